@@ -24,7 +24,7 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
 }
 
 fn named(args: &NetArgs) -> Result<Vec<VmConfig>> {
-    let default_tokens = match args.metadata_token {
+    let default_tokens = match args.metadata.metadata_token {
         TokenArg::Required => TokenPolicy::Required,
         TokenArg::Optional => TokenPolicy::Optional,
     };
@@ -36,7 +36,7 @@ fn named(args: &NetArgs) -> Result<Vec<VmConfig>> {
             port: vm.port,
             metadata: vm
                 .metadata
-                .or_else(|| args.metadata.clone())
+                .or_else(|| args.metadata.metadata.clone())
                 .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(default_tokens) }),
             policy: policy(args)?,
             mac: vm.mac.or(args.mac),

@@ -79,13 +79,8 @@ pub struct NetArgs {
     /// write into its memory: for front ends that are trusted as much as this process.
     #[arg(long)]
     postcopy: bool,
-    /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/
-    /// inside the guest, of several VMs to those that name none; SIGHUP reads it again.
-    #[arg(long, value_name = "FILE")]
-    metadata: Option<PathBuf>,
-    /// Whether metadata requests need a session token, of VMs that say nothing of it.
-    #[arg(long, value_name = "WHEN", default_value = "required")]
-    metadata_token: TokenArg,
+    #[command(flatten)]
+    metadata: MetadataArgs,
     /// Whether frames are copied in user space.
     #[arg(long, value_name = "HOW", default_value = "auto")]
     path: PathArg,
@@ -95,6 +90,31 @@ pub struct NetArgs {
     /// and without limit with CAP_IPC_LOCK.
     #[arg(long, value_name = "BYTES", value_parser = spec::bytes)]
     memlock: Option<u64>,
+    #[command(flatten)]
+    copies: CopyArgs,
+    /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
+    #[arg(long)]
+    json: bool,
+    /// Print what this back end can do, as QEMU's docs/interop/vhost-user.json describes, and exit.
+    #[arg(long)]
+    print_capabilities: bool,
+}
+
+/// The metadata of VMs that name none of their own.
+#[derive(Args, Debug)]
+struct MetadataArgs {
+    /// JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/
+    /// inside the guest, of several VMs to those that name none; SIGHUP reads it again.
+    #[arg(long, value_name = "FILE")]
+    metadata: Option<PathBuf>,
+    /// Whether metadata requests need a session token, of VMs that say nothing of it.
+    #[arg(long, value_name = "WHEN", default_value = "required")]
+    metadata_token: TokenArg,
+}
+
+/// Which frames are copied.
+#[derive(Args, Debug)]
+struct CopyArgs {
     /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was chosen by
     /// 'zerowire-bench net --threshold'.
     #[arg(long, value_name = "BYTES", default_value_t = GATHER_MAX_BYTES)]
@@ -104,12 +124,6 @@ pub struct NetArgs {
     /// 'zerowire-bench net --direction rx --with "--rx-copybreak 0"'.
     #[arg(long, value_name = "BYTES", default_value_t = RX_COPYBREAK_BYTES)]
     rx_copybreak: usize,
-    /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
-    #[arg(long)]
-    json: bool,
-    /// Print what this back end can do, as QEMU's docs/interop/vhost-user.json describes, and exit.
-    #[arg(long)]
-    print_capabilities: bool,
 }
 
 const AFTER_HELP: &str = "\
@@ -195,7 +209,8 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
 }
 
 fn policy(args: &NetArgs) -> Result<Policy> {
-    for (option, bytes) in [("--gather-max", args.gather_max), ("--rx-copybreak", args.rx_copybreak)] {
+    let copies = &args.copies;
+    for (option, bytes) in [("--gather-max", copies.gather_max), ("--rx-copybreak", copies.rx_copybreak)] {
         if bytes > MAX_FRAME_BYTES {
             bail!("{option} {bytes}: at most {MAX_FRAME_BYTES}, the longest frame");
         }
@@ -204,5 +219,5 @@ fn policy(args: &NetArgs) -> Result<Policy> {
         PathArg::Auto => PathMode::Auto,
         PathArg::Copy => PathMode::Copy,
     };
-    Ok(Policy { mode, gather_max_bytes: args.gather_max, rx_copybreak_bytes: args.rx_copybreak })
+    Ok(Policy { mode, gather_max_bytes: copies.gather_max, rx_copybreak_bytes: copies.rx_copybreak })
 }

@@ -92,6 +92,23 @@ pub struct RecvArgs {
     /// Ends with an error when nothing has come for so long.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
+    #[command(flatten)]
+    area: AreaArgs,
+    /// Turns header split of the interface on, and RSS off the queue, and sets both back at the end (CAP_NET_ADMIN). The
+    /// command that steers the port's flows to the queue is printed.
+    #[arg(long, requires = "queue")]
+    configure: bool,
+    /// No progress and no summary, only errors, and what --configure changed.
+    #[arg(long)]
+    pub quiet: bool,
+    /// The result as JSON to a file; - is standard output, in place of the summary.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// The memory that is received into.
+#[derive(Args, Debug)]
+struct AreaArgs {
     /// Length of a buffer.
     #[arg(long, value_name = "BYTES", default_value_t = 65_536)]
     buffer: usize,
@@ -104,16 +121,17 @@ pub struct RecvArgs {
     /// Buffers of a NIC's queue are so long: a power of two from a page on (Linux 7.0, some drivers; with --huge).
     #[arg(long, value_name = "BYTES", requires = "queue")]
     rx_buf_len: Option<u32>,
-    /// Turns header split of the interface on, and RSS off the queue, and sets both back at the end (CAP_NET_ADMIN). The
-    /// command that steers the port's flows to the queue is printed.
-    #[arg(long, requires = "queue")]
-    configure: bool,
-    /// No progress and no summary, only errors, and what --configure changed.
-    #[arg(long)]
-    pub quiet: bool,
-    /// The result as JSON to a file; - is standard output, in place of the summary.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+}
+
+impl AreaArgs {
+    fn options(&self) -> Options {
+        let mut options = Options::default()
+            .buffer_bytes(self.buffer)
+            .buffers(self.buffers)
+            .pages(if self.huge { Pages::Huge } else { Pages::Normal });
+        options.zcrx.rx_buf_len = self.rx_buf_len;
+        options
+    }
 }
 
 /// What the arguments mean.
@@ -158,13 +176,8 @@ impl RecvArgs {
         }
         let connections = Some(self.connections).filter(|n| *n > 0);
         let (mode, backend) = self.backend()?;
-        let mut options = Options::default()
-            .backend(backend)
-            .buffer_bytes(self.buffer)
-            .buffers(self.buffers)
-            .pages(if self.huge { Pages::Huge } else { Pages::Normal })
-            .max_connections(connections.unwrap_or(MANY_CONNECTIONS));
-        options.zcrx.rx_buf_len = self.rx_buf_len;
+        let options =
+            self.area.options().backend(backend).max_connections(connections.unwrap_or(MANY_CONNECTIONS));
         Ok(Plan { mode, options, connections, bytes, timeout })
     }
 

@@ -21,56 +21,14 @@ pub struct ReplayArgs {
     /// Interface to send on, which must be up and of the Ethernet kind.
     #[arg(short, long, visible_alias = "intf1", value_name = "IF")]
     pub interface: String,
-    /// Passes through the capture; 0 goes on until a signal, --limit or --duration. A pass begins right after the last
-    /// frame of the one before.
-    #[arg(short = 'l', long = "loop", value_name = "N", default_value_t = 1)]
-    pub passes: u64,
-    /// Frames to send in all.
-    #[arg(short = 'L', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub limit: Option<u64>,
-    /// Seconds to send for.
-    #[arg(long, value_name = "SECONDS", value_parser = positive)]
-    pub duration: Option<f64>,
-    /// Send X times as fast as recorded.
-    #[arg(short = 'x', long, visible_alias = "multiplier", value_name = "X", value_parser = positive, group = "pace")]
-    pub speed: Option<f64>,
-    /// Send so many frames a second.
-    #[arg(short, long, value_name = "N", value_parser = positive, group = "pace")]
-    pub pps: Option<f64>,
-    /// Send so many 10⁶ bits a second, counted from the Ethernet header to the end of the payload.
-    #[arg(short = 'M', long, value_name = "X", value_parser = positive, group = "pace")]
-    pub mbps: Option<f64>,
-    /// Send as fast as the port takes frames.
-    #[arg(short, long, group = "pace")]
-    pub topspeed: bool,
-    /// How frames go out: packet is a ring shared with the kernel (PACKET_TX_RING), send a packet socket whose frames the
-    /// kernel copies, xdp is AF_XDP; auto takes the ring, and the socket where rings are refused.
-    #[arg(long, value_enum, default_value = "auto")]
-    pub port: Choice,
-    /// Queue of the interface, for --port xdp.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub queue: u32,
-    /// Go straight to the driver, past the interface's queue and its traffic control; packet and send only.
-    #[arg(long)]
-    pub bypass_queue: bool,
-    /// Packets longer than the interface takes (MTU and 14 bytes, with a VLAN tag 4 more): refuse the capture; leave them
-    /// out; let TCP be cut into segments by the kernel or the interface, and refuse others (gso) or leave others out
-    /// (gso-skip).
-    #[arg(long, value_enum, default_value = "fail")]
-    pub oversized: Oversized,
-    /// Bytes of payload of each segment; by default what the MTU leaves. Needs --oversized gso or gso-skip.
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(8..))]
-    pub mss: Option<u16>,
-    /// Packets that were captured in part (snap length): refuse the capture, leave them out, or send the part.
-    #[arg(long, value_enum, default_value = "fail", conflicts_with = "pad")]
-    pub truncated: Cut,
-    /// Fill up packets that were captured in part to their original length, with zeroes.
-    #[arg(long)]
-    pub pad: bool,
-    /// Packets of less than the 14 bytes of an Ethernet header, empty ones among them: refuse the capture, or leave them
-    /// out.
-    #[arg(long, value_enum, default_value = "fail")]
-    pub short: Short,
+    #[command(flatten)]
+    pub end: EndArgs,
+    #[command(flatten)]
+    pub pace: PaceArgs,
+    #[command(flatten)]
+    pub port: PortArgs,
+    #[command(flatten)]
+    pub packets: PacketArgs,
     /// Packets whose time is before that of their predecessor: refuse the capture, or send them right after it. Matters
     /// for the recorded speed and --speed only.
     #[arg(long, value_enum, default_value = "fail")]
@@ -93,6 +51,76 @@ pub struct ReplayArgs {
     /// Write the summary as JSON to FILE, or in place of the text to standard output (-).
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// When it ends.
+#[derive(Args, Debug)]
+pub struct EndArgs {
+    /// Passes through the capture; 0 goes on until a signal, --limit or --duration. A pass begins right after the last
+    /// frame of the one before.
+    #[arg(short = 'l', long = "loop", value_name = "N", default_value_t = 1)]
+    pub passes: u64,
+    /// Frames to send in all.
+    #[arg(short = 'L', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// Seconds to send for.
+    #[arg(long, value_name = "SECONDS", value_parser = positive)]
+    pub duration: Option<f64>,
+}
+
+/// How fast.
+#[derive(Args, Debug)]
+pub struct PaceArgs {
+    /// Send X times as fast as recorded.
+    #[arg(short = 'x', long, visible_alias = "multiplier", value_name = "X", value_parser = positive, group = "pace")]
+    speed: Option<f64>,
+    /// Send so many frames a second.
+    #[arg(short, long, value_name = "N", value_parser = positive, group = "pace")]
+    pps: Option<f64>,
+    /// Send so many 10⁶ bits a second, counted from the Ethernet header to the end of the payload.
+    #[arg(short = 'M', long, value_name = "X", value_parser = positive, group = "pace")]
+    mbps: Option<f64>,
+    /// Send as fast as the port takes frames.
+    #[arg(short, long, group = "pace")]
+    topspeed: bool,
+}
+
+/// Which port sends.
+#[derive(Args, Debug)]
+pub struct PortArgs {
+    /// How frames go out: packet is a ring shared with the kernel (PACKET_TX_RING), send a packet socket whose frames the
+    /// kernel copies, xdp is AF_XDP; auto takes the ring, and the socket where rings are refused.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub port: Choice,
+    /// Queue of the interface, for --port xdp.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub queue: u32,
+    /// Go straight to the driver, past the interface's queue and its traffic control; packet and send only.
+    #[arg(long)]
+    pub bypass_queue: bool,
+}
+
+/// What is done with packets that can't go out as they are.
+#[derive(Args, Debug)]
+pub struct PacketArgs {
+    /// Packets longer than the interface takes (MTU and 14 bytes, with a VLAN tag 4 more): refuse the capture; leave them
+    /// out; let TCP be cut into segments by the kernel or the interface, and refuse others (gso) or leave others out
+    /// (gso-skip).
+    #[arg(long, value_enum, default_value = "fail")]
+    pub oversized: Oversized,
+    /// Bytes of payload of each segment; by default what the MTU leaves. Needs --oversized gso or gso-skip.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(8..))]
+    mss: Option<u16>,
+    /// Packets that were captured in part (snap length): refuse the capture, leave them out, or send the part.
+    #[arg(long, value_enum, default_value = "fail", conflicts_with = "pad")]
+    truncated: Cut,
+    /// Fill up packets that were captured in part to their original length, with zeroes.
+    #[arg(long)]
+    pad: bool,
+    /// Packets of less than the 14 bytes of an Ethernet header, empty ones among them: refuse the capture, or leave them
+    /// out.
+    #[arg(long, value_enum, default_value = "fail")]
+    short: Short,
 }
 
 const AFTER_HELP: &str = "\
@@ -120,7 +148,7 @@ Examples:
   zerowire replay -i eth1 --oversized gso --mss 1400 captured-with-tso.pcap
   tcpdump -U -i eth0 -w - | zerowire replay -i eth1 --max-memory 1K -   # sent while it is read";
 
-impl ReplayArgs {
+impl PaceArgs {
     /// How fast.
     pub fn pace(&self) -> Pace {
         match (self.speed, self.pps, self.mbps, self.topspeed) {
@@ -131,7 +159,9 @@ impl ReplayArgs {
             _ => Pace::Recorded { speed: 1.0 },
         }
     }
+}
 
+impl PacketArgs {
     /// What is done with packets, on an interface of this MTU.
     pub fn policy(&self, mtu: usize) -> Result<Policy> {
         if self.mss.is_some() && !self.oversized.offload() {
@@ -179,7 +209,7 @@ mod tests {
 
     #[test]
     fn options_are_those_of_tcpreplay() {
-        let pace = |line: &str| parse(line).expect("good").pace();
+        let pace = |line: &str| parse(line).expect("good").pace.pace();
         assert_eq!(pace("-i a f"), Pace::Recorded { speed: 1.0 });
         assert_eq!(pace("--intf1 a --multiplier 2.5 f"), Pace::Recorded { speed: 2.5 });
         assert_eq!(pace("-i a -x 2 f"), Pace::Recorded { speed: 2.0 });
@@ -187,7 +217,7 @@ mod tests {
         assert_eq!(pace("-i a -M 0.5 f"), Pace::Mbps(0.5));
         assert_eq!(pace("-i a -t -K -q -l 3 -L 7 -"), Pace::Top);
         let args = parse("-i a --pad --max-memory 64M f").expect("good");
-        assert_eq!(args.policy(1500).expect("good").cut, Cut::Pad);
+        assert_eq!(args.packets.policy(1500).expect("good").cut, Cut::Pad);
         assert_eq!(args.max_memory, 64 << 20);
     }
 
@@ -213,6 +243,6 @@ mod tests {
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
-        assert!(parse("-i a --mss 1000 f").expect("parses").policy(1500).is_err());
+        assert!(parse("-i a --mss 1000 f").expect("parses").packets.policy(1500).is_err());
     }
 }

@@ -51,29 +51,29 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
     let signals = Ending::start()?;
     let interface = Interface::find(&args.interface)?;
     let input = Input::new(&args.file);
-    let pace = args.pace();
+    let pace = args.pace.pace();
     let rules = Rules {
-        policy: args.policy(interface.mtu).map_err(WrongArguments::because)?,
+        policy: args.packets.policy(interface.mtu).map_err(WrongArguments::because)?,
         timeline: Timeline::new(&pace, args.backwards, args.max_gap.map(args::seconds)),
         ignore_truncated: args.ignore_truncated,
     };
     let json = Json::open(args.json.as_deref())?;
-    let loaded = load(&input, &rules, args.limit, args.max_memory)?;
+    let loaded = load(&input, &rules, args.end.limit, args.max_memory)?;
     let stop = signals.hand_over();
     let mut wish = Wish {
-        choice: args.port,
+        choice: args.port.port,
         interface: &interface,
-        offload: args.oversized.offload(),
-        bypass_queue: args.bypass_queue,
-        queue: args.queue,
+        offload: args.packets.oversized.offload(),
+        bypass_queue: args.port.bypass_queue,
+        queue: args.port.queue,
         memory: args.max_memory,
         longest: None,
     };
     let plan = Plan {
         pace,
-        passes: (args.passes > 0).then_some(args.passes),
-        limit: args.limit,
-        duration: args.duration.map(args::seconds),
+        passes: (args.end.passes > 0).then_some(args.end.passes),
+        limit: args.end.limit,
+        duration: args.end.duration.map(args::seconds),
     };
     let job = Job { args: &args, input: &input, interface: &interface, plan, stop: &stop, json };
     match loaded {
@@ -95,7 +95,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
             job.send(open(&wish, None)?, &mut file, Source::File, Some(known), |_| Known::default())
         }
         Loaded::Flowing(store, rest, known) => {
-            if args.passes != 1 {
+            if args.end.passes != 1 {
                 bail!(
                     "{} is a pipe and longer than --max-memory, so that it can be sent only once: save it as a file, \
                      raise --max-memory, or leave out --loop",
