@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 
 use super::feed::Peek;
-use super::load::{Known, Read, Source};
+use super::load::{CaptureReader, Known, LoadedFrame};
 use super::store::Frame;
 
 /// Chunks that wait for the sender.
@@ -24,7 +24,7 @@ const CHUNK_FRAMES: usize = 8192;
 /// Frames in a row.
 struct Chunk {
     /// What was read, and where each frame ends in `bytes`.
-    frames: Vec<(Read, usize)>,
+    frames: Vec<(LoadedFrame, usize)>,
     bytes: Vec<u8>,
     /// What is known of the capture so far.
     known: Known,
@@ -45,7 +45,7 @@ pub struct Ahead {
 
 impl Ahead {
     /// Starts to read `source`, of which `known` is known and the first `index` frames were taken.
-    pub fn start(source: Source, known: Known, index: usize) -> Result<Self> {
+    pub fn start(source: CaptureReader, known: Known, index: usize) -> Result<Self> {
         let (to, from) = sync_channel(CHUNKS);
         let chunk = Chunk { frames: Vec::new(), bytes: Vec::new(), known: known.clone(), end: None };
         std::thread::Builder::new()
@@ -116,7 +116,7 @@ fn died() -> anyhow::Error {
 }
 
 /// The reading thread: until the end, an error, or nobody listens.
-fn read(mut source: Source, mut known: Known, to: &SyncSender<Chunk>) {
+fn read(mut source: CaptureReader, mut known: Known, to: &SyncSender<Chunk>) {
     let mut frame = Vec::new();
     loop {
         let mut chunk = Chunk { frames: Vec::new(), bytes: Vec::new(), known: Known::default(), end: None };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::policy::{Cut, Oversized, Policy, Short};
-use super::port::Choice;
+use super::policy::{Oversized, Policy, Short, TruncatedPolicy};
+use super::port::PortChoice;
 use super::timing::{Backwards, Pace};
 use crate::spec;
 
@@ -91,7 +91,7 @@ pub struct PortArgs {
     /// How frames go out: packet is a ring shared with the kernel (PACKET_TX_RING), send a packet socket whose frames the
     /// kernel copies, xdp is AF_XDP; auto takes the ring, and the socket where rings are refused.
     #[arg(long, value_enum, default_value = "auto")]
-    pub port: Choice,
+    pub port: PortChoice,
     /// Queue of the interface, for --port xdp.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub queue: u32,
@@ -113,7 +113,7 @@ pub struct PacketArgs {
     mss: Option<u16>,
     /// Packets that were captured in part (snap length): refuse the capture, leave them out, or send the part.
     #[arg(long, value_enum, default_value = "fail", conflicts_with = "pad")]
-    truncated: Cut,
+    truncated: TruncatedPolicy,
     /// Fill up packets that were captured in part to their original length, with zeroes.
     #[arg(long)]
     pad: bool,
@@ -167,7 +167,7 @@ impl PacketArgs {
         if self.mss.is_some() && !self.oversized.offload() {
             bail!("--mss is for segments: give --oversized gso or gso-skip, too");
         }
-        let cut = if self.pad { Cut::Pad } else { self.truncated };
+        let cut = if self.pad { TruncatedPolicy::Pad } else { self.truncated };
         Ok(Policy { mtu, short: self.short, cut, oversized: self.oversized, mss: self.mss })
     }
 }
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(pace("-i a -M 0.5 f"), Pace::Mbps(0.5));
         assert_eq!(pace("-i a -t -K -q -l 3 -L 7 -"), Pace::Top);
         let args = parse("-i a --pad --max-memory 64M f").expect("good");
-        assert_eq!(args.packets.policy(1500).expect("good").cut, Cut::Pad);
+        assert_eq!(args.packets.policy(1500).expect("good").cut, TruncatedPolicy::Pad);
         assert_eq!(args.max_memory, 64 << 20);
     }
 

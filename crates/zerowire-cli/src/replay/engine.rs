@@ -29,7 +29,7 @@ const OFFER_AGAIN: u64 = 1_000_000;
 
 /// What to send.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct ReplayPlan {
     /// How fast.
     pub pace: Pace,
     /// Passes through the capture; None until stopped.
@@ -57,7 +57,7 @@ pub enum End {
 
 /// What happened.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct ReplayOutcome {
     /// Why it ended.
     pub end: End,
     /// Passes that were completed.
@@ -75,7 +75,7 @@ pub struct Outcome {
 struct Run<'a> {
     feed: &'a mut dyn Feed,
     port: &'a mut dyn Port,
-    plan: &'a Plan,
+    plan: &'a ReplayPlan,
     clock: Clock,
     passes: u64,
     pushed: u64,
@@ -106,10 +106,10 @@ enum Next {
 pub fn run(
     feed: &mut dyn Feed,
     port: &mut dyn Port,
-    plan: &Plan,
+    plan: &ReplayPlan,
     stop: &AtomicI32,
     tick: &mut dyn FnMut(u64, u64),
-) -> Outcome {
+) -> ReplayOutcome {
     let mut run = Run {
         feed,
         port,
@@ -141,7 +141,7 @@ pub fn run(
         _ => end,
     };
     tick(run.pushed, run.bytes);
-    Outcome {
+    ReplayOutcome {
         end,
         passes: run.passes,
         pushed: run.pushed,

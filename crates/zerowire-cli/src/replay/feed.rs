@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::ahead::Ahead;
 use super::capture::input::Input;
-use super::load::{Known, Rules, Source};
+use super::load::{CaptureReader, Known, Rules};
 use super::store::{Frame, Store};
 
 /// What comes next.
@@ -43,19 +43,19 @@ pub trait Feed {
 }
 
 /// From memory.
-pub struct Memory {
+pub struct MemoryFeed {
     store: Store,
     next: usize,
 }
 
-impl Memory {
+impl MemoryFeed {
     /// At the beginning.
     pub fn new(store: Store) -> Self {
         Self { store, next: 0 }
     }
 }
 
-impl Feed for Memory {
+impl Feed for MemoryFeed {
     #[inline]
     fn peek(&mut self) -> Result<Peek<'_>> {
         Ok(self.store.get(self.next).map_or(Peek::End, Peek::Frame))
@@ -104,7 +104,7 @@ impl File {
 }
 
 fn begin(input: &Input, rules: &Rules) -> Result<Ahead> {
-    Ahead::start(Source::open(input, rules)?, Known::default(), 0)
+    Ahead::start(CaptureReader::open(input, rules)?, Known::default(), 0)
 }
 
 impl Feed for File {
@@ -133,15 +133,15 @@ impl Feed for File {
 /// From memory, then from the rest of a stream.
 pub struct Rest {
     /// None once all of it was sent.
-    begin: Option<Memory>,
+    begin: Option<MemoryFeed>,
     ahead: Ahead,
 }
 
 impl Rest {
     /// `begin` has what was read of `source` so far, of which `known` is known.
-    pub fn start(begin: Store, source: Source, known: Known) -> Result<Self> {
+    pub fn start(begin: Store, source: CaptureReader, known: Known) -> Result<Self> {
         let ahead = Ahead::start(source, known, begin.len())?;
-        Ok(Self { begin: Some(Memory::new(begin)), ahead })
+        Ok(Self { begin: Some(MemoryFeed::new(begin)), ahead })
     }
 
     /// What is known of the capture so far.

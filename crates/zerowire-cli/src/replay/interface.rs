@@ -18,7 +18,7 @@ const NAME_BYTES: usize = 15;
 
 /// An interface that frames can be sent on.
 #[derive(Clone, Debug)]
-pub struct Interface {
+pub struct OutInterface {
     /// Its name.
     pub name: String,
     /// Longest packet behind the Ethernet header, bytes.
@@ -37,7 +37,7 @@ pub struct Counted {
     pub tx_dropped: u64,
 }
 
-impl Interface {
+impl OutInterface {
     /// Looks at interface `name`, which must be there, up, and of the Ethernet kind.
     pub fn find(name: &str) -> Result<Self> {
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn names_and_kinds_are_checked() {
-        let text = |name: &str| Interface::find(name).expect_err("refused").to_string();
+        let text = |name: &str| OutInterface::find(name).expect_err("refused").to_string();
         assert!(text("").contains("1 to 15 bytes"));
         assert!(text("sixteen-bytes-xx").contains("1 to 15 bytes"));
         assert!(text("none-here").contains("'ip link' lists"), "{}", text("none-here"));

@@ -22,7 +22,7 @@ pub struct Rules {
 
 /// A frame that was read; its bytes are in the caller's buffer.
 #[derive(Clone, Copy, Debug)]
-pub struct Read {
+pub struct LoadedFrame {
     /// Its packet.
     pub number: u64,
     /// When it is due.
@@ -32,7 +32,7 @@ pub struct Read {
 }
 
 /// A capture on its way to frames.
-pub struct Source {
+pub struct CaptureReader {
     reader: Reader<Stream>,
     rules: Rules,
     name: String,
@@ -42,7 +42,7 @@ pub struct Source {
     truncated: Option<String>,
 }
 
-impl Source {
+impl CaptureReader {
     /// Opens `input` from the beginning.
     pub fn open(input: &Input, rules: &Rules) -> Result<Self> {
         let (reader, rules, name) = (input.open()?, rules.clone(), input.name());
@@ -50,7 +50,7 @@ impl Source {
     }
 
     /// Puts the next frame into `frame`; None at the end.
-    pub fn next(&mut self, frame: &mut Vec<u8>) -> Result<Option<Read>> {
+    pub fn next(&mut self, frame: &mut Vec<u8>) -> Result<Option<LoadedFrame>> {
         if self.truncated.is_some() {
             return Ok(None);
         }
@@ -68,7 +68,7 @@ impl Source {
             let due = self.rules.timeline.due(&packet).with_context(|| self.name.clone())?;
             let number = packet.number;
             match self.rules.policy.apply(&packet, frame).with_context(|| self.name.clone())? {
-                Ok(header) => return Ok(Some(Read { number, due, header })),
+                Ok(header) => return Ok(Some(LoadedFrame { number, due, header })),
                 Err(skip) => *self.skipped.entry(skip.name()).or_default() += 1,
             }
         }
@@ -103,7 +103,7 @@ pub struct Known {
 
 impl Known {
     /// Counts a frame.
-    pub fn count(&mut self, read: &Read, len: usize) {
+    pub fn count(&mut self, read: &LoadedFrame, len: usize) {
         self.frames += 1;
         self.bytes += len as u64;
         self.longest = self.longest.max(len);
@@ -112,7 +112,7 @@ impl Known {
     }
 
     /// Notes what the source counts.
-    pub fn note(&mut self, source: &Source) {
+    pub fn note(&mut self, source: &CaptureReader) {
         self.packets = source.reader.packets();
         self.skipped.clone_from(&source.skipped);
         self.truncated.clone_from(&source.truncated);
@@ -126,12 +126,12 @@ pub enum Loaded {
     /// It is larger than the memory for it; all of it was read and found good, and it can be read again.
     Checked(Known),
     /// It is larger than the memory for it and can't be read again: its beginning, and where the rest comes from.
-    Flowing(Store, Box<Source>, Known),
+    Flowing(Store, Box<CaptureReader>, Known),
 }
 
 /// Reads `input`, at most `limit` frames of it, and keeps up to `memory` bytes.
 pub fn load(input: &Input, rules: &Rules, limit: Option<u64>, memory: usize) -> Result<Loaded> {
-    let mut source = Source::open(input, rules)?;
+    let mut source = CaptureReader::open(input, rules)?;
     let again = input.can_be_read_again();
     let (mut store, mut known, mut fits) = (Store::default(), Known::default(), true);
     let mut frame = Vec::new();

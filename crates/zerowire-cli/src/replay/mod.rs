@@ -36,9 +36,9 @@ use zerowire_cli::columns::{fit, width};
 pub use args::ReplayArgs;
 
 use self::capture::input::Input;
-use self::engine::{End, Plan, run as send};
-use self::feed::{Feed, File, Memory, Rest};
-use self::interface::Interface;
+use self::engine::{End, ReplayPlan, run as send};
+use self::feed::{Feed, File, MemoryFeed, Rest};
+use self::interface::OutInterface;
 use self::load::{Known, Loaded, Rules, load};
 use self::port::{Opened, Wish, open};
 use self::progress::Progress;
@@ -49,7 +49,7 @@ use crate::signals::Signals;
 /// Runs the command.
 pub fn run(args: ReplayArgs) -> Result<ExitCode> {
     let signals = Ending::start()?;
-    let interface = Interface::find(&args.interface)?;
+    let interface = OutInterface::find(&args.interface)?;
     let input = Input::new(&args.file);
     let pace = args.pace.pace();
     let rules = Rules {
@@ -69,7 +69,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
         memory: args.max_memory,
         longest: None,
     };
-    let plan = Plan {
+    let plan = ReplayPlan {
         pace,
         passes: (args.end.passes > 0).then_some(args.end.passes),
         limit: args.end.limit,
@@ -86,7 +86,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
             if opened.resident {
                 store.forget_bytes();
             }
-            job.send(opened, &mut Memory::new(store), source, Some(known), |_| Known::default())
+            job.send(opened, &mut MemoryFeed::new(store), source, Some(known), |_| Known::default())
         }
         Loaded::Checked(known) => {
             wish.longest = Some(known.longest);
@@ -112,8 +112,8 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
 struct Job<'a> {
     args: &'a ReplayArgs,
     input: &'a Input,
-    interface: &'a Interface,
-    plan: Plan,
+    interface: &'a OutInterface,
+    plan: ReplayPlan,
     stop: &'a AtomicI32,
     json: Json,
 }

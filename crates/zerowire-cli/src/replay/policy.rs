@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use clap::ValueEnum;
 use zerowire::packet::{MAX_FRAME_BYTES, VnetHeader};
 
-use super::capture::Packet;
+use super::capture::CapturedPacket;
 use super::interface::ETHERNET_BYTES;
 use super::segment;
 
@@ -22,7 +22,7 @@ pub enum Short {
 
 /// What to do with a packet of which the capture holds a part only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Cut {
+pub enum TruncatedPolicy {
     /// Refuse the capture.
     Fail,
     /// Leave it out.
@@ -62,7 +62,7 @@ pub struct Policy {
     /// Without a whole Ethernet header.
     pub short: Short,
     /// Captured in part.
-    pub cut: Cut,
+    pub cut: TruncatedPolicy,
     /// Longer than the interface takes.
     pub oversized: Oversized,
     /// Payload of each segment, bytes; None for what the MTU leaves.
@@ -159,7 +159,7 @@ impl Policy {
     /// Puts the packet's frame into `frame` (which is emptied first). Ok(Err(…)) where it is to be left out.
     pub fn apply(
         &self,
-        packet: &Packet<'_>,
+        packet: &CapturedPacket<'_>,
         frame: &mut Vec<u8>,
     ) -> Result<Result<VnetHeader, Skip>, Refusal> {
         frame.clear();
@@ -174,10 +174,10 @@ impl Policy {
         let mut bytes = captured;
         if captured < wire as usize {
             match self.cut {
-                Cut::Fail => return Err(Refusal::Truncated { number, captured, wire }),
-                Cut::Skip => return Ok(Err(Skip::Truncated)),
-                Cut::Send => {}
-                Cut::Pad => bytes = wire as usize,
+                TruncatedPolicy::Fail => return Err(Refusal::Truncated { number, captured, wire }),
+                TruncatedPolicy::Skip => return Ok(Err(Skip::Truncated)),
+                TruncatedPolicy::Send => {}
+                TruncatedPolicy::Pad => bytes = wire as usize,
             }
         }
         let limit = self.mtu + ETHERNET_BYTES + segment::tag_bytes(packet.data);
@@ -219,12 +219,18 @@ mod tests {
     use super::*;
 
     fn policy() -> Policy {
-        Policy { mtu: 1500, short: Short::Fail, cut: Cut::Fail, oversized: Oversized::Fail, mss: None }
+        Policy {
+            mtu: 1500,
+            short: Short::Fail,
+            cut: TruncatedPolicy::Fail,
+            oversized: Oversized::Fail,
+            mss: None,
+        }
     }
 
     fn apply(policy: &Policy, data: &[u8], wire: u32) -> Result<Result<(VnetHeader, Vec<u8>), Skip>, String> {
         let mut out = vec![1, 2, 3];
-        let packet = Packet { number: 7, time: None, wire_bytes: wire, data };
+        let packet = CapturedPacket { number: 7, time: None, wire_bytes: wire, data };
         let done = policy.apply(&packet, &mut out).map_err(|e| e.to_string())?;
         Ok(done.map(|h| (h, out)))
     }
@@ -264,13 +270,13 @@ mod tests {
         let f = frame(1, 96);
         refused(&policy(), &f, 1514, &["96 of its 1514", "--pad", "--truncated send"]);
         let with = |cut| Policy { cut, ..policy() };
-        assert_eq!(apply(&with(Cut::Skip), &f, 1514), Ok(Err(Skip::Truncated)));
-        assert_eq!(sent(&with(Cut::Send), &f, 1514).1, f);
-        let padded = sent(&with(Cut::Pad), &f, 1514).1;
+        assert_eq!(apply(&with(TruncatedPolicy::Skip), &f, 1514), Ok(Err(Skip::Truncated)));
+        assert_eq!(sent(&with(TruncatedPolicy::Send), &f, 1514).1, f);
+        let padded = sent(&with(TruncatedPolicy::Pad), &f, 1514).1;
         assert_eq!((padded.len(), &padded[..96]), (1514, &f[..]));
         assert!(padded[96..].iter().all(|b| *b == 0));
         // A length that no frame has is not filled up.
-        refused(&with(Cut::Pad), &f, u32::MAX, &["4294967295"]);
+        refused(&with(TruncatedPolicy::Pad), &f, u32::MAX, &["4294967295"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use zerowire::ledger::Totals;
 use zerowire_cli::bar::bytes_text;
 
-use super::engine::{End, Outcome};
+use super::engine::{End, ReplayOutcome};
 use super::interface::Counted;
 use super::load::Known;
 use super::policy::Skipped;
@@ -136,7 +136,7 @@ pub struct Parts<'a> {
     /// Whether that is all of it.
     pub all_known: bool,
     /// What happened.
-    pub outcome: &'a Outcome,
+    pub outcome: &'a ReplayOutcome,
     /// What was sent.
     pub totals: Totals,
     /// Counters of the interface.

@@ -19,7 +19,7 @@ pub struct Frame<'a> {
 
 /// A frame of the store.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct StoredFrame {
     at: usize,
     due: u64,
     number: u64,
@@ -30,25 +30,25 @@ struct Entry {
 /// Frames in memory, in the order of the capture.
 #[derive(Debug, Default)]
 pub struct Store {
-    entries: Vec<Entry>,
+    entries: Vec<StoredFrame>,
     bytes: Vec<u8>,
 }
 
 impl Store {
     /// Memory that a frame of `len` bytes takes.
     pub fn cost(len: usize) -> usize {
-        len + size_of::<Entry>()
+        len + size_of::<StoredFrame>()
     }
 
     /// Memory of all frames.
     pub fn used(&self) -> usize {
-        self.bytes.len() + self.entries.len() * size_of::<Entry>()
+        self.bytes.len() + self.entries.len() * size_of::<StoredFrame>()
     }
 
     /// Adds a frame, of packet `number`.
     pub fn add(&mut self, number: u64, due: u64, header: VnetHeader, frame: &[u8]) {
         let (at, len) = (self.bytes.len(), frame.len() as u32);
-        self.entries.push(Entry { at, due, number, len, header });
+        self.entries.push(StoredFrame { at, due, number, len, header });
         self.bytes.extend_from_slice(frame);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::capture::Packet;
+use super::capture::CapturedPacket;
 
 /// What to do where a packet's time is before that of its predecessor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -59,7 +59,7 @@ impl Timeline {
     }
 
     /// When the next packet is due.
-    pub fn due(&mut self, packet: &Packet<'_>) -> Result<u64, TimeError> {
+    pub fn due(&mut self, packet: &CapturedPacket<'_>) -> Result<u64, TimeError> {
         if !self.used {
             return Ok(0);
         }
@@ -140,8 +140,8 @@ mod tests {
 
     const RECORDED: Pace = Pace::Recorded { speed: 1.0 };
 
-    fn packet(number: u64, time: Option<i128>) -> Packet<'static> {
-        Packet { number, time, wire_bytes: 0, data: &[] }
+    fn packet(number: u64, time: Option<i128>) -> CapturedPacket<'static> {
+        CapturedPacket { number, time, wire_bytes: 0, data: &[] }
     }
 
     fn dues(t: &mut Timeline, times: &[i128]) -> Vec<u64> {

@@ -65,7 +65,7 @@ pub enum CaptureError {
     )]
     Truncated {
         /// What is cut off.
-        place: Place,
+        place: CapturePosition,
         /// Where that begins.
         offset: u64,
         /// Whole packets before.
@@ -90,7 +90,7 @@ pub enum CaptureError {
     #[error("{place}: {what}: the file is damaged there (byte {offset}, unpacked)")]
     Block {
         /// Which block.
-        place: Place,
+        place: CapturePosition,
         /// What is wrong.
         what: String,
         /// Where it begins.
@@ -110,7 +110,7 @@ pub enum CaptureError {
 
 /// Where in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum CapturePosition {
     /// Before all packets.
     Header,
     /// A packet, counted from 1.
@@ -121,7 +121,7 @@ pub enum Place {
     Gzip(u64),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for CapturePosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Header => write!(f, "the capture's header"),

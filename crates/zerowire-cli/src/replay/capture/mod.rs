@@ -9,25 +9,25 @@ pub mod input;
 mod linktype;
 mod pcap;
 mod pcapng;
+mod sliding_buffer;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-mod window;
 
 use std::io::Read;
 use std::ops::Range;
 
 pub use error::CaptureError;
 
-use self::error::{Place, Whole};
+use self::error::{CapturePosition, Whole};
 use self::pcap::Pcap;
 use self::pcapng::PcapNg;
-use self::window::Window;
+use self::sliding_buffer::SlidingBuffer;
 
 /// A packet of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet<'a> {
+pub struct CapturedPacket<'a> {
     /// Counted from 1.
     pub number: u64,
     /// Nanoseconds since 1970. None for a simple packet block of pcapng, which has no time.
@@ -54,7 +54,7 @@ enum Format {
 
 /// A capture that is read.
 pub struct Reader<R> {
-    window: Window<R>,
+    window: SlidingBuffer<R>,
     format: Format,
     packets: u64,
     /// Length of the record that was given out last.
@@ -66,14 +66,18 @@ pub struct Reader<R> {
 impl<R: Read> Reader<R> {
     /// Finds out the format and reads the header.
     pub fn open(reader: R) -> Result<Self, CaptureError> {
-        let mut window = Window::new(reader);
+        let mut window = SlidingBuffer::new(reader);
         let whole = window.need(4).map_err(|cause| CaptureError::Read { packets: 0, cause })?;
         if window.data().is_empty() && !window.is_cut() {
             return Err(CaptureError::Empty);
         }
         let first: Option<[u8; 4]> = window.data().get(..4).filter(|_| whole).and_then(|b| b.try_into().ok());
         let Some(first) = first else {
-            return Err(CaptureError::Truncated { place: Place::Header, offset: 0, whole: Whole(0) });
+            return Err(CaptureError::Truncated {
+                place: CapturePosition::Header,
+                offset: 0,
+                whole: Whole(0),
+            });
         };
         let format = match first {
             [0x0a, 0x0d, 0x0d, 0x0a] => Format::PcapNg(PcapNg::default()),
@@ -88,7 +92,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next packet; None at the end of the capture.
-    pub fn next(&mut self) -> Result<Option<Packet<'_>>, CaptureError> {
+    pub fn next(&mut self) -> Result<Option<CapturedPacket<'_>>, CaptureError> {
         self.window.consume(self.given);
         self.given = 0;
         let record = match &mut self.format {
@@ -97,7 +101,7 @@ impl<R: Read> Reader<R> {
         };
         let Some(record) = record else {
             if self.window.is_cut() {
-                let (place, whole) = (Place::Gzip(self.packets), Whole(self.packets));
+                let (place, whole) = (CapturePosition::Gzip(self.packets), Whole(self.packets));
                 return Err(CaptureError::Truncated { place, offset: self.window.offset(), whole });
             }
             return Ok(None);
@@ -105,7 +109,7 @@ impl<R: Read> Reader<R> {
         self.packets += 1;
         self.given = record.consume;
         self.longest = self.longest.max(record.consume);
-        Ok(Some(Packet {
+        Ok(Some(CapturedPacket {
             number: self.packets,
             time: record.time,
             wire_bytes: record.wire_bytes,

@@ -6,9 +6,9 @@ use pcap_parser::pcap::{parse_pcap_frame, parse_pcap_frame_be, parse_pcap_frame_
 use pcap_parser::{PcapHeader, parse_pcap_header};
 
 use super::Record;
-use super::error::{CaptureError, MAX_PACKET_BYTES, Place, Whole};
+use super::error::{CaptureError, CapturePosition, MAX_PACKET_BYTES, Whole};
 use super::linktype;
-use super::window::Window;
+use super::sliding_buffer::SlidingBuffer;
 
 /// Length of the file's header.
 const HEADER_BYTES: usize = 24;
@@ -28,10 +28,14 @@ pub struct Pcap {
 
 impl Pcap {
     /// Reads the file's header, which the window is at.
-    pub fn open<R: Read>(window: &mut Window<R>) -> Result<Self, CaptureError> {
+    pub fn open<R: Read>(window: &mut SlidingBuffer<R>) -> Result<Self, CaptureError> {
         let whole = window.need(HEADER_BYTES).map_err(|cause| CaptureError::Read { packets: 0, cause })?;
         let Some(bytes) = window.data().get(..HEADER_BYTES).filter(|_| whole) else {
-            return Err(CaptureError::Truncated { place: Place::Header, offset: 0, whole: Whole(0) });
+            return Err(CaptureError::Truncated {
+                place: CapturePosition::Header,
+                offset: 0,
+                whole: Whole(0),
+            });
         };
         let header = match parse_pcap_header(bytes) {
             Ok((_, header)) => header,
@@ -55,13 +59,13 @@ impl Pcap {
     /// The packet that the window is at; None at the end.
     pub fn next<R: Read>(
         &mut self,
-        window: &mut Window<R>,
+        window: &mut SlidingBuffer<R>,
         packets: u64,
     ) -> Result<Option<Record>, CaptureError> {
         let number = packets + 1;
         let offset = window.offset();
         let truncated =
-            CaptureError::Truncated { place: Place::Packet(number), offset, whole: Whole(packets) };
+            CaptureError::Truncated { place: CapturePosition::Packet(number), offset, whole: Whole(packets) };
         let read = |cause| CaptureError::Read { packets, cause };
         if !window.need(self.record_bytes).map_err(read)? {
             return if window.data().is_empty() { Ok(None) } else { Err(truncated) };

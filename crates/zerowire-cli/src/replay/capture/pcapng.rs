@@ -14,9 +14,9 @@ use pcap_parser::pcapng::{
 };
 
 use super::Record;
-use super::error::{CaptureError, MAX_BLOCK_BYTES, MAX_INTERFACES, MAX_PACKET_BYTES, Place, Whole};
+use super::error::{CaptureError, CapturePosition, MAX_BLOCK_BYTES, MAX_INTERFACES, MAX_PACKET_BYTES, Whole};
 use super::linktype;
-use super::window::Window;
+use super::sliding_buffer::SlidingBuffer;
 
 /// Type of the Packet Block, which old files have in place of the Enhanced Packet Block.
 const OLD_PACKET: u32 = 2;
@@ -29,7 +29,7 @@ const BIG: [u8; 4] = [0x1a, 0x2b, 0x3c, 0x4d];
 const FRAMING_BYTES: u32 = 12;
 
 /// What a section says of an interface.
-struct Interface {
+struct CaptureInterface {
     link: u32,
     /// Bytes kept of each packet; 0 for all.
     snaplen: u32,
@@ -43,7 +43,7 @@ struct Interface {
 #[derive(Default)]
 pub struct PcapNg {
     big: bool,
-    interfaces: Vec<Interface>,
+    interfaces: Vec<CaptureInterface>,
 }
 
 /// A block that the window holds whole.
@@ -57,8 +57,8 @@ struct Here {
 impl Here {
     fn damaged(&self, what: impl Into<String>) -> CaptureError {
         let place = match self.kind {
-            EPB_MAGIC | SPB_MAGIC | OLD_PACKET => Place::Packet(self.number),
-            kind => Place::Block(kind, self.number - 1),
+            EPB_MAGIC | SPB_MAGIC | OLD_PACKET => CapturePosition::Packet(self.number),
+            kind => CapturePosition::Block(kind, self.number - 1),
         };
         CaptureError::Block { place, what: what.into(), offset: self.offset }
     }
@@ -68,7 +68,7 @@ impl PcapNg {
     /// The next packet at or after the window's beginning; None at the end. The window is at the packet's block then.
     pub fn next<R: Read>(
         &mut self,
-        window: &mut Window<R>,
+        window: &mut SlidingBuffer<R>,
         packets: u64,
     ) -> Result<Option<Record>, CaptureError> {
         loop {
@@ -88,7 +88,11 @@ impl PcapNg {
     }
 
     /// Finds the block that the window is at, and gets all of it unless it is of a kind that is passed over.
-    fn find<R: Read>(&mut self, window: &mut Window<R>, packets: u64) -> Result<Option<Here>, CaptureError> {
+    fn find<R: Read>(
+        &mut self,
+        window: &mut SlidingBuffer<R>,
+        packets: u64,
+    ) -> Result<Option<Here>, CaptureError> {
         let offset = window.offset();
         let read = |cause| CaptureError::Read { packets, cause };
         let truncated = |place| CaptureError::Truncated { place, offset, whole: Whole(packets) };
@@ -96,19 +100,19 @@ impl PcapNg {
             return if window.data().is_empty() {
                 Ok(None)
             } else {
-                Err(truncated(Place::Packet(packets + 1)))
+                Err(truncated(CapturePosition::Packet(packets + 1)))
             };
         }
         if window.data()[..4] == SHB_MAGIC.to_be_bytes() {
             // Its length is in the order that its own third field tells.
             if !window.need(12).map_err(read)? {
-                return Err(truncated(Place::Block(SHB_MAGIC, packets)));
+                return Err(truncated(CapturePosition::Block(SHB_MAGIC, packets)));
             }
             self.big = match window.data()[8..12].try_into().unwrap_or_default() {
                 LITTLE => false,
                 BIG => true,
                 other => {
-                    let place = Place::Block(SHB_MAGIC, packets);
+                    let place = CapturePosition::Block(SHB_MAGIC, packets);
                     let what = format!("byte-order magic {} in place of 1a2b3c4d", super::hex(&other));
                     return Err(CaptureError::Block { place, what, offset });
                 }
@@ -122,8 +126,8 @@ impl PcapNg {
             )));
         }
         let place = match kind {
-            EPB_MAGIC | SPB_MAGIC | OLD_PACKET => Place::Packet(packets + 1),
-            _ => Place::Block(kind, packets),
+            EPB_MAGIC | SPB_MAGIC | OLD_PACKET => CapturePosition::Packet(packets + 1),
+            _ => CapturePosition::Block(kind, packets),
         };
         if !matches!(kind, EPB_MAGIC | SPB_MAGIC | OLD_PACKET | SHB_MAGIC | IDB_MAGIC) {
             let body = u64::from(length - 4);
@@ -185,7 +189,7 @@ impl PcapNg {
         })?;
         let offset = self.time_offset(&idb);
         let link = idb.linktype.0 as u32;
-        self.interfaces.push(Interface { link, snaplen: idb.snaplen, resolution, offset });
+        self.interfaces.push(CaptureInterface { link, snaplen: idb.snaplen, resolution, offset });
         Ok(())
     }
 

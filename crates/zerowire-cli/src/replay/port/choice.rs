@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 use zerowire::packet::{MAX_FRAME_BYTES, OpenError, Options};
 
-use super::super::interface::{Interface, VLAN_BYTES};
+use super::super::interface::{OutInterface, VLAN_BYTES};
 use super::super::store::Store;
 use super::Port;
 use super::ring::{NotResident, RingPort};
@@ -24,7 +24,7 @@ const SHORT_UP_TO: usize = 128;
 
 /// The port as the user asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Choice {
+pub enum PortChoice {
     /// A packet ring, and where rings are refused a packet socket.
     Auto,
     /// A packet ring (PACKET_TX_RING): no copy in the socket.
@@ -39,9 +39,9 @@ pub enum Choice {
 #[derive(Clone, Debug)]
 pub struct Wish<'a> {
     /// Which one.
-    pub choice: Choice,
+    pub choice: PortChoice,
     /// Where to.
-    pub interface: &'a Interface,
+    pub interface: &'a OutInterface,
     /// Frames may go with a virtio-net header.
     pub offload: bool,
     /// Past the interface's queue.
@@ -66,7 +66,7 @@ pub struct Opened {
 
 /// Opens a port. With a `store` of all frames they become resident if they fit.
 pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
-    if wish.choice == Choice::Xdp {
+    if wish.choice == PortChoice::Xdp {
         if wish.offload {
             bail!("AF_XDP has no segmentation: --oversized gso needs --port packet or --port send");
         }
@@ -90,7 +90,7 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
     let mut notes = Vec::new();
     match options.copy_up_to {
         0 => {}
-        _ if wish.choice == Choice::Send => {}
+        _ if wish.choice == PortChoice::Send => {}
         SHORT_UP_TO => notes
             .push(format!("no frame is longer than {SHORT_UP_TO} bytes: they are copied, which is faster")),
         n => {
@@ -100,13 +100,13 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
             ));
         }
     }
-    if wish.choice != Choice::Send {
+    if wish.choice != PortChoice::Send {
         match open_ring(name, &options, store, wish.memory) {
             Ok((port, resident, note)) => {
                 notes.extend(note);
                 return Ok(Opened { port: Box::new(port), resident, notes });
             }
-            Err(e) if wish.choice == Choice::Auto && falls_back(&e) => {
+            Err(e) if wish.choice == PortChoice::Auto && falls_back(&e) => {
                 notes.push(format!("no packet ring ({e}); a packet socket instead"));
             }
             Err(e) => return Err(anyhow!(e)).context("packet ring"),

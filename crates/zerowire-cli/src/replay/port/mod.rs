@@ -13,7 +13,7 @@ use zerowire::send::frame::FrameError;
 
 use super::store::Frame;
 
-pub use choice::{Choice, Opened, Wish, open};
+pub use choice::{Opened, PortChoice, Wish, open};
 
 /// A port that a frame goes to. One thread uses it.
 pub trait Port {

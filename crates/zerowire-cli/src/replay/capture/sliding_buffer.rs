@@ -9,7 +9,7 @@ use std::io::{self, Read};
 const READ_BYTES: usize = 256 << 10;
 
 /// A buffer that slides over a reader.
-pub struct Window<R> {
+pub struct SlidingBuffer<R> {
     reader: R,
     buffer: Vec<u8>,
     start: usize,
@@ -20,7 +20,7 @@ pub struct Window<R> {
     cut: bool,
 }
 
-impl<R: Read> Window<R> {
+impl<R: Read> SlidingBuffer<R> {
     /// A window at the beginning of what `reader` gives.
     pub fn new(reader: R) -> Self {
         Self { reader, buffer: Vec::new(), start: 0, end: 0, offset: 0, ended: false, cut: false }
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn slides_over_short_reads_and_knows_where_it_is() {
-        let mut w = Window::new(Drip((0..20).collect()));
+        let mut w = SlidingBuffer::new(Drip((0..20).collect()));
         assert!(w.need(4).expect("bytes"));
         assert_eq!(w.data(), [0, 1, 2, 3]);
         w.consume(3);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_by_what_is_asked_for() {
-        let mut w = Window::new(io::repeat(7).take(64 << 20));
+        let mut w = SlidingBuffer::new(io::repeat(7).take(64 << 20));
         assert!(w.skip(10 << 20).expect("bytes"));
         for _ in 0..1000 {
             assert!(w.need(50_000).expect("bytes"));
