@@ -12,13 +12,13 @@ use toml::Spanned;
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    vm: Vec<Vm>,
+    vm: Vec<VmTable>,
 }
 
 /// One VM. Each command serves the VMs that have its table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Vm {
+pub struct VmTable {
     /// In logs and statistics.
     pub name: Spanned<String>,
     /// `[vm.net]`.
@@ -77,7 +77,7 @@ pub struct Vsock {
 
 /// The tables that `pick` finds in the file's VMs, with the VMs' names, no two of which are the same. An error if there is
 /// none; `table` is its name in that message.
-pub fn read<T>(path: &Path, table: &str, pick: fn(Vm) -> Option<T>) -> Result<Vec<(String, T)>> {
+pub fn read<T>(path: &Path, table: &str, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(String, T)>> {
     let context = || format!("configuration file {}", path.display());
     let text = std::fs::read_to_string(path).with_context(context)?;
     // The text of an error ends with a newline.

@@ -146,21 +146,21 @@ impl Writer {
 }
 
 /// The VM that a thread serves: the field of its span.
-struct Vm(String);
+struct VmName(String);
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
     fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
         let mut name = Text::default();
         attributes.record(&mut name);
         if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(Vm(name.0));
+            span.extensions_mut().insert(VmName(name.0));
         }
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut text = Text::default();
         event.record(&mut text);
-        let vm = context.lookup_current().and_then(|s| s.extensions().get::<Vm>().map(|vm| vm.0.clone()));
+        let vm = context.lookup_current().and_then(|s| s.extensions().get::<VmName>().map(|vm| vm.0.clone()));
         let (of, line) = line(*event.metadata().level(), vm.as_deref(), &text.0);
         match &self.0 {
             Some(writer) => writer.hand(of, line),

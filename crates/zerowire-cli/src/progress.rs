@@ -10,14 +10,14 @@ use zerowire_cli::columns::{fit, width};
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// The progress of one transfer.
-pub struct Progress {
+pub struct TransferProgress {
     bar: Option<ProgressBar>,
     quiet: bool,
     total: Option<u64>,
     last: Instant,
 }
 
-impl Progress {
+impl TransferProgress {
     /// `total` bytes, where that is known.
     pub fn new(total: Option<u64>, quiet: bool) -> Self {
         let bar = if quiet { None } else { bytes_bar(total) };

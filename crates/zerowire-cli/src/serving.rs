@@ -16,7 +16,7 @@ const TICK: Duration = Duration::from_millis(200);
 
 /// What a signal asks a running program for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum SignalAction {
     /// SIGUSR1.
     Statistics,
     /// SIGHUP.
@@ -35,13 +35,13 @@ pub fn until_stopped(
     signals: &Signals,
     lasting: bool,
     is_alive: impl Fn() -> bool,
-    mut answer: impl FnMut(Request),
+    mut answer: impl FnMut(SignalAction),
 ) -> Result<()> {
     let tick = (!lasting).then_some(TICK);
     loop {
         match signals.wait(tick).context("waiting for signals failed")? {
-            Some(libc::SIGUSR1) => answer(Request::Statistics),
-            Some(libc::SIGHUP) => answer(Request::Reload),
+            Some(libc::SIGUSR1) => answer(SignalAction::Statistics),
+            Some(libc::SIGHUP) => answer(SignalAction::Reload),
             Some(_) => return Ok(()),
             None if !is_alive() => return Ok(()),
             None => {}

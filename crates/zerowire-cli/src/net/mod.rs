@@ -16,7 +16,7 @@ use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, 
 
 use crate::access::SocketArgs;
 use crate::printer::Printer;
-use crate::serving::{self, Request};
+use crate::serving::{self, SignalAction};
 use crate::spec;
 
 /// Whether frames are copied in user space.
@@ -192,11 +192,11 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
         lasting,
         || server.is_alive(),
         |request| match request {
-            Request::Statistics => {
+            SignalAction::Statistics => {
                 printer.print(serving::wording(&server.stats(), args.json, report::table));
             }
-            Request::Reload if !has_metadata => tracing::info!("SIGHUP: there is nothing to read again"),
-            Request::Reload => {
+            SignalAction::Reload if !has_metadata => tracing::info!("SIGHUP: there is nothing to read again"),
+            SignalAction::Reload => {
                 for e in server.reload_metadata() {
                     tracing::error!("{e}; the old metadata stay");
                 }

@@ -135,7 +135,7 @@ impl AreaArgs {
 }
 
 /// What the arguments mean.
-pub struct Plan {
+pub struct RecvPlan {
     /// The mode as a word: what was asked for.
     pub mode: &'static str,
     /// For the library.
@@ -150,7 +150,7 @@ pub struct Plan {
 
 impl RecvArgs {
     /// Checks what clap can't.
-    pub fn plan(&self) -> Result<Plan> {
+    pub fn plan(&self) -> Result<RecvPlan> {
         let bytes = match self.megabytes {
             None => None,
             Some(0) => bail!("-r 0: give 1 megabyte or more, or leave it out for no limit"),
@@ -178,7 +178,7 @@ impl RecvArgs {
         let (mode, backend) = self.backend()?;
         let options =
             self.area.options().backend(backend).max_connections(connections.unwrap_or(MANY_CONNECTIONS));
-        Ok(Plan { mode, options, connections, bytes, timeout })
+        Ok(RecvPlan { mode, options, connections, bytes, timeout })
     }
 
     fn backend(&self) -> Result<(&'static str, Backend)> {

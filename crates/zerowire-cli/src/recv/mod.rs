@@ -17,10 +17,10 @@ use zerowire_cli::WrongArguments;
 use self::output::Outputs;
 use self::report::Report;
 use self::session::{Session, Told};
-use self::stop::Stop;
+use self::stop::RecvStop;
 use crate::configure::Setup;
 use crate::outcome::Outcome;
-use crate::progress::Progress;
+use crate::progress::TransferProgress;
 use crate::table::process_cpu;
 
 pub use self::args::RecvArgs;
@@ -30,7 +30,7 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     let plan = args.plan().map_err(WrongArguments::because)?;
     // Before any thread is started.
     let setup = Setup::default();
-    let stop = Stop::start(setup.clone())?;
+    let stop = RecvStop::start(setup.clone())?;
     let socket = bind::listen(&args.bind, args.port)?;
     let address = bind::address(&socket)?;
     bind::raise_descriptors(plan.options.max_connections);
@@ -51,7 +51,7 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
     if !args.quiet {
         args.steering(address.port()).iter().for_each(|command| eprintln!("to be given by hand: {command}"));
     }
-    let mut progress = Progress::new(plan.bytes, args.quiet);
+    let mut progress = TransferProgress::new(plan.bytes, args.quiet);
     progress.say(&format!("listening on {address}: {}", receiver.path()));
 
     let cpu = process_cpu();

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::recv::Lease;
 
-use super::stop::Stop;
+use super::stop::RecvStop;
 
 /// Pieces of a call, at most.
 const PIECES: usize = 64;
@@ -82,7 +82,7 @@ impl Output {
     }
 
     /// Writes all of it. False: a signal came meanwhile, and the rest was not written.
-    pub fn write(&mut self, leases: &[Lease], stop: &Stop) -> Result<bool> {
+    pub fn write(&mut self, leases: &[Lease], stop: &RecvStop) -> Result<bool> {
         for chunk in leases.chunks(PIECES) {
             let mut slices = [IoSlice::new(&[]); PIECES];
             for (slice, lease) in slices.iter_mut().zip(chunk) {

@@ -10,8 +10,8 @@ use serde::Serialize;
 use zerowire::recv::{Arrival, ConnectionId, Lease, ListenerId, Receiver, What};
 
 use super::output::{Output, Outputs};
-use super::stop::Stop;
-use crate::progress::Progress;
+use super::stop::RecvStop;
+use crate::progress::TransferProgress;
 
 /// How often it is looked whether a signal came.
 const TICK: Duration = Duration::from_millis(100);
@@ -110,8 +110,8 @@ impl Session {
     pub fn run(
         &mut self,
         receiver: &mut Receiver,
-        stop: &Stop,
-        progress: &mut Progress,
+        stop: &RecvStop,
+        progress: &mut TransferProgress,
         begin: Instant,
     ) -> Result<()> {
         let mut batch = Vec::new();
@@ -145,7 +145,7 @@ impl Session {
     }
 
     /// One batch. The pieces of a connection that follow each other are written together.
-    fn take(&mut self, receiver: &mut Receiver, batch: &mut Vec<Arrival>, stop: &Stop) -> Result<()> {
+    fn take(&mut self, receiver: &mut Receiver, batch: &mut Vec<Arrival>, stop: &RecvStop) -> Result<()> {
         let mut of = None;
         for Arrival { connection, what } in batch.drain(..) {
             if of != Some(connection) || !matches!(what, What::Data(_)) {
@@ -170,7 +170,7 @@ impl Session {
         self.write(of, stop)
     }
 
-    fn write(&mut self, of: Option<ConnectionId>, stop: &Stop) -> Result<()> {
+    fn write(&mut self, of: Option<ConnectionId>, stop: &RecvStop) -> Result<()> {
         let output = of.and_then(|id| self.live.get_mut(&id)).and_then(|live| live.output.as_mut());
         if let Some(output) = output {
             output.write(&self.pending, stop)?;

@@ -10,11 +10,11 @@ use crate::configure::{Setup, say};
 use crate::signals::{self, Signals};
 
 /// Signals, waited for by a thread of their own. The first one is told to who asks, the second ends the process.
-pub struct Stop {
+pub struct RecvStop {
     signal: Arc<AtomicU8>,
 }
 
-impl Stop {
+impl RecvStop {
     /// Blocks the signals and waits for them. To be called before other threads are started. What `setup` holds is set back
     /// before the second signal ends the process.
     pub fn start(setup: Setup) -> Result<Self> {

@@ -41,14 +41,14 @@ use self::feed::{Feed, File, MemoryFeed, Rest};
 use self::interface::OutInterface;
 use self::load::{Known, Loaded, Rules, load};
 use self::port::{Opened, Wish, open};
-use self::progress::Progress;
+use self::progress::ReplayProgress;
 use self::report::{Parts, ReplaySetting, Source, Summary};
 use self::timing::Timeline;
 use crate::signals::Signals;
 
 /// Runs the command.
 pub fn run(args: ReplayArgs) -> Result<ExitCode> {
-    let signals = Ending::start()?;
+    let signals = ReplayStop::start()?;
     let interface = OutInterface::find(&args.interface)?;
     let input = Input::new(&args.file);
     let pace = args.pace.pace();
@@ -150,7 +150,7 @@ impl Job<'_> {
             }
         }
         let before = self.interface.counted();
-        let mut progress = Progress::new(self.total(known.as_ref()), quiet);
+        let mut progress = ReplayProgress::new(self.total(known.as_ref()), quiet);
         let mut tick = |frames, bytes| progress.set(frames, bytes);
         let outcome = send(feed, opened.port.as_mut(), &self.plan, self.stop, &mut tick);
         drop(progress);
@@ -231,12 +231,12 @@ fn output(text: &str) -> Result<()> {
 }
 
 /// The signals that end the program.
-struct Ending {
+struct ReplayStop {
     signal: Arc<AtomicI32>,
     sending: Arc<AtomicBool>,
 }
 
-impl Ending {
+impl ReplayStop {
     /// Blocks the signals, and waits for them in a thread of its own. While the capture is read, which may wait for a pipe,
     /// a signal ends the program right away: there is nothing to tell yet.
     fn start() -> Result<Self> {

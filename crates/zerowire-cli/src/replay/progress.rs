@@ -12,7 +12,7 @@ const LINE: Duration = Duration::from_secs(10);
 const DRAW: Duration = Duration::from_millis(100);
 
 /// The progress of a replay. A bar disappears when this is dropped.
-pub struct Progress {
+pub struct ReplayProgress {
     bar: Option<ProgressBar>,
     quiet: bool,
     total: Option<u64>,
@@ -20,7 +20,7 @@ pub struct Progress {
     begin: Instant,
 }
 
-impl Progress {
+impl ReplayProgress {
     /// Of `total` frames, if that is known. A quiet one shows nothing.
     pub fn new(total: Option<u64>, quiet: bool) -> Self {
         let known = "  {bar:40} {human_pos} of {human_len} frames, {per_sec}, {msg}";
@@ -59,7 +59,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ReplayProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -20,13 +20,13 @@ use zerowire_cli::WrongArguments;
 
 use self::datagrams::Datagrams;
 use self::pump::Pump;
-use self::report::Report;
+use self::report::SendSummary;
 use self::source::Input;
 use self::stall::Stall;
-use self::stop::Stop;
+use self::stop::SendStop;
 use self::target::Target;
 use crate::outcome::Outcome;
-use crate::progress::Progress;
+use crate::progress::TransferProgress;
 use crate::table::process_cpu;
 
 /// Payload handed over in one call, if nothing else was asked for.
@@ -158,7 +158,7 @@ impl SendArgs {
 pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let (target, timeout) = args.checked().map_err(WrongArguments::because)?;
     // Before any other thread is started.
-    let stop = Stop::start()?;
+    let stop = SendStop::start()?;
     let input = Input::open(&args.file)?;
     let socket = target.connect(args.udp, timeout)?;
     let is_unix = matches!(target, Target::Unix(_));
@@ -174,7 +174,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let watched = stop.watch(&socket)?;
     let mut sender = Sender::with_areas(socket, options, source.areas())
         .with_context(|| format!("can't send to {target}"))?;
-    let mut progress = Progress::new(source.total(), args.quiet);
+    let mut progress = TransferProgress::new(source.total(), args.quiet);
     let cut = datagrams.as_ref().map_or_else(String::new, |d| format!("; {d}"));
     progress.say(&format!("to {target}: {}{cut}", sender.path()));
 
@@ -193,7 +193,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         (Some(_), None) => Outcome::Failed,
         (None, None) => Outcome::Complete,
     };
-    let report = Report {
+    let report = SendSummary {
         to: target.to_string(),
         mode: options_word(args.mode),
         path: sender.path(),

@@ -8,10 +8,10 @@ use std::os::fd::AsFd as _;
 use zerowire::send::{Payload, SendError, Sender};
 
 use super::datagrams::Datagrams;
-use super::source::{Next, Source};
+use super::source::{Next, SendSource};
 use super::stall::Stall;
 use super::stop::Watched;
-use crate::progress::Progress;
+use crate::progress::TransferProgress;
 
 /// A socket that reports an error which nobody can take away is always ready: this long is slept instead of asking again
 /// at once.
@@ -30,7 +30,7 @@ pub struct Pump<'a> {
 
 impl Pump<'_> {
     /// Sends all there is, and waits until all memory is back. Ends early, without an error, at a signal.
-    pub fn run(&mut self, source: &mut Source, progress: &mut Progress) -> Result<()> {
+    pub fn run(&mut self, source: &mut SendSource, progress: &mut TransferProgress) -> Result<()> {
         while self.watched.signal().is_none() {
             match source.next() {
                 Next::Payload(payload) => {
@@ -55,7 +55,7 @@ impl Pump<'_> {
         Ok(())
     }
 
-    fn give(&mut self, mut payload: Payload, progress: &Progress) -> Result<(), SendError> {
+    fn give(&mut self, mut payload: Payload, progress: &TransferProgress) -> Result<(), SendError> {
         let len = payload.len() as u64;
         loop {
             if let Some(d) = self.datagrams.as_ref().filter(|d| d.cut_here()) {
@@ -117,7 +117,7 @@ impl Pump<'_> {
 
     /// Waits for the source, and looks after what is on its way meanwhile: the rest of a payload goes when the socket has
     /// room, and the end of the connection is told.
-    fn wait_for_input(&mut self, source: &Source) -> Result<()> {
+    fn wait_for_input(&mut self, source: &SendSource) -> Result<()> {
         let room = if self.sender.is_partly_sent() { PollFlags::OUT } else { PollFlags::empty() };
         let tick = Timespec { tv_sec: 0, tv_nsec: self.stall.tick().as_nanos() as _ };
         let got = {

@@ -14,7 +14,7 @@ use zerowire_cli::bar::bytes_text;
 
 /// The result of one transfer.
 #[derive(Serialize)]
-pub struct Report {
+pub struct SendSummary {
     /// The peer.
     pub to: String,
     /// What was asked for.
@@ -41,7 +41,7 @@ pub struct Report {
     pub left: Left,
 }
 
-impl Report {
+impl SendSummary {
     /// JSON to a file or to standard output, else the summary for people.
     pub fn write(&self, json: Option<&Path>, quiet: bool) -> Result<()> {
         outcome::write(self, Destination { json, quiet, stdout_taken: false }, Self::text)

@@ -15,7 +15,7 @@ use zerowire::send::{Payload, SendError};
 const BUFFERS: usize = 28;
 
 /// Where the bytes come from.
-pub enum Source {
+pub enum SendSource {
     /// A regular file.
     File(Mapped),
     /// A pipe, a terminal, a device, a socket.
@@ -40,7 +40,7 @@ pub struct Stream {
 pub enum Next {
     /// This.
     Payload(Payload),
-    /// Nothing yet: wait until [`Source::input`] is readable.
+    /// Nothing yet: wait until [`SendSource::input`] is readable.
     Nothing,
     /// Nothing more.
     End,
@@ -74,22 +74,22 @@ impl Input {
     }
 
     /// What is sent from it, `chunk` bytes at a time.
-    pub fn source(self, chunk: usize) -> Result<Source> {
+    pub fn source(self, chunk: usize) -> Result<SendSource> {
         let Self { mut file, name } = self;
         let meta = file.metadata().with_context(|| format!("can't look at {name}"))?;
         if meta.is_file() && meta.len() > 0 {
             // A program that was handed an open file goes on where the one before stopped.
             let at = file.stream_position().with_context(|| format!("can't tell the position in {name}"))?;
             let file = MappedFile::new(file).with_context(|| format!("can't map {name}"))?;
-            return Ok(Source::File(Mapped { at: at.min(file.len()), file, chunk: chunk as u64 }));
+            return Ok(SendSource::File(Mapped { at: at.min(file.len()), file, chunk: chunk as u64 }));
         }
         let options = AreaOptions::default().buffers(BUFFERS).buffer_bytes(chunk);
         let area = Area::new(options).context("no memory for buffers")?;
-        Ok(Source::Stream(Stream { file, areas: [area], ended: false }))
+        Ok(SendSource::Stream(Stream { file, areas: [area], ended: false }))
     }
 }
 
-impl Source {
+impl SendSource {
     /// The areas that payloads lie in.
     pub fn areas(&self) -> &[Area] {
         match self {

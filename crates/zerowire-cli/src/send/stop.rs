@@ -12,7 +12,7 @@ use rustix::net::Shutdown;
 use crate::signals::Signals;
 
 /// Signals, waited for by a thread of their own.
-pub struct Stop {
+pub struct SendStop {
     signal: Arc<AtomicU8>,
     /// What a signal shuts down. None: there is nothing to tell yet, and a signal ends the process.
     cut: Arc<Mutex<Option<OwnedFd>>>,
@@ -24,7 +24,7 @@ pub struct Watched {
     socket: OwnedFd,
 }
 
-impl Stop {
+impl SendStop {
     /// Blocks the signals and waits for them. To be called before other threads are started. Until a socket is
     /// [watched](Self::watch) a signal ends the program: opening a pipe and connecting may take for ever.
     pub fn start() -> Result<Self> {

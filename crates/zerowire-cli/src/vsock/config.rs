@@ -11,7 +11,7 @@ use crate::{access, file, spec};
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
     let map = args.map.policy()?;
-    let made = |vm: Vm| VsockConfig {
+    let made = |vm: VsockVmConfig| VsockConfig {
         name: vm.name,
         endpoint: vm.endpoint,
         access: access::or(vm.access, args.access.into()),
@@ -52,13 +52,13 @@ pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
     let groups = parse_groups(&args.groups).with_context(|| format!("--groups {}", args.groups))?;
     let own = SocketAccess::default();
     let (name, uds) = (args.name.clone(), uds.clone());
-    Ok(vec![made(Vm { name, endpoint, access: own, cid, uds, uds_access: own, groups })])
+    Ok(vec![made(VsockVmConfig { name, endpoint, access: own, cid, uds, uds_access: own, groups })])
 }
 
 /// A VM of the file.
-fn vsock_vm(name: &str, v: file::Vsock) -> Result<Vm> {
+fn vsock_vm(name: &str, v: file::Vsock) -> Result<VsockVmConfig> {
     let text = Option::as_deref;
-    Ok(Vm {
+    Ok(VsockVmConfig {
         name: name.to_owned(),
         access: access::parse(text(&v.socket_owner), text(&v.socket_group), text(&v.socket_mode))?,
         uds_access: access::parse(text(&v.uds_owner), text(&v.uds_group), text(&v.uds_mode))?,
@@ -70,7 +70,7 @@ fn vsock_vm(name: &str, v: file::Vsock) -> Result<Vm> {
 }
 
 #[derive(Debug)]
-struct Vm {
+struct VsockVmConfig {
     name: String,
     endpoint: Endpoint,
     access: SocketAccess,
@@ -82,7 +82,7 @@ struct Vm {
 
 /// Parses name=…,cid=…,socket=…,uds=…[,groups=A+B], and socket-owner, socket-group, socket-mode,
 /// uds-owner, uds-group, uds-mode.
-fn parse_vm(text: &str) -> Result<Vm> {
+fn parse_vm(text: &str) -> Result<VsockVmConfig> {
     let (mut name, mut cid, mut socket, mut uds, mut groups) = (None, None, None, None, None);
     let (mut access, mut uds_access) = (SocketAccess::default(), SocketAccess::default());
     for (key, value) in spec::pairs(text)? {
@@ -100,7 +100,7 @@ fn parse_vm(text: &str) -> Result<Vm> {
             ),
         }
     }
-    Ok(Vm {
+    Ok(VsockVmConfig {
         name: name.ok_or_else(|| anyhow!("name=NAME is missing"))?,
         endpoint: Endpoint::Path(socket.ok_or_else(|| anyhow!("socket=PATH is missing"))?),
         access,

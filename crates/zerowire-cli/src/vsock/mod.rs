@@ -15,7 +15,7 @@ use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer};
 use self::args::{LimitArgs, MapArgs, UdsArgs};
 use crate::access::SocketArgs;
 use crate::printer::Printer;
-use crate::serving::{self, Request};
+use crate::serving::{self, SignalAction};
 
 /// Descriptors of the process: standard streams, signals, statistics.
 const PROCESS_DESCRIPTORS: u64 = 16;
@@ -134,10 +134,10 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
         lasting,
         || server.is_alive(),
         |request| match request {
-            Request::Statistics => {
+            SignalAction::Statistics => {
                 printer.print(serving::wording(&server.stats(), args.json, report::table));
             }
-            Request::Reload => tracing::info!("SIGHUP: there is nothing to read again"),
+            SignalAction::Reload => tracing::info!("SIGHUP: there is nothing to read again"),
         },
     )?;
     let stats = server.stats();
