@@ -67,7 +67,7 @@ impl Phase {
 /// A connection and its part of the HTTP state; the socket lives in the set of
 /// the TCP stack.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct HttpConnection {
     pub(crate) handle: SocketHandle,
     /// Bytes of requests that aren't answered yet, at most [`MAX_HEAD_BYTES`].
     input: Vec<u8>,
@@ -95,7 +95,7 @@ pub(crate) fn listening_socket() -> Option<Socket<'static>> {
     Some(socket)
 }
 
-impl Connection {
+impl HttpConnection {
     pub(crate) fn new(handle: SocketHandle, now: Duration) -> Self {
         Self {
             handle,

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 const MAX_NEIGHBOURS: usize = 64;
 
 #[derive(Debug)]
-struct Entry {
+struct Neighbour {
     ip: IpAddr,
     mac: [u8; 6],
     used: u64,
@@ -21,7 +21,7 @@ struct Entry {
 /// gives way.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
-    entries: Vec<Entry>,
+    entries: Vec<Neighbour>,
     tick: u64,
 }
 
@@ -34,7 +34,7 @@ impl Neighbours {
             (entry.mac, entry.used) = (mac, used);
             return;
         }
-        let entry = Entry { ip, mac, used };
+        let entry = Neighbour { ip, mac, used };
         if self.entries.len() < MAX_NEIGHBOURS {
             self.entries.push(entry);
         } else if let Some(oldest) = self.entries.iter_mut().min_by_key(|entry| entry.used) {
@@ -49,7 +49,7 @@ impl Neighbours {
 
     /// Bytes of memory held.
     pub(crate) fn buffered_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<Neighbour>()
     }
 }
 

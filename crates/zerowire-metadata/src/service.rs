@@ -11,7 +11,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr, Ipv4Address};
 
 use crate::config::{Config, MAX_MTU_BYTES, MIN_MTU_BYTES, MetadataError, TokenPolicy};
-use crate::connection::{Connection, listening_socket};
+use crate::connection::{HttpConnection, listening_socket};
 use crate::http::Context;
 use crate::stack::{MAX_QUEUED_FRAMES, Queues, connection_request, is_unicast};
 use crate::stats::Stats;
@@ -42,7 +42,7 @@ pub struct MetadataService {
     interface: Interface,
     sockets: SocketSet<'static>,
     queues: Queues,
-    connections: Vec<Connection>,
+    connections: Vec<HttpConnection>,
     tree: Arc<MetadataTree>,
     token_policy: TokenPolicy,
     tokens: TokenStore,
@@ -54,7 +54,7 @@ pub struct MetadataService {
 
 /// What became of the wish for a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listener {
+enum ListenResult {
     /// The packet asks for no connection, or its connection exists.
     NotNeeded,
     /// It is the last of the connections.
@@ -148,7 +148,7 @@ impl MetadataService {
     /// the guest is full, only time limits count.
     pub fn next_deadline(&mut self, now: Duration) -> Option<Duration> {
         self.now = self.now.max(now);
-        let limits = self.connections.iter().map(Connection::deadline).min();
+        let limits = self.connections.iter().map(HttpConnection::deadline).min();
         if !self.queues.has_room() {
             return limits;
         }
@@ -177,9 +177,9 @@ impl MetadataService {
         let mut stats = self.stats;
         self.queues.fill_stats(&mut stats);
         stats.connections = self.connections.len();
-        let connections: usize = self.connections.iter().map(Connection::buffered_bytes).sum();
+        let connections: usize = self.connections.iter().map(HttpConnection::buffered_bytes).sum();
         stats.buffered_bytes = connections
-            + self.connections.capacity() * size_of::<Connection>()
+            + self.connections.capacity() * size_of::<HttpConnection>()
             + self.queues.buffered_bytes()
             + self.tokens.buffered_bytes();
         stats
@@ -201,16 +201,16 @@ impl MetadataService {
             }
             let listener = match request {
                 Some((address, port)) => self.make_listener(address, port),
-                None => Listener::NotNeeded,
+                None => ListenResult::NotNeeded,
             };
-            if listener == Listener::NoSlot {
+            if listener == ListenResult::NoSlot {
                 self.stats.connections_refused += 1;
                 self.queues.drop_front();
                 continue;
             }
             let now = instant(self.now);
             let result = self.interface.poll_ingress_single(now, &mut self.queues, &mut self.sockets);
-            if listener == Listener::Made {
+            if listener == ListenResult::Made {
                 self.settle_listener();
             }
             if result == iface::PollIngressSingleResult::None {
@@ -220,7 +220,7 @@ impl MetadataService {
     }
 
     /// Makes a listening socket unless the connection exists.
-    fn make_listener(&mut self, address: IpAddr, port: u16) -> Listener {
+    fn make_listener(&mut self, address: IpAddr, port: u16) -> ListenResult {
         let existing = self.connections.iter().position(|connection| {
             let socket = self.sockets.get::<Socket<'_>>(connection.handle);
             socket
@@ -231,19 +231,19 @@ impl MetadataService {
             let handle = self.connections[index].handle;
             if self.sockets.get::<Socket<'_>>(handle).state() != State::TimeWait {
                 // A repeated request; the connection answers it.
-                return Listener::NotNeeded;
+                return ListenResult::NotNeeded;
             }
             self.remove(index);
         }
         if self.connections.len() >= MAX_CONNECTIONS && !self.evict() {
-            return Listener::NoSlot;
+            return ListenResult::NoSlot;
         }
         let Some(socket) = listening_socket() else {
-            return Listener::NoSlot;
+            return ListenResult::NoSlot;
         };
         let handle = self.sockets.add(socket);
-        self.connections.push(Connection::new(handle, self.now));
-        Listener::Made
+        self.connections.push(HttpConnection::new(handle, self.now));
+        ListenResult::Made
     }
 
     /// Removes the listening socket again if no connection came of it, so that
@@ -263,7 +263,7 @@ impl MetadataService {
     /// Frees a slot: of a connection in TIME-WAIT, else of the longest idle
     /// one, which gets a reset. False if all are busy.
     fn evict(&mut self) -> bool {
-        let state = |connection: &Connection| self.sockets.get::<Socket<'_>>(connection.handle).state();
+        let state = |connection: &HttpConnection| self.sockets.get::<Socket<'_>>(connection.handle).state();
         let all = || self.connections.iter().enumerate();
         let finished = all()
             .filter(|(_, connection)| state(connection) == State::TimeWait)

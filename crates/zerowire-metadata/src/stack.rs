@@ -55,12 +55,12 @@ pub(crate) struct Queues {
     /// IP packets from the guest, without Ethernet header and padding.
     received: VecDeque<Box<[u8]>>,
     received_bytes: usize,
-    outgoing: Outgoing,
+    outgoing: ReplyPath,
 }
 
 /// What sending needs; apart, so that a packet can be received meanwhile.
 #[derive(Debug)]
-struct Outgoing {
+struct ReplyPath {
     frames: VecDeque<Vec<u8>>,
     bytes: usize,
     neighbours: Neighbours,
@@ -83,7 +83,7 @@ impl Queues {
         Self {
             received: VecDeque::new(),
             received_bytes: 0,
-            outgoing: Outgoing {
+            outgoing: ReplyPath {
                 frames: VecDeque::new(),
                 bytes: 0,
                 neighbours: Neighbours::default(),
@@ -278,7 +278,7 @@ impl Queues {
     }
 }
 
-impl Outgoing {
+impl ReplyPath {
     fn push(&mut self, frame: Vec<u8>) {
         if self.frames.len() >= MAX_QUEUED_FRAMES {
             self.stats.dropped += 1;
@@ -376,7 +376,7 @@ pub(crate) fn is_unicast(mac: &[u8; 6]) -> bool {
 pub(crate) struct RxToken(Box<[u8]>);
 
 /// Room for one packet from the stack.
-pub(crate) struct TxToken<'a>(&'a mut Outgoing);
+pub(crate) struct TxToken<'a>(&'a mut ReplyPath);
 
 impl phy::RxToken for RxToken {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {

@@ -15,7 +15,7 @@ pub const MAX_TOKENS: usize = 1024;
 const TOKEN_BYTES: usize = 32;
 
 #[derive(Debug)]
-struct Entry {
+struct SessionToken {
     secret: [u8; TOKEN_BYTES],
     expires: Duration,
 }
@@ -23,7 +23,7 @@ struct Entry {
 /// The tokens given out to one guest. Times are those of the service's caller.
 #[derive(Debug, Default)]
 pub(crate) struct TokenStore {
-    entries: Vec<Entry>,
+    entries: Vec<SessionToken>,
 }
 
 impl TokenStore {
@@ -42,7 +42,7 @@ impl TokenStore {
             }
         }
         let expires = now.saturating_add(Duration::from_secs(u64::from(ttl_seconds)));
-        self.entries.push(Entry { secret, expires });
+        self.entries.push(SessionToken { secret, expires });
         Ok(to_hex(&secret))
     }
 
@@ -62,7 +62,7 @@ impl TokenStore {
 
     /// Bytes of memory held.
     pub(crate) fn buffered_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.entries.capacity() * size_of::<SessionToken>()
     }
 }
 
