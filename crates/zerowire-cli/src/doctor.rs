@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use zerowire_cli::columns::width;
-use zerowire_probe::{Job, Options, Outcome, Report, Verdict};
+use zerowire_probe::{CheckOutcome, DoctorReport, Job, Options, Verdict};
 
 /// Which path to look at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

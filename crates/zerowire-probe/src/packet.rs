@@ -36,34 +36,34 @@ pub(super) fn check(todo: &mut Todo) {
 
 /// Where the attempt stopped.
 #[derive(Clone, Copy, Debug)]
-enum ProbeStage {
+enum PacketStage {
     Socket(i32),
     Header(i32),
     Ring(i32),
 }
 
-fn raw_socket() -> Result<OwnedFd, ProbeStage> {
-    packet::socket().map_err(|e| ProbeStage::Socket(errno::number(&e)))
+fn raw_socket() -> Result<OwnedFd, PacketStage> {
+    packet::socket().map_err(|e| PacketStage::Socket(errno::number(&e)))
 }
 
 /// Makes a transmit ring on a socket bound to no interface and no protocol, so that no frame passes it.
-fn make_ring() -> Result<(), ProbeStage> {
+fn make_ring() -> Result<(), PacketStage> {
     let socket = raw_socket()?;
     let ring = || -> io::Result<()> {
         let geometry = Geometry::new(SLOTS, FRAME_BYTES, Version::V3);
         set_transmit_ring(socket.as_fd(), &geometry.map_err(io::Error::other)?)
     };
-    ring().map_err(|e| ProbeStage::Ring(errno::number(&e)))
+    ring().map_err(|e| PacketStage::Ring(errno::number(&e)))
 }
 
 /// Makes a socket with virtio-net headers and a receive ring, bound to nothing as well.
-fn make_port() -> Result<(), ProbeStage> {
+fn make_port() -> Result<(), PacketStage> {
     let socket = raw_socket()?;
     let set = |option, value| packet::set(socket.as_fd(), libc::SOL_PACKET, option, value);
-    set(libc::PACKET_VNET_HDR_SZ, HEADER_BYTES).map_err(|e| ProbeStage::Header(errno::number(&e)))?;
+    set(libc::PACKET_VNET_HDR_SZ, HEADER_BYTES).map_err(|e| PacketStage::Header(errno::number(&e)))?;
     set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)
         .and_then(|()| set_ring(socket.as_fd(), SLOTS * SLOT_BYTES, SLOT_BYTES, SLOTS))
-        .map_err(|e| ProbeStage::Ring(errno::number(&e)))
+        .map_err(|e| PacketStage::Ring(errno::number(&e)))
 }
 
 /// Packet sockets are refused.
@@ -79,19 +79,19 @@ fn no_socket(e: i32, lost: &str) -> Finding {
     }
 }
 
-fn translate_port(made: Result<(), ProbeStage>) -> Finding {
+fn translate_port(made: Result<(), PacketStage>) -> Finding {
     let lost = "No port packet:IF; taps are not touched by this.";
     match made {
         Ok(()) => Finding::ok(
             "packet socket with virtio-net headers and a receive ring made",
             "A VM can be on any Ethernet interface (--port packet:IF), with offloads.",
         ),
-        Err(ProbeStage::Socket(e)) => no_socket(e, lost),
-        Err(ProbeStage::Header(e)) => {
+        Err(PacketStage::Socket(e)) => no_socket(e, lost),
+        Err(PacketStage::Header(e)) => {
             Finding::missing(format!("12-byte virtio-net headers refused ({})", errno::words(e)), lost)
                 .remedy("Boot Linux 6.3 or newer (PACKET_VNET_HDR_SZ).")
         }
-        Err(ProbeStage::Ring(e)) => Finding::degraded(
+        Err(PacketStage::Ring(e)) => Finding::degraded(
             format!("receive ring refused ({})", errno::words(e)),
             "Each frame to a guest is read by a call or a place in a batch (receive=socket).",
         )
@@ -99,20 +99,20 @@ fn translate_port(made: Result<(), ProbeStage>) -> Finding {
     }
 }
 
-fn translate(made: Result<(), ProbeStage>) -> Finding {
+fn translate(made: Result<(), PacketStage>) -> Finding {
     let lost = "Raw frames can't be sent on an interface; taps are not touched by this.";
     match made {
         Ok(()) => Finding::ok(
             "TPACKET_V3 transmit ring of 64 KiB made",
             "Raw frames built in the ring leave without a copy through most NICs (a veth copies).",
         ),
-        Err(ProbeStage::Socket(e) | ProbeStage::Header(e)) => no_socket(e, lost),
-        Err(ProbeStage::Ring(e @ libc::ENOMEM)) => Finding::degraded(
+        Err(PacketStage::Socket(e) | PacketStage::Header(e)) => no_socket(e, lost),
+        Err(PacketStage::Ring(e @ libc::ENOMEM)) => Finding::degraded(
             format!("no memory for a ring ({})", errno::words(e)),
             "Each frame is copied once.",
         )
         .remedy("Free memory, or raise the container's memory limit."),
-        Err(ProbeStage::Ring(e)) => {
+        Err(PacketStage::Ring(e)) => {
             Finding::degraded(format!("ring refused ({})", errno::words(e)), "Each frame is copied once.")
                 .remedy("Boot Linux 4.11 or newer (transmit rings of version 3).")
         }
@@ -127,23 +127,23 @@ mod tests {
     #[test]
     fn refusals_by_stage() {
         assert_eq!(translate(Ok(())).outcome, CheckOutcome::Ok);
-        let user = translate(Err(ProbeStage::Socket(libc::EPERM)));
+        let user = translate(Err(PacketStage::Socket(libc::EPERM)));
         assert_eq!(user.outcome, CheckOutcome::Missing);
         assert!(user.remedy.is_some_and(|r| r.contains("CAP_NET_RAW")));
-        let absent = translate(Err(ProbeStage::Socket(libc::EAFNOSUPPORT)));
+        let absent = translate(Err(PacketStage::Socket(libc::EAFNOSUPPORT)));
         assert!(absent.remedy.is_some_and(|r| r.contains("af_packet")));
-        assert_eq!(translate(Err(ProbeStage::Ring(libc::ENOMEM))).outcome, CheckOutcome::Degraded);
-        assert!(translate(Err(ProbeStage::Ring(libc::EINVAL))).remedy.is_some_and(|r| r.contains("4.11")));
+        assert_eq!(translate(Err(PacketStage::Ring(libc::ENOMEM))).outcome, CheckOutcome::Degraded);
+        assert!(translate(Err(PacketStage::Ring(libc::EINVAL))).remedy.is_some_and(|r| r.contains("4.11")));
     }
 
     #[test]
     fn refusals_of_a_port_by_stage() {
         assert_eq!(translate_port(Ok(())).outcome, CheckOutcome::Ok);
         for (stop, outcome, remedy) in [
-            (ProbeStage::Socket(libc::EPERM), CheckOutcome::Missing, "CAP_NET_RAW"),
-            (ProbeStage::Socket(libc::EAFNOSUPPORT), CheckOutcome::Missing, "af_packet"),
-            (ProbeStage::Header(libc::ENOPROTOOPT), CheckOutcome::Missing, "6.3"),
-            (ProbeStage::Ring(libc::ENOMEM), CheckOutcome::Degraded, "memory"),
+            (PacketStage::Socket(libc::EPERM), CheckOutcome::Missing, "CAP_NET_RAW"),
+            (PacketStage::Socket(libc::EAFNOSUPPORT), CheckOutcome::Missing, "af_packet"),
+            (PacketStage::Header(libc::ENOPROTOOPT), CheckOutcome::Missing, "6.3"),
+            (PacketStage::Ring(libc::ENOMEM), CheckOutcome::Degraded, "memory"),
         ] {
             let finding = translate_port(Err(stop));
             assert_eq!(finding.outcome, outcome, "{stop:?}");

@@ -16,7 +16,7 @@ mod tests;
 
 use serde::Serialize;
 
-use super::{Check, Finding, Group, Job, MachineFacts, CheckOutcome, Subject, Verdict};
+use super::{Check, CheckOutcome, Finding, Group, Job, MachineFacts, Subject, Verdict};
 use checks::Asked;
 use facts::{Facts, Kernel, Ntuple};
 use zerowire_sys::netlink::{Channels, Device, Link, QueueUser, Rings};

@@ -26,50 +26,48 @@ pub(super) fn check(todo: &mut Todo) {
 
 /// Where the attempt stopped.
 #[derive(Clone, Copy, Debug)]
-enum ProbeStage {
+enum XdpStage {
     Socket(i32),
     Memory(i32),
     Rings(i32),
 }
 
-fn make_socket() -> Result<(), ProbeStage> {
+fn make_socket() -> Result<(), XdpStage> {
     let number = |e: io::Error| errno::number(&e);
-    let socket = socket(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(|e| ProbeStage::Socket(number(e)))?;
-    let memory = map(UMEM_BYTES, None).map_err(|e| ProbeStage::Memory(number(e)))?;
-    register_umem(socket.as_fd(), &memory).map_err(|e| ProbeStage::Memory(number(e)))?;
+    let socket = socket(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(|e| XdpStage::Socket(number(e)))?;
+    let memory = map(UMEM_BYTES, None).map_err(|e| XdpStage::Memory(number(e)))?;
+    register_umem(socket.as_fd(), &memory).map_err(|e| XdpStage::Memory(number(e)))?;
     for ring in
         [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]
     {
-        set_int(&socket, libc::SOL_XDP, ring, 16).map_err(|e| ProbeStage::Rings(number(e)))?;
+        set_int(&socket, libc::SOL_XDP, ring, 16).map_err(|e| XdpStage::Rings(number(e)))?;
     }
     Ok(())
 }
 
 const LOST: &str = "Frames go through taps or packet rings instead.";
 
-fn translate_socket(made: Result<(), ProbeStage>) -> Finding {
+fn translate_socket(made: Result<(), XdpStage>) -> Finding {
     match made {
         Ok(()) => Finding::ok(
             "64 KiB registered, four rings made",
             "Works on any interface with one copy; without one where the driver can (told when it is bound).",
         ),
-        Err(ProbeStage::Socket(e @ (libc::EPERM | libc::EACCES))) => {
+        Err(XdpStage::Socket(e @ (libc::EPERM | libc::EACCES))) => {
             Finding::missing(format!("socket refused ({})", errno::words(e)), LOST)
                 .remedy("Grant CAP_NET_RAW (and CAP_NET_ADMIN with CAP_BPF to steer frames to it).")
         }
-        Err(ProbeStage::Socket(e)) => {
-            Finding::missing(format!("no AF_XDP socket ({})", errno::words(e)), LOST)
-                .remedy("Boot a kernel with CONFIG_XDP_SOCKETS (4.18 and newer).")
-        }
-        Err(ProbeStage::Memory(e @ (libc::ENOBUFS | libc::ENOMEM | libc::EPERM))) => {
+        Err(XdpStage::Socket(e)) => Finding::missing(format!("no AF_XDP socket ({})", errno::words(e)), LOST)
+            .remedy("Boot a kernel with CONFIG_XDP_SOCKETS (4.18 and newer)."),
+        Err(XdpStage::Memory(e @ (libc::ENOBUFS | libc::ENOMEM | libc::EPERM))) => {
             Finding::missing(format!("memory can't be registered ({})", errno::words(e)), LOST)
                 .remedy("Raise the memlock limit or grant CAP_IPC_LOCK: see registered memory.")
         }
-        Err(ProbeStage::Memory(e)) => {
+        Err(XdpStage::Memory(e)) => {
             Finding::missing(format!("memory can't be registered ({})", errno::words(e)), LOST)
                 .remedy("Boot Linux 5.4 or newer.")
         }
-        Err(ProbeStage::Rings(e)) => Finding::missing(format!("rings refused ({})", errno::words(e)), LOST)
+        Err(XdpStage::Rings(e)) => Finding::missing(format!("rings refused ({})", errno::words(e)), LOST)
             .remedy("Boot Linux 5.4 or newer."),
     }
 }
@@ -98,11 +96,11 @@ mod tests {
     fn sockets_by_stage() {
         assert_eq!(translate_socket(Ok(())).outcome, CheckOutcome::Ok);
         for (stop, word) in [
-            (ProbeStage::Socket(libc::EPERM), "CAP_NET_RAW"),
-            (ProbeStage::Socket(libc::EAFNOSUPPORT), "CONFIG_XDP_SOCKETS"),
-            (ProbeStage::Memory(libc::ENOBUFS), "memlock"),
-            (ProbeStage::Memory(libc::EINVAL), "5.4"),
-            (ProbeStage::Rings(libc::EINVAL), "5.4"),
+            (XdpStage::Socket(libc::EPERM), "CAP_NET_RAW"),
+            (XdpStage::Socket(libc::EAFNOSUPPORT), "CONFIG_XDP_SOCKETS"),
+            (XdpStage::Memory(libc::ENOBUFS), "memlock"),
+            (XdpStage::Memory(libc::EINVAL), "5.4"),
+            (XdpStage::Rings(libc::EINVAL), "5.4"),
         ] {
             let f = translate_socket(Err(stop));
             assert_eq!(f.outcome, CheckOutcome::Missing);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use zerowire_probe::{Check, Group, MachineFacts, CheckOutcome, DoctorReport, Verdict};
+use zerowire_probe::{Check, CheckOutcome, DoctorReport, Group, MachineFacts, Verdict};
 
 use zerowire_cli::columns::hang;
 
