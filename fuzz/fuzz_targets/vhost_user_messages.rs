@@ -7,14 +7,14 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use libfuzzer_sys::fuzz_target;
-use zerowire_vhost_user::{Connection, HEADER_LEN, Header, MAX_BODY, MAX_FDS, Message};
+use zerowire_vhost_user::{HEADER_LEN, Header, MAX_BODY, MAX_FDS, Message, MessageSocket};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((choice, rest)) = bytes.split_first() else { return };
     let (near, far) = UnixStream::pair().expect("sockets");
     near.set_nonblocking(true).expect("a socket that does not block");
-    let mut connection = Connection::new(near);
-    let mut sender = Connection::new(far.try_clone().expect("a descriptor"));
+    let mut connection = MessageSocket::new(near);
+    let mut sender = MessageSocket::new(far.try_clone().expect("a descriptor"));
     for (i, piece) in rest.chunks(usize::from(*choice) + 1).enumerate().take(64) {
         let fd = far.as_fd();
         let fds = vec![fd; if i % 3 == 0 { usize::from(choice & 15) % (MAX_FDS + 1) } else { 0 }];

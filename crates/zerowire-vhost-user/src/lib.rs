@@ -7,7 +7,7 @@
 //! both sides. It knows no device and keeps no state but a half-received
 //! message.
 //!
-//! - [`Connection`] moves whole messages over a socket,
+//! - [`MessageSocket`] moves whole messages over a socket,
 //! - [`Message`] is one received message with typed, checked readers,
 //! - [`payload`] has the payload structs, each with `encode` and `decode`,
 //! - [`features`] and [`protocol`] name the bits.
@@ -15,7 +15,7 @@
 //! # Who owns what
 //! Received file descriptors become [`std::os::fd::OwnedFd`] before anything
 //! else is looked at, so that dropping a [`Message`], an error or a
-//! [`Connection`] closes them. Sent descriptors are borrowed.
+//! [`MessageSocket`] closes them. Sent descriptors are borrowed.
 //!
 //! # Trust
 //! The peer is not trusted: sizes are bounded before memory is taken, at most
@@ -24,10 +24,10 @@
 //!
 //! ```
 //! use std::os::unix::net::UnixStream;
-//! use zerowire_vhost_user::{Connection, Request};
+//! use zerowire_vhost_user::{MessageSocket, Request};
 //!
 //! let (a, b) = UnixStream::pair()?;
-//! let (mut front, mut back) = (Connection::new(a), Connection::new(b));
+//! let (mut front, mut back) = (MessageSocket::new(a), MessageSocket::new(b));
 //! front.send_request(Request::GetFeatures, false, &[], &[])?;
 //! let message = back.recv()?.expect("the front end is still there");
 //! assert_eq!(message.request()?, Request::GetFeatures);
@@ -37,19 +37,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod connection;
 mod error;
 pub mod features;
 mod header;
 mod message;
+mod message_socket;
 pub mod payload;
 pub mod protocol;
 mod request;
 
-pub use connection::Connection;
 pub use error::WireError;
 pub use header::{FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, VERSION};
 pub use message::{Message, VringFd};
+pub use message_socket::MessageSocket;
 pub use payload::{
     Config, Inflight, LogRegion, MAX_REGIONS, MemoryRegion, MemoryTable, SingleRegion, StateTransfer,
     VringAddr, VringState,

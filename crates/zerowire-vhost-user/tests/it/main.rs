@@ -1,4 +1,4 @@
 //! The wire protocol's tests, in one program.
 
-mod connection;
+mod message_socket;
 mod payloads;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use zerowire_vhost_user::{Connection, WireError};
+use zerowire_vhost_user::{MessageSocket, WireError};
 
 use super::device::Device;
 use super::link::Follower;
@@ -181,7 +181,7 @@ fn control(vm: &dyn Backing, mut listener: Listener, mut link: Option<Follower>)
                 // A connection that was handed over may wait for its front end to be started.
                 let first = listener.is_lasting().then(|| Instant::now() + FIRST_MESSAGE);
                 match stream.set_nonblocking(true) {
-                    Ok(()) => serve(vm, Connection::new(stream), link.as_mut(), &mut pace, first),
+                    Ok(()) => serve(vm, MessageSocket::new(stream), link.as_mut(), &mut pace, first),
                     Err(e) => tracing::error!("{}: {e}", control.name),
                 }
                 control.connected.store(false, Ordering::Relaxed);
@@ -235,7 +235,7 @@ const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 /// `first`.
 fn serve(
     vm: &dyn Backing,
-    mut connection: Connection,
+    mut connection: MessageSocket,
     mut link: Option<&mut Follower>,
     pace: &mut Pace,
     mut first: Option<Instant>,

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 
 use thiserror::Error;
 use zerowire_vhost_user::{
-    Config, Connection, LogRegion, Message, Request, WireError, features as f, protocol as p,
+    Config, LogRegion, Message, MessageSocket, Request, WireError, features as f, protocol as p,
 };
 
 use super::control::Backing;
@@ -127,7 +127,7 @@ impl<'a> Session<'a> {
     /// Carries out one message and answers it. An error ends the connection.
     pub(super) fn handle(
         &mut self,
-        connection: &mut Connection,
+        connection: &mut MessageSocket,
         mut message: Message,
     ) -> Result<(), SessionError> {
         if message.is_reply() {
@@ -168,7 +168,7 @@ impl<'a> Session<'a> {
         &mut self,
         request: Request,
         message: &mut Message,
-        connection: &Connection,
+        connection: &MessageSocket,
     ) -> Result<Answer, SessionError> {
         if !takes_descriptors(request) {
             message.no_fds()?;

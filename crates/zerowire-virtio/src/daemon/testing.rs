@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::MemfdFlags;
-use zerowire_vhost_user::{Connection, FLAG_NEED_REPLY, Header, VERSION, features as f, protocol as p};
+use zerowire_vhost_user::{FLAG_NEED_REPLY, Header, MessageSocket, VERSION, features as f, protocol as p};
 
 use super::control::{Backing, Control};
 use super::device::{Device, RingSetup};
@@ -290,8 +290,8 @@ fn play(mut script: Script<'_>) {
     let (near, far) = UnixStream::pair().expect("sockets");
     near.set_nonblocking(true).expect("a socket that does not block");
     far.set_nonblocking(true).expect("a socket that does not block");
-    let mut connection = Connection::new(near);
-    let mut front = Connection::new(far.try_clone().expect("a descriptor"));
+    let mut connection = MessageSocket::new(near);
+    let mut front = MessageSocket::new(far.try_clone().expect("a descriptor"));
     let vm = Vm { control: Control::new("fuzz".to_owned()).expect("an eventfd") };
     let mut session = Session::new(&vm);
     for _ in 0..MESSAGES {

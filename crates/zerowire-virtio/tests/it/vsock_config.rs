@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use zerowire_guest::ring::RingMemory;
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser};
 use zerowire_vhost_user::{
-    Config, Connection, FLAG_NEED_REPLY, Request, VERSION, VringState, features as f, protocol as p,
+    Config, FLAG_NEED_REPLY, MessageSocket, Request, VERSION, VringState, features as f, protocol as p,
 };
 use zerowire_virtio::daemon::{Endpoint, ServerError, SocketAccess, VsockConfig, VsockServer};
 use zerowire_virtio::vsock::VsockLimits;
@@ -49,7 +49,7 @@ impl Backend {
 
     /// A front end that has agreed on all protocol features.
     fn connect(&self) -> Front {
-        let connection = Connection::connect(self.dir.path().join("vm.vhost")).unwrap();
+        let connection = MessageSocket::connect(self.dir.path().join("vm.vhost")).unwrap();
         connection.stream().set_read_timeout(Some(PATIENCE)).unwrap();
         let mut front = Front(connection);
         let protocol = front.ask(Request::GetProtocolFeatures, &[]);
@@ -66,7 +66,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-struct Front(Connection);
+struct Front(MessageSocket);
 
 impl Front {
     /// The body of the answer.

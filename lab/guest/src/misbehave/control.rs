@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use zerowire_vhost_user::{
-    Connection, FLAG_NEED_REPLY, FLAG_REPLY, Header, MAX_BODY, MemoryRegion, MemoryTable, Request,
+    FLAG_NEED_REPLY, FLAG_REPLY, Header, MAX_BODY, MemoryRegion, MemoryTable, MessageSocket, Request,
     SingleRegion, VERSION, VringAddr, VringState,
 };
 
@@ -58,7 +58,7 @@ impl Malformed {
     ///
     /// # Errors
     /// [`GuestError::Io`], [`GuestError::Wire`].
-    pub fn send(&self, connection: &mut Connection) -> Result<(), GuestError> {
+    pub fn send(&self, connection: &mut MessageSocket) -> Result<(), GuestError> {
         let files: Vec<OwnedFd> = self
             .fds
             .iter()

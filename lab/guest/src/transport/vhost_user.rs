@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire_vhost_user::{
-    Config, Connection, MAX_REGIONS, MemoryRegion, MemoryTable, Request, SingleRegion, VringAddr, VringState,
-    WireError, features, protocol,
+    Config, MAX_REGIONS, MemoryRegion, MemoryTable, MessageSocket, Request, SingleRegion, VringAddr,
+    VringState, WireError, features, protocol,
 };
 
 use super::connect::connect_patiently;
@@ -62,7 +62,7 @@ impl Default for VhostUserOptions {
 /// the back end stops the queues then.
 #[derive(Debug)]
 pub struct VhostUser {
-    pub(super) connection: Connection,
+    pub(super) connection: MessageSocket,
     offered: u64,
     pub(super) acked: u64,
     protocol: u64,
@@ -108,7 +108,7 @@ impl VhostUser {
             .set_read_timeout(Some(options.reply_timeout))
             .map_err(|e| GuestError::io("setting the socket's time limit", e))?;
         let mut front = VhostUser {
-            connection: Connection::new(stream),
+            connection: MessageSocket::new(stream),
             offered: 0,
             acked: 0,
             protocol: 0,
@@ -144,7 +144,7 @@ impl VhostUser {
     }
 
     /// The socket, to send anything on it: for tests of the back end.
-    pub fn connection(&mut self) -> &mut Connection {
+    pub fn connection(&mut self) -> &mut MessageSocket {
         &mut self.connection
     }
 

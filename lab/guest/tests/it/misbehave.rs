@@ -12,7 +12,7 @@ use zerowire_guest::misbehave::{
 };
 use zerowire_guest::vsock::{Op, PacketHeader, SocketType};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, features};
-use zerowire_vhost_user::{Connection, Request, WireError};
+use zerowire_vhost_user::{MessageSocket, Request, WireError};
 
 fn memory() -> GuestMemory {
     GuestMemory::new(&[(GuestAddr(0), 1 << 20), (GuestAddr(1 << 32), 1 << 20)]).unwrap()
@@ -85,7 +85,7 @@ fn malformed_messages_are_distinct_and_go_out_as_written() {
     assert!(all.len() > 100, "{}", all.len());
     for message in &all {
         let (a, b) = UnixStream::pair().unwrap();
-        let (mut front, mut back) = (Connection::new(a), Connection::new(b));
+        let (mut front, mut back) = (MessageSocket::new(a), MessageSocket::new(b));
         message.send(&mut front).unwrap();
         drop(front);
         match back.recv() {

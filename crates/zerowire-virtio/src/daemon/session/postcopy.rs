@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::retry_on_intr;
-use zerowire_vhost_user::{Connection, MemoryRegion, Message, Request, protocol as p};
+use zerowire_vhost_user::{MemoryRegion, Message, MessageSocket, Request, protocol as p};
 
 use super::{Answer, Session, SessionError, not_offered, protocol, refused};
 use crate::memory::{GuestMemory, Userfault};
@@ -36,7 +36,7 @@ pub(super) struct Postcopy {
 }
 
 impl Postcopy {
-    fn start(name: &str, connection: &Connection) -> std::io::Result<Self> {
+    fn start(name: &str, connection: &MessageSocket) -> std::io::Result<Self> {
         let (faults, stream) = (Arc::new(Userfault::open()?), connection.stream().try_clone()?);
         let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let (for_thread, told_to_end) = (faults.clone(), end.clone());
@@ -67,7 +67,7 @@ impl Session<'_> {
     pub(super) fn postcopy_advise(
         &mut self,
         message: &Message,
-        connection: &Connection,
+        connection: &MessageSocket,
     ) -> Result<Answer, SessionError> {
         let request = Request::PostcopyAdvise;
         message.empty()?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use zerowire_guest::{DualAddr, GuestAddr, GuestMemory, QueueSetup, features, protocol};
-use zerowire_vhost_user::{Connection, MemoryRegion, Message, Request, VringAddr, VringState, WireError};
+use zerowire_vhost_user::{MemoryRegion, Message, MessageSocket, Request, VringAddr, VringState, WireError};
 
 use super::Device;
 
@@ -74,7 +74,7 @@ impl Backend {
         let stop = back.try_clone().unwrap();
         let (log, regions) = (Arc::default(), Arc::default());
         let mut server = Server {
-            connection: Connection::new(back),
+            connection: MessageSocket::new(back),
             memory: memory.clone(),
             script,
             log: Arc::clone(&log),
@@ -105,7 +105,7 @@ impl Backend {
 }
 
 struct Server {
-    connection: Connection,
+    connection: MessageSocket,
     memory: GuestMemory,
     script: Script,
     log: Arc<Mutex<Vec<Request>>>,

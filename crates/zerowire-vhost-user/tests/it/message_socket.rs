@@ -8,9 +8,9 @@ use std::thread;
 
 use zerowire_vhost_user::*;
 
-fn pair() -> (Connection, Connection) {
+fn pair() -> (MessageSocket, MessageSocket) {
     let (a, b) = UnixStream::pair().unwrap();
-    (Connection::new(a), Connection::new(b))
+    (MessageSocket::new(a), MessageSocket::new(b))
 }
 
 /// A pipe whose read end tells when every write end is closed: that is how
@@ -79,8 +79,8 @@ fn requests_and_acknowledgements() {
 fn pieces_are_put_together_and_nothing_is_lost_while_waiting() {
     let (a, b) = UnixStream::pair().unwrap();
     b.set_nonblocking(true).unwrap();
-    let mut b = Connection::new(b);
-    let mut a = Connection::new(a);
+    let mut b = MessageSocket::new(b);
+    let mut a = MessageSocket::new(a);
     let (read, write) = pipe();
     let header = Header { request: 12, flags: VERSION, size: 8 }.encode();
     let bytes = [header.as_slice(), 7u64.to_ne_bytes().as_slice()].concat();
@@ -246,5 +246,5 @@ fn a_closed_peer_is_an_error_not_a_signal() {
     b.write_all(&[1]).unwrap();
     drop(a);
     // A reset before any byte of a message counts as a closed socket.
-    assert!(Connection::new(b).recv().unwrap().is_none());
+    assert!(MessageSocket::new(b).recv().unwrap().is_none());
 }

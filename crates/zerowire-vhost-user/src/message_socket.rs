@@ -31,7 +31,7 @@ const SEND_PATIENCE: Duration = Duration::from_secs(5);
 /// One end of a vhost-user socket. Owns the socket and what has arrived of an
 /// unfinished message.
 #[derive(Debug)]
-pub struct Connection {
+pub struct MessageSocket {
     stream: UnixStream,
     header: [u8; HEADER_LEN],
     body: Vec<u8>,
@@ -43,16 +43,16 @@ pub struct Connection {
 }
 
 /// What one read brought.
-enum Read {
+enum ReadStep {
     Bytes(usize),
     End,
 }
 
-impl Connection {
+impl MessageSocket {
     /// Uses `stream`. Blocking, time limits and polling are the caller's
-    /// choice, by [`Connection::stream`].
-    pub fn new(stream: UnixStream) -> Connection {
-        Connection {
+    /// choice, by [`MessageSocket::stream`].
+    pub fn new(stream: UnixStream) -> MessageSocket {
+        MessageSocket {
             stream,
             header: [0; HEADER_LEN],
             body: Vec::new(),
@@ -66,8 +66,8 @@ impl Connection {
     ///
     /// # Errors
     /// What connect(2) returns.
-    pub fn connect(path: impl AsRef<Path>) -> io::Result<Connection> {
-        UnixStream::connect(path).map(Connection::new)
+    pub fn connect(path: impl AsRef<Path>) -> io::Result<MessageSocket> {
+        UnixStream::connect(path).map(MessageSocket::new)
     }
 
     /// The socket, for polling and time limits.
@@ -117,7 +117,7 @@ impl Connection {
     /// Sends a request, with NEED_REPLY if `need_reply`.
     ///
     /// # Errors
-    /// As [`Connection::send`].
+    /// As [`MessageSocket::send`].
     pub fn send_request(
         &mut self,
         request: Request,
@@ -132,7 +132,7 @@ impl Connection {
     /// Answers `to`.
     ///
     /// # Errors
-    /// As [`Connection::send`].
+    /// As [`MessageSocket::send`].
     pub fn send_reply(&mut self, to: &Message, body: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), WireError> {
         self.send(to.header().request, VERSION | FLAG_REPLY, body, fds)
     }
@@ -140,7 +140,7 @@ impl Connection {
     /// Receives the reply to `request`.
     ///
     /// # Errors
-    /// As [`Connection::recv`]; [`WireError::CutOff`] at the end of the
+    /// As [`MessageSocket::recv`]; [`WireError::CutOff`] at the end of the
     /// stream; [`WireError::UnexpectedReply`].
     pub fn recv_reply(&mut self, request: Request) -> Result<Message, WireError> {
         let reply = self.recv()?.ok_or(WireError::CutOff { got: 0, wanted: HEADER_LEN })?;
@@ -157,7 +157,7 @@ impl Connection {
     /// Receives the acknowledgement that NEED_REPLY asked for.
     ///
     /// # Errors
-    /// As [`Connection::recv_reply`]; [`WireError::Refused`] when the code is
+    /// As [`MessageSocket::recv_reply`]; [`WireError::Refused`] when the code is
     /// not 0.
     pub fn recv_ack(&mut self, request: Request) -> Result<(), WireError> {
         match self.recv_reply(request)?.u64()? {
@@ -170,7 +170,7 @@ impl Connection {
     /// peer's behaviour on broken messages.
     ///
     /// # Errors
-    /// As [`Connection::send`].
+    /// As [`MessageSocket::send`].
     pub fn send_raw(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), WireError> {
         self.send_bytes(bytes, &[], fds)
     }
@@ -188,9 +188,9 @@ impl Connection {
             None => {
                 while self.got < HEADER_LEN {
                     match read_some(&self.stream, &mut self.header[self.got..], &mut self.fds)? {
-                        Read::Bytes(count) => self.got += count,
-                        Read::End if self.got == 0 => return Ok(None),
-                        Read::End => {
+                        ReadStep::Bytes(count) => self.got += count,
+                        ReadStep::End if self.got == 0 => return Ok(None),
+                        ReadStep::End => {
                             return Err(WireError::CutOff { got: self.got, wanted: HEADER_LEN });
                         }
                     }
@@ -204,8 +204,8 @@ impl Connection {
         };
         while self.got < self.body.len() {
             match read_some(&self.stream, &mut self.body[self.got..], &mut self.fds)? {
-                Read::Bytes(count) => self.got += count,
-                Read::End => {
+                ReadStep::Bytes(count) => self.got += count,
+                ReadStep::End => {
                     return Err(WireError::CutOff {
                         got: HEADER_LEN + self.got,
                         wanted: HEADER_LEN + self.body.len(),
@@ -260,19 +260,19 @@ impl Connection {
     }
 }
 
-/// The most descriptors that [`Connection::send_raw`] and
-/// [`Connection::send`] attach; more than [`MAX_FDS`], so that tests can send
+/// The most descriptors that [`MessageSocket::send_raw`] and
+/// [`MessageSocket::send`] attach; more than [`MAX_FDS`], so that tests can send
 /// too many.
 const MAX_SENT_FDS: usize = 64;
 
-impl AsFd for Connection {
+impl AsFd for MessageSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
 /// Reads up to `buffer.len()` bytes (not 0) and appends descriptors to `fds`.
-fn read_some(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<Read, WireError> {
+fn read_some(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<ReadStep, WireError> {
     loop {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -280,7 +280,7 @@ fn read_some(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
         let result = match recvmsg(stream, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => continue,
             Err(Errno::AGAIN) => return Err(WireError::WouldBlock),
-            Err(Errno::CONNRESET) => return Ok(Read::End),
+            Err(Errno::CONNRESET) => return Ok(ReadStep::End),
             Err(error) => return Err(WireError::Io(error.into())),
             Ok(result) => result,
         };
@@ -293,8 +293,8 @@ fn read_some(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
             return Err(WireError::TooManyFds);
         }
         return Ok(match result.bytes {
-            0 => Read::End,
-            count => Read::Bytes(count),
+            0 => ReadStep::End,
+            count => ReadStep::Bytes(count),
         });
     }
 }
