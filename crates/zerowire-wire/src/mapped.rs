@@ -167,7 +167,7 @@ pub enum MapOp {
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct MapRequest {
     /// What is asked for.
     pub op: MapOp,
     /// The guest's port, or the host's.
@@ -233,7 +233,7 @@ fn check_head(b: &[u8], len: usize, what: &str) -> Result<(), String> {
     Ok(())
 }
 
-impl Request {
+impl MapRequest {
     /// As it is sent.
     pub fn to_bytes(&self) -> [u8; REQUEST_LEN] {
         let mut b = [0; REQUEST_LEN];
@@ -275,7 +275,7 @@ impl Request {
 
 /// The answer to a request, and the news of a connection that the guest has made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct MapReply {
     /// 0, or an errno.
     pub status: u16,
     /// The program's port.
@@ -290,7 +290,7 @@ pub struct Reply {
     pub text: String,
 }
 
-impl Reply {
+impl MapReply {
     /// A refusal.
     pub fn error(status: u16, text: impl Into<String>) -> Self {
         Self {
@@ -360,21 +360,22 @@ mod tests {
             direct: true,
             ..Default::default()
         };
-        let r = Request { op: MapOp::Listen, port: 5000, kind: 2, options };
-        assert_eq!(Request::from_bytes(&r.to_bytes()), Ok(r));
-        let a = Reply { status: 0, host_port: 1, guest_port: 2, options, regions: 3, text: "é".repeat(200) };
-        let back = Reply::from_bytes(&a.to_bytes()).expect("sound");
+        let r = MapRequest { op: MapOp::Listen, port: 5000, kind: 2, options };
+        assert_eq!(MapRequest::from_bytes(&r.to_bytes()), Ok(r));
+        let a =
+            MapReply { status: 0, host_port: 1, guest_port: 2, options, regions: 3, text: "é".repeat(200) };
+        let back = MapReply::from_bytes(&a.to_bytes()).expect("sound");
         assert_eq!(back.text, "é".repeat(96));
-        assert_eq!(Reply { text: a.text.clone(), ..back }, a);
+        assert_eq!(MapReply { text: a.text.clone(), ..back }, a);
     }
 
     #[test]
     fn wrong_requests_are_named() {
-        let sound = Request { op: MapOp::Connect, port: 1, kind: 1, options: MapOptions::default() };
+        let sound = MapRequest { op: MapOp::Connect, port: 1, kind: 1, options: MapOptions::default() };
         let broken = |at: usize, n: u8| {
             let mut b = sound.to_bytes();
             b[at] = n;
-            Request::from_bytes(&b).expect_err("wrong")
+            MapRequest::from_bytes(&b).expect_err("wrong")
         };
         assert!(broken(0, 0).contains("0x524d5700"));
         assert!(broken(4, 2).contains("version 2"));
@@ -384,7 +385,7 @@ mod tests {
         assert!(broken(16, 1).contains("windows: 1 is not in 2 to 64"));
         assert!(broken(20, 17).contains("header pages: 17"));
         assert!(broken(28, 0).contains("low-water mark: 0"));
-        assert!(Request::from_bytes(&[0; 3]).expect_err("short").contains("3 bytes"));
+        assert!(MapRequest::from_bytes(&[0; 3]).expect_err("short").contains("3 bytes"));
     }
 
     #[test]

@@ -472,7 +472,7 @@ fn wrong_requests_are_answered_with_what_is_wrong() {
         rustix::io::write(&s, bytes).expect("written");
         let mut answer = [0; 256];
         assert_eq!(rustix::io::read(&s, &mut answer).expect("an answer"), 256);
-        zerowire_wire::mapped::Reply::from_bytes(&answer).expect("a reply")
+        zerowire_wire::mapped::MapReply::from_bytes(&answer).expect("a reply")
     };
     let garbage = ask(b"CONNECT 5000\n");
     assert_eq!(i32::from(garbage.status), libc::EINVAL);
@@ -480,7 +480,7 @@ fn wrong_requests_are_answered_with_what_is_wrong() {
     let mut options = *Options::stream().map_options();
     options.windows = 64;
     options.data_pages = 4096;
-    let request = zerowire_wire::mapped::Request {
+    let request = zerowire_wire::mapped::MapRequest {
         op: zerowire_wire::mapped::MapOp::Connect,
         port: 1,
         kind: 1,

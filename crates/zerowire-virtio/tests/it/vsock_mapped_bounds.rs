@@ -10,7 +10,7 @@ use zerowire_virtio::vsock::testing::{
     Answer, Flow, Guest, Harness, Layout, Mapped, Next, Program, RING_SIZE, Window,
 };
 use zerowire_virtio::vsock::{RX_QUEUE, TX_QUEUE, VsockLimits};
-use zerowire_wire::mapped::{MapOp, MapOptions, Request};
+use zerowire_wire::mapped::{MapOp, MapOptions, MapRequest};
 
 const HOLD: Duration = Duration::from_millis(100);
 const PORT: u32 = 7;
@@ -96,7 +96,7 @@ impl Scene {
 }
 
 fn listen(dir: &Path, options: MapOptions) -> Program {
-    Program::ask(&dir.join("3.map"), &Request { op: MapOp::Listen, port: PORT, kind: 1, options })
+    Program::ask(&dir.join("3.map"), &MapRequest { op: MapOp::Listen, port: PORT, kind: 1, options })
         .expect("the device listens")
 }
 

@@ -14,7 +14,7 @@ use zerowire_virtio::vsock::VsockLimits;
 use zerowire_virtio::vsock::mapped::MapPolicy;
 use zerowire_virtio::vsock::packet::{Header, Kind, Op};
 use zerowire_virtio::vsock::testing::{Answer, Flow, Program};
-use zerowire_wire::mapped::{MapOp, MapOptions, Request};
+use zerowire_wire::mapped::{MapOp, MapOptions, MapRequest};
 
 const PORT: u32 = 9;
 
@@ -153,7 +153,7 @@ fn connections_that_a_guest_does_not_answer_have_their_place_until_then() {
     let map = MapPolicy { max_connections: Some(2), ..MapPolicy::default() };
     let (mut harness, mut guest) = one_guest_with(dir.path(), VsockLimits::default(), &map);
     let options = MapOptions { windows: 2, data_pages: 1, ..MapOptions::default() };
-    let request = Request { op: MapOp::Connect, port: PORT, kind: 1, options };
+    let request = MapRequest { op: MapOp::Connect, port: PORT, kind: 1, options };
     let mut ask = || {
         let program = Program::ask(&dir.path().join("3.map"), &request).expect("the device listens");
         harness.rest();

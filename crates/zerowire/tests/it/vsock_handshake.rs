@@ -11,7 +11,7 @@ use crate::support::mapped::{Daemon, memfd};
 use rustix::fs::SealFlags;
 use rustix::net::RecvFlags;
 use zerowire::recv::vsock::{self, MappedConnection, Dequeued, Error, Kind, MappedListener, Options, Payload};
-use zerowire_wire::mapped::{ENTRY_DIRECT, PAGE, REGION_SHIFT, Reply};
+use zerowire_wire::mapped::{ENTRY_DIRECT, MapReply, PAGE, REGION_SHIFT};
 
 /// Connects to a daemon that answers as `answer` does.
 fn connect(
@@ -95,7 +95,7 @@ fn impossible_options_do_not_leave_the_program() {
 #[test]
 fn another_version_is_named() {
     let e = connect(Options::stream(), |peer| {
-        let mut bytes = Reply::error(libc::EINVAL as u16, "").to_bytes();
+        let mut bytes = MapReply::error(libc::EINVAL as u16, "").to_bytes();
         bytes[4] = 9;
         peer.send(&bytes, &[]);
     })

@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use zerowire_wire::mapped::{DESCRIPTORS, MAX_REGIONS, MapOptions, REQUEST_LEN, Reply, Request};
+use zerowire_wire::mapped::{DESCRIPTORS, MAX_REGIONS, MapOptions, MapReply, MapRequest, REQUEST_LEN};
 
 use super::quota::MapClaim;
 use crate::vsock::packet::Kind;
@@ -71,13 +71,13 @@ impl Drop for AskedFor {
                     "the guest refused the connection, does not run, has too many (--max-connections) or no messages",
                 )
             };
-            let _ = send_reply(&control, &Reply::error(errno as u16, text), &[]);
+            let _ = send_reply(&control, &MapReply::error(errno as u16, text), &[]);
         }
     }
 }
 
 /// Sends a reply, and descriptors with it, without waiting.
-pub fn send_reply(socket: &OwnedFd, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn send_reply(socket: &OwnedFd, reply: &MapReply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = reply.to_bytes();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS + MAX_REGIONS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -96,7 +96,7 @@ const REPLY_NEEDS: usize = 4096;
 /// or none: WouldBlock says that the program was told nothing.
 pub fn send_connection(
     socket: &OwnedFd,
-    reply: &Reply,
+    reply: &MapReply,
     descriptors: &[BorrowedFd<'_>],
     table: &[u8],
 ) -> io::Result<()> {
@@ -120,14 +120,14 @@ fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Takes a request if one is there: None where nothing has come yet, an empty error text where the program has left.
-pub fn receive_request(socket: &OwnedFd) -> Result<Option<Request>, String> {
+pub fn receive_request(socket: &OwnedFd) -> Result<Option<MapRequest>, String> {
     // One byte more than is due shows a message that is too long.
     let mut bytes = [0u8; REQUEST_LEN + 1];
     let mut nothing = rustix::net::RecvAncillaryBuffer::default();
     let list = &mut [IoSliceMut::new(&mut bytes)];
     match rustix::net::recvmsg(socket, list, &mut nothing, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
         Ok(r) if r.bytes == 0 => Err(String::new()),
-        Ok(r) => Request::from_bytes(&bytes[..r.bytes]).map(Some),
+        Ok(r) => MapRequest::from_bytes(&bytes[..r.bytes]).map(Some),
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
         Err(_) => Err(String::new()),
     }
@@ -150,7 +150,7 @@ mod tests {
             let (ours, theirs) =
                 socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
             rustix::net::sockopt::set_socket_send_buffer_size(&ours, room).expect("a buffer");
-            let reply = Reply::error(0, String::new());
+            let reply = MapReply::error(0, String::new());
             let e = loop {
                 if let Err(e) = send_connection(&ours, &reply, &[ours.as_fd()], &table) {
                     break e;

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::net::SocketFlags;
-use zerowire_wire::mapped::{MapOp, Reply, Request};
+use zerowire_wire::mapped::{MapOp, MapReply, MapRequest};
 
 use super::host::MAX_ACCEPTS;
 use super::{Event, Switch, watch};
@@ -50,7 +50,7 @@ impl Switch {
                  guest, or with --map-listen {user}:PORT to let it take connections of the guest"
             );
             vm.counters.bad_handshakes.add(1);
-            let _ = send_reply(&socket, &Reply::error(libc::EPERM as u16, text), &[]);
+            let _ = send_reply(&socket, &MapReply::error(libc::EPERM as u16, text), &[]);
             return;
         };
         let i = match vm.doors.map_clients.iter().position(Option::is_none) {
@@ -62,7 +62,7 @@ impl Switch {
             None => {
                 let text = format!("{MAX_CLIENTS} programs listen or are about to ask: try again later");
                 vm.counters.bad_handshakes.add(1);
-                let _ = send_reply(&socket, &Reply::error(libc::EAGAIN as u16, text), &[]);
+                let _ = send_reply(&socket, &MapReply::error(libc::EAGAIN as u16, text), &[]);
                 return;
             }
         };
@@ -99,7 +99,7 @@ impl Switch {
             }
             Ok(r) => {
                 let kind = Kind::new(r.kind).unwrap_or(Kind::Stream);
-                let agreed = Reply {
+                let agreed = MapReply {
                     status: 0,
                     host_port: r.port,
                     guest_port: 0,
@@ -116,14 +116,14 @@ impl Switch {
                 // Whoever has left is not answered.
                 if !text.is_empty() {
                     vm.counters.bad_handshakes.add(1);
-                    let _ = send_reply(&client.socket, &Reply::error(errno as u16, text), &[]);
+                    let _ = send_reply(&client.socket, &MapReply::error(errno as u16, text), &[]);
                 }
             }
         }
     }
 
     /// Whether a request can be granted, with what is granted.
-    fn check_request(&self, v: usize, user: u32, mut r: Request) -> Result<Request, (i32, String)> {
+    fn check_request(&self, v: usize, user: u32, mut r: MapRequest) -> Result<MapRequest, (i32, String)> {
         let vm = &self.vms[v];
         match r.op {
             MapOp::Connect if !vm.doors.map_policy.may_connect(user) => {
@@ -170,7 +170,7 @@ impl Switch {
     }
 
     /// A program asks for a mapped connection to the guest.
-    fn offer_mapped(&mut self, v: usize, r: Request, control: OwnedFd) {
+    fn offer_mapped(&mut self, v: usize, r: MapRequest, control: OwnedFd) {
         let now = self.clock.now();
         let vm = &mut self.vms[v];
         let claim = match vm.claim_map(&r.options) {
@@ -178,7 +178,7 @@ impl Switch {
             Err(text) => {
                 vm.counters.refused.add(1);
                 vm.refuse_map(&text, now);
-                let _ = send_reply(&control, &Reply::error(libc::EDQUOT as u16, text), &[]);
+                let _ = send_reply(&control, &MapReply::error(libc::EDQUOT as u16, text), &[]);
                 return;
             }
         };
@@ -196,7 +196,7 @@ impl Switch {
             }
             Err(e) => {
                 let text = format!("no socket can be had: {e}; see 'ulimit -n'");
-                let _ = send_reply(&control, &Reply::error(libc::ENFILE as u16, text), &[]);
+                let _ = send_reply(&control, &MapReply::error(libc::ENFILE as u16, text), &[]);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerowire::ledger::CopyReason;
-use zerowire_wire::mapped::{MAX_REGIONS, MapOptions, Reply};
+use zerowire_wire::mapped::{MAX_REGIONS, MapOptions, MapReply};
 
 use super::to_host::Lendable;
 use super::{Event, Switch, watch};
@@ -26,7 +26,7 @@ struct Made {
     windows: Box<Windows>,
     files: ProgramFiles,
     regions: Vec<ReadOnlyRegion>,
-    reply: Reply,
+    reply: MapReply,
 }
 
 impl Switch {
@@ -207,7 +207,7 @@ impl Switch {
         let made = self.make_windows(v, slot, asked.options, claim).inspect_err(|e| {
             let text =
                 format!("windows can't be had: {e}; see 'ulimit -n' and the memory limit of zerowire vsock");
-            let _ = send_reply(&control, &Reply::error(libc::ENOMEM as u16, text), &[]);
+            let _ = send_reply(&control, &MapReply::error(libc::ENOMEM as u16, text), &[]);
         })?;
         self.hand_over(v, slot, made, &control, &theirs).inspect_err(|e| {
             let vm = &self.vms[v];
@@ -289,7 +289,7 @@ impl Switch {
             windows.set_direct(Direct::new(&regions, options.windows, vm.doors.map_policy.hold));
         }
         watch(&self.epoll, &windows.released, Event::Released { vm: v, place })?;
-        let reply = Reply {
+        let reply = MapReply {
             status: 0,
             host_port: c.key.peer_port,
             guest_port: c.key.port,

@@ -13,7 +13,7 @@ use super::options::{Kind, Options};
 use super::read::Cursor;
 use super::wait::event_fd;
 use crate::ledger::{Counters, Totals};
-use zerowire_wire::mapped::{MapOp, MapOptions, POLL_DATA, POLL_END, POLL_NOTHING, Request};
+use zerowire_wire::mapped::{MapOp, MapOptions, MapRequest, POLL_DATA, POLL_END, POLL_NOTHING};
 
 /// What [`MappedConnection::dequeue`] found.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub(super) struct ReadState {
 ///
 /// `path` is the daemon's `UDS.map`: what `zerowire vsock --uds` has, with `.map` appended.
 pub fn connect(path: &Path, port: u32, options: &Options) -> Result<MappedConnection, Error> {
-    let request = Request { op: MapOp::Connect, port, kind: options.kind.number(), options: options.map };
+    let request = MapRequest { op: MapOp::Connect, port, kind: options.kind.number(), options: options.map };
     let socket = handshake::ask(path, &request)?;
     let Some(mut answer) = handshake::answer(&socket, path, Some(ANSWER_TIME))? else {
         return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });

@@ -17,7 +17,9 @@ use rustix::net::{
 use super::core::{MappedState, RegionFile};
 use super::error::{Error, system};
 use super::wait::poll_for;
-use zerowire_wire::mapped::{DESCRIPTORS, MAGIC, MAX_REGIONS, PAGE, REPLY_LEN, Reply, Request, VERSION};
+use zerowire_wire::mapped::{
+    DESCRIPTORS, MAGIC, MAX_REGIONS, MapReply, MapRequest, PAGE, REPLY_LEN, VERSION,
+};
 
 /// The daemon gives a guest 10 s to answer.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(15);
@@ -41,7 +43,7 @@ pub(super) fn socket(path: &Path, kind: SocketType) -> Result<OwnedFd, Error> {
 }
 
 /// Connects and sends the request.
-pub(super) fn ask(path: &Path, request: &Request) -> Result<OwnedFd, Error> {
+pub(super) fn ask(path: &Path, request: &MapRequest) -> Result<OwnedFd, Error> {
     request.options.check().map_err(|what| Error::InvalidOptions { what })?;
     if request.port == u32::MAX {
         return Err(Error::InvalidOptions {
@@ -58,8 +60,8 @@ pub(super) fn ask(path: &Path, request: &Request) -> Result<OwnedFd, Error> {
 }
 
 /// An answer and its descriptors.
-pub(super) struct MapReply {
-    pub(super) reply: Reply,
+pub(super) struct MapAnswer {
+    pub(super) reply: MapReply,
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
@@ -68,16 +70,16 @@ pub(super) fn answer(
     socket: &OwnedFd,
     path: &Path,
     timeout: Option<Duration>,
-) -> Result<Option<MapReply>, Error> {
+) -> Result<Option<MapAnswer>, Error> {
     let mut bytes = [0; REPLY_LEN];
     let Some((len, descriptors)) = receive(socket, path, &mut bytes, timeout)? else { return Ok(None) };
     let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
     if len >= 6 && bytes[..4] == MAGIC.to_le_bytes() && word(4) != VERSION {
         return Err(Error::Version { path: path.to_owned(), theirs: word(4), ours: VERSION });
     }
-    let reply = Reply::from_bytes(&bytes[..len])
+    let reply = MapReply::from_bytes(&bytes[..len])
         .map_err(|what| Error::BrokenHandshake { path: path.to_owned(), what })?;
-    Ok(Some(MapReply { reply, descriptors }))
+    Ok(Some(MapAnswer { reply, descriptors }))
 }
 
 fn receive(
@@ -121,11 +123,11 @@ fn receive(
 }
 
 /// Turns a refusal into an error.
-pub(super) fn accepted(reply: Reply, path: &Path, port: u32) -> Result<Reply, Error> {
+pub(super) fn accepted(reply: MapReply, path: &Path, port: u32) -> Result<MapReply, Error> {
     let path = path.to_owned();
     let what = reply.text;
     Err(match i32::from(reply.status) {
-        0 => return Ok(Reply { text: what, ..reply }),
+        0 => return Ok(MapReply { text: what, ..reply }),
         libc::EPERM | libc::EACCES => Error::NotPermitted { path, what },
         libc::ECONNREFUSED | libc::ECONNRESET => Error::Refused { port, what },
         libc::ETIMEDOUT => Error::TimedOut { port, what },
@@ -145,8 +147,8 @@ pub(super) struct MapParts {
 }
 
 /// Takes a connection from an answer. The table of guest memory follows it on `socket`.
-pub(super) fn parts(answer: MapReply, socket: &OwnedFd, path: &Path) -> Result<MapParts, Error> {
-    let MapReply { reply, descriptors } = answer;
+pub(super) fn parts(answer: MapAnswer, socket: &OwnedFd, path: &Path) -> Result<MapParts, Error> {
+    let MapAnswer { reply, descriptors } = answer;
     let broken = |what: String| Error::BrokenHandshake { path: path.to_owned(), what };
     let due = DESCRIPTORS + usize::from(reply.regions);
     let came = descriptors.len();

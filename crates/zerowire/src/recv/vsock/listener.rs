@@ -8,7 +8,7 @@ use super::connection::MappedConnection;
 use super::error::Error;
 use super::handshake::{self, ANSWER_TIME};
 use super::options::{Kind, Options};
-use zerowire_wire::mapped::{MapOp, Request};
+use zerowire_wire::mapped::{MapOp, MapRequest};
 
 /// Listens on a port of the host (CID 2) for connections of the guest. Dropping it ends the listening; connections stay.
 #[derive(Debug)]
@@ -22,7 +22,8 @@ pub struct MappedListener {
 impl MappedListener {
     /// Listens. `path` is the daemon's `UDS.map`; `options` are those of each connection.
     pub fn bind(path: &Path, port: u32, options: &Options) -> Result<Self, Error> {
-        let request = Request { op: MapOp::Listen, port, kind: options.kind.number(), options: options.map };
+        let request =
+            MapRequest { op: MapOp::Listen, port, kind: options.kind.number(), options: options.map };
         let socket = handshake::ask(path, &request)?;
         let Some(answer) = handshake::answer(&socket, path, Some(ANSWER_TIME))? else {
             return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });

@@ -16,8 +16,8 @@ use rustix::net::{
 
 use zerowire_wire::doorbell::{awake, sleep_check, wake_if_sleeping};
 use zerowire_wire::mapped::{
-    DAEMON_WAITS_AT, ENTRIES_AT, ENTRY_EOM, ENTRY_EOR, ENTRY_LEN, MapOptions, PAGE, POLL_DATA, POLL_END,
-    POLL_NOTHING, PROGRAM_SLEEPS_AT, REQUEST_LEN, Reply, Request, VERSION, VERSION_AT,
+    DAEMON_WAITS_AT, ENTRIES_AT, ENTRY_EOM, ENTRY_EOR, ENTRY_LEN, MapOptions, MapReply, MapRequest, PAGE,
+    POLL_DATA, POLL_END, POLL_NOTHING, PROGRAM_SLEEPS_AT, REQUEST_LEN, VERSION, VERSION_AT,
 };
 
 /// A daemon that listens on a socket of its own.
@@ -51,14 +51,14 @@ impl Daemon {
         let socket = rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC).expect("a program");
         let mut bytes = [0; REQUEST_LEN];
         let (n, _) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).expect("a request");
-        Peer { socket, request: Request::from_bytes(&bytes[..n]).expect("a sound request") }
+        Peer { socket, request: MapRequest::from_bytes(&bytes[..n]).expect("a sound request") }
     }
 }
 
 /// A program in the handshake.
 pub struct Peer {
     pub socket: OwnedFd,
-    pub request: Request,
+    pub request: MapRequest,
 }
 
 impl Peer {
@@ -74,7 +74,7 @@ impl Peer {
     }
 
     pub fn refuse(&self, errno: i32, text: &str) {
-        self.send(&Reply::error(errno as u16, text).to_bytes(), &[]);
+        self.send(&MapReply::error(errno as u16, text).to_bytes(), &[]);
     }
 
     /// The first answer to LISTEN.
@@ -82,9 +82,9 @@ impl Peer {
         self.send(&self.reply(0).to_bytes(), &[]);
     }
 
-    pub fn reply(&self, regions: u16) -> Reply {
+    pub fn reply(&self, regions: u16) -> MapReply {
         let options = self.request.options;
-        Reply { status: 0, host_port: 1024, guest_port: 77, options, regions, text: String::new() }
+        MapReply { status: 0, host_port: 1024, guest_port: 77, options, regions, text: String::new() }
     }
 
     /// Makes a connection and hands it over.

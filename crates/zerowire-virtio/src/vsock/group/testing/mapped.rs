@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
-use zerowire_wire::mapped::{DAEMON_WAITS_AT, MapOp, MapOptions, PROGRAM_SLEEPS_AT, Request};
+use zerowire_wire::mapped::{DAEMON_WAITS_AT, MapOp, MapOptions, MapRequest, PROGRAM_SLEEPS_AT};
 
 use super::flow::Flow;
 use super::guest::{Guest, Layout};
@@ -105,7 +105,7 @@ impl Scene {
             direct: choice & 65 == 64,
             ..MapOptions::default()
         };
-        let request = Request { op: MapOp::Listen, port: MAPPED_PORT, kind: 1, options };
+        let request = MapRequest { op: MapOp::Listen, port: MAPPED_PORT, kind: 1, options };
         let listening = Program::ask(&dir.join(format!("{CID}.map")), &request)?;
         harness.rest();
         let Answer::Reply(reply) = listening.take() else { panic!("no reply to LISTEN") };
@@ -263,7 +263,7 @@ impl Scene {
             _ => (MapOp::Listen, HOSTILE_PORT + u32::from(shape >> 4 & 3)),
         };
         let kind = 1 + u16::from(shape >> 1 & 1);
-        let mut said = Request { op, port, kind, options }.to_bytes().to_vec();
+        let mut said = MapRequest { op, port, kind, options }.to_bytes().to_vec();
         match shape >> 6 {
             0 | 1 => {}
             2 => {

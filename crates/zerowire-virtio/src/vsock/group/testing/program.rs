@@ -14,7 +14,7 @@ use rustix::net::{
 use zerowire_wire::doorbell::{ANY, only};
 use zerowire_wire::mapped::{
     DAEMON_WAITS_AT, DESCRIPTORS, ENTRIES_AT, ENTRY_DIRECT, ENTRY_EOM, ENTRY_LEN, MAX_REGIONS, MapOptions,
-    PAGE, POLL_DATA, POLL_END, POLL_NOTHING, REGION_SHIFT, REPLY_LEN, Reply, Request,
+    MapReply, MapRequest, PAGE, POLL_DATA, POLL_END, POLL_NOTHING, REGION_SHIFT, REPLY_LEN,
 };
 
 /// A program at the control socket.
@@ -29,7 +29,7 @@ pub enum Answer {
     /// The device has closed it.
     Closed,
     /// An error, or that it listens now.
-    Reply(Reply),
+    Reply(MapReply),
     /// A connection.
     Mapped(Box<Mapped>),
 }
@@ -44,7 +44,7 @@ impl Program {
     }
 
     /// Connects and asks.
-    pub fn ask(path: &Path, request: &Request) -> io::Result<Self> {
+    pub fn ask(path: &Path, request: &MapRequest) -> io::Result<Self> {
         let program = Self::connect(path)?;
         program.say(&request.to_bytes());
         Ok(program)
@@ -67,7 +67,7 @@ impl Program {
             Err(rustix::io::Errno::AGAIN) => return Answer::Nothing,
             Err(_) => return Answer::Closed,
         };
-        let reply = Reply::from_bytes(&bytes[..n]).unwrap_or_else(|e| panic!("a reply: {e}"));
+        let reply = MapReply::from_bytes(&bytes[..n]).unwrap_or_else(|e| panic!("a reply: {e}"));
         let mut descriptors = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(list) = message {
