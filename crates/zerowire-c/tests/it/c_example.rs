@@ -1,17 +1,13 @@
 //! The C example, compiled by the system's compiler against both libraries, with a small daemon of the tests that can also
 //! refuse. c_daemon.rs has the real one.
 
-#[allow(dead_code, reason = "the tests of zerowire use all of it")]
-#[path = "../../../zerowire/tests/it/support/mapped.rs"]
-mod mapped;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::compile;
-use mapped::Daemon;
 use rustix::net::RecvFlags;
-use zerowire_wire::mapped as layout;
+use zerowire_testkit::mapped::Daemon;
+use zerowire_wire::mapped;
 
 /// A guest sends three messages, the last one over several windows; the program says what came.
 fn receives(shared: bool, options: &[&str], listens: bool) {
@@ -33,9 +29,9 @@ fn receives(shared: bool, options: &[&str], listens: bool) {
     assert_eq!((peer.request.port, peer.request.kind), (5000, 2));
     let mut writer = peer.connect();
     let big = vec![3u8; 3 * 128 * 4096];
-    writer.send(&[1; 56], layout::ENTRY_EOM);
-    writer.send(&[2; 8200], layout::ENTRY_EOM);
-    writer.send(&big, layout::ENTRY_EOM);
+    writer.send(&[1; 56], mapped::ENTRY_EOM);
+    writer.send(&[2; 8200], mapped::ENTRY_EOM);
+    writer.send(&big, mapped::ENTRY_EOM);
     writer.end();
     let mut bytes = [0; 16];
     let (n, _) = rustix::net::recv(&writer.socket, &mut bytes, RecvFlags::empty()).expect("sound");

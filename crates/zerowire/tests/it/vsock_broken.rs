@@ -2,9 +2,9 @@
 
 use std::thread;
 
-use crate::support::mapped::{Daemon, Writer, memfd};
 use rustix::fs::SealFlags;
 use zerowire::recv::vsock::{self, MappedConnection, Dequeued, Error, Options};
+use zerowire_testkit::mapped::{Daemon, Writer, memfd};
 use zerowire_wire::mapped::{ENTRY_DIRECT, PAGE, REGION_SHIFT};
 
 fn pair() -> (MappedConnection, Writer) {

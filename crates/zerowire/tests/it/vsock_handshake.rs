@@ -7,16 +7,16 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::thread;
 
-use crate::support::mapped::{Daemon, memfd};
 use rustix::fs::SealFlags;
 use rustix::net::RecvFlags;
 use zerowire::recv::vsock::{self, MappedConnection, Dequeued, Error, Kind, MappedListener, Options, Payload};
+use zerowire_testkit::mapped::{Daemon, memfd};
 use zerowire_wire::mapped::{ENTRY_DIRECT, MapReply, PAGE, REGION_SHIFT};
 
 /// Connects to a daemon that answers as `answer` does.
 fn connect(
     options: Options,
-    answer: impl FnOnce(crate::support::mapped::Peer),
+    answer: impl FnOnce(zerowire_testkit::mapped::Peer),
 ) -> Result<MappedConnection, Error> {
     let daemon = Daemon::new();
     let path = daemon.path();
@@ -105,7 +105,7 @@ fn another_version_is_named() {
 
 #[test]
 fn answers_that_can_not_be_right_are_refused() {
-    let fails = |answer: fn(crate::support::mapped::Peer)| {
+    let fails = |answer: fn(zerowire_testkit::mapped::Peer)| {
         connect(Options::stream(), answer).expect_err("broken").to_string()
     };
     assert!(fails(|peer| peer.send(b"hello", &[])).contains("5 bytes"));
@@ -124,7 +124,7 @@ fn answers_that_can_not_be_right_are_refused() {
 /// A file that is too short, or that can shrink later, would make an access SIGBUS.
 #[test]
 fn files_must_be_long_enough_and_sealed() {
-    fn give(peer: &crate::support::mapped::Peer, headers: &OwnedFd, data: &OwnedFd) {
+    fn give(peer: &zerowire_testkit::mapped::Peer, headers: &OwnedFd, data: &OwnedFd) {
         let other = memfd(PAGE, SealFlags::SHRINK);
         peer.send(&peer.reply(0).to_bytes(), &[headers, data, &other, &other, &other]);
     }

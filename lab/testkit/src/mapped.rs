@@ -27,6 +27,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// Listens in a folder of its own.
+    #[allow(clippy::new_without_default, reason = "it makes files")]
     pub fn new() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let socket =
@@ -38,10 +40,12 @@ impl Daemon {
         Self { dir, socket }
     }
 
+    /// Where it listens.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("vm.map")
     }
 
+    /// Its folder.
     pub fn folder(&self) -> &Path {
         self.dir.path()
     }
@@ -57,11 +61,14 @@ impl Daemon {
 
 /// A program in the handshake.
 pub struct Peer {
+    /// The connection.
     pub socket: OwnedFd,
+    /// What it asked for.
     pub request: MapRequest,
 }
 
 impl Peer {
+    /// Sends it these bytes and descriptors.
     pub fn send(&self, bytes: &[u8], fds: &[&OwnedFd]) {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(80))];
@@ -73,6 +80,7 @@ impl Peer {
             .expect("sent");
     }
 
+    /// Refuses.
     pub fn refuse(&self, errno: i32, text: &str) {
         self.send(&MapReply::error(errno as u16, text).to_bytes(), &[]);
     }
@@ -82,6 +90,7 @@ impl Peer {
         self.send(&self.reply(0).to_bytes(), &[]);
     }
 
+    /// What a good answer says.
     pub fn reply(&self, regions: u16) -> MapReply {
         let options = self.request.options;
         MapReply { status: 0, host_port: 1024, guest_port: 77, options, regions, text: String::new() }
@@ -156,11 +165,17 @@ impl Memory {
 
 /// The daemon's end of a connection.
 pub struct Writer {
+    /// What was agreed.
     pub options: MapOptions,
+    /// The file of the header pages.
     pub headers_file: OwnedFd,
+    /// The file of the data pages.
     pub data_file: OwnedFd,
+    /// Wakes the program.
     pub ready: OwnedFd,
+    /// Wakes the daemon.
     pub released: OwnedFd,
+    /// The other way: what the program sends.
     pub socket: OwnedFd,
     headers: Memory,
     data: Memory,
@@ -207,10 +222,12 @@ impl Writer {
         self.headers.word(self.options.header_at(window) + at)
     }
 
+    /// Set while the program sleeps.
     pub fn program_sleeps(&self) -> &AtomicU32 {
         self.headers.word(PROGRAM_SLEEPS_AT)
     }
 
+    /// Whether the program has given a window back.
     pub fn is_free(&self, window: u32) -> bool {
         self.header_word(window, 0).load(Ordering::Acquire) == POLL_NOTHING
     }
