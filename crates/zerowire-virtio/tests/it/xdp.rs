@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::support::frames::{arp_request, frame, number};
-use crate::support::pattern::{DATA, Patterned};
+use crate::support::pattern::{DATA, OnBackend as _, Patterned};
 use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};

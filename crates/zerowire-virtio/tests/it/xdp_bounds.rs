@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::support::frames::frame;
-use crate::support::pattern::{DATA, Patterned};
+use crate::support::pattern::{DATA, OnBackend as _, Patterned};
 use crate::support::{Backend, Peer, Vm, in_netns};
 use zerowire_guest::features as f;
 use zerowire_testkit::net::ip;

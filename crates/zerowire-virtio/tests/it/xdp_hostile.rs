@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::attack::{PLAIN, attack};
 use crate::support::frames::frame;
-use crate::support::pattern::{DATA, Patterned};
+use crate::support::pattern::{DATA, OnBackend as _, Patterned};
 use crate::support::toggle::{Shape, changing_frame, with_metadata};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RingAttack};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support::attack::front_end;
 use crate::support::frames::{EXPERIMENT, GUEST_MAC, frame, number, udp_frame};
-use crate::support::pattern::{DATA, Patterned};
+use crate::support::pattern::{DATA, OnBackend as _, Patterned};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions};
 use zerowire_guest::{GuestAddr, Transport, features as f};

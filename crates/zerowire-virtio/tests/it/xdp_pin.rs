@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::frames::{frame, number};
-use crate::support::pattern::{DATA, Patterned};
+use crate::support::pattern::{DATA, OnBackend as _, Patterned};
 use crate::support::{Backend, Peer, Vm, in_netns, options, wait_until};
 use rustix::fs::{FallocateFlags, fallocate};
 use zerowire_guest::net::{Layout, NetDriver, NetOptions};

@@ -5,6 +5,7 @@
 //! - [`bad_headers`], [`Toggler`]: wrong offload fields, memory that changes
 //!   in flight,
 //! - [`bad_packets`]: wrong vsock headers, each in one field, and their answers,
+//! - [`patterned`]: a guest that sees each byte which the device writes,
 //! - [`malformed_messages`]: broken vhost-user messages.
 //!
 //! Nothing here harms the process that uses it: only guest memory and the
@@ -12,6 +13,7 @@
 
 mod control;
 mod header;
+pub mod patterned;
 mod raw_queue;
 mod ring_attack;
 mod toggler;

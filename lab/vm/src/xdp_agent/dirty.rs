@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use zerowire_guest::misbehave::patterned::{DATA, SIZE};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::RingMemory;
 use zerowire_guest::{DirtyLog, GuestAddr, LOG_PAGE, Transport};
 use zerowire_vmtest::xdp::{LENGTHS, sent};
 
 use super::PATIENCE;
-use super::pattern::{DATA, SIZE};
 use super::scene::{FAR, Given, HEADER, HUGE, Place, Scene};
 
 type Pages = BTreeSet<u64>;

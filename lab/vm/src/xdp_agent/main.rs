@@ -25,9 +25,6 @@ mod back_end;
 mod cycles;
 mod dirty;
 mod echo;
-#[allow(dead_code, reason = "shared with tests that have other memory")]
-#[path = "../../../../crates/zerowire-virtio/tests/it/support/pattern.rs"]
-mod pattern;
 mod posts;
 mod scene;
 mod send;

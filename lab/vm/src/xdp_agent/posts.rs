@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use zerowire_guest::misbehave::RawDesc;
+use zerowire_guest::misbehave::patterned::DATA;
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{Transport, features as f};
 
 use super::PATIENCE;
-use super::pattern::DATA;
 use super::scene::{FAR, HEADER, HUGE, Place, Scene};
 
 /// The longest frame at MTU 1500 with what drivers round it up to, and the least buffer that takes

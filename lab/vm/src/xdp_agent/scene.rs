@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use zerowire::packet::{Options, PacketSocket};
+use zerowire_guest::misbehave::patterned::Patterned;
 use zerowire_guest::{DirtyLog, GuestAddr, GuestMemory, VhostUser};
 use zerowire_vmtest::xdp::{Ask, frame};
 
 use super::PATIENCE;
 use super::back_end::BackEnd;
-use super::pattern::Patterned;
 
 /// Bytes of a huge page.
 pub const HUGE: u64 = 2 << 20;
