@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use zerowire::recv::vsock::{MappedConnection, Kind, MappedListener, Options, WindowLease};
+use zerowire::recv::vsock::{Kind, MappedConnection, MappedListener, Options, WindowLease};
 use zerowire_wire::mapped::MapOptions;
 
 use crate::guard::Failure;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::harness::{one_guest_with, received};
 use crate::support::vsock::{Guest, Vm, VsockBackend};
 use crate::support::{PATIENCE, wait_until};
-use zerowire::recv::vsock::{self, MappedConnection, Error, MappedListener, Options};
+use zerowire::recv::vsock::{self, Error, MappedConnection, MappedListener, Options};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType};
 use zerowire_testkit::own_process;
 use zerowire_virtio::vsock::VsockLimits;

@@ -10,7 +10,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use zerowire::area::{Area, AreaOptions, Frozen};
 use zerowire::send::testing::{BLOCK, FIRST_RUN, KNOCK};
-use zerowire::send::{Backend, Because, Choice, Mode, Options, Payload, Segment, Sender, SendWay};
+use zerowire::send::{Backend, Because, Choice, Mode, Options, Payload, Segment, SendWay, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
 use zerowire_testkit::net::run;

@@ -3,7 +3,7 @@
 use std::thread;
 
 use rustix::fs::SealFlags;
-use zerowire::recv::vsock::{self, MappedConnection, Dequeued, Error, Options};
+use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, Options};
 use zerowire_testkit::mapped::{Daemon, Writer, memfd};
 use zerowire_wire::mapped::{ENTRY_DIRECT, PAGE, REGION_SHIFT};
 

@@ -9,7 +9,9 @@ use std::thread;
 
 use rustix::fs::SealFlags;
 use rustix::net::RecvFlags;
-use zerowire::recv::vsock::{self, MappedConnection, Dequeued, Error, Kind, MappedListener, Options, Payload};
+use zerowire::recv::vsock::{
+    self, Dequeued, Error, Kind, MappedConnection, MappedListener, Options, Payload,
+};
 use zerowire_testkit::mapped::{Daemon, memfd};
 use zerowire_wire::mapped::{ENTRY_DIRECT, MapReply, PAGE, REGION_SHIFT};
 

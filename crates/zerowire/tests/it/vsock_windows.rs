@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use zerowire::recv::vsock::{self, MappedConnection, Dequeued, Error, Options, WindowLease};
+use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, Options, WindowLease};
 use zerowire_testkit::mapped::{Daemon, Writer};
 use zerowire_testkit::own_process;
 use zerowire_wire::mapped::{ENTRY_EOM, ENTRY_EOR, PAGE, POLL_DATA, POLL_END, POLL_NOTHING};

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use zerowire::recv::vsock::{MappedConnection, Dequeued, Payload, WindowLease};
+use zerowire::recv::vsock::{Dequeued, MappedConnection, Payload, WindowLease};
 use zerowire_wire::mapped::POLL_NOTHING;
 
 use super::mode::Mode;
