@@ -192,7 +192,7 @@ impl Mapping {
         self.len
     }
 
-    /// Whether the mapping is empty; never so for one that was made.
+    /// Whether the mapping is empty, which is the default one alone.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -231,8 +231,18 @@ impl Mapping {
     }
 }
 
+impl Default for Mapping {
+    /// No addresses at all: what stays where a mapping is taken from.
+    fn default() -> Self {
+        Self { base: NonNull::dangling(), len: 0 }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.len == 0 {
+            return;
+        }
         // SAFETY: exactly the range that was mapped, to which nothing refers any more. An error
         // leaves it mapped.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };

@@ -30,6 +30,7 @@ mod shape;
 mod slots;
 
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
@@ -38,7 +39,7 @@ use super::policy::MAX_IOV;
 use super::transmit::Turn;
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode};
 use crate::io::{Full, Lists, MAX_BATCH, Op, PortIo};
-use crate::memory::{GuestMemory, Mapping, access};
+use crate::memory::{GuestMemory, PrivateMap, access};
 use crate::port::TapOffloads;
 use crate::ring::{RingError, SplitRing};
 use chains::Chains;
@@ -134,7 +135,8 @@ pub struct Receive {
     settled: bool,
     lists: Lists,
     reads: Vec<Read>,
-    scratch: Mapping,
+    /// One slot for each read, [`SCRATCH_STRIDE`] apart.
+    scratch: PrivateMap,
     scratch_dirty: bool,
     /// The guest did not take GUEST_CSUM: `flags` is 0 (virtio 1.3 §5.1.6.4.1), though the kernel
     /// says DATA_VALID.
@@ -162,7 +164,7 @@ impl Receive {
             settled: false,
             lists: Lists::new(READ_BATCH * 4 + LONG_BATCH * MAX_IOV),
             reads: Vec::with_capacity(READ_BATCH),
-            scratch: Mapping::private(SCRATCH_STRIDE * READ_BATCH)?,
+            scratch: PrivateMap::new(SCRATCH_STRIDE * READ_BATCH)?,
             scratch_dirty: false,
             clears_flags: false,
             accepts: None,
@@ -221,12 +223,8 @@ impl Receive {
         self.pending.trim();
         if std::mem::take(&mut self.scratch_dirty) {
             // No operation is under way.
-            self.scratch.discard();
+            self.scratch.release_pages();
         }
-    }
-
-    fn scratch(&self, read: usize) -> *mut u8 {
-        self.scratch.as_ptr().wrapping_add(read * SCRATCH_STRIDE)
     }
 
     /// Reads one batch of frames.
@@ -489,8 +487,8 @@ impl Receive {
         cx: &mut ReceiveContext<'_>,
     ) -> Result<(), Full> {
         if room < self.longest() {
-            let scratch = libc::iovec { iov_base: self.scratch(read).cast(), iov_len: SCRATCH_BYTES };
-            self.lists.push(scratch)?;
+            let scratch = &mut self.scratch[scratch_range(read, SCRATCH_BYTES)];
+            self.lists.push(libc::iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: SCRATCH_BYTES })?;
         }
         self.reads.push(Read { chains: n, room, result: -libc::EAGAIN });
         let (iov, len) = self.lists.list_from(start);
@@ -500,6 +498,13 @@ impl Receive {
         unsafe { cx.io.push(op) };
         Ok(())
     }
+}
+
+/// Where the first `len` bytes behind a read are in scratch memory.
+#[inline]
+fn scratch_range(read: usize, len: usize) -> Range<usize> {
+    let at = read * SCRATCH_STRIDE;
+    at..at + len
 }
 
 /// What became of a frame that was to be copied into the guest's buffers.

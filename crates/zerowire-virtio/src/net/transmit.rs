@@ -26,7 +26,7 @@ use super::offload::longest_segment;
 use super::policy::MAX_IOV;
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Policy, header};
 use crate::io::{Lists, MAX_BATCH, Op, PortIo};
-use crate::memory::{GuestMemory, MAX_REGIONS, Mapping, Segment, access};
+use crate::memory::{GuestMemory, MAX_REGIONS, PrivateMap, Segment, access};
 use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
 pub use place::head_len;
 pub use ring::FrameRing;
@@ -107,11 +107,12 @@ pub struct Transmit {
     segments: Vec<Segment>,
     lists: Lists,
     slots: Vec<Slot>,
-    /// Where short frames are gathered, and heads lie: one slot of `policy.gather_max_bytes` for each of the batch.
-    small: Mapping,
+    /// Private slots. First a small one for each frame of the batch, where short frames are gathered and heads lie; then
+    /// large ones, where longer frames are gathered.
+    private: PrivateMap,
+    /// Length of a small slot, bytes.
     small_slot: usize,
-    /// Where longer frames are gathered.
-    large: Mapping,
+    /// Large slots that the batch uses.
     large_used: usize,
     /// Offload errors seen, so that the log tells of the first only.
     offload_errors: u64,
@@ -156,9 +157,8 @@ impl Transmit {
             segments: Vec::with_capacity(most),
             lists: Lists::new(IOV_CAPACITY),
             slots: Vec::with_capacity(MAX_BATCH),
-            small: Mapping::private(small_slot * MAX_BATCH)?,
+            private: PrivateMap::new(small_slot * MAX_BATCH + FRAME_SLOT_BYTES * FRAME_SLOTS)?,
             small_slot,
-            large: Mapping::private(FRAME_SLOT_BYTES * FRAME_SLOTS)?,
             large_used: 0,
             offload_errors: 0,
             holds: false,
@@ -191,10 +191,8 @@ impl Transmit {
 
     /// Lets go of the private memory that bursts have touched.
     pub fn trim(&mut self) {
-        for map in [&self.small, &self.large] {
-            // SAFETY: the range is this side's own anonymous memory, and no operation is under way.
-            unsafe { libc::madvise(map.as_ptr().cast(), map.len(), libc::MADV_DONTNEED) };
-        }
+        // No operation is under way.
+        self.private.release_pages();
     }
 
     /// Gives back everything that the driver has made available without sending it: what a disabled transmit ring
@@ -297,9 +295,7 @@ impl Transmit {
         let index = self.slots.len();
         let rings = self.frame_ring.is_some();
         let mut place = self.place(index, len, rings);
-        // SAFETY: the slot is this side's own: `small` has a slot for each of the batch, `large` one for each use; the
-        // length fits (all of a gathered frame, HEADER_SLOT_BYTES else).
-        let head = unsafe { std::slice::from_raw_parts_mut(place.private, place.len) };
+        let head = &mut self.private[place.range()];
         access::read(&self.segments, 0, head);
         if let Err(e) = header::check(head, self.header_len, len - self.header_len, self.acked) {
             return Err(self.bad_offload(&e));
@@ -321,7 +317,7 @@ impl Transmit {
             }
         }
         if rings {
-            match self.push_by_ring(head, len)? {
+            match self.push_by_ring(&place, len)? {
                 Pushed::Taken(number) => {
                     Self::note_by_ring(slot, number, len);
                     return Ok(true);

@@ -2,8 +2,8 @@
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 
-use super::{Receive, ReceiveContext, Room, SCRATCH_BYTES, fit};
-use crate::memory::{GuestMemory, access};
+use super::{Receive, ReceiveContext, Room, SCRATCH_BYTES, fit, scratch_range};
+use crate::memory::{GuestMemory, PrivateMap, access};
 use crate::ring::RingError;
 
 /// Where `flags` is in the virtio-net header (virtio 1.3 §5.1.6).
@@ -201,21 +201,28 @@ impl Receive {
             let n = self.chains.room(c).min(len - at);
             at += access::read(self.chains.segments(c), 0, &mut frame[at..at + n]);
         }
-        let rest = self.scratch_bytes(i, len - at);
-        frame[at..at + rest.len()].copy_from_slice(&rest);
+        let rest = (len - at).min(SCRATCH_BYTES);
+        frame[at..at + rest].copy_from_slice(&self.scratch[scratch_range(i, rest)]);
         frame
-    }
-
-    fn scratch_bytes(&self, read: usize, len: usize) -> Vec<u8> {
-        let len = len.min(SCRATCH_BYTES);
-        // SAFETY: scratch memory is this side's own, `read` is one of the batch, and no operation is under way.
-        unsafe { std::slice::from_raw_parts(self.scratch(read), len) }.to_vec()
     }
 
     /// Copies frames from scratch memory to the guest.
     #[inline]
     pub(super) fn deliver_scratch(
         &mut self,
+        order: &[u16],
+        cx: &mut ReceiveContext<'_>,
+    ) -> Result<(), RingError> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let delivered = self.deliver_from(&mut scratch, order, cx);
+        self.scratch = scratch;
+        delivered
+    }
+
+    #[inline]
+    fn deliver_from(
+        &mut self,
+        scratch: &mut PrivateMap,
         order: &[u16],
         cx: &mut ReceiveContext<'_>,
     ) -> Result<(), RingError> {
@@ -226,9 +233,7 @@ impl Receive {
                 continue;
             }
             let len = (len as usize).min(SCRATCH_BYTES);
-            // SAFETY: scratch memory is this side's own, `i` is one of the batch, no operation is under way, and
-            // nothing writes scratch memory before the next turn.
-            let frame = unsafe { std::slice::from_raw_parts_mut(self.scratch(usize::from(i)), len) };
+            let frame = &mut scratch[scratch_range(usize::from(i), len)];
             let reason = match (asked, self.forecast.is_small(len)) {
                 (true, _) => CopyReason::Asked,
                 (false, true) => CopyReason::Small,

@@ -4,20 +4,30 @@
 //! **Ownership.** The private slots are this side's own: each frame of a batch has one, from when it is taken until the batch has
 //! run.
 
+use std::ops::Range;
+
 use zerowire::ledger::CopyReason;
 
 use super::{FRAME_SLOT_BYTES, HEADER_SLOT_BYTES, INSPECT_BYTES, Transmit};
-use crate::io::Full;
+use crate::io::{Full, MAX_BATCH};
 use crate::memory::access;
 
 /// Where the private part of a frame is.
 pub(super) struct Place {
-    /// Room for `len` bytes.
-    pub private: *mut u8,
+    /// Where its slot begins in the private memory, bytes.
+    at: usize,
     /// Bytes of the frame that are copied there, its virtio-net header included.
     pub len: usize,
     /// Why that is all of it; None for a head.
     pub gather: Option<CopyReason>,
+}
+
+impl Place {
+    /// What is filled of the slot: all of a gathered frame, at most [`HEADER_SLOT_BYTES`] else.
+    #[inline]
+    pub(super) fn range(&self) -> Range<usize> {
+        self.at..self.at + self.len
+    }
 }
 
 impl Transmit {
@@ -29,21 +39,21 @@ impl Transmit {
             true => None,
             false => self.policy.gather(len, self.segments.len()),
         };
-        let private = match gather {
+        let at = match gather {
             Some(_) if len > self.small_slot => self.large_slot(),
-            _ => self.small.as_ptr().wrapping_add(index * self.small_slot),
+            _ => index * self.small_slot,
         };
         let head = match gather {
             Some(_) => len,
             None => head_len(self.segments.iter().map(|s| s.len as usize), len),
         };
-        Place { private, len: head, gather }
+        Place { at, len: head, gather }
     }
 
-    /// A slot of `large`; a turn ends before there is none left.
-    fn large_slot(&mut self) -> *mut u8 {
+    /// Where a large slot begins; a turn ends before there is none left.
+    fn large_slot(&mut self) -> usize {
         self.large_used += 1;
-        self.large.as_ptr().wrapping_add((self.large_used - 1) * FRAME_SLOT_BYTES)
+        self.small_slot * MAX_BATCH + (self.large_used - 1) * FRAME_SLOT_BYTES
     }
 
     /// For a frame that was to go by a ring and goes by the socket: gathers it as any other, if it is to be. Its head, which was
@@ -57,16 +67,11 @@ impl Transmit {
         let head = place.len;
         if len > self.small_slot {
             let to = self.large_slot();
-            // SAFETY: `head` bytes of the slot in `small` have been filled, and the one in `large` is longer; they are different
-            // mappings.
-            unsafe { std::ptr::copy_nonoverlapping(place.private, to, head) };
-            place.private = to;
+            self.private.copy_within(place.range(), to);
+            place.at = to;
         }
-        // SAFETY: the slot is this side's own and has room for `len` bytes: one of `small` as it is no longer than that, one of
-        // `large` for the longest frame.
-        let rest = unsafe { std::slice::from_raw_parts_mut(place.private.wrapping_add(head), len - head) };
-        access::read(&self.segments, head, rest);
         place.len = len;
+        access::read(&self.segments, head, &mut self.private[place.range()][head..]);
     }
 
     /// Appends the scatter list of a frame in that place: its private part first, then the segments behind it.
@@ -75,7 +80,8 @@ impl Transmit {
     /// There is no room for it.
     #[inline]
     pub(super) fn append(&mut self, place: &Place, len: usize) -> Result<(), Full> {
-        self.lists.push(libc::iovec { iov_base: place.private.cast(), iov_len: place.len })?;
+        let iov_base = self.private[place.range()].as_mut_ptr().cast();
+        self.lists.push(libc::iovec { iov_base, iov_len: place.len })?;
         if place.len == len {
             return Ok(());
         }

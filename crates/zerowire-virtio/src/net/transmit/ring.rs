@@ -14,6 +14,7 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire::packet::{Gso, OpenError, Options, PacketRing, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};
 
+use super::place::Place;
 use super::{Slot, Transmit};
 use crate::memory::access;
 use crate::net::header::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, headers_len};
@@ -144,9 +145,10 @@ impl Transmit {
         std::mem::replace(&mut self.frame_ring, ring)
     }
 
-    /// Puts the frame of `len` bytes in `self.segments`, whose checked head is `head`, into the ring.
+    /// Puts the frame of `len` bytes in `self.segments`, whose checked head is in that place, into the ring.
     #[inline]
-    pub(super) fn push_by_ring(&mut self, head: &[u8], len: usize) -> Result<Pushed, DropReason> {
+    pub(super) fn push_by_ring(&mut self, place: &Place, len: usize) -> Result<Pushed, DropReason> {
+        let head = &self.private[place.range()];
         let Some(ring) = &mut self.frame_ring else { return Ok(Pushed::Never) };
         let (header_len, segments) = (self.header_len, &self.segments);
         let Some(header) = vnet(head, header_len) else {
