@@ -6,10 +6,12 @@
 //! * [`net`]: virtio-net: headers, transmit, receive.
 //! * [`port`]: where frames go.
 //! * [`vsock`]: virtio-vsock: connections, credit, and where they end.
+//! * [`host`]: what serves a ring, whatever its device.
 //! * [`daemon`]: serving front ends.
 #![warn(missing_docs)]
 
 pub mod daemon;
+pub mod host;
 pub mod io;
 mod mailbox;
 pub mod memory;

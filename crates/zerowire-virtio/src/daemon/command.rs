@@ -6,10 +6,9 @@ use std::sync::mpsc::SyncSender;
 
 use zerowire_metadata::MetadataTree;
 
+use crate::host::RingSetup;
 use crate::mailbox::Mailbox;
 use crate::memory::GuestMemory;
-use crate::ring::RingAddresses;
-use crate::ring::inflight::Tracker;
 
 /// Which of a pair's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,27 +25,6 @@ impl Direction {
     }
 }
 
-/// Everything that a worker needs to serve a ring.
-#[derive(Debug)]
-pub(super) struct RingStart {
-    pub queue: u16,
-    pub size: u16,
-    pub addresses: RingAddresses,
-    pub base: u16,
-    pub acked: u64,
-    pub enabled: bool,
-    /// Disabled by SET_VRING_ENABLE, not merely not enabled yet.
-    pub discards: bool,
-    /// The guest address of the used ring, where writes to it are to be noted in the dirty log.
-    pub log_at: Option<u64>,
-    pub mtu: usize,
-    /// Where its chains in flight are marked; the ring takes it.
-    pub inflight: Option<Box<Tracker>>,
-    pub kick: OwnedFd,
-    pub call: Option<OwnedFd>,
-    pub err: Option<OwnedFd>,
-}
-
 /// A command; those with a `reply` have been carried out when it comes.
 #[derive(Debug)]
 pub(super) enum Command {
@@ -59,7 +37,7 @@ pub(super) enum Command {
     /// Have writes to the used ring noted in the dirty log from this guest address on, or not.
     LogRing { direction: Direction, at: Option<u64>, reply: SyncSender<()> },
     /// Start a ring.
-    Start { direction: Direction, ring: Box<RingStart>, reply: SyncSender<Result<(), String>> },
+    Start { direction: Direction, ring: Box<RingSetup>, reply: SyncSender<Result<(), String>> },
     /// Stop a ring; the reply is its next available index.
     Stop { direction: Direction, reply: SyncSender<Option<u16>> },
     /// Let a ring move frames, or not.

@@ -8,29 +8,8 @@ use std::time::Duration;
 use zerowire_vhost_user::Request;
 
 use super::session::{SessionError, not_offered};
+use crate::host::RingSetup;
 use crate::memory::GuestMemory;
-use crate::ring::RingAddresses;
-use crate::ring::inflight::Tracker;
-
-/// A ring that is to start, as the front end has described it.
-#[derive(Debug)]
-pub(super) struct RingSetup {
-    pub queue: u16,
-    pub size: u16,
-    pub addresses: RingAddresses,
-    pub base: u16,
-    pub acked: u64,
-    pub enabled: bool,
-    /// Disabled by SET_VRING_ENABLE, not merely not enabled yet.
-    pub discards: bool,
-    /// The guest address of the used ring, where writes to it are to be noted in the dirty log.
-    pub log_at: Option<u64>,
-    /// Where its chains in flight are marked.
-    pub inflight: Option<Box<Tracker>>,
-    pub kick: OwnedFd,
-    pub call: Option<OwnedFd>,
-    pub err: Option<OwnedFd>,
-}
 
 /// The device behind one connection. The session has checked what it passes on: queues exist, descriptors that are written
 /// to are eventfds, `kick`, `call` and `err` come for rings that run. A call returns when its work is done, so that a front

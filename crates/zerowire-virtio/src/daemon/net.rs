@@ -8,12 +8,13 @@ use std::sync::mpsc::SyncSender;
 
 use zerowire_vhost_user::{Request, features as f, protocol as p};
 
-use super::command::{Command, Direction, RingStart};
-use super::device::{Device, RingSetup, wait};
+use super::command::{Command, Direction};
+use super::device::{Device, wait};
 use super::metadata::{MetadataDetour, Service};
 use super::session::{SessionError, refused};
 use super::vm::VmContext;
 use super::worker::{WorkerHandle, WorkerSetup};
+use crate::host::{RingSetup, RingState};
 use crate::memory::{GuestMemory, Userfault};
 use crate::net::announce::rarp;
 use crate::net::config::space;
@@ -210,41 +211,14 @@ impl Device for NetDevice<'_> {
     }
 
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {
-        let RingSetup {
-            queue,
-            size,
-            addresses,
-            base,
-            acked,
-            enabled,
-            discards,
-            log_at,
-            inflight,
-            kick,
-            call,
-            err,
-        } = ring;
-        let (index, port) = (usize::from(queue), &self.vm.port);
+        let (queue, index, enabled) = (ring.queue, usize::from(ring.queue), ring.state == RingState::Enabled);
+        let port = &self.vm.port;
         let mtu = self.mtu.unwrap_or_else(|| port.mtu()).max(port.mtu());
-        let start = RingStart {
-            queue,
-            size,
-            addresses,
-            base,
-            acked,
-            enabled,
-            discards,
-            log_at,
-            mtu,
-            inflight,
-            kick,
-            call,
-            err,
-        };
+        self.vm.shared.mtu.store(mtu, Ordering::Relaxed);
         let commands = self.worker(index / 2).map_err(|e| e.to_string())?.commands.clone();
         // The port's queue takes part before the worker looks at it.
         self.change(index, |r| *r = Use { started: true, enabled });
-        let (direction, ring) = (Direction::of(index), Box::new(start));
+        let (direction, ring) = (Direction::of(index), Box::new(ring));
         let problem = match wait(|reply| commands.send(Command::Start { direction, ring, reply })) {
             Some(Ok(())) => return Ok(()),
             Some(Err(text)) => text,

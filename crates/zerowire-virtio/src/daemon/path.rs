@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use zerowire::ledger::Counters;
 
-use super::command::RingStart;
+use crate::host::RingSetup;
 use crate::memory::GuestMemory;
 use crate::net::receive::ReceiveTurn;
 use crate::net::transmit::{Detour, Turn};
@@ -76,7 +76,7 @@ pub(super) trait Path: Sized + 'static {
 /// One direction of a queue pair.
 pub(super) trait Side<P>: Sized {
     /// A side for a ring that goes on at `base`.
-    fn make(path: &mut P, start: &RingStart, base: u16, memory: &GuestMemory) -> Result<Self, String>;
+    fn make(path: &mut P, start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<Self, String>;
 
     /// The ring.
     fn ring(&mut self) -> &mut SplitRing;

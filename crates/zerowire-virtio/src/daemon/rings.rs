@@ -6,8 +6,9 @@ use std::sync::Arc;
 use zerowire::ledger::Counters;
 use zerowire_sys::syscall;
 
-use super::command::{Direction, RingStart};
+use super::command::Direction;
 use super::path::{Path, Side};
+use crate::host::{RingSetup, RingState};
 use crate::memory::GuestMemory;
 use crate::ring::inflight::Recovered;
 use crate::ring::{RingLog, SplitRing, UsedOrder};
@@ -16,7 +17,7 @@ use crate::ring::{RingLog, SplitRing, UsedOrder};
 #[derive(Debug)]
 pub(super) struct Running<T> {
     pub side: T,
-    pub start: RingStart,
+    pub start: RingSetup,
     /// The guest broke a rule: nothing is touched until the ring is stopped and started again.
     pub broken: bool,
     /// It is broken only because its memory is gone for the moment.
@@ -26,7 +27,7 @@ pub(super) struct Running<T> {
 }
 
 /// The ring that `start` describes, from available entry `base` on.
-pub(super) fn split_ring(start: &RingStart, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
+pub(super) fn split_ring(start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
     let event_idx = start.acked & zerowire_vhost_user::features::RING_EVENT_IDX != 0;
     let mut ring = SplitRing::new(start.queue, start.size, start.addresses, base, event_idx, memory)?;
     ring.set_order(UsedOrder::of(start.acked, Direction::of(start.queue.into()) == Direction::Receive));
@@ -35,7 +36,7 @@ pub(super) fn split_ring(start: &RingStart, base: u16, memory: &GuestMemory) -> 
 }
 
 impl<T> Running<T> {
-    pub(super) fn new<P>(path: &mut P, mut start: RingStart, memory: &GuestMemory) -> Result<Self, String>
+    pub(super) fn new<P>(path: &mut P, mut start: RingSetup, memory: &GuestMemory) -> Result<Self, String>
     where
         T: Side<P>,
     {
@@ -111,14 +112,13 @@ impl<T> Running<T> {
     }
 
     pub(super) fn is_active(&self) -> bool {
-        self.start.enabled && !self.broken
+        self.start.state == RingState::Enabled && !self.broken
     }
 
     /// Whether a transmit ring's chains are taken, be it to discard them. A ring that was disabled discards what it is
-    /// given (vhost-user, "Ring states"). One that was just started and not enabled yet is left alone: front ends enable
-    /// rings right after they started them, and the frames of a guest that was reconnected wait there.
+    /// given.
     pub(super) fn is_drained(&self) -> bool {
-        (self.start.enabled || self.start.discards) && !self.broken
+        self.start.state != RingState::Waiting && !self.broken
     }
 
     /// Notifies the driver.
@@ -157,7 +157,7 @@ pub(super) struct Rings<P: Path> {
 
 impl<P: Path> Rings<P> {
     /// The kick descriptor of a ring.
-    pub(super) fn start_of(&mut self, direction: Direction) -> Option<&mut RingStart> {
+    pub(super) fn start_of(&mut self, direction: Direction) -> Option<&mut RingSetup> {
         match direction {
             Direction::Transmit => self.transmit.as_mut().map(|r| &mut r.start),
             Direction::Receive => self.receive.as_mut().map(|r| &mut r.start),

@@ -25,6 +25,7 @@ use zerowire_vhost_user::{
 use super::control::Backing;
 use super::device::Device;
 use super::pace::Progress;
+use crate::host::RingState;
 use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
 use crate::ring::RingAddresses;
 use crate::ring::inflight::InflightRegion;
@@ -54,9 +55,7 @@ struct Ring {
     base: u16,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
-    enabled: bool,
-    /// Disabled by SET_VRING_ENABLE.
-    discards: bool,
+    state: RingState,
     started: bool,
 }
 
@@ -250,7 +249,7 @@ impl<'a> Session<'a> {
         // Without the bit there is no SET_VRING_ENABLE: rings are enabled from the start (vhost-user, "Ring states").
         // With it they keep their state: QEMU enables the rings of a device with one queue pair before it sets features.
         if bits & f::VHOST_USER_PROTOCOL_FEATURES == 0 {
-            self.rings.iter_mut().for_each(|r| r.enabled = true);
+            self.rings.iter_mut().for_each(|r| r.state = RingState::Enabled);
         }
         self.device.set_features(bits).map_err(|text| refused(request, text))
     }

@@ -1,6 +1,6 @@
 //! What the server has to tell.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
@@ -21,6 +21,8 @@ pub(super) struct PairCounters {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub pairs: Vec<PairCounters>,
+    /// The longest packet of the guest's interface or the port's when a ring started last, bytes.
+    pub mtu: AtomicUsize,
     pub ring_errors: AtomicU64,
     /// A ring broke since the guest reset its device last.
     pub needs_reset: AtomicBool,

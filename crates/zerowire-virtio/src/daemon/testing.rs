@@ -13,8 +13,9 @@ use rustix::fs::MemfdFlags;
 use zerowire_vhost_user::{FLAG_NEED_REPLY, Header, MessageSocket, VERSION, features as f, protocol as p};
 
 use super::control::{Backing, Control};
-use super::device::{Device, RingSetup};
+use super::device::Device;
 use super::session::Session;
+use crate::host::RingSetup;
 use crate::memory::GuestMemory;
 use crate::ring::SplitRing;
 

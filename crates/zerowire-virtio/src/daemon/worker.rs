@@ -24,6 +24,7 @@ use super::metadata::MetadataDetour;
 use super::path::{Path, ReceiveSide, Side, TransmitSide};
 use super::rings::Rings;
 use super::stats::Shared;
+use crate::host::RingState;
 use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
 use crate::net::receive::SETTLE_AFTER;
@@ -277,7 +278,7 @@ impl<P: Path> Worker<P> {
     fn transmit(&mut self) -> bool {
         let Some(ring) = self.rings.transmit.as_mut().filter(|r| r.is_drained()) else { return false };
         let counters = &self.shared.pairs[self.pair].transmit;
-        let result = if ring.start.enabled {
+        let result = if ring.start.state == RingState::Enabled {
             let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
             ring.side.run(&mut self.path, &self.rings.memory, counters, detour)
         } else {

@@ -12,11 +12,12 @@ use rustix::time::{
 };
 use zerowire_sys::syscall;
 
-use super::command::{Command, CommandSender, RingStart};
+use super::command::{Command, CommandSender};
 use super::queues::{Queue, Receive};
 use super::switch::{Event, Switch, token, watch};
 pub(crate) use super::vm::GroupVm;
 use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
+use crate::host::{RingSetup, RingState};
 use crate::mailbox::{mailbox, take_all};
 use crate::memory::GuestMemory;
 
@@ -358,7 +359,7 @@ impl Loop {
             }
             Command::Enable { vm, queue, on, reply } => {
                 if let Some(q) = self.queue_of(vm, queue) {
-                    q.start.enabled = on;
+                    q.start.state = RingState::set(on);
                 }
                 self.look(vm);
                 let _ = reply.send(());
@@ -455,7 +456,7 @@ impl Loop {
         self.look(v);
     }
 
-    fn start(&mut self, v: usize, start: RingStart) -> Result<(), String> {
+    fn start(&mut self, v: usize, start: RingSetup) -> Result<(), String> {
         let queue = start.queue;
         if queue == TX_QUEUE {
             // A driver that begins anew knows of no connection; one that was only paused goes on where it was.

@@ -3,9 +3,9 @@
 use std::os::fd::OwnedFd;
 
 use super::TX_QUEUE;
-use super::command::RingStart;
 use super::packet::{HEADER_LEN, Header, MAX_PAYLOAD};
 use super::socket::MAX_IOV;
+use crate::host::{RingSetup, RingState};
 use crate::memory::{GuestMemory, Segment, access};
 use crate::net::receive::chains::Chains;
 use crate::ring::{ChainCursor, RingError, RingLog, RingRule, SplitRing, UsedOrder};
@@ -16,7 +16,7 @@ pub struct Queue {
     /// The ring.
     pub ring: SplitRing,
     /// How it was started.
-    pub start: RingStart,
+    pub start: RingSetup,
     /// The guest broke a rule, or its memory is gone: nothing is touched until it is started again.
     pub broken: bool,
     /// Broken only because its memory is gone for the moment.
@@ -24,7 +24,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    fn make(start: &RingStart, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
+    fn make(start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
         let event_idx = start.acked & zerowire_vhost_user::features::RING_EVENT_IDX != 0;
         let mut ring = SplitRing::new(start.queue, start.size, start.addresses, base, event_idx, memory)?;
         ring.set_order(UsedOrder::of(start.acked, start.queue != TX_QUEUE));
@@ -33,7 +33,7 @@ impl Queue {
     }
 
     /// The ring as the front end described it.
-    pub fn new(mut start: RingStart, memory: &GuestMemory) -> Result<Self, String> {
+    pub fn new(mut start: RingSetup, memory: &GuestMemory) -> Result<Self, String> {
         let mut ring = Self::make(&start, start.base, memory)?;
         if let Some(tracker) = start.inflight.take() {
             ring.track(tracker)?.log(start.queue);
@@ -81,7 +81,7 @@ impl Queue {
 
     /// Whether packets may move.
     pub fn is_active(&self) -> bool {
-        self.start.enabled && !self.broken
+        self.start.state == RingState::Enabled && !self.broken
     }
 
     /// Shows the driver what was used. Returns whether it was notified.

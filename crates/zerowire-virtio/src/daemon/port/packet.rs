@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use zerowire::ledger::{Counters, DropReason};
@@ -10,11 +11,11 @@ use zerowire_sys::netlink::Link;
 use zerowire_vhost_user::features as f;
 
 use super::Port;
-use crate::daemon::command::RingStart;
 use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
 use crate::daemon::rings::split_ring;
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{LINGER, WorkerHandle, WorkerSetup};
+use crate::host::RingSetup;
 use crate::io::PortIo;
 use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
@@ -174,7 +175,7 @@ pub(super) struct PacketPath {
     /// Why there is none, although there is to be one.
     problem: Option<String>,
     retry_at: Option<Instant>,
-    /// Where frames are counted that are lost in the ring when no ring of the guest's runs.
+    /// What rings that start are told, and where frames are counted that are lost in the ring when no ring of the guest's runs.
     shared: Arc<Shared>,
     pair: usize,
 }
@@ -259,7 +260,7 @@ impl Path for PacketPath {
 impl Side<PacketPath> for Transmit {
     fn make(
         path: &mut PacketPath,
-        start: &RingStart,
+        start: &RingSetup,
         base: u16,
         memory: &GuestMemory,
     ) -> Result<Self, String> {
@@ -315,7 +316,7 @@ impl TransmitSide<PacketPath> for Transmit {
 impl Side<PacketPath> for Receive {
     fn make(
         path: &mut PacketPath,
-        start: &RingStart,
+        start: &RingSetup,
         base: u16,
         memory: &GuestMemory,
     ) -> Result<Self, String> {
@@ -323,7 +324,7 @@ impl Side<PacketPath> for Receive {
         let setup = ReceiveSetup {
             mergeable: start.acked & f::NET_MRG_RXBUF != 0,
             header_len: header_len(start.acked),
-            mtu: start.mtu,
+            mtu: path.shared.mtu.load(Ordering::Relaxed),
             mode: path.policy.mode,
             copybreak: path.policy.rx_copybreak_bytes,
         };

@@ -2,15 +2,18 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use zerowire::ledger::{Counters, DropReason};
 use zerowire_vhost_user::features as f;
 
 use super::Port;
-use crate::daemon::command::RingStart;
 use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
 use crate::daemon::rings::split_ring;
+use crate::daemon::stats::Shared;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
+use crate::host::RingSetup;
 use crate::io::PortIo;
 use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
@@ -86,8 +89,8 @@ impl Port for TapPort {
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
-        let (queue, policy) = (self.tap.queue(setup.pair)?, self.policy);
-        WorkerHandle::spawn(setup, move || Ok(TapPath { io: PortIo::new(queue), policy }))
+        let (queue, policy, shared) = (self.tap.queue(setup.pair)?, self.policy, setup.shared.clone());
+        WorkerHandle::spawn(setup, move || Ok(TapPath { io: PortIo::new(queue), policy, shared }))
     }
 }
 
@@ -95,6 +98,8 @@ impl Port for TapPort {
 pub(super) struct TapPath {
     io: PortIo,
     policy: Policy,
+    /// What rings that start are told.
+    shared: Arc<Shared>,
 }
 
 impl Path for TapPath {
@@ -112,7 +117,7 @@ impl Path for TapPath {
 }
 
 impl Side<TapPath> for Transmit {
-    fn make(path: &mut TapPath, start: &RingStart, base: u16, memory: &GuestMemory) -> Result<Self, String> {
+    fn make(path: &mut TapPath, start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<Self, String> {
         let ring = split_ring(start, base, memory)?;
         Self::new(ring, path.policy, start.acked, header_len(start.acked)).map_err(|e| e.to_string())
     }
@@ -146,12 +151,12 @@ impl TransmitSide<TapPath> for Transmit {
 }
 
 impl Side<TapPath> for Receive {
-    fn make(path: &mut TapPath, start: &RingStart, base: u16, memory: &GuestMemory) -> Result<Self, String> {
+    fn make(path: &mut TapPath, start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<Self, String> {
         let ring = split_ring(start, base, memory)?;
         let setup = ReceiveSetup {
             mergeable: start.acked & f::NET_MRG_RXBUF != 0,
             header_len: header_len(start.acked),
-            mtu: start.mtu,
+            mtu: path.shared.mtu.load(Ordering::Relaxed),
             mode: path.policy.mode,
             copybreak: path.policy.rx_copybreak_bytes,
         };

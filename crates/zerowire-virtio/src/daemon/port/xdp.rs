@@ -13,10 +13,10 @@ use zerowire_sys::xdp::{Interface, Mode};
 use zerowire_vhost_user::features as f;
 
 use super::{Port, PortError, steering};
-use crate::daemon::command::RingStart;
 use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
 use crate::daemon::rings::split_ring;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
+use crate::host::RingSetup;
 use crate::memory::GuestMemory;
 use crate::net::features::header_len;
 use crate::net::receive::ReceiveTurn;
@@ -261,7 +261,7 @@ impl Path for XdpPath {
 }
 
 impl Side<XdpPath> for XdpTransmit {
-    fn make(path: &mut XdpPath, start: &RingStart, base: u16, memory: &GuestMemory) -> Result<Self, String> {
+    fn make(path: &mut XdpPath, start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<Self, String> {
         let ring = split_ring(start, base, memory)?;
         path.link.start(false)?;
         Ok(Self::new(ring, start.acked, header_len(start.acked), path.policy))
@@ -298,7 +298,7 @@ impl TransmitSide<XdpPath> for XdpTransmit {
 }
 
 impl Side<XdpPath> for XdpReceive {
-    fn make(path: &mut XdpPath, start: &RingStart, base: u16, memory: &GuestMemory) -> Result<Self, String> {
+    fn make(path: &mut XdpPath, start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<Self, String> {
         let ring = split_ring(start, base, memory)?;
         let setup = XdpReceiveSetup {
             mergeable: start.acked & f::NET_MRG_RXBUF != 0,

@@ -6,7 +6,7 @@ use zerowire_vhost_user::{Message, Request};
 
 use super::migration::log_address;
 use super::{Answer, Ring, Session, SessionError, protocol, refused};
-use crate::daemon::device::RingSetup;
+use crate::host::{RingSetup, RingState};
 use crate::memory::is_eventfd;
 use crate::ring::{RingAddresses, SplitRing};
 
@@ -145,8 +145,7 @@ impl Session<'_> {
             addresses,
             base,
             acked: self.acked,
-            enabled: ring.enabled,
-            discards: ring.discards,
+            state: ring.state,
             log_at: ring.log_at,
             inflight,
             kick,
@@ -219,8 +218,7 @@ impl Session<'_> {
             n => return Err(protocol(request, format!("queue {index}: {n} is neither 0 nor 1"))),
         };
         let ring = self.ring(request, index)?;
-        ring.enabled = on;
-        ring.discards = !on;
+        ring.state = RingState::set(on);
         let runs = ring.started;
         self.device.enable(index as u16, on, runs);
         Ok(())

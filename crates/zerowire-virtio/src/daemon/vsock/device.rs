@@ -7,9 +7,10 @@ use std::sync::mpsc::SyncSender;
 use zerowire_vhost_user::{features as f, protocol as p};
 
 use crate::daemon::control::{Backing, Control};
-use crate::daemon::device::{Device, RingSetup, wait};
+use crate::daemon::device::{Device, wait};
+use crate::host::RingSetup;
 use crate::memory::GuestMemory;
-use crate::vsock::command::{Command, CommandSender, RingStart};
+use crate::vsock::command::{Command, CommandSender};
 use crate::vsock::{TX_QUEUE, VsockCounters, offered};
 
 /// Queues: toward the guest, from the guest, events (virtio 1.3 §5.10.2).
@@ -114,23 +115,7 @@ impl Device for VsockDevice<'_> {
     }
 
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {
-        let RingSetup {
-            queue,
-            size,
-            addresses,
-            base,
-            acked,
-            enabled,
-            discards: _,
-            log_at,
-            inflight,
-            kick,
-            call,
-            err,
-        } = ring;
-        let ring =
-            RingStart { queue, size, addresses, base, acked, enabled, log_at, inflight, kick, call, err };
-        let ring = Box::new(ring);
+        let (queue, ring) = (ring.queue, Box::new(ring));
         self.tell(|vm, reply| Command::Start { vm, ring, reply })
             .unwrap_or_else(|| Err(format!("queue {queue}: its thread has ended")))
     }

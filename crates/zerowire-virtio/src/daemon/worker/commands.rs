@@ -8,10 +8,11 @@ use std::sync::mpsc::Receiver;
 use rustix::event::epoll;
 
 use super::{TAG_RECEIVE, TAG_TRANSMIT, Worker, watch};
-use crate::daemon::command::{Command, Direction, RingStart};
+use crate::daemon::command::{Command, Direction};
 use crate::daemon::metadata::MetadataDetour;
 use crate::daemon::path::{Path, Side};
 use crate::daemon::rings::Running;
+use crate::host::{RingSetup, RingState};
 use crate::mailbox::take_all;
 use crate::memory::GuestMemory;
 use crate::ring::RingLog;
@@ -72,8 +73,7 @@ impl<P: Path> Worker<P> {
             }
             Command::Enable { direction, on, reply } => {
                 if let Some(s) = self.rings.start_of(direction) {
-                    s.enabled = on;
-                    s.discards = !on;
+                    s.state = RingState::set(on);
                 }
                 self.starved = false;
                 self.waiting = false;
@@ -177,7 +177,7 @@ impl<P: Path> Worker<P> {
         self.describe();
     }
 
-    fn start(&mut self, direction: Direction, ring: RingStart) -> Result<(), String> {
+    fn start(&mut self, direction: Direction, ring: RingSetup) -> Result<(), String> {
         match direction {
             Direction::Transmit => {
                 let running = Running::new(&mut self.path, ring, &self.rings.memory)?;

@@ -26,8 +26,9 @@ use super::super::connection::{End, Windowing};
 use super::super::doors::MAX_HANDSHAKES;
 use super::super::switch::MAX_CLIENTS;
 use super::super::vm::MAX_RESETS;
-use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, RingStart, Switch, TX_QUEUE, watch};
+use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, Switch, TX_QUEUE, watch};
 use crate::daemon::SocketAccess;
+use crate::host::{RingSetup, RingState};
 use crate::mailbox::mailbox;
 use crate::memory::GuestMemory;
 use crate::vsock::mapped::MapPolicy;
@@ -116,14 +117,14 @@ impl Harness {
         let (addresses, _, kick) = guest.ring(queue);
         self.inner.start(
             vm,
-            RingStart {
+            RingSetup {
                 queue,
                 size: guest::RING_SIZE,
                 addresses,
                 base,
                 // The guest here takes an element for each chain.
                 acked: super::super::offered(true),
-                enabled: true,
+                state: RingState::Enabled,
                 log_at: None,
                 inflight: None,
                 kick,

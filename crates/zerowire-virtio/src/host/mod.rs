@@ -1,0 +1,5 @@
+//! What serves a virtqueue, whatever device it belongs to.
+
+mod setup;
+
+pub use setup::{RingSetup, RingState};
