@@ -22,7 +22,6 @@
 //! [`Receive::run`].
 
 mod batch;
-pub(crate) mod chains;
 mod deliver;
 mod fit;
 mod pending;
@@ -41,8 +40,7 @@ use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode};
 use crate::io::{Full, Lists, MAX_BATCH, Op, PortIo};
 use crate::memory::{GuestMemory, PrivateMap, access};
 use crate::port::TapOffloads;
-use crate::ring::{RingError, SplitRing};
-use chains::Chains;
+use crate::ring::{RingError, RxChains, SplitRing};
 use pending::Pending;
 use shape::{Forecast, Shape};
 
@@ -120,7 +118,7 @@ struct Read {
 #[derive(Debug)]
 pub struct Receive {
     ring: SplitRing,
-    chains: Chains,
+    chains: RxChains,
     setup: ReceiveSetup,
     /// What an ordinary frame needs, header included.
     ordinary: usize,
@@ -153,7 +151,7 @@ impl Receive {
         let ordinary = setup.header_len + setup.mtu + ETH_HEADER_BYTES + 8;
         Ok(Self {
             ring,
-            chains: Chains::new(),
+            chains: RxChains::new(),
             setup,
             ordinary,
             forecast: Forecast::new(setup.mergeable, ordinary, setup.copybreak),

@@ -9,8 +9,10 @@ mod chain;
 mod error;
 pub mod inflight;
 mod notify;
+mod rx_chains;
 mod split;
 
 pub use chain::{ChainCursor, Descriptor, MAX_INDIRECT};
 pub use error::{RingError, RingRule};
+pub(crate) use rx_chains::RxChains;
 pub use split::{RingAddresses, RingLog, SplitRing, UsedOrder, prefetch, used_ring_bytes};

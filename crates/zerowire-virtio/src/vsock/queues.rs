@@ -7,8 +7,7 @@ use super::packet::{HEADER_LEN, Header, MAX_PAYLOAD};
 use super::socket::MAX_IOV;
 use crate::host::{RingSetup, RingState};
 use crate::memory::{GuestMemory, Segment, access};
-use crate::net::receive::chains::Chains;
-use crate::ring::{ChainCursor, RingError, RingLog, RingRule, SplitRing, UsedOrder};
+use crate::ring::{ChainCursor, RingError, RingLog, RingRule, RxChains, SplitRing, UsedOrder};
 
 /// A ring and what it was started with.
 #[derive(Debug)]
@@ -112,13 +111,13 @@ fn notify(fd: &OwnedFd) -> bool {
 pub struct Receive {
     /// Its ring.
     pub queue: Queue,
-    chains: Chains,
+    chains: RxChains,
 }
 
 impl Receive {
     /// On this ring.
     pub fn new(queue: Queue) -> Self {
-        Self { queue, chains: Chains::new() }
+        Self { queue, chains: RxChains::new() }
     }
 
     /// Gives chains that were taken and not used back to the ring: before it stops, or moves.

@@ -2,11 +2,10 @@
 
 use zerowire::ledger::DropReason;
 
-use super::chains::Chains;
 use super::{READ_BATCH, Read, Receive, ReceiveContext};
 use crate::io::MAX_BATCH;
 use crate::memory::GuestMemory;
-use crate::ring::RingError;
+use crate::ring::{RingError, RxChains};
 
 /// The usual order of results.
 const IN_ORDER: [u16; READ_BATCH] = {
@@ -101,7 +100,7 @@ impl Receive {
 
 /// Notes what a batch of reads wrote to the guest's chains, wherever its frames go afterwards.
 #[cold]
-fn note_reads(reads: &[Read], chains: &Chains, memory: &GuestMemory) {
+fn note_reads(reads: &[Read], chains: &RxChains, memory: &GuestMemory) {
     let mut first = 0;
     for r in reads {
         let mut left = match r.result {

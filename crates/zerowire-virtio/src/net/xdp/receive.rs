@@ -20,9 +20,8 @@ use super::posted::{Buffer, Order, Posted};
 use super::slab::RECEIVE_PLACES;
 use crate::memory::{GuestMemory, Segment, access};
 use crate::net::receive::ReceiveTurn;
-use crate::net::receive::chains::Chains;
 use crate::net::transmit::Turn;
-use crate::ring::{RingError, SplitRing};
+use crate::ring::{RingError, RxChains, SplitRing};
 
 /// Frames that are taken in one turn at most.
 const BATCH: usize = 64;
@@ -46,7 +45,7 @@ pub struct XdpReceive {
     ring: SplitRing,
     setup: XdpReceiveSetup,
     /// Chains that are kept, and their numbers in `order`.
-    chains: Chains,
+    chains: RxChains,
     kept: VecDeque<u16>,
     order: Order,
     posted: Posted,
@@ -89,7 +88,7 @@ impl XdpReceive {
         Self {
             ring,
             setup,
-            chains: Chains::new(),
+            chains: RxChains::new(),
             kept: VecDeque::with_capacity(64),
             order,
             posted: Posted::new(),
@@ -112,7 +111,7 @@ impl XdpReceive {
     /// Bytes of the first buffer that the driver has posted already, as far as they are in one piece; `ring` is one that
     /// nothing is taken from otherwise.
     pub fn first_buffer(mut ring: SplitRing, memory: &GuestMemory) -> Option<usize> {
-        let mut chains = Chains::new();
+        let mut chains = RxChains::new();
         // A broken chain is found when it is taken.
         let known = chains.ensure(0, usize::from(u16::MAX), &mut ring, memory, 0).ok()?;
         chains.segments(0).first().filter(|_| known).map(|s| s.len as usize)

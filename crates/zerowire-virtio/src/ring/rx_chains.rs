@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use super::{ChainCursor, Descriptor, RingError, RingRule, SplitRing};
 use crate::memory::{GuestMemory, Segment};
-use crate::ring::{ChainCursor, Descriptor, RingError, RingRule, SplitRing};
 
 /// Chains taken ahead at most.
 const MAX_AHEAD: usize = 1024;
@@ -25,9 +25,11 @@ struct Chain {
     /// Bytes of the segments parsed so far.
     room: usize,
     head: u16,
-    /// Where its segments are in [`Chains::lists`], or [`NO_LIST`].
+    /// Where its segments are in [`RxChains::lists`], or [`NO_LIST`].
     list: u16,
 }
+
+const _: () = assert!(size_of::<Chain>() == 32);
 
 /// The segments of a longer chain, and how far it was parsed.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ struct List {
 
 /// Chains in the order in which they became available.
 #[derive(Debug)]
-pub(crate) struct Chains {
+pub(crate) struct RxChains {
     ready: VecDeque<Chain>,
     lists: Vec<List>,
     /// Lists that no chain has, to be used again.
@@ -46,7 +48,7 @@ pub(crate) struct Chains {
     hint: usize,
 }
 
-impl Chains {
+impl RxChains {
     pub(crate) fn new() -> Self {
         Self { ready: VecDeque::with_capacity(64), lists: Vec::new(), spare: Vec::new(), hint: 0 }
     }
