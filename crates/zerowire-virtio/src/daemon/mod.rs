@@ -16,7 +16,6 @@ mod net;
 mod pace;
 mod path;
 mod port;
-mod rings;
 mod session;
 mod stats;
 #[cfg(any(test, feature = "testing"))]

@@ -3,7 +3,7 @@
 //! The worker ([`super::worker`]) is written once, for any [`Path`]: it watches descriptors, takes turns, arms rings, obeys
 //! commands. A path says what a turn is. It is a type parameter, so that no call on the way of a frame is a dynamic one.
 //!
-//! **Who owns what.** A path outlives the sides; sides are made and go as rings start and stop. A side that is
+//! **Who owns what.** A path outlives the sides; sides are made and go as rings start and stop, and own these. A side that is
 //! [released](Side::release) has given back, or put back, every chain that it took, and the port holds nothing of the guest
 //! any more that it could write to.
 
@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use zerowire::ledger::Counters;
 
-use crate::host::RingSetup;
+use crate::host::{HostRing, RingSetup};
 use crate::memory::GuestMemory;
 use crate::net::receive::ReceiveTurn;
 use crate::net::transmit::{Detour, Turn};
-use crate::ring::{RingError, SplitRing};
+use crate::ring::RingError;
+use crate::ring::inflight::Recovered;
 
 /// What frames pass through between a queue pair and its port; made and used by one worker thread.
 pub(super) trait Path: Sized + 'static {
@@ -75,11 +76,20 @@ pub(super) trait Path: Sized + 'static {
 
 /// One direction of a queue pair.
 pub(super) trait Side<P>: Sized {
-    /// A side for a ring that goes on at `base`.
-    fn make(path: &mut P, start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<Self, String>;
+    /// A side for this ring. [`Self::begin`] follows.
+    fn make(path: &mut P, ring: HostRing) -> Result<Self, String>;
 
     /// The ring.
-    fn ring(&mut self) -> &mut SplitRing;
+    fn host(&self) -> &HostRing;
+
+    /// The ring.
+    fn host_mut(&mut self) -> &mut HostRing;
+
+    /// Gives up the ring.
+    fn into_host(self) -> HostRing;
+
+    /// The ring is new, or lies in other memory than before, of which nothing is out: has the port serve it there.
+    fn begin(&mut self, path: &mut P, memory: &GuestMemory) -> Result<(), String>;
 
     /// Ends all that is under way, before the ring stops or its memory goes: chains are given back, or put back to be
     /// taken again, so that the ring's next available entry is where another device goes on.
@@ -91,6 +101,47 @@ pub(super) trait Side<P>: Sized {
 
     /// Lets go of memory that bursts have touched.
     fn trim(&mut self) {}
+
+    /// Starts a ring. What a process before had left in flight comes with it.
+    fn start(path: &mut P, setup: RingSetup, memory: &GuestMemory) -> Result<(Self, Recovered), String> {
+        let mut side = Self::make(path, HostRing::new(setup, memory)?)?;
+        side.begin(path, memory)?;
+        match side.host_mut().resume() {
+            Ok(recovered) => Ok((side, recovered)),
+            Err(e) => {
+                side.abandon(path, &Counters::default());
+                Err(e)
+            }
+        }
+    }
+
+    /// Lets go of everything, before the memory changes or the ring stops.
+    fn let_go(&mut self, path: &mut P, memory: &GuestMemory, counters: &Counters) {
+        // A ring without its memory was let go of before that went.
+        if !self.host().is_unmapped() {
+            self.release(path, memory, counters);
+        }
+    }
+
+    /// Ends all that is under way. Gives up the ring, which stops next.
+    fn end(mut self, path: &mut P, memory: &GuestMemory, counters: &Counters) -> HostRing {
+        self.let_go(path, memory, counters);
+        self.into_host()
+    }
+
+    /// The same ring in other memory. It was [let go of](Self::let_go) before.
+    fn move_to(&mut self, path: &mut P, memory: &GuestMemory) -> Result<(), String> {
+        self.host_mut().move_to(memory)?;
+        self.begin(path, memory).inspect_err(|_| self.host_mut().unmap())
+    }
+
+    /// Stops serving the ring and tells the front end (vhost-user SET_VRING_ERR).
+    fn fail(&mut self, path: &mut P, counters: &Counters) {
+        if self.host_mut().set_broken() {
+            self.abandon(path, counters);
+        }
+        self.host_mut().fail();
+    }
 }
 
 /// The transmit direction.

@@ -22,7 +22,6 @@ use super::command::{Command, CommandSender};
 use super::control::Waker;
 use super::metadata::MetadataDetour;
 use super::path::{Path, ReceiveSide, Side, TransmitSide};
-use super::rings::Rings;
 use super::stats::Shared;
 use crate::host::RingState;
 use crate::mailbox::mailbox;
@@ -121,7 +120,10 @@ impl Drop for WorkerHandle {
 
 struct Worker<P: Path> {
     pair: usize,
-    rings: Rings<P>,
+    // Rings hold pointers into the memory: they go first.
+    transmit: Option<P::Transmit>,
+    receive: Option<P::Receive>,
+    memory: Arc<GuestMemory>,
     path: P,
     shared: Arc<Shared>,
     detour: Option<MetadataDetour>,
@@ -177,7 +179,9 @@ impl<P: Path> Worker<P> {
         };
         let mut worker = Self {
             pair: setup.pair,
-            rings: Rings { transmit: None, receive: None, memory: Arc::default() },
+            transmit: None,
+            receive: None,
+            memory: Arc::default(),
             path,
             shared: setup.shared,
             detour: setup.detour,
@@ -276,24 +280,24 @@ impl<P: Path> Worker<P> {
     /// Sends a batch. Returns whether there was anything to send.
     #[inline]
     fn transmit(&mut self) -> bool {
-        let Some(ring) = self.rings.transmit.as_mut().filter(|r| r.is_drained()) else { return false };
+        let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_drained()) else { return false };
         let counters = &self.shared.pairs[self.pair].transmit;
-        let result = if ring.start.state == RingState::Enabled {
+        let result = if side.host().state() == RingState::Enabled {
             let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
-            ring.side.run(&mut self.path, &self.rings.memory, counters, detour)
+            side.run(&mut self.path, &self.memory, counters, detour)
         } else {
-            ring.side.discard(&mut self.path, counters)
+            side.discard(&mut self.path, counters)
         };
         match result {
             Ok(turn) => {
-                if turn.notify && ring.call() {
+                if turn.notify && side.host().call() {
                     counters.calls.add(1);
                 }
                 turn.chains > 0
             }
             Err(e) => {
-                ring.call();
-                ring.fail(&mut self.path, counters);
+                side.host().call();
+                side.fail(&mut self.path, counters);
                 self.failed(&e);
                 false
             }
@@ -308,19 +312,19 @@ impl<P: Path> Worker<P> {
         }
         // Without a new buffer nothing has changed for a starved guest, but for time that has passed.
         let retry = std::mem::take(&mut self.retry) || self.patience_is_over();
-        let Some(ring) = self.rings.receive.as_mut().filter(|r| r.is_active()) else { return false };
-        if self.starved && !retry && !P::POSTS_AHEAD && matches!(ring.side.ring().available(), Ok(0)) {
+        let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active()) else { return false };
+        if self.starved && !retry && !P::POSTS_AHEAD && matches!(side.host_mut().ring.available(), Ok(0)) {
             return false;
         }
         let counters = &self.shared.pairs[self.pair].receive;
-        match ring.side.run(&mut self.path, &self.rings.memory, counters) {
+        match side.run(&mut self.path, &self.memory, counters) {
             Ok(r) => {
                 self.impatient &= r.starved;
                 self.starved = r.starved;
                 self.waiting = r.waiting;
                 self.look_again =
                     (r.starved && !self.impatient || r.waiting).then(|| Instant::now() + SETTLE_AFTER);
-                if r.turn.notify && ring.call() {
+                if r.turn.notify && side.host().call() {
                     counters.calls.add(1);
                 }
                 if r.port_gone {
@@ -333,8 +337,8 @@ impl<P: Path> Worker<P> {
                 r.turn.chains > 0
             }
             Err(e) => {
-                ring.call();
-                ring.fail(&mut self.path, counters);
+                side.host().call();
+                side.fail(&mut self.path, counters);
                 self.failed(&e);
                 false
             }
@@ -403,12 +407,12 @@ impl<P: Path> Worker<P> {
         if !service.is_active() {
             return false;
         }
-        let Some(ring) = self.rings.receive.as_mut().filter(|r| r.is_active()) else { return false };
+        let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active()) else { return false };
         let counters = &self.shared.pairs[self.pair].receive;
-        let memory = &self.rings.memory;
+        let memory = &self.memory;
         let mut error = None;
         let mut given = false;
-        service.pump(|frame| match ring.side.inject(frame, memory, counters) {
+        service.pump(|frame| match side.inject(frame, memory, counters) {
             Ok(room) => {
                 given |= room;
                 room
@@ -419,11 +423,11 @@ impl<P: Path> Worker<P> {
             }
         });
         if let Some(e) = error {
-            ring.fail(&mut self.path, counters);
+            side.fail(&mut self.path, counters);
             self.failed(&e);
             return false;
         }
-        if given && ring.side.ring().publish() && ring.call() {
+        if given && side.host_mut().ring.publish() && side.host().call() {
             counters.calls.add(1);
         }
         given

@@ -37,6 +37,7 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 use super::policy::MAX_IOV;
 use super::transmit::Turn;
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode};
+use crate::host::HostRing;
 use crate::io::{Full, Lists, MAX_BATCH, Op, PortIo};
 use crate::memory::{GuestMemory, PrivateMap, access};
 use crate::port::TapOffloads;
@@ -117,7 +118,7 @@ struct Read {
 /// The receive side of a queue pair.
 #[derive(Debug)]
 pub struct Receive {
-    ring: SplitRing,
+    host: HostRing,
     chains: RxChains,
     setup: ReceiveSetup,
     /// What an ordinary frame needs, header included.
@@ -147,10 +148,10 @@ pub struct Receive {
 
 impl Receive {
     /// The receive side on `ring`.
-    pub fn new(ring: SplitRing, setup: ReceiveSetup) -> io::Result<Self> {
+    pub fn new(ring: impl Into<HostRing>, setup: ReceiveSetup) -> io::Result<Self> {
         let ordinary = setup.header_len + setup.mtu + ETH_HEADER_BYTES + 8;
         Ok(Self {
-            ring,
+            host: ring.into(),
             chains: RxChains::new(),
             setup,
             ordinary,
@@ -200,9 +201,34 @@ impl Receive {
         !self.pending.is_empty()
     }
 
+    /// The ring, and who is notified of it.
+    #[inline]
+    pub fn host(&self) -> &HostRing {
+        &self.host
+    }
+
+    /// The ring, and who is notified of it.
+    #[inline]
+    pub fn host_mut(&mut self) -> &mut HostRing {
+        &mut self.host
+    }
+
+    /// Gives up the ring.
+    pub fn into_host(self) -> HostRing {
+        self.host
+    }
+
     /// The ring.
     pub fn ring(&mut self) -> &mut SplitRing {
-        &mut self.ring
+        &mut self.host.ring
+    }
+
+    /// The ring is in other memory: what was learnt of the guest's buffers and frames is forgotten.
+    pub fn moved(&mut self) {
+        self.forecast = Forecast::new(self.setup.mergeable, self.ordinary, self.setup.copybreak);
+        (self.batch, self.long_batch) = (1, 1);
+        self.waiting_since = None;
+        self.settled = false;
     }
 
     /// Gives parsed chains back to the ring, to be taken again: before it stops, or its memory changes. Returns how many
@@ -210,7 +236,7 @@ impl Receive {
     pub fn release(&mut self) -> usize {
         let lost = self.pending.len();
         self.pending.clear();
-        self.ring.untake(self.chains.heads());
+        self.host.ring.untake(self.chains.heads());
         self.chains.clear();
         lost
     }
@@ -254,7 +280,7 @@ impl Receive {
                 d => d.clamp(1, LONG_BATCH),
             };
         }
-        let turn = Turn { chains: done.frames, notify: self.ring.publish() };
+        let turn = Turn { chains: done.frames, notify: self.host.ring.publish() };
         if let Some(e) = broken {
             return Err(e);
         }
@@ -313,7 +339,7 @@ impl Receive {
                 cx.counters.dropped(DropReason::NoRoom);
             }
         }
-        let turn = Turn { chains: 0, notify: self.ring.publish() };
+        let turn = Turn { chains: 0, notify: self.host.ring.publish() };
         ReceiveTurn { turn, starved: true, waiting, ..ReceiveTurn::default() }
     }
 
@@ -341,7 +367,7 @@ impl Receive {
     ) -> Result<usize, RingError> {
         self.start(cx);
         for i in 0..want {
-            if !self.chains.ensure(i, need, &mut self.ring, cx.memory, self.setup.header_len)? {
+            if !self.chains.ensure(i, need, &mut self.host.ring, cx.memory, self.setup.header_len)? {
                 break;
             }
             let start = self.lists.end();
@@ -407,9 +433,9 @@ impl Receive {
                     continue;
                 }
             }
-            if !self.chains.ensure(i, need - room, &mut self.ring, cx.memory, self.setup.header_len)? {
+            if !self.chains.ensure(i, need - room, &mut self.host.ring, cx.memory, self.setup.header_len)? {
                 // All buffers that the ring can hold are here: the first read takes what there is.
-                let all_here = self.chains.are_all(&self.ring);
+                let all_here = self.chains.are_all(&self.host.ring);
                 return Ok(if first == 0 && all_here { (n, room) } else { (0, 0) });
             }
             entries += self.chains.segments(i).len();
@@ -441,8 +467,13 @@ impl Receive {
     ) -> Result<Option<(usize, usize)>, RingError> {
         let (lists, mut full) = (&mut self.lists, false);
         let each = |ptr, len| full |= list.is_some_and(|start| lists.add(start, ptr, len).is_err());
-        let taken =
-            self.chains.take_plain((need, most), &mut self.ring, cx.memory, self.setup.header_len, each)?;
+        let taken = self.chains.take_plain(
+            (need, most),
+            &mut self.host.ring,
+            cx.memory,
+            self.setup.header_len,
+            each,
+        )?;
         Ok((!full).then_some(taken))
     }
 

@@ -25,6 +25,7 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 use super::offload::longest_segment;
 use super::policy::MAX_IOV;
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Policy, header};
+use crate::host::HostRing;
 use crate::io::{Lists, MAX_BATCH, Op, PortIo};
 use crate::memory::{GuestMemory, MAX_REGIONS, PrivateMap, Segment, access};
 use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
@@ -99,7 +100,7 @@ struct Slot {
 
 /// The transmit side of a queue pair.
 pub struct Transmit {
-    ring: SplitRing,
+    host: HostRing,
     policy: Policy,
     acked: u64,
     header_len: usize,
@@ -136,7 +137,7 @@ pub struct Transmit {
 impl std::fmt::Debug for Transmit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Transmit")
-            .field("ring", &self.ring)
+            .field("host", &self.host)
             .field("policy", &self.policy)
             .finish_non_exhaustive()
     }
@@ -144,12 +145,13 @@ impl std::fmt::Debug for Transmit {
 
 impl Transmit {
     /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
-    pub fn new(ring: SplitRing, policy: Policy, acked: u64, header_len: usize) -> io::Result<Self> {
+    pub fn new(ring: impl Into<HostRing>, policy: Policy, acked: u64, header_len: usize) -> io::Result<Self> {
+        let host = ring.into();
         let small_slot = small_slot_bytes(&policy);
         // A chain may be as long as the ring (virtio 1.3 §2.7.5.2), and a descriptor may cross regions.
-        let most = usize::from(ring.size()).max(MAX_IOV) + MAX_REGIONS;
+        let most = usize::from(host.ring.size()).max(MAX_IOV) + MAX_REGIONS;
         Ok(Self {
-            ring,
+            host,
             policy,
             acked,
             header_len,
@@ -184,9 +186,33 @@ impl Transmit {
         std::mem::take(&mut self.port_gone)
     }
 
+    /// The ring, and who is notified of it.
+    #[inline]
+    pub fn host(&self) -> &HostRing {
+        &self.host
+    }
+
+    /// The ring, and who is notified of it.
+    #[inline]
+    pub fn host_mut(&mut self) -> &mut HostRing {
+        &mut self.host
+    }
+
+    /// Gives up the ring.
+    pub fn into_host(self) -> HostRing {
+        self.host
+    }
+
     /// The ring.
     pub fn ring(&mut self) -> &mut SplitRing {
-        &mut self.ring
+        &mut self.host.ring
+    }
+
+    /// The ring is in other memory: what was known of that, and of the port, is forgotten.
+    pub fn moved(&mut self) {
+        self.hint = 0;
+        self.offload_errors = 0;
+        (self.pressed, self.room) = (false, 0);
     }
 
     /// Lets go of the private memory that bursts have touched.
@@ -200,20 +226,20 @@ impl Transmit {
     pub fn discard(&mut self, counters: &Counters) -> Result<Turn, RingError> {
         let mut chains = 0;
         // One ring's worth a turn: a driver that adds as fast as this takes must not hold the thread.
-        while chains < usize::from(self.ring.size())
-            && let Some(head) = self.ring.take()?
+        while chains < usize::from(self.host.ring.size())
+            && let Some(head) = self.host.ring.take()?
         {
-            self.ring.push_used(head, 0);
+            self.host.ring.push_used(head, 0);
             counters.dropped(DropReason::PortRefused);
             chains += 1;
         }
-        Ok(Turn { chains, notify: self.ring.publish() })
+        Ok(Turn { chains, notify: self.host.ring.publish() })
     }
 
     /// Sends one batch.
     #[inline]
     pub fn run(&mut self, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError> {
-        let available = self.ring.refresh()?;
+        let available = self.host.ring.refresh()?;
         self.slots.clear();
         if available == 0 {
             self.flush_waiting(cx.counters);
@@ -241,9 +267,9 @@ impl Transmit {
                 break;
             }
         }
-        self.ring.prefetch(MAX_BATCH as u16);
+        self.host.ring.prefetch(MAX_BATCH as u16);
         self.finish(broken.is_none(), cx);
-        let turn = Turn { chains: self.slots.len(), notify: self.ring.publish() };
+        let turn = Turn { chains: self.slots.len(), notify: self.host.ring.publish() };
         match broken {
             // What was sent before the error is given back; the ring stops after it.
             Some(e) => Err(e),
@@ -263,13 +289,13 @@ impl Transmit {
     /// chain went back, and the batch ends before it.
     #[inline]
     fn chain(&mut self, cx: &mut TransmitContext<'_>) -> Result<bool, RingError> {
-        let Some(head) = self.ring.take()? else { return Ok(true) };
-        let len = parse(&self.ring, head, cx.memory, &mut self.hint, &mut self.segments)?;
+        let Some(head) = self.host.ring.take()? else { return Ok(true) };
+        let len = parse(&self.host.ring, head, cx.memory, &mut self.hint, &mut self.segments)?;
         let mut slot = Slot { head, ..Slot::default() };
         match self.frame(len, cx, &mut slot) {
             Ok(true) => {}
             Ok(false) => {
-                self.ring.untake(std::iter::once(head));
+                self.host.ring.untake(std::iter::once(head));
                 return Ok(false);
             }
             Err(reason) => cx.counters.dropped(reason),
@@ -356,7 +382,7 @@ impl Transmit {
     fn bad_offload(&mut self, error: &dyn std::fmt::Display) -> DropReason {
         self.offload_errors += 1;
         if self.offload_errors == 1 {
-            let queue = self.ring.queue();
+            let queue = self.host.ring.queue();
             tracing::warn!("queue {queue}: frame dropped: {error} (further ones are only counted)");
         }
         DropReason::BadOffload
@@ -365,7 +391,7 @@ impl Transmit {
     /// Runs the batch, counts, and gives every chain back, or puts it back if the port was full and it may be taken again.
     #[inline]
     fn finish(&mut self, again: bool, cx: &mut TransmitContext<'_>) {
-        self.ring.hand_on(self.slots.iter().filter(|s| s.sent).map(|s| s.head));
+        self.host.ring.hand_on(self.slots.iter().filter(|s| s.sent).map(|s| s.head));
         if self.frame_ring.is_some() {
             self.flush_ring(cx.counters);
         }
@@ -391,7 +417,7 @@ impl Transmit {
         let (mut frames, mut whole, mut scattered) = (0u64, 0u64, 0u64);
         let mut copied: (Option<CopyReason>, u64) = (None, 0);
         for s in &self.slots {
-            self.ring.push_used(s.head, 0);
+            self.host.ring.push_used(s.head, 0);
             let (true, Some(reason)) = (s.sent, s.reason) else { continue };
             frames += 1;
             whole += u64::from(s.scattered > 0);

@@ -316,13 +316,13 @@ impl Loop {
             vm.counters.transmit.kicks.add(1);
             vm.tx_ready = true;
             // A broken ring may lie in memory that is gone.
-            if let Some(tx) = vm.tx.as_mut().filter(|t| !t.broken) {
+            if let Some(tx) = vm.tx.as_mut().filter(|t| t.is_sound()) {
                 tx.ring.disarm();
             }
         } else if queue == RX_QUEUE {
             vm.counters.receive.kicks.add(1);
             vm.starved = false;
-            if let Some(rx) = vm.rx.as_mut().filter(|r| !r.queue.broken) {
+            if let Some(rx) = vm.rx.as_mut().filter(|r| r.queue.is_sound()) {
                 rx.queue.ring.disarm();
             }
         }
@@ -346,7 +346,7 @@ impl Loop {
             }
             Command::LogRing { vm, queue, at, reply } => {
                 if let Some(q) = self.queue_of(vm, queue) {
-                    q.start.log_at = at;
+                    q.set_log_at(at);
                 }
                 self.set_log(vm, self.switch.vms[vm].memory.clone());
                 let _ = reply.send(());
@@ -359,22 +359,19 @@ impl Loop {
             }
             Command::Enable { vm, queue, on, reply } => {
                 if let Some(q) = self.queue_of(vm, queue) {
-                    q.start.state = RingState::set(on);
+                    q.set_state(RingState::set(on));
                 }
                 self.look(vm);
                 let _ = reply.send(());
             }
             Command::Call { vm, queue, fd, reply } => {
                 if let Some(q) = self.queue_of(vm, queue) {
-                    q.start.call = fd;
-                    // The driver may have missed a notification while the descriptor was another one.
-                    q.call();
+                    q.set_call(fd);
                 }
                 let _ = reply.send(());
             }
             Command::Kick { vm, queue, fd, reply } => {
-                if let Some(q) = self.queue_of(vm, queue) {
-                    let old = std::mem::replace(&mut q.start.kick, fd);
+                if let Some(old) = self.queue_of(vm, queue).and_then(|q| q.replace_kick(fd)) {
                     let _ = epoll::delete(&self.switch.epoll, &old);
                 }
                 if let Err(e) = self.watch_kick(vm, queue) {
@@ -385,7 +382,7 @@ impl Loop {
             }
             Command::Err { vm, queue, fd, reply } => {
                 if let Some(q) = self.queue_of(vm, queue) {
-                    q.start.err = fd;
+                    q.set_err(fd);
                 }
                 let _ = reply.send(());
             }
@@ -440,7 +437,7 @@ impl Loop {
         }
         if let Some(tx) = &mut vm.tx {
             problems.extend(tx.move_to(&memory).err());
-            if !tx.broken {
+            if tx.is_sound() {
                 vm.loans.owed.drain(..).for_each(|head| tx.ring.push_used(head, 0));
             }
         }
@@ -465,12 +462,13 @@ impl Loop {
                 self.switch.drop_connections(v);
                 // One that has sent before, and not here, has connections that nobody here knows.
                 let rx = self.switch.vms[v].rx.as_ref();
-                let lost = start.base != 0 || rx.is_some_and(|r| r.queue.start.base != 0);
+                let lost = start.base != 0 || rx.is_some_and(|r| r.queue.base() != 0);
                 self.switch.set_gate(v, lost);
             }
         }
         let vm = &mut self.switch.vms[v];
-        let ring = Queue::new(start, &vm.memory)?;
+        let mut ring = Queue::new(start, &vm.memory)?;
+        ring.resume()?;
         match queue {
             TX_QUEUE => {
                 vm.loans.owed.clear();
@@ -492,9 +490,9 @@ impl Loop {
     fn watch_kick(&mut self, v: usize, queue: u16) -> Result<(), String> {
         let vm = &self.switch.vms[v];
         let kick = match queue {
-            RX_QUEUE => vm.rx.as_ref().map(|r| &r.queue.start.kick),
-            TX_QUEUE => vm.tx.as_ref().map(|t| &t.start.kick),
-            _ => vm.events.as_ref().map(|e| &e.start.kick),
+            RX_QUEUE => vm.rx.as_ref().and_then(|r| r.queue.kick()),
+            TX_QUEUE => vm.tx.as_ref().and_then(|t| t.kick()),
+            _ => vm.events.as_ref().and_then(|e| e.kick()),
         };
         let Some(kick) = kick else { return Ok(()) };
         watch(&self.switch.epoll, kick, Event::Kick { vm: v, queue })
@@ -507,25 +505,24 @@ impl Loop {
             self.switch.publish();
         }
         let vm = &mut self.switch.vms[v];
-        if queue == RX_QUEUE {
-            let mut rx = vm.rx.take()?;
-            rx.release();
-            rx.queue.publish();
-            rx.queue.end();
-            let _ = epoll::delete(&self.switch.epoll, &rx.queue.start.kick);
-            Some(rx.queue.ring.next_avail())
-        } else if queue == EVENT_QUEUE {
-            let mut events = vm.events.take()?;
-            events.end();
-            let _ = epoll::delete(&self.switch.epoll, &events.start.kick);
-            Some(events.ring.next_avail())
-        } else {
-            let mut tx = vm.tx.take()?;
-            tx.end();
-            let _ = epoll::delete(&self.switch.epoll, &tx.start.kick);
-            let base = tx.ring.next_avail();
-            vm.resume = Some((tx.start.addresses, base));
-            Some(base)
+        let ring = match queue {
+            RX_QUEUE => {
+                let mut rx = vm.rx.take()?;
+                rx.release();
+                rx.queue.publish();
+                rx.into_queue()
+            }
+            TX_QUEUE => *vm.tx.take()?,
+            _ => *vm.events.take()?,
+        };
+        if let Some(kick) = ring.kick() {
+            let _ = epoll::delete(&self.switch.epoll, kick);
         }
+        let addresses = ring.addresses();
+        let base = ring.stop();
+        if queue == TX_QUEUE {
+            vm.resume = Some((addresses, base));
+        }
+        Some(base)
     }
 }

@@ -1,110 +1,10 @@
 //! A VM's two rings.
 
-use std::os::fd::OwnedFd;
-
-use super::TX_QUEUE;
 use super::packet::{HEADER_LEN, Header, MAX_PAYLOAD};
 use super::socket::MAX_IOV;
-use crate::host::{RingSetup, RingState};
+pub use crate::host::HostRing as Queue;
 use crate::memory::{GuestMemory, Segment, access};
-use crate::ring::{ChainCursor, RingError, RingLog, RingRule, RxChains, SplitRing, UsedOrder};
-
-/// A ring and what it was started with.
-#[derive(Debug)]
-pub struct Queue {
-    /// The ring.
-    pub ring: SplitRing,
-    /// How it was started.
-    pub start: RingSetup,
-    /// The guest broke a rule, or its memory is gone: nothing is touched until it is started again.
-    pub broken: bool,
-    /// Broken only because its memory is gone for the moment.
-    pub unmapped: bool,
-}
-
-impl Queue {
-    fn make(start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<SplitRing, String> {
-        let event_idx = start.acked & zerowire_vhost_user::features::RING_EVENT_IDX != 0;
-        let mut ring = SplitRing::new(start.queue, start.size, start.addresses, base, event_idx, memory)?;
-        ring.set_order(UsedOrder::of(start.acked, start.queue != TX_QUEUE));
-        ring.set_log(RingLog::of(memory, start.log_at));
-        Ok(ring)
-    }
-
-    /// The ring as the front end described it.
-    pub fn new(mut start: RingSetup, memory: &GuestMemory) -> Result<Self, String> {
-        let mut ring = Self::make(&start, start.base, memory)?;
-        if let Some(tracker) = start.inflight.take() {
-            ring.track(tracker)?.log(start.queue);
-        }
-        ring.disarm();
-        let queue = Self { ring, start, broken: false, unmapped: false };
-        // A process that died may have used chains and not come to notify the driver, which waits for it ever since.
-        if queue.ring.next_used() != 0 {
-            queue.call();
-        }
-        Ok(queue)
-    }
-
-    /// The same ring in other memory.
-    pub fn move_to(&mut self, memory: &GuestMemory) -> Result<(), String> {
-        match Self::make(&self.start, self.ring.next_avail(), memory) {
-            Ok(mut ring) => {
-                ring.put_tracker(self.ring.take_tracker());
-                self.ring = ring;
-                if std::mem::take(&mut self.unmapped) {
-                    self.broken = false;
-                }
-                Ok(())
-            }
-            Err(e) => {
-                self.unmapped |= !self.broken;
-                self.broken = true;
-                Err(e)
-            }
-        }
-    }
-
-    /// It stops, and everything that was taken was used or given back.
-    pub fn end(&mut self) {
-        // Marks of a ring without its memory stay for the next one that has it.
-        if !self.unmapped && self.ring.end_tracking(self.broken) {
-            self.call();
-        }
-    }
-
-    /// The same memory with another dirty log.
-    pub fn follow_log(&mut self, memory: &GuestMemory) {
-        self.ring.set_log(RingLog::of(memory, self.start.log_at));
-    }
-
-    /// Whether packets may move.
-    pub fn is_active(&self) -> bool {
-        self.start.state == RingState::Enabled && !self.broken
-    }
-
-    /// Shows the driver what was used. Returns whether it was notified.
-    pub fn publish(&mut self) -> bool {
-        !self.broken && self.ring.publish() && self.call()
-    }
-
-    /// Notifies the driver.
-    pub fn call(&self) -> bool {
-        self.start.call.as_ref().is_some_and(notify)
-    }
-
-    /// Stops serving the ring and tells the front end (vhost-user SET_VRING_ERR).
-    pub fn fail(&mut self) {
-        self.broken = true;
-        if let Some(fd) = &self.start.err {
-            notify(fd);
-        }
-    }
-}
-
-fn notify(fd: &OwnedFd) -> bool {
-    rustix::io::write(fd, &1u64.to_ne_bytes()).is_ok()
-}
+use crate::ring::{ChainCursor, RingError, RingRule, RxChains, SplitRing};
 
 /// The queue toward the guest.
 #[derive(Debug)]
@@ -118,6 +18,11 @@ impl Receive {
     /// On this ring.
     pub fn new(queue: Queue) -> Self {
         Self { queue, chains: RxChains::new() }
+    }
+
+    /// Gives up the ring.
+    pub fn into_queue(self) -> Queue {
+        self.queue
     }
 
     /// Gives chains that were taken and not used back to the ring: before it stops, or moves.

@@ -169,7 +169,7 @@ impl GroupVm {
     /// Whether the driver takes connections of this type: messages are a feature (virtio 1.3
     /// §5.10.3).
     pub(super) fn takes(&self, kind: Kind) -> bool {
-        kind == Kind::Stream || self.tx.as_ref().is_some_and(|t| t.start.acked & F_SEQPACKET != 0)
+        kind == Kind::Stream || self.tx.as_ref().is_some_and(|t| t.acked() & F_SEQPACKET != 0)
     }
 
     /// Whether the two may reach each other.

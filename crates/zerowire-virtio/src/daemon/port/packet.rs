@@ -12,10 +12,9 @@ use zerowire_vhost_user::features as f;
 
 use super::Port;
 use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
-use crate::daemon::rings::split_ring;
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{LINGER, WorkerHandle, WorkerSetup};
-use crate::host::RingSetup;
+use crate::host::HostRing;
 use crate::io::PortIo;
 use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
@@ -24,7 +23,7 @@ use crate::net::receive::{ReceiveSetup, ReceiveTurn};
 use crate::net::transmit::{Detour, FrameRing, TransmitContext, Turn};
 use crate::net::{PathMode, Policy, Receive, Transmit};
 use crate::port::{Frames, InterfaceState, PacketError, PacketRings, PacketSocket, PacketSpec, TapOffloads};
-use crate::ring::{RingError, SplitRing};
+use crate::ring::RingError;
 
 /// An interface with what its workers need to know.
 pub(super) struct PacketPort {
@@ -258,22 +257,28 @@ impl Path for PacketPath {
 }
 
 impl Side<PacketPath> for Transmit {
-    fn make(
-        path: &mut PacketPath,
-        start: &RingSetup,
-        base: u16,
-        memory: &GuestMemory,
-    ) -> Result<Self, String> {
-        let ring = split_ring(start, base, memory)?;
-        let header_len = header_len(start.acked);
-        path.link.set_header_bytes(header_len).map_err(|e| e.to_string())?;
-        let mut side = Self::new(ring, path.policy, start.acked, header_len).map_err(|e| e.to_string())?;
+    fn make(path: &mut PacketPath, ring: HostRing) -> Result<Self, String> {
+        let acked = ring.acked();
+        let mut side = Self::new(ring, path.policy, acked, header_len(acked)).map_err(|e| e.to_string())?;
         side.hold_when_full();
         Ok(side)
     }
 
-    fn ring(&mut self) -> &mut SplitRing {
-        self.ring()
+    fn host(&self) -> &HostRing {
+        self.host()
+    }
+
+    fn host_mut(&mut self) -> &mut HostRing {
+        self.host_mut()
+    }
+
+    fn into_host(self) -> HostRing {
+        self.into_host()
+    }
+
+    fn begin(&mut self, path: &mut PacketPath, _memory: &GuestMemory) -> Result<(), String> {
+        self.moved();
+        path.link.set_header_bytes(header_len(self.host().acked())).map_err(|e| e.to_string())
     }
 
     fn release(&mut self, path: &mut PacketPath, _memory: &GuestMemory, _counters: &Counters) {
@@ -314,31 +319,38 @@ impl TransmitSide<PacketPath> for Transmit {
 }
 
 impl Side<PacketPath> for Receive {
-    fn make(
-        path: &mut PacketPath,
-        start: &RingSetup,
-        base: u16,
-        memory: &GuestMemory,
-    ) -> Result<Self, String> {
-        let ring = split_ring(start, base, memory)?;
+    fn make(path: &mut PacketPath, ring: HostRing) -> Result<Self, String> {
+        let acked = ring.acked();
         let setup = ReceiveSetup {
-            mergeable: start.acked & f::NET_MRG_RXBUF != 0,
-            header_len: header_len(start.acked),
+            mergeable: acked & f::NET_MRG_RXBUF != 0,
+            header_len: header_len(acked),
             mtu: path.shared.mtu.load(Ordering::Relaxed),
             mode: path.policy.mode,
             copybreak: path.policy.rx_copybreak_bytes,
         };
-        path.link.set_header_bytes(setup.header_len).map_err(|e| e.to_string())?;
         let mut side = Self::new(ring, setup).map_err(|e| e.to_string())?;
-        side.accept_only(toward_guest(start.acked));
-        if start.acked & f::NET_GUEST_CSUM == 0 {
+        side.accept_only(toward_guest(acked));
+        if acked & f::NET_GUEST_CSUM == 0 {
             side.clear_flags();
         }
         Ok(side)
     }
 
-    fn ring(&mut self) -> &mut SplitRing {
-        self.ring()
+    fn host(&self) -> &HostRing {
+        self.host()
+    }
+
+    fn host_mut(&mut self) -> &mut HostRing {
+        self.host_mut()
+    }
+
+    fn into_host(self) -> HostRing {
+        self.into_host()
+    }
+
+    fn begin(&mut self, path: &mut PacketPath, _memory: &GuestMemory) -> Result<(), String> {
+        self.moved();
+        path.link.set_header_bytes(header_len(self.host().acked())).map_err(|e| e.to_string())
     }
 
     fn release(&mut self, _path: &mut PacketPath, _memory: &GuestMemory, counters: &Counters) {

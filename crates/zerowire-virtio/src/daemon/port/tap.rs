@@ -10,10 +10,9 @@ use zerowire_vhost_user::features as f;
 
 use super::Port;
 use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
-use crate::daemon::rings::split_ring;
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
-use crate::host::RingSetup;
+use crate::host::HostRing;
 use crate::io::PortIo;
 use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
@@ -21,7 +20,7 @@ use crate::net::receive::{ReceiveContext, ReceiveSetup, ReceiveTurn};
 use crate::net::transmit::{Detour, TransmitContext, Turn};
 use crate::net::{Policy, Receive, Transmit};
 use crate::port::{Tap, TapError, TapOffloads, TapSpec};
-use crate::ring::{RingError, SplitRing};
+use crate::ring::RingError;
 
 /// A tap with what its workers need to know.
 pub(in crate::daemon) struct TapPort {
@@ -117,13 +116,26 @@ impl Path for TapPath {
 }
 
 impl Side<TapPath> for Transmit {
-    fn make(path: &mut TapPath, start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<Self, String> {
-        let ring = split_ring(start, base, memory)?;
-        Self::new(ring, path.policy, start.acked, header_len(start.acked)).map_err(|e| e.to_string())
+    fn make(path: &mut TapPath, ring: HostRing) -> Result<Self, String> {
+        let acked = ring.acked();
+        Self::new(ring, path.policy, acked, header_len(acked)).map_err(|e| e.to_string())
     }
 
-    fn ring(&mut self) -> &mut SplitRing {
-        self.ring()
+    fn host(&self) -> &HostRing {
+        self.host()
+    }
+
+    fn host_mut(&mut self) -> &mut HostRing {
+        self.host_mut()
+    }
+
+    fn into_host(self) -> HostRing {
+        self.into_host()
+    }
+
+    fn begin(&mut self, _path: &mut TapPath, _memory: &GuestMemory) -> Result<(), String> {
+        self.moved();
+        Ok(())
     }
 
     fn release(&mut self, _path: &mut TapPath, _memory: &GuestMemory, _counters: &Counters) {}
@@ -151,24 +163,37 @@ impl TransmitSide<TapPath> for Transmit {
 }
 
 impl Side<TapPath> for Receive {
-    fn make(path: &mut TapPath, start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<Self, String> {
-        let ring = split_ring(start, base, memory)?;
+    fn make(path: &mut TapPath, ring: HostRing) -> Result<Self, String> {
+        let acked = ring.acked();
         let setup = ReceiveSetup {
-            mergeable: start.acked & f::NET_MRG_RXBUF != 0,
-            header_len: header_len(start.acked),
+            mergeable: acked & f::NET_MRG_RXBUF != 0,
+            header_len: header_len(acked),
             mtu: path.shared.mtu.load(Ordering::Relaxed),
             mode: path.policy.mode,
             copybreak: path.policy.rx_copybreak_bytes,
         };
         let mut side = Self::new(ring, setup).map_err(|e| e.to_string())?;
-        if start.acked & f::NET_GUEST_CSUM == 0 {
+        if acked & f::NET_GUEST_CSUM == 0 {
             side.clear_flags();
         }
         Ok(side)
     }
 
-    fn ring(&mut self) -> &mut SplitRing {
-        self.ring()
+    fn host(&self) -> &HostRing {
+        self.host()
+    }
+
+    fn host_mut(&mut self) -> &mut HostRing {
+        self.host_mut()
+    }
+
+    fn into_host(self) -> HostRing {
+        self.into_host()
+    }
+
+    fn begin(&mut self, _path: &mut TapPath, _memory: &GuestMemory) -> Result<(), String> {
+        self.moved();
+        Ok(())
     }
 
     fn release(&mut self, _path: &mut TapPath, _memory: &GuestMemory, counters: &Counters) {

@@ -14,9 +14,8 @@ use zerowire_vhost_user::features as f;
 
 use super::{Port, PortError, steering};
 use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
-use crate::daemon::rings::split_ring;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
-use crate::host::RingSetup;
+use crate::host::HostRing;
 use crate::memory::GuestMemory;
 use crate::net::features::header_len;
 use crate::net::receive::ReceiveTurn;
@@ -28,7 +27,7 @@ use crate::net::xdp::{
 };
 use crate::net::{PathMode, Policy};
 use crate::port::{PacketError, PortSpec, TapOffloads, XdpMatch, XdpMode, XdpSpec};
-use crate::ring::{RingError, SplitRing};
+use crate::ring::RingError;
 
 /// Chains that are kept for the metadata service's frames.
 const METADATA_CHAINS: usize = 8;
@@ -261,14 +260,26 @@ impl Path for XdpPath {
 }
 
 impl Side<XdpPath> for XdpTransmit {
-    fn make(path: &mut XdpPath, start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<Self, String> {
-        let ring = split_ring(start, base, memory)?;
-        path.link.start(false)?;
-        Ok(Self::new(ring, start.acked, header_len(start.acked), path.policy))
+    fn make(path: &mut XdpPath, ring: HostRing) -> Result<Self, String> {
+        let acked = ring.acked();
+        Ok(Self::new(ring, acked, header_len(acked), path.policy))
     }
 
-    fn ring(&mut self) -> &mut SplitRing {
-        self.ring()
+    fn host(&self) -> &HostRing {
+        self.host()
+    }
+
+    fn host_mut(&mut self) -> &mut HostRing {
+        self.host_mut()
+    }
+
+    fn into_host(self) -> HostRing {
+        self.into_host()
+    }
+
+    fn begin(&mut self, path: &mut XdpPath, _memory: &GuestMemory) -> Result<(), String> {
+        self.moved();
+        path.link.start(false)
     }
 
     fn release(&mut self, path: &mut XdpPath, _memory: &GuestMemory, counters: &Counters) {
@@ -298,21 +309,32 @@ impl TransmitSide<XdpPath> for XdpTransmit {
 }
 
 impl Side<XdpPath> for XdpReceive {
-    fn make(path: &mut XdpPath, start: &RingSetup, base: u16, memory: &GuestMemory) -> Result<Self, String> {
-        let ring = split_ring(start, base, memory)?;
+    fn make(path: &mut XdpPath, ring: HostRing) -> Result<Self, String> {
         let setup = XdpReceiveSetup {
-            mergeable: start.acked & f::NET_MRG_RXBUF != 0,
-            header_len: header_len(start.acked),
+            mergeable: ring.acked() & f::NET_MRG_RXBUF != 0,
+            header_len: header_len(ring.acked()),
             copy: path.policy.mode == PathMode::Copy,
             reserve: path.reserve,
         };
-        path.link.note_buffers(Self::first_buffer(split_ring(start, base, memory)?, memory));
-        path.link.start(true)?;
         Ok(Self::new(ring, setup))
     }
 
-    fn ring(&mut self) -> &mut SplitRing {
-        self.ring()
+    fn host(&self) -> &HostRing {
+        self.host()
+    }
+
+    fn host_mut(&mut self) -> &mut HostRing {
+        self.host_mut()
+    }
+
+    fn into_host(self) -> HostRing {
+        self.into_host()
+    }
+
+    fn begin(&mut self, path: &mut XdpPath, memory: &GuestMemory) -> Result<(), String> {
+        self.moved();
+        path.link.note_buffers(Self::first_buffer(self.host().peek(memory)?, memory));
+        path.link.start(true)
     }
 
     fn release(&mut self, path: &mut XdpPath, memory: &GuestMemory, counters: &Counters) {

@@ -11,11 +11,9 @@ use super::{TAG_RECEIVE, TAG_TRANSMIT, Worker, watch};
 use crate::daemon::command::{Command, Direction};
 use crate::daemon::metadata::MetadataDetour;
 use crate::daemon::path::{Path, Side};
-use crate::daemon::rings::Running;
-use crate::host::{RingSetup, RingState};
+use crate::host::{HostRing, RingSetup, RingState};
 use crate::mailbox::take_all;
 use crate::memory::GuestMemory;
-use crate::ring::RingLog;
 
 /// Answers commands for a worker that could not start, so that nobody waits for it.
 pub(super) fn refuse_all(queue: &Receiver<Command>, why: &str) {
@@ -59,10 +57,10 @@ impl<P: Path> Worker<P> {
                 let _ = reply.send(());
             }
             Command::LogRing { direction, at, reply } => {
-                if let Some(s) = self.rings.start_of(direction) {
-                    s.log_at = at;
+                if let Some(ring) = self.host(direction) {
+                    ring.set_log_at(at);
                 }
-                self.set_log(self.rings.memory.clone());
+                self.set_log(self.memory.clone());
                 let _ = reply.send(());
             }
             Command::Start { direction, ring, reply } => {
@@ -72,8 +70,8 @@ impl<P: Path> Worker<P> {
                 let _ = reply.send(self.stop(direction));
             }
             Command::Enable { direction, on, reply } => {
-                if let Some(s) = self.rings.start_of(direction) {
-                    s.state = RingState::set(on);
+                if let Some(ring) = self.host(direction) {
+                    ring.set_state(RingState::set(on));
                 }
                 self.starved = false;
                 self.waiting = false;
@@ -81,15 +79,14 @@ impl<P: Path> Worker<P> {
                 let _ = reply.send(());
             }
             Command::Call { direction, fd, reply } => {
-                if let Some(s) = self.rings.start_of(direction) {
-                    s.call = fd;
+                if let Some(ring) = self.host(direction) {
+                    ring.set_call(fd);
                 }
-                self.call_once(direction);
                 let _ = reply.send(());
             }
             Command::Err { direction, fd, reply } => {
-                if let Some(s) = self.rings.start_of(direction) {
-                    s.err = fd;
+                if let Some(ring) = self.host(direction) {
+                    ring.set_err(fd);
                 }
                 let _ = reply.send(());
             }
@@ -112,33 +109,31 @@ impl<P: Path> Worker<P> {
         }
     }
 
-    /// A driver may have missed a notification while the descriptor was another one.
-    fn call_once(&self, direction: Direction) {
+    fn host(&mut self, direction: Direction) -> Option<&mut HostRing> {
         match direction {
-            Direction::Transmit => self.rings.transmit.as_ref().map(Running::call),
-            Direction::Receive => self.rings.receive.as_ref().map(Running::call),
-        };
+            Direction::Transmit => self.transmit.as_mut().map(Side::host_mut),
+            Direction::Receive => self.receive.as_mut().map(Side::host_mut),
+        }
     }
 
     /// The same memory with another dirty log: neither rings nor what is registered change.
     fn set_log(&mut self, memory: Arc<GuestMemory>) {
-        if let Some(r) = &mut self.rings.transmit {
-            r.side.ring().set_log(RingLog::of(&memory, r.start.log_at));
+        for direction in [Direction::Transmit, Direction::Receive] {
+            if let Some(ring) = self.host(direction) {
+                ring.follow_log(&memory);
+            }
         }
-        if let Some(r) = &mut self.rings.receive {
-            r.side.ring().set_log(RingLog::of(&memory, r.start.log_at));
-        }
-        self.rings.memory = memory;
+        self.memory = memory;
     }
 
     /// Rings let go of the old memory before it goes.
     fn let_go_of_rings(&mut self) {
         let counters = &self.shared.pairs[self.pair];
-        if let Some(r) = &mut self.rings.receive {
-            r.let_go(&mut self.path, &self.rings.memory, &counters.receive);
+        if let Some(side) = &mut self.receive {
+            side.let_go(&mut self.path, &self.memory, &counters.receive);
         }
-        if let Some(r) = &mut self.rings.transmit {
-            r.let_go(&mut self.path, &self.rings.memory, &counters.transmit);
+        if let Some(side) = &mut self.transmit {
+            side.let_go(&mut self.path, &self.memory, &counters.transmit);
         }
     }
 
@@ -158,13 +153,13 @@ impl<P: Path> Worker<P> {
         // A path notes no writes, and has no use for a log, which may go before the memory does.
         let plain = if memory.log().is_some() { Arc::new(memory.with_log(None)) } else { memory.clone() };
         self.path.set_memory(&plain);
-        if let Some(r) = &mut self.rings.transmit {
-            problems.extend(r.move_to(&mut self.path, &memory).err());
+        if let Some(side) = &mut self.transmit {
+            problems.extend(side.move_to(&mut self.path, &memory).err());
         }
-        if let Some(r) = &mut self.rings.receive {
-            problems.extend(r.move_to(&mut self.path, &memory).err());
+        if let Some(side) = &mut self.receive {
+            problems.extend(side.move_to(&mut self.path, &memory).err());
         }
-        self.rings.memory = memory;
+        self.memory = memory;
         // A ring that comes back with its memory is looked at.
         self.starved = false;
         self.retry = true;
@@ -180,12 +175,12 @@ impl<P: Path> Worker<P> {
     fn start(&mut self, direction: Direction, ring: RingSetup) -> Result<(), String> {
         match direction {
             Direction::Transmit => {
-                let running = Running::new(&mut self.path, ring, &self.rings.memory)?;
-                self.shared.unsure.fetch_add(running.recovered.unsure as u64, Ordering::Relaxed);
-                self.rings.transmit = Some(running);
+                let (side, recovered) = P::Transmit::start(&mut self.path, ring, &self.memory)?;
+                self.shared.unsure.fetch_add(recovered.unsure as u64, Ordering::Relaxed);
+                self.transmit = Some(side);
             }
             Direction::Receive => {
-                self.rings.receive = Some(Running::new(&mut self.path, ring, &self.rings.memory)?);
+                self.receive = Some(P::Receive::start(&mut self.path, ring, &self.memory)?.0);
                 self.starved = false;
                 self.waiting = false;
                 self.port_ready = true;
@@ -199,16 +194,20 @@ impl<P: Path> Worker<P> {
     /// epoll watches the open file through the descriptor that the ring keeps.
     fn watch_kick(&mut self, direction: Direction) -> Result<(), String> {
         let tag = if direction == Direction::Transmit { TAG_TRANSMIT } else { TAG_RECEIVE };
-        let Some(start) = self.rings.start_of(direction) else { return Ok(()) };
-        watch(&self.epoll, start.kick.as_fd(), tag)
+        let ring = match direction {
+            Direction::Transmit => self.transmit.as_ref().map(Side::host),
+            Direction::Receive => self.receive.as_ref().map(Side::host),
+        };
+        let Some(kick) = ring.and_then(HostRing::kick) else { return Ok(()) };
+        watch(&self.epoll, kick.as_fd(), tag)
             .map_err(|e| format!("the kick descriptor can't be watched: {e}"))
     }
 
     fn replace_kick(&mut self, direction: Direction, fd: OwnedFd) {
-        let Some(s) = self.rings.start_of(direction) else { return };
-        let old = std::mem::replace(&mut s.kick, fd);
-        let _ = epoll::delete(&self.epoll, &old);
-        drop(old);
+        let Some(ring) = self.host(direction) else { return };
+        if let Some(old) = ring.replace_kick(fd) {
+            let _ = epoll::delete(&self.epoll, &old);
+        }
         if let Err(e) = self.watch_kick(direction) {
             tracing::error!("queue pair {}: {e}", self.pair);
         }
@@ -216,17 +215,14 @@ impl<P: Path> Worker<P> {
     }
 
     fn stop(&mut self, direction: Direction) -> Option<u16> {
-        if let Some(s) = self.rings.start_of(direction) {
-            let _ = epoll::delete(&self.epoll, &s.kick);
+        let (counters, memory) = (&self.shared.pairs[self.pair], &self.memory);
+        let ring = match direction {
+            Direction::Transmit => self.transmit.take()?.end(&mut self.path, memory, &counters.transmit),
+            Direction::Receive => self.receive.take()?.end(&mut self.path, memory, &counters.receive),
+        };
+        if let Some(kick) = ring.kick() {
+            let _ = epoll::delete(&self.epoll, kick);
         }
-        let (counters, memory) = (&self.shared.pairs[self.pair], &self.rings.memory);
-        match direction {
-            Direction::Transmit => {
-                self.rings.transmit.take().map(|r| r.stop(&mut self.path, memory, &counters.transmit))
-            }
-            Direction::Receive => {
-                self.rings.receive.take().map(|r| r.stop(&mut self.path, memory, &counters.receive))
-            }
-        }
+        Some(ring.stop())
     }
 }

@@ -10,7 +10,6 @@ use zerowire_sys::syscall;
 use super::{TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, TAG_WAKE, Worker};
 use crate::daemon::metadata::MetadataDetour;
 use crate::daemon::path::{Path, Side};
-use crate::daemon::rings::Running;
 use crate::net::receive::SETTLE_AFTER;
 
 /// A starved worker sleeps until the driver has posted this part of its ring, so that it is woken for more than one
@@ -26,17 +25,17 @@ impl<P: Path> Worker<P> {
         let mut work = false;
         let mut error = None;
         let counters = &self.shared.pairs[self.pair];
-        if let Some(r) = self.rings.transmit.as_mut().filter(|r| r.is_drained()) {
-            match r.side.ring().arm() {
+        if let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_drained()) {
+            match side.host_mut().ring.arm() {
                 Ok(more) => work |= more,
                 Err(e) => {
-                    r.fail(&mut self.path, &counters.transmit);
+                    side.fail(&mut self.path, &counters.transmit);
                     error = Some(e);
                 }
             }
         }
-        if let Some(r) = self.rings.receive.as_mut().filter(|r| r.is_active() && self.starved) {
-            let ring = r.side.ring();
+        if let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active() && self.starved) {
+            let ring = &mut side.host_mut().ring;
             let wanted = if self.impatient { 1 } else { (ring.size() / STARVED_PART).max(1) };
             match ring.arm_for(wanted) {
                 Ok(more) => {
@@ -45,7 +44,7 @@ impl<P: Path> Worker<P> {
                     work |= more && (self.port_ready || self.waiting);
                 }
                 Err(e) => {
-                    r.fail(&mut self.path, &counters.receive);
+                    side.fail(&mut self.path, &counters.receive);
                     error = Some(e);
                 }
             }
@@ -53,8 +52,8 @@ impl<P: Path> Worker<P> {
         if let Some(e) = error {
             self.failed(&e);
         }
-        if work && let Some(r) = self.rings.transmit.as_mut().filter(|r| !r.broken) {
-            r.side.ring().disarm();
+        if work && let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_sound()) {
+            side.host_mut().ring.disarm();
         }
         work
     }
@@ -62,12 +61,12 @@ impl<P: Path> Worker<P> {
     /// How long to sleep at most; None without bound.
     pub(super) fn idle_time(&mut self) -> Option<Duration> {
         let trim = (!self.trimmed).then_some(TRIM_AFTER);
-        let can_answer = !self.starved && self.rings.receive.as_ref().is_some_and(Running::is_active);
+        let receives = self.receive.as_ref().is_some_and(|s| s.host().is_active());
+        let can_answer = receives && !self.starved;
         let metadata = match &mut self.detour {
             Some(MetadataDetour::Service(s)) if can_answer => s.delay(),
             _ => None,
         };
-        let receives = self.rings.receive.as_ref().is_some_and(Running::is_active);
         let patience =
             (receives && (self.waiting || (self.starved && !self.impatient))).then_some(SETTLE_AFTER);
         [trim, metadata, patience, self.path.sleep_at_most()].into_iter().flatten().min()
@@ -76,11 +75,11 @@ impl<P: Path> Worker<P> {
     pub(super) fn trim(&mut self) {
         if !self.trimmed {
             self.trimmed = true;
-            if let Some(r) = &mut self.rings.transmit {
-                r.side.trim();
+            if let Some(side) = &mut self.transmit {
+                side.trim();
             }
-            if let Some(r) = &mut self.rings.receive {
-                r.side.trim();
+            if let Some(side) = &mut self.receive {
+                side.trim();
             }
         }
     }
@@ -108,16 +107,16 @@ impl<P: Path> Worker<P> {
                 TAG_TRANSMIT => {
                     self.shared.pairs[self.pair].transmit.kicks.add(1);
                     // A broken ring may lie in memory that is gone.
-                    if let Some(r) = self.rings.transmit.as_mut().filter(|r| !r.broken) {
-                        r.side.ring().disarm();
+                    if let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_sound()) {
+                        side.host_mut().ring.disarm();
                     }
                 }
                 TAG_RECEIVE => {
                     self.shared.pairs[self.pair].receive.kicks.add(1);
                     self.starved = false;
                     self.port_ready |= P::POSTS_AHEAD;
-                    if let Some(r) = self.rings.receive.as_mut().filter(|r| !r.broken) {
-                        r.side.ring().disarm();
+                    if let Some(side) = self.receive.as_mut().filter(|s| s.host().is_sound()) {
+                        side.host_mut().ring.disarm();
                     }
                 }
                 _ => {}

@@ -51,8 +51,8 @@ impl Receive {
             return Ok(None);
         }
         self.waiting_since = None;
-        self.ring.prefetch(MAX_BATCH as u16);
-        self.ring.prefetch_used(self.chains.len() as u16);
+        self.host.ring.prefetch(MAX_BATCH as u16);
+        self.host.ring.prefetch_used(self.chains.len() as u16);
         let (done, calls) = cx.io.run();
         cx.counters.system_calls.add(calls);
         // Frames arrived in the order of `done`; chains were offered in the order of `reads`. Nearly always both are

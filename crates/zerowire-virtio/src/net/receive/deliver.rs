@@ -66,7 +66,7 @@ impl Receive {
         while used < chains && (left > 0 || used == 0) {
             let Some((head, room)) = self.chains.pop() else { break };
             let n = left.min(room);
-            self.ring.push_used(head, n as u32);
+            self.host.ring.push_used(head, n as u32);
             left -= n;
             used += 1;
         }
@@ -316,8 +316,14 @@ impl Receive {
         let mut n = 0;
         let most = if self.setup.mergeable { usize::from(u16::MAX) } else { 1 };
         while room < frame.len() && n < most {
-            if !self.chains.ensure(n, frame.len() - room, &mut self.ring, memory, self.setup.header_len)? {
-                let all_here = self.chains.are_all(&self.ring);
+            if !self.chains.ensure(
+                n,
+                frame.len() - room,
+                &mut self.host.ring,
+                memory,
+                self.setup.header_len,
+            )? {
+                let all_here = self.chains.are_all(&self.host.ring);
                 return Ok(if all_here { Room::Never } else { Room::Short });
             }
             room += self.chains.room(n);

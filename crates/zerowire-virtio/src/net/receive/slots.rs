@@ -44,7 +44,7 @@ impl Receive {
             return Ok(self.wait(cx));
         }
         // What was given before the guest's mistake is its own.
-        let turn = Turn { chains: progress.frames, notify: self.ring.publish() };
+        let turn = Turn { chains: progress.frames, notify: self.host.ring.publish() };
         taken?;
         let waiting = !self.pending.is_empty();
         let (port_empty, port_gone) = (progress.empty, progress.port_gone);
@@ -93,7 +93,7 @@ impl Receive {
     #[inline]
     fn copy_slot(&mut self, slots: &mut Slots, cx: &mut ReceiveContext<'_>) -> Result<bool, RingError> {
         // One that is to be rebuilt is kept where it finds no buffers: not as long as the guest has none at all.
-        if !self.chains.ensure(0, 1, &mut self.ring, cx.memory, self.setup.header_len)? {
+        if !self.chains.ensure(0, 1, &mut self.host.ring, cx.memory, self.setup.header_len)? {
             return Ok(false);
         }
         let Some(frame) = slots.frame() else {

@@ -57,7 +57,7 @@ impl Transmit {
             false => 0,
         };
         let (gone, kept) = self.slots.split_at(self.slots.len() - kept);
-        self.ring.untake(kept.iter().map(|s| s.head));
+        self.host.ring.untake(kept.iter().map(|s| s.head));
         counters.dropped_many(DropReason::PortRefused, gone.iter().filter(|s| s.full).count() as u64);
         self.slots.truncate(gone.len());
     }

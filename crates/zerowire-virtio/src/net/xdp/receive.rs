@@ -18,6 +18,7 @@ use super::geometry::{CHUNK_BYTES, Geometry};
 use super::link::Link;
 use super::posted::{Buffer, Order, Posted};
 use super::slab::RECEIVE_PLACES;
+use crate::host::HostRing;
 use crate::memory::{GuestMemory, Segment, access};
 use crate::net::receive::ReceiveTurn;
 use crate::net::transmit::Turn;
@@ -42,7 +43,7 @@ pub struct XdpReceiveSetup {
 /// The receive side of a queue pair.
 #[derive(Debug)]
 pub struct XdpReceive {
-    ring: SplitRing,
+    host: HostRing,
     setup: XdpReceiveSetup,
     /// Chains that are kept, and their numbers in `order`.
     chains: RxChains,
@@ -83,17 +84,18 @@ struct Sums {
 
 impl XdpReceive {
     /// The receive side on `ring`.
-    pub fn new(ring: SplitRing, setup: XdpReceiveSetup) -> Self {
-        let order = Order::new(ring.size());
+    pub fn new(ring: impl Into<HostRing>, setup: XdpReceiveSetup) -> Self {
+        let host = ring.into();
+        let order = Order::new(host.ring.size());
         Self {
-            ring,
+            host,
             setup,
             chains: RxChains::new(),
             kept: VecDeque::with_capacity(64),
             order,
             posted: Posted::new(),
             posted_chains: 0,
-            places: (0..RECEIVE_PLACES as u16).rev().collect(),
+            places: all_places().collect(),
             pending: VecDeque::with_capacity(RECEIVE_PLACES),
             generation: 0,
             registration: 0,
@@ -103,9 +105,35 @@ impl XdpReceive {
         }
     }
 
+    /// The ring, and who is notified of it.
+    #[inline]
+    pub fn host(&self) -> &HostRing {
+        &self.host
+    }
+
+    /// The ring, and who is notified of it.
+    #[inline]
+    pub fn host_mut(&mut self) -> &mut HostRing {
+        &mut self.host
+    }
+
+    /// Gives up the ring.
+    pub fn into_host(self) -> HostRing {
+        self.host
+    }
+
     /// The ring.
     pub fn ring(&mut self) -> &mut SplitRing {
-        &mut self.ring
+        &mut self.host.ring
+    }
+
+    /// The ring is in other memory, and nothing of it is posted: the next turn finds another socket.
+    pub fn moved(&mut self) {
+        (self.generation, self.registration, self.device_reach) = (0, 0, 0);
+        self.places.clear();
+        self.places.extend(all_places());
+        self.in_pieces = false;
+        self.abandoned = false;
     }
 
     /// Bytes of the first buffer that the driver has posted already, as far as they are in one piece; `ring` is one that
@@ -145,10 +173,10 @@ impl XdpReceive {
         let reach = self.device_reach;
         let (between, last) = self.take_back(link, counters, |buffer| unseen(buffer, 0..reach, memory));
         for head in between {
-            self.ring.push_used(head, 0);
+            self.host.ring.push_used(head, 0);
         }
-        self.ring.untake(last.into_iter());
-        self.ring.publish();
+        self.host.ring.untake(last.into_iter());
+        self.host.ring.publish();
     }
 
     /// Gets all buffers back and gives none to the guest.
@@ -213,11 +241,11 @@ impl XdpReceive {
             tracing::error!("{e}");
         }
         let port_empty = link.release();
-        let turn = Turn { chains: frames, notify: self.ring.publish() };
+        let turn = Turn { chains: frames, notify: self.host.ring.publish() };
         posted?;
         // As soon as half of the ring is with the kernel no driver needs to be asked for more; but a frame that waits for
         // buffers goes to the guest as soon as they are there.
-        let starved = self.posted_chains + self.kept.len() < usize::from(self.ring.size() / 2).max(1)
+        let starved = self.posted_chains + self.kept.len() < usize::from(self.host.ring.size() / 2).max(1)
             || !self.pending.is_empty();
         Ok(ReceiveTurn { turn, port_empty, port_gone: false, starved, waiting: false })
     }
@@ -296,7 +324,7 @@ impl XdpReceive {
         }
         // A device may have written more, which means nothing to the guest (virtio 1.3 §2.7.8).
         memory.wrote(list, 0, whole);
-        self.ring.push_used(head, whole as u32);
+        self.host.ring.push_used(head, whole as u32);
         self.order.used(taken);
         sums.frames += 1;
         sums.bytes += whole as u64;
@@ -317,10 +345,10 @@ impl XdpReceive {
         // Places of the slab that are there for the driver's sake need chains to go to, until they were used.
         let places = self.posted.len() - self.posted_chains + self.pending.len();
         let first = link.first_places.min(places);
-        self.ring.refresh()?;
+        self.host.ring.refresh()?;
         while self.order.has_room() && self.posted.has_room() && link.fill_room() > 0 {
             let i = self.chains.len();
-            if !self.chains.ensure(i, need, &mut self.ring, memory, self.setup.header_len)? {
+            if !self.chains.ensure(i, need, &mut self.host.ring, memory, self.setup.header_len)? {
                 break;
             }
             let head = self.chains.heads().next_back().unwrap_or(0);
@@ -406,6 +434,11 @@ impl XdpReceive {
             _ => self.places.push(place),
         }
     }
+}
+
+/// The places of the slab; the first one is taken first.
+fn all_places() -> impl Iterator<Item = u16> {
+    (0..RECEIVE_PLACES as u16).rev()
 }
 
 /// Notes that these bytes of a posted buffer may have been written, of which the guest is not told.

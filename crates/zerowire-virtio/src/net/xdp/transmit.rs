@@ -19,6 +19,7 @@ use super::line::{Late, Line};
 use super::link::Link;
 use super::loans::Lent;
 use super::slab::SEND_PLACES;
+use crate::host::HostRing;
 use crate::io::MAX_BATCH;
 use crate::memory::{GuestMemory, MAX_REGIONS, Segment, access};
 use crate::net::offload::Request;
@@ -57,7 +58,7 @@ enum Taken {
 /// The transmit side of a queue pair.
 #[derive(Debug)]
 pub struct XdpTransmit {
-    ring: SplitRing,
+    host: HostRing,
     /// Chains that are out, where they are not marked in an in-flight region.
     line: Line,
     /// The time in this turn, if anybody asked.
@@ -86,11 +87,12 @@ pub struct XdpTransmit {
 
 impl XdpTransmit {
     /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
-    pub fn new(ring: SplitRing, acked: u64, header_len: usize, policy: Policy) -> Self {
-        let size = ring.size();
+    pub fn new(ring: impl Into<HostRing>, acked: u64, header_len: usize, policy: Policy) -> Self {
+        let host = ring.into();
+        let size = host.ring.size();
         let most = usize::from(size).max(1024) + MAX_REGIONS;
         Self {
-            ring,
+            host,
             line: Line::new(size),
             now: None,
             acked,
@@ -109,15 +111,40 @@ impl XdpTransmit {
         }
     }
 
+    /// The ring, and who is notified of it.
+    #[inline]
+    pub fn host(&self) -> &HostRing {
+        &self.host
+    }
+
+    /// The ring, and who is notified of it.
+    #[inline]
+    pub fn host_mut(&mut self) -> &mut HostRing {
+        &mut self.host
+    }
+
+    /// Gives up the ring.
+    pub fn into_host(self) -> HostRing {
+        self.host
+    }
+
     /// The ring.
     pub fn ring(&mut self) -> &mut SplitRing {
-        &mut self.ring
+        &mut self.host.ring
+    }
+
+    /// The ring is in other memory, and nothing of it is lent.
+    pub fn moved(&mut self) {
+        self.line = Line::new(self.host.ring.size());
+        self.hint = 0;
+        self.offload_errors = 0;
+        self.abandoned = false;
     }
 
     /// Gives the guest back what has been sent. Returns how many chains came back.
     #[inline]
     fn give_back(&mut self, link: &mut Link) -> usize {
-        let most = usize::from(self.ring.size() / 2).max(1);
+        let most = usize::from(self.host.ring.size() / 2).max(1);
         let waits = link.keeps_order();
         let late = || if waits { Late::Wait } else { Late::Pass { now: Instant::now(), most } };
         let n = self.give_back_or(link, late);
@@ -132,7 +159,7 @@ impl XdpTransmit {
         for head in link.finished.drain(..) {
             self.back(head);
         }
-        let passed = self.line.give(late, |head| self.ring.push_used(head, 0));
+        let passed = self.line.give(late, |head| self.host.ring.push_used(head, 0));
         if passed > 0 {
             link.count_passed(passed);
         }
@@ -142,8 +169,8 @@ impl XdpTransmit {
     /// A chain that was lent is back, and given back as soon as those before it are.
     #[inline]
     fn back(&mut self, head: u16) {
-        if self.ring.is_tracked() || self.line.back(head) {
-            self.ring.push_used(head, 0);
+        if self.host.ring.is_tracked() || self.line.back(head) {
+            self.host.ring.push_used(head, 0);
         }
     }
 
@@ -151,7 +178,7 @@ impl XdpTransmit {
     #[inline]
     fn done(&mut self, head: u16) {
         if self.line.is_empty() {
-            self.ring.push_used(head, 0);
+            self.host.ring.push_used(head, 0);
         } else {
             let now = *self.now.get_or_insert_with(Instant::now);
             self.line.done(head, now);
@@ -161,13 +188,13 @@ impl XdpTransmit {
     /// Whether another chain may be taken: one that breaks the rules can't have more of them wait than its ring has entries.
     #[inline]
     fn line_has_room(&self) -> bool {
-        self.line.len() < usize::from(self.ring.size())
+        self.line.len() < usize::from(self.host.ring.size())
     }
 
     /// A chain that was taken is lent.
     #[inline]
     fn lent(&mut self, head: u16) {
-        if !self.ring.is_tracked() {
+        if !self.host.ring.is_tracked() {
             self.line.lent(head);
         }
     }
@@ -181,7 +208,7 @@ impl XdpTransmit {
         // All are back, so that none waits for another.
         self.give_back_or(link, || Late::PassAll);
         link.give_at = None;
-        self.ring.publish();
+        self.host.ring.publish();
     }
 
     /// Ends what is under way, and gives nothing back.
@@ -219,16 +246,16 @@ impl XdpTransmit {
         let mut chains = 0;
         self.now = None;
         // One ring's worth a turn: a driver that adds as fast as this takes must not hold the thread.
-        while chains < usize::from(self.ring.size())
+        while chains < usize::from(self.host.ring.size())
             && self.line_has_room()
-            && let Some(head) = self.ring.take()?
+            && let Some(head) = self.host.ring.take()?
         {
             self.done(head);
             counters.dropped(DropReason::PortRefused);
             chains += 1;
         }
         back += self.give_back(link);
-        Ok(Turn { chains: chains + back, notify: self.ring.publish() })
+        Ok(Turn { chains: chains + back, notify: self.host.ring.publish() })
     }
 
     /// Sends one batch, and gives back what has been sent.
@@ -240,18 +267,18 @@ impl XdpTransmit {
         counters: &Counters,
         mut detour: Option<&mut dyn Detour>,
     ) -> Result<Turn, RingError> {
-        link.end_loans_with_copy(!self.ring.is_tracked());
+        link.end_loans_with_copy(!self.host.ring.is_tracked());
         if !link.loans.is_empty() || !link.finished.is_empty() {
             link.reap();
         }
         let mut chains = self.give_back(link);
-        let available = self.ring.refresh()?;
+        let available = self.host.ring.refresh()?;
         if (available > 0 || self.long.is_some()) && (!link.is_ready() || link.is_down()) {
             // As a cable that is not plugged in: frames are lost, and nobody waits.
             link.try_again();
             link.kick();
             if link.waits_for_queue() {
-                return Ok(Turn { chains, notify: self.ring.publish() });
+                return Ok(Turn { chains, notify: self.host.ring.publish() });
             }
             if !link.is_ready() || link.is_down() {
                 return self.refuse(link, counters);
@@ -278,7 +305,7 @@ impl XdpTransmit {
             }
         }
         if self.queued > 0 || link.is_unsent() {
-            self.ring.hand_on(self.handed.iter().copied());
+            self.host.ring.hand_on(self.handed.iter().copied());
             link.moved();
             link.kick();
             // In copy mode a frame whose receiver took it at once is back already.
@@ -286,7 +313,7 @@ impl XdpTransmit {
             chains += self.give_back(link);
             link.account.settle(counters);
         }
-        let turn = Turn { chains, notify: self.ring.publish() };
+        let turn = Turn { chains, notify: self.host.ring.publish() };
         match broken {
             Some(e) => Err(e),
             None => Ok(turn),
@@ -302,11 +329,11 @@ impl XdpTransmit {
         counters: &Counters,
         detour: &mut Option<&mut dyn Detour>,
     ) -> Result<Taken, RingError> {
-        let Some(head) = self.ring.take()? else { return Ok(Taken::Full) };
-        let len = parse(&self.ring, head, memory, &mut self.hint, &mut self.segments)?;
+        let Some(head) = self.host.ring.take()? else { return Ok(Taken::Full) };
+        let len = parse(&self.host.ring, head, memory, &mut self.hint, &mut self.segments)?;
         match self.frame(head, len, link, counters, detour) {
             Ok(Taken::Full) => {
-                self.ring.untake(std::iter::once(head));
+                self.host.ring.untake(std::iter::once(head));
                 return Ok(Taken::Full);
             }
             Ok(Taken::Done) => {}
@@ -413,7 +440,7 @@ impl XdpTransmit {
     /// Whether lending has to stop for now. Where chains have passed others, it does until those are back.
     #[inline]
     fn holds_enough(&self, link: &mut Link) -> bool {
-        self.line.is_broken() || link.holds_enough(usize::from(self.ring.size() / 2).max(1))
+        self.line.is_broken() || link.holds_enough(usize::from(self.host.ring.size() / 2).max(1))
     }
 
     /// Puts the pieces of a frame into the TX ring, where there is room.
@@ -485,7 +512,7 @@ impl XdpTransmit {
     fn bad_offload(&mut self, e: &dyn std::fmt::Display) -> DropReason {
         self.offload_errors += 1;
         if self.offload_errors == 1 {
-            let queue = self.ring.queue();
+            let queue = self.host.ring.queue();
             tracing::warn!("queue {queue}: frame dropped: {e} (further ones are only counted)");
         }
         DropReason::BadOffload

@@ -138,9 +138,9 @@ impl Switch {
         for chain in chains.drain(..) {
             vm.loans.end(chain);
             match vm.tx.as_mut() {
-                Some(tx) if !tx.broken => tx.ring.push_used(chain.head, 0),
+                Some(tx) if tx.is_sound() => tx.ring.push_used(chain.head, 0),
                 // Its memory is gone for the moment.
-                Some(tx) if tx.unmapped => vm.loans.owed.push(chain.head),
+                Some(tx) if tx.is_unmapped() => vm.loans.owed.push(chain.head),
                 _ => {}
             }
         }

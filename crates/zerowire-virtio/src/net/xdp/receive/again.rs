@@ -40,10 +40,10 @@ impl XdpReceive {
     #[cold]
     fn keep(&mut self, head: u16, taken: u16, geometry: Geometry, memory: &GuestMemory) {
         let need = self.setup.header_len + geometry.frame_bytes() as usize;
-        if self.chains.put_back(head, need, &self.ring, memory, self.setup.header_len) {
+        if self.chains.put_back(head, need, &self.host.ring, memory, self.setup.header_len) {
             self.kept.push_back(taken);
         } else {
-            self.ring.push_used(head, 0);
+            self.host.ring.push_used(head, 0);
             self.order.used(taken);
         }
     }

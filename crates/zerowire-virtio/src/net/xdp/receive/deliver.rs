@@ -75,7 +75,7 @@ impl XdpReceive {
             access::read(&list, from, &mut whole[header_len..]);
             access::write(&list, 0, &whole);
             memory.wrote(&list, 0, whole.len().max(from + len));
-            self.ring.push_used(head, whole.len() as u32);
+            self.host.ring.push_used(head, whole.len() as u32);
             counters.frames.add(1);
             counters.copied(CopyReason::Shifted, whole.len() as u64);
         } else {
@@ -83,7 +83,7 @@ impl XdpReceive {
                 "a driver put a frame of {len} bytes {shift} bytes from its place; it is dropped"
             );
             memory.wrote(&list, 0, room);
-            self.ring.push_used(head, 0);
+            self.host.ring.push_used(head, 0);
             counters.dropped(DropReason::TooLong);
         }
         self.order.used(taken);
@@ -115,7 +115,7 @@ impl XdpReceive {
         // Chains that are kept are there for this; else what the driver has posted since.
         if self.chains.len() == 0
             && self.order.has_room()
-            && self.chains.ensure(0, need, &mut self.ring, memory, self.setup.header_len)?
+            && self.chains.ensure(0, need, &mut self.host.ring, memory, self.setup.header_len)?
         {
             let head = self.chains.heads().next().unwrap_or(0);
             self.kept.push_back(self.order.take(head));
@@ -142,7 +142,7 @@ impl XdpReceive {
             n += 1;
         }
         if room < whole {
-            let all_here = n == most || self.kept.len() >= usize::from(self.ring.size());
+            let all_here = n == most || self.kept.len() >= usize::from(self.host.ring.size());
             return if n > 0 && all_here { Room::Never } else { Room::Short };
         }
         let mut header = HEADER;
@@ -162,7 +162,7 @@ impl XdpReceive {
             at += access::write(segments, written, &frame[from..from + more]);
             memory.wrote(segments, 0, part);
             let Some((head, _)) = self.chains.pop() else { break };
-            self.ring.push_used(head, part as u32);
+            self.host.ring.push_used(head, part as u32);
             if let Some(number) = self.kept.pop_front() {
                 self.order.used(number);
             }

@@ -171,8 +171,8 @@ impl Harness {
     pub fn is_sound(&self, vm: usize, queue: u16) -> bool {
         let vm = &self.inner.switch.vms[vm];
         match queue {
-            RX_QUEUE => vm.rx.as_ref().is_some_and(|r| !r.queue.broken),
-            _ => vm.tx.as_ref().is_some_and(|t| !t.broken),
+            RX_QUEUE => vm.rx.as_ref().is_some_and(|r| r.queue.is_sound()),
+            _ => vm.tx.as_ref().is_some_and(|t| t.is_sound()),
         }
     }
 
