@@ -13,7 +13,6 @@
 pub mod daemon;
 pub mod host;
 pub mod io;
-mod mailbox;
 pub mod memory;
 pub mod net;
 pub mod port;

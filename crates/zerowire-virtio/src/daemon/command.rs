@@ -7,7 +7,7 @@ use std::sync::mpsc::SyncSender;
 use zerowire_metadata::MetadataTree;
 
 use crate::host::RingSetup;
-use crate::mailbox::Mailbox;
+use crate::host::mailbox::Mailbox;
 use crate::memory::GuestMemory;
 
 /// Which of a pair's rings.

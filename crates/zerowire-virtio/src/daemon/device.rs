@@ -109,7 +109,7 @@ pub(super) fn wait<T>(send: impl FnOnce(SyncSender<T>) -> bool) -> Option<T> {
     }
     loop {
         match answer.recv_timeout(LATE) {
-            Err(RecvTimeoutError::Timeout) => super::writers::free(),
+            Err(RecvTimeoutError::Timeout) => crate::host::writers::free(),
             answer => return answer.ok(),
         }
     }

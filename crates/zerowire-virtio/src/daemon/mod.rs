@@ -23,7 +23,6 @@ pub mod testing;
 mod vm;
 mod vsock;
 mod worker;
-mod writers;
 
 pub use access::SocketAccess;
 pub use link::{LinkState, LinkStats};

@@ -24,7 +24,7 @@ use super::metadata::MetadataDetour;
 use super::path::{Path, ReceiveSide, Side, TransmitSide};
 use super::stats::Shared;
 use crate::host::RingState;
-use crate::mailbox::mailbox;
+use crate::host::mailbox::mailbox;
 use crate::memory::GuestMemory;
 use crate::net::receive::SETTLE_AFTER;
 use crate::net::transmit::Detour;

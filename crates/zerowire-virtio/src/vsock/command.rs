@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use crate::host::RingSetup;
-use crate::mailbox::Mailbox;
+use crate::host::mailbox::Mailbox;
 use crate::memory::GuestMemory;
 
 /// A command; those with a `reply` have been carried out when it comes. `vm` is the VM's place in the group.

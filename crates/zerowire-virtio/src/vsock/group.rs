@@ -17,8 +17,8 @@ use super::queues::{Queue, Receive};
 use super::switch::{Event, Switch, token, watch};
 pub(crate) use super::vm::GroupVm;
 use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
+use crate::host::mailbox::{mailbox, take_all};
 use crate::host::{RingSetup, RingState};
-use crate::mailbox::{mailbox, take_all};
 use crate::memory::GuestMemory;
 
 #[cfg(feature = "testing")]

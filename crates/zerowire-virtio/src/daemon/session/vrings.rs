@@ -230,7 +230,7 @@ impl Session<'_> {
 ///
 /// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up the thread that serves its
 /// queues then (with vsock, that of all VMs of its groups), until somebody waits for that thread
-/// ([`super::super::writers`]).
+/// ([`crate::host::writers`]).
 pub(super) fn check_notifier(
     request: Request,
     of: impl std::fmt::Display,

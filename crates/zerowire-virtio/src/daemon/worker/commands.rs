@@ -11,8 +11,8 @@ use super::{TAG_RECEIVE, TAG_TRANSMIT, Worker, watch};
 use crate::daemon::command::{Command, Direction};
 use crate::daemon::metadata::MetadataDetour;
 use crate::daemon::path::{Path, Side};
+use crate::host::mailbox::take_all;
 use crate::host::{HostRing, RingSetup, RingState};
-use crate::mailbox::take_all;
 use crate::memory::GuestMemory;
 
 /// Answers commands for a worker that could not start, so that nobody waits for it.

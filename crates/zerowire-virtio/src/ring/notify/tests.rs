@@ -8,7 +8,7 @@ use loom::sync::atomic::{AtomicU16, Ordering, fence};
 use loom::thread;
 
 use super::{NO_NOTIFICATION, Wish, Word, ask, need_event, wants};
-use crate::mailbox::tests::{Bell, losses};
+use crate::host::mailbox::tests::{Bell, losses};
 
 #[test]
 fn events_are_passed_exactly_once() {

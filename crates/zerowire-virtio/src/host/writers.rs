@@ -17,7 +17,7 @@ use crate::memory::is_eventfd;
 const READS: usize = 64;
 
 /// Frees those who write to eventfds that are full. Without /proc it does nothing.
-pub(super) fn free() {
+pub(crate) fn free() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
     for entry in entries.flatten() {
         let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
