@@ -2,8 +2,6 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
 
 use zerowire_vhost_user::Request;
 
@@ -95,22 +93,4 @@ pub(super) trait Device {
 
     /// The control thread was woken: there may be something new to take up.
     fn attend(&mut self) {}
-}
-
-/// An answer takes longer only where much memory is registered, or where the thread is held up.
-const LATE: Duration = Duration::from_millis(200);
-
-/// Sends a command that is answered and waits for the answer; None where the thread is gone. A
-/// thread that its front end holds up is freed.
-pub(super) fn wait<T>(send: impl FnOnce(SyncSender<T>) -> bool) -> Option<T> {
-    let (reply, answer) = sync_channel(1);
-    if !send(reply) {
-        return None;
-    }
-    loop {
-        match answer.recv_timeout(LATE) {
-            Err(RecvTimeoutError::Timeout) => crate::host::writers::free(),
-            answer => return answer.ok(),
-        }
-    }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use zerowire_metadata::{Config, MAX_TREE_BYTES, MetadataService, MetadataTree, TokenPolicy};
 
-use super::command::{Command, CommandSender};
+use crate::host::RingClient;
 use crate::net::transmit::Detour;
 
 /// Where a VM's metadata come from.
@@ -52,7 +52,16 @@ const MAX_FORWARDED: usize = 256;
 /// their frames.
 pub(super) enum MetadataDetour {
     Service(Box<Service>),
-    Forward { to: CommandSender, pending: Arc<AtomicUsize> },
+    Forward { to: RingClient<MetadataCommand>, pending: Arc<AtomicUsize> },
+}
+
+/// What the worker with the service is told.
+#[derive(Debug)]
+pub(super) enum MetadataCommand {
+    /// New metadata.
+    Tree(Arc<MetadataTree>),
+    /// A frame for the service, from another worker of the same VM.
+    Frame(Vec<u8>),
 }
 
 /// The service with its clock.
@@ -112,7 +121,7 @@ impl Detour for MetadataDetour {
                 // One more than the bound in a race is harmless.
                 if pending.load(Ordering::Relaxed) < MAX_FORWARDED {
                     pending.fetch_add(1, Ordering::Relaxed);
-                    if !to.send(Command::MetadataFrame(frame.to_vec())) {
+                    if !to.send(MetadataCommand::Frame(frame.to_vec())) {
                         pending.fetch_sub(1, Ordering::Relaxed);
                     }
                 }

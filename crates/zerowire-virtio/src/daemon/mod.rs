@@ -6,7 +6,6 @@
 //! frame or a packet. A VM that misbehaves holds up only the threads that serve it.
 
 mod access;
-mod command;
 mod control;
 mod device;
 mod link;

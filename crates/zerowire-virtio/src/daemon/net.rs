@@ -4,17 +4,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::SyncSender;
 
 use zerowire_vhost_user::{Request, features as f, protocol as p};
 
-use super::command::{Command, Direction};
-use super::device::{Device, wait};
-use super::metadata::{MetadataDetour, Service};
+use super::device::Device;
+use super::metadata::{MetadataCommand, MetadataDetour, Service};
 use super::session::{SessionError, refused};
 use super::vm::VmContext;
 use super::worker::{WorkerHandle, WorkerSetup};
-use crate::host::{RingSetup, RingState};
+use crate::host::{RingClient, RingSetup, RingState};
 use crate::memory::{GuestMemory, Userfault};
 use crate::net::announce::rarp;
 use crate::net::config::space;
@@ -103,7 +101,7 @@ impl<'a> NetDevice<'a> {
             }
             (Some(_), _) => self.workers[0]
                 .as_ref()
-                .map(|w| MetadataDetour::Forward { to: w.commands.clone(), pending: self.forwarded.clone() }),
+                .map(|w| MetadataDetour::Forward { to: w.rings.clone(), pending: self.forwarded.clone() }),
         };
         let worker = self.vm.port.spawn(WorkerSetup {
             name: self.vm.control.name.clone(),
@@ -118,11 +116,9 @@ impl<'a> NetDevice<'a> {
         Ok(())
     }
 
-    /// Gives the worker of `queue` a command and waits until it was carried out.
-    fn tell<T>(&self, queue: u16, command: impl FnOnce(Direction, SyncSender<T>) -> Command) -> Option<T> {
-        let queue = usize::from(queue);
-        let worker = self.workers.get(queue / 2)?.as_ref()?;
-        wait(|reply| worker.commands.send(command(Direction::of(queue), reply)))
+    /// The rings of `queue`'s worker, if that runs.
+    fn rings_of(&self, queue: u16) -> Option<&RingClient<MetadataCommand>> {
+        self.workers.get(usize::from(queue) / 2)?.as_ref().map(|w| &w.rings)
     }
 }
 
@@ -179,24 +175,20 @@ impl Device for NetDevice<'_> {
         self.memory = memory.clone();
         // Where the pairs share a registration the old one goes before the new one comes: both together may be too much.
         if self.vm.port.moves_together() && self.workers.iter().flatten().count() > 1 {
-            for w in self.workers.iter().flatten() {
-                wait(|reply| w.commands.send(Command::LetGo { reply }));
-            }
+            self.workers.iter().flatten().for_each(|w| w.rings.release());
         }
-        for w in self.workers.iter().flatten() {
-            wait(|reply| w.commands.send(Command::Memory { memory: memory.clone(), reply }));
-        }
+        self.workers.iter().flatten().for_each(|w| w.rings.set_memory(memory));
     }
 
     fn set_log(&mut self, memory: &Arc<GuestMemory>) {
         self.memory = memory.clone();
-        for w in self.workers.iter().flatten() {
-            wait(|reply| w.commands.send(Command::Log { memory: memory.clone(), reply }));
-        }
+        self.workers.iter().flatten().for_each(|w| w.rings.set_log(memory));
     }
 
     fn log_ring(&mut self, queue: u16, at: Option<u64>) {
-        self.tell(queue, |direction, reply| Command::LogRing { direction, at, reply });
+        if let Some(rings) = self.rings_of(queue) {
+            rings.log_ring(queue, at);
+        }
     }
 
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), SessionError> {
@@ -211,25 +203,18 @@ impl Device for NetDevice<'_> {
     }
 
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {
-        let (queue, index, enabled) = (ring.queue, usize::from(ring.queue), ring.state == RingState::Enabled);
+        let (index, enabled) = (usize::from(ring.queue), ring.state == RingState::Enabled);
         let port = &self.vm.port;
         let mtu = self.mtu.unwrap_or_else(|| port.mtu()).max(port.mtu());
         self.vm.shared.mtu.store(mtu, Ordering::Relaxed);
-        let commands = self.worker(index / 2).map_err(|e| e.to_string())?.commands.clone();
+        let rings = self.worker(index / 2).map_err(|e| e.to_string())?.rings.clone();
         // The port's queue takes part before the worker looks at it.
         self.change(index, |r| *r = Use { started: true, enabled });
-        let (direction, ring) = (Direction::of(index), Box::new(ring));
-        let problem = match wait(|reply| commands.send(Command::Start { direction, ring, reply })) {
-            Some(Ok(())) => return Ok(()),
-            Some(Err(text)) => text,
-            None => format!("queue {queue}: its thread has ended"),
-        };
-        self.change(index, |r| r.started = false);
-        Err(problem)
+        rings.start(ring).inspect_err(|_| self.change(index, |r| r.started = false))
     }
 
     fn stop(&mut self, queue: u16) -> Option<u16> {
-        let base = self.tell(queue, |direction, reply| Command::Stop { direction, reply }).flatten();
+        let base = self.rings_of(queue).and_then(|rings| rings.stop(queue));
         self.change(usize::from(queue), |r| r.started = false);
         base
     }
@@ -239,8 +224,8 @@ impl Device for NetDevice<'_> {
         if on {
             self.change(usize::from(queue), |r| r.enabled = true);
         }
-        if runs {
-            self.tell(queue, |direction, reply| Command::Enable { direction, on, reply });
+        if runs && let Some(rings) = self.rings_of(queue) {
+            rings.set_state(queue, RingState::set(on));
         }
         if !on {
             self.change(usize::from(queue), |r| r.enabled = false);
@@ -248,15 +233,21 @@ impl Device for NetDevice<'_> {
     }
 
     fn kick(&mut self, queue: u16, fd: OwnedFd) {
-        self.tell(queue, |direction, reply| Command::Kick { direction, fd, reply });
+        if let Some(rings) = self.rings_of(queue) {
+            rings.kick(queue, fd);
+        }
     }
 
     fn call(&mut self, queue: u16, fd: Option<OwnedFd>) {
-        self.tell(queue, |direction, reply| Command::Call { direction, fd, reply });
+        if let Some(rings) = self.rings_of(queue) {
+            rings.call(queue, fd);
+        }
     }
 
     fn err(&mut self, queue: u16, fd: Option<OwnedFd>) {
-        self.tell(queue, |direction, reply| Command::Err { direction, fd, reply });
+        if let Some(rings) = self.rings_of(queue) {
+            rings.err(queue, fd);
+        }
     }
 
     fn reset(&mut self, _memory: &Arc<GuestMemory>) {
@@ -277,7 +268,7 @@ impl Device for NetDevice<'_> {
         if let Some(tree) = self.vm.new_tree()
             && let Some(Some(w)) = self.workers.first()
         {
-            w.commands.send(Command::Tree(tree));
+            w.rings.send(MetadataCommand::Tree(tree));
         }
         if let Some(Renewal { why, is_error }) = self.vm.port.attend() {
             tracing::warn!("{}: {why}", self.vm.control.name);

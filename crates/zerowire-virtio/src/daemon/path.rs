@@ -74,6 +74,21 @@ pub(super) trait Path: Sized + 'static {
     }
 }
 
+/// Which of a pair's rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// Even queue numbers: toward the guest.
+    Receive,
+    /// Odd queue numbers: from the guest.
+    Transmit,
+}
+
+impl Direction {
+    pub(super) fn of(queue: u16) -> Self {
+        if queue.is_multiple_of(2) { Self::Receive } else { Self::Transmit }
+    }
+}
+
 /// One direction of a queue pair.
 pub(super) trait Side<P>: Sized {
     /// A side for this ring. [`Self::begin`] follows.

@@ -18,13 +18,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::command::{Command, CommandSender};
 use super::control::Waker;
-use super::metadata::MetadataDetour;
+use super::metadata::{MetadataCommand, MetadataDetour};
 use super::path::{Path, ReceiveSide, Side, TransmitSide};
 use super::stats::Shared;
-use crate::host::RingState;
 use crate::host::mailbox::mailbox;
+use crate::host::{RingClient, RingCommand, RingState, RingThread, refuse_all};
 use crate::memory::GuestMemory;
 use crate::net::receive::SETTLE_AFTER;
 use crate::net::transmit::Detour;
@@ -80,7 +79,7 @@ pub(super) struct WorkerSetup {
 /// A running worker. Dropping it ends the thread and waits for it.
 #[derive(Debug)]
 pub(super) struct WorkerHandle {
-    pub commands: CommandSender,
+    pub rings: RingClient<MetadataCommand>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -101,17 +100,17 @@ impl WorkerHandle {
                 Err((e, queue)) => {
                     shared.set_error(format!("queue pair {pair}: {e}"));
                     tracing::error!("queue pair {pair} can't be served: {e}");
-                    commands::refuse_all(&queue, &e.to_string());
+                    refuse_all(&queue, &e.to_string());
                 }
             }
         })?;
-        Ok(Self { commands, thread: Some(thread) })
+        Ok(Self { rings: RingClient::new(commands, 0), thread: Some(thread) })
     }
 }
 
 impl Drop for WorkerHandle {
     fn drop(&mut self) {
-        self.commands.send(Command::Quit);
+        self.rings.quit();
         if let Some(t) = self.thread.take() {
             let _ = t.join();
         }
@@ -130,7 +129,7 @@ struct Worker<P: Path> {
     forwarded: Arc<AtomicUsize>,
     control: Waker,
     epoll: OwnedFd,
-    commands: Receiver<Command>,
+    commands: Receiver<RingCommand<MetadataCommand>>,
     _wake: Arc<OwnedFd>,
     /// The port may have frames.
     port_ready: bool,
@@ -161,9 +160,9 @@ impl<P: Path> Worker<P> {
     fn new(
         setup: WorkerSetup,
         make: impl FnOnce() -> io::Result<P>,
-        commands: Receiver<Command>,
+        commands: Receiver<RingCommand<MetadataCommand>>,
         wake: Arc<OwnedFd>,
-    ) -> Result<Self, (io::Error, Receiver<Command>)> {
+    ) -> Result<Self, (io::Error, Receiver<RingCommand<MetadataCommand>>)> {
         let prepared = (|| {
             let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
             watch(&epoll, wake.as_fd(), TAG_WAKE)?;
@@ -204,7 +203,7 @@ impl<P: Path> Worker<P> {
             watching: Watching::default(),
             quit: false,
         };
-        worker.set_memory(setup.memory);
+        worker.set_memory(0, setup.memory);
         Ok(worker)
     }
 

@@ -1,9 +1,21 @@
-//! What serves a virtqueue, whatever device it belongs to.
+//! What serves virtqueues, whatever device they belong to.
+//!
+//! A control thread has a [`RingClient`], whose calls become a [`RingCommand`] each. The thread that
+//! serves the rings is a [`RingThread`], and [`carry_out`] does for it what is the same for every
+//! device.
+//!
+//! **Who owns what.** A ring's descriptors and the pointers into its memory belong to its
+//! [`HostRing`], which the serving thread has from the ring's start to its stop. A command is
+//! answered when nothing of what it replaced is in use any more.
 
+mod client;
+pub(crate) mod command;
 pub(crate) mod mailbox;
 mod ring;
 mod setup;
 pub(crate) mod writers;
 
+pub(crate) use client::RingClient;
+pub(crate) use command::{At, RingCommand, RingThread, carry_out, refuse_all};
 pub use ring::HostRing;
 pub use setup::{RingSetup, RingState};

@@ -1,6 +1,8 @@
 //! The thread that serves a group of VMs.
 
+use std::convert::Infallible;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -12,13 +14,12 @@ use rustix::time::{
 };
 use zerowire_sys::syscall;
 
-use super::command::{Command, CommandSender};
 use super::queues::{Queue, Receive};
 use super::switch::{Event, Switch, token, watch};
 pub(crate) use super::vm::GroupVm;
 use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
-use crate::host::mailbox::{mailbox, take_all};
-use crate::host::{RingSetup, RingState};
+use crate::host::mailbox::{Mailbox, mailbox, take_all};
+use crate::host::{At, HostRing, RingClient, RingCommand, RingSetup, RingThread, carry_out};
 use crate::memory::GuestMemory;
 
 #[cfg(feature = "testing")]
@@ -47,14 +48,24 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// Events taken at once.
 const EVENTS: usize = 128;
 
+/// The rings of one VM, for its control thread. Connections come and go without commands of their
+/// own.
+pub(crate) type GroupRings = RingClient<Infallible>;
+
+type Command = RingCommand<Infallible>;
+
 /// A running group. Dropping it ends the thread and waits for it.
 pub(crate) struct Group {
-    /// How control threads reach it.
-    pub(crate) commands: CommandSender,
+    commands: Mailbox<Command>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Group {
+    /// The rings of the VM that has this place.
+    pub(crate) fn rings(&self, place: usize) -> GroupRings {
+        RingClient::new(self.commands.clone(), place)
+    }
+
     /// Whether the thread still serves.
     pub(crate) fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
@@ -329,84 +340,9 @@ impl Loop {
     }
 
     fn take_commands(&mut self) {
-        if !take_all(self, |l| l.queue.try_recv(), Self::carry_out) {
-            self.quit = true;
-        }
-    }
-
-    fn carry_out(&mut self, command: Command) {
-        match command {
-            Command::Memory { vm, memory, reply } => {
-                self.set_memory(vm, memory);
-                let _ = reply.send(());
-            }
-            Command::Log { vm, memory, reply } => {
-                self.set_log(vm, memory);
-                let _ = reply.send(());
-            }
-            Command::LogRing { vm, queue, at, reply } => {
-                if let Some(q) = self.queue_of(vm, queue) {
-                    q.set_log_at(at);
-                }
-                self.set_log(vm, self.switch.vms[vm].memory.clone());
-                let _ = reply.send(());
-            }
-            Command::Start { vm, ring, reply } => {
-                let _ = reply.send(self.start(vm, *ring));
-            }
-            Command::Stop { vm, queue, reply } => {
-                let _ = reply.send(self.stop(vm, queue));
-            }
-            Command::Enable { vm, queue, on, reply } => {
-                if let Some(q) = self.queue_of(vm, queue) {
-                    q.set_state(RingState::set(on));
-                }
-                self.look(vm);
-                let _ = reply.send(());
-            }
-            Command::Call { vm, queue, fd, reply } => {
-                if let Some(q) = self.queue_of(vm, queue) {
-                    q.set_call(fd);
-                }
-                let _ = reply.send(());
-            }
-            Command::Kick { vm, queue, fd, reply } => {
-                if let Some(old) = self.queue_of(vm, queue).and_then(|q| q.replace_kick(fd)) {
-                    let _ = epoll::delete(&self.switch.epoll, &old);
-                }
-                if let Err(e) = self.watch_kick(vm, queue) {
-                    tracing::error!("{e}");
-                }
-                self.look(vm);
-                let _ = reply.send(());
-            }
-            Command::Err { vm, queue, fd, reply } => {
-                if let Some(q) = self.queue_of(vm, queue) {
-                    q.set_err(fd);
-                }
-                let _ = reply.send(());
-            }
-            Command::Left { vm, reply } => {
-                self.stop(vm, RX_QUEUE);
-                self.stop(vm, TX_QUEUE);
-                self.stop(vm, EVENT_QUEUE);
-                self.switch.set_gate(vm, false);
-                self.switch.drop_connections(vm);
-                self.switch.vms[vm].resume = None;
-                self.switch.vms[vm].memory = Arc::default();
-                let _ = reply.send(());
-            }
-            Command::Quit => self.quit = true,
-        }
-    }
-
-    fn queue_of(&mut self, vm: usize, queue: u16) -> Option<&mut Queue> {
-        let vm = &mut self.switch.vms[vm];
-        match queue {
-            RX_QUEUE => vm.rx.as_mut().map(|r| &mut r.queue),
-            TX_QUEUE => vm.tx.as_deref_mut(),
-            _ => vm.events.as_deref_mut(),
-        }
+        let goes_on =
+            take_all(self, |l| l.queue.try_recv(), |l, command| l.quit |= carry_out(l, command).is_break());
+        self.quit |= !goes_on;
     }
 
     /// Something about a VM's rings is new: both are looked at.
@@ -416,23 +352,104 @@ impl Loop {
         vm.starved = false;
         self.linger = LINGER;
     }
+}
 
-    /// The same memory with another dirty log: rings stay where they are.
-    fn set_log(&mut self, v: usize, memory: Arc<GuestMemory>) {
+impl RingThread for Loop {
+    type Device = Infallible;
+
+    fn queues(&self) -> Range<u16> {
+        RX_QUEUE..EVENT_QUEUE + 1
+    }
+
+    fn ring(&self, at: At) -> Option<&HostRing> {
+        let vm = &self.switch.vms[at.vm];
+        match at.queue {
+            RX_QUEUE => vm.rx.as_ref().map(|r| &r.queue),
+            TX_QUEUE => vm.tx.as_deref(),
+            _ => vm.events.as_deref(),
+        }
+    }
+
+    fn ring_mut(&mut self, at: At) -> Option<&mut HostRing> {
+        let vm = &mut self.switch.vms[at.vm];
+        match at.queue {
+            RX_QUEUE => vm.rx.as_mut().map(|r| &mut r.queue),
+            TX_QUEUE => vm.tx.as_deref_mut(),
+            _ => vm.events.as_deref_mut(),
+        }
+    }
+
+    fn memory(&mut self, vm: usize) -> &mut Arc<GuestMemory> {
+        &mut self.switch.vms[vm].memory
+    }
+
+    fn epoll(&self) -> (&OwnedFd, fn(At) -> u64) {
+        (&self.switch.epoll, |at| token::of(Event::Kick { vm: at.vm, queue: at.queue }))
+    }
+
+    fn install(&mut self, At { vm: v, queue }: At, setup: RingSetup) -> Result<(), String> {
+        if queue == TX_QUEUE {
+            // A driver that begins anew knows of no connection; one that was only paused goes on where it was.
+            let resumes = self.switch.vms[v].resume.take() == Some((setup.addresses, setup.base));
+            if !resumes {
+                self.switch.drop_connections(v);
+                // One that has sent before, and not here, has connections that nobody here knows.
+                let rx = self.switch.vms[v].rx.as_ref();
+                let lost = setup.base != 0 || rx.is_some_and(|r| r.queue.base() != 0);
+                self.switch.set_gate(v, lost);
+            }
+        }
         let vm = &mut self.switch.vms[v];
-        let rings = [vm.rx.as_mut().map(|r| &mut r.queue), vm.tx.as_deref_mut(), vm.events.as_deref_mut()];
-        rings.into_iter().flatten().for_each(|q| q.follow_log(&memory));
-        vm.memory = memory;
+        let mut ring = Queue::new(setup, &vm.memory)?;
+        ring.resume()?;
+        match queue {
+            TX_QUEUE => {
+                vm.loans.owed.clear();
+                vm.tx = Some(Box::new(ring));
+            }
+            RX_QUEUE => {
+                vm.posted = u16::MAX;
+                vm.rx = Some(Box::new(Receive::new(ring)));
+            }
+            _ => vm.events = Some(Box::new(ring)),
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, At { vm: v, queue }: At) -> Option<HostRing> {
+        if queue == TX_QUEUE {
+            self.switch.take_back_all(v);
+            self.switch.publish();
+        }
+        let vm = &mut self.switch.vms[v];
+        match queue {
+            RX_QUEUE => {
+                let mut rx = vm.rx.take()?;
+                rx.release();
+                rx.queue.publish();
+                Some(rx.into_queue())
+            }
+            TX_QUEUE => {
+                let tx = *vm.tx.take()?;
+                vm.resume = Some((tx.addresses(), tx.ring.next_avail()));
+                Some(tx)
+            }
+            _ => vm.events.take().map(|events| *events),
+        }
+    }
+
+    fn release(&mut self, v: usize) {
+        // What an event before this command used is known to the driver before the ring moves: its used index is read anew.
+        self.switch.publish();
+        if let Some(rx) = &mut self.switch.vms[v].rx {
+            rx.release();
+        }
     }
 
     fn set_memory(&mut self, v: usize, memory: Arc<GuestMemory>) {
-        // What an event before this command used is known to the driver before the ring moves: its used index is read anew.
-        self.switch.publish();
         let vm = &mut self.switch.vms[v];
         let mut problems = Vec::new();
-        // Rings let go of the old memory before it goes.
         if let Some(rx) = &mut vm.rx {
-            rx.release();
             problems.extend(rx.queue.move_to(&memory).err());
         }
         if let Some(tx) = &mut vm.tx {
@@ -453,76 +470,18 @@ impl Loop {
         self.look(v);
     }
 
-    fn start(&mut self, v: usize, start: RingSetup) -> Result<(), String> {
-        let queue = start.queue;
-        if queue == TX_QUEUE {
-            // A driver that begins anew knows of no connection; one that was only paused goes on where it was.
-            let resumes = self.switch.vms[v].resume.take() == Some((start.addresses, start.base));
-            if !resumes {
-                self.switch.drop_connections(v);
-                // One that has sent before, and not here, has connections that nobody here knows.
-                let rx = self.switch.vms[v].rx.as_ref();
-                let lost = start.base != 0 || rx.is_some_and(|r| r.queue.base() != 0);
-                self.switch.set_gate(v, lost);
-            }
-        }
-        let vm = &mut self.switch.vms[v];
-        let mut ring = Queue::new(start, &vm.memory)?;
-        ring.resume()?;
-        match queue {
-            TX_QUEUE => {
-                vm.loans.owed.clear();
-                vm.tx = Some(Box::new(ring));
-            }
-            RX_QUEUE => {
-                vm.posted = u16::MAX;
-                vm.rx = Some(Box::new(Receive::new(ring)));
-            }
-            _ => vm.events = Some(Box::new(ring)),
-        }
-        self.watch_kick(v, queue).inspect_err(|_| {
-            self.stop(v, queue);
-        })?;
-        self.look(v);
-        Ok(())
+    fn changed(&mut self, at: At) {
+        self.look(at.vm);
     }
 
-    fn watch_kick(&mut self, v: usize, queue: u16) -> Result<(), String> {
-        let vm = &self.switch.vms[v];
-        let kick = match queue {
-            RX_QUEUE => vm.rx.as_ref().and_then(|r| r.queue.kick()),
-            TX_QUEUE => vm.tx.as_ref().and_then(|t| t.kick()),
-            _ => vm.events.as_ref().and_then(|e| e.kick()),
-        };
-        let Some(kick) = kick else { return Ok(()) };
-        watch(&self.switch.epoll, kick, Event::Kick { vm: v, queue })
-            .map_err(|e| format!("queue {queue}: the kick descriptor can't be watched: {e}"))
+    fn left(&mut self, v: usize) {
+        self.switch.set_gate(v, false);
+        self.switch.drop_connections(v);
+        self.switch.vms[v].resume = None;
+        self.switch.vms[v].memory = Arc::default();
     }
 
-    fn stop(&mut self, v: usize, queue: u16) -> Option<u16> {
-        if queue == TX_QUEUE {
-            self.switch.take_back_all(v);
-            self.switch.publish();
-        }
-        let vm = &mut self.switch.vms[v];
-        let ring = match queue {
-            RX_QUEUE => {
-                let mut rx = vm.rx.take()?;
-                rx.release();
-                rx.queue.publish();
-                rx.into_queue()
-            }
-            TX_QUEUE => *vm.tx.take()?,
-            _ => *vm.events.take()?,
-        };
-        if let Some(kick) = ring.kick() {
-            let _ = epoll::delete(&self.switch.epoll, kick);
-        }
-        let addresses = ring.addresses();
-        let base = ring.stop();
-        if queue == TX_QUEUE {
-            vm.resume = Some((addresses, base));
-        }
-        Some(base)
+    fn device(&mut self, command: Infallible) {
+        match command {}
     }
 }

@@ -1,7 +1,6 @@
 //! virtio-vsock: streams and messages between a guest and the host, and between guests (virtio 1.3 §5.10).
 
 mod clock;
-pub(crate) mod command;
 mod connection;
 mod counters;
 pub mod credit;
@@ -26,7 +25,7 @@ pub(crate) use doors::file_id;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use group::testing;
-pub(crate) use group::{Group, GroupVm};
+pub(crate) use group::{Group, GroupRings, GroupVm};
 use zerowire_vhost_user::features as f;
 pub use zerowire_wire::vsock as packet;
 

@@ -2,16 +2,14 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 
 use zerowire_vhost_user::{features as f, protocol as p};
 
 use crate::daemon::control::{Backing, Control};
-use crate::daemon::device::{Device, wait};
-use crate::host::RingSetup;
+use crate::daemon::device::Device;
+use crate::host::{RingSetup, RingState};
 use crate::memory::GuestMemory;
-use crate::vsock::command::{Command, CommandSender};
-use crate::vsock::{TX_QUEUE, VsockCounters, offered};
+use crate::vsock::{GroupRings, TX_QUEUE, VsockCounters, offered};
 
 /// Queues: toward the guest, from the guest, events (virtio 1.3 §5.10.2).
 const QUEUES: usize = 3;
@@ -38,10 +36,8 @@ pub(super) struct VsockContext {
     /// Programs may hold payload in the guest's memory, so that its descriptors come back in
     /// another order.
     pub lends: bool,
-    /// To the group's thread.
-    pub commands: CommandSender,
-    /// The VM's place in the group.
-    pub place: usize,
+    /// Its rings, which the group's thread serves.
+    pub rings: GroupRings,
 }
 
 impl Backing for VsockContext {
@@ -60,13 +56,6 @@ impl Backing for VsockContext {
 
 /// The vsock device of one connection. The state is the group's.
 struct VsockDevice<'a>(&'a VsockContext);
-
-impl VsockDevice<'_> {
-    /// Gives the group's thread a command about this VM and waits until it was carried out.
-    fn tell<T>(&self, command: impl FnOnce(usize, SyncSender<T>) -> Command) -> Option<T> {
-        wait(|reply| self.0.commands.send(command(self.0.place, reply)))
-    }
-}
 
 impl Device for VsockDevice<'_> {
     fn queues(&self) -> usize {
@@ -99,15 +88,15 @@ impl Device for VsockDevice<'_> {
     }
 
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
-        self.tell(|vm, reply| Command::Memory { vm, memory: memory.clone(), reply });
+        self.0.rings.set_memory(memory);
     }
 
     fn set_log(&mut self, memory: &Arc<GuestMemory>) {
-        self.tell(|vm, reply| Command::Log { vm, memory: memory.clone(), reply });
+        self.0.rings.set_log(memory);
     }
 
     fn log_ring(&mut self, queue: u16, at: Option<u64>) {
-        self.tell(|vm, reply| Command::LogRing { vm, queue, at, reply });
+        self.0.rings.log_ring(queue, at);
     }
 
     fn uses_in_order(&self, queue: u16) -> bool {
@@ -115,42 +104,40 @@ impl Device for VsockDevice<'_> {
     }
 
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {
-        let (queue, ring) = (ring.queue, Box::new(ring));
-        self.tell(|vm, reply| Command::Start { vm, ring, reply })
-            .unwrap_or_else(|| Err(format!("queue {queue}: its thread has ended")))
+        self.0.rings.start(ring)
     }
 
     fn stop(&mut self, queue: u16) -> Option<u16> {
-        self.tell(|vm, reply| Command::Stop { vm, queue, reply }).flatten()
+        self.0.rings.stop(queue)
     }
 
     fn enable(&mut self, queue: u16, on: bool, runs: bool) {
         if runs {
-            self.tell(|vm, reply| Command::Enable { vm, queue, on, reply });
+            self.0.rings.set_state(queue, RingState::set(on));
         }
     }
 
     fn kick(&mut self, queue: u16, fd: OwnedFd) {
-        self.tell(|vm, reply| Command::Kick { vm, queue, fd, reply });
+        self.0.rings.kick(queue, fd);
     }
 
     fn call(&mut self, queue: u16, fd: Option<OwnedFd>) {
-        self.tell(|vm, reply| Command::Call { vm, queue, fd, reply });
+        self.0.rings.call(queue, fd);
     }
 
     fn err(&mut self, queue: u16, fd: Option<OwnedFd>) {
-        self.tell(|vm, reply| Command::Err { vm, queue, fd, reply });
+        self.0.rings.err(queue, fd);
     }
 
     fn reset(&mut self, memory: &Arc<GuestMemory>) {
         // Connections end with the device that held them.
-        self.tell(|vm, reply| Command::Left { vm, reply });
+        self.0.rings.leave();
         self.set_memory(memory);
     }
 }
 
 impl Drop for VsockDevice<'_> {
     fn drop(&mut self) {
-        self.tell(|vm, reply| Command::Left { vm, reply });
+        self.0.rings.leave();
     }
 }

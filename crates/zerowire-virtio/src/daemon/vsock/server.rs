@@ -61,8 +61,7 @@ impl Prepared {
             counters,
             cid: config.cid,
             lends: config.map.share_guest_memory,
-            commands: group.commands.clone(),
-            place,
+            rings: group.rings(place),
         };
         Ok(Vm {
             served: Served::spawn(Arc::new(context), listener, None).map_err(resources)?,

@@ -1,133 +1,87 @@
-//! Commands from the control thread.
+//! What commands do to a worker.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Receiver;
 
-use rustix::event::epoll;
-
-use super::{TAG_RECEIVE, TAG_TRANSMIT, Worker, watch};
-use crate::daemon::command::{Command, Direction};
-use crate::daemon::metadata::MetadataDetour;
-use crate::daemon::path::{Path, Side};
+use super::{TAG_RECEIVE, TAG_TRANSMIT, Worker};
+use crate::daemon::metadata::{MetadataCommand, MetadataDetour};
+use crate::daemon::path::{Direction, Path, Side};
 use crate::host::mailbox::take_all;
-use crate::host::{HostRing, RingSetup, RingState};
+use crate::host::{At, HostRing, RingSetup, RingThread, carry_out};
 use crate::memory::GuestMemory;
-
-/// Answers commands for a worker that could not start, so that nobody waits for it.
-pub(super) fn refuse_all(queue: &Receiver<Command>, why: &str) {
-    while let Ok(command) = queue.recv() {
-        match command {
-            Command::Start { reply, .. } => drop(reply.send(Err(why.to_owned()))),
-            Command::Stop { reply, .. } => drop(reply.send(None)),
-            Command::LetGo { reply }
-            | Command::Memory { reply, .. }
-            | Command::Log { reply, .. }
-            | Command::LogRing { reply, .. }
-            | Command::Enable { reply, .. }
-            | Command::Call { reply, .. }
-            | Command::Kick { reply, .. }
-            | Command::Err { reply, .. } => drop(reply.send(())),
-            Command::Quit => return,
-            _ => {}
-        }
-    }
-}
 
 impl<P: Path> Worker<P> {
     pub(super) fn take_commands(&mut self) {
-        if !take_all(self, |w| w.commands.try_recv(), Self::carry_out) {
-            self.quit = true;
+        let goes_on = take_all(
+            self,
+            |w| w.commands.try_recv(),
+            |w, command| w.quit |= carry_out(w, command).is_break(),
+        );
+        self.quit |= !goes_on;
+    }
+}
+
+impl<P: Path> RingThread for Worker<P> {
+    type Device = MetadataCommand;
+
+    fn queues(&self) -> Range<u16> {
+        let first = 2 * self.pair as u16;
+        first..first + 2
+    }
+
+    fn ring(&self, at: At) -> Option<&HostRing> {
+        match Direction::of(at.queue) {
+            Direction::Transmit => self.transmit.as_ref().map(Side::host),
+            Direction::Receive => self.receive.as_ref().map(Side::host),
         }
     }
 
-    fn carry_out(&mut self, command: Command) {
-        match command {
-            Command::LetGo { reply } => {
-                self.let_go();
-                let _ = reply.send(());
-            }
-            Command::Memory { memory, reply } => {
-                self.set_memory(memory);
-                let _ = reply.send(());
-            }
-            Command::Log { memory, reply } => {
-                self.set_log(memory);
-                let _ = reply.send(());
-            }
-            Command::LogRing { direction, at, reply } => {
-                if let Some(ring) = self.host(direction) {
-                    ring.set_log_at(at);
-                }
-                self.set_log(self.memory.clone());
-                let _ = reply.send(());
-            }
-            Command::Start { direction, ring, reply } => {
-                let _ = reply.send(self.start(direction, *ring));
-            }
-            Command::Stop { direction, reply } => {
-                let _ = reply.send(self.stop(direction));
-            }
-            Command::Enable { direction, on, reply } => {
-                if let Some(ring) = self.host(direction) {
-                    ring.set_state(RingState::set(on));
-                }
-                self.starved = false;
-                self.waiting = false;
-                self.port_ready = true;
-                let _ = reply.send(());
-            }
-            Command::Call { direction, fd, reply } => {
-                if let Some(ring) = self.host(direction) {
-                    ring.set_call(fd);
-                }
-                let _ = reply.send(());
-            }
-            Command::Err { direction, fd, reply } => {
-                if let Some(ring) = self.host(direction) {
-                    ring.set_err(fd);
-                }
-                let _ = reply.send(());
-            }
-            Command::Kick { direction, fd, reply } => {
-                self.replace_kick(direction, fd);
-                let _ = reply.send(());
-            }
-            Command::Tree(tree) => {
-                if let Some(MetadataDetour::Service(s)) = &mut self.detour {
-                    s.set_tree(tree);
-                }
-            }
-            Command::MetadataFrame(frame) => {
-                self.forwarded.fetch_sub(1, Ordering::Relaxed);
-                if let Some(MetadataDetour::Service(s)) = &mut self.detour {
-                    s.ingest(&frame);
-                }
-            }
-            Command::Quit => self.quit = true,
-        }
-    }
-
-    fn host(&mut self, direction: Direction) -> Option<&mut HostRing> {
-        match direction {
+    fn ring_mut(&mut self, at: At) -> Option<&mut HostRing> {
+        match Direction::of(at.queue) {
             Direction::Transmit => self.transmit.as_mut().map(Side::host_mut),
             Direction::Receive => self.receive.as_mut().map(Side::host_mut),
         }
     }
 
-    /// The same memory with another dirty log: neither rings nor what is registered change.
-    fn set_log(&mut self, memory: Arc<GuestMemory>) {
-        for direction in [Direction::Transmit, Direction::Receive] {
-            if let Some(ring) = self.host(direction) {
-                ring.follow_log(&memory);
-            }
-        }
-        self.memory = memory;
+    fn memory(&mut self, _vm: usize) -> &mut Arc<GuestMemory> {
+        &mut self.memory
     }
 
-    /// Rings let go of the old memory before it goes.
-    fn let_go_of_rings(&mut self) {
+    fn epoll(&self) -> (&OwnedFd, fn(At) -> u64) {
+        (&self.epoll, |at| match Direction::of(at.queue) {
+            Direction::Transmit => TAG_TRANSMIT,
+            Direction::Receive => TAG_RECEIVE,
+        })
+    }
+
+    fn install(&mut self, at: At, setup: RingSetup) -> Result<(), String> {
+        match Direction::of(at.queue) {
+            Direction::Transmit => {
+                let (side, recovered) = P::Transmit::start(&mut self.path, setup, &self.memory)?;
+                self.shared.unsure.fetch_add(recovered.unsure as u64, Ordering::Relaxed);
+                self.transmit = Some(side);
+            }
+            Direction::Receive => {
+                self.receive = Some(P::Receive::start(&mut self.path, setup, &self.memory)?.0);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, at: At) -> Option<HostRing> {
+        let (counters, memory) = (&self.shared.pairs[self.pair], &self.memory);
+        Some(match Direction::of(at.queue) {
+            Direction::Transmit => self.transmit.take()?.end(&mut self.path, memory, &counters.transmit),
+            Direction::Receive => self.receive.take()?.end(&mut self.path, memory, &counters.receive),
+        })
+    }
+
+    fn release(&mut self, _vm: usize) {
+        if std::mem::replace(&mut self.paused, true) {
+            return;
+        }
         let counters = &self.shared.pairs[self.pair];
         if let Some(side) = &mut self.receive {
             side.let_go(&mut self.path, &self.memory, &counters.receive);
@@ -135,24 +89,15 @@ impl<P: Path> Worker<P> {
         if let Some(side) = &mut self.transmit {
             side.let_go(&mut self.path, &self.memory, &counters.transmit);
         }
+        self.path.let_go();
     }
 
-    fn let_go(&mut self) {
-        if !self.paused {
-            self.let_go_of_rings();
-            self.path.let_go();
-            self.paused = true;
-        }
-    }
-
-    pub(super) fn set_memory(&mut self, memory: Arc<GuestMemory>) {
-        let mut problems = Vec::new();
-        if !std::mem::take(&mut self.paused) {
-            self.let_go_of_rings();
-        }
+    fn set_memory(&mut self, _vm: usize, memory: Arc<GuestMemory>) {
+        self.paused = false;
         // A path notes no writes, and has no use for a log, which may go before the memory does.
         let plain = if memory.log().is_some() { Arc::new(memory.with_log(None)) } else { memory.clone() };
         self.path.set_memory(&plain);
+        let mut problems = Vec::new();
         if let Some(side) = &mut self.transmit {
             problems.extend(side.move_to(&mut self.path, &memory).err());
         }
@@ -172,57 +117,23 @@ impl<P: Path> Worker<P> {
         self.describe();
     }
 
-    fn start(&mut self, direction: Direction, ring: RingSetup) -> Result<(), String> {
-        match direction {
-            Direction::Transmit => {
-                let (side, recovered) = P::Transmit::start(&mut self.path, ring, &self.memory)?;
-                self.shared.unsure.fetch_add(recovered.unsure as u64, Ordering::Relaxed);
-                self.transmit = Some(side);
-            }
-            Direction::Receive => {
-                self.receive = Some(P::Receive::start(&mut self.path, ring, &self.memory)?.0);
-                self.starved = false;
-                self.waiting = false;
-                self.port_ready = true;
-            }
-        }
-        self.watch_kick(direction).inspect_err(|_| {
-            self.stop(direction);
-        })
-    }
-
-    /// epoll watches the open file through the descriptor that the ring keeps.
-    fn watch_kick(&mut self, direction: Direction) -> Result<(), String> {
-        let tag = if direction == Direction::Transmit { TAG_TRANSMIT } else { TAG_RECEIVE };
-        let ring = match direction {
-            Direction::Transmit => self.transmit.as_ref().map(Side::host),
-            Direction::Receive => self.receive.as_ref().map(Side::host),
-        };
-        let Some(kick) = ring.and_then(HostRing::kick) else { return Ok(()) };
-        watch(&self.epoll, kick.as_fd(), tag)
-            .map_err(|e| format!("the kick descriptor can't be watched: {e}"))
-    }
-
-    fn replace_kick(&mut self, direction: Direction, fd: OwnedFd) {
-        let Some(ring) = self.host(direction) else { return };
-        if let Some(old) = ring.replace_kick(fd) {
-            let _ = epoll::delete(&self.epoll, &old);
-        }
-        if let Err(e) = self.watch_kick(direction) {
-            tracing::error!("queue pair {}: {e}", self.pair);
-        }
+    fn changed(&mut self, _at: At) {
         self.starved = false;
+        self.waiting = false;
+        self.port_ready = true;
     }
 
-    fn stop(&mut self, direction: Direction) -> Option<u16> {
-        let (counters, memory) = (&self.shared.pairs[self.pair], &self.memory);
-        let ring = match direction {
-            Direction::Transmit => self.transmit.take()?.end(&mut self.path, memory, &counters.transmit),
-            Direction::Receive => self.receive.take()?.end(&mut self.path, memory, &counters.receive),
-        };
-        if let Some(kick) = ring.kick() {
-            let _ = epoll::delete(&self.epoll, kick);
+    /// A worker ends with its front end.
+    fn left(&mut self, _vm: usize) {}
+
+    fn device(&mut self, command: MetadataCommand) {
+        if matches!(command, MetadataCommand::Frame(_)) {
+            self.forwarded.fetch_sub(1, Ordering::Relaxed);
         }
-        Some(ring.stop())
+        let Some(MetadataDetour::Service(service)) = &mut self.detour else { return };
+        match command {
+            MetadataCommand::Tree(tree) => service.set_tree(tree),
+            MetadataCommand::Frame(frame) => service.ingest(&frame),
+        }
     }
 }

@@ -17,7 +17,7 @@ mod sound;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use rustix::event::epoll;
@@ -28,8 +28,8 @@ use super::super::switch::MAX_CLIENTS;
 use super::super::vm::MAX_RESETS;
 use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, Switch, TX_QUEUE, watch};
 use crate::daemon::SocketAccess;
-use crate::host::mailbox::mailbox;
-use crate::host::{RingSetup, RingState};
+use crate::host::mailbox::{Mailbox, mailbox};
+use crate::host::{At, RingSetup, RingState, command};
 use crate::memory::GuestMemory;
 use crate::vsock::mapped::MapPolicy;
 use crate::vsock::{VsockCounters, VsockLimits, VsockTotals};
@@ -53,7 +53,7 @@ pub struct Harness {
     counters: Vec<Arc<VsockCounters>>,
     limits: VsockLimits,
     // Kept open: a loop whose senders are gone ends.
-    _commands: super::CommandSender,
+    _commands: Mailbox<Command>,
 }
 
 impl Harness {
@@ -102,7 +102,7 @@ impl Harness {
 
     /// The front end of a VM sets its memory.
     pub fn set_memory(&mut self, vm: usize, memory: Arc<GuestMemory>) {
-        self.inner.set_memory(vm, memory);
+        self.carry_out(|reply| Command::Memory { vm, memory, reply });
     }
 
     /// Starts both rings of a guest.
@@ -115,8 +115,9 @@ impl Harness {
 
     fn start_at(&mut self, vm: usize, guest: &Guest, queue: u16, base: u16) -> Result<(), String> {
         let (addresses, _, kick) = guest.ring(queue);
-        self.inner.start(
-            vm,
+        command::start(
+            &mut self.inner,
+            At { vm, queue },
             RingSetup {
                 queue,
                 size: guest::RING_SIZE,
@@ -136,7 +137,7 @@ impl Harness {
 
     /// Stops a ring and lets it go on where it was, as a front end does that pauses its VM.
     pub fn pause(&mut self, vm: usize, guest: &Guest, queue: u16) -> Result<(), String> {
-        match self.inner.stop(vm, queue) {
+        match self.stop(vm, queue) {
             Some(base) => self.start_at(vm, guest, queue, base),
             None => Ok(()),
         }
@@ -154,12 +155,16 @@ impl Harness {
 
     /// Stops a ring.
     pub fn stop(&mut self, vm: usize, queue: u16) -> Option<u16> {
-        self.inner.stop(vm, queue)
+        command::stop(&mut self.inner, At { vm, queue })
     }
 
     /// The front end of a VM leaves.
     pub fn leave(&mut self, vm: usize) {
-        self.inner.carry_out(Command::Left { vm, reply: sync_channel(1).0 });
+        self.carry_out(|reply| Command::Left { vm, reply });
+    }
+
+    fn carry_out(&mut self, make: impl FnOnce(SyncSender<()>) -> Command) {
+        let _ = command::carry_out(&mut self.inner, make(sync_channel(1).0));
     }
 
     /// Whether a guest's packets wait until it takes resets.
