@@ -7,6 +7,7 @@
 
 mod commands;
 mod sleep;
+mod states;
 mod watching;
 
 use std::io;
@@ -29,7 +30,8 @@ use crate::net::receive::SETTLE_AFTER;
 use crate::net::transmit::Detour;
 use crate::ring::RingError;
 use sleep::TRIM_AFTER;
-use watching::Watching;
+pub(super) use states::LINGER;
+use states::{Cadence, Next, PortWatch, RxWait};
 
 const TAG_WAKE: u64 = 0;
 const TAG_PORT: u64 = 1;
@@ -40,27 +42,6 @@ const TAG_EVENTS: u64 = 4;
 /// The port is watched for one event at a time, and again only when it was found empty: frames that arrive while the guest
 /// has no buffers wake nobody.
 const PORT_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
-
-/// After work a worker looks at its rings this many times more before it sleeps, one to two microseconds: a driver on
-/// another CPU that is about to add a buffer is met awake, where waking up costs more than ten.
-pub(super) const LINGER: u32 = 32;
-
-/// A busy worker asks for events each so many turns.
-const TURNS_UNASKED: u32 = 16;
-
-/// After so many turns in which rings had entries and nothing could be moved, since the port takes none for now, a worker
-/// sleeps between turns. Commands are taken meanwhile.
-const TURNS_BLOCKED: u32 = 16;
-
-/// How long such a worker sleeps at first, and at most: twice as long each time, so that a port
-/// that takes nothing for long costs next to nothing.
-const BLOCKED_NAP: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(10)];
-
-/// How long a worker sleeps that has been blocked for `turns`.
-fn blocked_nap(turns: u32) -> Duration {
-    let doubled = turns.saturating_sub(TURNS_BLOCKED).min(16);
-    (BLOCKED_NAP[0] * (1 << doubled)).min(BLOCKED_NAP[1])
-}
 
 /// Stack of a worker, bytes. Untouched pages cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
@@ -131,29 +112,32 @@ struct Worker<P: Path> {
     epoll: OwnedFd,
     commands: Receiver<RingCommand<MetadataCommand>>,
     _wake: Arc<OwnedFd>,
-    /// The port may have frames.
-    port_ready: bool,
-    /// The guest has no receive buffers, or too few.
-    starved: bool,
-    /// A received frame, or a read, waits for buffers.
-    waiting: bool,
-    /// Any buffer is to wake the starved worker.
-    impatient: bool,
-    /// Time has passed: the receive side is to be looked at even if the guest posted nothing.
-    retry: bool,
-    /// When a starved or waiting guest has had its time.
-    look_again: Option<Instant>,
+    life: Life,
+    port: PortWatch,
+    /// Turns with frames to send since the last sleep.
+    sends: u32,
+    rx: RxWait,
+    cadence: Cadence,
+    /// No burst has touched memory that could be let go of.
     trimmed: bool,
-    /// Looks at the rings that are left before sleeping.
-    linger: u32,
-    /// Turns since events were asked for.
-    unasked: u32,
-    /// Turns in which a ring had entries and nothing could be moved.
-    blocked: u32,
+}
+
+/// Whether a worker serves its rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Serving,
     /// Rings have let go of the memory, and wait for what comes in its place.
-    paused: bool,
-    watching: Watching,
-    quit: bool,
+    Released,
+    Ended,
+}
+
+/// What ended a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woke {
+    /// Events came, or nobody has slept.
+    ByEvent,
+    /// Time has passed: the receive side is looked at even if the guest posted nothing.
+    ByTime,
 }
 
 impl<P: Path> Worker<P> {
@@ -189,19 +173,12 @@ impl<P: Path> Worker<P> {
             epoll,
             commands,
             _wake: wake,
-            port_ready: true,
-            starved: false,
-            waiting: false,
-            impatient: false,
-            retry: false,
-            look_again: None,
+            life: Life::Serving,
+            port: PortWatch::Ready,
+            sends: 0,
+            rx: RxWait::new(),
+            cadence: Cadence::new(),
             trimmed: true,
-            linger: 0,
-            unasked: 0,
-            blocked: 0,
-            paused: false,
-            watching: Watching::default(),
-            quit: false,
         };
         worker.set_memory(0, setup.memory);
         Ok(worker)
@@ -209,8 +186,9 @@ impl<P: Path> Worker<P> {
 
     fn run(&mut self) {
         let mut events = Vec::with_capacity(8);
-        while !self.quit {
-            if self.paused {
+        let mut woke = Woke::ByEvent;
+        while self.life != Life::Ended {
+            if self.life == Life::Released {
                 self.wait(&mut events, None);
                 continue;
             }
@@ -223,38 +201,37 @@ impl<P: Path> Worker<P> {
             if self.path.renewed() {
                 self.watch_new_port();
             }
-            self.port_ready |= self.watching.is_out();
-            busy |= self.receive();
+            self.port.begin_turn();
+            busy |= self.receive(std::mem::replace(&mut woke, Woke::ByEvent));
             if self.detour.is_some() {
                 busy |= self.pump_metadata();
             }
             if self.path.attention() {
                 self.control.wake();
             }
-            let mut timeout = if busy {
+            let next = if busy {
                 self.trimmed = false;
                 // Where buffers were posted ahead no driver is waited for, and the kernel may bring frames on this very CPU.
-                self.linger = if sent || self.starved || !P::POSTS_AHEAD { LINGER } else { 0 };
-                self.blocked = 0;
+                let lingers = sent || self.rx.is_short() || !P::POSTS_AHEAD;
                 // While the port has frames both directions are looked at in each turn: only commands can wait.
-                self.unasked = if self.port_ready { self.unasked + 1 } else { TURNS_UNASKED };
-                if self.unasked < TURNS_UNASKED {
+                self.cadence.worked(lingers, self.port.is_ready())
+            } else {
+                self.cadence.idled()
+            };
+            let mut timeout = match next {
+                Next::Turn => {
+                    if !busy {
+                        std::hint::spin_loop();
+                    }
                     continue;
                 }
-                Some(Duration::ZERO)
-            } else if self.linger > 0 {
-                self.linger -= 1;
-                std::hint::spin_loop();
-                continue;
-            } else {
-                if self.arm() {
-                    self.blocked = self.blocked.saturating_add(1);
-                    if self.blocked < TURNS_BLOCKED {
-                        continue;
-                    }
-                    Some(blocked_nap(self.blocked))
-                } else {
-                    self.blocked = 0;
+                Next::Ask => Some(Duration::ZERO),
+                Next::Rest if self.arm() => match self.cadence.blocked() {
+                    None => continue,
+                    nap => nap,
+                },
+                Next::Rest => {
+                    self.cadence.rest();
                     self.idle_time()
                 }
             };
@@ -270,8 +247,8 @@ impl<P: Path> Worker<P> {
                 if timeout.is_none_or(|t| t >= TRIM_AFTER) {
                     self.trim();
                 }
-                self.impatient |= self.starved;
-                self.retry = true;
+                self.rx.slept();
+                woke = Woke::ByTime;
             }
         }
     }
@@ -305,32 +282,31 @@ impl<P: Path> Worker<P> {
 
     /// Receives a batch. Returns whether frames came.
     #[inline]
-    fn receive(&mut self) -> bool {
-        if !self.port_ready && !self.waiting {
+    fn receive(&mut self, woke: Woke) -> bool {
+        if !self.port.is_ready() && !self.rx.has_frame() {
             return false;
         }
-        // Without a new buffer nothing has changed for a starved guest, but for time that has passed.
-        let retry = std::mem::take(&mut self.retry) || self.patience_is_over();
+        // Without a new buffer nothing has changed for a guest that is short of them, but for time that has passed.
+        let retry = woke == Woke::ByTime || self.rx.is_due(Instant::now);
         let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active()) else { return false };
-        if self.starved && !retry && !P::POSTS_AHEAD && matches!(side.host_mut().ring.available(), Ok(0)) {
+        if self.rx.is_short()
+            && !retry
+            && !P::POSTS_AHEAD
+            && matches!(side.host_mut().ring.available(), Ok(0))
+        {
             return false;
         }
         let counters = &self.shared.pairs[self.pair].receive;
         match side.run(&mut self.path, &self.memory, counters) {
             Ok(r) => {
-                self.impatient &= r.starved;
-                self.starved = r.starved;
-                self.waiting = r.waiting;
-                self.look_again =
-                    (r.starved && !self.impatient || r.waiting).then(|| Instant::now() + SETTLE_AFTER);
+                self.rx.ran(r.starved, r.waiting, || Instant::now() + SETTLE_AFTER);
                 if r.turn.notify && side.host().call() {
                     counters.calls.add(1);
                 }
                 if r.port_gone {
-                    self.port_ready = false;
+                    self.port = PortWatch::Gone;
                     self.port_gone();
-                } else if r.port_empty {
-                    self.port_ready = false;
+                } else if r.port_empty && self.port.set_empty() {
                     self.watch_port();
                 }
                 r.turn.chains > 0
@@ -344,14 +320,6 @@ impl<P: Path> Worker<P> {
         }
     }
 
-    /// Whether a starved or waiting guest has had its time, so that the receive side is to be looked at again.
-    #[inline]
-    fn patience_is_over(&mut self) -> bool {
-        let over = self.starved && self.look_again.is_some_and(|at| Instant::now() >= at);
-        self.impatient |= over;
-        over
-    }
-
     /// The interface was deleted, or this queue detached: reads fail until a ring is started or enabled again.
     #[cold]
     fn port_gone(&self) {
@@ -359,37 +327,6 @@ impl<P: Path> Worker<P> {
             format!("queue pair {}: the port is gone or its queue detached; nothing is received", self.pair);
         tracing::error!("{text}");
         self.shared.set_error(text);
-    }
-
-    /// Asks for the next event of the port; one that has frames already gives it at once.
-    fn watch_port(&mut self) {
-        if self.watching.is_out() {
-            return;
-        }
-        let Some(port) = self.path.port() else { return };
-        if let Err(e) = epoll::modify(&self.epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS) {
-            tracing::error!("queue pair {}: the port can't be watched: {e}", self.pair);
-            // Its frames are found when something else wakes this thread.
-            self.port_ready = true;
-        }
-    }
-
-    /// The path has another descriptor; epoll forgot the one before when that was closed.
-    #[cold]
-    fn watch_new_port(&mut self) {
-        if let Some(port) = self.path.port()
-            && let Err(e) = epoll::add(&self.epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS)
-        {
-            tracing::error!("queue pair {}: the port can't be watched: {e}", self.pair);
-        }
-        self.watching.put_in();
-        if let Some(events) = self.path.events()
-            && let Err(e) = watch(&self.epoll, events, TAG_EVENTS)
-        {
-            tracing::error!("queue pair {}: events of the port can't be watched: {e}", self.pair);
-        }
-        self.port_ready = true;
-        self.describe();
     }
 
     /// Says in the statistics which path runs.
@@ -445,17 +382,4 @@ impl<P: Path> Worker<P> {
 fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, tag: u64) -> io::Result<()> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(tag), flags)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_that_takes_nothing_is_looked_at_ever_less_often() {
-        let naps: Vec<_> = (TURNS_BLOCKED..TURNS_BLOCKED + 9).map(blocked_nap).collect();
-        assert_eq!(naps[0], BLOCKED_NAP[0]);
-        assert!(naps.windows(2).all(|n| n[1] == (n[0] * 2).min(BLOCKED_NAP[1])), "{naps:?}");
-        assert_eq!(blocked_nap(u32::MAX), BLOCKED_NAP[1]);
-    }
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{TAG_RECEIVE, TAG_TRANSMIT, Worker};
+use super::{Life, TAG_RECEIVE, TAG_TRANSMIT, Worker};
 use crate::daemon::metadata::{MetadataCommand, MetadataDetour};
 use crate::daemon::path::{Direction, Path, Side};
 use crate::host::mailbox::take_all;
@@ -14,12 +14,14 @@ use crate::memory::GuestMemory;
 
 impl<P: Path> Worker<P> {
     pub(super) fn take_commands(&mut self) {
-        let goes_on = take_all(
-            self,
-            |w| w.commands.try_recv(),
-            |w, command| w.quit |= carry_out(w, command).is_break(),
-        );
-        self.quit |= !goes_on;
+        let carry_out = |worker: &mut Self, command| {
+            if carry_out(worker, command).is_break() {
+                worker.life = Life::Ended;
+            }
+        };
+        if !take_all(self, |w| w.commands.try_recv(), carry_out) {
+            self.life = Life::Ended;
+        }
     }
 }
 
@@ -79,8 +81,11 @@ impl<P: Path> RingThread for Worker<P> {
     }
 
     fn release(&mut self, _vm: usize) {
-        if std::mem::replace(&mut self.paused, true) {
+        if self.life == Life::Released {
             return;
+        }
+        if self.life == Life::Serving {
+            self.life = Life::Released;
         }
         let counters = &self.shared.pairs[self.pair];
         if let Some(side) = &mut self.receive {
@@ -93,7 +98,9 @@ impl<P: Path> RingThread for Worker<P> {
     }
 
     fn set_memory(&mut self, _vm: usize, memory: Arc<GuestMemory>) {
-        self.paused = false;
+        if self.life == Life::Released {
+            self.life = Life::Serving;
+        }
         // A path notes no writes, and has no use for a log, which may go before the memory does.
         let plain = if memory.log().is_some() { Arc::new(memory.with_log(None)) } else { memory.clone() };
         self.path.set_memory(&plain);
@@ -106,9 +113,10 @@ impl<P: Path> RingThread for Worker<P> {
         }
         self.memory = memory;
         // A ring that comes back with its memory is looked at.
-        self.starved = false;
-        self.retry = true;
-        self.port_ready |= P::POSTS_AHEAD;
+        self.rx.posted();
+        if P::POSTS_AHEAD {
+            self.port.set_ready();
+        }
         for p in &problems {
             self.shared.set_error(p.clone());
             self.shared.ring_errors.fetch_add(1, Ordering::Release);
@@ -118,9 +126,8 @@ impl<P: Path> RingThread for Worker<P> {
     }
 
     fn changed(&mut self, _at: At) {
-        self.starved = false;
-        self.waiting = false;
-        self.port_ready = true;
+        self.rx.begin();
+        self.port.set_ready();
     }
 
     /// A worker ends with its front end.

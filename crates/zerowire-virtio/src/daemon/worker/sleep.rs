@@ -7,14 +7,10 @@ use std::time::Duration;
 use rustix::event::epoll;
 use zerowire_sys::syscall;
 
-use super::{TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, TAG_WAKE, Worker};
+use super::{Life, TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, TAG_WAKE, Worker};
 use crate::daemon::metadata::MetadataDetour;
 use crate::daemon::path::{Path, Side};
 use crate::net::receive::SETTLE_AFTER;
-
-/// A starved worker sleeps until the driver has posted this part of its ring, so that it is woken for more than one
-/// frame; at most [`SETTLE_AFTER`] long, then any buffer wakes it.
-const STARVED_PART: u16 = 4;
 
 /// How long a worker has slept before it lets go of memory that bursts have touched.
 pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
@@ -34,15 +30,17 @@ impl<P: Path> Worker<P> {
                 }
             }
         }
-        if let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active() && self.starved) {
+        if let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active() && self.rx.is_short()) {
             let ring = &mut side.host_mut().ring;
-            let wanted = if self.impatient { 1 } else { (ring.size() / STARVED_PART).max(1) };
-            match ring.arm_for(wanted) {
-                Ok(more) => {
-                    self.starved = !more;
-                    self.port_ready |= more && P::POSTS_AHEAD;
-                    work |= more && (self.port_ready || self.waiting);
+            match ring.arm_for(self.rx.wanted(ring.size())) {
+                Ok(true) => {
+                    self.rx.posted();
+                    if P::POSTS_AHEAD {
+                        self.port.set_ready();
+                    }
+                    work |= self.port.is_ready() || self.rx.has_frame();
                 }
+                Ok(false) => {}
                 Err(e) => {
                     side.fail(&mut self.path, &counters.receive);
                     error = Some(e);
@@ -62,13 +60,12 @@ impl<P: Path> Worker<P> {
     pub(super) fn idle_time(&mut self) -> Option<Duration> {
         let trim = (!self.trimmed).then_some(TRIM_AFTER);
         let receives = self.receive.as_ref().is_some_and(|s| s.host().is_active());
-        let can_answer = receives && !self.starved;
+        let can_answer = receives && !self.rx.is_short();
         let metadata = match &mut self.detour {
             Some(MetadataDetour::Service(s)) if can_answer => s.delay(),
             _ => None,
         };
-        let patience =
-            (receives && (self.waiting || (self.starved && !self.impatient))).then_some(SETTLE_AFTER);
+        let patience = (receives && self.rx.is_patient()).then_some(SETTLE_AFTER);
         [trim, metadata, patience, self.path.sleep_at_most()].into_iter().flatten().min()
     }
 
@@ -86,7 +83,7 @@ impl<P: Path> Worker<P> {
 
     /// Waits for events. Returns whether any came.
     pub(super) fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
-        self.unasked = 0;
+        self.cadence.asked();
         if timeout != Some(Duration::ZERO) {
             self.put_port_in();
         }
@@ -95,13 +92,13 @@ impl<P: Path> Worker<P> {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => return true,
             Err(e) => {
                 tracing::error!("queue pair {}: epoll_wait failed: {e}", self.pair);
-                self.quit = true;
+                self.life = Life::Ended;
                 return false;
             }
         }
         for event in events.iter() {
             match event.data.u64() {
-                TAG_PORT => self.port_ready = true,
+                TAG_PORT => self.port.set_ready(),
                 TAG_EVENTS => self.path.notice(),
                 TAG_WAKE => self.take_commands(),
                 TAG_TRANSMIT => {
@@ -113,8 +110,10 @@ impl<P: Path> Worker<P> {
                 }
                 TAG_RECEIVE => {
                     self.shared.pairs[self.pair].receive.kicks.add(1);
-                    self.starved = false;
-                    self.port_ready |= P::POSTS_AHEAD;
+                    self.rx.posted();
+                    if P::POSTS_AHEAD {
+                        self.port.set_ready();
+                    }
                     if let Some(side) = self.receive.as_mut().filter(|s| s.host().is_sound()) {
                         side.host_mut().ring.disarm();
                     }

@@ -1,0 +1,489 @@
+//! What a worker knows of its port and of the guest's receive buffers, and how it comes to rest.
+//!
+//! Plain code without I/O: the worker tells what happened and asks what follows.
+//!
+//! ```text
+//!  port       a frame may have come        read empty        taken out        put in
+//!  Armed      Ready                        Armed, watch      Unwatched        -
+//!  Ready      Ready                        Armed, watch      Unwatched        -
+//!  Unwatched  Unwatched, ready             Unwatched         -                Armed, or Ready if ready
+//!  Gone       Ready                        Armed, watch      Unwatched        -
+//!
+//!  buffers    a kick          a turn with enough    with too few    a frame waits, too
+//!  Posted     Posted          Posted                Short           Short, frame
+//!  Retry      Retry           Posted                Short           Short, frame
+//!  Short      Posted; Retry   Posted                Short           Short, frame
+//!             if frame
+//! ```
+
+use std::time::{Duration, Instant};
+
+/// After work a worker looks at its rings this many times more before it sleeps, one to two microseconds: a driver on
+/// another CPU that is about to add a buffer is met awake, where waking up costs more than ten.
+pub(in crate::daemon) const LINGER: u32 = 32;
+
+/// A busy worker asks for events each so many turns.
+const TURNS_UNASKED: u32 = 16;
+
+/// After so many turns in which rings had entries and nothing could be moved, since the port takes none for now, a worker
+/// sleeps between turns. Commands are taken meanwhile.
+const TURNS_BLOCKED: u32 = 16;
+
+/// How long such a worker sleeps at first, and at most: twice as long each time, so that a port
+/// that takes nothing for long costs next to nothing.
+const BLOCKED_NAP: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(10)];
+
+/// How long a worker sleeps that has been blocked for `turns`.
+fn blocked_nap(turns: u32) -> Duration {
+    let doubled = turns.saturating_sub(TURNS_BLOCKED).min(16);
+    (BLOCKED_NAP[0] * (1 << doubled)).min(BLOCKED_NAP[1])
+}
+
+/// A worker that is short of buffers sleeps until the driver has posted this part of its ring, so that it is woken for more than
+/// one frame; after a while any buffer wakes it.
+const SHORT_PART: u16 = 4;
+
+/// Whether the port may have frames, and how that is learnt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PortWatch {
+    /// It was found empty, and an event comes with the next frame.
+    Armed,
+    /// It may have frames.
+    Ready,
+    /// It gives no events, since watching it would cost the sender: it is looked at in each turn.
+    Unwatched {
+        /// It may have frames.
+        ready: bool,
+    },
+    /// Its interface is gone, and reads fail.
+    Gone,
+}
+
+impl PortWatch {
+    /// Whether the receive side has to look at it.
+    #[inline]
+    pub(super) fn is_ready(self) -> bool {
+        matches!(self, Self::Ready | Self::Unwatched { ready: true })
+    }
+
+    #[inline]
+    pub(super) fn is_unwatched(self) -> bool {
+        matches!(self, Self::Unwatched { .. })
+    }
+
+    /// It may have frames.
+    #[inline]
+    pub(super) fn set_ready(&mut self) {
+        *self = match self {
+            Self::Unwatched { .. } => Self::Unwatched { ready: true },
+            _ => Self::Ready,
+        };
+    }
+
+    /// A turn begins.
+    #[inline]
+    pub(super) fn begin_turn(&mut self) {
+        if self.is_unwatched() {
+            self.set_ready();
+        }
+    }
+
+    /// It has no frame left. Returns whether its next event has to be asked for.
+    #[inline]
+    pub(super) fn set_empty(&mut self) -> bool {
+        match self {
+            Self::Unwatched { ready } => {
+                *ready = false;
+                false
+            }
+            _ => {
+                *self = Self::Armed;
+                true
+            }
+        }
+    }
+
+    /// It gives no events from now on.
+    pub(super) fn take_out(&mut self) {
+        *self = Self::Unwatched { ready: self.is_ready() };
+    }
+
+    /// It gives events from now on. Returns whether it did not before.
+    pub(super) fn put_in(&mut self) -> bool {
+        let Self::Unwatched { ready } = *self else { return false };
+        *self = if ready { Self::Ready } else { Self::Armed };
+        true
+    }
+}
+
+/// How many buffers wake a worker that has too few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wake {
+    /// A good part of the ring.
+    Batch,
+    /// Any: the guest posted no more for a while.
+    Any,
+}
+
+/// What is known of the guest's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Buffers {
+    /// There may be enough.
+    Posted,
+    /// There may be enough for what waits: the receive side has to run, whatever the port has.
+    Retry,
+    /// There are too few, or none.
+    Short {
+        /// When the guest has had its time; None once it had.
+        look_at: Option<Instant>,
+        /// A frame, or a read, waits for buffers.
+        frame: bool,
+    },
+}
+
+/// What the receive side waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RxWait {
+    wake: Wake,
+    buffers: Buffers,
+}
+
+impl RxWait {
+    pub(super) fn new() -> Self {
+        Self { wake: Wake::Batch, buffers: Buffers::Posted }
+    }
+
+    /// Whether the guest has no receive buffers, or too few.
+    #[inline]
+    pub(super) fn is_short(&self) -> bool {
+        matches!(self.buffers, Buffers::Short { .. })
+    }
+
+    /// Whether a received frame, or a read, waits for buffers.
+    #[inline]
+    pub(super) fn has_frame(&self) -> bool {
+        matches!(self.buffers, Buffers::Retry | Buffers::Short { frame: true, .. })
+    }
+
+    /// Whether the guest has some time to post more.
+    pub(super) fn is_patient(&self) -> bool {
+        self.has_frame() || (self.is_short() && self.wake == Wake::Batch)
+    }
+
+    /// How many buffers of a ring with `size` entries wake the worker.
+    pub(super) fn wanted(&self, size: u16) -> u16 {
+        match self.wake {
+            Wake::Any => 1,
+            Wake::Batch => (size / SHORT_PART).max(1),
+        }
+    }
+
+    /// The driver has posted buffers.
+    #[inline]
+    pub(super) fn posted(&mut self) {
+        self.buffers = match self.buffers {
+            Buffers::Short { frame: true, .. } | Buffers::Retry => Buffers::Retry,
+            _ => Buffers::Posted,
+        };
+    }
+
+    /// The ring, or its state, is new.
+    pub(super) fn begin(&mut self) {
+        self.buffers = Buffers::Posted;
+    }
+
+    /// The worker has slept, and nothing happened.
+    #[inline]
+    pub(super) fn slept(&mut self) {
+        if self.is_short() {
+            self.wake = Wake::Any;
+        }
+    }
+
+    /// Whether the guest has had its time, so that the receive side has to run once more. Any buffer will do then.
+    #[inline]
+    pub(super) fn is_due(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        let due = matches!(self.buffers, Buffers::Short { look_at: Some(at), .. } if now() >= at);
+        if due {
+            self.wake = Wake::Any;
+        }
+        due
+    }
+
+    /// A turn has ended, `short` of buffers or not, with a `frame` that waits for them or not; `look_at` says when the guest has
+    /// had its time.
+    #[inline]
+    pub(super) fn ran(&mut self, short: bool, frame: bool, look_at: impl FnOnce() -> Instant) {
+        if !short {
+            self.wake = Wake::Batch;
+        }
+        self.buffers = match (short, frame) {
+            (false, false) => Buffers::Posted,
+            (false, true) => Buffers::Retry,
+            (true, _) => {
+                let waits = frame || self.wake == Wake::Batch;
+                Buffers::Short { look_at: waits.then(look_at), frame }
+            }
+        };
+    }
+}
+
+/// What follows a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Another turn, and nobody is asked for events before.
+    Turn,
+    /// Another turn, behind the events that have come.
+    Ask,
+    /// The worker may sleep, if the rings agree.
+    Rest,
+}
+
+/// How a worker comes to rest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cadence {
+    /// Turns since events were asked for.
+    unasked: u32,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Looks at the rings that are left before it may sleep.
+    Linger(u32),
+    /// Turns in which a ring had entries and nothing could be moved.
+    Blocked(u32),
+}
+
+impl Cadence {
+    pub(super) fn new() -> Self {
+        Self { unasked: 0, phase: Phase::Linger(0) }
+    }
+
+    /// A turn moved something. Looks at the rings follow if it `lingers`; events are asked for now and then if what they say is
+    /// known without them, and at once else.
+    #[inline]
+    pub(super) fn worked(&mut self, lingers: bool, knows_events: bool) -> Next {
+        self.phase = Phase::Linger(if lingers { LINGER } else { 0 });
+        self.unasked = if knows_events { self.unasked + 1 } else { TURNS_UNASKED };
+        if self.unasked < TURNS_UNASKED { Next::Turn } else { Next::Ask }
+    }
+
+    /// A turn moved nothing.
+    #[inline]
+    pub(super) fn idled(&mut self) -> Next {
+        match &mut self.phase {
+            Phase::Linger(left) if *left > 0 => {
+                *left -= 1;
+                Next::Turn
+            }
+            _ => Next::Rest,
+        }
+    }
+
+    /// Rings have entries, and the turn before moved nothing: how long the worker sleeps, if it does.
+    pub(super) fn blocked(&mut self) -> Option<Duration> {
+        let turns = match self.phase {
+            Phase::Blocked(turns) => turns.saturating_add(1),
+            Phase::Linger(_) => 1,
+        };
+        self.phase = Phase::Blocked(turns);
+        (turns >= TURNS_BLOCKED).then(|| blocked_nap(turns))
+    }
+
+    /// Rings have no entries: the worker sleeps.
+    pub(super) fn rest(&mut self) {
+        self.phase = Phase::Linger(0);
+    }
+
+    /// Events are asked for.
+    #[inline]
+    pub(super) fn asked(&mut self) {
+        self.unasked = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUT: PortWatch = PortWatch::Unwatched { ready: false };
+    const OUT_READY: PortWatch = PortWatch::Unwatched { ready: true };
+
+    #[test]
+    fn a_port_is_read_once_it_may_have_frames_and_watched_once_it_is_empty() {
+        use PortWatch::{Armed, Gone, Ready};
+        for (state, is_ready, when_ready, when_empty, asks) in [
+            (Armed, false, Ready, Armed, true),
+            (Ready, true, Ready, Armed, true),
+            (OUT, false, OUT_READY, OUT, false),
+            (OUT_READY, true, OUT_READY, OUT, false),
+            (Gone, false, Ready, Armed, true),
+        ] {
+            assert_eq!(state.is_ready(), is_ready, "{state:?}");
+            let mut port = state;
+            port.set_ready();
+            assert_eq!(port, when_ready, "{state:?}");
+            let mut port = state;
+            assert_eq!((port.set_empty(), port), (asks, when_empty), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_gives_no_events_is_looked_at_in_each_turn() {
+        use PortWatch::{Armed, Gone, Ready};
+        for (state, in_turn, out, back) in [
+            (Armed, Armed, OUT, Armed),
+            (Ready, Ready, OUT_READY, Ready),
+            (OUT, OUT_READY, OUT, Armed),
+            (OUT_READY, OUT_READY, OUT_READY, Ready),
+            (Gone, Gone, OUT, Armed),
+        ] {
+            let mut port = state;
+            port.begin_turn();
+            assert_eq!(port, in_turn, "{state:?}");
+            let mut port = state;
+            assert_eq!(port.put_in(), state.is_unwatched(), "{state:?}");
+            let mut port = state;
+            port.take_out();
+            assert_eq!(port, out, "{state:?}");
+            assert!(port.put_in());
+            assert_eq!(port, back, "{state:?}");
+        }
+    }
+
+    fn wait(wake: Wake, buffers: Buffers) -> RxWait {
+        RxWait { wake, buffers }
+    }
+
+    fn short(look_at: Option<Instant>, frame: bool) -> Buffers {
+        Buffers::Short { look_at, frame }
+    }
+
+    #[test]
+    fn what_a_turn_found_says_what_is_waited_for() {
+        let at = Instant::now();
+        for (wake, found, after) in [
+            (Wake::Batch, (false, false), wait(Wake::Batch, Buffers::Posted)),
+            (Wake::Any, (false, false), wait(Wake::Batch, Buffers::Posted)),
+            (Wake::Any, (false, true), wait(Wake::Batch, Buffers::Retry)),
+            (Wake::Batch, (true, false), wait(Wake::Batch, short(Some(at), false))),
+            (Wake::Batch, (true, true), wait(Wake::Batch, short(Some(at), true))),
+            // The guest had its time.
+            (Wake::Any, (true, false), wait(Wake::Any, short(None, false))),
+            (Wake::Any, (true, true), wait(Wake::Any, short(Some(at), true))),
+        ] {
+            for before in [Buffers::Posted, Buffers::Retry, short(None, false), short(Some(at), true)] {
+                let mut rx = wait(wake, before);
+                rx.ran(found.0, found.1, || at);
+                assert_eq!(rx, after, "{wake:?} {before:?} {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn buffers_that_come_have_the_receive_side_run() {
+        for (before, posted) in [
+            (Buffers::Posted, Buffers::Posted),
+            (Buffers::Retry, Buffers::Retry),
+            (short(None, false), Buffers::Posted),
+            (short(None, true), Buffers::Retry),
+        ] {
+            for wake in [Wake::Batch, Wake::Any] {
+                let mut rx = wait(wake, before);
+                assert_eq!(rx.is_short(), matches!(before, Buffers::Short { .. }), "{before:?}");
+                assert_eq!(rx.has_frame(), posted == Buffers::Retry, "{before:?}");
+                rx.posted();
+                assert_eq!(rx, wait(wake, posted), "{before:?}");
+                // A kick does not end the impatience: a turn that has enough does.
+                assert_eq!(rx.has_frame(), posted == Buffers::Retry, "{before:?}");
+                rx.begin();
+                assert_eq!(rx, wait(wake, Buffers::Posted));
+            }
+        }
+    }
+
+    #[test]
+    fn a_guest_has_some_time_to_post_a_good_part_of_its_ring() {
+        let (before, at) = (Instant::now(), Instant::now() + Duration::from_secs(1));
+        let mut rx = RxWait::new();
+        rx.slept();
+        assert!(rx == RxWait::new() && !rx.is_patient() && !rx.is_due(|| at));
+        rx.ran(true, false, || at);
+        assert!(rx.is_patient() && !rx.is_due(|| before));
+        assert_eq!([rx.wanted(256), rx.wanted(2)], [64, 1]);
+        let mut slept = rx;
+        slept.slept();
+        assert!(rx.is_due(|| at));
+        for mut rx in [rx, slept] {
+            assert_eq!(rx.wanted(256), 1, "any will do");
+            assert!(!rx.is_patient());
+            rx.ran(true, false, || at);
+            assert!(!rx.is_patient() && !rx.is_due(|| at), "it had its time");
+            rx.ran(true, true, || at);
+            assert!(rx.is_patient() && rx.is_due(|| at), "a frame waits");
+            rx.ran(false, false, || at);
+            assert_eq!(rx, RxWait::new());
+        }
+        // What has come since is looked at anyhow.
+        rx.posted();
+        assert!(!rx.is_due(|| at));
+    }
+
+    #[test]
+    fn a_worker_that_works_asks_for_events_now_and_then() {
+        let mut cadence = Cadence::new();
+        for _ in 0..3 {
+            let skipped = (0..).take_while(|_| cadence.worked(true, true) == Next::Turn).count();
+            assert_eq!(skipped, TURNS_UNASKED as usize - 1);
+            cadence.asked();
+        }
+        assert_eq!(cadence.worked(true, false), Next::Ask, "what they say is not known");
+        // Turns without work between do not put it off.
+        cadence.asked();
+        let mut turns = 0;
+        while cadence.worked(true, true) == Next::Turn {
+            assert_eq!(cadence.idled(), Next::Turn);
+            cadence.blocked();
+            turns += 1;
+        }
+        assert_eq!(turns, TURNS_UNASKED - 1);
+    }
+
+    #[test]
+    fn a_worker_without_work_lingers_before_it_rests() {
+        let mut cadence = Cadence::new();
+        assert_eq!(cadence.idled(), Next::Rest);
+        for (lingers, looks) in [(true, LINGER as usize), (false, 0)] {
+            cadence.worked(lingers, true);
+            assert_eq!((0..).take_while(|_| cadence.idled() == Next::Turn).count(), looks);
+            assert_eq!(cadence.idled(), Next::Rest);
+        }
+        cadence.rest();
+        assert_eq!(cadence.idled(), Next::Rest);
+    }
+
+    #[test]
+    fn a_port_that_takes_nothing_is_looked_at_ever_less_often() {
+        let naps: Vec<_> = (TURNS_BLOCKED..TURNS_BLOCKED + 9).map(blocked_nap).collect();
+        assert_eq!(naps[0], BLOCKED_NAP[0]);
+        assert!(naps.windows(2).all(|n| n[1] == (n[0] * 2).min(BLOCKED_NAP[1])), "{naps:?}");
+        assert_eq!(blocked_nap(u32::MAX), BLOCKED_NAP[1]);
+    }
+
+    #[test]
+    fn a_worker_is_blocked_until_something_moves_or_nothing_is_left() {
+        let mut cadence = Cadence::new();
+        let begin: [fn(&mut Cadence); 3] = [|_| {}, |p| p.rest(), |p| _ = p.worked(false, true)];
+        for begin in begin {
+            begin(&mut cadence);
+            for turn in 1..TURNS_BLOCKED {
+                assert_eq!(cadence.blocked(), None, "{turn}");
+                assert_eq!(cadence.idled(), Next::Rest, "its rings are asked again");
+            }
+            for turns in TURNS_BLOCKED..TURNS_BLOCKED + 5 {
+                assert_eq!(cadence.blocked(), Some(blocked_nap(turns)));
+            }
+        }
+    }
+}
