@@ -1,9 +1,6 @@
 //! The thread of one queue pair: both directions, one event loop.
 //!
-//! The loop has no state beyond its rings: it moves a batch each way as long as there is work, and sleeps in
-//! `epoll_wait` when there is none. While it works, drivers are not asked to notify; before it sleeps it arms both
-//! rings and looks once more. Descriptors are watched edge-triggered, so that an eventfd never has to be read: each
-//! write to it is an edge.
+//! The loop is [`TurnLoop`]'s; a turn moves a batch each way.
 
 mod commands;
 mod sleep;
@@ -14,7 +11,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -24,14 +20,14 @@ use super::metadata::{MetadataCommand, MetadataDetour};
 use super::path::{Path, ReceiveSide, Side, TransmitSide};
 use super::stats::Shared;
 use crate::host::mailbox::mailbox;
-use crate::host::{RingClient, RingCommand, RingState, RingThread, refuse_all};
+use crate::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
+use crate::host::{RingClient, RingState, RingThread, refuse_all};
 use crate::memory::GuestMemory;
 use crate::net::receive::SETTLE_AFTER;
 use crate::net::transmit::Detour;
 use crate::ring::RingError;
 use sleep::TRIM_AFTER;
-pub(super) use states::LINGER;
-use states::{Cadence, Next, PortWatch, RxWait};
+use states::{PortWatch, RxWait};
 
 const TAG_WAKE: u64 = 0;
 const TAG_PORT: u64 = 1;
@@ -42,6 +38,13 @@ const TAG_EVENTS: u64 = 4;
 /// The port is watched for one event at a time, and again only when it was found empty: frames that arrive while the guest
 /// has no buffers wake nobody.
 const PORT_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
+
+/// After work a worker looks at its rings this many times more before it sleeps, one to two microseconds: a driver on
+/// another CPU that is about to add a buffer is met awake, where waking up costs more than ten.
+pub(super) const LINGER: u32 = 32;
+
+/// Events taken at once.
+const EVENTS: usize = 8;
 
 /// Stack of a worker, bytes. Untouched pages cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
@@ -76,9 +79,9 @@ impl WorkerHandle {
             let _lines = tracing::error_span!("vm", name = setup.name).entered();
             let pair = setup.pair;
             let shared = setup.shared.clone();
-            match Worker::new(setup, make, queue, wake) {
-                Ok(mut worker) => worker.run(),
-                Err((e, queue)) => {
+            match Worker::new(setup, make, &wake) {
+                Ok(mut worker) => TurnLoop::new(queue, wake, EVENTS).run(&mut worker),
+                Err(e) => {
                     shared.set_error(format!("queue pair {pair}: {e}"));
                     tracing::error!("queue pair {pair} can't be served: {e}");
                     refuse_all(&queue, &e.to_string());
@@ -110,14 +113,11 @@ struct Worker<P: Path> {
     forwarded: Arc<AtomicUsize>,
     control: Waker,
     epoll: OwnedFd,
-    commands: Receiver<RingCommand<MetadataCommand>>,
-    _wake: Arc<OwnedFd>,
     life: Life,
     port: PortWatch,
     /// Turns with frames to send since the last sleep.
     sends: u32,
     rx: RxWait,
-    cadence: Cadence,
     /// No burst has touched memory that could be let go of.
     trimmed: bool,
 }
@@ -128,38 +128,16 @@ enum Life {
     Serving,
     /// Rings have let go of the memory, and wait for what comes in its place.
     Released,
-    Ended,
-}
-
-/// What ended a sleep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Woke {
-    /// Events came, or nobody has slept.
-    ByEvent,
-    /// Time has passed: the receive side is looked at even if the guest posted nothing.
-    ByTime,
 }
 
 impl<P: Path> Worker<P> {
-    fn new(
-        setup: WorkerSetup,
-        make: impl FnOnce() -> io::Result<P>,
-        commands: Receiver<RingCommand<MetadataCommand>>,
-        wake: Arc<OwnedFd>,
-    ) -> Result<Self, (io::Error, Receiver<RingCommand<MetadataCommand>>)> {
-        let prepared = (|| {
-            let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-            watch(&epoll, wake.as_fd(), TAG_WAKE)?;
-            let path = make()?;
-            if let Some(port) = path.port() {
-                epoll::add(&epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS)?;
-            }
-            Ok((epoll, path))
-        })();
-        let (epoll, path) = match prepared {
-            Ok(p) => p,
-            Err(e) => return Err((e, commands)),
-        };
+    fn new(setup: WorkerSetup, make: impl FnOnce() -> io::Result<P>, wake: &OwnedFd) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        watch(&epoll, wake.as_fd(), TAG_WAKE)?;
+        let path = make()?;
+        if let Some(port) = path.port() {
+            epoll::add(&epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS)?;
+        }
         let mut worker = Self {
             pair: setup.pair,
             transmit: None,
@@ -171,86 +149,14 @@ impl<P: Path> Worker<P> {
             forwarded: setup.forwarded,
             control: setup.control,
             epoll,
-            commands,
-            _wake: wake,
             life: Life::Serving,
             port: PortWatch::Ready,
             sends: 0,
             rx: RxWait::new(),
-            cadence: Cadence::new(),
             trimmed: true,
         };
         worker.set_memory(0, setup.memory);
         Ok(worker)
-    }
-
-    fn run(&mut self) {
-        let mut events = Vec::with_capacity(8);
-        let mut woke = Woke::ByEvent;
-        while self.life != Life::Ended {
-            if self.life == Life::Released {
-                self.wait(&mut events, None);
-                continue;
-            }
-            let sent = self.transmit();
-            if sent {
-                self.note_sending();
-            }
-            let mut busy = sent;
-            // Sending may have opened the port, or the turn before; the receive side asks for its next event.
-            if self.path.renewed() {
-                self.watch_new_port();
-            }
-            self.port.begin_turn();
-            busy |= self.receive(std::mem::replace(&mut woke, Woke::ByEvent));
-            if self.detour.is_some() {
-                busy |= self.pump_metadata();
-            }
-            if self.path.attention() {
-                self.control.wake();
-            }
-            let next = if busy {
-                self.trimmed = false;
-                // Where buffers were posted ahead no driver is waited for, and the kernel may bring frames on this very CPU.
-                let lingers = sent || self.rx.is_short() || !P::POSTS_AHEAD;
-                // While the port has frames both directions are looked at in each turn: only commands can wait.
-                self.cadence.worked(lingers, self.port.is_ready())
-            } else {
-                self.cadence.idled()
-            };
-            let mut timeout = match next {
-                Next::Turn => {
-                    if !busy {
-                        std::hint::spin_loop();
-                    }
-                    continue;
-                }
-                Next::Ask => Some(Duration::ZERO),
-                Next::Rest if self.arm() => match self.cadence.blocked() {
-                    None => continue,
-                    nap => nap,
-                },
-                Next::Rest => {
-                    self.cadence.rest();
-                    self.idle_time()
-                }
-            };
-            // Receiving, and what is looked at before a sleep, may have opened the port, too.
-            if self.path.renewed() {
-                self.watch_new_port();
-                timeout = Some(Duration::ZERO);
-            }
-            if self.path.changed() {
-                self.describe();
-            }
-            if !self.wait(&mut events, timeout) && !busy {
-                if timeout.is_none_or(|t| t >= TRIM_AFTER) {
-                    self.trim();
-                }
-                self.rx.slept();
-                woke = Woke::ByTime;
-            }
-        }
     }
 
     /// Sends a batch. Returns whether there was anything to send.
@@ -376,6 +282,86 @@ impl<P: Path> Worker<P> {
         self.shared.ring_errors.fetch_add(1, Ordering::Release);
         self.shared.needs_reset.store(true, Ordering::Release);
         tracing::error!("{error}; this queue is stopped until the driver resets it");
+    }
+}
+
+impl<P: Path> Turns for Worker<P> {
+    const LINGER: u32 = LINGER;
+    const TURNS_UNASKED: u32 = 16;
+    const LOOKS_UNASKED: Option<u32> = None;
+    const WAKE: u64 = TAG_WAKE;
+
+    fn label(&self) -> String {
+        format!("queue pair {}: ", self.pair)
+    }
+
+    #[inline]
+    fn is_released(&self) -> bool {
+        self.life == Life::Released
+    }
+
+    #[inline]
+    fn turn(&mut self, woke: Woke) -> Worked {
+        let sent = self.transmit();
+        if sent {
+            self.note_sending();
+        }
+        let mut busy = sent;
+        // Sending may have opened the port, or the turn before; the receive side asks for its next event.
+        if self.path.renewed() {
+            self.watch_new_port();
+        }
+        self.port.begin_turn();
+        busy |= self.receive(woke);
+        if self.detour.is_some() {
+            busy |= self.pump_metadata();
+        }
+        if self.path.attention() {
+            self.control.wake();
+        }
+        if !busy {
+            return Worked::Idle;
+        }
+        self.trimmed = false;
+        Worked::Busy {
+            // Where buffers were posted ahead no driver is waited for, and the kernel may bring frames on this very CPU.
+            lingers: sent || self.rx.is_short() || !P::POSTS_AHEAD,
+            // While the port has frames both directions are looked at in each turn: only commands can wait.
+            knows_events: self.port.is_ready(),
+        }
+    }
+
+    fn arm(&mut self) -> Armed {
+        if self.arm_rings() { Armed::Blocked } else { Armed::Rest(self.idle_time()) }
+    }
+
+    fn waits(&mut self, mut limit: Option<Duration>) -> Option<Duration> {
+        // Receiving, and what is looked at before a sleep, may have opened the port, too.
+        if self.path.renewed() {
+            self.watch_new_port();
+            limit = Some(Duration::ZERO);
+        }
+        if self.path.changed() {
+            self.describe();
+        }
+        limit
+    }
+
+    fn sleeps(&mut self) {
+        self.put_port_in();
+    }
+
+    fn event(&mut self, token: u64, _flags: epoll::EventFlags) -> bool {
+        self.take_event(token);
+        true
+    }
+
+    fn slept(&mut self, limit: Option<Duration>) -> bool {
+        if limit.is_none_or(|t| t >= TRIM_AFTER) {
+            self.trim();
+        }
+        self.rx.slept();
+        false
     }
 }
 

@@ -1,11 +1,11 @@
 //! What serves virtqueues, whatever device they belong to.
 //!
-//! A control thread has a [`RingClient`], whose calls become a [`RingCommand`] each. The thread that
-//! serves the rings is a [`RingThread`], and [`carry_out`] does for it what is the same for every
-//! device.
+//! A control thread has a `RingClient`, whose calls become a `RingCommand` each. The thread that
+//! serves the rings is a `RingThread`, and `carry_out` does for it what is the same for every
+//! device. Its loop is a `turns::TurnLoop`.
 //!
 //! **Who owns what.** A ring's descriptors and the pointers into its memory belong to its
-//! [`HostRing`], which the serving thread has from the ring's start to its stop. A command is
+//! `HostRing`, which the serving thread has from the ring's start to its stop. A command is
 //! answered when nothing of what it replaced is in use any more.
 
 mod client;
@@ -13,6 +13,7 @@ pub(crate) mod command;
 pub(crate) mod mailbox;
 mod ring;
 mod setup;
+pub(crate) mod turns;
 pub(crate) mod writers;
 
 pub(crate) use client::RingClient;

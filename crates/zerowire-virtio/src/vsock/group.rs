@@ -3,23 +3,22 @@
 use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use zerowire_sys::syscall;
 
 use super::queues::{Queue, Receive};
 use super::switch::{Event, Switch, token, watch};
 pub(crate) use super::vm::GroupVm;
 use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
-use crate::host::mailbox::{Mailbox, mailbox, take_all};
-use crate::host::{At, HostRing, RingClient, RingCommand, RingSetup, RingThread, carry_out};
+use crate::host::mailbox::{Mailbox, mailbox};
+use crate::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
+use crate::host::{At, HostRing, RingClient, RingCommand, RingSetup, RingThread};
 use crate::memory::GuestMemory;
 
 #[cfg(feature = "testing")]
@@ -27,12 +26,6 @@ pub mod testing;
 
 /// Stack of the thread, bytes. Untouched pages cost nothing.
 const STACK_BYTES: usize = 512 * 1024;
-
-/// Looks at the rings that are left before sleeping.
-const LINGER: u32 = 64;
-
-/// Turns in which something moved, before sockets are asked for news.
-const TURNS_UNASKED: u32 = 4;
 
 /// How long a starved guest has to post a good part of its ring, before any buffer will do; a
 /// program to release all that is lent to it; and a guest to send more, before it is told of credit
@@ -81,17 +74,13 @@ impl Group {
         let thread =
             std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(
                 move || match Switch::new(vms, epoll) {
-                    Ok(switch) => Loop {
-                        switch,
-                        queue,
-                        _wake: wake,
-                        linger: 0,
-                        unasked: 0,
-                        impatient: false,
-                        review,
-                        quit: false,
+                    Ok(switch) => {
+                        let mut group = Loop { switch, impatient: false, review, stepped: false };
+                        TurnLoop::new(queue, wake, EVENTS).run(&mut group);
+                        for v in 0..group.switch.vms.len() {
+                            group.switch.drop_connections(v);
+                        }
                     }
-                    .run(),
                     Err(e) => tracing::error!("the host's sockets can't be watched: {e}"),
                 },
             )?;
@@ -118,14 +107,11 @@ impl Drop for Group {
 
 struct Loop {
     switch: Switch,
-    queue: Receiver<Command>,
-    _wake: Arc<OwnedFd>,
-    linger: u32,
-    unasked: u32,
     /// A sleep ended by itself: whoever holds chains is to tell of each that it releases.
     impatient: bool,
     review: Review,
-    quit: bool,
+    /// Its turns come from a harness, which lets the time of a review pass, too.
+    stepped: bool,
 }
 
 /// When credit that guests don't know of is looked at. It has a timer of its own: a short timeout of
@@ -168,20 +154,14 @@ impl Review {
     }
 }
 
-impl Loop {
-    fn run(&mut self) {
-        let mut events = Vec::with_capacity(EVENTS);
-        while !self.quit {
-            self.turn(&mut events, None);
-        }
-        for v in 0..self.switch.vms.len() {
-            self.switch.drop_connections(v);
-        }
-    }
+impl Turns for Loop {
+    const LINGER: u32 = 64;
+    const TURNS_UNASKED: u32 = 4;
+    const LOOKS_UNASKED: Option<u32> = Some(16);
+    const WAKE: u64 = 0;
 
-    /// Looks at everything once; where there is nothing to do it sleeps, for as long as `sleep` says if it does. Returns
-    /// whether there may be more to do.
-    fn turn(&mut self, events: &mut Vec<epoll::Event>, sleep: Option<Duration>) -> bool {
+    #[inline]
+    fn turn(&mut self, _woke: Woke) -> Worked {
         let mut busy = false;
         for v in 0..self.switch.vms.len() {
             busy |= self.switch.reclaim(v);
@@ -191,56 +171,78 @@ impl Loop {
             busy |= self.switch.take_callers(v);
         }
         self.switch.publish();
-        // Who says how long to sleep lets the time of a review pass, too.
-        let timed = sleep.is_none();
-        let timeout = if busy {
-            self.review.moved = true;
-            self.linger = LINGER;
-            self.unasked += 1;
-            if self.unasked < TURNS_UNASKED {
-                return true;
-            }
-            // A VM that is never idle must not stop the clock of the others.
-            self.switch.scan();
-            if timed && self.switch.has_quiet() {
-                self.review.begin();
-            }
-            Some(Duration::ZERO)
-        } else if self.linger > 0 && !(self.linger == LINGER && self.switch.guest_must_wait()) {
-            self.linger -= 1;
-            std::hint::spin_loop();
-            if self.linger % 16 != 15 {
-                return true;
-            }
-            Some(Duration::ZERO)
-        } else {
-            self.linger = 0;
-            let patience = self.switch.scan();
-            self.switch.publish();
-            if self.arm() {
-                return true;
-            }
-            let waits = |vm: &GroupVm| (vm.starved && !vm.impatient) || (vm.loans.any() && !self.impatient);
-            let quiet = self.switch.has_quiet();
-            if timed && quiet {
-                self.review.begin();
-            }
-            let settle = (!timed && quiet) || self.switch.vms.iter().any(waits);
-            [patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min()
-        };
-        let came = self.wait(events, sleep.or(timeout));
-        self.impatient &= !came;
-        let mut reviewed = false;
-        if !came && timeout.is_some_and(|t| t > Duration::ZERO) {
-            self.impatient = true;
-            self.switch.vms.iter_mut().filter(|vm| vm.starved).for_each(GroupVm::give_up_waiting);
-            reviewed = !timed && self.switch.review_quiet();
+        if !busy {
+            return Worked::Idle;
         }
-        busy || came || reviewed
+        self.review.moved = true;
+        Worked::Busy { lingers: true, knows_events: true }
     }
 
+    fn ask(&mut self) {
+        // A VM that is never idle must not stop the clock of the others.
+        self.switch.scan();
+        if !self.stepped && self.switch.has_quiet() {
+            self.review.begin();
+        }
+    }
+
+    fn guest_must_wait(&mut self) -> bool {
+        self.switch.guest_must_wait()
+    }
+
+    fn arm(&mut self) -> Armed {
+        let patience = self.switch.scan();
+        self.switch.publish();
+        if self.arm_rings() {
+            return Armed::Work;
+        }
+        let waits = |vm: &GroupVm| (vm.starved && !vm.impatient) || (vm.loans.any() && !self.impatient);
+        let quiet = self.switch.has_quiet();
+        if !self.stepped && quiet {
+            self.review.begin();
+        }
+        let settle = (self.stepped && quiet) || self.switch.vms.iter().any(waits);
+        Armed::Rest([patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min())
+    }
+
+    fn event(&mut self, token: u64, flags: epoll::EventFlags) -> bool {
+        let event = token::event(token);
+        match event {
+            // Commands are the loop's.
+            Event::Wake => {}
+            Event::Kick { vm, queue } => self.kicked(vm, queue),
+            Event::Listener { vm, kind } => self.switch.called(vm, kind),
+            Event::Handshake { vm, place } => self.switch.handshake(vm, place),
+            Event::Connection { vm, place } => self.switch.socket_event(vm, place, flags),
+            Event::Released { vm, place } => self.switch.released(vm, place),
+            Event::MapListener { vm } => self.switch.map_called(vm),
+            Event::MapClient { vm, place } => self.switch.map_client(vm, place),
+            Event::Review => {
+                if self.review.is_due() {
+                    self.switch.review_quiet();
+                }
+            }
+        }
+        event != Event::Review
+    }
+
+    fn woken(&mut self) {
+        self.impatient = false;
+    }
+
+    fn slept(&mut self, limit: Option<Duration>) -> bool {
+        if limit.is_none_or(|t| t.is_zero()) {
+            return false;
+        }
+        self.impatient = true;
+        self.switch.vms.iter_mut().filter(|vm| vm.starved).for_each(GroupVm::give_up_waiting);
+        self.stepped && self.switch.review_quiet()
+    }
+}
+
+impl Loop {
     /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.
-    fn arm(&mut self) -> bool {
+    fn arm_rings(&mut self) -> bool {
         let mut work = false;
         for v in 0..self.switch.vms.len() {
             work |= self.switch.wait_for_chains(v, self.impatient);
@@ -285,42 +287,6 @@ impl Loop {
         work
     }
 
-    /// Waits for events. Returns whether any came, besides the time of a review.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
-        self.unasked = 0;
-        match syscall::epoll_wait(self.switch.epoll.as_fd(), events, timeout) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => return true,
-            Err(e) => {
-                tracing::error!("epoll_wait failed: {e}");
-                self.quit = true;
-                return false;
-            }
-        }
-        let mut came = false;
-        for event in events.iter() {
-            let flags = event.flags;
-            let event = token::event(event.data.u64());
-            came |= event != Event::Review;
-            match event {
-                Event::Wake => self.take_commands(),
-                Event::Kick { vm, queue } => self.kicked(vm, queue),
-                Event::Listener { vm, kind } => self.switch.called(vm, kind),
-                Event::Handshake { vm, place } => self.switch.handshake(vm, place),
-                Event::Connection { vm, place } => self.switch.socket_event(vm, place, flags),
-                Event::Released { vm, place } => self.switch.released(vm, place),
-                Event::MapListener { vm } => self.switch.map_called(vm),
-                Event::MapClient { vm, place } => self.switch.map_client(vm, place),
-                Event::Review => {
-                    if self.review.is_due() {
-                        self.switch.review_quiet();
-                    }
-                }
-            }
-        }
-        came
-    }
-
     fn kicked(&mut self, v: usize, queue: u16) {
         let vm = &mut self.switch.vms[v];
         if queue == TX_QUEUE {
@@ -339,18 +305,11 @@ impl Loop {
         }
     }
 
-    fn take_commands(&mut self) {
-        let goes_on =
-            take_all(self, |l| l.queue.try_recv(), |l, command| l.quit |= carry_out(l, command).is_break());
-        self.quit |= !goes_on;
-    }
-
     /// Something about a VM's rings is new: both are looked at.
     fn look(&mut self, vm: usize) {
         let vm = &mut self.switch.vms[vm];
         vm.tx_ready = true;
         vm.starved = false;
-        self.linger = LINGER;
     }
 }
 

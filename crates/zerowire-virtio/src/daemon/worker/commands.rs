@@ -8,22 +8,8 @@ use std::sync::atomic::Ordering;
 use super::{Life, TAG_RECEIVE, TAG_TRANSMIT, Worker};
 use crate::daemon::metadata::{MetadataCommand, MetadataDetour};
 use crate::daemon::path::{Direction, Path, Side};
-use crate::host::mailbox::take_all;
-use crate::host::{At, HostRing, RingSetup, RingThread, carry_out};
+use crate::host::{At, HostRing, RingSetup, RingThread};
 use crate::memory::GuestMemory;
-
-impl<P: Path> Worker<P> {
-    pub(super) fn take_commands(&mut self) {
-        let carry_out = |worker: &mut Self, command| {
-            if carry_out(worker, command).is_break() {
-                worker.life = Life::Ended;
-            }
-        };
-        if !take_all(self, |w| w.commands.try_recv(), carry_out) {
-            self.life = Life::Ended;
-        }
-    }
-}
 
 impl<P: Path> RingThread for Worker<P> {
     type Device = MetadataCommand;
@@ -81,11 +67,8 @@ impl<P: Path> RingThread for Worker<P> {
     }
 
     fn release(&mut self, _vm: usize) {
-        if self.life == Life::Released {
+        if std::mem::replace(&mut self.life, Life::Released) == Life::Released {
             return;
-        }
-        if self.life == Life::Serving {
-            self.life = Life::Released;
         }
         let counters = &self.shared.pairs[self.pair];
         if let Some(side) = &mut self.receive {
@@ -98,9 +81,7 @@ impl<P: Path> RingThread for Worker<P> {
     }
 
     fn set_memory(&mut self, _vm: usize, memory: Arc<GuestMemory>) {
-        if self.life == Life::Released {
-            self.life = Life::Serving;
-        }
+        self.life = Life::Serving;
         // A path notes no writes, and has no use for a log, which may go before the memory does.
         let plain = if memory.log().is_some() { Arc::new(memory.with_log(None)) } else { memory.clone() };
         self.path.set_memory(&plain);

@@ -1,13 +1,8 @@
 //! How a worker goes to sleep, for how long, and what woke it.
 
-use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::event::epoll;
-use zerowire_sys::syscall;
-
-use super::{Life, TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, TAG_WAKE, Worker};
+use super::{TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, Worker};
 use crate::daemon::metadata::MetadataDetour;
 use crate::daemon::path::{Path, Side};
 use crate::net::receive::SETTLE_AFTER;
@@ -17,7 +12,7 @@ pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
 
 impl<P: Path> Worker<P> {
     /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.
-    pub(super) fn arm(&mut self) -> bool {
+    pub(super) fn arm_rings(&mut self) -> bool {
         let mut work = false;
         let mut error = None;
         let counters = &self.shared.pairs[self.pair];
@@ -81,46 +76,29 @@ impl<P: Path> Worker<P> {
         }
     }
 
-    /// Waits for events. Returns whether any came.
-    pub(super) fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Duration>) -> bool {
-        self.cadence.asked();
-        if timeout != Some(Duration::ZERO) {
-            self.put_port_in();
-        }
-        match syscall::epoll_wait(self.epoll.as_fd(), events, timeout) {
-            Ok(()) => {}
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => return true,
-            Err(e) => {
-                tracing::error!("queue pair {}: epoll_wait failed: {e}", self.pair);
-                self.life = Life::Ended;
-                return false;
-            }
-        }
-        for event in events.iter() {
-            match event.data.u64() {
-                TAG_PORT => self.port.set_ready(),
-                TAG_EVENTS => self.path.notice(),
-                TAG_WAKE => self.take_commands(),
-                TAG_TRANSMIT => {
-                    self.shared.pairs[self.pair].transmit.kicks.add(1);
-                    // A broken ring may lie in memory that is gone.
-                    if let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_sound()) {
-                        side.host_mut().ring.disarm();
-                    }
+    /// What epoll tells of.
+    pub(super) fn take_event(&mut self, token: u64) {
+        match token {
+            TAG_PORT => self.port.set_ready(),
+            TAG_EVENTS => self.path.notice(),
+            TAG_TRANSMIT => {
+                self.shared.pairs[self.pair].transmit.kicks.add(1);
+                // A broken ring may lie in memory that is gone.
+                if let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_sound()) {
+                    side.host_mut().ring.disarm();
                 }
-                TAG_RECEIVE => {
-                    self.shared.pairs[self.pair].receive.kicks.add(1);
-                    self.rx.posted();
-                    if P::POSTS_AHEAD {
-                        self.port.set_ready();
-                    }
-                    if let Some(side) = self.receive.as_mut().filter(|s| s.host().is_sound()) {
-                        side.host_mut().ring.disarm();
-                    }
-                }
-                _ => {}
             }
+            TAG_RECEIVE => {
+                self.shared.pairs[self.pair].receive.kicks.add(1);
+                self.rx.posted();
+                if P::POSTS_AHEAD {
+                    self.port.set_ready();
+                }
+                if let Some(side) = self.receive.as_mut().filter(|s| s.host().is_sound()) {
+                    side.host_mut().ring.disarm();
+                }
+            }
+            _ => {}
         }
-        !events.is_empty()
     }
 }

@@ -1,4 +1,4 @@
-//! What a worker knows of its port and of the guest's receive buffers, and how it comes to rest.
+//! What a worker knows of its port and of the guest's receive buffers.
 //!
 //! Plain code without I/O: the worker tells what happened and asks what follows.
 //!
@@ -16,28 +16,7 @@
 //!             if frame
 //! ```
 
-use std::time::{Duration, Instant};
-
-/// After work a worker looks at its rings this many times more before it sleeps, one to two microseconds: a driver on
-/// another CPU that is about to add a buffer is met awake, where waking up costs more than ten.
-pub(in crate::daemon) const LINGER: u32 = 32;
-
-/// A busy worker asks for events each so many turns.
-const TURNS_UNASKED: u32 = 16;
-
-/// After so many turns in which rings had entries and nothing could be moved, since the port takes none for now, a worker
-/// sleeps between turns. Commands are taken meanwhile.
-const TURNS_BLOCKED: u32 = 16;
-
-/// How long such a worker sleeps at first, and at most: twice as long each time, so that a port
-/// that takes nothing for long costs next to nothing.
-const BLOCKED_NAP: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(10)];
-
-/// How long a worker sleeps that has been blocked for `turns`.
-fn blocked_nap(turns: u32) -> Duration {
-    let doubled = turns.saturating_sub(TURNS_BLOCKED).min(16);
-    (BLOCKED_NAP[0] * (1 << doubled)).min(BLOCKED_NAP[1])
-}
+use std::time::Instant;
 
 /// A worker that is short of buffers sleeps until the driver has posted this part of its ring, so that it is woken for more than
 /// one frame; after a while any buffer wakes it.
@@ -228,83 +207,10 @@ impl RxWait {
     }
 }
 
-/// What follows a turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Another turn, and nobody is asked for events before.
-    Turn,
-    /// Another turn, behind the events that have come.
-    Ask,
-    /// The worker may sleep, if the rings agree.
-    Rest,
-}
-
-/// How a worker comes to rest.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cadence {
-    /// Turns since events were asked for.
-    unasked: u32,
-    phase: Phase,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Looks at the rings that are left before it may sleep.
-    Linger(u32),
-    /// Turns in which a ring had entries and nothing could be moved.
-    Blocked(u32),
-}
-
-impl Cadence {
-    pub(super) fn new() -> Self {
-        Self { unasked: 0, phase: Phase::Linger(0) }
-    }
-
-    /// A turn moved something. Looks at the rings follow if it `lingers`; events are asked for now and then if what they say is
-    /// known without them, and at once else.
-    #[inline]
-    pub(super) fn worked(&mut self, lingers: bool, knows_events: bool) -> Next {
-        self.phase = Phase::Linger(if lingers { LINGER } else { 0 });
-        self.unasked = if knows_events { self.unasked + 1 } else { TURNS_UNASKED };
-        if self.unasked < TURNS_UNASKED { Next::Turn } else { Next::Ask }
-    }
-
-    /// A turn moved nothing.
-    #[inline]
-    pub(super) fn idled(&mut self) -> Next {
-        match &mut self.phase {
-            Phase::Linger(left) if *left > 0 => {
-                *left -= 1;
-                Next::Turn
-            }
-            _ => Next::Rest,
-        }
-    }
-
-    /// Rings have entries, and the turn before moved nothing: how long the worker sleeps, if it does.
-    pub(super) fn blocked(&mut self) -> Option<Duration> {
-        let turns = match self.phase {
-            Phase::Blocked(turns) => turns.saturating_add(1),
-            Phase::Linger(_) => 1,
-        };
-        self.phase = Phase::Blocked(turns);
-        (turns >= TURNS_BLOCKED).then(|| blocked_nap(turns))
-    }
-
-    /// Rings have no entries: the worker sleeps.
-    pub(super) fn rest(&mut self) {
-        self.phase = Phase::Linger(0);
-    }
-
-    /// Events are asked for.
-    #[inline]
-    pub(super) fn asked(&mut self) {
-        self.unasked = 0;
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const OUT: PortWatch = PortWatch::Unwatched { ready: false };
@@ -428,62 +334,5 @@ mod tests {
         // What has come since is looked at anyhow.
         rx.posted();
         assert!(!rx.is_due(|| at));
-    }
-
-    #[test]
-    fn a_worker_that_works_asks_for_events_now_and_then() {
-        let mut cadence = Cadence::new();
-        for _ in 0..3 {
-            let skipped = (0..).take_while(|_| cadence.worked(true, true) == Next::Turn).count();
-            assert_eq!(skipped, TURNS_UNASKED as usize - 1);
-            cadence.asked();
-        }
-        assert_eq!(cadence.worked(true, false), Next::Ask, "what they say is not known");
-        // Turns without work between do not put it off.
-        cadence.asked();
-        let mut turns = 0;
-        while cadence.worked(true, true) == Next::Turn {
-            assert_eq!(cadence.idled(), Next::Turn);
-            cadence.blocked();
-            turns += 1;
-        }
-        assert_eq!(turns, TURNS_UNASKED - 1);
-    }
-
-    #[test]
-    fn a_worker_without_work_lingers_before_it_rests() {
-        let mut cadence = Cadence::new();
-        assert_eq!(cadence.idled(), Next::Rest);
-        for (lingers, looks) in [(true, LINGER as usize), (false, 0)] {
-            cadence.worked(lingers, true);
-            assert_eq!((0..).take_while(|_| cadence.idled() == Next::Turn).count(), looks);
-            assert_eq!(cadence.idled(), Next::Rest);
-        }
-        cadence.rest();
-        assert_eq!(cadence.idled(), Next::Rest);
-    }
-
-    #[test]
-    fn a_port_that_takes_nothing_is_looked_at_ever_less_often() {
-        let naps: Vec<_> = (TURNS_BLOCKED..TURNS_BLOCKED + 9).map(blocked_nap).collect();
-        assert_eq!(naps[0], BLOCKED_NAP[0]);
-        assert!(naps.windows(2).all(|n| n[1] == (n[0] * 2).min(BLOCKED_NAP[1])), "{naps:?}");
-        assert_eq!(blocked_nap(u32::MAX), BLOCKED_NAP[1]);
-    }
-
-    #[test]
-    fn a_worker_is_blocked_until_something_moves_or_nothing_is_left() {
-        let mut cadence = Cadence::new();
-        let begin: [fn(&mut Cadence); 3] = [|_| {}, |p| p.rest(), |p| _ = p.worked(false, true)];
-        for begin in begin {
-            begin(&mut cadence);
-            for turn in 1..TURNS_BLOCKED {
-                assert_eq!(cadence.blocked(), None, "{turn}");
-                assert_eq!(cadence.idled(), Next::Rest, "its rings are asked again");
-            }
-            for turns in TURNS_BLOCKED..TURNS_BLOCKED + 5 {
-                assert_eq!(cadence.blocked(), Some(blocked_nap(turns)));
-            }
-        }
     }
 }

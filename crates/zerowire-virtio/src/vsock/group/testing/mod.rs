@@ -14,6 +14,7 @@ mod program;
 mod scene;
 mod sound;
 
+use std::convert::Infallible;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use super::super::vm::MAX_RESETS;
 use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, Switch, TX_QUEUE, watch};
 use crate::daemon::SocketAccess;
 use crate::host::mailbox::{Mailbox, mailbox};
+use crate::host::turns::{TurnLoop, Turns};
 use crate::host::{At, RingSetup, RingState, command};
 use crate::memory::GuestMemory;
 use crate::vsock::mapped::MapPolicy;
@@ -49,7 +51,7 @@ const MESSAGE_BYTES: usize = 1 << 20;
 /// The device of a group of VMs.
 pub struct Harness {
     inner: Loop,
-    events: Vec<epoll::Event>,
+    turns: TurnLoop<Infallible>,
     counters: Vec<Arc<VsockCounters>>,
     limits: VsockLimits,
     // Kept open: a loop whose senders are gone ends.
@@ -86,23 +88,15 @@ impl Harness {
             );
         }
         let switch = Switch::new(vms, epoll)?;
-        let inner = Loop {
-            switch,
-            queue,
-            _wake: wake,
-            linger: 0,
-            unasked: 0,
-            impatient: false,
-            review: Review::new()?,
-            quit: false,
-        };
-        let events = Vec::with_capacity(EVENTS);
-        Ok(Self { inner, events, counters, limits, _commands: commands })
+        let inner = Loop { switch, impatient: false, review: Review::new()?, stepped: true };
+        let turns = TurnLoop::new(queue, wake, EVENTS);
+        Ok(Self { inner, turns, counters, limits, _commands: commands })
     }
 
     /// The front end of a VM sets its memory.
     pub fn set_memory(&mut self, vm: usize, memory: Arc<GuestMemory>) {
         self.carry_out(|reply| Command::Memory { vm, memory, reply });
+        self.turns.linger(Loop::LINGER);
     }
 
     /// Starts both rings of a guest.
@@ -115,6 +109,7 @@ impl Harness {
 
     fn start_at(&mut self, vm: usize, guest: &Guest, queue: u16, base: u16) -> Result<(), String> {
         let (addresses, _, kick) = guest.ring(queue);
+        self.turns.linger(Loop::LINGER);
         command::start(
             &mut self.inner,
             At { vm, queue },
@@ -195,13 +190,13 @@ impl Harness {
 
     /// As [`Self::turn`], the device's work alone: what that allocates can be counted.
     pub fn turn_unchecked(&mut self) -> bool {
-        self.inner.turn(&mut self.events, Some(Duration::ZERO))
+        self.turns.step(&mut self.inner, Some(Duration::ZERO))
     }
 
     /// Turns until nothing is left to do. Panics where that never comes.
     pub fn rest(&mut self) {
         for _ in 0..100_000 {
-            self.inner.linger = 0;
+            self.turns.rest();
             if !self.turn() {
                 return;
             }
