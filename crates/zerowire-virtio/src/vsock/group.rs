@@ -196,7 +196,7 @@ impl Turns for Loop {
         if self.arm_rings() {
             return Armed::Work;
         }
-        let waits = |vm: &GroupVm| (vm.starved && !vm.impatient) || (vm.loans.any() && !self.impatient);
+        let waits = |vm: &GroupVm| vm.rings.state.waits_for_batch() || (vm.loans.any() && !self.impatient);
         let quiet = self.switch.has_quiet();
         if !self.stepped && quiet {
             self.review.begin();
@@ -235,7 +235,7 @@ impl Turns for Loop {
             return false;
         }
         self.impatient = true;
-        self.switch.vms.iter_mut().filter(|vm| vm.starved).for_each(GroupVm::give_up_waiting);
+        self.switch.vms.iter_mut().for_each(|vm| vm.rings.give_up_waiting());
         self.stepped && self.switch.review_quiet()
     }
 }
@@ -251,26 +251,26 @@ impl Loop {
             let takes = vm.resets.len() < super::vm::MAX_RESETS;
             work |= vm.listeners().any(|l| l.called);
             // Patience that has ended may have left something to say.
-            work |= !vm.starved && !vm.lists.ready.is_empty() && vm.is_running();
-            if let Some(tx) = vm.tx.as_mut().filter(|t| t.is_active() && vm.tx_ready && takes) {
+            work |= !vm.rings.state.is_starved() && !vm.lists.ready.is_empty() && vm.is_running();
+            if let Some(tx) = vm.rings.tx.as_mut().filter(|t| t.is_active() && vm.rings.kicked && takes) {
                 match tx.ring.arm() {
                     Ok(true) => {
                         tx.ring.disarm();
                         work = true;
                     }
-                    Ok(false) => vm.tx_ready = false,
+                    Ok(false) => vm.rings.kicked = false,
                     Err(e) => {
                         tx.fail();
                         error = Some(e);
                     }
                 }
             }
-            if let Some(rx) = vm.rx.as_mut().filter(|r| r.queue.is_active() && vm.starved) {
-                let ring = &mut rx.queue.ring;
-                let wanted = if vm.impatient { 1 } else { super::vm::wanted(ring.size(), vm.posted) };
-                match ring.arm_for(wanted) {
+            let starved = vm.rings.state.is_starved();
+            let wanted = vm.rings.wanted();
+            if let Some(rx) = vm.rings.rx.as_mut().filter(|r| r.queue.is_active() && starved) {
+                match rx.queue.ring.arm_for(wanted) {
                     Ok(true) => {
-                        vm.starved = false;
+                        vm.rings.state.feed();
                         work = true;
                     }
                     Ok(false) => {}
@@ -291,15 +291,15 @@ impl Loop {
         let vm = &mut self.switch.vms[v];
         if queue == TX_QUEUE {
             vm.counters.transmit.kicks.add(1);
-            vm.tx_ready = true;
+            vm.rings.kicked = true;
             // A broken ring may lie in memory that is gone.
-            if let Some(tx) = vm.tx.as_mut().filter(|t| t.is_sound()) {
+            if let Some(tx) = vm.rings.tx.as_mut().filter(|t| t.is_sound()) {
                 tx.ring.disarm();
             }
         } else if queue == RX_QUEUE {
             vm.counters.receive.kicks.add(1);
-            vm.starved = false;
-            if let Some(rx) = vm.rx.as_mut().filter(|r| r.queue.is_sound()) {
+            vm.rings.state.feed();
+            if let Some(rx) = vm.rings.rx.as_mut().filter(|r| r.queue.is_sound()) {
                 rx.queue.ring.disarm();
             }
         }
@@ -308,8 +308,8 @@ impl Loop {
     /// Something about a VM's rings is new: both are looked at.
     fn look(&mut self, vm: usize) {
         let vm = &mut self.switch.vms[vm];
-        vm.tx_ready = true;
-        vm.starved = false;
+        vm.rings.kicked = true;
+        vm.rings.state.feed();
     }
 }
 
@@ -323,23 +323,23 @@ impl RingThread for Loop {
     fn ring(&self, at: At) -> Option<&HostRing> {
         let vm = &self.switch.vms[at.vm];
         match at.queue {
-            RX_QUEUE => vm.rx.as_ref().map(|r| &r.queue),
-            TX_QUEUE => vm.tx.as_deref(),
-            _ => vm.events.as_deref(),
+            RX_QUEUE => vm.rings.rx.as_ref().map(|r| &r.queue),
+            TX_QUEUE => vm.rings.tx.as_deref(),
+            _ => vm.rings.events.as_deref(),
         }
     }
 
     fn ring_mut(&mut self, at: At) -> Option<&mut HostRing> {
         let vm = &mut self.switch.vms[at.vm];
         match at.queue {
-            RX_QUEUE => vm.rx.as_mut().map(|r| &mut r.queue),
-            TX_QUEUE => vm.tx.as_deref_mut(),
-            _ => vm.events.as_deref_mut(),
+            RX_QUEUE => vm.rings.rx.as_mut().map(|r| &mut r.queue),
+            TX_QUEUE => vm.rings.tx.as_deref_mut(),
+            _ => vm.rings.events.as_deref_mut(),
         }
     }
 
     fn memory(&mut self, vm: usize) -> &mut Arc<GuestMemory> {
-        &mut self.switch.vms[vm].memory
+        &mut self.switch.vms[vm].rings.memory
     }
 
     fn epoll(&self) -> (&OwnedFd, fn(At) -> u64) {
@@ -353,24 +353,24 @@ impl RingThread for Loop {
             if !resumes {
                 self.switch.drop_connections(v);
                 // One that has sent before, and not here, has connections that nobody here knows.
-                let rx = self.switch.vms[v].rx.as_ref();
+                let rx = self.switch.vms[v].rings.rx.as_ref();
                 let lost = setup.base != 0 || rx.is_some_and(|r| r.queue.base() != 0);
                 self.switch.set_gate(v, lost);
             }
         }
         let vm = &mut self.switch.vms[v];
-        let mut ring = Queue::new(setup, &vm.memory)?;
+        let mut ring = Queue::new(setup, &vm.rings.memory)?;
         ring.resume()?;
         match queue {
             TX_QUEUE => {
                 vm.loans.owed.clear();
-                vm.tx = Some(Box::new(ring));
+                vm.rings.tx = Some(Box::new(ring));
             }
             RX_QUEUE => {
-                vm.posted = u16::MAX;
-                vm.rx = Some(Box::new(Receive::new(ring)));
+                vm.rings.forget_posted();
+                vm.rings.rx = Some(Box::new(Receive::new(ring)));
             }
-            _ => vm.events = Some(Box::new(ring)),
+            _ => vm.rings.events = Some(Box::new(ring)),
         }
         Ok(())
     }
@@ -383,24 +383,24 @@ impl RingThread for Loop {
         let vm = &mut self.switch.vms[v];
         match queue {
             RX_QUEUE => {
-                let mut rx = vm.rx.take()?;
+                let mut rx = vm.rings.rx.take()?;
                 rx.release();
                 rx.queue.publish();
                 Some(rx.into_queue())
             }
             TX_QUEUE => {
-                let tx = *vm.tx.take()?;
+                let tx = *vm.rings.tx.take()?;
                 vm.resume = Some((tx.addresses(), tx.ring.next_avail()));
                 Some(tx)
             }
-            _ => vm.events.take().map(|events| *events),
+            _ => vm.rings.events.take().map(|events| *events),
         }
     }
 
     fn release(&mut self, v: usize) {
         // What an event before this command used is known to the driver before the ring moves: its used index is read anew.
         self.switch.publish();
-        if let Some(rx) = &mut self.switch.vms[v].rx {
+        if let Some(rx) = &mut self.switch.vms[v].rings.rx {
             rx.release();
         }
     }
@@ -408,19 +408,19 @@ impl RingThread for Loop {
     fn set_memory(&mut self, v: usize, memory: Arc<GuestMemory>) {
         let vm = &mut self.switch.vms[v];
         let mut problems = Vec::new();
-        if let Some(rx) = &mut vm.rx {
+        if let Some(rx) = &mut vm.rings.rx {
             problems.extend(rx.queue.move_to(&memory).err());
         }
-        if let Some(tx) = &mut vm.tx {
+        if let Some(tx) = &mut vm.rings.tx {
             problems.extend(tx.move_to(&memory).err());
             if tx.is_sound() {
                 vm.loans.owed.drain(..).for_each(|head| tx.ring.push_used(head, 0));
             }
         }
-        if let Some(events) = &mut vm.events {
+        if let Some(events) = &mut vm.rings.events {
             problems.extend(events.move_to(&memory).err());
         }
-        vm.memory = memory;
+        vm.rings.memory = memory;
         for p in problems {
             tracing::error!("{}: {p}; this queue waits until its memory comes back", vm.name);
             vm.counters.set_error(p);
@@ -437,7 +437,7 @@ impl RingThread for Loop {
         self.switch.set_gate(v, false);
         self.switch.drop_connections(v);
         self.switch.vms[v].resume = None;
-        self.switch.vms[v].memory = Arc::default();
+        self.switch.vms[v].rings.memory = Arc::default();
     }
 
     fn device(&mut self, command: Infallible) {

@@ -15,6 +15,7 @@ mod news;
 pub mod protocol;
 mod queues;
 mod request_rate;
+mod rings;
 mod socket;
 mod switch;
 mod table;

@@ -14,30 +14,16 @@ use super::lists::Lists;
 use super::loans::Loans;
 use super::mapped::{MapClaim, MapPolicy};
 use super::packet::{HOST_CID, Header, Kind};
-use super::queues::{Queue, Receive};
 use super::request_rate::RequestRate;
+use super::rings::Rings;
 use super::switch::Gate;
 use super::table::{Place, Table};
 use super::{F_SEQPACKET, VsockCounters, VsockLimits};
 use crate::daemon::{ListenError, SocketAccess};
-use crate::memory::GuestMemory;
 use crate::ring::RingAddresses;
 
 /// Resets of no connection that wait for receive buffers; with so many the guest's own packets wait, too.
 pub(super) const MAX_RESETS: usize = 1024;
-
-/// A starved guest is looked at again when it has posted this part of its ring.
-const STARVED_PART: u16 = 4;
-
-/// Turns after which any buffer of a starved guest will do.
-const STARVED_TURNS: u32 = 64;
-
-/// Receive buffers that a starved guest is waited for, with a ring of `size` and `posted` at once
-/// at most: a quarter of the ring, so that each turn has a batch, but no more than half of what
-/// comes, so that guest and device work side by side.
-pub(super) fn wanted(size: u16, posted: u16) -> u16 {
-    (size / STARVED_PART).min(posted / 2).max(1)
-}
 
 /// One VM of a group.
 #[derive(Debug)]
@@ -50,28 +36,13 @@ pub(crate) struct GroupVm {
     pub(super) counters: Arc<VsockCounters>,
     pub(super) doors: Doors,
     pub(super) loans: Loans,
-    // Rings hold pointers into the memory: they go first.
-    pub(super) rx: Option<Box<Receive>>,
-    pub(super) tx: Option<Box<Queue>>,
-    pub(super) events: Option<Box<Queue>>,
+    pub(super) rings: Rings,
     /// Whether connections may begin: the driver may know of some that it had elsewhere.
     pub(super) gate: Gate,
-    pub(super) memory: Arc<GuestMemory>,
     pub(super) connections: Table,
     pub(super) lists: Lists,
     /// Resets of no connection.
     pub(super) resets: VecDeque<Header>,
-    /// The transmit queue may hold packets.
-    pub(super) tx_ready: bool,
-    /// Something waits for receive buffers.
-    pub(super) starved: bool,
-    /// Turns for which it was.
-    starved_turns: u32,
-    /// Any receive buffer is to wake the thread.
-    pub(super) impatient: bool,
-    /// The most receive buffers that the guest posts at once. The largest number until it has let
-    /// the device wait for more than it posted; what it posts beyond this later counts again.
-    pub(super) posted: u16,
     /// Where the transmit ring was, when it was stopped: connections go on if it is started there.
     pub(super) resume: Option<(RingAddresses, u16)>,
 }
@@ -97,19 +68,11 @@ impl GroupVm {
             counters,
             doors,
             loans: Loans::default(),
-            rx: None,
-            tx: None,
-            events: None,
+            rings: Rings::new(),
             gate: Gate::Open,
-            memory: Arc::default(),
             connections: Table::default(),
             lists: Lists::default(),
             resets: VecDeque::new(),
-            tx_ready: false,
-            starved: false,
-            starved_turns: 0,
-            impatient: false,
-            posted: u16::MAX,
             resume: None,
         })
     }
@@ -134,8 +97,7 @@ impl GroupVm {
 
     /// Whether the guest's driver runs.
     pub(super) fn is_running(&self) -> bool {
-        self.rx.as_ref().is_some_and(|r| r.queue.is_active())
-            && self.tx.as_ref().is_some_and(|t| t.is_active())
+        self.rings.are_running()
     }
 
     /// Whether there is a place for a connection with this peer.
@@ -169,7 +131,7 @@ impl GroupVm {
     /// Whether the driver takes connections of this type: messages are a feature (virtio 1.3
     /// §5.10.3).
     pub(super) fn takes(&self, kind: Kind) -> bool {
-        kind == Kind::Stream || self.tx.as_ref().is_some_and(|t| t.acked() & F_SEQPACKET != 0)
+        kind == Kind::Stream || self.rings.tx.as_ref().is_some_and(|t| t.acked() & F_SEQPACKET != 0)
     }
 
     /// Whether the two may reach each other.
@@ -180,36 +142,6 @@ impl GroupVm {
     /// All sockets at which host programs connect.
     pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Listening> {
         self.doors.listeners()
-    }
-
-    /// Whether a starved guest has posted enough for a batch, or anything for a while.
-    pub(super) fn has_buffers_again(&mut self) -> bool {
-        let Some(rx) = self.rx.as_mut().filter(|r| r.queue.is_active()) else { return false };
-        self.starved_turns = self.starved_turns.saturating_add(1);
-        // An error is found, and answered, when the chain is taken.
-        let posted = rx.posted().unwrap_or(u16::MAX);
-        if posted < wanted(rx.queue.ring.size(), self.posted) {
-            if self.starved_turns <= STARVED_TURNS || posted == 0 {
-                return false;
-            }
-            self.posted = posted;
-        }
-        self.starved_turns = 0;
-        self.starved = false;
-        true
-    }
-
-    /// A starved guest was waited for long enough: what it has posted is what it posts. A guest
-    /// that has posted nothing may stand still, which says nothing.
-    pub(super) fn give_up_waiting(&mut self) {
-        self.impatient = true;
-        self.starved = false;
-        if let Some(rx) = self.rx.as_mut().filter(|r| r.queue.is_active())
-            && let Ok(posted) = rx.posted()
-            && (1..wanted(rx.queue.ring.size(), self.posted)).contains(&posted)
-        {
-            self.posted = posted;
-        }
     }
 
     /// Puts a connection in; one of the same name must have been removed.

@@ -61,12 +61,12 @@ impl Switch {
         if vm.gate == Gate::Open {
             return false;
         }
-        let Some(mut queue) = vm.events.take() else { return false };
+        let Some(mut queue) = vm.rings.events.take() else { return false };
         let outcome = if queue.is_active() { self.pass_gate(v, &mut queue) } else { Ok(false) };
         if outcome.is_err() {
             queue.fail();
         }
-        self.vms[v].events = Some(queue);
+        self.vms[v].rings.events = Some(queue);
         outcome.unwrap_or_else(|e| {
             self.open_gate(v);
             self.ring_failed(v, &e);
@@ -122,7 +122,7 @@ impl Switch {
     /// Writes the event into a buffer of the driver's, if there is one. Returns the available index
     /// before the driver sees it.
     fn put_reset(&mut self, v: usize, queue: &mut Queue) -> Result<Option<u16>, RingError> {
-        let memory = self.vms[v].memory.clone();
+        let memory = self.vms[v].rings.memory.clone();
         let ring = &mut queue.ring;
         // A buffer that comes later is told of by a kick.
         if ring.available()? == 0 && !ring.arm()? {

@@ -38,11 +38,11 @@ impl Switch {
         let kind = c.kind;
         let End::Mapped(mapped) = &mut c.end else { return };
         let Windowing::Live(windows) = &mut mapped.windows else { return };
-        let size = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()));
+        let size = vm.rings.transmit_size();
         let may_lend = vm.loans.may_lend(loan.chain, size);
         if windows.is_direct() && mapped.held.is_none() && may_lend && {
             let now = *loan.at.get_or_insert_with(|| self.clock.now());
-            windows.lend(&vm.memory, parts, loan.chain, end, now)
+            windows.lend(&vm.rings.memory, parts, loan.chain, end, now)
         } {
             vm.loans.lend(loan.chain);
             loan.lent = true;
@@ -137,7 +137,7 @@ impl Switch {
         let vm = &mut self.vms[v];
         for chain in chains.drain(..) {
             vm.loans.end(chain);
-            match vm.tx.as_mut() {
+            match vm.rings.tx.as_mut() {
                 Some(tx) if tx.is_sound() => tx.ring.push_used(chain.head, 0),
                 // Its memory is gone for the moment.
                 Some(tx) if tx.is_unmapped() => vm.loans.owed.push(chain.head),
@@ -188,7 +188,7 @@ impl Switch {
     /// leave the guest most of its ring, say it when they have released all. Returns whether some are back.
     pub fn wait_for_chains(&mut self, v: usize, impatient: bool) -> bool {
         let vm = &mut self.vms[v];
-        let many = vm.tx.as_ref().is_some_and(|t| vm.loans.are_many(t.ring.size().into()));
+        let many = vm.rings.tx.is_some() && vm.loans.are_many(vm.rings.transmit_size());
         let mut back = false;
         for slot in vm.lists.lenders.iter() {
             let windows = vm.connections.get(slot).and_then(|c| c.windows());
@@ -281,7 +281,7 @@ impl Switch {
         let Some(c) = vm.connections.get(slot) else { return Err(io::ErrorKind::NotFound.into()) };
         let (mut windows, files) = Windows::new(options, c.kind)?;
         windows.set_claim(claim);
-        let mut regions = if options.direct { vm.memory.read_only()? } else { Vec::new() };
+        let mut regions = if options.direct { vm.rings.memory.read_only()? } else { Vec::new() };
         // A message has room for so many descriptors. Payload that lies elsewhere is copied.
         regions.sort_by_key(|r| std::cmp::Reverse(r.len));
         regions.truncate(MAX_REGIONS);

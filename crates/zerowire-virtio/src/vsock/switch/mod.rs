@@ -84,12 +84,7 @@ impl Switch {
     /// Shows the guests what was used in this turn, and notifies them.
     pub fn publish(&mut self) {
         for vm in &mut self.vms {
-            if vm.rx.as_mut().is_some_and(|r| r.queue.publish()) {
-                vm.counters.receive.calls.add(1);
-            }
-            if vm.tx.as_mut().is_some_and(|t| t.publish()) {
-                vm.counters.transmit.calls.add(1);
-            }
+            vm.rings.publish(&vm.counters);
         }
     }
 

@@ -42,21 +42,21 @@ impl Switch {
     /// Gives the guest what waits for it. Returns whether anything moved.
     pub fn receive(&mut self, v: usize) -> bool {
         let vm = &mut self.vms[v];
-        if (vm.lists.ready.is_empty() && vm.resets.is_empty()) || (vm.starved && !vm.has_buffers_again()) {
+        if (vm.lists.ready.is_empty() && vm.resets.is_empty()) || !vm.rings.have_buffers_again() {
             return false;
         }
-        let Some(mut rx) = vm.rx.take() else { return false };
+        let Some(mut rx) = vm.rings.rx.take() else { return false };
         if !rx.queue.is_active() {
-            self.vms[v].rx = Some(rx);
+            self.vms[v].rings.rx = Some(rx);
             return false;
         }
-        let memory = vm.memory.clone();
+        let memory = vm.rings.memory.clone();
         let outcome = self.fill(v, &mut rx, &memory);
         if outcome.is_err() {
             rx.queue.publish();
             rx.queue.fail();
         }
-        self.vms[v].rx = Some(rx);
+        self.vms[v].rings.rx = Some(rx);
         match outcome {
             Ok(moved) => moved,
             Err(e) => {
@@ -68,16 +68,13 @@ impl Switch {
 
     fn fill(&mut self, v: usize, rx: &mut Receive, memory: &GuestMemory) -> Result<bool, RingError> {
         let before = rx.queue.ring.next_used();
-        let most = self.vms[v].posted;
-        if most < rx.queue.ring.size() {
-            self.vms[v].posted = most.max(rx.posted()?);
-        }
+        self.vms[v].rings.count_posted(rx)?;
         for _ in 0..MAX_SERVED {
             if self.vms[v].lists.ready.is_empty() && self.vms[v].resets.is_empty() {
                 break;
             }
             if rx.room(0, memory)?.is_none() {
-                self.vms[v].starved = true;
+                self.vms[v].rings.state.starve();
                 break;
             }
             if let Some(h) = self.vms[v].resets.pop_front() {
@@ -91,7 +88,7 @@ impl Switch {
                 Served::Quota => self.vms[v].mark_ready(slot),
                 Served::NoRoom => {
                     let vm = &mut self.vms[v];
-                    vm.starved = true;
+                    vm.rings.state.starve();
                     if vm.connections.has(slot) {
                         vm.lists.ready.push_front(slot);
                     }
@@ -101,7 +98,7 @@ impl Switch {
         }
         let moved = rx.queue.ring.next_used() != before;
         if moved {
-            self.vms[v].impatient = false;
+            self.vms[v].rings.state.moved();
         }
         Ok(moved)
     }

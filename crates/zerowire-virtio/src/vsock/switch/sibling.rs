@@ -143,8 +143,8 @@ impl Switch {
         if c.held.is_some() || c.protocol.owes_beginning() || len == 0 {
             return 0;
         }
-        let Some(mut rx) = self.vms[o].rx.take() else { return 0 };
-        let memory = self.vms[o].memory.clone();
+        let Some(mut rx) = self.vms[o].rings.rx.take() else { return 0 };
+        let memory = self.vms[o].rings.memory.clone();
         let mut done = 0;
         let mut error = None;
         while rx.queue.is_active() && done < len {
@@ -175,7 +175,7 @@ impl Switch {
         if error.is_some() {
             rx.queue.fail();
         }
-        self.vms[o].rx = Some(rx);
+        self.vms[o].rings.rx = Some(rx);
         if let Some(e) = error {
             self.ring_failed(o, &e);
         }

@@ -192,11 +192,9 @@ impl Switch {
         if !c.may_promise(piece) {
             return;
         }
-        let memory = vm.memory.clone();
-        let Some(rx) = vm.rx.as_mut().filter(|r| r.queue.is_active() && !vm.starved && vm.resets.is_empty())
-        else {
-            return;
-        };
+        let memory = vm.rings.memory.clone();
+        let free = !vm.rings.state.is_starved() && vm.resets.is_empty();
+        let Some(rx) = vm.rings.rx.as_mut().filter(|r| free && r.queue.is_active()) else { return };
         match rx.room(0, &memory) {
             Ok(Some(_)) => {}
             Ok(None) => return,
@@ -210,7 +208,7 @@ impl Switch {
         let header = self.header(v, slot, Op::CreditUpdate, 0, 0);
         let vm = &mut self.vms[v];
         vm.counters.control_packets.add(1);
-        let Some(rx) = &mut vm.rx else { return };
+        let Some(rx) = &mut vm.rings.rx else { return };
         rx.finish(header, &memory);
         if rx.queue.publish() {
             vm.counters.receive.calls.add(1);

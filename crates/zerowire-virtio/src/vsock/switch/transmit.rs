@@ -36,15 +36,15 @@ impl Switch {
     /// Takes a batch of packets from a guest. Returns whether there were any.
     pub fn transmit(&mut self, v: usize) -> bool {
         let vm = &mut self.vms[v];
-        if !vm.tx_ready || vm.resets.len() >= MAX_RESETS {
+        if !vm.rings.kicked || vm.resets.len() >= MAX_RESETS {
             return false;
         }
-        let Some(tx) = vm.tx.as_mut().filter(|t| t.is_active()) else { return false };
+        let Some(tx) = vm.rings.tx.as_mut().filter(|t| t.is_active()) else { return false };
         if matches!(tx.ring.available(), Ok(0)) {
             return false;
         }
-        let Some(mut tx) = vm.tx.take() else { return false };
-        let memory = vm.memory.clone();
+        let Some(mut tx) = vm.rings.tx.take() else { return false };
+        let memory = vm.rings.memory.clone();
         let mut packets = std::mem::take(&mut self.packets);
         let mut segments = std::mem::take(&mut self.segments);
         packets.clear();
@@ -64,7 +64,7 @@ impl Switch {
                 }
             }
         }
-        self.vms[v].tx = Some(tx);
+        self.vms[v].rings.tx = Some(tx);
         let mut run = std::mem::take(&mut self.run);
         run.loan.at = None;
         if !packets.is_empty() {
@@ -78,7 +78,7 @@ impl Switch {
         self.flush(v, &mut run);
         self.run = run;
         self.settle_windows(v);
-        if let Some(tx) = &mut self.vms[v].tx {
+        if let Some(tx) = &mut self.vms[v].rings.tx {
             for p in packets.iter().filter(|p| !p.lent) {
                 tx.ring.push_used(p.head, 0);
             }

@@ -171,8 +171,8 @@ impl Harness {
     pub fn is_sound(&self, vm: usize, queue: u16) -> bool {
         let vm = &self.inner.switch.vms[vm];
         match queue {
-            RX_QUEUE => vm.rx.as_ref().is_some_and(|r| r.queue.is_sound()),
-            _ => vm.tx.as_ref().is_some_and(|t| t.is_sound()),
+            RX_QUEUE => vm.rings.rx.as_ref().is_some_and(|r| r.queue.is_sound()),
+            _ => vm.rings.tx.as_ref().is_some_and(|t| t.is_sound()),
         }
     }
 
@@ -233,7 +233,7 @@ impl Harness {
             let ready = vm.lists.ready.len();
             assert!(ready <= slots as usize, "{ready} entries for {slots} slots");
             assert!(vm.doors.map_clients.len() <= MAX_CLIENTS, "{} programs ask", vm.doors.map_clients.len());
-            let size = vm.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()));
+            let size = vm.rings.transmit_size();
             let in_all = vm.loans.descriptors;
             assert!(in_all <= size / 2, "{in_all} of {size} descriptors are lent");
             let (mut lent, mut mapped) = (0, 0);

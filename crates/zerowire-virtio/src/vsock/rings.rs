@@ -1,0 +1,135 @@
+//! A VM's rings, and whether its guest posts receive buffers as fast as they are used.
+
+mod rx_state;
+
+use std::sync::Arc;
+
+pub(super) use rx_state::RxState;
+
+use super::VsockCounters;
+use super::queues::{Queue, Receive};
+use crate::memory::GuestMemory;
+use crate::ring::RingError;
+
+/// The part of its ring that a starved guest is to post, before it is served again.
+const STARVED_PART: u16 = 4;
+
+/// Receive buffers that a starved guest is waited for, with a ring of `size` and `posted` at once
+/// at most: a quarter of the ring, so that each turn has a batch, but no more than half of what
+/// comes, so that guest and device work side by side.
+fn batch(size: u16, posted: u16) -> u16 {
+    (size / STARVED_PART).min(posted / 2).max(1)
+}
+
+/// The rings of a VM, those that run. They hold pointers into the memory: they go before it.
+#[derive(Debug)]
+pub(super) struct Rings {
+    pub rx: Option<Box<Receive>>,
+    pub tx: Option<Box<Queue>>,
+    pub events: Option<Box<Queue>>,
+    /// True: the transmit queue may hold packets.
+    pub kicked: bool,
+    /// Whether something waits for receive buffers.
+    pub state: RxState,
+    /// The most receive buffers that the guest posts at once. The largest number until it has let
+    /// the device wait for more than it posted; what it posts beyond this later counts again.
+    posted: u16,
+    pub memory: Arc<GuestMemory>,
+}
+
+impl Rings {
+    /// None yet, and no memory.
+    pub fn new() -> Self {
+        Self {
+            rx: None,
+            tx: None,
+            events: None,
+            kicked: false,
+            state: RxState::Flowing,
+            posted: u16::MAX,
+            memory: Arc::default(),
+        }
+    }
+
+    /// Whether the guest's driver runs.
+    pub fn are_running(&self) -> bool {
+        self.rx.as_ref().is_some_and(|r| r.queue.is_active())
+            && self.tx.as_ref().is_some_and(|t| t.is_active())
+    }
+
+    /// Descriptors of the transmit ring.
+    pub fn transmit_size(&self) -> usize {
+        self.tx.as_ref().map_or(0, |t| usize::from(t.ring.size()))
+    }
+
+    /// Another driver posts receive buffers, or the same one anew.
+    pub fn forget_posted(&mut self) {
+        self.posted = u16::MAX;
+    }
+
+    /// Counts what the guest has posted, if it has posted less at once.
+    pub fn count_posted(&mut self, rx: &mut Receive) -> Result<(), RingError> {
+        if self.posted < rx.queue.ring.size() {
+            self.posted = self.posted.max(rx.posted()?);
+        }
+        Ok(())
+    }
+
+    /// Receive buffers that are to wake the thread.
+    pub fn wanted(&self) -> u16 {
+        let size = self.rx.as_ref().map_or(0, |rx| rx.queue.ring.size());
+        if self.state.takes_any() { 1 } else { batch(size, self.posted) }
+    }
+
+    /// Whether the guest is not starved, or has posted enough for a batch, or anything for a while.
+    #[inline]
+    pub fn have_buffers_again(&mut self) -> bool {
+        !self.state.is_starved() || self.are_enough()
+    }
+
+    /// As [`Self::have_buffers_again`], of a starved guest.
+    fn are_enough(&mut self) -> bool {
+        let Some(rx) = self.rx.as_mut().filter(|r| r.queue.is_active()) else { return false };
+        // An error is found, and answered, when the chain is taken.
+        let posted = rx.posted().unwrap_or(u16::MAX);
+        let batch = batch(rx.queue.ring.size(), self.posted);
+        let enough = self.state.look(posted, batch);
+        if enough && posted < batch {
+            self.posted = posted;
+        }
+        enough
+    }
+
+    /// A starved guest was waited for long enough: what it has posted is what it posts. A guest
+    /// that has posted nothing may stand still, which says nothing.
+    pub fn give_up_waiting(&mut self) {
+        if self.state.give_up()
+            && let Some(rx) = self.rx.as_mut().filter(|r| r.queue.is_active())
+            && let Ok(posted) = rx.posted()
+            && (1..batch(rx.queue.ring.size(), self.posted)).contains(&posted)
+        {
+            self.posted = posted;
+        }
+    }
+
+    /// Shows the guest what was used, and notifies it.
+    pub fn publish(&mut self, counters: &VsockCounters) {
+        if self.rx.as_mut().is_some_and(|r| r.queue.publish()) {
+            counters.receive.calls.add(1);
+        }
+        if self.tx.as_mut().is_some_and(|t| t.publish()) {
+            counters.transmit.calls.add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_a_quarter_of_the_ring_or_half_of_what_comes() {
+        let batches = [(256, u16::MAX), (256, 100), (256, 64), (256, 1), (256, 0), (2, u16::MAX), (1, 1)];
+        assert_eq!(batches.map(|(size, posted)| batch(size, posted)), [64, 50, 32, 1, 1, 1, 1]);
+    }
+}
