@@ -13,7 +13,7 @@ use rustix::time::{
 };
 
 use super::queues::{Queue, Receive};
-use super::switch::{Event, Switch, token, watch};
+use super::switch::{Event, Switch, Watch, token};
 pub(crate) use super::vm::GroupVm;
 use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
 use crate::host::mailbox::{Mailbox, mailbox};
@@ -67,13 +67,13 @@ impl Group {
     /// Starts the thread. A VM's place in `vms` names it in commands.
     pub(crate) fn spawn(name: String, vms: Vec<GroupVm>) -> io::Result<Self> {
         let (commands, queue, wake) = mailbox()?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        watch(&epoll, &wake, Event::Wake)?;
+        let watch = Watch::new()?;
+        watch.add(&wake, Event::Wake)?;
         let review = Review::new()?;
-        watch(&epoll, &review.timer, Event::Review)?;
+        watch.add(&review.timer, Event::Review)?;
         let thread =
             std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(
-                move || match Switch::new(vms, epoll) {
+                move || match Switch::new(vms, watch) {
                     Ok(switch) => {
                         let mut group = Loop { switch, impatient: false, review, stepped: false };
                         TurnLoop::new(queue, wake, EVENTS).run(&mut group);
@@ -343,7 +343,7 @@ impl RingThread for Loop {
     }
 
     fn epoll(&self) -> (&OwnedFd, fn(At) -> u64) {
-        (&self.switch.epoll, |at| token::of(Event::Kick { vm: at.vm, queue: at.queue }))
+        (self.switch.io.watch.epoll(), |at| token::of(Event::Kick { vm: at.vm, queue: at.queue }))
     }
 
     fn install(&mut self, At { vm: v, queue }: At, setup: RingSetup) -> Result<(), String> {
@@ -422,7 +422,7 @@ impl RingThread for Loop {
         }
         vm.rings.memory = memory;
         for p in problems {
-            tracing::error!("{}: {p}; this queue waits until its memory comes back", vm.name);
+            tracing::error!("{}: {p}; this queue waits until its memory comes back", vm.id.name);
             vm.counters.set_error(p);
             vm.counters.ring_errors.add(1);
         }

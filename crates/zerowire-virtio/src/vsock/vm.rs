@@ -25,12 +25,27 @@ use crate::ring::RingAddresses;
 /// Resets of no connection that wait for receive buffers; with so many the guest's own packets wait, too.
 pub(super) const MAX_RESETS: usize = 1024;
 
+/// Who a VM is.
+#[derive(Debug)]
+pub(super) struct Identity {
+    /// Its place in the group.
+    pub index: usize,
+    pub name: String,
+    pub cid: u64,
+    groups: Vec<String>,
+}
+
+impl Identity {
+    /// Whether the two may reach each other.
+    pub fn shares_group(&self, other: &Self) -> bool {
+        self.groups.iter().any(|g| other.groups.contains(g))
+    }
+}
+
 /// One VM of a group.
 #[derive(Debug)]
 pub(crate) struct GroupVm {
-    pub(super) name: String,
-    pub(super) cid: u64,
-    pub(super) groups: Vec<String>,
+    pub(super) id: Identity,
     pub(super) limits: VsockLimits,
     pub(super) request_rate: RequestRate,
     pub(super) counters: Arc<VsockCounters>,
@@ -60,9 +75,7 @@ impl GroupVm {
     ) -> Result<Self, ListenError> {
         let doors = Doors::bind(uds, access)?;
         Ok(Self {
-            name: name.to_owned(),
-            cid,
-            groups,
+            id: Identity { index: 0, name: name.to_owned(), cid, groups },
             limits,
             request_rate: RequestRate::new(limits.request_rate),
             counters,
@@ -123,7 +136,7 @@ impl GroupVm {
             tracing::warn!(
                 "{}: a mapped connection is refused: {why}; the next ones are counted in mapped_refused, and not told for a \
                  minute",
-                self.name
+                self.id.name
             );
         }
     }
@@ -132,11 +145,6 @@ impl GroupVm {
     /// §5.10.3).
     pub(super) fn takes(&self, kind: Kind) -> bool {
         kind == Kind::Stream || self.rings.tx.as_ref().is_some_and(|t| t.acked() & F_SEQPACKET != 0)
-    }
-
-    /// Whether the two may reach each other.
-    pub(super) fn shares_group(&self, other: &Self) -> bool {
-        self.groups.iter().any(|g| other.groups.contains(g))
     }
 
     /// All sockets at which host programs connect.

@@ -72,15 +72,15 @@ impl Switch {
             // The program's backlog is full (net/unix/af_unix.c, unix_stream_connect).
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 if first && let Some(c) = vm.connections.get(slot) {
-                    c.protocol.wait_for_answer(self.clock.now());
+                    c.protocol.wait_for_answer(self.io.timers.now());
                 }
-                self.look_at_deadlines(DIAL_AGAIN);
+                self.io.timers.look_after(DIAL_AGAIN);
                 return false;
             }
             Err(e) => {
                 tracing::debug!(
                     "{}: the guest's connection to port {port} is refused: {}: {e}",
-                    vm.name,
+                    vm.id.name,
                     path.display()
                 );
                 self.refuse_asked(v, slot);
@@ -121,18 +121,18 @@ impl Switch {
         let key = self.vms[v].connections.host_port(port);
         let buffer = self.vms[v].limits.buffer_bytes;
         let credit = asked.as_ref().map_or(buffer, |asked| asked.options.credit);
-        let protocol = Protocol::offered(FromGuest::new(credit), self.clock.now());
+        let protocol = Protocol::offered(FromGuest::new(credit), self.io.timers.now());
         let slot = self.vms[v].insert(Connection::new(key, kind, protocol)).slot;
         let end = match asked {
             Some(asked) => End::Mapped(MappedEnd::new(socket, Windowing::Asked(asked))),
             None => self.host_end(v, socket),
         };
         if let Err(e) = self.attach(v, slot, end) {
-            tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].name);
+            tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].id.name);
             self.vms[v].counters.refused.add(1);
             return self.remove(v, slot);
         }
-        self.look_at_deadlines(ANSWER_PATIENCE);
+        self.io.timers.look_after(ANSWER_PATIENCE);
         self.vms[v].mark_ready(slot);
     }
 

@@ -46,11 +46,11 @@ impl Switch {
     /// A driver goes on whose connections, if `lost`, nobody here knows.
     pub fn set_gate(&mut self, v: usize, lost: bool) {
         self.vms[v].gate = match lost {
-            true => Gate::Due { until: self.clock.now() + GATE_PATIENCE },
+            true => Gate::Due { until: self.io.timers.now() + GATE_PATIENCE },
             false => Gate::Open,
         };
         if lost {
-            self.look_at_deadlines(GATE_PATIENCE);
+            self.io.timers.look_after(GATE_PATIENCE);
         }
     }
 
@@ -113,7 +113,7 @@ impl Switch {
     pub(super) fn scan_gate(&mut self, v: usize, now: Instant) {
         let (Gate::Due { until } | Gate::Told { until, .. }) = self.vms[v].gate else { return };
         if until > now {
-            self.look_at_deadlines(until - now);
+            self.io.timers.look_after(until - now);
         } else {
             self.open_gate(v);
         }
@@ -133,13 +133,13 @@ impl Switch {
         let mut cursor = ChainCursor::new(ring, head);
         let mut room = 0;
         while room < TRANSPORT_RESET.len() {
-            let Some(d) = cursor.next(ring, &memory, &mut self.hint)? else {
+            let Some(d) = cursor.next(ring, &memory, &mut self.io.scratch.hint)? else {
                 return Err(ring.error(RingRule::EventTooSmall(room as u32)));
             };
             if !d.is_writable() {
                 return Err(ring.error(RingRule::ReadableInReceive));
             }
-            if !memory.translate(d.addr, d.len, &mut self.hint, &mut segments) {
+            if !memory.translate(d.addr, d.len, &mut self.io.scratch.hint, &mut segments) {
                 return Err(ring.error(RingRule::NotMemory { addr: d.addr, len: d.len }));
             }
             room += d.len as usize;

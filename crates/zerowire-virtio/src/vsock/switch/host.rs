@@ -2,14 +2,14 @@
 
 use std::cmp::Reverse;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::event::epoll;
 use rustix::net::{RecvFlags, SocketFlags};
 
-use super::Switch;
-use crate::vsock::connection::{Connection, End, HostEnd, Interest};
+use super::{Event, Switch};
+use crate::vsock::connection::{Connection, End, HostEnd};
 use crate::vsock::credit::{SOCKET_BYTES, SocketCredit};
 use crate::vsock::doors::{Handshake, MAX_HANDSHAKES};
 use crate::vsock::packet::Kind;
@@ -27,85 +27,13 @@ const MAX_LINE: usize = 32;
 /// Programs that are accepted at a socket in a turn. One takes as long as hundreds of KiB of payload, for which others wait.
 pub(super) const MAX_ACCEPTS: usize = 4;
 
-/// What epoll tells of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::vsock) enum Event {
-    /// The thread has commands.
-    Wake,
-    /// A driver notified its device.
-    Kick { vm: usize, queue: u16 },
-    /// A host program connects.
-    Listener { vm: usize, kind: Kind },
-    /// A host program has said something, or hung up.
-    Handshake { vm: usize, place: Place },
-    /// A connection's socket.
-    Connection { vm: usize, place: Place },
-    /// The program of a mapped connection released a window.
-    Released { vm: usize, place: Place },
-    /// A program asks for a mapped connection.
-    MapListener { vm: usize },
-    /// A program that asked for mapped connections has said something, or hung up.
-    MapClient { vm: usize, place: Place },
-    /// It may be time to look at credit that guests don't know of.
-    Review,
-}
-
-/// The event as epoll's number, and back.
-pub(in crate::vsock) mod token {
-    use super::{Event, Kind, Place};
-
-    pub fn of(event: Event) -> u64 {
-        let at =
-            |tag: u64, vm: usize, slot: u64, tenant: u64| tag << 60 | (vm as u64) << 48 | tenant << 24 | slot;
-        match event {
-            Event::Wake => 0,
-            Event::Kick { vm, queue } => at(1, vm, u64::from(queue), 0),
-            Event::Listener { vm, kind } => at(2, vm, kind as u64, 0),
-            Event::Handshake { vm, place } => at(3, vm, u64::from(place.slot), u64::from(place.tenant)),
-            Event::Connection { vm, place } => at(4, vm, u64::from(place.slot), u64::from(place.tenant)),
-            Event::Released { vm, place } => at(5, vm, u64::from(place.slot), u64::from(place.tenant)),
-            Event::MapListener { vm } => at(6, vm, 0, 0),
-            Event::MapClient { vm, place } => at(7, vm, u64::from(place.slot), u64::from(place.tenant)),
-            Event::Review => at(8, 0, 0, 0),
-        }
-    }
-
-    pub fn event(n: u64) -> Event {
-        let vm = (n >> 48 & 0xfff) as usize;
-        let place = Place { slot: (n & 0xff_ffff) as u32, tenant: (n >> 24 & 0xff_ffff) as u32 };
-        match n >> 60 {
-            1 => Event::Kick { vm, queue: place.slot as u16 },
-            2 => Event::Listener { vm, kind: if place.slot == 1 { Kind::Stream } else { Kind::SeqPacket } },
-            3 => Event::Handshake { vm, place },
-            4 => Event::Connection { vm, place },
-            5 => Event::Released { vm, place },
-            6 => Event::MapListener { vm },
-            7 => Event::MapClient { vm, place },
-            8 => Event::Review,
-            _ => Event::Wake,
-        }
-    }
-}
-
-/// Watches a descriptor, edge-triggered: one call in its life, but for [`Switch::watch_room`].
-pub(in crate::vsock) fn watch(epoll: &OwnedFd, fd: &OwnedFd, event: Event) -> io::Result<()> {
-    use epoll::EventFlags as F;
-    let flags = match event {
-        Event::Connection { .. } | Event::Handshake { .. } | Event::MapClient { .. } => {
-            F::IN | F::RDHUP | F::ET
-        }
-        _ => F::IN | F::ET,
-    };
-    Ok(epoll::add(epoll, fd.as_fd(), epoll::EventData::new_u64(token::of(event)), flags)?)
-}
-
 impl Switch {
     /// Gives a connection the end at a host program.
     pub(super) fn attach(&mut self, v: usize, slot: u32, mut end: End) -> io::Result<()> {
         let table = &mut self.vms[v].connections;
         let event = Event::Connection { vm: v, place: table.place(slot) };
         if let Some(inlet) = end.inlet() {
-            watch(&self.epoll, &inlet.socket, event)?;
+            self.io.watch.add(&inlet.socket, event)?;
         }
         if let Some(c) = table.get(slot) {
             c.end = end;
@@ -143,7 +71,7 @@ impl Switch {
         let Some(c) = vm.connections.get(slot) else { return };
         let outcome = match &mut c.end {
             End::Host(host) if host.out.held.is_some() => {
-                host.flush(c.kind, &mut self.iov, &vm.counters.transmit)
+                host.flush(c.kind, &mut self.io.scratch.iov, &vm.counters.transmit)
             }
             End::Mapped(_) => return self.flush_windows(v, slot),
             _ => return,
@@ -158,16 +86,13 @@ impl Switch {
     /// Asks for news of room in a connection's socket, while something waits for it, bytes or credit. Asked for all the time, each read of
     /// the host program would wake this thread.
     pub(super) fn watch_room(&mut self, v: usize, slot: u32) {
-        use epoll::EventFlags as F;
         let place = self.vms[v].connections.place(slot);
         let Some(c) = self.vms[v].connections.get(slot) else { return };
         let End::Host(host) = &mut c.end else { return };
         let Some(interest) = host.out.new_interest() else { return };
-        let mut flags = F::IN | F::RDHUP | F::ET;
-        flags.set(F::OUT, interest == Interest::InOut);
-        let data = epoll::EventData::new_u64(token::of(Event::Connection { vm: v, place }));
-        if let Err(e) = epoll::modify(&self.epoll, &host.inlet.socket, data, flags) {
-            tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].name);
+        let event = Event::Connection { vm: v, place };
+        if let Err(e) = self.io.watch.change(&host.inlet.socket, event, interest) {
+            tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].id.name);
             self.abort(v, slot);
         }
     }
@@ -175,7 +100,7 @@ impl Switch {
     /// The host program takes no more: it has closed, or ended its receiving. What waits for it is lost.
     #[cold]
     pub(super) fn host_refuses(&mut self, v: usize, slot: u32, e: &io::Error) {
-        let name = &self.vms[v].name;
+        let name = &self.vms[v].id.name;
         if e.raw_os_error() == Some(libc::EMSGSIZE) {
             tracing::warn!(
                 "{name}: a message is longer than the host's socket takes (net.core.wmem_max): reset"
@@ -192,7 +117,7 @@ impl Switch {
     /// The guest will not send, or not receive, any more.
     pub(super) fn guest_shut(&mut self, v: usize, slot: u32, shut: Shut) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        let (tells, fate) = c.guest_shut(shut, || self.clock.now());
+        let (tells, fate) = c.guest_shut(shut, || self.io.timers.now());
         if let End::Sibling { vm, place } = c.end
             && let Some(other) = self.vms[vm].connections.at(place)
         {
@@ -211,7 +136,7 @@ impl Switch {
     /// Does what is due once all that the guest sent has reached the host program.
     pub(super) fn settle(&mut self, v: usize, slot: u32) {
         let Some(c) = self.vms[v].connections.get(slot) else { return };
-        let fate = c.settle(|| self.clock.now());
+        let fate = c.settle(|| self.io.timers.now());
         self.apply(v, slot, fate);
     }
 
@@ -255,8 +180,8 @@ impl Switch {
                 Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
                 Err(e) => {
                     // Out of descriptors, most likely: the ones that wait are looked at again with the deadlines.
-                    tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.name);
-                    self.look_at_deadlines(std::time::Duration::from_secs(1));
+                    tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.id.name);
+                    self.io.timers.look_after(std::time::Duration::from_secs(1));
                     return false;
                 }
             }
@@ -278,13 +203,13 @@ impl Switch {
             }
         };
         let place = Place { slot: i as u32, tenant: vm.doors.next_tenant() };
-        if watch(&self.epoll, &socket, Event::Handshake { vm: v, place }).is_err() {
+        if self.io.watch.add(&socket, Event::Handshake { vm: v, place }).is_err() {
             return;
         }
-        let deadline = self.clock.now() + ANSWER_PATIENCE;
+        let deadline = self.io.timers.now() + ANSWER_PATIENCE;
         let user = rustix::net::sockopt::socket_peercred(&socket).map_or(u32::MAX, |c| c.uid.as_raw());
         vm.doors.handshakes[i] = Some(Handshake { socket, kind, deadline, user, tenant: place.tenant });
-        self.look_at_deadlines(ANSWER_PATIENCE);
+        self.io.timers.look_after(ANSWER_PATIENCE);
         // Most have written their line already; the event comes all the same.
         self.handshake(v, place);
     }
@@ -298,14 +223,14 @@ impl Switch {
             Line::NotYet => {}
             Line::Connect(port) => {
                 let Some(h) = entry.take() else { return };
-                let _ = epoll::delete(&self.epoll, &h.socket);
+                self.io.watch.forget(&h.socket);
                 self.offer(v, h.kind, port, h.socket);
             }
             Line::Bad(why) => {
                 // Who sees the end finds it counted.
                 vm.counters.bad_handshakes.add(1);
                 *entry = None;
-                tracing::debug!("{}: a host program was turned away: {why}", vm.name);
+                tracing::debug!("{}: a host program was turned away: {why}", vm.id.name);
             }
         }
     }
@@ -425,23 +350,5 @@ mod tests {
             "the oldest of equals"
         );
         assert_eq!(gives_way([at(1, 5), at(1, 4), at(2, 1)].into_iter()), 1);
-    }
-
-    #[test]
-    fn tokens_name_their_event() {
-        let place = Place { slot: 0xfe_dcba, tenant: 0x12_3456 };
-        for event in [
-            Event::Wake,
-            Event::Kick { vm: 255, queue: 1 },
-            Event::Listener { vm: 3, kind: Kind::SeqPacket },
-            Event::Listener { vm: 0, kind: Kind::Stream },
-            Event::Handshake { vm: 7, place },
-            Event::Connection { vm: 255, place },
-            Event::Released { vm: 1, place },
-            Event::MapListener { vm: 2 },
-            Event::MapClient { vm: 3, place },
-        ] {
-            assert_eq!(token::event(token::of(event)), event);
-        }
     }
 }

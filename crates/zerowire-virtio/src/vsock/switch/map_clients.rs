@@ -7,7 +7,7 @@ use rustix::net::SocketFlags;
 use zerowire_wire::mapped::{MapOp, MapReply, MapRequest};
 
 use super::host::MAX_ACCEPTS;
-use super::{Event, Switch, watch};
+use super::{Event, Switch};
 use crate::vsock::doors::MAX_HANDSHAKES;
 use crate::vsock::mapped::{AskedFor, MapClient, Stage, receive_request, send_reply};
 use crate::vsock::packet::Kind;
@@ -31,8 +31,8 @@ impl Switch {
                 Err(rustix::io::Errno::AGAIN) => return false,
                 Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
                 Err(e) => {
-                    tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.name);
-                    self.look_at_deadlines(std::time::Duration::from_secs(1));
+                    tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.id.name);
+                    self.io.timers.look_after(std::time::Duration::from_secs(1));
                     return false;
                 }
             }
@@ -67,12 +67,12 @@ impl Switch {
             }
         };
         let place = Place { slot: i as u32, tenant: vm.doors.next_tenant() };
-        if watch(&self.epoll, &socket, Event::MapClient { vm: v, place }).is_err() {
+        if self.io.watch.add(&socket, Event::MapClient { vm: v, place }).is_err() {
             return;
         }
-        let stage = Stage::Asking { deadline: self.clock.now() + ANSWER_PATIENCE };
+        let stage = Stage::Asking { deadline: self.io.timers.now() + ANSWER_PATIENCE };
         vm.doors.map_clients[i] = Some(MapClient { socket, user, stage, tenant: place.tenant });
-        self.look_at_deadlines(ANSWER_PATIENCE);
+        self.io.timers.look_after(ANSWER_PATIENCE);
         self.map_client(v, place);
     }
 
@@ -94,7 +94,7 @@ impl Switch {
         let Some(client) = vm.doors.map_clients[place.slot as usize].take() else { return };
         match request {
             Ok(r) if r.op == MapOp::Connect => {
-                let _ = rustix::event::epoll::delete(&self.epoll, &client.socket);
+                self.io.watch.forget(&client.socket);
                 self.offer_mapped(v, r, client.socket);
             }
             Ok(r) => {
@@ -171,7 +171,7 @@ impl Switch {
 
     /// A program asks for a mapped connection to the guest.
     fn offer_mapped(&mut self, v: usize, r: MapRequest, control: OwnedFd) {
-        let now = self.clock.now();
+        let now = self.io.timers.now();
         let vm = &mut self.vms[v];
         let claim = match vm.claim_map(&r.options) {
             Ok(claim) => claim,

@@ -8,7 +8,7 @@ use zerowire::ledger::CopyReason;
 use zerowire_wire::mapped::{MAX_REGIONS, MapOptions, MapReply};
 
 use super::to_host::Lendable;
-use super::{Event, Switch, watch};
+use super::{Event, Switch};
 use crate::memory::ReadOnlyRegion;
 use crate::vsock::connection::{End, MappedEnd, Piece, Windowing};
 use crate::vsock::credit::FromGuest;
@@ -41,7 +41,7 @@ impl Switch {
         let size = vm.rings.transmit_size();
         let may_lend = vm.loans.may_lend(loan.chain, size);
         if windows.is_direct() && mapped.held.is_none() && may_lend && {
-            let now = *loan.at.get_or_insert_with(|| self.clock.now());
+            let now = *loan.at.get_or_insert_with(|| self.io.timers.now());
             windows.lend(&vm.rings.memory, parts, loan.chain, end, now)
         } {
             vm.loans.lend(loan.chain);
@@ -151,7 +151,7 @@ impl Switch {
         if !self.vms[v].loans.any() {
             return false;
         }
-        let mut back = std::mem::take(&mut self.back);
+        let mut back = std::mem::take(&mut self.io.scratch.back);
         let mut any = false;
         for _ in 0..self.vms[v].lists.lenders.len() {
             let Some(slot) = self.vms[v].lists.lenders.pop() else { break };
@@ -168,7 +168,7 @@ impl Switch {
                 self.settle(v, slot);
             }
         }
-        self.back = back;
+        self.io.scratch.back = back;
         any
     }
 
@@ -212,7 +212,7 @@ impl Switch {
         self.hand_over(v, slot, made, &control, &theirs).inspect_err(|e| {
             let vm = &self.vms[v];
             vm.counters.bad_handshakes.add(1);
-            tracing::debug!("{}: a program did not wait for its mapped connection: {e}", vm.name);
+            tracing::debug!("{}: a program did not wait for its mapped connection: {e}", vm.id.name);
         })
     }
 
@@ -225,7 +225,7 @@ impl Switch {
             vm.counters.bad_handshakes.add(1);
             tracing::warn!(
                 "{}: the program with mapped receive on port {port} does not take its connections: {e}; it listens no more",
-                vm.name
+                vm.id.name
             );
         }
     }
@@ -288,7 +288,7 @@ impl Switch {
         if options.direct {
             windows.set_direct(Direct::new(&regions, options.windows, vm.doors.map_policy.hold));
         }
-        watch(&self.epoll, &windows.released, Event::Released { vm: v, place })?;
+        self.io.watch.add(&windows.released, Event::Released { vm: v, place })?;
         let reply = MapReply {
             status: 0,
             host_port: c.key.peer_port,
@@ -330,7 +330,7 @@ impl Switch {
 
     /// No more news of a connection's releases: the program may hold the descriptor open for longer.
     fn forget_released(&self, released: &OwnedFd) {
-        let _ = rustix::event::epoll::delete(&self.epoll, released);
+        self.io.watch.forget(released);
     }
 
     pub(super) fn pair(kind: Kind) -> io::Result<(OwnedFd, OwnedFd)> {
@@ -353,7 +353,7 @@ impl Switch {
         };
         let (kind, options, control) = (*kind, *options, socket.try_clone()?);
         let claim = self.vms[v].claim_map(&options).map_err(|text| {
-            let now = self.clock.now();
+            let now = self.io.timers.now();
             self.vms[v].refuse_map(&text, now);
             io::Error::other(text)
         })?;
@@ -370,7 +370,7 @@ impl Switch {
                 }
             }),
             Err(e) => {
-                let now = self.clock.now();
+                let now = self.io.timers.now();
                 self.vms[v].refuse_map(&format!("windows can't be had: {e}; see 'ulimit -n'"), now);
                 Err(io::Error::other(e))
             }

@@ -54,13 +54,13 @@ impl Switch {
         if len > most {
             return Ok(self.too_long(v, slot, len, most));
         }
-        let whole = match c.protocol.message_room(len, packet_room, || self.clock.now()) {
+        let whole = match c.protocol.message_room(len, packet_room, || self.io.timers.now()) {
             Ok(whole) => whole,
             Err(waits) => return Ok(self.await_room(waits)),
         };
         let Some(inlet) = c.inlet() else { return Ok(Step::Nothing) };
-        self.iov.clear();
-        let offered = rx.offer(len, memory, &mut self.iov)?;
+        self.io.scratch.iov.clear();
+        let offered = rx.offer(len, memory, &mut self.io.scratch.iov)?;
         // An empty message takes a buffer, too.
         if rx.room(0, memory)?.is_none() || (offered == 0 && len > 0) {
             return Ok(Step::NoRoom);
@@ -69,7 +69,7 @@ impl Switch {
         counters.receive.system_calls.add(1);
         if offered == len && whole {
             // SAFETY: the list names guest memory that this turn holds.
-            match unsafe { socket::receive(&inlet.socket, &self.iov) } {
+            match unsafe { socket::receive(&inlet.socket, &self.io.scratch.iov) } {
                 Ok(r) if r.len == len => {
                     self.finish_read(v, slot, rx, memory, len, Some(SEQ_EOM))?;
                     return Ok(Step::Moved(len));
@@ -84,12 +84,12 @@ impl Switch {
         }
         // Too few buffers or too little credit for the moment, and a socket gives a message whole
         // or not at all.
-        self.iov.clear();
+        self.io.scratch.iov.clear();
         let mut held = None;
         let entry = |run: &mut [u8]| libc::iovec { iov_base: run.as_mut_ptr().cast(), iov_len: run.len() };
-        Held::at(&mut held).make_room(len, |run| self.iov.push(entry(run)));
+        Held::at(&mut held).make_room(len, |run| self.io.scratch.iov.push(entry(run)));
         // SAFETY: the list names the room that was just made in `held`, which nobody else knows of.
-        match unsafe { socket::receive(&inlet.socket, &self.iov) } {
+        match unsafe { socket::receive(&inlet.socket, &self.io.scratch.iov) } {
             Ok(r) if r.len == len => {
                 Held::at(&mut held).mark(len as u32, Some(SEQ_EOM));
                 c.held = held;
@@ -114,26 +114,29 @@ impl Switch {
     ) -> Result<Option<Step>, RingError> {
         let counters = self.vms[v].counters.clone();
         let Some(room) = rx.room(0, memory)? else { return Ok(Some(Step::NoRoom)) };
-        if self.beyond.is_empty() {
+        if self.io.scratch.beyond.is_empty() {
             // One byte more, so that a message that is too long for all is known by its length.
-            self.beyond = vec![0; MAX_MESSAGE + 1];
+            self.io.scratch.beyond = vec![0; MAX_MESSAGE + 1];
         }
-        let rest = libc::iovec { iov_base: self.beyond.as_mut_ptr().cast(), iov_len: self.beyond.len() };
+        let rest = libc::iovec {
+            iov_base: self.io.scratch.beyond.as_mut_ptr().cast(),
+            iov_len: self.io.scratch.beyond.len(),
+        };
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(None) };
         let (free, most) = (c.protocol.to.free() as usize, (c.protocol.to.alloc() as usize).min(MAX_MESSAGE));
         let wanted = room.max(longest);
         let goes = wanted <= free && c.protocol.to.message_may_begin(wanted, room);
         let Some(inlet) = c.inlet() else { return Ok(None) };
-        self.iov.clear();
-        let offered = if goes { rx.offer(wanted, memory, &mut self.iov)? } else { 0 };
-        if offered < wanted || self.iov.len() >= socket::MAX_IOV {
+        self.io.scratch.iov.clear();
+        let offered = if goes { rx.offer(wanted, memory, &mut self.io.scratch.iov)? } else { 0 };
+        if offered < wanted || self.io.scratch.iov.len() >= socket::MAX_IOV {
             return Ok(None);
         }
-        self.iov.push(rest);
+        self.io.scratch.iov.push(rest);
         counters.receive.system_calls.add(1);
         // SAFETY: the list names guest memory that this turn holds, and `beyond`, which nobody else
         // uses meanwhile.
-        let len = match unsafe { socket::receive(&inlet.socket, &self.iov) } {
+        let len = match unsafe { socket::receive(&inlet.socket, &self.io.scratch.iov) } {
             Ok(r) if r.len == 0 && socket::has_ended(&inlet.socket) => {
                 c.program_ends(false);
                 return Ok(Some(Step::Nothing));
@@ -161,14 +164,14 @@ impl Switch {
         inlet.forecast.came(len as u32);
         let held = Held::at(&mut c.held);
         rx.offered(offered, |segments, n| held.push(segments, HEADER_LEN, n));
-        held.push_bytes(&self.beyond[..len - offered]);
+        held.push_bytes(&self.io.scratch.beyond[..len - offered]);
         held.mark(len as u32, Some(SEQ_EOM));
         Ok(Some(Step::Moved(0)))
     }
 
     /// A message of `len` bytes or more, of which the guest takes `most`.
     fn too_long(&mut self, v: usize, slot: u32, len: usize, most: usize) -> Step {
-        let name = &self.vms[v].name;
+        let name = &self.vms[v].id.name;
         tracing::warn!(
             "{name}: a message of {len} bytes or more is longer than the {most} that the guest takes: reset"
         );

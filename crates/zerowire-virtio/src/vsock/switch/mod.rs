@@ -13,15 +13,14 @@ mod sibling;
 mod timers;
 mod to_host;
 mod transmit;
+mod watch;
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
 
 use zerowire::ledger::DropReason;
 
+use self::timers::Timers;
 use self::to_host::Run;
-use super::clock::Clock;
 use super::connection::{Connection, End};
 use super::mapped::Lent;
 use super::packet::{Header, Op};
@@ -32,14 +31,29 @@ use crate::memory::Segment;
 use crate::ring::RingError;
 
 pub(super) use events::Gate;
-pub(super) use host::{Event, token, watch};
 #[cfg(feature = "testing")]
 pub(super) use map_clients::MAX_CLIENTS;
+pub(super) use watch::{Event, Watch, token};
 
 /// All VMs of a group.
 pub(super) struct Switch {
     pub vms: Vec<GroupVm>,
-    pub epoll: OwnedFd,
+    pub io: Io,
+}
+
+/// What the VMs of a group share: they have one thread.
+#[derive(Debug)]
+pub(super) struct Io {
+    pub watch: Watch,
+    pub timers: Timers,
+    scratch: Scratch,
+    /// Whose payload came last in a batch, if a host program gets it: VM and slot.
+    last_sender: Option<(usize, u32)>,
+}
+
+/// Lists that turns begin with empty, so that they need not allocate.
+#[derive(Debug)]
+struct Scratch {
     packets: Vec<Packet>,
     segments: Vec<Segment>,
     /// Payload that is being collected.
@@ -49,36 +63,35 @@ pub(super) struct Switch {
     beyond: Vec<u8>,
     /// Chains that come back.
     back: Vec<Lent>,
-    pub clock: Clock,
+    /// Where in the guest's memory the last address was found.
     hint: usize,
-    /// Whose payload came last in a batch, if a host program gets it: VM and slot.
-    last_sender: Option<(usize, u32)>,
-    /// When deadlines are to be looked at.
-    pub scan_at: Option<Instant>,
 }
 
-impl Switch {
-    pub fn new(vms: Vec<GroupVm>, epoll: OwnedFd) -> io::Result<Self> {
-        for (i, vm) in vms.iter().enumerate() {
-            host::watch(&epoll, &vm.doors.map_listening.socket, Event::MapListener { vm: i })?;
-            for l in &vm.doors.listening {
-                host::watch(&epoll, &l.socket, Event::Listener { vm: i, kind: l.kind })?;
-            }
-        }
-        Ok(Self {
-            vms,
-            epoll,
+impl Scratch {
+    fn new() -> Self {
+        Self {
             packets: Vec::with_capacity(transmit::MAX_BATCH),
             segments: Vec::with_capacity(1024),
             run: Run::with_room(),
             iov: Vec::with_capacity(2048),
             beyond: Vec::new(),
             back: Vec::with_capacity(transmit::MAX_BATCH),
-            clock: Clock::default(),
             hint: 0,
-            last_sender: None,
-            scan_at: None,
-        })
+        }
+    }
+}
+
+impl Switch {
+    pub fn new(mut vms: Vec<GroupVm>, watch: Watch) -> io::Result<Self> {
+        for (i, vm) in vms.iter_mut().enumerate() {
+            vm.id.index = i;
+            watch.add(&vm.doors.map_listening.socket, Event::MapListener { vm: i })?;
+            for l in &vm.doors.listening {
+                watch.add(&l.socket, Event::Listener { vm: i, kind: l.kind })?;
+            }
+        }
+        let io = Io { watch, timers: Timers::default(), scratch: Scratch::new(), last_sender: None };
+        Ok(Self { vms, io })
     }
 
     /// Shows the guests what was used in this turn, and notifies them.
@@ -91,13 +104,14 @@ impl Switch {
     /// Whether the one that sent last has used up its credit, so that nothing more comes from it before the host program has
     /// read: looking for more would only keep that program waiting, if this CPU is its.
     pub fn guest_must_wait(&mut self) -> bool {
-        self.last_sender
+        self.io
+            .last_sender
             .is_some_and(|(v, slot)| self.connection(v, slot).is_some_and(|c| c.protocol.from.is_used_up()))
     }
 
     /// The header of a packet for the guest of a connection; its credit fields count as told.
     fn header(&mut self, v: usize, slot: u32, op: Op, len: u32, flags: u32) -> Header {
-        let cid = self.vms[v].cid;
+        let cid = self.vms[v].id.cid;
         self.follow_sibling(v, slot);
         let Some(c) = self.vms[v].connections.get(slot) else { return Header::default() };
         let (key, kind) = (c.key, c.kind);
@@ -138,14 +152,14 @@ impl Switch {
     /// The connection is over: its guest gets RST behind what waits for it, if it takes that within
     /// a while.
     fn reset(&mut self, v: usize, slot: u32) {
-        let now = self.clock.now();
+        let now = self.io.timers.now();
         let Some(c) = self.vms[v].connections.get(slot) else { return };
         if c.protocol.reset(now) {
             // Who receives no more makes no room for what waits, and would wait for the reset behind it.
             if c.protocol.guest().receives_no_more() {
                 c.held = None;
             }
-            self.look_at_deadlines(CLOSE_PATIENCE);
+            self.io.timers.look_after(CLOSE_PATIENCE);
         }
         self.vms[v].mark_ready(slot);
     }
@@ -174,10 +188,10 @@ impl Switch {
     fn apply(&mut self, v: usize, slot: u32, fate: Fate) {
         match fate {
             Fate::Stays => {}
-            Fate::Lingers => self.look_at_deadlines(LINGER),
+            Fate::Lingers => self.io.timers.look_after(LINGER),
             Fate::Drains => {
                 self.vms[v].connections.forget_name(slot);
-                self.look_at_deadlines(LINGER);
+                self.io.timers.look_after(LINGER);
             }
             Fate::Resets => {
                 self.reset(v, slot);
@@ -224,7 +238,7 @@ impl Switch {
     #[cold]
     pub fn ring_failed(&mut self, v: usize, error: &RingError) {
         let vm = &mut self.vms[v];
-        let text = format!("{}: {error}", vm.name);
+        let text = format!("{}: {error}", vm.id.name);
         // The text goes first: who sees the count finds the text that belongs to it.
         vm.counters.set_error(error.to_string());
         vm.counters.ring_errors.add(1);
@@ -233,11 +247,6 @@ impl Switch {
 
     fn dropped(&self, v: usize, reason: DropReason) {
         self.vms[v].counters.transmit.dropped(reason);
-    }
-
-    fn look_at_deadlines(&mut self, after: Duration) {
-        let at = self.clock.now() + after;
-        self.scan_at = Some(self.scan_at.map_or(at, |old| old.min(at)));
     }
 
     fn connection(&mut self, v: usize, slot: u32) -> Option<&mut Connection> {

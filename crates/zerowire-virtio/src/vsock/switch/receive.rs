@@ -181,7 +181,7 @@ impl Switch {
 
     /// The guest knows that the host program is gone: it has a while to say so.
     fn await_end(&mut self, v: usize, slot: u32) {
-        let now = self.clock.now();
+        let now = self.io.timers.now();
         let Some(c) = self.connection(v, slot) else { return };
         if matches!(c.end, End::Sibling { .. }) {
             return;
@@ -189,7 +189,7 @@ impl Switch {
         c.drop_held_for_program();
         c.protocol.await_end(now);
         self.end_of(v, slot);
-        self.look_at_deadlines(CLOSE_PATIENCE);
+        self.io.timers.look_after(CLOSE_PATIENCE);
         self.settle(v, slot);
     }
 
@@ -204,18 +204,18 @@ impl Switch {
     ) -> Result<Step, RingError> {
         let Some(packet_room) = rx.room(0, memory)? else { return Ok(Step::NoRoom) };
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
-        let room = match c.protocol.stream_room(packet_room, || self.clock.now()) {
+        let room = match c.protocol.stream_room(packet_room, || self.io.timers.now()) {
             Ok(room) => room,
             Err(waits) => return Ok(self.await_room(waits)),
         };
-        self.iov.clear();
-        let offered = rx.offer(room.min(quota), memory, &mut self.iov)?;
+        self.io.scratch.iov.clear();
+        let offered = rx.offer(room.min(quota), memory, &mut self.io.scratch.iov)?;
         if offered == 0 {
             return Ok(Step::NoRoom);
         }
         let Some(inlet) = c.inlet() else { return Ok(Step::Nothing) };
         // SAFETY: the list names guest memory that this turn holds.
-        let outcome = unsafe { socket::receive(&inlet.socket, &self.iov) };
+        let outcome = unsafe { socket::receive(&inlet.socket, &self.io.scratch.iov) };
         self.vms[v].counters.receive.system_calls.add(1);
         let Some(c) = self.vms[v].connections.get(slot) else { return Ok(Step::Nothing) };
         match outcome {
@@ -248,7 +248,7 @@ impl Switch {
     /// Payload waits for the guest.
     pub(super) fn await_room(&mut self, waits: Waits) -> Step {
         if let Some(after) = waits.again {
-            self.look_at_deadlines(after);
+            self.io.timers.look_after(after);
         }
         Step::Nothing
     }
@@ -260,7 +260,7 @@ impl Switch {
         if due {
             self.vms[v].mark_ready(slot);
         }
-        self.look_at_deadlines(left);
+        self.io.timers.look_after(left);
     }
 
     /// Writes the headers of packets whose payload of `len` bytes was read into the first buffers.
@@ -312,7 +312,7 @@ impl Switch {
             };
             let Some(c) = self.vms[v].connections.get(slot) else { break };
             let sibling = matches!(c.end, End::Sibling { .. });
-            let packet = match c.next_held(room, || self.clock.now()) {
+            let packet = match c.next_held(room, || self.io.timers.now()) {
                 Ok(Some(packet)) => packet,
                 Ok(None) => break,
                 Err(waits) => {

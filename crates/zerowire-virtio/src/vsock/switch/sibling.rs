@@ -16,11 +16,11 @@ impl Switch {
     pub(super) fn requested_of_sibling(&mut self, v: usize, h: &Header, mut connection: Connection) {
         let other = (0..self.vms.len()).find(|o| {
             let vm = &self.vms[*o];
-            let reached = *o != v && vm.cid == h.dst_cid && vm.shares_group(&self.vms[v]);
+            let reached = *o != v && vm.id.cid == h.dst_cid && vm.id.shares_group(&self.vms[v].id);
             reached && vm.is_running() && vm.takes(connection.kind)
         });
         let Some(o) = other else { return self.turn_down(v, h) };
-        let key = Key { port: h.dst_port, peer_cid: self.vms[v].cid, peer_port: h.src_port };
+        let key = Key { port: h.dst_port, peer_cid: self.vms[v].id.cid, peer_port: h.src_port };
         // Taken: an old connection of these ports that is not yet over on the other side.
         if !self.vms[o].has_place(key.peer_cid) || self.vms[o].connections.is_taken(&key) {
             return self.turn_down(v, h);
@@ -28,8 +28,8 @@ impl Switch {
         // What is sent waits on the other's side.
         connection.protocol.from = FromGuest::new(self.vms[o].limits.buffer_bytes);
         let from = FromGuest::new(self.vms[v].limits.buffer_bytes);
-        let offered = Connection::new(key, connection.kind, Protocol::offered(from, self.clock.now()));
-        self.look_at_deadlines(ANSWER_PATIENCE);
+        let offered = Connection::new(key, connection.kind, Protocol::offered(from, self.io.timers.now()));
+        self.io.timers.look_after(ANSWER_PATIENCE);
         let place = self.vms[o].insert(offered);
         connection.end = End::Sibling { vm: o, place };
         let own = self.vms[v].insert(connection);

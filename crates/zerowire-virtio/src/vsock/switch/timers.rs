@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Switch;
 use super::connect::DIAL_AGAIN;
+use crate::vsock::clock::Clock;
 use crate::vsock::connection::{End, Windowing};
 use crate::vsock::packet::Op;
 use crate::vsock::protocol::Phase;
@@ -12,15 +13,36 @@ use crate::vsock::vm::MAX_RESETS;
 /// How often deadlines are looked at, while there are any.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
 
+/// What time it is for the connections of a group, and when their deadlines are looked at.
+#[derive(Debug, Default)]
+pub(in crate::vsock) struct Timers {
+    pub clock: Clock,
+    /// None where there are no deadlines.
+    scan_at: Option<Instant>,
+}
+
+impl Timers {
+    /// Now.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Deadlines are looked at after this time at the latest.
+    pub fn look_after(&mut self, after: Duration) {
+        let at = self.now() + after;
+        self.scan_at = Some(self.scan_at.map_or(at, |old| old.min(at)));
+    }
+}
+
 impl Switch {
     /// Looks at deadlines if it is time. Returns when it will be time again.
     pub fn scan(&mut self) -> Option<Duration> {
-        let at = self.scan_at?;
-        let now = self.clock.now();
+        let at = self.io.timers.scan_at?;
+        let now = self.io.timers.now();
         if now < at {
             return Some(at - now);
         }
-        self.scan_at = None;
+        self.io.timers.scan_at = None;
         let mut waiting = false;
         for v in 0..self.vms.len() {
             waiting |= self.scan_handshakes(v, now);
@@ -31,9 +53,9 @@ impl Switch {
             self.vms[v].listeners().for_each(|l| l.called = true);
         }
         if waiting {
-            self.look_at_deadlines(SCAN_EVERY);
+            self.io.timers.look_after(SCAN_EVERY);
         }
-        self.scan_at.map(|at| at.saturating_duration_since(now))
+        self.io.timers.scan_at.map(|at| at.saturating_duration_since(now))
     }
 
     fn scan_handshakes(&mut self, v: usize, now: Instant) -> bool {
@@ -73,7 +95,7 @@ impl Switch {
                 waiting = true;
                 if matches!(c.end, End::Dialing) {
                     let program = (c.key.peer_port, c.kind);
-                    self.look_at_deadlines(DIAL_AGAIN);
+                    self.io.timers.look_after(DIAL_AGAIN);
                     if !full.contains(&program) && !self.dial(v, slot, false) {
                         full.push(program);
                     }

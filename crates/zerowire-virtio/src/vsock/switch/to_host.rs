@@ -136,12 +136,13 @@ impl Switch {
             return 0;
         }
         let Some(last) = messages.last() else { return 0 };
-        self.iov.clear();
-        self.iov.extend(parts[..last.parts].iter().map(entry));
+        self.io.scratch.iov.clear();
+        self.io.scratch.iov.extend(parts[..last.parts].iter().map(entry));
         vm.counters.transmit.system_calls.add(1);
         let ends = messages.iter().map(|m| m.parts);
         // SAFETY: the parts lie in the memory that this turn holds.
-        let sent = unsafe { socket::send_messages(&host.inlet.socket, &self.iov, ends) }.unwrap_or(0);
+        let sent =
+            unsafe { socket::send_messages(&host.inlet.socket, &self.io.scratch.iov, ends) }.unwrap_or(0);
         let sum = |(bytes, packets), m: &Message| (bytes + m.bytes, packets + m.packets);
         let (bytes, packets) = messages[..sent].iter().fold((0, 0), sum);
         vm.counters.transmit.frames.add(packets);
@@ -149,7 +150,7 @@ impl Switch {
         vm.counters.transmit.zero_copied_bytes.add(bytes as u64);
         host.out.credit.took(bytes);
         if sent > 0 {
-            self.last_sender = Some((v, slot));
+            self.io.last_sender = Some((v, slot));
             self.tell_credit(v, slot);
         }
         sent
@@ -165,14 +166,14 @@ impl Switch {
             End::Host(host) if !reads_no_more => host,
             End::Mapped(_) if !reads_no_more => {
                 vm.counters.transmit.frames.add(piece.packets);
-                self.last_sender = Some((v, slot));
+                self.io.last_sender = Some((v, slot));
                 return self.fill_windows(v, slot, piece, loan);
             }
             _ => return c.protocol.from.forward(piece.bytes as u32),
         };
-        self.last_sender = Some((v, slot));
+        self.io.last_sender = Some((v, slot));
         // SAFETY: the parts lie in the memory that this turn holds.
-        match unsafe { host.send(c.kind, &piece, &mut self.iov, &vm.counters.transmit) } {
+        match unsafe { host.send(c.kind, &piece, &mut self.io.scratch.iov, &vm.counters.transmit) } {
             Ok(false) => {}
             Ok(true) => self.flush_held(v, slot),
             Err(e) => {

@@ -45,14 +45,14 @@ impl Switch {
         }
         let Some(mut tx) = vm.rings.tx.take() else { return false };
         let memory = vm.rings.memory.clone();
-        let mut packets = std::mem::take(&mut self.packets);
-        let mut segments = std::mem::take(&mut self.segments);
+        let mut packets = std::mem::take(&mut self.io.scratch.packets);
+        let mut segments = std::mem::take(&mut self.io.scratch.segments);
         packets.clear();
         segments.clear();
         let mut error = None;
         let (mut cost, mut now) = (0, None);
         while cost < MAX_BATCH && segments.len() < MAX_SEGMENTS {
-            match queues::take(&mut tx.ring, &memory, &mut segments, &mut self.hint) {
+            match queues::take(&mut tx.ring, &memory, &mut segments, &mut self.io.scratch.hint) {
                 Ok(Some(mut p)) => {
                     cost += self.cost_of(v, &mut p, packets.last(), &mut now);
                     packets.push(p);
@@ -65,10 +65,10 @@ impl Switch {
             }
         }
         self.vms[v].rings.tx = Some(tx);
-        let mut run = std::mem::take(&mut self.run);
+        let mut run = std::mem::take(&mut self.io.scratch.run);
         run.loan.at = None;
         if !packets.is_empty() {
-            self.last_sender = None;
+            self.io.last_sender = None;
         }
         for p in &mut packets {
             run.loan.chain = Lent { head: p.head, descriptors: p.descriptors };
@@ -76,7 +76,7 @@ impl Switch {
             p.lent = std::mem::take(&mut run.loan.lent);
         }
         self.flush(v, &mut run);
-        self.run = run;
+        self.io.scratch.run = run;
         self.settle_windows(v);
         if let Some(tx) = &mut self.vms[v].rings.tx {
             for p in packets.iter().filter(|p| !p.lent) {
@@ -91,12 +91,12 @@ impl Switch {
             self.ring_failed(v, &e);
         }
         let any = !packets.is_empty();
-        self.packets = packets;
+        self.io.scratch.packets = packets;
         // A hostile guest's long lists don't stay.
         if segments.capacity() > 4 * MAX_SEGMENTS {
             segments = Vec::with_capacity(1024);
         }
-        self.segments = segments;
+        self.io.scratch.segments = segments;
         any
     }
 
@@ -124,12 +124,12 @@ impl Switch {
     /// What a request costs, which is little where nothing comes of it. One clock for all of a batch.
     fn cost_of_request(&mut self, v: usize, p: &mut Packet, now: &mut Option<Instant>) -> usize {
         let vm = &mut self.vms[v];
-        let Some(h) = p.header.filter(|h| h.check(vm.cid, p.room).is_ok()) else { return SWITCH_COST };
+        let Some(h) = p.header.filter(|h| h.check(vm.id.cid, p.room).is_ok()) else { return SWITCH_COST };
         // One to another guest takes no system call.
         if h.dst_cid != HOST_CID || !vm.request_rate.is_bounded() {
             return REQUEST_COST;
         }
-        let now = *now.get_or_insert_with(|| self.clock.now());
+        let now = *now.get_or_insert_with(|| self.io.timers.now());
         if vm.request_rate.take(now) {
             return REQUEST_COST;
         }
@@ -138,7 +138,7 @@ impl Switch {
             tracing::warn!(
                 "{}: the guest asks the host for more than {} connections a second: further ones are refused, and counted in \
                  requests_over_rate (--request-rate)",
-                vm.name,
+                vm.id.name,
                 vm.limits.request_rate
             );
         }
@@ -152,7 +152,7 @@ impl Switch {
         let Some(h) = p.header else { return self.dropped(v, DropReason::TooShort) };
         let key = Key { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port };
         let vm = &self.vms[v];
-        let sound = h.check(vm.cid, p.room);
+        let sound = h.check(vm.id.cid, p.room);
         let (op, kind) = match sound.and_then(|s| if vm.takes(s.1) { Ok(s) } else { Err(Fault::Wrong) }) {
             Ok(sound) => sound,
             Err(Fault::Forged) => return self.dropped(v, DropReason::BadPacket),
@@ -243,7 +243,7 @@ impl Switch {
 
     /// The guest ended the connection: what it sent before is still delivered.
     pub(super) fn guest_ended(&mut self, v: usize, slot: u32) {
-        let now = self.clock.now();
+        let now = self.io.timers.now();
         let Some(c) = self.connection(v, slot) else { return };
         let fate = c.guest_ended(now);
         self.apply(v, slot, fate);

@@ -21,13 +21,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use rustix::event::epoll;
-
 use super::super::connection::{End, Windowing};
 use super::super::doors::MAX_HANDSHAKES;
 use super::super::switch::MAX_CLIENTS;
 use super::super::vm::MAX_RESETS;
-use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, Switch, TX_QUEUE, watch};
+use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, Switch, TX_QUEUE, Watch};
 use crate::daemon::SocketAccess;
 use crate::host::mailbox::{Mailbox, mailbox};
 use crate::host::turns::{TurnLoop, Turns};
@@ -67,8 +65,8 @@ impl Harness {
     /// As [`Self::new`], with other rules for mapped connections.
     pub fn with_map(dir: &Path, cids: &[u64], limits: VsockLimits, map: &MapPolicy) -> io::Result<Self> {
         let (commands, queue, wake) = mailbox()?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        watch(&epoll, &wake, Event::Wake)?;
+        let watch = Watch::new()?;
+        watch.add(&wake, Event::Wake)?;
         let counters: Vec<_> = cids.iter().map(|_| Arc::new(VsockCounters::default())).collect();
         let mut vms = Vec::new();
         for (cid, counters) in cids.iter().zip(&counters) {
@@ -87,7 +85,7 @@ impl Harness {
                 .with_map_policy(map.clone()),
             );
         }
-        let switch = Switch::new(vms, epoll)?;
+        let switch = Switch::new(vms, watch)?;
         let inner = Loop { switch, impatient: false, review: Review::new()?, stepped: true };
         let turns = TurnLoop::new(queue, wake, EVENTS);
         Ok(Self { inner, turns, counters, limits, _commands: commands })
@@ -140,7 +138,7 @@ impl Harness {
 
     /// Lets time pass for the device, without waiting for it.
     pub fn pass(&mut self, time: Duration) {
-        self.inner.switch.clock.pass(time);
+        self.inner.switch.io.timers.clock.pass(time);
     }
 
     /// Descriptors of a VM's transmit ring that programs have.
