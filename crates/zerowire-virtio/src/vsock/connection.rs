@@ -70,6 +70,26 @@ pub struct SocketNews {
     pub credit: bool,
 }
 
+/// Where payload of the guest goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PayloadRoute {
+    /// To the host program.
+    Program {
+        /// The flags of the last packet of a message, if it ends here.
+        end: Option<u32>,
+        /// True: it goes before the next packet is looked at.
+        alone: bool,
+    },
+    /// To another guest: its place in the group, and the connection there.
+    Sibling((usize, Place)),
+    /// Nowhere: nobody reads it any more. The guest has been told, or will be.
+    Unread,
+    /// Nowhere: it is neither a byte nor the end of a message.
+    Empty,
+    /// Nowhere: the guest had no credit for it.
+    BeyondCredit,
+}
+
 /// A packet of what waits for the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldPacket {
@@ -106,6 +126,37 @@ impl Connection {
     #[inline]
     pub fn take_packet(&mut self, op: Op, kind: Kind, h: &Header) -> (Fields, Verdict) {
         self.protocol.take_packet(op, h, kind == self.kind)
+    }
+
+    /// Takes the guest's credit for payload, of which `most` messages may wait. Says where it goes.
+    #[inline]
+    pub fn take_payload(&mut self, h: &Header, most: usize) -> PayloadRoute {
+        let ends = self.kind == Kind::SeqPacket && h.flags & SEQ_EOM != 0;
+        if h.len == 0 && !ends {
+            return PayloadRoute::Empty;
+        }
+        if let End::Sibling { vm, place } = self.end {
+            return PayloadRoute::Sibling((vm, place));
+        }
+        // A message of no bytes takes no credit: what bounds the bytes that wait bounds the marks of all messages, too.
+        let too_many = ends && self.held_for_program().is_some_and(|held| held.messages() > most);
+        if too_many || !self.protocol.from.receive(h.len) {
+            return PayloadRoute::BeyondCredit;
+        }
+        let is_read = matches!(self.end, End::Host(_) | End::Mapped(_));
+        if !is_read || self.protocol.far().receives_no_more() {
+            self.protocol.from.forward(h.len);
+            return PayloadRoute::Unread;
+        }
+        // Windows take one message at a time, and some each packet for itself.
+        let alone = self.windows().is_some_and(|w| ends || w.keeps_packets_apart());
+        PayloadRoute::Program { end: ends.then_some(h.flags), alone }
+    }
+
+    /// Whether a packet without payload is due.
+    #[inline]
+    pub fn has_control(&self) -> bool {
+        self.protocol.has_control(self.held.is_none())
     }
 
     /// Whether there may be payload for the guest.
@@ -249,6 +300,16 @@ impl Connection {
         fate
     }
 
+    /// The guest knows that the host program is gone: it has a while to say so.
+    pub fn await_end(&mut self, now: impl FnOnce() -> Instant) -> Fate {
+        if let End::Sibling { .. } = self.end {
+            return Fate::Stays;
+        }
+        self.drop_held_for_program();
+        self.protocol.await_end(now());
+        Fate::Closes
+    }
+
     /// epoll tells of the host program's socket. None where there is none.
     pub fn heard(&mut self, flags: EventFlags) -> Option<SocketNews> {
         let inlet = self.inlet()?;
@@ -339,6 +400,21 @@ impl Connection {
             None => true,
         };
         self.protocol.far_ends(if closed { Shut::BOTH } else { Shut::SEND });
+    }
+
+    /// The program of a mapped connection has ended its receiving. What it has not got goes; the
+    /// windows that it has stay its own, and the end is marked behind them. Returns whether that is
+    /// news.
+    pub fn program_reads_no_more(&mut self) -> bool {
+        if self.protocol.far().receives_no_more() {
+            return false;
+        }
+        self.protocol.far_ends(Shut::RECEIVE);
+        self.drop_held_for_program();
+        if let Some(windows) = self.windows() {
+            windows.end();
+        }
+        true
     }
 
     /// The host program has closed. A guest that receives no more hears of it here: its socket is

@@ -13,7 +13,7 @@ use rustix::time::{
 };
 
 use super::queues::{Queue, Receive};
-use super::switch::{Event, Switch, Watch, token};
+use super::switch::{Event, Switch, Watch, take_back_all, token, wait_for_chains};
 pub(crate) use super::vm::GroupVm;
 use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
 use crate::host::mailbox::{Mailbox, mailbox};
@@ -164,11 +164,7 @@ impl Turns for Loop {
     fn turn(&mut self, _woke: Woke) -> Worked {
         let mut busy = false;
         for v in 0..self.switch.vms.len() {
-            busy |= self.switch.reclaim(v);
-            busy |= self.switch.transmit(v);
-            busy |= self.switch.receive(v);
-            busy |= self.switch.tell_reset(v);
-            busy |= self.switch.take_callers(v);
+            busy |= self.switch.turn(v);
         }
         self.switch.publish();
         if !busy {
@@ -211,17 +207,12 @@ impl Turns for Loop {
             // Commands are the loop's.
             Event::Wake => {}
             Event::Kick { vm, queue } => self.kicked(vm, queue),
-            Event::Listener { vm, kind } => self.switch.called(vm, kind),
-            Event::Handshake { vm, place } => self.switch.handshake(vm, place),
-            Event::Connection { vm, place } => self.switch.socket_event(vm, place, flags),
-            Event::Released { vm, place } => self.switch.released(vm, place),
-            Event::MapListener { vm } => self.switch.map_called(vm),
-            Event::MapClient { vm, place } => self.switch.map_client(vm, place),
             Event::Review => {
                 if self.review.is_due() {
                     self.switch.review_quiet();
                 }
             }
+            event => self.switch.event(event, flags),
         }
         event != Event::Review
     }
@@ -245,8 +236,8 @@ impl Loop {
     fn arm_rings(&mut self) -> bool {
         let mut work = false;
         for v in 0..self.switch.vms.len() {
-            work |= self.switch.wait_for_chains(v, self.impatient);
             let vm = &mut self.switch.vms[v];
+            work |= wait_for_chains(vm, self.impatient);
             let mut error = None;
             let takes = vm.resets.len() < super::vm::MAX_RESETS;
             work |= vm.listeners().any(|l| l.called);
@@ -281,7 +272,7 @@ impl Loop {
                 }
             }
             if let Some(e) = error {
-                self.switch.ring_failed(v, &e);
+                vm.ring_failed(&e);
             }
         }
         work
@@ -377,7 +368,7 @@ impl RingThread for Loop {
 
     fn remove(&mut self, At { vm: v, queue }: At) -> Option<HostRing> {
         if queue == TX_QUEUE {
-            self.switch.take_back_all(v);
+            take_back_all(&mut self.switch.vms[v]);
             self.switch.publish();
         }
         let vm = &mut self.switch.vms[v];

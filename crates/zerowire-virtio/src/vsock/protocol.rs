@@ -141,6 +141,7 @@ pub struct Waits {
 }
 
 /// What is to be done with a connection.
+#[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// Nothing.
@@ -149,10 +150,22 @@ pub enum Fate {
     Lingers,
     /// It is over for the guest, and the far side has bytes to take. Its name is free.
     Drains,
+    /// Its far side is let go of, and the guest is to confirm the end within a while.
+    Closes,
     /// It is to be reset.
     Resets,
+    /// It is to be reset, and nothing that waits is delivered.
+    Broken,
     /// It goes.
     Gone,
+}
+
+impl Fate {
+    /// This, or the other one if this is nothing.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        if self == Self::Stays { other } else { self }
+    }
 }
 
 /// What the guest is to be told, beside the ends.

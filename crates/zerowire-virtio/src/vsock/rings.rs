@@ -7,8 +7,11 @@ use std::sync::Arc;
 pub(super) use rx_state::RxState;
 
 use super::VsockCounters;
+use super::loans::Loans;
+use super::mapped::Lent;
+use super::packet::Header;
 use super::queues::{Queue, Receive};
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, Segment};
 use crate::ring::RingError;
 
 /// The part of its ring that a starved guest is to post, before it is served again.
@@ -68,11 +71,38 @@ impl Rings {
     }
 
     /// Counts what the guest has posted, if it has posted less at once.
-    pub fn count_posted(&mut self, rx: &mut Receive) -> Result<(), RingError> {
-        if self.posted < rx.queue.ring.size() {
+    pub fn count_posted(&mut self) -> Result<(), RingError> {
+        if let Some(rx) = &mut self.rx
+            && self.posted < rx.queue.ring.size()
+        {
             self.posted = self.posted.max(rx.posted()?);
         }
         Ok(())
+    }
+
+    /// Buffers that the guest has posted, if its receive ring is active.
+    #[inline]
+    pub fn buffers(&mut self) -> Option<Buffers<'_>> {
+        let rx = self.rx.as_deref_mut().filter(|r| r.queue.is_active())?;
+        Some(Buffers { rx, memory: &self.memory })
+    }
+
+    /// How many buffers were used, free-running, if the receive ring is active.
+    pub fn used(&self) -> Option<u16> {
+        self.rx.as_ref().filter(|r| r.queue.is_active()).map(|r| r.queue.ring.next_used())
+    }
+
+    /// Gives the guest chains of its transmit ring back, and leaves the list empty.
+    pub fn give_back(&mut self, loans: &mut Loans, chains: &mut Vec<Lent>) {
+        for chain in chains.drain(..) {
+            loans.end(chain);
+            match self.tx.as_mut() {
+                Some(tx) if tx.is_sound() => tx.ring.push_used(chain.head, 0),
+                // Its memory is gone for the moment.
+                Some(tx) if tx.is_unmapped() => loans.owed.push(chain.head),
+                _ => {}
+            }
+        }
     }
 
     /// Receive buffers that are to wake the thread.
@@ -120,6 +150,62 @@ impl Rings {
         if self.tx.as_mut().is_some_and(|t| t.publish()) {
             counters.transmit.calls.add(1);
         }
+    }
+}
+
+/// Buffers of a guest for what it receives.
+pub(super) struct Buffers<'a> {
+    rx: &'a mut Receive,
+    memory: &'a GuestMemory,
+}
+
+impl Buffers<'_> {
+    /// Room for payload in buffer `i` of those that wait, bytes; None where the guest has posted no
+    /// more.
+    #[inline]
+    pub fn room(&mut self, i: usize) -> Result<Option<usize>, RingError> {
+        self.rx.room(i, self.memory)
+    }
+
+    /// Appends the payload parts of as many buffers as hold `want` bytes to `iov`. Returns how many
+    /// bytes they hold, at most `want`.
+    pub fn offer(&mut self, want: usize, iov: &mut Vec<libc::iovec>) -> Result<usize, RingError> {
+        self.rx.offer(want, self.memory, iov)
+    }
+
+    /// Notes that up to `len` bytes of payload may have been written to what [`Self::offer`]
+    /// offered.
+    #[cold]
+    pub fn may_have_written(&self, len: usize) {
+        self.rx.may_have_written(len, self.memory);
+    }
+
+    /// The first `len` bytes of what [`Self::offer`] offered, buffer by buffer: the segments of each,
+    /// and how many bytes lie behind the header.
+    pub fn offered(&self, len: usize, each: impl FnMut(&[Segment], usize)) {
+        self.rx.offered(len, each);
+    }
+
+    /// Segments of the first buffer.
+    #[inline]
+    pub fn front(&self) -> &[Segment] {
+        self.rx.front()
+    }
+
+    /// Completes the first buffer as a packet, whose payload is in place.
+    #[inline]
+    pub fn finish(&mut self, header: Header) {
+        self.rx.finish(header, self.memory);
+    }
+
+    /// Shows the guest what was used. Returns whether it was notified.
+    pub fn publish(&mut self) -> bool {
+        self.rx.queue.publish()
+    }
+
+    /// Stops serving the ring and tells the front end.
+    pub fn fail(&mut self) {
+        self.rx.queue.fail();
     }
 }
 

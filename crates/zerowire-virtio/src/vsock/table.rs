@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::connection::Connection;
-use super::packet::HOST_CID;
+use super::packet::{HOST_CID, Header};
 
 /// What names a connection of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +14,14 @@ pub struct Key {
     pub peer_cid: u64,
     /// The other end's port.
     pub peer_port: u32,
+}
+
+impl Key {
+    /// Of the connection that a packet of the guest belongs to.
+    #[inline]
+    pub fn of(h: &Header) -> Self {
+        Self { port: h.src_port, peer_cid: h.dst_cid, peer_port: h.dst_port }
+    }
 }
 
 /// A slot of the table, and which of its tenants is meant.
@@ -131,6 +139,13 @@ impl Table {
     #[inline]
     pub fn get(&mut self, slot: u32) -> Option<&mut Connection> {
         self.slots.get_mut(slot as usize)?.connection.as_mut()
+    }
+
+    /// As [`Self::get`], with the slot's tenant.
+    #[inline]
+    pub fn tenant(&mut self, slot: u32) -> Option<(Place, &mut Connection)> {
+        let Slot { tenant, connection } = self.slots.get_mut(slot as usize)?;
+        Some((Place { slot, tenant: *tenant }, connection.as_mut()?))
     }
 
     /// The connection in a slot, if it is still the same.

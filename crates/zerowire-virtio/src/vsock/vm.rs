@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use zerowire::ledger::DropReason;
 use zerowire_wire::mapped::MapOptions;
 
 use super::connection::Connection;
@@ -13,14 +14,14 @@ use super::doors::{Doors, FileId, Listening};
 use super::lists::Lists;
 use super::loans::Loans;
 use super::mapped::{MapClaim, MapPolicy};
-use super::packet::{HOST_CID, Header, Kind};
+use super::packet::{HOST_CID, Header, Kind, Op};
 use super::request_rate::RequestRate;
 use super::rings::Rings;
-use super::switch::Gate;
+use super::switch::{Current, Gate};
 use super::table::{Place, Table};
 use super::{F_SEQPACKET, VsockCounters, VsockLimits};
 use crate::daemon::{ListenError, SocketAccess};
-use crate::ring::RingAddresses;
+use crate::ring::{RingAddresses, RingError};
 
 /// Resets of no connection that wait for receive buffers; with so many the guest's own packets wait, too.
 pub(super) const MAX_RESETS: usize = 1024;
@@ -40,6 +41,16 @@ impl Identity {
     pub fn shares_group(&self, other: &Self) -> bool {
         self.groups.iter().any(|g| other.groups.contains(g))
     }
+}
+
+/// A ring of a VM broke a rule.
+#[cold]
+pub(super) fn ring_failed(id: &Identity, counters: &VsockCounters, error: &RingError) {
+    let text = format!("{}: {error}", id.name);
+    // The text goes first: who sees the count finds the text that belongs to it.
+    counters.set_error(error.to_string());
+    counters.ring_errors.add(1);
+    tracing::error!("{text}; this queue is stopped until the driver resets it");
 }
 
 /// One VM of a group.
@@ -152,6 +163,70 @@ impl GroupVm {
         self.doors.listeners()
     }
 
+    /// The connection in a slot.
+    #[inline]
+    pub(super) fn current(&mut self, slot: u32) -> Option<Current<'_>> {
+        self.parts(slot).map(|(at, ..)| at)
+    }
+
+    /// The connection in a slot, if it is still the same.
+    #[inline]
+    pub(super) fn current_at(&mut self, place: Place) -> Option<Current<'_>> {
+        self.parts_at(place).map(|(at, ..)| at)
+    }
+
+    /// The connection in a slot, with what it uses of the VM's rings.
+    #[inline]
+    pub(super) fn parts(&mut self, slot: u32) -> Option<(Current<'_>, &mut Rings, &mut Loans)> {
+        let Self { id, limits, counters, connections, lists, rings, loans, .. } = self;
+        let (place, c) = connections.tenant(slot)?;
+        Some((Current { place, c, lists, id, limits, counters }, rings, loans))
+    }
+
+    /// As [`Self::parts`], if the connection is still the same.
+    #[inline]
+    pub(super) fn parts_at(&mut self, place: Place) -> Option<(Current<'_>, &mut Rings, &mut Loans)> {
+        self.parts(place.slot).filter(|(at, ..)| at.place == place)
+    }
+
+    /// A packet of the guest is dropped.
+    pub(super) fn dropped(&self, reason: DropReason) {
+        self.counters.transmit.dropped(reason);
+    }
+
+    /// A ring of this VM broke a rule.
+    #[cold]
+    pub(super) fn ring_failed(&self, error: &RingError) {
+        ring_failed(&self.id, &self.counters, error);
+    }
+
+    /// Nobody takes what the guest asks for.
+    pub(super) fn turn_down(&mut self, h: &Header) {
+        self.counters.refused.add(1);
+        self.refuse(h);
+    }
+
+    /// Answers a packet of no connection by RST, unless it is one.
+    pub(super) fn answer_stranger(&mut self, h: &Header) {
+        if h.op != Op::Rst as u16 {
+            self.counters.resets.add(1);
+            self.refuse(h);
+        }
+    }
+
+    /// Answers a packet of no connection by RST.
+    fn refuse(&mut self, h: &Header) {
+        self.resets.push_back(Header {
+            src_cid: h.dst_cid,
+            dst_cid: h.src_cid,
+            src_port: h.dst_port,
+            dst_port: h.src_port,
+            kind: h.kind,
+            op: Op::Rst as u16,
+            ..Header::default()
+        });
+    }
+
     /// Puts a connection in; one of the same name must have been removed.
     pub(super) fn insert(&mut self, connection: Connection) -> Place {
         let place = self.connections.insert(connection);
@@ -164,15 +239,6 @@ impl GroupVm {
     pub(super) fn mark_ready(&mut self, slot: u32) {
         if self.connections.has(slot) {
             self.lists.ready.push(slot);
-        }
-    }
-
-    /// Puts a connection into the list of those whose credit is looked at once nothing has happened
-    /// for a while.
-    #[inline]
-    pub(super) fn mark_quiet(&mut self, slot: u32) {
-        if self.connections.has(slot) {
-            self.lists.quiet.push(slot);
         }
     }
 }

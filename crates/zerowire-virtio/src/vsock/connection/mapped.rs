@@ -8,6 +8,7 @@ use super::Inlet;
 use crate::vsock::credit::WindowCredit;
 use crate::vsock::held::Held;
 use crate::vsock::mapped::{AskedFor, Ended, Windows};
+use crate::vsock::packet::Kind;
 
 /// Windows, and the socket that comes with them.
 #[derive(Debug)]
@@ -77,6 +78,32 @@ impl MappedEnd {
                 None
             }
         }
+    }
+
+    /// Copies what waits into the windows, as far as there is room. Returns whether anything waited
+    /// for windows that there are.
+    pub fn flush(&mut self, kind: Kind) -> bool {
+        let (Some(held), Some(windows)) = (&mut self.held, self.windows.live()) else { return false };
+        let mut took = 0;
+        while !held.is_empty() {
+            let (n, end) = match kind {
+                Kind::Stream => (held.len(), None),
+                Kind::SeqPacket => match held.message() {
+                    Some((n, flags)) => (n as usize, Some(flags)),
+                    None => break,
+                },
+            };
+            let done = windows.push_held(held, n, end);
+            held.consume(done);
+            took += done;
+            if done < n && !windows.wait_for_room() {
+                break;
+            }
+        }
+        windows.tell();
+        Held::settle(&mut self.held);
+        self.credit.took(took);
+        true
     }
 
     /// What waits is lost, and the program hears so with the end.

@@ -1,20 +1,19 @@
-//! The host's end of connections: unix sockets and what they say.
+//! Host programs connect, and their sockets have news.
 
 use std::cmp::Reverse;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use rustix::event::epoll;
+use rustix::event::epoll::EventFlags;
 use rustix::net::{RecvFlags, SocketFlags};
 
-use super::{Event, Switch};
-use crate::vsock::connection::{Connection, End, HostEnd};
-use crate::vsock::credit::{SOCKET_BYTES, SocketCredit};
+use super::connect::offer;
+use super::fate::apply;
+use super::mapped::program_left;
+use super::{Event, Io, Rest, map_clients};
 use crate::vsock::doors::{Handshake, MAX_HANDSHAKES};
 use crate::vsock::packet::Kind;
-use crate::vsock::protocol::{ANSWER_PATIENCE, Shut};
-use crate::vsock::socket;
+use crate::vsock::protocol::{ANSWER_PATIENCE, Fate};
 use crate::vsock::table::Place;
 use crate::vsock::vm::GroupVm;
 
@@ -27,224 +26,104 @@ const MAX_LINE: usize = 32;
 /// Programs that are accepted at a socket in a turn. One takes as long as hundreds of KiB of payload, for which others wait.
 pub(super) const MAX_ACCEPTS: usize = 4;
 
-impl Switch {
-    /// Gives a connection the end at a host program.
-    pub(super) fn attach(&mut self, v: usize, slot: u32, mut end: End) -> io::Result<()> {
-        let table = &mut self.vms[v].connections;
-        let event = Event::Connection { vm: v, place: table.place(slot) };
-        if let Some(inlet) = end.inlet() {
-            self.io.watch.add(&inlet.socket, event)?;
-        }
-        if let Some(c) = table.get(slot) {
-            c.end = end;
-        }
-        Ok(())
+/// A connection's socket has news.
+pub(super) fn socket_event(vm: &mut GroupVm, place: Place, flags: EventFlags, rest: &mut Rest<'_>) {
+    let slot = place.slot;
+    let Some(c) = vm.connections.at(place) else { return };
+    let Some(news) = c.heard(flags) else { return };
+    // A socket says with the next write that nobody reads it; windows don't.
+    if news.closed {
+        program_left(vm, slot, rest);
     }
+    let Some(mut at) = vm.current(slot) else { return };
+    at.mark_ready();
+    let flushed = if news.goes_on { at.flush_held(rest.io) } else { Fate::Stays };
+    let told = if news.goes_on || news.credit { at.tell_credit(&rest.io.watch) } else { Fate::Stays };
+    apply(vm, slot, flushed.or(told), rest);
+}
 
-    /// The end at a program with this socket.
-    pub(super) fn host_end(&self, v: usize, socket: OwnedFd) -> End {
-        let buffer = self.vms[v].limits.buffer_bytes as usize;
-        let room = socket::reserve(&socket, buffer.max(SOCKET_BYTES));
-        End::Host(HostEnd::new(socket, SocketCredit::new(room, buffer)))
-    }
+/// Host programs connect at a socket of a VM. Those that are too many for now are accepted in its next turns.
+pub(super) fn called(vm: &mut GroupVm, kind: Kind, io: &mut Io) {
+    let more = accept(vm, kind, io);
+    vm.doors.listening.iter_mut().filter(|l| l.kind == kind).for_each(|l| l.called = more);
+}
 
-    /// A connection's socket has news.
-    pub fn socket_event(&mut self, v: usize, place: Place, flags: epoll::EventFlags) {
-        let Some(c) = self.vms[v].connections.at(place) else { return };
-        let Some(news) = c.heard(flags) else { return };
-        // A socket says with the next write that nobody reads it; windows don't.
-        if news.closed {
-            self.program_left(v, place.slot);
-        }
-        self.vms[v].mark_ready(place.slot);
-        if news.goes_on {
-            self.flush_held(v, place.slot);
-        }
-        if news.goes_on || news.credit {
-            self.tell_credit(v, place.slot);
+/// Accepts some more of the host programs that connect to a VM. Returns whether others may wait.
+pub(super) fn take_callers(vm: &mut GroupVm, io: &mut Io) -> bool {
+    for i in 0..vm.doors.listening.len() {
+        let l = &vm.doors.listening[i];
+        if l.called {
+            called(vm, l.kind, io);
         }
     }
-
-    /// Sends what waits for the host program, as far as its socket takes it.
-    pub(super) fn flush_held(&mut self, v: usize, slot: u32) {
-        let vm = &mut self.vms[v];
-        let Some(c) = vm.connections.get(slot) else { return };
-        let outcome = match &mut c.end {
-            End::Host(host) if host.out.held.is_some() => {
-                host.flush(c.kind, &mut self.io.scratch.iov, &vm.counters.transmit)
-            }
-            End::Mapped(_) => return self.flush_windows(v, slot),
-            _ => return,
-        };
-        self.watch_room(v, slot);
-        match outcome {
-            Ok(()) => self.settle(v, slot),
-            Err(e) => self.host_refuses(v, slot, &e),
-        }
+    if vm.doors.map_listening.called {
+        map_clients::called(vm, io);
     }
+    vm.listeners().any(|l| l.called)
+}
 
-    /// Asks for news of room in a connection's socket, while something waits for it, bytes or credit. Asked for all the time, each read of
-    /// the host program would wake this thread.
-    pub(super) fn watch_room(&mut self, v: usize, slot: u32) {
-        let place = self.vms[v].connections.place(slot);
-        let Some(c) = self.vms[v].connections.get(slot) else { return };
-        let End::Host(host) = &mut c.end else { return };
-        let Some(interest) = host.out.new_interest() else { return };
-        let event = Event::Connection { vm: v, place };
-        if let Err(e) = self.io.watch.change(&host.inlet.socket, event, interest) {
-            tracing::error!("{}: a host program's socket can't be watched: {e}", self.vms[v].id.name);
-            self.abort(v, slot);
-        }
-    }
-
-    /// The host program takes no more: it has closed, or ended its receiving. What waits for it is lost.
-    #[cold]
-    pub(super) fn host_refuses(&mut self, v: usize, slot: u32, e: &io::Error) {
-        let name = &self.vms[v].id.name;
-        if e.raw_os_error() == Some(libc::EMSGSIZE) {
-            tracing::warn!(
-                "{name}: a message is longer than the host's socket takes (net.core.wmem_max): reset"
-            );
-            return self.abort(v, slot);
-        }
-        let Some(c) = self.vms[v].connections.get(slot) else { return };
-        c.drop_held_for_program();
-        c.protocol.far_ends(Shut::RECEIVE);
-        self.vms[v].mark_ready(slot);
-        self.settle(v, slot);
-    }
-
-    /// The guest will not send, or not receive, any more.
-    pub(super) fn guest_shut(&mut self, v: usize, slot: u32, shut: Shut) {
-        let Some(c) = self.vms[v].connections.get(slot) else { return };
-        let (tells, fate) = c.guest_shut(shut, || self.io.timers.now());
-        if let End::Sibling { vm, place } = c.end
-            && let Some(other) = self.vms[vm].connections.at(place)
-        {
-            other.protocol.far_ends(shut);
-            if shut.sends_no_more() {
-                other.sibling_ends();
-            }
-            self.vms[vm].mark_ready(place.slot);
-        }
-        if tells {
-            self.vms[v].mark_ready(slot);
-        }
-        self.apply(v, slot, fate);
-    }
-
-    /// Does what is due once all that the guest sent has reached the host program.
-    pub(super) fn settle(&mut self, v: usize, slot: u32) {
-        let Some(c) = self.vms[v].connections.get(slot) else { return };
-        let fate = c.settle(|| self.io.timers.now());
-        self.apply(v, slot, fate);
-    }
-
-    /// Host programs connect at a socket of a VM. Those that are too many for now are accepted in its next turns.
-    pub fn called(&mut self, v: usize, kind: Kind) {
-        let more = self.accept(v, kind);
-        self.vms[v].doors.listening.iter_mut().filter(|l| l.kind == kind).for_each(|l| l.called = more);
-    }
-
-    /// As [`Self::called`], at the socket of programs that ask for mapped connections.
-    pub fn map_called(&mut self, v: usize) {
-        let more = self.accept_map(v);
-        self.vms[v].doors.map_listening.called = more;
-    }
-
-    /// Accepts some more of the host programs that connect to a VM. Returns whether others may wait.
-    pub fn take_callers(&mut self, v: usize) -> bool {
-        for i in 0..self.vms[v].doors.listening.len() {
-            let l = &self.vms[v].doors.listening[i];
-            if l.called {
-                self.called(v, l.kind);
-            }
-        }
-        if self.vms[v].doors.map_listening.called {
-            self.map_called(v);
-        }
-        self.vms[v].listeners().any(|l| l.called)
-    }
-
-    /// Accepts programs at one socket. Returns whether more may wait.
-    fn accept(&mut self, v: usize, kind: Kind) -> bool {
-        for _ in 0..MAX_ACCEPTS {
-            let vm = &mut self.vms[v];
-            let Some(l) = vm.doors.listening.iter().find(|l| l.kind == kind) else { return false };
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match rustix::net::accept_with(&l.socket, flags) {
-                // Without a driver nobody can answer: the program sees its socket closed.
-                Ok(_) if !vm.is_running() => vm.counters.refused.add(1),
-                Ok(socket) => self.greet(v, kind, socket),
-                Err(rustix::io::Errno::AGAIN) => return false,
-                Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
-                Err(e) => {
-                    // Out of descriptors, most likely: the ones that wait are looked at again with the deadlines.
-                    tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.id.name);
-                    self.io.timers.look_after(std::time::Duration::from_secs(1));
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    fn greet(&mut self, v: usize, kind: Kind, socket: OwnedFd) {
-        let vm = &mut self.vms[v];
-        let i = match vm.doors.handshakes.iter().position(Option::is_none) {
-            Some(i) => i,
-            None if vm.doors.handshakes.len() < MAX_HANDSHAKES => {
-                vm.doors.handshakes.push(None);
-                vm.doors.handshakes.len() - 1
-            }
-            None => {
-                vm.counters.bad_handshakes.add(1);
-                gives_way(vm.doors.handshakes.iter().map(|h| h.as_ref().map(|h| (h.user, h.deadline))))
-            }
-        };
-        let place = Place { slot: i as u32, tenant: vm.doors.next_tenant() };
-        if self.io.watch.add(&socket, Event::Handshake { vm: v, place }).is_err() {
-            return;
-        }
-        let deadline = self.io.timers.now() + ANSWER_PATIENCE;
-        let user = rustix::net::sockopt::socket_peercred(&socket).map_or(u32::MAX, |c| c.uid.as_raw());
-        vm.doors.handshakes[i] = Some(Handshake { socket, kind, deadline, user, tenant: place.tenant });
-        self.io.timers.look_after(ANSWER_PATIENCE);
-        // Most have written their line already; the event comes all the same.
-        self.handshake(v, place);
-    }
-
-    /// A host program has said something.
-    pub fn handshake(&mut self, v: usize, place: Place) {
-        let vm = &mut self.vms[v];
-        let Some(entry) = vm.doors.handshakes.get_mut(place.slot as usize) else { return };
-        let Some(h) = entry.as_ref().filter(|h| h.tenant == place.tenant) else { return };
-        match read_line(h) {
-            Line::NotYet => {}
-            Line::Connect(port) => {
-                let Some(h) = entry.take() else { return };
-                self.io.watch.forget(&h.socket);
-                self.offer(v, h.kind, port, h.socket);
-            }
-            Line::Bad(why) => {
-                // Who sees the end finds it counted.
-                vm.counters.bad_handshakes.add(1);
-                *entry = None;
-                tracing::debug!("{}: a host program was turned away: {why}", vm.id.name);
+/// Accepts programs at one socket. Returns whether more may wait.
+fn accept(vm: &mut GroupVm, kind: Kind, io: &mut Io) -> bool {
+    for _ in 0..MAX_ACCEPTS {
+        let Some(l) = vm.doors.listening.iter().find(|l| l.kind == kind) else { return false };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        match rustix::net::accept_with(&l.socket, flags) {
+            // Without a driver nobody can answer: the program sees its socket closed.
+            Ok(_) if !vm.is_running() => vm.counters.refused.add(1),
+            Ok(socket) => greet(vm, kind, socket, io),
+            Err(rustix::io::Errno::AGAIN) => return false,
+            Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+            Err(e) => {
+                // Out of descriptors, most likely: the ones that wait are looked at again with the deadlines.
+                tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.id.name);
+                io.timers.look_after(std::time::Duration::from_secs(1));
+                return false;
             }
         }
     }
+    true
+}
 
-    /// Tells a host program that its connection is there.
-    pub(super) fn welcome(vm: &mut GroupVm, slot: u32) -> io::Result<()> {
-        let Some(Connection { key, end: End::Host(host), .. }) = vm.connections.get(slot) else {
-            return Ok(());
-        };
-        let line = format!("OK {}\n", key.peer_port);
-        match socket::send_bytes(&host.inlet.socket, line.as_bytes()) {
-            Ok(n) if n == line.len() => Ok(()),
-            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
-            Err(e) => Err(e),
+fn greet(vm: &mut GroupVm, kind: Kind, socket: OwnedFd, io: &mut Io) {
+    let i = match vm.doors.handshakes.iter().position(Option::is_none) {
+        Some(i) => i,
+        None if vm.doors.handshakes.len() < MAX_HANDSHAKES => {
+            vm.doors.handshakes.push(None);
+            vm.doors.handshakes.len() - 1
+        }
+        None => {
+            vm.counters.bad_handshakes.add(1);
+            gives_way(vm.doors.handshakes.iter().map(|h| h.as_ref().map(|h| (h.user, h.deadline))))
+        }
+    };
+    let place = Place { slot: i as u32, tenant: vm.doors.next_tenant() };
+    if io.watch.add(&socket, Event::Handshake { vm: vm.id.index, place }).is_err() {
+        return;
+    }
+    let deadline = io.timers.now() + ANSWER_PATIENCE;
+    let user = rustix::net::sockopt::socket_peercred(&socket).map_or(u32::MAX, |c| c.uid.as_raw());
+    vm.doors.handshakes[i] = Some(Handshake { socket, kind, deadline, user, tenant: place.tenant });
+    io.timers.look_after(ANSWER_PATIENCE);
+    // Most have written their line already; the event comes all the same.
+    handshake(vm, place, io);
+}
+
+/// A host program has said something.
+pub(super) fn handshake(vm: &mut GroupVm, place: Place, io: &mut Io) {
+    let Some(entry) = vm.doors.handshakes.get_mut(place.slot as usize) else { return };
+    let Some(h) = entry.as_ref().filter(|h| h.tenant == place.tenant) else { return };
+    match read_line(h) {
+        Line::NotYet => {}
+        Line::Connect(port) => {
+            let Some(h) = entry.take() else { return };
+            io.watch.forget(&h.socket);
+            offer(vm, h.kind, port, h.socket, None, io);
+        }
+        Line::Bad(why) => {
+            // Who sees the end finds it counted.
+            vm.counters.bad_handshakes.add(1);
+            *entry = None;
+            tracing::debug!("{}: a host program was turned away: {why}", vm.id.name);
         }
     }
 }

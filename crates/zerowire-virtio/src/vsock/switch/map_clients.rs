@@ -6,13 +6,16 @@ use std::time::Instant;
 use rustix::net::SocketFlags;
 use zerowire_wire::mapped::{MapOp, MapReply, MapRequest};
 
+use super::connect::offer;
 use super::host::MAX_ACCEPTS;
-use super::{Event, Switch};
+use super::mapped::pair;
+use super::{Event, Io};
 use crate::vsock::doors::MAX_HANDSHAKES;
 use crate::vsock::mapped::{AskedFor, MapClient, Stage, receive_request, send_reply};
 use crate::vsock::packet::Kind;
 use crate::vsock::protocol::ANSWER_PATIENCE;
 use crate::vsock::table::Place;
+use crate::vsock::vm::GroupVm;
 
 /// Programs that listen for mapped connections, and those that are about to ask, of a VM.
 pub(in crate::vsock) const MAX_CLIENTS: usize = 2 * MAX_HANDSHAKES;
@@ -20,209 +23,206 @@ pub(in crate::vsock) const MAX_CLIENTS: usize = 2 * MAX_HANDSHAKES;
 /// The most credit that a program may ask for, bytes.
 const MAX_CREDIT: u32 = 16 << 20;
 
-impl Switch {
-    /// Accepts programs at the control socket. Returns whether more may wait.
-    pub(super) fn accept_map(&mut self, v: usize) -> bool {
-        for _ in 0..MAX_ACCEPTS {
-            let vm = &mut self.vms[v];
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match rustix::net::accept_with(&vm.doors.map_listening.socket, flags) {
-                Ok(socket) => self.greet_map(v, socket),
-                Err(rustix::io::Errno::AGAIN) => return false,
-                Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
-                Err(e) => {
-                    tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.id.name);
-                    self.io.timers.look_after(std::time::Duration::from_secs(1));
-                    return false;
-                }
+/// Programs connect at the control socket. Those that are too many for now are accepted in the VM's
+/// next turns.
+pub(super) fn called(vm: &mut GroupVm, io: &mut Io) {
+    vm.doors.map_listening.called = accept(vm, io);
+}
+
+/// Accepts programs at the control socket. Returns whether more may wait.
+fn accept(vm: &mut GroupVm, io: &mut Io) -> bool {
+    for _ in 0..MAX_ACCEPTS {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        match rustix::net::accept_with(&vm.doors.map_listening.socket, flags) {
+            Ok(socket) => greet(vm, socket, io),
+            Err(rustix::io::Errno::AGAIN) => return false,
+            Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+            Err(e) => {
+                tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.id.name);
+                io.timers.look_after(std::time::Duration::from_secs(1));
+                return false;
             }
         }
-        true
     }
+    true
+}
 
-    fn greet_map(&mut self, v: usize, socket: OwnedFd) {
-        let vm = &mut self.vms[v];
-        let user = rustix::net::sockopt::socket_peercred(&socket).map(|c| c.uid.as_raw());
-        let Some(user) = user.as_ref().ok().copied().filter(|u| vm.doors.map_policy.knows(*u)) else {
-            let user = user.map_or_else(|e| e.to_string(), |u| u.to_string());
-            let text = format!(
-                "user {user} may not map receive buffers: start zerowire vsock with --map-allow {user} to let it connect to the \
-                 guest, or with --map-listen {user}:PORT to let it take connections of the guest"
-            );
+fn greet(vm: &mut GroupVm, socket: OwnedFd, io: &mut Io) {
+    let user = rustix::net::sockopt::socket_peercred(&socket).map(|c| c.uid.as_raw());
+    let Some(user) = user.as_ref().ok().copied().filter(|u| vm.doors.map_policy.knows(*u)) else {
+        let user = user.map_or_else(|e| e.to_string(), |u| u.to_string());
+        let text = format!(
+            "user {user} may not map receive buffers: start zerowire vsock with --map-allow {user} to let it connect to the \
+             guest, or with --map-listen {user}:PORT to let it take connections of the guest"
+        );
+        vm.counters.bad_handshakes.add(1);
+        let _ = send_reply(&socket, &MapReply::error(libc::EPERM as u16, text), &[]);
+        return;
+    };
+    let i = match vm.doors.map_clients.iter().position(Option::is_none) {
+        Some(i) => i,
+        None if vm.doors.map_clients.len() < MAX_CLIENTS => {
+            vm.doors.map_clients.push(None);
+            vm.doors.map_clients.len() - 1
+        }
+        None => {
+            let text = format!("{MAX_CLIENTS} programs listen or are about to ask: try again later");
             vm.counters.bad_handshakes.add(1);
-            let _ = send_reply(&socket, &MapReply::error(libc::EPERM as u16, text), &[]);
+            let _ = send_reply(&socket, &MapReply::error(libc::EAGAIN as u16, text), &[]);
             return;
-        };
-        let i = match vm.doors.map_clients.iter().position(Option::is_none) {
-            Some(i) => i,
-            None if vm.doors.map_clients.len() < MAX_CLIENTS => {
-                vm.doors.map_clients.push(None);
-                vm.doors.map_clients.len() - 1
+        }
+    };
+    let place = Place { slot: i as u32, tenant: vm.doors.next_tenant() };
+    if io.watch.add(&socket, Event::MapClient { vm: vm.id.index, place }).is_err() {
+        return;
+    }
+    let stage = Stage::Asking { deadline: io.timers.now() + ANSWER_PATIENCE };
+    vm.doors.map_clients[i] = Some(MapClient { socket, user, stage, tenant: place.tenant });
+    io.timers.look_after(ANSWER_PATIENCE);
+    heard(vm, place, io);
+}
+
+/// A program at the control socket has said something, or hung up.
+pub(super) fn heard(vm: &mut GroupVm, place: Place, io: &mut Io) {
+    let Some(entry) = vm.doors.map_clients.get_mut(place.slot as usize) else { return };
+    let Some(client) = entry.as_ref().filter(|c| c.tenant == place.tenant) else { return };
+    let request = match receive_request(&client.socket) {
+        Ok(None) => return,
+        Ok(Some(r)) if matches!(client.stage, Stage::Asking { .. }) => {
+            let user = client.user;
+            check_request(vm, user, r)
+        }
+        Ok(Some(_)) => Err((libc::EINVAL, "a second request on one socket: open another one".to_owned())),
+        Err(text) => Err((libc::EINVAL, text)),
+    };
+    let Some(client) = vm.doors.map_clients[place.slot as usize].take() else { return };
+    match request {
+        Ok(r) if r.op == MapOp::Connect => {
+            io.watch.forget(&client.socket);
+            offer_mapped(vm, r, client.socket, io);
+        }
+        Ok(r) => {
+            let kind = Kind::new(r.kind).unwrap_or(Kind::Stream);
+            let agreed = MapReply {
+                status: 0,
+                host_port: r.port,
+                guest_port: 0,
+                options: r.options,
+                regions: 0,
+                text: String::new(),
+            };
+            if send_reply(&client.socket, &agreed, &[]).is_ok() {
+                let stage = Stage::Listening { port: r.port, kind, options: r.options };
+                vm.doors.map_clients[place.slot as usize] = Some(MapClient { stage, ..client });
             }
-            None => {
-                let text = format!("{MAX_CLIENTS} programs listen or are about to ask: try again later");
+        }
+        Err((errno, text)) => {
+            // Whoever has left is not answered.
+            if !text.is_empty() {
                 vm.counters.bad_handshakes.add(1);
-                let _ = send_reply(&socket, &MapReply::error(libc::EAGAIN as u16, text), &[]);
-                return;
-            }
-        };
-        let place = Place { slot: i as u32, tenant: vm.doors.next_tenant() };
-        if self.io.watch.add(&socket, Event::MapClient { vm: v, place }).is_err() {
-            return;
-        }
-        let stage = Stage::Asking { deadline: self.io.timers.now() + ANSWER_PATIENCE };
-        vm.doors.map_clients[i] = Some(MapClient { socket, user, stage, tenant: place.tenant });
-        self.io.timers.look_after(ANSWER_PATIENCE);
-        self.map_client(v, place);
-    }
-
-    /// A program at the control socket has said something, or hung up.
-    pub fn map_client(&mut self, v: usize, place: Place) {
-        let vm = &mut self.vms[v];
-        let Some(entry) = vm.doors.map_clients.get_mut(place.slot as usize) else { return };
-        let Some(client) = entry.as_ref().filter(|c| c.tenant == place.tenant) else { return };
-        let request = match receive_request(&client.socket) {
-            Ok(None) => return,
-            Ok(Some(r)) if matches!(client.stage, Stage::Asking { .. }) => {
-                let user = client.user;
-                self.check_request(v, user, r)
-            }
-            Ok(Some(_)) => Err((libc::EINVAL, "a second request on one socket: open another one".to_owned())),
-            Err(text) => Err((libc::EINVAL, text)),
-        };
-        let vm = &mut self.vms[v];
-        let Some(client) = vm.doors.map_clients[place.slot as usize].take() else { return };
-        match request {
-            Ok(r) if r.op == MapOp::Connect => {
-                self.io.watch.forget(&client.socket);
-                self.offer_mapped(v, r, client.socket);
-            }
-            Ok(r) => {
-                let kind = Kind::new(r.kind).unwrap_or(Kind::Stream);
-                let agreed = MapReply {
-                    status: 0,
-                    host_port: r.port,
-                    guest_port: 0,
-                    options: r.options,
-                    regions: 0,
-                    text: String::new(),
-                };
-                if send_reply(&client.socket, &agreed, &[]).is_ok() {
-                    let stage = Stage::Listening { port: r.port, kind, options: r.options };
-                    vm.doors.map_clients[place.slot as usize] = Some(MapClient { stage, ..client });
-                }
-            }
-            Err((errno, text)) => {
-                // Whoever has left is not answered.
-                if !text.is_empty() {
-                    vm.counters.bad_handshakes.add(1);
-                    let _ = send_reply(&client.socket, &MapReply::error(errno as u16, text), &[]);
-                }
+                let _ = send_reply(&client.socket, &MapReply::error(errno as u16, text), &[]);
             }
         }
     }
+}
 
-    /// Whether a request can be granted, with what is granted.
-    fn check_request(&self, v: usize, user: u32, mut r: MapRequest) -> Result<MapRequest, (i32, String)> {
-        let vm = &self.vms[v];
-        match r.op {
-            MapOp::Connect if !vm.doors.map_policy.may_connect(user) => {
-                let text = format!(
-                    "user {user} may not connect to the guest with mapped receive: start zerowire vsock with --map-allow {user}"
-                );
-                return Err((libc::EPERM, text));
-            }
-            MapOp::Listen if !vm.doors.map_policy.may_listen(user, r.port) => {
-                let port = r.port;
-                let text = format!(
-                    "user {user} may not listen on port {port} with mapped receive: start zerowire vsock with --map-listen \
-                     {user}:{port}"
-                );
-                return Err((libc::EPERM, text));
-            }
-            _ => {}
-        }
-        let (asked, policy) = (r.options.total_len(), &vm.doors.map_policy);
-        for (most, flag) in [(policy.max_bytes, "--map-max"), (policy.max_total_bytes, "--map-total")] {
-            if asked > most {
-                let text = format!(
-                    "{asked} bytes of windows are more than the {most} of {flag}: take fewer or smaller windows, or give it more"
-                );
-                return Err((libc::EINVAL, text));
-            }
-        }
-        if r.options.credit > MAX_CREDIT {
-            return Err((libc::EINVAL, format!("credit: {} is more than {MAX_CREDIT}", r.options.credit)));
-        }
-        if r.options.credit == 0 {
-            r.options.credit = vm.limits.buffer_bytes;
-        }
-        if r.options.direct && !vm.doors.map_policy.share_guest_memory {
-            let text = "direct windows: zerowire vsock was started without --share-guest-memory".to_owned();
+/// Whether a request can be granted, with what is granted.
+fn check_request(vm: &GroupVm, user: u32, mut r: MapRequest) -> Result<MapRequest, (i32, String)> {
+    match r.op {
+        MapOp::Connect if !vm.doors.map_policy.may_connect(user) => {
+            let text = format!(
+                "user {user} may not connect to the guest with mapped receive: start zerowire vsock with --map-allow {user}"
+            );
             return Err((libc::EPERM, text));
         }
-        let kind = Kind::new(r.kind);
-        let taken = |c: &MapClient| matches!(c.stage, Stage::Listening { port, kind: k, .. } if port == r.port && Some(k) == kind);
-        if r.op == MapOp::Listen && vm.doors.map_clients.iter().flatten().any(taken) {
-            return Err((libc::EADDRINUSE, format!("port {}: another program listens there", r.port)));
+        MapOp::Listen if !vm.doors.map_policy.may_listen(user, r.port) => {
+            let port = r.port;
+            let text = format!(
+                "user {user} may not listen on port {port} with mapped receive: start zerowire vsock with --map-listen \
+                 {user}:{port}"
+            );
+            return Err((libc::EPERM, text));
         }
-        Ok(r)
+        _ => {}
     }
-
-    /// A program asks for a mapped connection to the guest.
-    fn offer_mapped(&mut self, v: usize, r: MapRequest, control: OwnedFd) {
-        let now = self.io.timers.now();
-        let vm = &mut self.vms[v];
-        let claim = match vm.claim_map(&r.options) {
-            Ok(claim) => claim,
-            Err(text) => {
-                vm.counters.refused.add(1);
-                vm.refuse_map(&text, now);
-                let _ = send_reply(&control, &MapReply::error(libc::EDQUOT as u16, text), &[]);
-                return;
-            }
-        };
-        let kind = Kind::new(r.kind).unwrap_or(Kind::Stream);
-        match Self::pair(kind) {
-            Ok((ours, theirs)) => {
-                let asked = AskedFor {
-                    control: Some(control),
-                    options: r.options,
-                    timed_out: false,
-                    theirs: Some(theirs),
-                    claim: Some(claim),
-                };
-                self.offer_with(v, kind, r.port, ours, Some(Box::new(asked)));
-            }
-            Err(e) => {
-                let text = format!("no socket can be had: {e}; see 'ulimit -n'");
-                let _ = send_reply(&control, &MapReply::error(libc::ENFILE as u16, text), &[]);
-            }
+    let (asked, policy) = (r.options.total_len(), &vm.doors.map_policy);
+    for (most, flag) in [(policy.max_bytes, "--map-max"), (policy.max_total_bytes, "--map-total")] {
+        if asked > most {
+            let text = format!(
+                "{asked} bytes of windows are more than the {most} of {flag}: take fewer or smaller windows, or give it more"
+            );
+            return Err((libc::EINVAL, text));
         }
     }
-
-    /// The program that takes the guest's connections to a port in windows.
-    pub(super) fn map_client_for(&self, v: usize, port: u32, kind: Kind) -> Option<usize> {
-        self.vms[v].doors.map_clients.iter().position(|c| {
-            c.as_ref().is_some_and(
-                |c| matches!(c.stage, Stage::Listening { port: p, kind: k, .. } if (p, k) == (port, kind)),
-            )
-        })
+    if r.options.credit > MAX_CREDIT {
+        return Err((libc::EINVAL, format!("credit: {} is more than {MAX_CREDIT}", r.options.credit)));
     }
+    if r.options.credit == 0 {
+        r.options.credit = vm.limits.buffer_bytes;
+    }
+    if r.options.direct && !vm.doors.map_policy.share_guest_memory {
+        let text = "direct windows: zerowire vsock was started without --share-guest-memory".to_owned();
+        return Err((libc::EPERM, text));
+    }
+    let kind = Kind::new(r.kind);
+    let taken = |c: &MapClient| matches!(c.stage, Stage::Listening { port, kind: k, .. } if port == r.port && Some(k) == kind);
+    if r.op == MapOp::Listen && vm.doors.map_clients.iter().flatten().any(taken) {
+        return Err((libc::EADDRINUSE, format!("port {}: another program listens there", r.port)));
+    }
+    Ok(r)
+}
 
-    /// Programs that have not said in time what they want go.
-    pub(super) fn scan_map_clients(&mut self, v: usize, now: Instant) -> bool {
-        let vm = &mut self.vms[v];
-        let mut waiting = false;
-        for entry in &mut vm.doors.map_clients {
-            let Some(MapClient { stage: Stage::Asking { deadline }, .. }) = entry else { continue };
-            if *deadline <= now {
-                vm.counters.bad_handshakes.add(1);
-                *entry = None;
-            } else {
-                waiting = true;
-            }
+/// A program asks for a mapped connection to the guest.
+fn offer_mapped(vm: &mut GroupVm, r: MapRequest, control: OwnedFd, io: &mut Io) {
+    let now = io.timers.now();
+    let claim = match vm.claim_map(&r.options) {
+        Ok(claim) => claim,
+        Err(text) => {
+            vm.counters.refused.add(1);
+            vm.refuse_map(&text, now);
+            let _ = send_reply(&control, &MapReply::error(libc::EDQUOT as u16, text), &[]);
+            return;
         }
-        waiting
+    };
+    let kind = Kind::new(r.kind).unwrap_or(Kind::Stream);
+    match pair(kind) {
+        Ok((ours, theirs)) => {
+            let asked = AskedFor {
+                control: Some(control),
+                options: r.options,
+                timed_out: false,
+                theirs: Some(theirs),
+                claim: Some(claim),
+            };
+            offer(vm, kind, r.port, ours, Some(Box::new(asked)), io);
+        }
+        Err(e) => {
+            let text = format!("no socket can be had: {e}; see 'ulimit -n'");
+            let _ = send_reply(&control, &MapReply::error(libc::ENFILE as u16, text), &[]);
+        }
     }
+}
+
+/// The program that takes the guest's connections to a port in windows.
+pub(super) fn listener_at(vm: &GroupVm, port: u32, kind: Kind) -> Option<usize> {
+    vm.doors.map_clients.iter().position(|c| {
+        c.as_ref().is_some_and(
+            |c| matches!(c.stage, Stage::Listening { port: p, kind: k, .. } if (p, k) == (port, kind)),
+        )
+    })
+}
+
+/// Programs that have not said in time what they want go.
+pub(super) fn scan(vm: &mut GroupVm, now: Instant) -> bool {
+    let mut waiting = false;
+    for entry in &mut vm.doors.map_clients {
+        let Some(MapClient { stage: Stage::Asking { deadline }, .. }) = entry else { continue };
+        if *deadline <= now {
+            vm.counters.bad_handshakes.add(1);
+            *entry = None;
+        } else {
+            waiting = true;
+        }
+    }
+    waiting
 }

@@ -3,7 +3,9 @@
 //! One thread owns a whole group, so that a packet from one guest to another needs no lock. Each VM has a bounded turn.
 
 mod connect;
-mod events;
+mod current;
+mod fate;
+mod gate;
 mod host;
 mod map_clients;
 mod mapped;
@@ -16,24 +18,24 @@ mod transmit;
 mod watch;
 
 use std::io;
+use std::time::Duration;
 
-use zerowire::ledger::DropReason;
+use rustix::event::epoll::EventFlags;
 
+pub(super) use self::current::Current;
+pub(super) use self::gate::Gate;
+#[cfg(feature = "testing")]
+pub(super) use self::map_clients::MAX_CLIENTS;
+pub(super) use self::mapped::{take_back_all, wait_for_chains};
 use self::timers::Timers;
 use self::to_host::Run;
-use super::connection::{Connection, End};
+pub(super) use self::watch::{Event, Watch, token};
+use super::connection::Connection;
 use super::mapped::Lent;
-use super::packet::{Header, Op};
-use super::protocol::{CLOSE_PATIENCE, Fate, LINGER};
 use super::queues::Packet;
+use super::table::Place;
 use super::vm::GroupVm;
 use crate::memory::Segment;
-use crate::ring::RingError;
-
-pub(super) use events::Gate;
-#[cfg(feature = "testing")]
-pub(super) use map_clients::MAX_CLIENTS;
-pub(super) use watch::{Event, Watch, token};
 
 /// All VMs of a group.
 pub(super) struct Switch {
@@ -42,7 +44,6 @@ pub(super) struct Switch {
 }
 
 /// What the VMs of a group share: they have one thread.
-#[derive(Debug)]
 pub(super) struct Io {
     pub watch: Watch,
     pub timers: Timers,
@@ -52,7 +53,6 @@ pub(super) struct Io {
 }
 
 /// Lists that turns begin with empty, so that they need not allocate.
-#[derive(Debug)]
 struct Scratch {
     packets: Vec<Packet>,
     segments: Vec<Segment>,
@@ -94,6 +94,23 @@ impl Switch {
         Ok(Self { vms, io })
     }
 
+    /// A VM, and the rest of the group.
+    fn at(&mut self, v: usize) -> Option<(&mut GroupVm, Rest<'_>)> {
+        split(&mut self.vms, &mut self.io, v)
+    }
+
+    /// A VM's turn: packets both ways, and what waits for it. Returns whether there was anything to
+    /// do.
+    pub fn turn(&mut self, v: usize) -> bool {
+        let Some((vm, mut rest)) = self.at(v) else { return false };
+        let mut busy = mapped::reclaim(vm, &mut rest);
+        busy |= transmit::send_turn(vm, &mut rest);
+        busy |= receive::receive_turn(vm, &mut rest);
+        busy |= gate::tell_reset(vm, rest.io);
+        busy |= host::take_callers(vm, rest.io);
+        busy
+    }
+
     /// Shows the guests what was used in this turn, and notifies them.
     pub fn publish(&mut self) {
         for vm in &mut self.vms {
@@ -104,152 +121,100 @@ impl Switch {
     /// Whether the one that sent last has used up its credit, so that nothing more comes from it before the host program has
     /// read: looking for more would only keep that program waiting, if this CPU is its.
     pub fn guest_must_wait(&mut self) -> bool {
-        self.io
-            .last_sender
-            .is_some_and(|(v, slot)| self.connection(v, slot).is_some_and(|c| c.protocol.from.is_used_up()))
+        self.io.last_sender.is_some_and(|(v, slot)| {
+            self.vms[v].connections.get(slot).is_some_and(|c| c.protocol.from.is_used_up())
+        })
     }
 
-    /// The header of a packet for the guest of a connection; its credit fields count as told.
-    fn header(&mut self, v: usize, slot: u32, op: Op, len: u32, flags: u32) -> Header {
-        let cid = self.vms[v].id.cid;
-        self.follow_sibling(v, slot);
-        let Some(c) = self.vms[v].connections.get(slot) else { return Header::default() };
-        let (key, kind) = (c.key, c.kind);
-        let news = c.protocol.from.untold() > 0;
-        let credit = c.protocol.tell();
-        // The guest may wait for the rest, which has yet to leave the socket or the windows.
-        if news && c.uncredited() > 0 {
-            self.vms[v].mark_quiet(slot);
-        }
-        Header {
-            src_cid: key.peer_cid,
-            dst_cid: cid,
-            src_port: key.peer_port,
-            dst_port: key.port,
-            len,
-            kind: kind as u16,
-            op: op as u16,
-            flags,
-            buf_alloc: credit.0,
-            fwd_cnt: credit.1,
-        }
+    /// Whether a guest has credit that it was not told of, or a program data.
+    pub fn has_quiet(&self) -> bool {
+        self.vms.iter().any(|vm| !vm.lists.quiet.is_empty())
     }
 
-    /// Ends a connection whose guest broke a rule, or whose other end did: nothing that waits is delivered.
-    fn abort(&mut self, v: usize, slot: u32) {
-        let Some(c) = self.vms[v].connections.get(slot) else { return };
-        if c.protocol.is_draining() {
-            // Its guest has ended it, and may have given its ports to another one.
-            self.end_of(v, slot);
-            return self.remove(v, slot);
+    /// Nothing has happened for a while: see [`transmit::review_quiet`]. Returns whether there are
+    /// any such connections.
+    pub fn review_quiet(&mut self) -> bool {
+        let mut any = false;
+        for v in 0..self.vms.len() {
+            any |= self.at(v).is_some_and(|(vm, mut rest)| transmit::review_quiet(vm, &mut rest));
         }
-        c.held = None;
-        self.vms[v].counters.resets.add(1);
-        self.reset(v, slot);
-        self.end_of(v, slot);
+        any
     }
 
-    /// The connection is over: its guest gets RST behind what waits for it, if it takes that within
-    /// a while.
-    fn reset(&mut self, v: usize, slot: u32) {
-        let now = self.io.timers.now();
-        let Some(c) = self.vms[v].connections.get(slot) else { return };
-        if c.protocol.reset(now) {
-            // Who receives no more makes no room for what waits, and would wait for the reset behind it.
-            if c.protocol.guest().receives_no_more() {
-                c.held = None;
+    /// Looks at deadlines if it is time. Returns when it will be time again.
+    pub fn scan(&mut self) -> Option<Duration> {
+        timers::scan(&mut self.vms, &mut self.io)
+    }
+
+    /// A host program, or its connection, has news.
+    pub fn event(&mut self, event: Event, flags: EventFlags) {
+        match event {
+            Event::Wake | Event::Review | Event::Kick { .. } => {}
+            Event::Listener { vm, kind } => self.with(vm, |vm, rest| host::called(vm, kind, rest.io)),
+            Event::Handshake { vm, place } => self.with(vm, |vm, rest| host::handshake(vm, place, rest.io)),
+            Event::Connection { vm, place } => {
+                self.with(vm, |vm, rest| host::socket_event(vm, place, flags, rest));
             }
-            self.io.timers.look_after(CLOSE_PATIENCE);
-        }
-        self.vms[v].mark_ready(slot);
-    }
-
-    /// Lets go of a connection's other end: a host program sees its socket closed, a sibling is reset.
-    fn end_of(&mut self, v: usize, slot: u32) {
-        let Some(c) = self.vms[v].connections.get(slot) else { return };
-        if let Some(mapped) = c.mapped() {
-            mapped.cut_held();
-        }
-        c.end_windows();
-        if let Some(windows) = c.mapped().and_then(|mapped| mapped.take_windows()) {
-            self.let_go(v, windows);
-        }
-        let Some(c) = self.vms[v].connections.get(slot) else { return };
-        if let End::Sibling { vm, place } = std::mem::replace(&mut c.end, End::Gone)
-            && let Some(other) = self.vms[vm].connections.at(place)
-        {
-            other.end = End::Gone;
-            other.sibling_ends();
-            self.reset(vm, place.slot);
-        }
-    }
-
-    /// Does what a connection asks for.
-    fn apply(&mut self, v: usize, slot: u32, fate: Fate) {
-        match fate {
-            Fate::Stays => {}
-            Fate::Lingers => self.io.timers.look_after(LINGER),
-            Fate::Drains => {
-                self.vms[v].connections.forget_name(slot);
-                self.io.timers.look_after(LINGER);
-            }
-            Fate::Resets => {
-                self.reset(v, slot);
-                self.end_of(v, slot);
-            }
-            Fate::Gone => {
-                self.end_of(v, slot);
-                self.remove(v, slot);
+            Event::Released { vm, place } => self.with(vm, |vm, rest| mapped::released(vm, place, rest)),
+            Event::MapListener { vm } => self.with(vm, |vm, rest| map_clients::called(vm, rest.io)),
+            Event::MapClient { vm, place } => {
+                self.with(vm, |vm, rest| map_clients::heard(vm, place, rest.io));
             }
         }
     }
 
-    /// Takes a connection out. Its other end was let go of before.
-    fn remove(&mut self, v: usize, slot: u32) {
-        if let Some(c) = self.vms[v].connections.remove(slot)
-            && c.counted
-        {
-            self.vms[v].counters.closed.add(1);
-        }
-    }
-
-    /// Both sides agreed.
-    fn count_opened(vm: &mut GroupVm, slot: u32) {
-        if let Some(c) = vm.connections.get(slot)
-            && !std::mem::replace(&mut c.counted, true)
-        {
-            vm.counters.opened.add(1);
+    fn with(&mut self, v: usize, does: impl FnOnce(&mut GroupVm, &mut Rest<'_>)) {
+        if let Some((vm, mut rest)) = self.at(v) {
+            does(vm, &mut rest);
         }
     }
 
     /// Ends all connections of a VM whose driver begins anew or is gone. What it sent before still goes to host programs.
     pub fn drop_connections(&mut self, v: usize) {
-        for slot in 0..self.vms[v].connections.slots() {
-            self.guest_ended(v, slot);
+        self.with(v, fate::drop_connections);
+    }
+
+    /// A driver goes on whose connections, if `lost`, nobody here knows.
+    pub fn set_gate(&mut self, v: usize, lost: bool) {
+        gate::set(&mut self.vms[v], lost, &mut self.io.timers);
+    }
+}
+
+/// What a VM does not own: the others of its group, and what all of them share.
+pub(super) struct Rest<'a> {
+    others: Others<'a>,
+    io: &'a mut Io,
+}
+
+/// The other VMs of a group.
+pub(super) struct Others<'a> {
+    before: &'a mut [GroupVm],
+    after: &'a mut [GroupVm],
+}
+
+impl Others<'_> {
+    /// A VM by its place in the group; None if that is the VM whose others these are.
+    fn get(&mut self, vm: usize) -> Option<&mut GroupVm> {
+        match vm.checked_sub(self.before.len()) {
+            None => self.before.get_mut(vm),
+            Some(0) => None,
+            Some(n) => self.after.get_mut(n - 1),
         }
-        let vm = &mut self.vms[v];
-        vm.lists.ready.clear();
-        vm.lists.quiet.clear();
-        vm.resets.clear();
-        vm.doors.handshakes.clear();
     }
 
-    /// A ring of this VM broke a rule.
-    #[cold]
-    pub fn ring_failed(&mut self, v: usize, error: &RingError) {
-        let vm = &mut self.vms[v];
-        let text = format!("{}: {error}", vm.id.name);
-        // The text goes first: who sees the count finds the text that belongs to it.
-        vm.counters.set_error(error.to_string());
-        vm.counters.ring_errors.add(1);
-        tracing::error!("{text}; this queue is stopped until the driver resets it");
+    /// A connection of another VM, if it is still the same.
+    fn connection(&mut self, vm: usize, place: Place) -> Option<&mut Connection> {
+        self.get(vm)?.connections.at(place)
     }
 
-    fn dropped(&self, v: usize, reason: DropReason) {
-        self.vms[v].counters.transmit.dropped(reason);
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut GroupVm> {
+        self.before.iter_mut().chain(self.after.iter_mut())
     }
+}
 
-    fn connection(&mut self, v: usize, slot: u32) -> Option<&mut Connection> {
-        self.vms[v].connections.get(slot)
-    }
+/// One VM of a group, and the rest.
+fn split<'a>(vms: &'a mut [GroupVm], io: &'a mut Io, v: usize) -> Option<(&'a mut GroupVm, Rest<'a>)> {
+    let (before, rest) = vms.split_at_mut_checked(v)?;
+    let (vm, after) = rest.split_first_mut()?;
+    Some((vm, Rest { others: Others { before, after }, io }))
 }

@@ -2,183 +2,216 @@
 
 use zerowire::ledger::{CopyReason, DropReason};
 
-use super::Switch;
+use super::current::Current;
+use super::fate::apply;
+use super::{Others, Rest};
 use crate::memory::{Segment, access};
 use crate::vsock::connection::{Connection, End};
-use crate::vsock::credit::FromGuest;
+use crate::vsock::credit::{FromGuest, ToGuest};
 use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
-use crate::vsock::protocol::{ANSWER_PATIENCE, Protocol};
+use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, Protocol, Shut};
+use crate::vsock::rings::Rings;
 use crate::vsock::table::{Key, Place};
+use crate::vsock::vm::GroupVm;
 
-impl Switch {
-    /// The guest asks another one for a connection.
-    pub(super) fn requested_of_sibling(&mut self, v: usize, h: &Header, mut connection: Connection) {
-        let other = (0..self.vms.len()).find(|o| {
-            let vm = &self.vms[*o];
-            let reached = *o != v && vm.id.cid == h.dst_cid && vm.id.shares_group(&self.vms[v].id);
-            reached && vm.is_running() && vm.takes(connection.kind)
-        });
-        let Some(o) = other else { return self.turn_down(v, h) };
-        let key = Key { port: h.dst_port, peer_cid: self.vms[v].id.cid, peer_port: h.src_port };
-        // Taken: an old connection of these ports that is not yet over on the other side.
-        if !self.vms[o].has_place(key.peer_cid) || self.vms[o].connections.is_taken(&key) {
-            return self.turn_down(v, h);
-        }
-        // What is sent waits on the other's side.
-        connection.protocol.from = FromGuest::new(self.vms[o].limits.buffer_bytes);
-        let from = FromGuest::new(self.vms[v].limits.buffer_bytes);
-        let offered = Connection::new(key, connection.kind, Protocol::offered(from, self.io.timers.now()));
-        self.io.timers.look_after(ANSWER_PATIENCE);
-        let place = self.vms[o].insert(offered);
-        connection.end = End::Sibling { vm: o, place };
-        let own = self.vms[v].insert(connection);
-        if let Some(c) = self.vms[o].connections.at(place) {
-            c.end = End::Sibling { vm: v, place: own };
-        }
-        self.vms[o].mark_ready(place.slot);
+/// The guest asks another one for a connection.
+pub(super) fn requested_of_sibling(
+    vm: &mut GroupVm,
+    h: &Header,
+    mut connection: Connection,
+    rest: &mut Rest<'_>,
+) {
+    let other = rest.others.iter_mut().find(|other| {
+        let reached = other.id.cid == h.dst_cid && other.id.shares_group(&vm.id);
+        reached && other.is_running() && other.takes(connection.kind)
+    });
+    let Some(other) = other else { return vm.turn_down(h) };
+    let key = Key { port: h.dst_port, peer_cid: vm.id.cid, peer_port: h.src_port };
+    // Taken: an old connection of these ports that is not yet over on the other side.
+    if !other.has_place(key.peer_cid) || other.connections.is_taken(&key) {
+        return vm.turn_down(h);
     }
-
-    /// What a guest says of its buffers is its sibling's business.
-    pub(super) fn relay_credit(&mut self, v: usize, slot: u32, asks: bool) {
-        let Some(Connection { end: End::Sibling { vm, place }, .. }) = self.connection(v, slot) else {
-            return;
-        };
-        let (vm, place) = (*vm, *place);
-        let Some(c) = self.vms[vm].connections.at(place) else { return };
-        match asks {
-            false => c.protocol.owe_update(),
-            // The answer at once tells what is known here; the sibling may know better.
-            true if c.protocol.takes_payload() => c.protocol.pass_ask(),
-            true => return,
-        }
-        self.vms[vm].mark_ready(place.slot);
+    // What is sent waits on the other's side.
+    connection.protocol.from = FromGuest::new(other.limits.buffer_bytes);
+    let from = FromGuest::new(vm.limits.buffer_bytes);
+    let timers = &mut rest.io.timers;
+    let offered = Connection::new(key, connection.kind, Protocol::offered(from, timers.now()));
+    timers.look_after(ANSWER_PATIENCE);
+    let place = other.insert(offered);
+    connection.end = End::Sibling { vm: other.id.index, place };
+    let own = vm.insert(connection);
+    if let Some(c) = other.connections.at(place) {
+        c.end = End::Sibling { vm: vm.id.index, place: own };
     }
+    other.mark_ready(place.slot);
+}
 
-    /// Brings what a guest may send up to what its sibling takes.
-    pub(super) fn follow_sibling(&mut self, v: usize, slot: u32) {
-        let Some(Connection { end: End::Sibling { vm, place }, .. }) = self.connection(v, slot) else {
-            return;
-        };
-        let (vm, place) = (*vm, *place);
-        let Some(sibling) = self.vms[vm].connections.at(place).map(|c| c.protocol.to) else { return };
-        if let Some(c) = self.connection(v, slot) {
-            c.protocol.from.follow(&sibling);
-        }
+/// The guest accepted what another one asked for.
+pub(super) fn pass_acceptance(c: &Connection, others: &mut Others<'_>) {
+    if let Some(mut far) = far_of(c, others) {
+        far.c.protocol.accepted();
+        far.count_opened();
+        far.mark_ready();
     }
+}
 
-    /// Has a guest told that it may send on to its sibling, where the sibling has no reason to.
-    pub(super) fn tell_sender(&mut self, v: usize, slot: u32) {
-        self.follow_sibling(v, slot);
-        let Some(c) = self.connection(v, slot) else { return };
-        if c.protocol.from.is_due() {
-            c.protocol.owe_update();
-            self.vms[v].mark_ready(slot);
-        } else if c.protocol.from.untold() > 0 {
-            self.vms[v].mark_quiet(slot);
-        }
+/// What a guest says of its buffers is its sibling's business.
+pub(super) fn relay_credit(c: &Connection, asks: bool, others: &mut Others<'_>) {
+    let Some(mut far) = far_of(c, others) else { return };
+    match asks {
+        false => far.c.protocol.owe_update(),
+        // The answer at once tells what is known here; the sibling may know better.
+        true if far.c.protocol.takes_payload() => far.c.protocol.pass_ask(),
+        true => return,
     }
+    far.mark_ready();
+}
 
-    /// As [`Self::tell_sender`], for the guest that sends to this connection.
-    pub(super) fn tell_sender_of(&mut self, v: usize, slot: u32) {
-        if let Some(Connection { end: End::Sibling { vm, place }, .. }) = self.connection(v, slot) {
-            let (vm, place) = (*vm, *place);
-            if self.vms[vm].connections.at(place).is_some() {
-                self.tell_sender(vm, place.slot);
-            }
-        }
+/// The guest will not send, or not receive, any more: the other one hears of it.
+pub(super) fn pass_shut(c: &Connection, shut: Shut, others: &mut Others<'_>) {
+    let Some(mut far) = far_of(c, others) else { return };
+    far.c.protocol.far_ends(shut);
+    if shut.sends_no_more() {
+        far.c.sibling_ends();
     }
+    far.mark_ready();
+}
 
-    /// Payload for another guest.
-    pub(super) fn pass_to_sibling(
-        &mut self,
-        v: usize,
-        slot: u32,
-        (o, place): (usize, Place),
-        h: &Header,
-        segments: &[Segment],
-    ) {
-        let len = h.len as usize;
-        self.vms[v].counters.transmit.frames.add(1);
-        self.follow_sibling(v, slot);
-        if self.connection(v, slot).is_none_or(|c| !c.protocol.from.receive(h.len)) {
-            self.dropped(v, DropReason::BeyondCredit);
-            return self.abort(v, slot);
-        }
-        if !self.vms[o].connections.at(place).is_some_and(|c| c.protocol.takes_payload()) {
-            // It said that it receives no more, or the connection is over.
-            return;
-        }
-        // A message of no bytes takes no credit, and its mark waits all the same. All of them together take no more than
-        // messages of one byte would.
-        let most = self.vms[o].limits.buffer_bytes as usize;
-        let held = self.vms[o].connections.at(place).and_then(|c| c.held.as_ref());
-        let ends = h.len == 0 || h.flags & SEQ_EOM != 0;
-        if ends && held.is_some_and(|held| held.messages() > most) {
-            self.dropped(v, DropReason::BeyondCredit);
-            return self.abort(v, slot);
-        }
-        let done = self.copy_across(o, place, h, segments);
-        self.vms[v].counters.transmit.copied(CopyReason::Sibling, done as u64);
-        let Some(c) = self.vms[o].connections.at(place) else { return };
-        // An empty packet is the end of a message.
-        if done == len && len > 0 {
-            return self.tell_sender(v, slot);
-        }
-        let held = Held::at(&mut c.held);
-        let rest = len - done;
-        held.push(segments, HEADER_LEN + done, rest);
-        if c.kind == Kind::SeqPacket {
-            held.mark(rest as u32, (h.flags & SEQ_EOM != 0).then_some(h.flags));
-        }
-        self.vms[o].mark_ready(place.slot);
-        self.vms[v].counters.transmit.copied(CopyReason::Held, rest as u64);
-        self.tell_sender(v, slot);
+/// The other guest's half of a connection.
+fn far_of<'a>(c: &Connection, others: &'a mut Others<'_>) -> Option<Current<'a>> {
+    match c.end {
+        End::Sibling { vm, place } => others.get(vm)?.current_at(place),
+        _ => None,
     }
+}
 
-    /// Copies as much of a packet as the other guest has buffers and credit for right now. Returns how many bytes.
-    fn copy_across(&mut self, o: usize, place: Place, h: &Header, segments: &[Segment]) -> usize {
-        let len = h.len as usize;
-        let Some(c) = self.vms[o].connections.at(place) else { return len };
-        if c.held.is_some() || c.protocol.owes_beginning() || len == 0 {
-            return 0;
+/// Has a guest told that it may send on to its sibling, which has taken this and has no reason to
+/// tell.
+fn tell_sender(sender: &mut Current<'_>, taken: &ToGuest) {
+    sender.c.protocol.from.follow(taken);
+    if sender.c.protocol.from.is_due() {
+        sender.c.protocol.owe_update();
+        sender.mark_ready();
+    } else if sender.c.protocol.from.untold() > 0 {
+        sender.mark_quiet();
+    }
+}
+
+/// As [`tell_sender`], for the guest that sends to this connection.
+pub(super) fn tell_sender_of(c: &Connection, others: &mut Others<'_>) {
+    if let Some(mut sender) = far_of(c, others) {
+        tell_sender(&mut sender, &c.protocol.to);
+    }
+}
+
+/// Payload for another guest, to its half of the connection.
+pub(super) fn pass_payload(
+    vm: &mut GroupVm,
+    slot: u32,
+    far: (usize, Place),
+    h: &Header,
+    segments: &[Segment],
+    rest: &mut Rest<'_>,
+) {
+    let Some(mut at) = vm.current(slot) else { return };
+    let far = rest.others.get(far.0).and_then(|other| other.parts_at(far.1));
+    let fate = match far {
+        Some((mut far, rings, _)) => pass(&mut at, &mut far, rings, h, segments),
+        None => take(&mut at, h),
+    };
+    apply(vm, slot, fate, rest);
+}
+
+/// Takes credit for payload.
+fn take(at: &mut Current<'_>, h: &Header) -> Fate {
+    at.counters.transmit.frames.add(1);
+    if at.c.protocol.from.receive(h.len) {
+        return Fate::Stays;
+    }
+    at.dropped(DropReason::BeyondCredit);
+    Fate::Broken
+}
+
+/// Passes payload on; what the other guest has no room for waits.
+fn pass(
+    at: &mut Current<'_>,
+    far: &mut Current<'_>,
+    rings: &mut Rings,
+    h: &Header,
+    segments: &[Segment],
+) -> Fate {
+    at.c.protocol.from.follow(&far.c.protocol.to);
+    let fate = take(at, h);
+    // It may have said that it receives no more, or the connection is over.
+    if fate != Fate::Stays || !far.c.protocol.takes_payload() {
+        return fate;
+    }
+    // A message of no bytes takes no credit, and its mark waits all the same. All of them together take no more than
+    // messages of one byte would.
+    let most = far.limits.buffer_bytes as usize;
+    let ends = h.len == 0 || h.flags & SEQ_EOM != 0;
+    if ends && far.c.held.as_ref().is_some_and(|held| held.messages() > most) {
+        at.dropped(DropReason::BeyondCredit);
+        return Fate::Broken;
+    }
+    let len = h.len as usize;
+    let done = copy_across(at.c, far, rings, h, segments);
+    at.counters.transmit.copied(CopyReason::Sibling, done as u64);
+    // An empty packet is the end of a message.
+    if done < len || len == 0 {
+        let held = Held::at(&mut far.c.held);
+        let left = len - done;
+        held.push(segments, HEADER_LEN + done, left);
+        if far.c.kind == Kind::SeqPacket {
+            held.mark(left as u32, (h.flags & SEQ_EOM != 0).then_some(h.flags));
         }
-        let Some(mut rx) = self.vms[o].rings.rx.take() else { return 0 };
-        let memory = self.vms[o].rings.memory.clone();
-        let mut done = 0;
-        let mut error = None;
-        while rx.queue.is_active() && done < len {
-            let room = match rx.room(0, &memory) {
-                Ok(Some(room)) => room,
-                Ok(None) => break,
-                Err(e) => {
-                    error = Some(e);
-                    break;
-                }
-            };
-            let Some(c) = self.vms[o].connections.at(place) else { break };
-            let n = room.min(c.protocol.to.free() as usize).min(len - done);
-            if n == 0 || !c.protocol.to.may_begin(c.kind, len - done, room) {
+        far.mark_ready();
+        at.counters.transmit.copied(CopyReason::Held, left as u64);
+    }
+    tell_sender(at, &far.c.protocol.to);
+    Fate::Stays
+}
+
+/// Copies as much of a packet as the other guest has buffers and credit for right now. Returns how
+/// many bytes.
+fn copy_across(
+    c: &Connection,
+    far: &mut Current<'_>,
+    rings: &mut Rings,
+    h: &Header,
+    segments: &[Segment],
+) -> usize {
+    let len = h.len as usize;
+    if far.c.held.is_some() || far.c.protocol.owes_beginning() || len == 0 {
+        return 0;
+    }
+    let Some(mut buffers) = rings.buffers() else { return 0 };
+    let mut done = 0;
+    while done < len {
+        let room = match buffers.room(0) {
+            Ok(Some(room)) => room,
+            Ok(None) => break,
+            Err(e) => {
+                buffers.fail();
+                far.ring_failed(&e);
                 break;
             }
-            let whole = done + n == len && h.flags & SEQ_EOM != 0;
-            c.protocol.to.send(n as u32, 1, c.kind == Kind::Stream || whole);
-            access::copy(segments, HEADER_LEN + done, rx.front(), HEADER_LEN, n);
-            done += n;
-            let flags = if done == len { h.flags } else { 0 };
-            let header = self.header(o, place.slot, Op::Rw, n as u32, flags);
-            rx.finish(header, &memory);
-            let counters = &self.vms[o].counters.receive;
-            counters.frames.add(1);
-            counters.copied(CopyReason::Sibling, n as u64);
+        };
+        let to = &mut far.c.protocol.to;
+        let n = room.min(to.free() as usize).min(len - done);
+        if n == 0 || !to.may_begin(far.c.kind, len - done, room) {
+            break;
         }
-        if error.is_some() {
-            rx.queue.fail();
-        }
-        self.vms[o].rings.rx = Some(rx);
-        if let Some(e) = error {
-            self.ring_failed(o, &e);
-        }
-        done
+        let whole = done + n == len && h.flags & SEQ_EOM != 0;
+        to.send(n as u32, 1, far.c.kind == Kind::Stream || whole);
+        access::copy(segments, HEADER_LEN + done, buffers.front(), HEADER_LEN, n);
+        done += n;
+        let flags = if done == len { h.flags } else { 0 };
+        far.c.protocol.from.follow(&c.protocol.to);
+        buffers.finish(Header { len: n as u32, flags, ..far.header_now(Op::Rw) });
+        far.counters.receive.frames.add(1);
+        far.counters.receive.copied(CopyReason::Sibling, n as u64);
     }
+    done
 }

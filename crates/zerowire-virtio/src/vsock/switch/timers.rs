@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::Switch;
-use super::connect::DIAL_AGAIN;
+use super::connect::{DIAL_AGAIN, dial, refuse_asked};
+use super::current::Current;
+use super::fate::apply;
+use super::{Io, Rest, gate, map_clients, split};
 use crate::vsock::clock::Clock;
 use crate::vsock::connection::{End, Windowing};
 use crate::vsock::packet::Op;
-use crate::vsock::protocol::Phase;
-use crate::vsock::vm::MAX_RESETS;
+use crate::vsock::protocol::{Fate, Phase};
+use crate::vsock::vm::{GroupVm, MAX_RESETS};
 
 /// How often deadlines are looked at, while there are any.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
@@ -34,91 +36,103 @@ impl Timers {
     }
 }
 
-impl Switch {
-    /// Looks at deadlines if it is time. Returns when it will be time again.
-    pub fn scan(&mut self) -> Option<Duration> {
-        let at = self.io.timers.scan_at?;
-        let now = self.io.timers.now();
-        if now < at {
-            return Some(at - now);
-        }
-        self.io.timers.scan_at = None;
-        let mut waiting = false;
-        for v in 0..self.vms.len() {
-            waiting |= self.scan_handshakes(v, now);
-            waiting |= self.scan_connections(v, now);
-            waiting |= self.scan_map_clients(v, now);
-            self.scan_gate(v, now);
-            // Programs that could not be accepted for lack of descriptors.
-            self.vms[v].listeners().for_each(|l| l.called = true);
-        }
-        if waiting {
-            self.io.timers.look_after(SCAN_EVERY);
-        }
-        self.io.timers.scan_at.map(|at| at.saturating_duration_since(now))
+/// Looks at deadlines if it is time. Returns when it will be time again.
+pub(super) fn scan(vms: &mut [GroupVm], io: &mut Io) -> Option<Duration> {
+    let at = io.timers.scan_at?;
+    let now = io.timers.now();
+    if now < at {
+        return Some(at - now);
     }
-
-    fn scan_handshakes(&mut self, v: usize, now: Instant) -> bool {
-        let vm = &mut self.vms[v];
-        let mut waiting = false;
-        for h in &mut vm.doors.handshakes {
-            if h.as_ref().is_some_and(|h| h.deadline <= now) {
-                vm.counters.bad_handshakes.add(1);
-                *h = None;
-            }
-            waiting |= h.is_some();
-        }
-        waiting
+    io.timers.scan_at = None;
+    let mut waiting = false;
+    for v in 0..vms.len() {
+        let Some((vm, mut rest)) = split(vms, io, v) else { break };
+        waiting |= scan_handshakes(vm, now);
+        waiting |= scan_connections(vm, now, &mut rest);
+        waiting |= map_clients::scan(vm, now);
+        gate::scan(vm, now, &mut rest.io.timers);
+        // Programs that could not be accepted for lack of descriptors.
+        vm.listeners().for_each(|l| l.called = true);
     }
-
-    /// A guest takes neither what waits for it nor the reset behind it: its place is free for
-    /// others. While few others wait, the reset does so without a place, for a guest that was
-    /// stopped for a while.
-    fn give_up_reset(&mut self, v: usize, slot: u32) {
-        if self.vms[v].resets.len() < MAX_RESETS / 2 {
-            let header = self.header(v, slot, Op::Rst, 0, 0);
-            self.vms[v].resets.push_back(header);
-        }
-        self.end_of(v, slot);
-        self.remove(v, slot);
+    if waiting {
+        io.timers.look_after(SCAN_EVERY);
     }
+    io.timers.scan_at.map(|at| at.saturating_duration_since(now))
+}
 
-    fn scan_connections(&mut self, v: usize, now: Instant) -> bool {
-        let mut waiting = false;
-        // One try a program: many connections that wait for the same one must not take the thread's time.
-        let mut full = Vec::new();
-        for slot in 0..self.vms[v].connections.slots() {
-            self.ask_again(v, slot, now);
-            let Some(c) = self.connection(v, slot) else { continue };
-            let Some(until) = c.protocol.until() else { continue };
-            if until > now {
-                waiting = true;
-                if matches!(c.end, End::Dialing) {
-                    let program = (c.key.peer_port, c.kind);
-                    self.io.timers.look_after(DIAL_AGAIN);
-                    if !full.contains(&program) && !self.dial(v, slot, false) {
-                        full.push(program);
-                    }
-                }
-                continue;
-            }
-            match c.protocol.phase() {
-                Phase::Asked { .. } => self.refuse_asked(v, slot),
-                Phase::Offered { .. } => {
-                    if let Some(Windowing::Asked(asked)) = c.mapped().map(|m| &mut m.windows) {
-                        asked.timed_out = true;
-                    }
-                    self.vms[v].counters.refused.add(1);
-                    self.abort(v, slot);
-                }
-                Phase::Open { .. } => self.abort(v, slot),
-                Phase::Resetting { .. } => self.give_up_reset(v, slot),
-                Phase::Draining { .. } => {
-                    self.end_of(v, slot);
-                    self.remove(v, slot);
+fn scan_handshakes(vm: &mut GroupVm, now: Instant) -> bool {
+    let mut waiting = false;
+    for h in &mut vm.doors.handshakes {
+        if h.as_ref().is_some_and(|h| h.deadline <= now) {
+            vm.counters.bad_handshakes.add(1);
+            *h = None;
+        }
+        waiting |= h.is_some();
+    }
+    waiting
+}
+
+/// A guest takes neither what waits for it nor the reset behind it: its place is free for others.
+/// While few others wait, the reset does so without a place, for a guest that was stopped for a
+/// while.
+fn give_up_reset(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
+    if vm.resets.len() < MAX_RESETS / 2
+        && let Some(mut at) = vm.current(slot)
+    {
+        let header = at.header(Op::Rst, &mut rest.others);
+        vm.resets.push_back(header);
+    }
+    apply(vm, slot, Fate::Gone, rest);
+}
+
+fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool {
+    let mut waiting = false;
+    // One try a program: many connections that wait for the same one must not take the thread's time.
+    let mut full = Vec::new();
+    for slot in 0..vm.connections.slots() {
+        let Some(mut at) = vm.current(slot) else { continue };
+        ask_again(&mut at, now, &mut rest.io.timers);
+        let Some(until) = at.c.protocol.until() else { continue };
+        if until > now {
+            waiting = true;
+            if matches!(at.c.end, End::Dialing) {
+                let program = (at.c.key.peer_port, at.c.kind);
+                rest.io.timers.look_after(DIAL_AGAIN);
+                if !full.contains(&program) && !dial(vm, slot, false, rest.io) {
+                    full.push(program);
                 }
             }
+            continue;
         }
-        waiting
+        let fate = match at.c.protocol.phase() {
+            Phase::Asked { .. } => {
+                refuse_asked(vm, slot, &mut rest.io.timers);
+                Fate::Stays
+            }
+            Phase::Offered { .. } => {
+                if let Some(Windowing::Asked(asked)) = at.c.mapped().map(|m| &mut m.windows) {
+                    asked.timed_out = true;
+                }
+                at.counters.refused.add(1);
+                Fate::Broken
+            }
+            Phase::Open { .. } => Fate::Broken,
+            Phase::Resetting { .. } => {
+                give_up_reset(vm, slot, rest);
+                Fate::Stays
+            }
+            Phase::Draining { .. } => Fate::Gone,
+        };
+        apply(vm, slot, fate, rest);
     }
+    waiting
+}
+
+/// Asks a guest again whether it has read packets, if it is time.
+fn ask_again(at: &mut Current<'_>, now: Instant, timers: &mut Timers) {
+    let Some((due, left)) = at.c.protocol.ask_again(now) else { return };
+    if due {
+        at.mark_ready();
+    }
+    timers.look_after(left);
 }

@@ -2,13 +2,18 @@
 
 use std::time::Instant;
 
-use super::Switch;
+use super::current::Current;
+use super::fate::apply;
+use super::mapped::fill_windows;
+use super::{Others, Rest};
 use crate::memory::Segment;
 use crate::vsock::connection::{End, Piece, entry};
 use crate::vsock::mapped::Lent;
 use crate::vsock::packet::{HEADER_LEN, Op};
+use crate::vsock::rings::Rings;
 use crate::vsock::socket::{self, MAX_IOV};
 use crate::vsock::table::Key;
+use crate::vsock::vm::GroupVm;
 
 /// Messages that go out in one call at most.
 const MAX_MESSAGES: usize = socket::MAX_MESSAGES;
@@ -106,113 +111,124 @@ struct Message {
     flags: u32,
 }
 
-impl Switch {
-    /// Sends what was collected to the host program; what its socket refuses waits.
-    pub(super) fn flush(&mut self, v: usize, run: &mut Run) {
-        let Some((_, slot)) = run.of.take() else { return };
-        let Run { bytes, packets, parts, messages, loan, .. } = run;
-        let sent = if messages.len() > 1 { self.send_messages(v, slot, parts, messages) } else { 0 };
-        let mut at = messages[..sent].last().map_or(0, |m| m.parts);
-        for m in &messages[sent..] {
-            let (bytes, packets, end) = (m.bytes, m.packets, Some(m.flags));
-            self.send_piece(v, slot, Piece { parts: &parts[at..m.parts], bytes, packets, end }, loan);
-            at = m.parts;
-        }
-        let (bytes, packets) = (std::mem::take(bytes), std::mem::take(packets));
-        if packets > 0 {
-            self.send_piece(v, slot, Piece { parts: &parts[at..], bytes, packets, end: None }, loan);
-        }
-        parts.clear();
-        messages.clear();
+/// Sends what was collected to the host program; what its socket refuses waits.
+#[inline]
+pub(super) fn flush(vm: &mut GroupVm, run: &mut Run, rest: &mut Rest<'_>) {
+    if let Some((_, slot)) = run.of.take() {
+        send(vm, slot, run, rest);
     }
+}
 
-    /// Sends as many of the messages as the host program's socket takes by one call; returns how many. Why it does not take the
-    /// next one is found out by sending that by itself.
-    fn send_messages(&mut self, v: usize, slot: u32, parts: &[Segment], messages: &[Message]) -> usize {
-        let vm = &mut self.vms[v];
-        let Some(c) = vm.connections.get(slot) else { return 0 };
-        let End::Host(host) = &mut c.end else { return 0 };
-        if !host.out.is_free() {
-            return 0;
-        }
-        let Some(last) = messages.last() else { return 0 };
-        self.io.scratch.iov.clear();
-        self.io.scratch.iov.extend(parts[..last.parts].iter().map(entry));
-        vm.counters.transmit.system_calls.add(1);
-        let ends = messages.iter().map(|m| m.parts);
-        // SAFETY: the parts lie in the memory that this turn holds.
-        let sent =
-            unsafe { socket::send_messages(&host.inlet.socket, &self.io.scratch.iov, ends) }.unwrap_or(0);
-        let sum = |(bytes, packets), m: &Message| (bytes + m.bytes, packets + m.packets);
-        let (bytes, packets) = messages[..sent].iter().fold((0, 0), sum);
-        vm.counters.transmit.frames.add(packets);
-        vm.counters.transmit.zero_copied_frames.add(packets);
-        vm.counters.transmit.zero_copied_bytes.add(bytes as u64);
-        host.out.credit.took(bytes);
-        if sent > 0 {
-            self.io.last_sender = Some((v, slot));
-            self.tell_credit(v, slot);
-        }
-        sent
+fn send(vm: &mut GroupVm, slot: u32, run: &mut Run, rest: &mut Rest<'_>) {
+    let Run { bytes, packets, parts, messages, loan, .. } = run;
+    let sent = if messages.len() > 1 { send_messages(vm, slot, parts, messages, rest) } else { 0 };
+    let mut at = messages[..sent].last().map_or(0, |m| m.parts);
+    for m in &messages[sent..] {
+        let (bytes, packets, end) = (m.bytes, m.packets, Some(m.flags));
+        send_piece(vm, slot, Piece { parts: &parts[at..m.parts], bytes, packets, end }, loan, rest);
+        at = m.parts;
     }
-
-    /// Sends a part of a stream, or of a message.
-    fn send_piece(&mut self, v: usize, slot: u32, piece: Piece<'_>, loan: &mut Lendable) {
-        self.promise_room(v, slot, &piece);
-        let vm = &mut self.vms[v];
-        let Some(c) = vm.connections.get(slot) else { return };
-        let reads_no_more = c.protocol.far().receives_no_more();
-        let host = match &mut c.end {
-            End::Host(host) if !reads_no_more => host,
-            End::Mapped(_) if !reads_no_more => {
-                vm.counters.transmit.frames.add(piece.packets);
-                self.io.last_sender = Some((v, slot));
-                return self.fill_windows(v, slot, piece, loan);
-            }
-            _ => return c.protocol.from.forward(piece.bytes as u32),
-        };
-        self.io.last_sender = Some((v, slot));
-        // SAFETY: the parts lie in the memory that this turn holds.
-        match unsafe { host.send(c.kind, &piece, &mut self.io.scratch.iov, &vm.counters.transmit) } {
-            Ok(false) => {}
-            Ok(true) => self.flush_held(v, slot),
-            Err(e) => {
-                c.protocol.from.forward(host.out.credit.lost(piece.bytes as u32));
-                return self.host_refuses(v, slot, &e);
-            }
-        }
-        self.tell_credit(v, slot);
+    let (bytes, packets) = (std::mem::take(bytes), std::mem::take(packets));
+    if packets > 0 {
+        send_piece(vm, slot, Piece { parts: &parts[at..], bytes, packets, end: None }, loan, rest);
     }
+    parts.clear();
+    messages.clear();
+}
 
-    /// Gives the guest of a stream its credit back before the host program's socket has the bytes, where that has room for them: a
-    /// guest whose credit one packet uses up gets the next one ready while the kernel copies this one. Should the socket not take all
-    /// of them (the system has no memory), the rest is held, and there is no such promise until it is gone.
-    fn promise_room(&mut self, v: usize, slot: u32, piece: &Piece<'_>) {
-        let vm = &mut self.vms[v];
-        let Some(c) = vm.connections.get(slot) else { return };
-        if !c.may_promise(piece) {
-            return;
-        }
-        let memory = vm.rings.memory.clone();
-        let free = !vm.rings.state.is_starved() && vm.resets.is_empty();
-        let Some(rx) = vm.rings.rx.as_mut().filter(|r| free && r.queue.is_active()) else { return };
-        match rx.room(0, &memory) {
-            Ok(Some(_)) => {}
-            Ok(None) => return,
-            Err(e) => {
-                rx.queue.publish();
-                rx.queue.fail();
-                return self.ring_failed(v, &e);
+/// Sends as many of the messages as the host program's socket takes by one call; returns how many. Why it does not take the
+/// next one is found out by sending that by itself.
+fn send_messages(
+    vm: &mut GroupVm,
+    slot: u32,
+    parts: &[Segment],
+    messages: &[Message],
+    rest: &mut Rest<'_>,
+) -> usize {
+    let Some(mut at) = vm.current(slot) else { return 0 };
+    let End::Host(host) = &mut at.c.end else { return 0 };
+    if !host.out.is_free() {
+        return 0;
+    }
+    let Some(last) = messages.last() else { return 0 };
+    let iov = &mut rest.io.scratch.iov;
+    iov.clear();
+    iov.extend(parts[..last.parts].iter().map(entry));
+    let counters = &at.counters.transmit;
+    counters.system_calls.add(1);
+    let ends = messages.iter().map(|m| m.parts);
+    // SAFETY: the parts lie in the memory that this turn holds.
+    let sent = unsafe { socket::send_messages(&host.inlet.socket, iov, ends) }.unwrap_or(0);
+    let sum = |(bytes, packets), m: &Message| (bytes + m.bytes, packets + m.packets);
+    let (bytes, packets) = messages[..sent].iter().fold((0, 0), sum);
+    counters.frames.add(packets);
+    counters.zero_copied_frames.add(packets);
+    counters.zero_copied_bytes.add(bytes as u64);
+    host.out.credit.took(bytes);
+    if sent > 0 {
+        rest.io.last_sender = Some((at.id.index, slot));
+        let fate = at.tell_credit(&rest.io.watch);
+        apply(vm, slot, fate, rest);
+    }
+    sent
+}
+
+/// Sends a part of a stream, or of a message.
+fn send_piece(vm: &mut GroupVm, slot: u32, piece: Piece<'_>, loan: &mut Lendable, rest: &mut Rest<'_>) {
+    // Resets go before what is told to this guest.
+    let may_tell = vm.resets.is_empty();
+    let Some((mut at, rings, loans)) = vm.parts(slot) else { return };
+    if at.c.may_promise(&piece) && may_tell {
+        promise_room(&mut at, rings, piece.bytes as u32, &mut rest.others);
+    }
+    let from = (at.id.index, slot);
+    let fate = match &mut at.c.end {
+        _ if at.c.protocol.far().receives_no_more() => return at.c.protocol.from.forward(piece.bytes as u32),
+        End::Host(host) => {
+            rest.io.last_sender = Some(from);
+            let list = &mut rest.io.scratch.iov;
+            // SAFETY: the parts lie in the memory that this turn holds.
+            match unsafe { host.send(at.c.kind, &piece, list, &at.counters.transmit) } {
+                Ok(false) => at.tell_credit(&rest.io.watch),
+                Ok(true) => at.flush_held(rest.io).or(at.tell_credit(&rest.io.watch)),
+                Err(e) => {
+                    at.c.protocol.from.forward(host.out.credit.lost(piece.bytes as u32));
+                    at.host_refuses(&e, &rest.io.timers)
+                }
             }
         }
-        c.promise(piece.bytes as u32);
-        let header = self.header(v, slot, Op::CreditUpdate, 0, 0);
-        let vm = &mut self.vms[v];
-        vm.counters.control_packets.add(1);
-        let Some(rx) = &mut vm.rings.rx else { return };
-        rx.finish(header, &memory);
-        if rx.queue.publish() {
-            vm.counters.receive.calls.add(1);
+        End::Mapped(_) => {
+            rest.io.last_sender = Some(from);
+            at.counters.transmit.frames.add(piece.packets);
+            fill_windows(&mut at, piece, loan, rings, loans, rest.io)
         }
+        _ => return at.c.protocol.from.forward(piece.bytes as u32),
+    };
+    apply(vm, slot, fate, rest);
+}
+
+/// Gives the guest of a stream its credit back before the host program's socket has the bytes, where that has room for them: a
+/// guest whose credit one packet uses up gets the next one ready while the kernel copies this one. Should the socket not take all
+/// of them (the system has no memory), the rest is held, and there is no such promise until it is gone.
+fn promise_room(at: &mut Current<'_>, rings: &mut Rings, bytes: u32, others: &mut Others<'_>) {
+    if rings.state.is_starved() {
+        return;
+    }
+    let Some(mut buffers) = rings.buffers() else { return };
+    match buffers.room(0) {
+        Ok(Some(_)) => {}
+        Ok(None) => return,
+        Err(e) => {
+            buffers.publish();
+            buffers.fail();
+            return at.ring_failed(&e);
+        }
+    }
+    at.c.promise(bytes);
+    let header = at.header(Op::CreditUpdate, others);
+    at.counters.control_packets.add(1);
+    buffers.finish(header);
+    if buffers.publish() {
+        at.counters.receive.calls.add(1);
     }
 }
