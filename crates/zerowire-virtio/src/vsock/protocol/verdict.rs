@@ -1,0 +1,103 @@
+//! What the protocol says to its caller.
+
+use std::time::Duration;
+
+use zerowire::ledger::DropReason;
+
+use super::Shut;
+use crate::vsock::credit::{BeyondSent, Credit};
+
+/// What a packet of the guest means here, beyond its credit fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its payload is to be passed on.
+    Payload,
+    /// The guest accepted the offer.
+    Accepted,
+    /// The guest will not send, or not receive, any more: see [`super::Protocol::guest`].
+    Shut(Shut),
+    /// The guest wants to know its credit.
+    AsksCredit,
+    /// The guest tells its credit.
+    TellsCredit,
+    /// The connection is over; no answer is due.
+    Over(Over),
+    /// It has no place in this phase: the connection is to be reset.
+    OutOfPlace,
+    /// It breaks a rule in any phase: the connection is to be reset.
+    Broken(DropReason),
+    /// It is late or has no meaning here: dropped.
+    Stray,
+}
+
+/// How a guest ends a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// It refused the offer.
+    Refused,
+    /// It ended it.
+    Reset,
+    /// It begins anew with the same ports.
+    Renewed,
+}
+
+/// What the credit fields of a packet said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fields {
+    /// True: the guest takes more than before.
+    pub more_room: bool,
+    /// How the counts stand to those that came before.
+    pub credit: Result<Credit, BeyondSent>,
+}
+
+/// Packets without payload for the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlPacket {
+    /// REQUEST.
+    Request,
+    /// RESPONSE.
+    Response,
+    /// CREDIT_UPDATE.
+    Update,
+    /// CREDIT_REQUEST.
+    Ask,
+    /// SHUTDOWN with these flags.
+    Shutdown(Shut),
+    /// RST; the connection is gone with it.
+    Rst,
+}
+
+/// Payload waits, for the guest's credit or until it has read packets. It is asked at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// The guest is asked again after this, which was not so before.
+    pub again: Option<Duration>,
+}
+
+/// What is to be done with a connection.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Nothing.
+    Stays,
+    /// Its time is limited now: the far side has bytes to take.
+    Lingers,
+    /// It is over for the guest, and the far side has bytes to take. Its name is free.
+    Drains,
+    /// Its far side is let go of, and the guest is to confirm the end within a while.
+    Closes,
+    /// It is to be reset.
+    Resets,
+    /// It is to be reset, and nothing that waits is delivered.
+    Broken,
+    /// It goes.
+    Gone,
+}
+
+impl Fate {
+    /// This, or the other one if this is nothing.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        if self == Self::Stays { other } else { self }
+    }
+}
