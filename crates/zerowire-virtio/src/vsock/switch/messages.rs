@@ -3,7 +3,7 @@
 use std::io;
 
 use super::current::Current;
-use super::receive::{Step, await_room, finish_read};
+use super::receive::{TurnStep, await_room, finish_read};
 use super::{Rest, Scratch};
 use crate::ring::RingError;
 use crate::vsock::connection::Connection;
@@ -22,21 +22,21 @@ pub(super) fn read_message(
     at: &mut Current<'_>,
     buffers: &mut Buffers<'_>,
     rest: &mut Rest<'_>,
-) -> Result<Step, RingError> {
+) -> Result<TurnStep, RingError> {
     if let Some(longest) = at.c.inlet().and_then(|i| i.forecast.expected())
         && let Some(step) = read_expected(at, buffers, longest, rest)?
     {
         return Ok(step);
     }
-    let Some(packet_room) = buffers.room(0)? else { return Ok(Step::NoRoom) };
+    let Some(packet_room) = buffers.room(0)? else { return Ok(TurnStep::NoRoom) };
     let counters = &at.counters.receive;
     let most = most(at.c);
-    let Some(inlet) = at.c.inlet() else { return Ok(Step::Nothing) };
+    let Some(inlet) = at.c.inlet() else { return Ok(TurnStep::Nothing) };
     counters.system_calls.add(1);
     let len = match socket::peek_message(&inlet.socket) {
         Ok(0) if socket::has_ended(&inlet.socket) => {
             at.c.program_ends(false);
-            return Ok(Step::Nothing);
+            return Ok(TurnStep::Nothing);
         }
         Ok(len) => len,
         Err(e) => return Ok(failed(at.c, &e)),
@@ -48,13 +48,13 @@ pub(super) fn read_message(
         Ok(whole) => whole,
         Err(waits) => return Ok(await_room(waits, &mut rest.io.timers)),
     };
-    let Some(inlet) = at.c.inlet() else { return Ok(Step::Nothing) };
+    let Some(inlet) = at.c.inlet() else { return Ok(TurnStep::Nothing) };
     let iov = &mut rest.io.scratch.iov;
     iov.clear();
     let offered = buffers.offer(len, iov)?;
     // An empty message takes a buffer, too.
     if buffers.room(0)?.is_none() || (offered == 0 && len > 0) {
-        return Ok(Step::NoRoom);
+        return Ok(TurnStep::NoRoom);
     }
     inlet.forecast.came(len as u32);
     counters.system_calls.add(1);
@@ -67,15 +67,15 @@ pub(super) fn read_message(
     match unsafe { socket::receive(&inlet.socket, iov) } {
         Ok(r) if r.len == len => {
             finish_read(at, buffers, len, SEQ_EOM, &mut rest.others)?;
-            return Ok(Step::Moved(len));
+            return Ok(TurnStep::Moved(len));
         }
         // After the look at the message, which still waits.
-        Err(e) if inlet.closes_unread(&e) => return Ok(Step::Moved(0)),
+        Err(e) if inlet.closes_unread(&e) => return Ok(TurnStep::Moved(0)),
         _ => {}
     }
     buffers.may_have_written(offered);
     at.c.program_ends(true);
-    Ok(Step::Nothing)
+    Ok(TurnStep::Nothing)
 }
 
 /// The longest message that goes to the guest, bytes.
@@ -84,22 +84,22 @@ fn most(c: &Connection) -> usize {
 }
 
 /// A look at the next message has failed.
-fn failed(c: &mut Connection, e: &io::Error) -> Step {
-    let Some(inlet) = c.inlet() else { return Step::Nothing };
+fn failed(c: &mut Connection, e: &io::Error) -> TurnStep {
+    let Some(inlet) = c.inlet() else { return TurnStep::Nothing };
     if socket::would_block(e) {
         inlet.readable = false;
-        return Step::Nothing;
+        return TurnStep::Nothing;
     }
     if inlet.closes_unread(e) {
-        return Step::Moved(0);
+        return TurnStep::Moved(0);
     }
     c.program_ends(true);
-    Step::Nothing
+    TurnStep::Nothing
 }
 
 /// Reads a message of `len` bytes, which waits for the guest then.
-fn hold_message(c: &mut Connection, len: usize, iov: &mut Vec<libc::iovec>) -> Step {
-    let Some(inlet) = c.inlet() else { return Step::Nothing };
+fn hold_message(c: &mut Connection, len: usize, iov: &mut Vec<libc::iovec>) -> TurnStep {
+    let Some(inlet) = c.inlet() else { return TurnStep::Nothing };
     iov.clear();
     let mut held = None;
     let entry = |run: &mut [u8]| libc::iovec { iov_base: run.as_mut_ptr().cast(), iov_len: run.len() };
@@ -109,13 +109,13 @@ fn hold_message(c: &mut Connection, len: usize, iov: &mut Vec<libc::iovec>) -> S
         Ok(r) if r.len == len => {
             Held::at(&mut held).mark(len as u32, Some(SEQ_EOM));
             c.held = held;
-            return Step::Moved(0);
+            return TurnStep::Moved(0);
         }
-        Err(e) if inlet.closes_unread(&e) => return Step::Moved(0),
+        Err(e) if inlet.closes_unread(&e) => return TurnStep::Moved(0),
         _ => {}
     }
     c.program_ends(true);
-    Step::Nothing
+    TurnStep::Nothing
 }
 
 /// As [`read_message`], by one call in place of two, into buffers for `longest` bytes or more. None
@@ -125,8 +125,8 @@ fn read_expected(
     buffers: &mut Buffers<'_>,
     longest: usize,
     rest: &mut Rest<'_>,
-) -> Result<Option<Step>, RingError> {
-    let Some(room) = buffers.room(0)? else { return Ok(Some(Step::NoRoom)) };
+) -> Result<Option<TurnStep>, RingError> {
+    let Some(room) = buffers.room(0)? else { return Ok(Some(TurnStep::NoRoom)) };
     let Scratch { iov, beyond, .. } = &mut rest.io.scratch;
     if beyond.is_empty() {
         // One byte more, so that a message that is too long for all is known by its length.
@@ -149,12 +149,12 @@ fn read_expected(
     let len = match unsafe { socket::receive(&inlet.socket, iov) } {
         Ok(r) if r.len == 0 && socket::has_ended(&inlet.socket) => {
             at.c.program_ends(false);
-            return Ok(Some(Step::Nothing));
+            return Ok(Some(TurnStep::Nothing));
         }
         Ok(r) => r.len,
         Err(e) => {
             let step = failed(at.c, &e);
-            if step == Step::Nothing && !socket::would_block(&e) {
+            if step == TurnStep::Nothing && !socket::would_block(&e) {
                 buffers.may_have_written(offered);
             }
             return Ok(Some(step));
@@ -162,7 +162,7 @@ fn read_expected(
     };
     if len <= offered {
         finish_read(at, buffers, len, SEQ_EOM, &mut rest.others)?;
-        return Ok(Some(Step::Moved(len)));
+        return Ok(Some(TurnStep::Moved(len)));
     }
     buffers.may_have_written(offered);
     if len > most {
@@ -173,14 +173,14 @@ fn read_expected(
     buffers.offered(offered, |segments, n| held.push(segments, HEADER_LEN, n));
     held.push_bytes(&beyond[..len - offered]);
     held.mark(len as u32, Some(SEQ_EOM));
-    Ok(Some(Step::Moved(0)))
+    Ok(Some(TurnStep::Moved(0)))
 }
 
 /// A message of `len` bytes or more, of which the guest takes `most`.
-fn too_long(at: &Current<'_>, len: usize, most: usize) -> Step {
+fn too_long(at: &Current<'_>, len: usize, most: usize) -> TurnStep {
     let name = &at.id.name;
     tracing::warn!(
         "{name}: a message of {len} bytes or more is longer than the {most} that the guest takes: reset"
     );
-    Step::TooLong
+    TurnStep::TooLong
 }

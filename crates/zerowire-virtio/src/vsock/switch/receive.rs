@@ -37,7 +37,7 @@ enum Served {
 
 /// What a step moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum TurnStep {
     Nothing,
     Moved(usize),
     NoRoom,
@@ -142,21 +142,21 @@ fn steps(
         let step = if at.c.held.is_some() {
             deliver_held(at, buffers, rest)?
         } else if !at.c.protocol.takes_payload() || at.c.protocol.far().sends_no_more() {
-            Step::Nothing
+            TurnStep::Nothing
         } else {
             match (at.c.kind, at.c.is_readable()) {
-                (_, false) => Step::Nothing,
+                (_, false) => TurnStep::Nothing,
                 (Kind::Stream, true) => read_stream(at, buffers, *quota, rest)?,
                 (Kind::SeqPacket, true) => read_message(at, buffers, rest)?,
             }
         };
         match step {
-            Step::NoRoom => return Ok(Served::NoRoom),
-            Step::Moved(n) => *quota = quota.saturating_sub(n.max(1)),
-            Step::TooLong => return Ok(Served::Changes(Fate::Broken)),
+            TurnStep::NoRoom => return Ok(Served::NoRoom),
+            TurnStep::Moved(n) => *quota = quota.saturating_sub(n.max(1)),
+            TurnStep::TooLong => return Ok(Served::Changes(Fate::Broken)),
             // The step may have found an end, or that credit is missing.
-            Step::Nothing if at.c.has_control() => {}
-            Step::Nothing => return Ok(Served::All),
+            TurnStep::Nothing if at.c.has_control() => {}
+            TurnStep::Nothing => return Ok(Served::All),
         }
     }
 }
@@ -188,8 +188,8 @@ fn read_stream(
     buffers: &mut Buffers<'_>,
     quota: usize,
     rest: &mut Rest<'_>,
-) -> Result<Step, RingError> {
-    let Some(packet_room) = buffers.room(0)? else { return Ok(Step::NoRoom) };
+) -> Result<TurnStep, RingError> {
+    let Some(packet_room) = buffers.room(0)? else { return Ok(TurnStep::NoRoom) };
     let room = match at.c.protocol.stream_room(packet_room, || rest.io.timers.now()) {
         Ok(room) => room,
         Err(waits) => return Ok(await_room(waits, &mut rest.io.timers)),
@@ -198,9 +198,9 @@ fn read_stream(
     iov.clear();
     let offered = buffers.offer(room.min(quota), iov)?;
     if offered == 0 {
-        return Ok(Step::NoRoom);
+        return Ok(TurnStep::NoRoom);
     }
-    let Some(inlet) = at.c.inlet() else { return Ok(Step::Nothing) };
+    let Some(inlet) = at.c.inlet() else { return Ok(TurnStep::Nothing) };
     // SAFETY: the list names guest memory that this turn holds.
     let outcome = unsafe { socket::receive(&inlet.socket, iov) };
     at.counters.receive.system_calls.add(1);
@@ -210,7 +210,7 @@ fn read_stream(
                 inlet.is_read();
             }
             finish_read(at, buffers, r.len, 0, &mut rest.others)?;
-            return Ok(Step::Moved(r.len));
+            return Ok(TurnStep::Moved(r.len));
         }
         Err(e) if socket::would_block(&e) => inlet.readable = false,
         outcome => {
@@ -220,15 +220,15 @@ fn read_stream(
             at.c.program_ends(outcome.is_err());
         }
     }
-    Ok(Step::Nothing)
+    Ok(TurnStep::Nothing)
 }
 
 /// Payload waits for the guest.
-pub(super) fn await_room(waits: Waits, timers: &mut Timers) -> Step {
+pub(super) fn await_room(waits: Waits, timers: &mut Timers) -> TurnStep {
     if let Some(after) = waits.again {
         timers.look_after(after);
     }
-    Step::Nothing
+    TurnStep::Nothing
 }
 
 /// Writes the headers of packets whose payload of `len` bytes was read into the first buffers; the
@@ -266,13 +266,13 @@ fn deliver_held(
     at: &mut Current<'_>,
     buffers: &mut Buffers<'_>,
     rest: &mut Rest<'_>,
-) -> Result<Step, RingError> {
+) -> Result<TurnStep, RingError> {
     let sibling = matches!(at.c.end, End::Sibling { .. });
     let reason = if sibling { CopyReason::Held } else { CopyReason::Message };
     let mut moved = 0;
     let step = loop {
-        let done = if moved > 0 { Step::Moved(moved) } else { Step::Nothing };
-        let Some(room) = buffers.room(0)? else { break Step::NoRoom };
+        let done = if moved > 0 { TurnStep::Moved(moved) } else { TurnStep::Nothing };
+        let Some(room) = buffers.room(0)? else { break TurnStep::NoRoom };
         let packet = match at.c.next_held(room, || rest.io.timers.now()) {
             Ok(Some(packet)) => packet,
             Ok(None) => break done,
@@ -296,7 +296,7 @@ fn deliver_held(
         at.counters.receive.copied(reason, n as u64);
         moved += n.max(1);
         if empty || moved >= QUOTA_BYTES {
-            break Step::Moved(moved);
+            break TurnStep::Moved(moved);
         }
     };
     tell_sender_of(at.c, &mut rest.others);
