@@ -29,7 +29,7 @@ pub(super) struct Run {
     /// The payload.
     parts: Vec<Segment>,
     /// Whole messages in it.
-    messages: Vec<Message>,
+    messages: Vec<HeldMessage>,
     /// What is lent of the packet that was collected last.
     pub loan: Lendable,
 }
@@ -82,7 +82,7 @@ impl Run {
         self.packets += 1;
         if let Some(flags) = end {
             let (bytes, packets) = (std::mem::take(&mut self.bytes), std::mem::take(&mut self.packets));
-            self.messages.push(Message { parts: self.parts.len(), bytes, packets, flags });
+            self.messages.push(HeldMessage { parts: self.parts.len(), bytes, packets, flags });
         }
         self.messages.len() == MAX_MESSAGES
     }
@@ -102,7 +102,7 @@ pub(super) struct Lendable {
 
 /// A whole message among the packets that are being collected.
 #[derive(Clone, Copy, Debug)]
-struct Message {
+struct HeldMessage {
     /// Where its payload ends among the parts.
     parts: usize,
     bytes: usize,
@@ -142,7 +142,7 @@ fn send_messages(
     vm: &mut GroupVm,
     slot: u32,
     parts: &[Segment],
-    messages: &[Message],
+    messages: &[HeldMessage],
     rest: &mut Rest<'_>,
 ) -> usize {
     let Some(mut at) = vm.current(slot) else { return 0 };
@@ -159,7 +159,7 @@ fn send_messages(
     let ends = messages.iter().map(|m| m.parts);
     // SAFETY: the parts lie in the memory that this turn holds.
     let sent = unsafe { socket::send_messages(&host.inlet.socket, iov, ends) }.unwrap_or(0);
-    let sum = |(bytes, packets), m: &Message| (bytes + m.bytes, packets + m.packets);
+    let sum = |(bytes, packets), m: &HeldMessage| (bytes + m.bytes, packets + m.packets);
     let (bytes, packets) = messages[..sent].iter().fold((0, 0), sum);
     counters.frames.add(packets);
     counters.zero_copied_frames.add(packets);
