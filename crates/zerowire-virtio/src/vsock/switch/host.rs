@@ -113,13 +113,13 @@ pub(super) fn handshake(vm: &mut GroupVm, place: Place, io: &mut Io) {
     let Some(entry) = vm.doors.handshakes.get_mut(place.slot as usize) else { return };
     let Some(h) = entry.as_ref().filter(|h| h.tenant == place.tenant) else { return };
     match read_line(h) {
-        Line::NotYet => {}
-        Line::Connect(port) => {
+        HostLine::NotYet => {}
+        HostLine::Connect(port) => {
             let Some(h) = entry.take() else { return };
             io.watch.forget(&h.socket);
             offer(vm, h.kind, port, h.socket, None, io);
         }
-        Line::Bad(why) => {
+        HostLine::Bad(why) => {
             // Who sees the end finds it counted.
             vm.counters.bad_handshakes.add(1);
             *entry = None;
@@ -145,35 +145,35 @@ fn gives_way(waiting: impl Iterator<Item = Option<(u32, Instant)>> + Clone) -> u
 }
 
 /// What a host program said.
-enum Line {
+enum HostLine {
     NotYet,
     Connect(u32),
     Bad(&'static str),
 }
 
 /// Takes the line "CONNECT port", and nothing behind it: the rest is the connection's.
-fn read_line(h: &Handshake) -> Line {
+fn read_line(h: &Handshake) -> HostLine {
     let mut buffer = [0u8; MAX_LINE];
     let n = match rustix::net::recv(&h.socket, &mut buffer[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Ok((0, _)) => return Line::Bad("it closed before its line was complete"),
+        Ok((0, _)) => return HostLine::Bad("it closed before its line was complete"),
         Ok((n, _)) => n.min(MAX_LINE),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Line::NotYet,
-        Err(_) => return Line::Bad("its socket failed"),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return HostLine::NotYet,
+        Err(_) => return HostLine::Bad("its socket failed"),
     };
     let Some(end) = buffer[..n].iter().position(|b| *b == b'\n') else {
         return match (n == MAX_LINE, h.kind) {
-            (true, _) => Line::Bad("its first line is longer than 32 bytes"),
-            (false, Kind::SeqPacket) => Line::Bad("its first message is no line"),
-            (false, Kind::Stream) if !may_connect(&buffer[..n]) => Line::Bad("not CONNECT"),
-            (false, Kind::Stream) => Line::NotYet,
+            (true, _) => HostLine::Bad("its first line is longer than 32 bytes"),
+            (false, Kind::SeqPacket) => HostLine::Bad("its first message is no line"),
+            (false, Kind::Stream) if !may_connect(&buffer[..n]) => HostLine::Bad("not CONNECT"),
+            (false, Kind::Stream) => HostLine::NotYet,
         };
     };
-    let Some(port) = port_of(&buffer[..end]) else { return Line::Bad("not CONNECT and a port") };
+    let Some(port) = port_of(&buffer[..end]) else { return HostLine::Bad("not CONNECT and a port") };
     let mut line = [0u8; MAX_LINE];
     // Of a message the rest goes with it.
     match rustix::net::recv(&h.socket, &mut line[..=end], RecvFlags::DONTWAIT) {
-        Ok((n, _)) if n == end + 1 => Line::Connect(port),
-        _ => Line::Bad("its socket failed"),
+        Ok((n, _)) if n == end + 1 => HostLine::Connect(port),
+        _ => HostLine::Bad("its socket failed"),
     }
 }
 
