@@ -127,7 +127,7 @@ const ROOM_FOR_ONE: usize = 64;
 
 /// A packet that was taken from the guest's queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Packet {
+pub struct TxPacket {
     /// Its chain.
     pub head: u16,
     /// Its header; None where the chain is too short for one.
@@ -151,7 +151,7 @@ pub fn take(
     memory: &GuestMemory,
     list: &mut Vec<Segment>,
     hint: &mut usize,
-) -> Result<Option<Packet>, RingError> {
+) -> Result<Option<TxPacket>, RingError> {
     let Some(head) = ring.take()? else { return Ok(None) };
     let start = list.len();
     let mut total = 0usize;
@@ -172,7 +172,7 @@ pub fn take(
     }
     let mut bytes = [0; HEADER_LEN];
     let whole = access::read(&list[start..], 0, &mut bytes) == HEADER_LEN;
-    Ok(Some(Packet {
+    Ok(Some(TxPacket {
         head,
         header: whole.then(|| Header::from_bytes(&bytes)),
         room: total.saturating_sub(HEADER_LEN),

@@ -32,7 +32,7 @@ use self::to_host::Run;
 pub(super) use self::watch::{Event, Watch, token};
 use super::connection::Connection;
 use super::mapped::Lent;
-use super::queues::Packet;
+use super::queues::TxPacket;
 use super::table::Place;
 use super::vm::GroupVm;
 use crate::memory::Segment;
@@ -54,7 +54,7 @@ pub(super) struct Io {
 
 /// Lists that turns begin with empty, so that they need not allocate.
 struct Scratch {
-    packets: Vec<Packet>,
+    packets: Vec<TxPacket>,
     segments: Vec<Segment>,
     /// Payload that is being collected.
     run: Run,

@@ -18,7 +18,7 @@ use crate::vsock::credit::{Credit, Why};
 use crate::vsock::mapped::Lent;
 use crate::vsock::packet::{Fault, HOST_CID, Header, Kind, Op};
 use crate::vsock::protocol::{Fate, Over, Shut, Verdict};
-use crate::vsock::queues::{self, Packet};
+use crate::vsock::queues::{self, TxPacket};
 use crate::vsock::request_rate::RequestRate;
 use crate::vsock::rings::Rings;
 use crate::vsock::table::{Key, Table};
@@ -90,7 +90,7 @@ pub(super) fn send_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
 /// Takes as many packets as a turn may cost. An error comes behind those that were taken.
 fn take_batch(
     vm: &mut GroupVm,
-    packets: &mut Vec<Packet>,
+    packets: &mut Vec<TxPacket>,
     segments: &mut Vec<Segment>,
     io: &mut Io,
 ) -> Result<(), RingError> {
@@ -129,7 +129,7 @@ struct Costs<'a> {
 impl Costs<'_> {
     /// What a packet costs behind another one.
     #[inline]
-    fn of(&mut self, p: &mut Packet, before: Option<&Packet>) -> usize {
+    fn of(&mut self, p: &mut TxPacket, before: Option<&TxPacket>) -> usize {
         let Some(h) = &p.header else { return 1 };
         match Op::new(h.op) {
             Some(Op::Request) => self.of_request(p),
@@ -143,7 +143,7 @@ impl Costs<'_> {
     }
 
     /// What a request costs, which is little where nothing comes of it.
-    fn of_request(&mut self, p: &mut Packet) -> usize {
+    fn of_request(&mut self, p: &mut TxPacket) -> usize {
         let Some(h) = p.header.filter(|h| h.check(self.id.cid, p.room).is_ok()) else { return SWITCH_COST };
         // One to another guest takes no system call.
         if h.dst_cid != HOST_CID || !self.rate.is_bounded() {
@@ -179,7 +179,7 @@ struct SoundPacket<'a> {
 }
 
 #[inline]
-fn packet(vm: &mut GroupVm, p: &Packet, segments: &[Segment], run: &mut Run, rest: &mut Rest<'_>) {
+fn packet(vm: &mut GroupVm, p: &TxPacket, segments: &[Segment], run: &mut Run, rest: &mut Rest<'_>) {
     let Some(header) = &p.header else { return vm.dropped(DropReason::TooShort) };
     let key = Key::of(header);
     let sound = header.check(vm.id.cid, p.room);
