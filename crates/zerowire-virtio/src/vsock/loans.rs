@@ -1,6 +1,6 @@
 //! Chains of a VM's transmit ring that are lent to programs.
 
-use super::mapped::Lent;
+use super::mapped::DirectChain;
 
 /// How many are lent, and which are owed to the guest.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ impl Loans {
     }
 
     /// Whether a chain may be lent, of a ring of this size: at most half of it is.
-    pub(super) fn may_lend(&self, chain: Lent, size: usize) -> bool {
+    pub(super) fn may_lend(&self, chain: DirectChain, size: usize) -> bool {
         self.descriptors + usize::from(chain.descriptors) <= size / 2
     }
 
@@ -28,12 +28,12 @@ impl Loans {
     }
 
     /// A chain is lent.
-    pub(super) fn lend(&mut self, chain: Lent) {
+    pub(super) fn lend(&mut self, chain: DirectChain) {
         self.descriptors += usize::from(chain.descriptors);
     }
 
     /// A chain came back.
-    pub(super) fn end(&mut self, chain: Lent) {
+    pub(super) fn end(&mut self, chain: DirectChain) {
         self.descriptors = self.descriptors.saturating_sub(usize::from(chain.descriptors));
     }
 }
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn at_most_half_of_a_ring_is_lent() {
-        let (mut loans, chain) = (Loans::default(), Lent { head: 3, descriptors: 2 });
+        let (mut loans, chain) = (Loans::default(), DirectChain { head: 3, descriptors: 2 });
         assert!(!loans.any() && !loans.are_many(16));
         for lent in [2, 4, 6, 8] {
             assert!(loans.may_lend(chain, 16));

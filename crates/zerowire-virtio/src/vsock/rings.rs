@@ -8,7 +8,7 @@ pub(super) use rx_state::RxState;
 
 use super::VsockCounters;
 use super::loans::Loans;
-use super::mapped::Lent;
+use super::mapped::DirectChain;
 use super::packet::Header;
 use super::queues::{Queue, Receive};
 use crate::memory::{GuestMemory, Segment};
@@ -93,7 +93,7 @@ impl Rings {
     }
 
     /// Gives the guest chains of its transmit ring back, and leaves the list empty.
-    pub fn give_back(&mut self, loans: &mut Loans, chains: &mut Vec<Lent>) {
+    pub fn give_back(&mut self, loans: &mut Loans, chains: &mut Vec<DirectChain>) {
         for chain in chains.drain(..) {
             loans.end(chain);
             match self.tx.as_mut() {

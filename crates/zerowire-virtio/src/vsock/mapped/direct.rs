@@ -7,7 +7,7 @@ use crate::memory::{GuestMemory, ReadOnlyRegion, Segment};
 
 /// A chain that is lent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lent {
+pub struct DirectChain {
     /// Its head.
     pub head: u16,
     /// Descriptors of the ring's table that it takes: with an indirect table one.
@@ -16,8 +16,8 @@ pub struct Lent {
 
 /// What of one window is lent.
 #[derive(Debug, Default)]
-struct Loan {
-    chains: Vec<Lent>,
+struct WindowLoan {
+    chains: Vec<DirectChain>,
     /// When the first of these was lent.
     since: Option<Instant>,
     /// The program has the window.
@@ -33,9 +33,9 @@ pub struct Direct {
     /// The identities of the regions that the program has mapped.
     regions: Vec<u64>,
     /// For each window.
-    loans: Vec<Loan>,
+    loans: Vec<WindowLoan>,
     /// Chains of windows that came back and are filled again already.
-    back: Vec<Lent>,
+    back: Vec<DirectChain>,
     /// Chains that are lent, those in `back` included.
     lent: usize,
     /// How long a chain may be lent before further payload is copied.
@@ -49,7 +49,7 @@ impl Direct {
     pub fn new(regions: &[ReadOnlyRegion], windows: u32, hold: Duration) -> Self {
         Self {
             regions: regions.iter().map(|r| r.id).collect(),
-            loans: (0..windows).map(|_| Loan::default()).collect(),
+            loans: (0..windows).map(|_| WindowLoan::default()).collect(),
             back: Vec::new(),
             lent: 0,
             hold,
@@ -74,7 +74,7 @@ impl Direct {
     }
 
     /// A chain is lent as a part of this window.
-    pub fn lend(&mut self, window: u32, chain: Lent, now: Instant) {
+    pub fn lend(&mut self, window: u32, chain: DirectChain, now: Instant) {
         let loan = &mut self.loans[window as usize];
         loan.chains.push(chain);
         loan.since.get_or_insert(now);
@@ -126,13 +126,13 @@ impl Direct {
     }
 
     /// Chains of windows that are filled again already.
-    pub fn take_begun(&mut self, chains: &mut Vec<Lent>) {
+    pub fn take_begun(&mut self, chains: &mut Vec<DirectChain>) {
         self.lent -= self.back.len();
         chains.append(&mut self.back);
     }
 
     /// The window came back: its chains are the guest's again.
-    pub fn take_back(&mut self, window: u32, chains: &mut Vec<Lent>) {
+    pub fn take_back(&mut self, window: u32, chains: &mut Vec<DirectChain>) {
         let loan = &mut self.loans[window as usize];
         self.lent -= loan.chains.len();
         chains.append(&mut loan.chains);
@@ -140,7 +140,7 @@ impl Direct {
     }
 
     /// All chains, of windows that came back or not.
-    pub fn take_all(&mut self, chains: &mut Vec<Lent>) {
+    pub fn take_all(&mut self, chains: &mut Vec<DirectChain>) {
         self.take_begun(chains);
         for w in 0..self.loans.len() as u32 {
             self.take_back(w, chains);

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub use client::{AskedFor, MapClient, Stage, receive_request, send_connection, send_reply};
-pub use direct::{Direct, Lent, files as region_files, region_table};
+pub use direct::{Direct, DirectChain, files as region_files, region_table};
 pub use memory::ProgramFiles;
 pub use quota::{MapClaim, MapUse};
 pub use windows::{Ended, Windows};

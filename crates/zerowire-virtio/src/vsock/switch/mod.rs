@@ -31,7 +31,7 @@ use self::timers::Timers;
 use self::to_host::Run;
 pub(super) use self::watch::{Event, Watch, token};
 use super::connection::Connection;
-use super::mapped::Lent;
+use super::mapped::DirectChain;
 use super::queues::TxPacket;
 use super::table::Place;
 use super::vm::GroupVm;
@@ -62,7 +62,7 @@ struct Scratch {
     /// For what is beyond a guest's buffer of a message that was expected to fit one.
     beyond: Vec<u8>,
     /// Chains that come back.
-    back: Vec<Lent>,
+    back: Vec<DirectChain>,
     /// Where in the guest's memory the last address was found.
     hint: usize,
 }

@@ -8,7 +8,7 @@ use super::mapped::fill_windows;
 use super::{Others, Rest};
 use crate::memory::Segment;
 use crate::vsock::connection::{End, Piece, entry};
-use crate::vsock::mapped::Lent;
+use crate::vsock::mapped::DirectChain;
 use crate::vsock::packet::{HEADER_LEN, Op};
 use crate::vsock::rings::Rings;
 use crate::vsock::socket::{self, MAX_IOV};
@@ -93,7 +93,7 @@ impl Run {
 pub(super) struct Lendable {
     /// The chain of the packet that is looked at. What may be lent is never collected: its packet
     /// leaves before the next one is looked at.
-    pub chain: Lent,
+    pub chain: DirectChain,
     /// True: it was lent.
     pub lent: bool,
     /// When this turn's first chain was lent: the clock is not asked for each.

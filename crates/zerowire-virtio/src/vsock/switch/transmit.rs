@@ -15,7 +15,7 @@ use crate::ring::RingError;
 use crate::vsock::VsockLimits;
 use crate::vsock::connection::PayloadRoute;
 use crate::vsock::credit::{Credit, Why};
-use crate::vsock::mapped::Lent;
+use crate::vsock::mapped::DirectChain;
 use crate::vsock::packet::{Fault, HOST_CID, Header, Kind, Op};
 use crate::vsock::protocol::{Fate, Over, Shut, Verdict};
 use crate::vsock::queues::{self, TxPacket};
@@ -58,7 +58,7 @@ pub(super) fn send_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
         rest.io.last_sender = None;
     }
     for p in &mut packets {
-        run.loan.chain = Lent { head: p.head, descriptors: p.descriptors };
+        run.loan.chain = DirectChain { head: p.head, descriptors: p.descriptors };
         packet(vm, p, &segments[p.segments.0 as usize..p.segments.1 as usize], &mut run, rest);
         p.lent = std::mem::take(&mut run.loan.lent);
     }

@@ -7,7 +7,7 @@ use zerowire_wire::mapped::{DAEMON_WAITS_AT, ENTRY_DIRECT, REGION_SHIFT};
 
 use super::Windows;
 use crate::memory::{GuestMemory, Segment};
-use crate::vsock::mapped::direct::{Direct, Lent};
+use crate::vsock::mapped::direct::{Direct, DirectChain};
 
 impl Windows {
     /// Payload may stay in guest memory from now on.
@@ -35,7 +35,7 @@ impl Windows {
         &mut self,
         memory: &GuestMemory,
         parts: &[Segment],
-        chain: Lent,
+        chain: DirectChain,
         end: Option<u32>,
         now: Instant,
     ) -> bool {
@@ -73,7 +73,7 @@ impl Windows {
     }
 
     /// Chains of windows that were released since.
-    pub fn take_back(&mut self, chains: &mut Vec<Lent>) {
+    pub fn take_back(&mut self, chains: &mut Vec<DirectChain>) {
         let Some(mut direct) = self.direct.take() else { return };
         direct.take_begun(chains);
         for w in 0..self.options.windows {

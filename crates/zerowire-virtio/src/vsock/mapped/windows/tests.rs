@@ -7,7 +7,7 @@ use super::bell::TELL_AFTER;
 use super::*;
 use crate::memory::{GuestMemory, Segment};
 use crate::vsock::held::Held;
-use crate::vsock::mapped::Lent;
+use crate::vsock::mapped::DirectChain;
 
 const HOLD: Duration = Duration::from_millis(100);
 
@@ -19,8 +19,8 @@ impl Windows {
     }
 }
 
-fn chain(head: u16) -> Lent {
-    Lent { head, descriptors: 1 }
+fn chain(head: u16) -> DirectChain {
+    DirectChain { head, descriptors: 1 }
 }
 
 fn windows(options: MapOptions, kind: Kind) -> Windows {
