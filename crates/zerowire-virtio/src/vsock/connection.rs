@@ -101,7 +101,7 @@ pub struct HeldPacket {
 
 /// A connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct VsockConnection {
     /// Its name.
     pub key: Key,
     /// Its type.
@@ -116,7 +116,7 @@ pub struct Connection {
     pub counted: bool,
 }
 
-impl Connection {
+impl VsockConnection {
     /// A new one, which ends nowhere yet.
     pub fn new(key: Key, kind: Kind, protocol: Protocol) -> Self {
         Self { key, kind, protocol, end: End::Gone, held: None, counted: false }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::connection::Connection;
+use super::connection::VsockConnection;
 use super::packet::{HOST_CID, Header};
 
 /// What names a connection of a guest.
@@ -39,7 +39,7 @@ const TENANT_MASK: u32 = (1 << 24) - 1;
 #[derive(Debug, Default)]
 struct Slot {
     tenant: u32,
-    connection: Option<Connection>,
+    connection: Option<VsockConnection>,
 }
 
 /// Ports that host programs get begin here, above those that people choose.
@@ -88,7 +88,7 @@ impl Table {
     }
 
     /// Puts a connection in; one of the same name must have been removed.
-    pub fn insert(&mut self, connection: Connection) -> Place {
+    pub fn insert(&mut self, connection: VsockConnection) -> Place {
         let key = connection.key;
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -137,20 +137,20 @@ impl Table {
 
     /// The connection in a slot.
     #[inline]
-    pub fn get(&mut self, slot: u32) -> Option<&mut Connection> {
+    pub fn get(&mut self, slot: u32) -> Option<&mut VsockConnection> {
         self.slots.get_mut(slot as usize)?.connection.as_mut()
     }
 
     /// As [`Self::get`], with the slot's tenant.
     #[inline]
-    pub fn tenant(&mut self, slot: u32) -> Option<(Place, &mut Connection)> {
+    pub fn tenant(&mut self, slot: u32) -> Option<(Place, &mut VsockConnection)> {
         let Slot { tenant, connection } = self.slots.get_mut(slot as usize)?;
         Some((Place { slot, tenant: *tenant }, connection.as_mut()?))
     }
 
     /// The connection in a slot, if it is still the same.
     #[inline]
-    pub fn at(&mut self, place: Place) -> Option<&mut Connection> {
+    pub fn at(&mut self, place: Place) -> Option<&mut VsockConnection> {
         let slot = self.slots.get_mut(place.slot as usize)?;
         if slot.tenant != place.tenant {
             return None;
@@ -173,7 +173,7 @@ impl Table {
     }
 
     /// Takes a connection out.
-    pub fn remove(&mut self, slot: u32) -> Option<Connection> {
+    pub fn remove(&mut self, slot: u32) -> Option<VsockConnection> {
         self.forget_name(slot);
         let place = self.slots.get_mut(slot as usize)?;
         let connection = place.connection.take()?;

@@ -9,7 +9,7 @@ use std::time::Instant;
 use zerowire::ledger::DropReason;
 use zerowire_wire::mapped::MapOptions;
 
-use super::connection::Connection;
+use super::connection::VsockConnection;
 use super::doors::{Doors, FileId, Listening};
 use super::lists::Lists;
 use super::loans::Loans;
@@ -228,7 +228,7 @@ impl GroupVm {
     }
 
     /// Puts a connection in; one of the same name must have been removed.
-    pub(super) fn insert(&mut self, connection: Connection) -> Place {
+    pub(super) fn insert(&mut self, connection: VsockConnection) -> Place {
         let place = self.connections.insert(connection);
         self.lists.make_room(place.slot);
         place

@@ -16,7 +16,7 @@ const BUFFER: u32 = 1 << 20;
 
 /// A connection of a guest to a host program, and the program's socket.
 struct Scene {
-    c: Connection,
+    c: VsockConnection,
     program: OwnedFd,
     counters: Counters,
     list: Vec<libc::iovec>,
@@ -33,7 +33,7 @@ impl Scene {
         let (ours, program) = socketpair(AddressFamily::UNIX, socket_type, flags, None).expect("a pair");
         let key = Key { port: 7, peer_cid: HOST_CID, peer_port: 9 };
         let protocol = Protocol::asked(FromGuest::new(BUFFER), BUFFER, 0).expect("sound");
-        let mut c = Connection::new(key, kind, protocol);
+        let mut c = VsockConnection::new(key, kind, protocol);
         c.protocol.accepted();
         assert_eq!(c.protocol.next_control(true), Some(ControlPacket::Response));
         c.end = End::Host(HostEnd::new(ours, SocketCredit::new(1 << 20, 4096)));
@@ -237,7 +237,7 @@ fn a_connection_that_ends_nowhere_is_reset_or_goes() {
 
 #[test]
 fn a_connection_is_small() {
-    let size = size_of::<Connection>();
+    let size = size_of::<VsockConnection>();
     assert!(size <= 208, "{size} bytes");
     let size = size_of::<HostEnd>();
     assert!(size <= 80, "{size} bytes");

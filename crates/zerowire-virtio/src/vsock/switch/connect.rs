@@ -8,7 +8,7 @@ use super::fate::{abort, remove, reset};
 use super::mapped::{self, attach_mapped};
 use super::sibling::{pass_acceptance, requested_of_sibling};
 use super::{Event, Io, Rest, Timers, Watch, map_clients};
-use crate::vsock::connection::{Connection, End, HostEnd, MappedEnd, Windowing};
+use crate::vsock::connection::{End, HostEnd, MappedEnd, VsockConnection, Windowing};
 use crate::vsock::credit::{FromGuest, SOCKET_BYTES, SocketCredit};
 use crate::vsock::mapped::AskedFor;
 use crate::vsock::packet::{HOST_CID, Header, Kind};
@@ -31,7 +31,7 @@ pub(super) fn requested(vm: &mut GroupVm, h: &Header, kind: Kind, rest: &mut Res
     let from = FromGuest::new(vm.limits.buffer_bytes);
     let protocol = Protocol::asked(from, h.buf_alloc, h.fwd_cnt);
     let Some(protocol) = protocol.filter(|_| vm.has_place(key.peer_cid)) else { return vm.turn_down(h) };
-    let mut connection = Connection::new(key, kind, protocol);
+    let mut connection = VsockConnection::new(key, kind, protocol);
     if key.peer_cid != HOST_CID {
         return requested_of_sibling(vm, h, connection, rest);
     }
@@ -111,7 +111,7 @@ pub(super) fn offer(
     let buffer = vm.limits.buffer_bytes;
     let credit = asked.as_ref().map_or(buffer, |asked| asked.options.credit);
     let protocol = Protocol::offered(FromGuest::new(credit), io.timers.now());
-    let slot = vm.insert(Connection::new(key, kind, protocol)).slot;
+    let slot = vm.insert(VsockConnection::new(key, kind, protocol)).slot;
     let end = match asked {
         Some(asked) => End::Mapped(MappedEnd::new(socket, Windowing::Asked(asked))),
         None => host_end(vm, socket),

@@ -8,7 +8,7 @@ use super::timers::Timers;
 use super::watch::{Event, Watch};
 use super::{Io, Others};
 use crate::ring::RingError;
-use crate::vsock::connection::{Connection, End};
+use crate::vsock::connection::{End, VsockConnection};
 use crate::vsock::credit::Why;
 use crate::vsock::lists::Lists;
 use crate::vsock::packet::{Header, Op};
@@ -21,7 +21,7 @@ use crate::vsock::{VsockCounters, VsockLimits, socket};
 /// [`super::fate::apply`]'s.
 pub(in crate::vsock) struct Current<'a> {
     pub place: Place,
-    pub c: &'a mut Connection,
+    pub c: &'a mut VsockConnection,
     pub lists: &'a mut Lists,
     pub id: &'a Identity,
     pub limits: &'a VsockLimits,
@@ -133,7 +133,7 @@ impl Current<'_> {
 
     /// Sends what waits for the host program, as far as its socket or its windows take it.
     pub fn flush_held(&mut self, io: &mut Io) -> Fate {
-        let Connection { kind, end, .. } = &mut *self.c;
+        let VsockConnection { kind, end, .. } = &mut *self.c;
         let outcome = match end {
             End::Host(host) if host.out.held.is_some() => {
                 host.flush(*kind, &mut io.scratch.iov, &self.counters.transmit)

@@ -6,7 +6,7 @@ use super::current::Current;
 use super::receive::{TurnStep, await_room, finish_read};
 use super::{Rest, Scratch};
 use crate::ring::RingError;
-use crate::vsock::connection::Connection;
+use crate::vsock::connection::VsockConnection;
 use crate::vsock::held::{self, Held};
 use crate::vsock::packet::{HEADER_LEN, SEQ_EOM};
 use crate::vsock::rings::Buffers;
@@ -79,12 +79,12 @@ pub(super) fn read_message(
 }
 
 /// The longest message that goes to the guest, bytes.
-fn most(c: &Connection) -> usize {
+fn most(c: &VsockConnection) -> usize {
     (c.protocol.to.alloc() as usize).min(MAX_MESSAGE)
 }
 
 /// A look at the next message has failed.
-fn failed(c: &mut Connection, e: &io::Error) -> TurnStep {
+fn failed(c: &mut VsockConnection, e: &io::Error) -> TurnStep {
     let Some(inlet) = c.inlet() else { return TurnStep::Nothing };
     if socket::would_block(e) {
         inlet.readable = false;
@@ -98,7 +98,7 @@ fn failed(c: &mut Connection, e: &io::Error) -> TurnStep {
 }
 
 /// Reads a message of `len` bytes, which waits for the guest then.
-fn hold_message(c: &mut Connection, len: usize, iov: &mut Vec<libc::iovec>) -> TurnStep {
+fn hold_message(c: &mut VsockConnection, len: usize, iov: &mut Vec<libc::iovec>) -> TurnStep {
     let Some(inlet) = c.inlet() else { return TurnStep::Nothing };
     iov.clear();
     let mut held = None;

@@ -30,7 +30,7 @@ pub(super) use self::mapped::{take_back_all, wait_for_chains};
 use self::timers::Timers;
 use self::to_host::Run;
 pub(super) use self::watch::{Event, Watch, token};
-use super::connection::Connection;
+use super::connection::VsockConnection;
 use super::mapped::DirectChain;
 use super::queues::TxPacket;
 use super::table::Place;
@@ -203,7 +203,7 @@ impl Others<'_> {
     }
 
     /// A connection of another VM, if it is still the same.
-    fn connection(&mut self, vm: usize, place: Place) -> Option<&mut Connection> {
+    fn connection(&mut self, vm: usize, place: Place) -> Option<&mut VsockConnection> {
         self.get(vm)?.connections.at(place)
     }
 

@@ -6,7 +6,7 @@ use super::current::Current;
 use super::fate::apply;
 use super::{Others, Rest};
 use crate::memory::{Segment, access};
-use crate::vsock::connection::{Connection, End};
+use crate::vsock::connection::{End, VsockConnection};
 use crate::vsock::credit::{FromGuest, ToGuest};
 use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
@@ -19,7 +19,7 @@ use crate::vsock::vm::GroupVm;
 pub(super) fn requested_of_sibling(
     vm: &mut GroupVm,
     h: &Header,
-    mut connection: Connection,
+    mut connection: VsockConnection,
     rest: &mut Rest<'_>,
 ) {
     let other = rest.others.iter_mut().find(|other| {
@@ -36,7 +36,7 @@ pub(super) fn requested_of_sibling(
     connection.protocol.from = FromGuest::new(other.limits.buffer_bytes);
     let from = FromGuest::new(vm.limits.buffer_bytes);
     let timers = &mut rest.io.timers;
-    let offered = Connection::new(key, connection.kind, Protocol::offered(from, timers.now()));
+    let offered = VsockConnection::new(key, connection.kind, Protocol::offered(from, timers.now()));
     timers.look_after(ANSWER_PATIENCE);
     let place = other.insert(offered);
     connection.end = End::Sibling { vm: other.id.index, place };
@@ -48,7 +48,7 @@ pub(super) fn requested_of_sibling(
 }
 
 /// The guest accepted what another one asked for.
-pub(super) fn pass_acceptance(c: &Connection, others: &mut Others<'_>) {
+pub(super) fn pass_acceptance(c: &VsockConnection, others: &mut Others<'_>) {
     if let Some(mut far) = far_of(c, others) {
         far.c.protocol.accepted();
         far.count_opened();
@@ -57,7 +57,7 @@ pub(super) fn pass_acceptance(c: &Connection, others: &mut Others<'_>) {
 }
 
 /// What a guest says of its buffers is its sibling's business.
-pub(super) fn relay_credit(c: &Connection, asks: bool, others: &mut Others<'_>) {
+pub(super) fn relay_credit(c: &VsockConnection, asks: bool, others: &mut Others<'_>) {
     let Some(mut far) = far_of(c, others) else { return };
     match asks {
         false => far.c.protocol.owe_update(),
@@ -69,7 +69,7 @@ pub(super) fn relay_credit(c: &Connection, asks: bool, others: &mut Others<'_>) 
 }
 
 /// The guest will not send, or not receive, any more: the other one hears of it.
-pub(super) fn pass_shut(c: &Connection, shut: Shut, others: &mut Others<'_>) {
+pub(super) fn pass_shut(c: &VsockConnection, shut: Shut, others: &mut Others<'_>) {
     let Some(mut far) = far_of(c, others) else { return };
     far.c.protocol.far_ends(shut);
     if shut.sends_no_more() {
@@ -79,7 +79,7 @@ pub(super) fn pass_shut(c: &Connection, shut: Shut, others: &mut Others<'_>) {
 }
 
 /// The other guest's half of a connection.
-fn far_of<'a>(c: &Connection, others: &'a mut Others<'_>) -> Option<Current<'a>> {
+fn far_of<'a>(c: &VsockConnection, others: &'a mut Others<'_>) -> Option<Current<'a>> {
     match c.end {
         End::Sibling { vm, place } => others.get(vm)?.current_at(place),
         _ => None,
@@ -99,7 +99,7 @@ fn tell_sender(sender: &mut Current<'_>, taken: &ToGuest) {
 }
 
 /// As [`tell_sender`], for the guest that sends to this connection.
-pub(super) fn tell_sender_of(c: &Connection, others: &mut Others<'_>) {
+pub(super) fn tell_sender_of(c: &VsockConnection, others: &mut Others<'_>) {
     if let Some(mut sender) = far_of(c, others) {
         tell_sender(&mut sender, &c.protocol.to);
     }
@@ -176,7 +176,7 @@ fn pass(
 /// Copies as much of a packet as the other guest has buffers and credit for right now. Returns how
 /// many bytes.
 fn copy_across(
-    c: &Connection,
+    c: &VsockConnection,
     far: &mut Current<'_>,
     rings: &mut Rings,
     h: &Header,
