@@ -25,7 +25,7 @@ use super::mapped::Windows;
 use super::packet::{Header, Kind, Op, SEQ_EOM};
 use super::protocol::{Fate, Fields, Protocol, Shut, Verdict, Waits};
 use super::socket::MAX_IOV;
-use super::table::{Key, Place};
+use super::table::{Key, SlotKey};
 
 /// Where a connection ends.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub enum End {
         /// Its place in the group.
         vm: usize,
         /// The connection there.
-        place: Place,
+        place: SlotKey,
     },
     /// Nowhere any more.
     Gone,
@@ -81,7 +81,7 @@ pub enum PayloadRoute {
         alone: bool,
     },
     /// To another guest: its place in the group, and the connection there.
-    Sibling((usize, Place)),
+    Sibling((usize, SlotKey)),
     /// Nowhere: nobody reads it any more. The guest has been told, or will be.
     Unread,
     /// Nowhere: it is neither a byte nor the end of a message.

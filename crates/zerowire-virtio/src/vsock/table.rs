@@ -26,7 +26,7 @@ impl Key {
 
 /// A slot of the table, and which of its tenants is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SlotKey {
     /// Index of the slot.
     pub slot: u32,
     /// Counts the slot's tenants, 24 bits.
@@ -88,7 +88,7 @@ impl Table {
     }
 
     /// Puts a connection in; one of the same name must have been removed.
-    pub fn insert(&mut self, connection: VsockConnection) -> Place {
+    pub fn insert(&mut self, connection: VsockConnection) -> SlotKey {
         let key = connection.key;
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -105,7 +105,7 @@ impl Table {
             *self.of_peer.entry(key.peer_cid).or_default() += 1;
             self.of_siblings += 1;
         }
-        Place { slot, tenant: self.slots[slot as usize].tenant }
+        SlotKey { slot, tenant: self.slots[slot as usize].tenant }
     }
 
     /// The connection of this name.
@@ -143,14 +143,14 @@ impl Table {
 
     /// As [`Self::get`], with the slot's tenant.
     #[inline]
-    pub fn tenant(&mut self, slot: u32) -> Option<(Place, &mut VsockConnection)> {
+    pub fn tenant(&mut self, slot: u32) -> Option<(SlotKey, &mut VsockConnection)> {
         let Slot { tenant, connection } = self.slots.get_mut(slot as usize)?;
-        Some((Place { slot, tenant: *tenant }, connection.as_mut()?))
+        Some((SlotKey { slot, tenant: *tenant }, connection.as_mut()?))
     }
 
     /// The connection in a slot, if it is still the same.
     #[inline]
-    pub fn at(&mut self, place: Place) -> Option<&mut VsockConnection> {
+    pub fn at(&mut self, place: SlotKey) -> Option<&mut VsockConnection> {
         let slot = self.slots.get_mut(place.slot as usize)?;
         if slot.tenant != place.tenant {
             return None;
@@ -159,8 +159,8 @@ impl Table {
     }
 
     /// The place of a slot's tenant.
-    pub fn place(&self, slot: u32) -> Place {
-        Place { slot, tenant: self.slots.get(slot as usize).map_or(0, |s| s.tenant) }
+    pub fn place(&self, slot: u32) -> SlotKey {
+        SlotKey { slot, tenant: self.slots.get(slot as usize).map_or(0, |s| s.tenant) }
     }
 
     /// Frees the name for another connection; this one stays in its slot.

@@ -18,7 +18,7 @@ use super::packet::{HOST_CID, Header, Kind, Op};
 use super::request_rate::RequestRate;
 use super::rings::Rings;
 use super::switch::{Current, Gate};
-use super::table::{Place, Table};
+use super::table::{SlotKey, Table};
 use super::{F_SEQPACKET, VsockCounters, VsockLimits};
 use crate::daemon::{ListenError, SocketAccess};
 use crate::ring::{RingAddresses, RingError};
@@ -171,7 +171,7 @@ impl GroupVm {
 
     /// The connection in a slot, if it is still the same.
     #[inline]
-    pub(super) fn current_at(&mut self, place: Place) -> Option<Current<'_>> {
+    pub(super) fn current_at(&mut self, place: SlotKey) -> Option<Current<'_>> {
         self.parts_at(place).map(|(at, ..)| at)
     }
 
@@ -185,7 +185,7 @@ impl GroupVm {
 
     /// As [`Self::parts`], if the connection is still the same.
     #[inline]
-    pub(super) fn parts_at(&mut self, place: Place) -> Option<(Current<'_>, &mut Rings, &mut Loans)> {
+    pub(super) fn parts_at(&mut self, place: SlotKey) -> Option<(Current<'_>, &mut Rings, &mut Loans)> {
         self.parts(place.slot).filter(|(at, ..)| at.place == place)
     }
 
@@ -228,7 +228,7 @@ impl GroupVm {
     }
 
     /// Puts a connection in; one of the same name must have been removed.
-    pub(super) fn insert(&mut self, connection: VsockConnection) -> Place {
+    pub(super) fn insert(&mut self, connection: VsockConnection) -> SlotKey {
         let place = self.connections.insert(connection);
         self.lists.make_room(place.slot);
         place

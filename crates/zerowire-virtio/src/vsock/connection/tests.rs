@@ -229,7 +229,7 @@ fn a_connection_that_ends_nowhere_is_reset_or_goes() {
     assert_eq!(s.c.settle(|| now), Fate::Stays, "its guest has not ended it");
     assert_eq!(s.shut(Shut::BOTH), (false, Fate::Resets));
     assert!(s.c.protocol.reset(now) && matches!(s.c.protocol.phase(), Phase::Resetting { .. }));
-    for end in [End::Dialing, End::Sibling { vm: 1, place: Place { slot: 0, tenant: 0 } }] {
+    for end in [End::Dialing, End::Sibling { vm: 1, place: SlotKey { slot: 0, tenant: 0 } }] {
         s.c.end = end;
         assert_eq!(s.c.settle(|| now), Fate::Stays);
     }

@@ -13,14 +13,14 @@ use crate::vsock::credit::Why;
 use crate::vsock::lists::Lists;
 use crate::vsock::packet::{Header, Op};
 use crate::vsock::protocol::{Fate, Shut};
-use crate::vsock::table::Place;
+use crate::vsock::table::SlotKey;
 use crate::vsock::vm::{Identity, ring_failed};
 use crate::vsock::{VsockCounters, VsockLimits, socket};
 
 /// A connection while something is done with it. What it does says what becomes of it: that is
 /// [`super::fate::apply`]'s.
 pub(in crate::vsock) struct Current<'a> {
-    pub place: Place,
+    pub place: SlotKey,
     pub c: &'a mut VsockConnection,
     pub lists: &'a mut Lists,
     pub id: &'a Identity,

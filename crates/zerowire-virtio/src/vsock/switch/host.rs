@@ -14,7 +14,7 @@ use super::{Event, Io, Rest, map_clients};
 use crate::vsock::doors::{Handshake, MAX_HANDSHAKES};
 use crate::vsock::packet::Kind;
 use crate::vsock::protocol::{ANSWER_PATIENCE, Fate};
-use crate::vsock::table::Place;
+use crate::vsock::table::SlotKey;
 use crate::vsock::vm::GroupVm;
 
 /// The word that a host program begins with.
@@ -27,7 +27,7 @@ const MAX_LINE: usize = 32;
 pub(super) const MAX_ACCEPTS: usize = 4;
 
 /// A connection's socket has news.
-pub(super) fn socket_event(vm: &mut GroupVm, place: Place, flags: EventFlags, rest: &mut Rest<'_>) {
+pub(super) fn socket_event(vm: &mut GroupVm, place: SlotKey, flags: EventFlags, rest: &mut Rest<'_>) {
     let slot = place.slot;
     let Some(c) = vm.connections.at(place) else { return };
     let Some(news) = c.heard(flags) else { return };
@@ -96,7 +96,7 @@ fn greet(vm: &mut GroupVm, kind: Kind, socket: OwnedFd, io: &mut Io) {
             gives_way(vm.doors.handshakes.iter().map(|h| h.as_ref().map(|h| (h.user, h.deadline))))
         }
     };
-    let place = Place { slot: i as u32, tenant: vm.doors.next_tenant() };
+    let place = SlotKey { slot: i as u32, tenant: vm.doors.next_tenant() };
     if io.watch.add(&socket, Event::Handshake { vm: vm.id.index, place }).is_err() {
         return;
     }
@@ -109,7 +109,7 @@ fn greet(vm: &mut GroupVm, kind: Kind, socket: OwnedFd, io: &mut Io) {
 }
 
 /// A host program has said something.
-pub(super) fn handshake(vm: &mut GroupVm, place: Place, io: &mut Io) {
+pub(super) fn handshake(vm: &mut GroupVm, place: SlotKey, io: &mut Io) {
     let Some(entry) = vm.doors.handshakes.get_mut(place.slot as usize) else { return };
     let Some(h) = entry.as_ref().filter(|h| h.tenant == place.tenant) else { return };
     match read_line(h) {

@@ -14,7 +14,7 @@ use crate::vsock::doors::MAX_HANDSHAKES;
 use crate::vsock::mapped::{AskedFor, MapClient, Stage, receive_request, send_reply};
 use crate::vsock::packet::Kind;
 use crate::vsock::protocol::ANSWER_PATIENCE;
-use crate::vsock::table::Place;
+use crate::vsock::table::SlotKey;
 use crate::vsock::vm::GroupVm;
 
 /// Programs that listen for mapped connections, and those that are about to ask, of a VM.
@@ -72,7 +72,7 @@ fn greet(vm: &mut GroupVm, socket: OwnedFd, io: &mut Io) {
             return;
         }
     };
-    let place = Place { slot: i as u32, tenant: vm.doors.next_tenant() };
+    let place = SlotKey { slot: i as u32, tenant: vm.doors.next_tenant() };
     if io.watch.add(&socket, Event::MapClient { vm: vm.id.index, place }).is_err() {
         return;
     }
@@ -83,7 +83,7 @@ fn greet(vm: &mut GroupVm, socket: OwnedFd, io: &mut Io) {
 }
 
 /// A program at the control socket has said something, or hung up.
-pub(super) fn heard(vm: &mut GroupVm, place: Place, io: &mut Io) {
+pub(super) fn heard(vm: &mut GroupVm, place: SlotKey, io: &mut Io) {
     let Some(entry) = vm.doors.map_clients.get_mut(place.slot as usize) else { return };
     let Some(client) = entry.as_ref().filter(|c| c.tenant == place.tenant) else { return };
     let request = match receive_request(&client.socket) {

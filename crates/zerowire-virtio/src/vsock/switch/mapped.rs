@@ -24,7 +24,7 @@ use crate::vsock::mapped::{
 use crate::vsock::packet::Kind;
 use crate::vsock::protocol::{Fate, Shut};
 use crate::vsock::rings::Rings;
-use crate::vsock::table::Place;
+use crate::vsock::table::SlotKey;
 use crate::vsock::vm::GroupVm;
 
 /// Windows that their program has not got yet.
@@ -98,7 +98,7 @@ pub(super) fn settle_windows(vm: &mut GroupVm) {
 }
 
 /// A program released a window, and this side had asked to hear of it.
-pub(super) fn released(vm: &mut GroupVm, place: Place, rest: &mut Rest<'_>) {
+pub(super) fn released(vm: &mut GroupVm, place: SlotKey, rest: &mut Rest<'_>) {
     let Some(mut at) = vm.current_at(place) else { return };
     if let Some(windows) = at.c.windows() {
         windows.told_of_release();

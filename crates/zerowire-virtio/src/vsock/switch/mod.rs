@@ -33,7 +33,7 @@ pub(super) use self::watch::{Event, Watch, token};
 use super::connection::VsockConnection;
 use super::mapped::DirectChain;
 use super::queues::TxPacket;
-use super::table::Place;
+use super::table::SlotKey;
 use super::vm::GroupVm;
 use crate::memory::Segment;
 
@@ -203,7 +203,7 @@ impl Others<'_> {
     }
 
     /// A connection of another VM, if it is still the same.
-    fn connection(&mut self, vm: usize, place: Place) -> Option<&mut VsockConnection> {
+    fn connection(&mut self, vm: usize, place: SlotKey) -> Option<&mut VsockConnection> {
         self.get(vm)?.connections.at(place)
     }
 

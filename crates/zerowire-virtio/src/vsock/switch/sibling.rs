@@ -12,7 +12,7 @@ use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
 use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, Protocol, Shut};
 use crate::vsock::rings::Rings;
-use crate::vsock::table::{Key, Place};
+use crate::vsock::table::{Key, SlotKey};
 use crate::vsock::vm::GroupVm;
 
 /// The guest asks another one for a connection.
@@ -109,7 +109,7 @@ pub(super) fn tell_sender_of(c: &VsockConnection, others: &mut Others<'_>) {
 pub(super) fn pass_payload(
     vm: &mut GroupVm,
     slot: u32,
-    far: (usize, Place),
+    far: (usize, SlotKey),
     h: &Header,
     segments: &[Segment],
     rest: &mut Rest<'_>,

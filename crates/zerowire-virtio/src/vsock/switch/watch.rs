@@ -7,7 +7,7 @@ use rustix::event::epoll::{self, EventFlags as F};
 
 use crate::vsock::connection::Interest;
 use crate::vsock::packet::Kind;
-use crate::vsock::table::Place;
+use crate::vsock::table::SlotKey;
 
 /// What epoll tells of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,22 +19,22 @@ pub(in crate::vsock) enum Event {
     /// A host program connects.
     Listener { vm: usize, kind: Kind },
     /// A host program has said something, or hung up.
-    Handshake { vm: usize, place: Place },
+    Handshake { vm: usize, place: SlotKey },
     /// A connection's socket.
-    Connection { vm: usize, place: Place },
+    Connection { vm: usize, place: SlotKey },
     /// The program of a mapped connection released a window.
-    Released { vm: usize, place: Place },
+    Released { vm: usize, place: SlotKey },
     /// A program asks for a mapped connection.
     MapListener { vm: usize },
     /// A program that asked for mapped connections has said something, or hung up.
-    MapClient { vm: usize, place: Place },
+    MapClient { vm: usize, place: SlotKey },
     /// It may be time to look at credit that guests don't know of.
     Review,
 }
 
 /// The event as epoll's number, and back.
 pub(in crate::vsock) mod token {
-    use super::{Event, Kind, Place};
+    use super::{Event, Kind, SlotKey};
 
     pub fn of(event: Event) -> u64 {
         let at =
@@ -54,7 +54,7 @@ pub(in crate::vsock) mod token {
 
     pub fn event(n: u64) -> Event {
         let vm = (n >> 48 & 0xfff) as usize;
-        let place = Place { slot: (n & 0xff_ffff) as u32, tenant: (n >> 24 & 0xff_ffff) as u32 };
+        let place = SlotKey { slot: (n & 0xff_ffff) as u32, tenant: (n >> 24 & 0xff_ffff) as u32 };
         match n >> 60 {
             1 => Event::Kick { vm, queue: place.slot as u16 },
             2 => Event::Listener { vm, kind: if place.slot == 1 { Kind::Stream } else { Kind::SeqPacket } },
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn tokens_name_their_event() {
-        let place = Place { slot: 0xfe_dcba, tenant: 0x12_3456 };
+        let place = SlotKey { slot: 0xfe_dcba, tenant: 0x12_3456 };
         for event in [
             Event::Wake,
             Event::Kick { vm: 255, queue: 1 },
