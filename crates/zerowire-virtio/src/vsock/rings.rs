@@ -26,7 +26,7 @@ fn batch(size: u16, posted: u16) -> u16 {
 
 /// The rings of a VM, those that run. They hold pointers into the memory: they go before it.
 #[derive(Debug)]
-pub(super) struct Rings {
+pub(super) struct VmRings {
     pub rx: Option<Box<Receive>>,
     pub tx: Option<Box<Queue>>,
     pub events: Option<Box<Queue>>,
@@ -40,7 +40,7 @@ pub(super) struct Rings {
     pub memory: Arc<GuestMemory>,
 }
 
-impl Rings {
+impl VmRings {
     /// None yet, and no memory.
     pub fn new() -> Self {
         Self {

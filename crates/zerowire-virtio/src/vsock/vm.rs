@@ -16,7 +16,7 @@ use super::loans::Loans;
 use super::mapped::{MapClaim, MapPolicy};
 use super::packet::{HOST_CID, Header, Kind, Op};
 use super::request_rate::RequestRate;
-use super::rings::Rings;
+use super::rings::VmRings;
 use super::switch::{Current, Gate};
 use super::table::{SlotKey, Table};
 use super::{F_SEQPACKET, VsockCounters, VsockLimits};
@@ -62,7 +62,7 @@ pub(crate) struct GroupVm {
     pub(super) counters: Arc<VsockCounters>,
     pub(super) doors: Doors,
     pub(super) loans: Loans,
-    pub(super) rings: Rings,
+    pub(super) rings: VmRings,
     /// Whether connections may begin: the driver may know of some that it had elsewhere.
     pub(super) gate: Gate,
     pub(super) connections: Table,
@@ -92,7 +92,7 @@ impl GroupVm {
             counters,
             doors,
             loans: Loans::default(),
-            rings: Rings::new(),
+            rings: VmRings::new(),
             gate: Gate::Open,
             connections: Table::default(),
             lists: Lists::default(),
@@ -177,7 +177,7 @@ impl GroupVm {
 
     /// The connection in a slot, with what it uses of the VM's rings.
     #[inline]
-    pub(super) fn parts(&mut self, slot: u32) -> Option<(Current<'_>, &mut Rings, &mut Loans)> {
+    pub(super) fn parts(&mut self, slot: u32) -> Option<(Current<'_>, &mut VmRings, &mut Loans)> {
         let Self { id, limits, counters, connections, lists, rings, loans, .. } = self;
         let (place, c) = connections.tenant(slot)?;
         Some((Current { place, c, lists, id, limits, counters }, rings, loans))
@@ -185,7 +185,7 @@ impl GroupVm {
 
     /// As [`Self::parts`], if the connection is still the same.
     #[inline]
-    pub(super) fn parts_at(&mut self, place: SlotKey) -> Option<(Current<'_>, &mut Rings, &mut Loans)> {
+    pub(super) fn parts_at(&mut self, place: SlotKey) -> Option<(Current<'_>, &mut VmRings, &mut Loans)> {
         self.parts(place.slot).filter(|(at, ..)| at.place == place)
     }
 

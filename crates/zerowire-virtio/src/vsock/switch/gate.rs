@@ -15,7 +15,7 @@ use super::{Io, Timers};
 use crate::memory::{GuestMemory, access};
 use crate::ring::{ChainCursor, RingError, RingRule};
 use crate::vsock::queues::Queue;
-use crate::vsock::rings::Rings;
+use crate::vsock::rings::VmRings;
 use crate::vsock::vm::GroupVm;
 
 /// `VIRTIO_VSOCK_EVENT_TRANSPORT_RESET` as `struct virtio_vsock_event` (virtio 1.3 §5.10.6.7).
@@ -82,7 +82,7 @@ pub(super) fn tell_reset(vm: &mut GroupVm, io: &mut Io) -> bool {
     if before == Gate::Open {
         return false;
     }
-    let Rings { events, memory, .. } = &mut vm.rings;
+    let VmRings { events, memory, .. } = &mut vm.rings;
     let Some(queue) = events.as_deref_mut().filter(|q| q.is_active()) else { return false };
     match before.pass(queue, memory, &mut io.scratch.hint) {
         Ok(Gate::Open) => {

@@ -23,7 +23,7 @@ use crate::vsock::mapped::{
 };
 use crate::vsock::packet::Kind;
 use crate::vsock::protocol::{Fate, Shut};
-use crate::vsock::rings::Rings;
+use crate::vsock::rings::VmRings;
 use crate::vsock::table::SlotKey;
 use crate::vsock::vm::GroupVm;
 
@@ -40,7 +40,7 @@ pub(super) fn fill_windows(
     at: &mut Current<'_>,
     piece: Piece<'_>,
     loan: &mut Lendable,
-    rings: &Rings,
+    rings: &VmRings,
     loans: &mut Loans,
     io: &mut Io,
 ) -> Fate {
@@ -211,7 +211,7 @@ pub(super) fn program_left(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
 
 /// Windows go: no more news of them, for the program may hold their descriptor open for longer, and
 /// the guest has its chains again.
-pub(super) fn let_go(rings: &mut Rings, loans: &mut Loans, mut windows: Box<Windows>, watch: &Watch) {
+pub(super) fn let_go(rings: &mut VmRings, loans: &mut Loans, mut windows: Box<Windows>, watch: &Watch) {
     watch.forget(&windows.released);
     let mut chains = Vec::new();
     if let Some(direct) = windows.direct() {

@@ -11,7 +11,7 @@ use crate::vsock::credit::{FromGuest, ToGuest};
 use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
 use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, Protocol, Shut};
-use crate::vsock::rings::Rings;
+use crate::vsock::rings::VmRings;
 use crate::vsock::table::{Key, SlotKey};
 use crate::vsock::vm::GroupVm;
 
@@ -137,7 +137,7 @@ fn take(at: &mut Current<'_>, h: &Header) -> Fate {
 fn pass(
     at: &mut Current<'_>,
     far: &mut Current<'_>,
-    rings: &mut Rings,
+    rings: &mut VmRings,
     h: &Header,
     segments: &[Segment],
 ) -> Fate {
@@ -178,7 +178,7 @@ fn pass(
 fn copy_across(
     c: &VsockConnection,
     far: &mut Current<'_>,
-    rings: &mut Rings,
+    rings: &mut VmRings,
     h: &Header,
     segments: &[Segment],
 ) -> usize {

@@ -10,7 +10,7 @@ use crate::memory::Segment;
 use crate::vsock::connection::{End, Piece, entry};
 use crate::vsock::mapped::DirectChain;
 use crate::vsock::packet::{HEADER_LEN, Op};
-use crate::vsock::rings::Rings;
+use crate::vsock::rings::VmRings;
 use crate::vsock::socket::{self, MAX_IOV};
 use crate::vsock::table::Key;
 use crate::vsock::vm::GroupVm;
@@ -210,7 +210,7 @@ fn send_piece(vm: &mut GroupVm, slot: u32, piece: Piece<'_>, loan: &mut Lendable
 /// Gives the guest of a stream its credit back before the host program's socket has the bytes, where that has room for them: a
 /// guest whose credit one packet uses up gets the next one ready while the kernel copies this one. Should the socket not take all
 /// of them (the system has no memory), the rest is held, and there is no such promise until it is gone.
-fn promise_room(at: &mut Current<'_>, rings: &mut Rings, bytes: u32, others: &mut Others<'_>) {
+fn promise_room(at: &mut Current<'_>, rings: &mut VmRings, bytes: u32, others: &mut Others<'_>) {
     if rings.state.is_starved() {
         return;
     }

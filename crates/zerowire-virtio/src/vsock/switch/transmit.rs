@@ -20,7 +20,7 @@ use crate::vsock::packet::{Fault, HOST_CID, Header, Kind, Op};
 use crate::vsock::protocol::{Fate, Over, Shut, Verdict};
 use crate::vsock::queues::{self, TxPacket};
 use crate::vsock::request_rate::RequestRate;
-use crate::vsock::rings::Rings;
+use crate::vsock::rings::VmRings;
 use crate::vsock::table::{Key, Table};
 use crate::vsock::vm::{GroupVm, Identity, MAX_RESETS};
 
@@ -96,7 +96,7 @@ fn take_batch(
 ) -> Result<(), RingError> {
     packets.clear();
     segments.clear();
-    let Rings { tx, memory, .. } = &mut vm.rings;
+    let VmRings { tx, memory, .. } = &mut vm.rings;
     let Some(tx) = tx else { return Ok(()) };
     let mut costs = Costs {
         id: &vm.id,
