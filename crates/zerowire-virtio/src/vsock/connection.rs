@@ -138,7 +138,8 @@ impl VsockConnection {
         if let End::Sibling { vm, place } = self.end {
             return PayloadRoute::Sibling((vm, place));
         }
-        // A message of no bytes takes no credit: what bounds the bytes that wait bounds the marks of all messages, too.
+        // A message of no bytes takes no credit: what bounds the bytes that wait bounds the marks
+        // of all messages, too.
         let too_many = ends && self.held_for_program().is_some_and(|held| held.messages() > most);
         if too_many || !self.protocol.from.receive(h.len) {
             return PayloadRoute::BeyondCredit;
@@ -165,8 +166,8 @@ impl VsockConnection {
         self.held.is_some() || self.is_readable()
     }
 
-    /// The next packet of what waits for the guest, with so much room. None where nothing waits that
-    /// can go.
+    /// The next packet of what waits for the guest, with so much room. None where nothing waits
+    /// that can go.
     pub fn next_held(
         &mut self,
         room: usize,
@@ -266,8 +267,8 @@ impl VsockConnection {
         fate
     }
 
-    /// The guest will not send, or not receive, any more; a sibling hears of it elsewhere. The first
-    /// value says whether the guest is to be told of something.
+    /// The guest will not send, or not receive, any more; a sibling hears of it elsewhere. The
+    /// first value says whether the guest is to be told of something.
     pub fn guest_shut(&mut self, shut: Shut, now: impl FnOnce() -> Instant) -> (bool, Fate) {
         if let End::Sibling { .. } = self.end {
             // The other guest may never confirm it.
@@ -329,7 +330,8 @@ impl VsockConnection {
         Some(SocketNews { closed, goes_on, credit })
     }
 
-    /// Whether the guest may have credit for a piece of a stream before the program's socket has it.
+    /// Whether the guest may have credit for a piece of a stream before the program's socket has
+    /// it.
     #[inline]
     pub fn may_promise(&self, piece: &Piece<'_>) -> bool {
         let bytes = piece.bytes as u32;

@@ -16,7 +16,8 @@ pub struct VsockCounters {
     pub receive: Counters,
     /// Packets of either direction that carry no payload.
     pub control_packets: Counter,
-    /// Packets of the guest whose credit fields were older than those before them, and did not count.
+    /// Packets of the guest whose credit fields were older than those before them, and did not
+    /// count.
     pub stale_credit: Counter,
     /// Connections that were established.
     pub opened: Counter,
@@ -81,7 +82,8 @@ pub struct VsockTotals {
     pub connections_open: u64,
     /// Connection requests, of the guest or of host programs, that nobody took.
     pub connections_refused: u64,
-    /// Of these, the guest's beyond [`VsockLimits::request_rate`](super::VsockLimits::request_rate).
+    /// Of these, the guest's beyond
+    /// [`VsockLimits::request_rate`](super::VsockLimits::request_rate).
     pub requests_over_rate: u64,
     /// Mapped connections now, those included that wait for the guest's answer.
     pub mapped_connections: u64,
@@ -91,8 +93,8 @@ pub struct VsockTotals {
     pub mapped_bytes: u64,
     /// Of the refused, the mapped ones beyond
     /// [`MapPolicy::max_connections`](super::mapped::MapPolicy::max_connections) or
-    /// [`MapPolicy::max_total_bytes`](super::mapped::MapPolicy::max_total_bytes), and those for which
-    /// this process had no descriptor or memory.
+    /// [`MapPolicy::max_total_bytes`](super::mapped::MapPolicy::max_total_bytes), and those for
+    /// which this process had no descriptor or memory.
     pub mapped_refused: u64,
     /// Resets that were sent to the guest for other reasons.
     pub resets: u64,
@@ -100,7 +102,8 @@ pub struct VsockTotals {
     pub bad_handshakes: u64,
     /// Packets of either direction that carry no payload.
     pub control_packets: u64,
-    /// Packets of the guest whose credit fields were older than those before them, and did not count.
+    /// Packets of the guest whose credit fields were older than those before them, and did not
+    /// count.
     pub stale_credit: u64,
     /// From the guest: packets with payload, and their payload's bytes.
     pub transmit: Totals,

@@ -20,9 +20,9 @@ type Boxed = Box<Held>;
 
 thread_local!(static KEPT: RefCell<Vec<Boxed>> = const { RefCell::new(Vec::new()) });
 
-/// What waits on one way of a connection. Its owner bounds the bytes; the marks of messages take at most as many bytes
-/// again, however short the messages are. Beside both it takes less than 4 KiB, a hundredth of the bytes and a quarter of the
-/// marks.
+/// What waits on one way of a connection. Its owner bounds the bytes; the marks of messages take at
+/// most as many bytes again, however short the messages are. Beside both it takes less than 4 KiB,
+/// a hundredth of the bytes and a quarter of the marks.
 #[derive(Debug, Default)]
 pub struct Held {
     bytes: Pieces,
@@ -73,7 +73,8 @@ impl Held {
         });
     }
 
-    /// Appends `len` bytes that are still to be written: `each` is told where, run by run. They mean nothing before.
+    /// Appends `len` bytes that are still to be written: `each` is told where, run by run. They
+    /// mean nothing before.
     pub fn make_room(&mut self, len: usize, each: impl FnMut(&mut [u8])) {
         self.bytes.append(len, each);
     }
@@ -88,7 +89,8 @@ impl Held {
         });
     }
 
-    /// The `len` bytes appended last belong to a message, which ends with them if `end` gives its flags.
+    /// The `len` bytes appended last belong to a message, which ends with them if `end` gives its
+    /// flags.
     pub fn mark(&mut self, len: u32, end: Option<u32>) {
         self.partial += len;
         if let Some(flags) = end {
@@ -134,7 +136,8 @@ impl Held {
         self.front
     }
 
-    /// The sender ends: what it sent of a message that is not complete goes. Returns how many bytes that were.
+    /// The sender ends: what it sent of a message that is not complete goes. Returns how many bytes
+    /// that were.
     pub fn drop_partial(&mut self) -> u32 {
         let n = std::mem::take(&mut self.partial);
         self.bytes.drop_last(n as usize);

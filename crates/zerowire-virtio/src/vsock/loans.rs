@@ -7,7 +7,8 @@ use super::mapped::DirectChain;
 pub(super) struct Loans {
     /// Descriptors of the ring that are lent.
     pub(super) descriptors: usize,
-    /// Chains that are the guest's again, and whose ring lies in memory that is gone for the moment.
+    /// Chains that are the guest's again, and whose ring lies in memory that is gone for the
+    /// moment.
     pub(super) owed: Vec<u16>,
 }
 

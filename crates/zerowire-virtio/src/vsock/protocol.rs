@@ -7,8 +7,8 @@
 //!                                                 +--guest resets, bytes wait--> Draining --> gone
 //! ```
 //!
-//! A *far side* is a host program, or the other guest. Plain code: no ring, no socket and no clock in
-//! here. Whoever calls says what time it is.
+//! A *far side* is a host program, or the other guest. Plain code: no ring, no socket and no clock
+//! in here. Whoever calls says what time it is.
 
 mod shut;
 #[cfg(test)]
@@ -58,8 +58,8 @@ pub enum Phase {
     Open {
         /// True: RESPONSE is not sent yet.
         due: bool,
-        /// When patience ends: with a far side that takes the last bytes, or with a guest that is to
-        /// confirm the end.
+        /// When patience ends: with a far side that takes the last bytes, or with a guest that is
+        /// to confirm the end.
         until: Option<Instant>,
     },
     /// It is over, and the guest is to be told by RST once what it has still to receive is
@@ -94,7 +94,8 @@ enum Asking {
     Due,
     /// It was asked.
     Sent,
-    /// CREDIT_REQUEST is due, and does not count as asked: a sibling asks, or credit came meanwhile.
+    /// CREDIT_REQUEST is due, and does not count as asked: a sibling asks, or credit came
+    /// meanwhile.
     Passed,
 }
 
@@ -116,8 +117,8 @@ struct SideEnds {
 }
 
 impl SideEnds {
-    /// What the guest is to be told now. That the far side receives no more is said at once, that it
-    /// sends no more only behind its last byte.
+    /// What the guest is to be told now. That the far side receives no more is said at once, that
+    /// it sends no more only behind its last byte.
     fn news(&self, delivered: bool) -> Option<Shut> {
         let now = if delivered { self.far } else { self.far & Shut::RECEIVE };
         (self.told | now != self.told).then_some(self.told | now)
@@ -151,8 +152,8 @@ impl Protocol {
         Self { phase, owed: Owed::default(), ends: SideEnds::default(), from, to, asks: None }
     }
 
-    /// The guest asked for a connection, with these credit fields. None where they can't be those of
-    /// a new connection.
+    /// The guest asked for a connection, with these credit fields. None where they can't be those
+    /// of a new connection.
     pub fn asked(from: FromGuest, alloc: u32, forwarded: u32) -> Option<Self> {
         let mut to = ToGuest::default();
         let is_new = to.update(alloc, forwarded) == Ok(Credit::New);
@@ -227,8 +228,9 @@ impl Protocol {
     #[inline]
     fn fields(&mut self, op: Op, h: &Header) -> Fields {
         let before = (self.to.free(), self.to.unread_packets());
-        // A connection that the guest begins anew has new counts, and a reset may come from a driver that knows of no
-        // connection, with no counts at all (Linux, `virtio_transport_reset_no_sock`).
+        // A connection that the guest begins anew has new counts, and a reset may come from a
+        // driver that knows of no connection, with no counts at all (Linux,
+        // `virtio_transport_reset_no_sock`).
         let counts = !matches!(op, Op::Request | Op::Rst);
         let credit = if counts { self.to.update(h.buf_alloc, h.fwd_cnt) } else { Ok(Credit::New) };
         self.from.own_buffer(self.to.alloc());
@@ -324,8 +326,8 @@ impl Protocol {
         }
     }
 
-    /// The guest has ended something, or the far side has taken something; `pending`: it has more to
-    /// take.
+    /// The guest has ended something, or the far side has taken something; `pending`: it has more
+    /// to take.
     pub fn settle(&mut self, pending: bool, now: impl FnOnce() -> Instant) -> Fate {
         match &mut self.phase {
             Phase::Open { until: until @ None, .. } if pending && self.ends.guest.is_both() => {
@@ -398,8 +400,8 @@ impl Protocol {
     }
 
     /// Whether a message of `len` bytes may begin, in packets of `packet_room` bytes. Ok says
-    /// whether the guest has room for all of it. A guest that knows of half its buffer need not tell
-    /// of more by itself: what fits goes ahead of the rest then.
+    /// whether the guest has room for all of it. A guest that knows of half its buffer need not
+    /// tell of more by itself: what fits goes ahead of the rest then.
     pub fn message_room(
         &mut self,
         len: usize,
@@ -452,8 +454,8 @@ impl Protocol {
         Some((true, after))
     }
 
-    /// The next packet without payload that is due, given whether all payload for the guest has been
-    /// delivered. It counts as sent.
+    /// The next packet without payload that is due, given whether all payload for the guest has
+    /// been delivered. It counts as sent.
     pub fn next_control(&mut self, delivered: bool) -> Option<ControlPacket> {
         let due = match &mut self.phase {
             Phase::Resetting { .. } => return delivered.then_some(ControlPacket::Rst),

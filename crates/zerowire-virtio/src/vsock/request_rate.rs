@@ -1,7 +1,7 @@
 //! How many connection requests of a guest are looked at.
 //!
-//! A request to the host opens a socket and connects it, as long as many small packets take. What comes beyond a rate is answered
-//! without any of that.
+//! A request to the host opens a socket and connects it, as long as many small packets take. What
+//! comes beyond a rate is answered without any of that.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,8 @@ pub struct RequestRate {
     interval: Duration,
     /// From an empty bucket to one with all but one request.
     most: Duration,
-    /// When the bucket will be full, were nothing more taken out; None while it has been full all the time.
+    /// When the bucket will be full, were nothing more taken out; None while it has been full all
+    /// the time.
     full_at: Option<Instant>,
     /// Refusals, for the log.
     pub refusals: News,

@@ -180,8 +180,8 @@ impl Buffers<'_> {
         self.rx.may_have_written(len, self.memory);
     }
 
-    /// The first `len` bytes of what [`Self::offer`] offered, buffer by buffer: the segments of each,
-    /// and how many bytes lie behind the header.
+    /// The first `len` bytes of what [`Self::offer`] offered, buffer by buffer: the segments of
+    /// each, and how many bytes lie behind the header.
     pub fn offered(&self, len: usize, each: impl FnMut(&[Segment], usize)) {
         self.rx.offered(len, each);
     }

@@ -22,8 +22,9 @@ pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Asks for room for `bytes` in what is sent and not read yet, as far as the system allows (`net.core.wmem_max`); never for
-/// less than there is. Returns what there is now, the kernel's own needs included.
+/// Asks for room for `bytes` in what is sent and not read yet, as far as the system allows
+/// (`net.core.wmem_max`); never for less than there is. Returns what there is now, the kernel's own
+/// needs included.
 pub fn reserve(socket: &OwnedFd, bytes: usize) -> usize {
     let room = || rustix::net::sockopt::socket_send_buffer_size(socket).unwrap_or(0);
     // What is asked for is doubled, for the kernel's own needs (net/core/sock.c).
@@ -46,8 +47,8 @@ pub unsafe fn send(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<usize> {
 /// Messages in a call at most.
 pub const MAX_MESSAGES: usize = 64;
 
-/// Sends messages, in one call that does not wait; `ends` says where each ends in the list. Returns how many were sent. Beyond
-/// [`MAX_MESSAGES`] they are left.
+/// Sends messages, in one call that does not wait; `ends` says where each ends in the list. Returns
+/// how many were sent. Beyond [`MAX_MESSAGES`] they are left.
 ///
 /// # Safety
 /// As of [`send`].
@@ -60,7 +61,8 @@ pub unsafe fn send_messages(
     unsafe { socket::send_parts::<MAX_MESSAGES>(socket, iov, ends) }.map_err(io::Error::from_raw_os_error)
 }
 
-/// Sends private bytes that lie in runs, at most [`MAX_IOV`] of them. The list is for the call alone.
+/// Sends private bytes that lie in runs, at most [`MAX_IOV`] of them. The list is for the call
+/// alone.
 pub fn send_runs<'a>(
     socket: &OwnedFd,
     runs: impl Iterator<Item = &'a [u8]>,
@@ -81,15 +83,15 @@ pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
 /// Receives into the memory that the list names, in one call that does not wait.
 ///
 /// # Safety
-/// Each entry names writable memory until the call returns, that no Rust reference points to; others may change it
-/// meanwhile.
+/// Each entry names writable memory until the call returns, that no Rust reference points to;
+/// others may change it meanwhile.
 pub unsafe fn receive(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<Received> {
     // SAFETY: as the caller promises.
     unsafe { socket::receive(socket, iov) }.map_err(io::Error::from_raw_os_error)
 }
 
-/// Whether a message of no bytes is none: nothing that has bytes waits, and the sender has ended. Empty messages right
-/// before the end look the same.
+/// Whether a message of no bytes is none: nothing that has bytes waits, and the sender has ended.
+/// Empty messages right before the end look the same.
 pub fn has_ended(socket: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let waits = rustix::io::ioctl_fionread(socket).unwrap_or(0);
@@ -99,13 +101,14 @@ pub fn has_ended(socket: &OwnedFd) -> bool {
     waits == 0 && poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
 }
 
-/// Bytes that were sent and not read yet, with what the kernel needs to keep them; 0 where it does not say.
+/// Bytes that were sent and not read yet, with what the kernel needs to keep them; 0 where it does
+/// not say.
 pub fn unread(socket: &OwnedFd) -> usize {
     socket::unsent(socket).unwrap_or(0)
 }
 
-/// Whether the kernel calls a socket with `room` writable with so much unread: a quarter of it (net/unix/af_unix.c,
-/// `unix_writable`).
+/// Whether the kernel calls a socket with `room` writable with so much unread: a quarter of it
+/// (net/unix/af_unix.c, `unix_writable`).
 pub fn is_writable(unread: usize, room: usize) -> bool {
     4 * unread <= room
 }

@@ -89,7 +89,8 @@ impl SocketOut {
         self.held.is_some() && self.writing == Writing::Ready
     }
 
-    /// Whether the socket takes `n` bytes by one call for sure, and the guest has credit for them as soon as it has.
+    /// Whether the socket takes `n` bytes by one call for sure, and the guest has credit for them
+    /// as soon as it has.
     pub fn surely_takes(&self, n: u32) -> bool {
         self.is_free() && self.credit.surely_takes(n)
     }

@@ -1,4 +1,5 @@
-//! A connection's end at a host program that takes payload in windows: windows out, a unix socket in.
+//! A connection's end at a host program that takes payload in windows: windows out, a unix socket
+//! in.
 
 use std::os::fd::OwnedFd;
 

@@ -2,7 +2,8 @@
 
 use super::{CreditReview, ToGuest, Why};
 
-/// What a guest may send to this side: to a host program, or to a sibling, whose own credit is followed then.
+/// What a guest may send to this side: to a host program, or to a sibling, whose own credit is
+/// followed then.
 #[derive(Clone, Copy, Debug)]
 pub struct FromGuest {
     buffer: u32,
@@ -59,9 +60,9 @@ impl FromGuest {
         (self.offered, self.forwarded)
     }
 
-    /// The bytes go to a sibling that says this of its buffer. The sender may send as much as the sibling takes, or as may
-    /// wait here, whichever is less: a larger buffer than this one counts as bytes that have left early, yet no byte
-    /// leaves before it is with the sibling.
+    /// The bytes go to a sibling that says this of its buffer. The sender may send as much as the
+    /// sibling takes, or as may wait here, whichever is less: a larger buffer than this one counts
+    /// as bytes that have left early, yet no byte leaves before it is with the sibling.
     pub fn follow(&mut self, sibling: &ToGuest) {
         self.offered = sibling.alloc().min(self.buffer);
         let beyond = sibling.alloc() - self.offered;
@@ -73,8 +74,8 @@ impl FromGuest {
         self.forward(known.saturating_sub(in_flight));
     }
 
-    /// Whether a sender to a sibling is to be told without a word of the sibling's: as [`Self::is_news`], or it knows of no
-    /// room at all and there is some.
+    /// Whether a sender to a sibling is to be told without a word of the sibling's: as
+    /// [`Self::is_news`], or it knows of no room at all and there is some.
     pub fn is_due(&self) -> bool {
         self.is_news() || (self.is_used_up() && self.forwarded != self.told)
     }

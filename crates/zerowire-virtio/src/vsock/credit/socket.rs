@@ -1,9 +1,9 @@
 //! The room of a host program's socket, as credit for the guest that sends to it.
 //!
-//! A guest gets credit for bytes that the program has read, and for as many more as the socket keeps
-//! beside a buffer full of them. So the socket always has room for what comes, and nothing is copied
-//! to wait for a program that is merely slower than the guest. The kernel tells how much is unread
-//! when asked, and of its own accord when most of it was read.
+//! A guest gets credit for bytes that the program has read, and for as many more as the socket
+//! keeps beside a buffer full of them. So the socket always has room for what comes, and nothing is
+//! copied to wait for a program that is merely slower than the guest. The kernel tells how much is
+//! unread when asked, and of its own accord when most of it was read.
 //!
 //! Plain counts: no descriptor in here, and no system call.
 
@@ -169,7 +169,8 @@ mod tests {
         assert_eq!((end.leaves_all(), end.in_socket, end.uncredited), (30, 130, 0));
         assert_eq!(end.measured(0), 0);
         assert_eq!(end.in_socket, 0, "nothing is in the socket");
-        // What was credited before the socket had it is not credited again, however much the socket takes of it.
+        // What was credited before the socket had it is not credited again, however much the socket
+        // takes of it.
         end.promise(40);
         end.took(30);
         assert_eq!((end.in_socket, end.uncredited, end.promised), (30, 0, 10));

@@ -82,8 +82,9 @@ pub enum Credit {
 pub struct BeyondSent;
 
 impl ToGuest {
-    /// Takes the fields of a header from the guest. A driver's threads may send an older count behind a newer one: the
-    /// newest is kept, and the buffer that came with it, since a driver fills in both fields at once.
+    /// Takes the fields of a header from the guest. A driver's threads may send an older count
+    /// behind a newer one: the newest is kept, and the buffer that came with it, since a driver
+    /// fills in both fields at once.
     pub fn update(&mut self, alloc: u32, forwarded: u32) -> Result<Credit, BeyondSent> {
         let step = forwarded.wrapping_sub(self.forwarded);
         if step <= self.in_flight() {

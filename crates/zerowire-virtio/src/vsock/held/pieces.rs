@@ -1,19 +1,21 @@
-//! Bytes in pieces of one length: they take hardly more memory than they are many, however many come and go.
+//! Bytes in pieces of one length: they take hardly more memory than they are many, however many
+//! come and go.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Bytes of a piece. Two of them may be partly unused at a time, the first and the last; shorter ones would make longer lists,
-/// for the kernel too.
+/// Bytes of a piece. Two of them may be partly unused at a time, the first and the last; shorter
+/// ones would make longer lists, for the kernel too.
 pub const PIECE: usize = 1024;
 
 type Piece = Box<[u8; PIECE]>;
 
-/// Pieces that a thread keeps for the bytes that wait next: as many as the default buffer of a connection. Their old
-/// content is overwritten before anybody sees it.
+/// Pieces that a thread keeps for the bytes that wait next: as many as the default buffer of a
+/// connection. Their old content is overwritten before anybody sees it.
 const SPARE: usize = 256;
 
-/// Entries of the list beyond those in use, give or take a quarter: fewer, and each message of 100 KiB would cost allocations.
+/// Entries of the list beyond those in use, give or take a quarter: fewer, and each message of 100
+/// KiB would cost allocations.
 const SPARE_ENTRIES: usize = 128;
 
 thread_local!(static PIECES: RefCell<Vec<Piece>> = const { RefCell::new(Vec::new()) });
@@ -44,7 +46,8 @@ pub(super) fn grow<T>(queue: &mut VecDeque<T>, least: usize) {
     }
 }
 
-/// Gives the room of entries back that are gone, but for `spare` and a quarter of those that are left.
+/// Gives the room of entries back that are gone, but for `spare` and a quarter of those that are
+/// left.
 pub(super) fn shrink<T>(queue: &mut VecDeque<T>, spare: usize) {
     if queue.capacity() > queue.len() + queue.len() / 4 + spare {
         queue.shrink_to(queue.len() + queue.len() / 8);
@@ -71,7 +74,8 @@ impl Pieces {
         self.list.is_empty() && self.list.capacity() <= 2 * SPARE_ENTRIES
     }
 
-    /// Appends `len` bytes, which `fill` has to write, run by run: what a run has before is of no meaning.
+    /// Appends `len` bytes, which `fill` has to write, run by run: what a run has before is of no
+    /// meaning.
     pub fn append(&mut self, len: usize, mut fill: impl FnMut(&mut [u8])) {
         let mut left = len;
         while left > 0 {

@@ -45,7 +45,8 @@ pub enum Stage {
     },
 }
 
-/// A program that waits for the guest's answer. If none comes before this is dropped, it is told so.
+/// A program that waits for the guest's answer. If none comes before this is dropped, it is told
+/// so.
 #[derive(Debug)]
 pub struct AskedFor {
     /// Its control socket; None once it was answered.
@@ -119,7 +120,8 @@ fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes a request if one is there: None where nothing has come yet, an empty error text where the program has left.
+/// Takes a request if one is there: None where nothing has come yet, an empty error text where the
+/// program has left.
 pub fn receive_request(socket: &OwnedFd) -> Result<Option<MapRequest>, String> {
     // One byte more than is due shows a message that is too long.
     let mut bytes = [0u8; REQUEST_LEN + 1];

@@ -1,4 +1,5 @@
-//! Payload that stays in the guest's memory: its descriptors are lent until the program releases the window.
+//! Payload that stays in the guest's memory: its descriptors are lent until the program releases
+//! the window.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -26,8 +27,9 @@ struct WindowLoan {
 
 /// What was lent to a program.
 ///
-/// How many chains may be lent is bounded for all of a VM's connections together; this keeps the bound in time. Chains can't be
-/// taken back while the program may read them. So past the hold time nothing more is lent to it, until all is back.
+/// How many chains may be lent is bounded for all of a VM's connections together; this keeps the
+/// bound in time. Chains can't be taken back while the program may read them. So past the hold time
+/// nothing more is lent to it, until all is back.
 #[derive(Debug)]
 pub struct Direct {
     /// The identities of the regions that the program has mapped.
@@ -57,14 +59,16 @@ impl Direct {
         }
     }
 
-    /// Where a segment lies for the program: region and offset. None where it has not mapped that memory.
+    /// Where a segment lies for the program: region and offset. None where it has not mapped that
+    /// memory.
     pub fn place(&self, memory: &GuestMemory, s: &Segment) -> Option<(u32, u64)> {
         let region = memory.regions().get(usize::from(s.region))?;
         let index = self.regions.iter().position(|id| *id == region.id())?;
         Some((index as u32, (s.ptr.addr() - region.ptr().addr()) as u64))
     }
 
-    /// The window came back and is filled anew: what it held before must not be taken for what it holds now.
+    /// The window came back and is filled anew: what it held before must not be taken for what it
+    /// holds now.
     pub fn begin(&mut self, window: u32) {
         let loan = &mut self.loans[window as usize];
         if std::mem::take(&mut loan.published) {
@@ -99,7 +103,8 @@ impl Direct {
         chains.map(|c| usize::from(c.descriptors)).sum()
     }
 
-    /// Whether more may be lent: not from the moment on that a chain is lent for longer than the hold time, until all are back.
+    /// Whether more may be lent: not from the moment on that a chain is lent for longer than the
+    /// hold time, until all are back.
     pub fn may_lend(&mut self, now: Instant) -> bool {
         if self.lent == 0 {
             self.overdue = false;

@@ -38,7 +38,8 @@ fn sealed_file(name: &str, len: usize) -> io::Result<OwnedFd> {
 }
 
 impl Memory {
-    /// New files of the size that the options ask for, this side's mapping of them, and the socket that wakes the program.
+    /// New files of the size that the options ask for, this side's mapping of them, and the socket
+    /// that wakes the program.
     pub fn new(options: &MapOptions) -> io::Result<(Self, ProgramFiles, OwnedFd)> {
         let headers = sealed_file("zerowire-headers", options.headers_len())?;
         let data = sealed_file("zerowire-data", options.data_len())?;
@@ -50,7 +51,8 @@ impl Memory {
         rustix::fs::fcntl_add_seals(&headers, size)?;
         // From here on the file can be mapped for reading only; the mapping above stays as it is.
         rustix::fs::fcntl_add_seals(&data, size | SealFlags::FUTURE_WRITE)?;
-        // Not an eventfd: the program would share its open file, and could make this side's writing wait.
+        // Not an eventfd: the program would share its open file, and could make this side's writing
+        // wait.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (wake, ready) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let released = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -76,8 +78,8 @@ impl Memory {
 
     fn bytes(&mut self, at: usize, len: usize) -> &mut [u8] {
         assert!(at + len <= self.data.len(), "an offset of the layout");
-        // SAFETY: the range lies in the mapping, of which this is the only view that can write: the file is sealed against
-        // further ones, and the program's can only read.
+        // SAFETY: the range lies in the mapping, of which this is the only view that can write: the
+        // file is sealed against further ones, and the program's can only read.
         unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().add(at), len) }
     }
 

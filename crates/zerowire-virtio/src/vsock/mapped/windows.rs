@@ -1,4 +1,5 @@
-//! Publishing windows and taking them back. How they are filled: [`fill`] by copying, [`lend`] with chains of the guest.
+//! Publishing windows and taking them back. How they are filled: [`fill`] by copying, [`lend`] with
+//! chains of the guest.
 //!
 //! ```text
 //!  Filling --publish--> OutWindows --the program releases it--> free again
@@ -42,8 +43,8 @@ pub enum Ended {
     Told,
 }
 
-/// The windows of one connection, seen from the side that fills them. Of all that the program can write it believes
-/// `poll_value` alone, and that only as "mine" or "not mine".
+/// The windows of one connection, seen from the side that fills them. Of all that the program can
+/// write it believes `poll_value` alone, and that only as "mine" or "not mine".
 #[derive(Debug)]
 pub struct Windows {
     options: MapOptions,
@@ -127,7 +128,8 @@ impl Windows {
         self.memory.word(at + 4).store(flags, Ordering::Relaxed);
     }
 
-    /// Gives the window to the program, and goes on with the next one. A program that sleeps hears of it by [`Self::tell`].
+    /// Gives the window to the program, and goes on with the next one. A program that sleeps hears
+    /// of it by [`Self::tell`].
     fn publish(&mut self) {
         self.entry(self.filling.entries, 0, 0);
         let at = self.poll_at(self.filling.window);
@@ -193,16 +195,18 @@ impl Windows {
         }
     }
 
-    /// Asks to be told of the next release. Returns true if the window that is wanted is free by now.
+    /// Asks to be told of the next release. Returns true if the window that is wanted is free by
+    /// now.
     pub fn wait_for_room(&mut self) -> bool {
         self.wait_for(self.filling.window)
     }
 
-    /// Asks to be told when the window comes back: of that one alone, or of one before it that is waited for already. Returns
-    /// true if it is back by now. The announcement stays then, for another wait may rest on it.
+    /// Asks to be told when the window comes back: of that one alone, or of one before it that is
+    /// waited for already. Returns true if it is back by now. The announcement stays then, for
+    /// another wait may rest on it.
     ///
-    /// Whatever waits here can go on only when everything before it is back as well, and announces itself anew when anything
-    /// is told ([`Self::told_of_release`]).
+    /// Whatever waits here can go on only when everything before it is back as well, and announces
+    /// itself anew when anything is told ([`Self::told_of_release`]).
     fn wait_for(&mut self, window: u32) -> bool {
         let before = |w: &u32| *w != window && !self.is_ours(*w) && self.age(*w) < self.age(window);
         let awaited = self.bell.awaited.filter(before).unwrap_or(window);

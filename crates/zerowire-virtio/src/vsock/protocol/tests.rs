@@ -237,8 +237,8 @@ const RENEWED: Verdict = Verdict::Over(Over::Renewed);
 const ASKS: Verdict = Verdict::AsksCredit;
 const TELLS: Verdict = Verdict::TellsCredit;
 
-/// What packets mean: Asked, Offered, Open, Resetting, Draining. Beside this table a guest that sends
-/// no more sends no payload.
+/// What packets mean: Asked, Offered, Open, Resetting, Draining. Beside this table a guest that
+/// sends no more sends no payload.
 const VERDICTS: [(Op, [Verdict; 5]); 7] = [
     (Op::Request, [RENEWED, RENEWED, RENEWED, RENEWED, STRAY]),
     (Op::Response, [OUT, Verdict::Accepted, STRAY, STRAY, STRAY]),

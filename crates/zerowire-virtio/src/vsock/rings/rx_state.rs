@@ -108,8 +108,8 @@ mod tests {
         };
         let starved = Starved { turns: 7 };
         let any = StarvedAny { turns: 7 };
-        // State, then what it is after: no buffer, a notification, movement, the end of patience, and
-        // a look at a batch, at one buffer too few, and at none.
+        // State, then what it is after: no buffer, a notification, movement, the end of patience,
+        // and a look at a batch, at one buffer too few, and at none.
         let table = [
             (Flowing, [Starved { turns: 0 }, Flowing, Flowing, Flowing, Flowing, Flowing, Flowing]),
             (

@@ -50,8 +50,8 @@ pub(super) fn dial(vm: &mut GroupVm, slot: u32, first: bool, io: &mut Io) -> boo
             let end = host_end(vm, socket);
             attach(vm, slot, end, &io.watch)
         }
-        // Programs at the path come first, also those that are busy. Without one the port is that of
-        // a program at `UDS.map`.
+        // Programs at the path come first, also those that are busy. Without one the port is that
+        // of a program at `UDS.map`.
         Err(e) => match map_clients::listener_at(vm, port, kind).filter(|_| is_nobody(&e)) {
             Some(client) => attach_mapped(vm, slot, client, io),
             None => Err(e),

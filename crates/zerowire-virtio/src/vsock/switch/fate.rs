@@ -75,7 +75,8 @@ pub(super) fn reset(vm: &mut GroupVm, slot: u32, timers: &mut Timers) {
     let now = timers.now();
     let Some(c) = vm.connections.get(slot) else { return };
     if c.protocol.reset(now) {
-        // Who receives no more makes no room for what waits, and would wait for the reset behind it.
+        // Who receives no more makes no room for what waits, and would wait for the reset behind
+        // it.
         if c.protocol.guest().receives_no_more() {
             c.held = None;
         }

@@ -1,9 +1,10 @@
 //! The event queue: telling a driver that the transport was reset (virtio 1.3 §5.10.6.7).
 //!
-//! A driver that goes on here after it had another device behind it, on the host that it migrated from or in a back end that
-//! has ended, has connections that nobody here knows. The event makes it end them all, also those that would wait for bytes
-//! forever. Front ends that keep the queue to themselves, as QEMU does, are not told so: there the driver learns of the end of
-//! a connection from the reset that answers its next packet.
+//! A driver that goes on here after it had another device behind it, on the host that it migrated
+//! from or in a back end that has ended, has connections that nobody here knows. The event makes it
+//! end them all, also those that would wait for bytes forever. Front ends that keep the queue to
+//! themselves, as QEMU does, are not told so: there the driver learns of the end of a connection
+//! from the reset that answers its next packet.
 //!
 //! A driver that takes the event ends all connections that it has by then, also new ones (Linux,
 //! `virtio_vsock_event_handle`), and posts the buffer anew behind that. Until then none begins: see
@@ -75,8 +76,8 @@ pub(super) fn set(vm: &mut GroupVm, lost: bool, timers: &mut Timers) {
     }
 }
 
-/// Tells a driver of the reset, if that is due and there is a buffer for it, and looks whether it is
-/// done with it. Returns whether there was anything to do.
+/// Tells a driver of the reset, if that is due and there is a buffer for it, and looks whether it
+/// is done with it. Returns whether there was anything to do.
 pub(super) fn tell_reset(vm: &mut GroupVm, io: &mut Io) -> bool {
     let before = vm.gate;
     if before == Gate::Open {

@@ -23,7 +23,8 @@ const COMMAND: &str = "CONNECT";
 /// The longest line that a host program may begin with: "CONNECT 4294967295\n" and some room.
 const MAX_LINE: usize = 32;
 
-/// Programs that are accepted at a socket in a turn. One takes as long as hundreds of KiB of payload, for which others wait.
+/// Programs that are accepted at a socket in a turn. One takes as long as hundreds of KiB of
+/// payload, for which others wait.
 pub(super) const MAX_ACCEPTS: usize = 4;
 
 /// A connection's socket has news.
@@ -42,7 +43,8 @@ pub(super) fn socket_event(vm: &mut GroupVm, place: SlotKey, flags: EventFlags, 
     apply(vm, slot, flushed.or(told), rest);
 }
 
-/// Host programs connect at a socket of a VM. Those that are too many for now are accepted in its next turns.
+/// Host programs connect at a socket of a VM. Those that are too many for now are accepted in its
+/// next turns.
 pub(super) fn called(vm: &mut GroupVm, kind: Kind, io: &mut Io) {
     let more = accept(vm, kind, io);
     vm.doors.listening.iter_mut().filter(|l| l.kind == kind).for_each(|l| l.called = more);
@@ -74,7 +76,8 @@ fn accept(vm: &mut GroupVm, kind: Kind, io: &mut Io) -> bool {
             Err(rustix::io::Errno::AGAIN) => return false,
             Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
             Err(e) => {
-                // Out of descriptors, most likely: the ones that wait are looked at again with the deadlines.
+                // Out of descriptors, most likely: the ones that wait are looked at again with the
+                // deadlines.
                 tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.id.name);
                 io.timers.look_after(std::time::Duration::from_secs(1));
                 return false;

@@ -154,8 +154,9 @@ pub(in crate::vsock) fn take_back_all(vm: &mut GroupVm) {
     }
 }
 
-/// Before sleeping: asks programs that hold chains to say when they release them. Those that are not `impatient`, and
-/// leave the guest most of its ring, say it when they have released all. Returns whether some are back.
+/// Before sleeping: asks programs that hold chains to say when they release them. Those that are
+/// not `impatient`, and leave the guest most of its ring, say it when they have released all.
+/// Returns whether some are back.
 pub(in crate::vsock) fn wait_for_chains(vm: &mut GroupVm, impatient: bool) -> bool {
     let many = vm.rings.tx.is_some() && vm.loans.are_many(vm.rings.transmit_size());
     let mut back = false;
@@ -196,7 +197,8 @@ fn lost_listener(vm: &mut GroupVm, client: usize, e: &io::Error) {
     }
 }
 
-/// The program of a mapped connection has closed it: what it holds goes back, and nothing is filled any more.
+/// The program of a mapped connection has closed it: what it holds goes back, and nothing is filled
+/// any more.
 pub(super) fn program_left(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
     let Some(c) = vm.connections.get(slot) else { return };
     let Some(mapped) = c.mapped() else { return };
@@ -311,7 +313,8 @@ pub(super) fn attach_mapped(vm: &mut GroupVm, slot: u32, client: usize, io: &Io)
     }
     let given = match make_windows(vm, slot, options, claim, &io.watch) {
         Ok(made) => made.hand_over(vm, slot, &control, &theirs, &io.watch).inspect_err(|e| {
-            // A program that does not take its connections fills its control socket: tried again, as a full backlog is.
+            // A program that does not take its connections fills its control socket: tried again,
+            // as a full backlog is.
             if e.kind() != io::ErrorKind::WouldBlock {
                 lost_listener(vm, client, e);
             }

@@ -59,8 +59,8 @@ pub(super) fn read_message(
     inlet.forecast.came(len as u32);
     counters.system_calls.add(1);
     if offered < len || !whole {
-        // Too few buffers or too little credit for the moment, and a socket gives a message whole or
-        // not at all.
+        // Too few buffers or too little credit for the moment, and a socket gives a message whole
+        // or not at all.
         return Ok(hold_message(at.c, len, iov));
     }
     // SAFETY: the list names guest memory that this turn holds.
@@ -144,8 +144,8 @@ fn read_expected(
     }
     iov.push(behind);
     at.counters.receive.system_calls.add(1);
-    // SAFETY: the list names guest memory that this turn holds, and `beyond`, which nobody else uses
-    // meanwhile.
+    // SAFETY: the list names guest memory that this turn holds, and `beyond`, which nobody else
+    // uses meanwhile.
     let len = match unsafe { socket::receive(&inlet.socket, iov) } {
         Ok(r) if r.len == 0 && socket::has_ended(&inlet.socket) => {
             at.c.program_ends(false);

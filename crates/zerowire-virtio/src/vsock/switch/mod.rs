@@ -1,6 +1,7 @@
 //! Moves packets: from the guests' rings to unix sockets and other guests' rings, and back.
 //!
-//! One thread owns a whole group, so that a packet from one guest to another needs no lock. Each VM has a bounded turn.
+//! One thread owns a whole group, so that a packet from one guest to another needs no lock. Each VM
+//! has a bounded turn.
 
 mod connect;
 mod current;
@@ -118,8 +119,9 @@ impl Switch {
         }
     }
 
-    /// Whether the one that sent last has used up its credit, so that nothing more comes from it before the host program has
-    /// read: looking for more would only keep that program waiting, if this CPU is its.
+    /// Whether the one that sent last has used up its credit, so that nothing more comes from it
+    /// before the host program has read: looking for more would only keep that program waiting, if
+    /// this CPU is its.
     pub fn guest_must_wait(&mut self) -> bool {
         self.io.last_sender.is_some_and(|(v, slot)| {
             self.vms[v].connections.get(slot).is_some_and(|c| c.protocol.from.is_used_up())
@@ -169,7 +171,8 @@ impl Switch {
         }
     }
 
-    /// Ends all connections of a VM whose driver begins anew or is gone. What it sent before still goes to host programs.
+    /// Ends all connections of a VM whose driver begins anew or is gone. What it sent before still
+    /// goes to host programs.
     pub fn drop_connections(&mut self, v: usize) {
         self.with(v, fate::drop_connections);
     }

@@ -147,8 +147,8 @@ fn pass(
     if fate != Fate::Stays || !far.c.protocol.takes_payload() {
         return fate;
     }
-    // A message of no bytes takes no credit, and its mark waits all the same. All of them together take no more than
-    // messages of one byte would.
+    // A message of no bytes takes no credit, and its mark waits all the same. All of them together
+    // take no more than messages of one byte would.
     let most = far.limits.buffer_bytes as usize;
     let ends = h.len == 0 || h.flags & SEQ_EOM != 0;
     if ends && far.c.held.as_ref().is_some_and(|held| held.messages() > most) {

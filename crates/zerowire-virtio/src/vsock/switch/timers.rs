@@ -87,7 +87,8 @@ fn give_up_reset(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
 
 fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool {
     let mut waiting = false;
-    // One try a program: many connections that wait for the same one must not take the thread's time.
+    // One try a program: many connections that wait for the same one must not take the thread's
+    // time.
     let mut full = Vec::new();
     for slot in 0..vm.connections.slots() {
         let Some(mut at) = vm.current(slot) else { continue };

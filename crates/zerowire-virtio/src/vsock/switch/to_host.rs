@@ -1,4 +1,5 @@
-//! What guests send, to host programs' sockets: one call for all that lies one behind the other in a batch.
+//! What guests send, to host programs' sockets: one call for all that lies one behind the other in
+//! a batch.
 
 use std::time::Instant;
 
@@ -59,8 +60,9 @@ impl Run {
         self.of = Some((key, slot));
     }
 
-    /// Collects `len` bytes of payload, which lie behind the header. If `end` gives the flags of the
-    /// last packet of a message, the message ends here. Returns whether no more can be collected.
+    /// Collects `len` bytes of payload, which lie behind the header. If `end` gives the flags of
+    /// the last packet of a message, the message ends here. Returns whether no more can be
+    /// collected.
     #[inline]
     pub fn collect(&mut self, segments: &[Segment], len: usize, end: Option<u32>) -> bool {
         let (mut skip, mut left) = (HEADER_LEN, len);
@@ -136,8 +138,8 @@ fn send(vm: &mut GroupVm, slot: u32, run: &mut Run, rest: &mut Rest<'_>) {
     messages.clear();
 }
 
-/// Sends as many of the messages as the host program's socket takes by one call; returns how many. Why it does not take the
-/// next one is found out by sending that by itself.
+/// Sends as many of the messages as the host program's socket takes by one call; returns how many.
+/// Why it does not take the next one is found out by sending that by itself.
 fn send_messages(
     vm: &mut GroupVm,
     slot: u32,
@@ -207,9 +209,10 @@ fn send_piece(vm: &mut GroupVm, slot: u32, piece: Piece<'_>, loan: &mut Lendable
     apply(vm, slot, fate, rest);
 }
 
-/// Gives the guest of a stream its credit back before the host program's socket has the bytes, where that has room for them: a
-/// guest whose credit one packet uses up gets the next one ready while the kernel copies this one. Should the socket not take all
-/// of them (the system has no memory), the rest is held, and there is no such promise until it is gone.
+/// Gives the guest of a stream its credit back before the host program's socket has the bytes,
+/// where that has room for them: a guest whose credit one packet uses up gets the next one ready
+/// while the kernel copies this one. Should the socket not take all of them (the system has no
+/// memory), the rest is held, and there is no such promise until it is gone.
 fn promise_room(at: &mut Current<'_>, rings: &mut VmRings, bytes: u32, others: &mut Others<'_>) {
     if rings.state.is_starved() {
         return;

@@ -48,8 +48,8 @@ impl Filling {
         self.entries > 0 && (self.room(options) == 0 || no_entry)
     }
 
-    /// Counts `n` bytes that were put at [`Self::next_byte`]. Returns the entry that they belong to,
-    /// and its length now.
+    /// Counts `n` bytes that were put at [`Self::next_byte`]. Returns the entry that they belong
+    /// to, and its length now.
     fn put(&mut self, n: usize) -> (usize, usize) {
         let len = match self.open {
             Some(len) => {
@@ -80,8 +80,8 @@ enum Source<'a> {
 }
 
 impl Windows {
-    /// Copies `len` bytes of guest memory into windows: a packet, or several of a stream. Returns how many there was room
-    /// for.
+    /// Copies `len` bytes of guest memory into windows: a packet, or several of a stream. Returns
+    /// how many there was room for.
     pub fn push(&mut self, parts: &[Segment], skip: usize, len: usize, end: Option<u32>) -> usize {
         self.fill(&Source::Guest(parts, skip), len, end)
     }
@@ -97,7 +97,8 @@ impl Windows {
             self.filling.lost_end = true;
         }
         if let (0, Some(flags), Some(open)) = (len, end, self.filling.open) {
-            // The end of a message comes alone. (One of no bytes at all can't be told: length 0 ends the entries.)
+            // The end of a message comes alone. (One of no bytes at all can't be told: length 0
+            // ends the entries.)
             self.entry(self.filling.entries - 1, open as u32, flags);
             self.filling.open = None;
             self.filling.in_message = false;

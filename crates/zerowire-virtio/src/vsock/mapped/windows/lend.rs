@@ -30,7 +30,8 @@ impl Windows {
         self.direct.is_some()
     }
 
-    /// Lends a packet to the program as it lies in guest memory. False where that is not possible now: it is to be copied.
+    /// Lends a packet to the program as it lies in guest memory. False where that is not possible
+    /// now: it is to be copied.
     pub fn lend(
         &mut self,
         memory: &GuestMemory,
@@ -84,15 +85,17 @@ impl Windows {
         self.direct = Some(direct);
     }
 
-    /// Asks to be told of a release, while chains are lent: `of_any`, or of the window that went out last, whose release
-    /// brings all back with one word. Returns true if a window is back by now.
+    /// Asks to be told of a release, while chains are lent: `of_any`, or of the window that went
+    /// out last, whose release brings all back with one word. Returns true if a window is back by
+    /// now.
     pub fn wait_for_chains(&mut self, of_any: bool) -> bool {
         let Some(direct) = self.direct.as_ref().filter(|d| d.lent() > 0) else { return false };
         let last = direct.out().max_by_key(|w| self.age(*w));
         match last.filter(|_| !of_any) {
             Some(last) => drop(self.wait_for(last)),
             None => {
-                // The announcement stays, whatever is found: a window that is waited for elsewhere may rest on the same word.
+                // The announcement stays, whatever is found: a window that is waited for elsewhere
+                // may rest on the same word.
                 let _ = doorbell::announce(self.memory.word(DAEMON_WAITS_AT), doorbell::ANY, || false);
             }
         }

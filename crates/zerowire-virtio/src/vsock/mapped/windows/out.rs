@@ -51,8 +51,8 @@ impl OutWindows {
         bytes
     }
 
-    /// The last window that is to come back so that this many bytes are, or all. None where they are
-    /// back by now.
+    /// The last window that is to come back so that this many bytes are, or all. None where they
+    /// are back by now.
     pub(super) fn last_of(&self, bytes: u32, is_back: impl Fn(u32) -> bool) -> Option<u32> {
         let (mut sum, mut last) = (0, None);
         for i in 0..self.count {

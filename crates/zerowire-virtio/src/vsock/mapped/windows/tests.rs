@@ -157,7 +157,8 @@ fn the_end_comes_behind_the_last_byte_and_waits_for_a_window() {
     assert_eq!((word(&w, 0, 0), w.ended()), (POLL_END, Ended::Told));
 }
 
-/// Guest memory of one region, windows that may be direct over it, and its first `n` pages as packets.
+/// Guest memory of one region, windows that may be direct over it, and its first `n` pages as
+/// packets.
 fn direct_windows(options: MapOptions, n: usize) -> (GuestMemory, Windows, Vec<Segment>) {
     let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
     rustix::fs::ftruncate(&file, 1 << 20).expect("its size");
@@ -308,7 +309,8 @@ fn entries_may_fill_several_header_pages() {
     assert_eq!((word(&w, 0, 0), word(&w, 0, 1)), (POLL_DATA, 1022));
 }
 
-/// The bound in time: counted from the first chain of a window on, published or not; it ends when all chains are back.
+/// The bound in time: counted from the first chain of a window on, published or not; it ends when
+/// all chains are back.
 #[test]
 fn past_the_hold_time_nothing_is_lent_before_all_is_back() {
     let (memory, mut w, parts) = direct_windows(MapOptions { windows: 3, ..Default::default() }, 4);
@@ -340,7 +342,8 @@ fn past_the_hold_time_nothing_is_lent_before_all_is_back() {
     );
 }
 
-/// Copied payload goes behind lent one, in the same window; credit is counted for what was copied alone.
+/// Copied payload goes behind lent one, in the same window; credit is counted for what was copied
+/// alone.
 #[test]
 fn what_is_copied_past_the_hold_time_comes_behind_what_was_lent() {
     let (memory, mut w, parts) =
