@@ -274,3 +274,59 @@ fn what_waits_for_a_guest_goes_in_packets() {
     assert_eq!(s.c.next_held(100, || now), Err(Waits { again: None }));
     assert_eq!(s.c.protocol.next_control(false), Some(ControlPacket::Ask));
 }
+
+#[test]
+fn payload_goes_where_its_connection_ends() {
+    let header = |len: u32, flags: u32| Header { len, flags, ..Header::default() };
+    let mut s = Scene::new(Kind::Stream);
+    assert_eq!(s.c.take_payload(&header(0, SEQ_EOM), 2), PayloadRoute::Empty, "a stream has no messages");
+    let route = PayloadRoute::Program { end: None, alone: false };
+    assert_eq!(s.c.take_payload(&header(100, SEQ_EOM), 2), route);
+    assert_eq!(s.c.take_payload(&header(BUFFER, 0), 2), PayloadRoute::BeyondCredit);
+    assert_eq!(s.c.protocol.from.untold(), 0);
+    s.c.protocol.far_ends(Shut::RECEIVE);
+    assert_eq!(s.c.take_payload(&header(50, 0), 2), PayloadRoute::Unread);
+    assert_eq!(s.c.protocol.from.untold(), 50, "nobody takes it");
+    let far = (1, SlotKey { slot: 0, tenant: 0 });
+    s.c.end = End::Sibling { vm: far.0, place: far.1 };
+    assert_eq!(s.c.take_payload(&header(BUFFER, 0), 2), PayloadRoute::Sibling(far), "it takes the credit");
+
+    let mut s = Scene::new(Kind::SeqPacket);
+    assert_eq!(s.c.take_payload(&header(0, 0), 2), PayloadRoute::Empty);
+    let route = PayloadRoute::Program { end: Some(SEQ_EOM), alone: false };
+    while s.c.held_for_program().is_none_or(|held| held.messages() <= 2) {
+        assert_eq!(s.c.take_payload(&header(0, SEQ_EOM), 2), route);
+        Held::at(&mut s.host().out.held).mark(0, Some(SEQ_EOM));
+    }
+    assert_eq!(s.c.take_payload(&header(0, SEQ_EOM), 2), PayloadRoute::BeyondCredit, "too many wait");
+    assert_eq!(s.c.take_payload(&header(1, 0), 2), PayloadRoute::Program { end: None, alone: false });
+    s.c.end = End::Gone;
+    assert_eq!(s.c.take_payload(&header(1, 0), 2), PayloadRoute::Unread);
+}
+
+#[test]
+fn a_guest_that_was_told_of_the_end_has_a_while_to_confirm_it() {
+    let mut s = Scene::new(Kind::Stream);
+    s.send_too_much();
+    let now = s.now;
+    assert_eq!(s.c.await_end(|| now), Fate::Closes);
+    assert_eq!(s.c.protocol.until(), Some(now + CLOSE_PATIENCE));
+    assert!(s.c.held_for_program().is_none(), "the program takes nothing any more");
+    // The other guest may never confirm it.
+    let mut s = Scene::new(Kind::Stream);
+    s.c.end = End::Sibling { vm: 1, place: SlotKey { slot: 0, tenant: 0 } };
+    assert_eq!(s.c.await_end(|| now), Fate::Stays);
+    assert_eq!(s.c.protocol.until(), None);
+}
+
+#[test]
+fn a_program_ends_its_receiving_once() {
+    let mut s = Scene::new(Kind::Stream);
+    s.send_too_much();
+    assert!(s.c.program_reads_no_more());
+    assert!(s.c.held_for_program().is_none());
+    assert_eq!(s.c.protocol.next_control(true), Some(ControlPacket::Shutdown(Shut::RECEIVE)));
+    assert!(!s.c.program_reads_no_more());
+    assert_eq!(Fate::Stays.or(Fate::Gone), Fate::Gone);
+    assert_eq!(Fate::Resets.or(Fate::Gone), Fate::Resets);
+}
