@@ -34,7 +34,7 @@ pub enum End {
     Host(Box<HostEnd>),
     /// At a host program that takes payload in windows.
     Mapped(Box<MappedEnd>),
-    /// At a host program whose backlog is full: it is tried again.
+    /// At a host program whose backlog is full: the device tries again.
     Dialing,
     /// At another VM of the group.
     Sibling {
@@ -77,7 +77,7 @@ pub enum PayloadRoute {
     Program {
         /// The flags of the last packet of a message, if it ends here.
         end: Option<u32>,
-        /// True: it goes before the next packet is looked at.
+        /// True: it goes before the next packet is parsed.
         alone: bool,
     },
     /// To another guest: its place in the group, and the connection there.
@@ -166,7 +166,7 @@ impl VsockConnection {
         self.held.is_some() || self.is_readable()
     }
 
-    /// The next packet of what waits for the guest, with so much room. None where nothing waits
+    /// The next packet of what waits for the guest, with `room` bytes. None where nothing waits
     /// that can go.
     pub fn next_held(
         &mut self,
@@ -268,7 +268,7 @@ impl VsockConnection {
     }
 
     /// The guest will not send, or not receive, any more; a sibling hears of it elsewhere. The
-    /// first value says whether the guest is to be told of something.
+    /// first value says whether there is news for the guest.
     pub fn guest_shut(&mut self, shut: Shut, now: impl FnOnce() -> Instant) -> (bool, Fate) {
         if let End::Sibling { .. } = self.end {
             // The other guest may never confirm it.

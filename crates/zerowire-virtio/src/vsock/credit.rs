@@ -29,7 +29,7 @@ pub enum Why {
 /// What a review of a guest's credit found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditReview {
-    /// True: the guest is to be told.
+    /// True: CREDIT_UPDATE is due.
     pub due: bool,
     /// True: there is credit that the guest does not know of, and nobody will say when there is
     /// more. It is reviewed again once nothing has happened for a while.

@@ -84,7 +84,7 @@ impl SlotList {
 pub(super) struct Lists {
     /// Connections that may have something for the guest.
     pub(super) ready: SlotList,
-    /// Connections whose credit is looked at once nothing has happened for a while.
+    /// Connections whose credit the thread reviews once nothing has happened for a while.
     pub(super) quiet: SlotList,
     /// Connections that may have lent chains of the guest.
     pub(super) lenders: SlotList,

@@ -35,7 +35,8 @@ pub const CLOSE_PATIENCE: Duration = Duration::from_secs(8);
 /// How long bytes of a guest that has ended its connection wait for the far side.
 pub const LINGER: Duration = Duration::from_secs(30);
 
-/// How soon a guest is asked again whether packets were read, and how late when it never says so.
+/// How soon the device asks a guest again whether it has read packets, and how late when it never
+/// says so.
 const ASK_AFTER: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(1));
 
 /// Where a connection is in its life.
@@ -62,8 +63,7 @@ pub enum Phase {
         /// to confirm the end.
         until: Option<Instant>,
     },
-    /// It is over, and the guest is to be told by RST once what it has still to receive is
-    /// delivered.
+    /// It is over. RST follows once the guest has what it has still to receive.
     Resetting {
         /// When patience with the guest ends.
         until: Instant,
@@ -75,7 +75,7 @@ pub enum Phase {
     },
 }
 
-/// What the guest is to be told, beside the ends.
+/// What the guest has yet to hear, beside the ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Owed {
     /// True: CREDIT_UPDATE is due.
@@ -117,7 +117,7 @@ struct SideEnds {
 }
 
 impl SideEnds {
-    /// What the guest is to be told now. That the far side receives no more is said at once, that
+    /// What the guest hears now. That the far side receives no more is said at once, that
     /// it sends no more only behind its last byte.
     fn news(&self, delivered: bool) -> Option<Shut> {
         let now = if delivered { self.far } else { self.far & Shut::RECEIVE };
@@ -160,7 +160,7 @@ impl Protocol {
         is_new.then(|| Self::new(Phase::Asked { until: None }, from, to))
     }
 
-    /// A connection is to be offered to the guest.
+    /// The far side offers the guest a connection.
     pub fn offered(from: FromGuest, now: Instant) -> Self {
         let phase = Phase::Offered { until: now + ANSWER_PATIENCE, due: true };
         Self::new(phase, from, ToGuest::default())
@@ -196,7 +196,7 @@ impl Protocol {
         matches!(self.phase, Phase::Draining { .. })
     }
 
-    /// Whether both sides go on, and the guest is to be told nothing.
+    /// Whether both sides go on, and no packet without payload is due.
     pub fn is_quiet(&self) -> bool {
         let goes_on = matches!(self.phase, Phase::Open { .. }) && self.ends.far == Shut::NONE;
         goes_on && !self.has_control(false)
@@ -279,7 +279,7 @@ impl Protocol {
         }
     }
 
-    /// The far side can't answer yet, and is tried again.
+    /// The far side can't answer yet: the device tries again.
     pub fn wait_for_answer(&mut self, now: Instant) {
         if let Phase::Asked { until } = &mut self.phase {
             *until = Some(now + ANSWER_PATIENCE);
@@ -353,7 +353,7 @@ impl Protocol {
         self.from.tell()
     }
 
-    /// There is something for the guest and no credit: it is asked, once, until some comes.
+    /// There is something for the guest and no credit: asks it, once, until some comes.
     pub fn ask(&mut self) {
         if let Asking::No | Asking::Passed = self.owed.ask {
             self.owed.ask = Asking::Due;

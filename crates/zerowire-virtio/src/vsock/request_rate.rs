@@ -1,4 +1,4 @@
-//! How many connection requests of a guest are looked at.
+//! How many connection requests of a guest the device answers with more than RST.
 //!
 //! A request to the host opens a socket and connects it, as long as many small packets take. What
 //! comes beyond a rate is answered without any of that.
@@ -22,7 +22,7 @@ pub struct RequestRate {
 }
 
 impl RequestRate {
-    /// For so many requests a second; 0 for no bound.
+    /// For `a_second` requests a second; 0 for no bound.
     pub fn new(a_second: u32) -> Self {
         // Rounded up: not one more than that.
         let interval = match a_second {

@@ -113,7 +113,7 @@ pub fn is_writable(unread: usize, room: usize) -> bool {
     4 * unread <= room
 }
 
-/// Whether the call is to be tried again when the socket is ready.
+/// Whether the call can succeed once the socket is ready.
 pub fn would_block(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

@@ -56,13 +56,13 @@ enum Writing {
     Shut,
 }
 
-/// What epoll is asked for. Asked for all the time, news of room would wake the thread with each
-/// read of the host program.
+/// What epoll reports. If it reported room all the time, each read of the host program would wake
+/// the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// News of what is to be read.
+    /// That there is something to read.
     In,
-    /// News of room, too.
+    /// Room, too.
     InOut,
 }
 
@@ -114,7 +114,7 @@ impl SocketOut {
         self.held.take().map_or(0, |held| self.credit.lost(held.len() as u32))
     }
 
-    /// What epoll is to be asked for now, if that is something else than before.
+    /// What epoll should report now, if that differs from before.
     pub fn new_interest(&mut self) -> Option<Interest> {
         let waits = (self.held.is_some() && self.writing != Writing::Ready) || self.credit.waits();
         let wanted = if waits { Interest::InOut } else { Interest::In };

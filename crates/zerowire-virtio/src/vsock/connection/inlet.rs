@@ -60,7 +60,7 @@ impl Inlet {
 
     /// Whether `e` is the news that the program closed with something unread. It comes once, before
     /// messages that still wait (net/core/datagram.c, `__skb_try_recv_datagram`), at whichever call
-    /// is next: those are to be read on.
+    /// is next: they are read on.
     pub fn closes_unread(&mut self, e: &io::Error) -> bool {
         let is_news = e.kind() == io::ErrorKind::ConnectionReset && self.peer != Peer::ClosedUnread;
         if is_news {

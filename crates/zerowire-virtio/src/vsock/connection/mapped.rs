@@ -122,7 +122,7 @@ impl MappedEnd {
         self.held.is_some() || matches!(&self.windows, Windowing::Live(w) if waits(w))
     }
 
-    /// The socket is told, once, that no more comes.
+    /// Tells the socket, once, that no more comes.
     pub(super) fn end_writing(&mut self) {
         if !std::mem::replace(&mut self.write_shut, true) {
             let _ = rustix::net::shutdown(&self.inlet.socket, Shutdown::Write);

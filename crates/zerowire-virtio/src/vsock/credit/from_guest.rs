@@ -7,7 +7,7 @@ use super::{CreditReview, ToGuest, Why};
 #[derive(Clone, Copy, Debug)]
 pub struct FromGuest {
     buffer: u32,
-    /// What of the buffer the guest is told of.
+    /// What the guest knows of the buffer, bytes.
     offered: u32,
     /// The guest's own buffer, bytes: Linux lets no more than that be under way, however much it is
     /// offered.
@@ -80,7 +80,7 @@ impl FromGuest {
         self.is_news() || (self.is_used_up() && self.forwarded != self.told)
     }
 
-    /// Whether the guest is to be told: it knows of less than half of what it may use.
+    /// Whether to tell the guest: it knows of less than half of what it may use.
     pub fn is_news(&self) -> bool {
         self.untold() > self.half()
     }
@@ -91,7 +91,7 @@ impl FromGuest {
         self.untold().saturating_add(more) > self.half()
     }
 
-    /// Bytes that have to leave the buffer before the guest is told.
+    /// Bytes that have to leave the buffer before the guest hears of them.
     pub fn short_of_news(&self) -> u32 {
         (self.half() + 1).saturating_sub(self.untold())
     }

@@ -30,7 +30,7 @@ pub struct SocketCredit {
     uncredited: u32,
     /// Bytes for which the guest has credit again, and that the socket has yet to take.
     promised: u32,
-    /// True: the guest waits for credit, or may. The kernel is asked to tell of room.
+    /// True: the guest waits for credit, or may. The kernel reports room.
     waits: bool,
 }
 

@@ -157,7 +157,7 @@ impl ToGuest {
         }
     }
 
-    /// Bytes were sent in so many packets. `whole`: they end a message, or belong to a stream.
+    /// Bytes were sent in `packets` packets. `whole`: they end a message, or belong to a stream.
     pub fn send(&mut self, bytes: u32, packets: u32, whole: bool) {
         self.sent = self.sent.wrapping_add(bytes);
         self.in_message = !whole;

@@ -8,7 +8,7 @@ pub trait Releases {
     fn take_released(&mut self) -> u32;
     /// Whether a window is published and not back.
     fn is_any_out(&self) -> bool;
-    /// Asks the program to tell when so many bytes are back, or all that are out. Returns true if
+    /// Asks the program to tell when `bytes` are back, or all that are out. Returns true if
     /// they are by now.
     fn wait_for_bytes(&mut self, bytes: u32) -> bool;
 }

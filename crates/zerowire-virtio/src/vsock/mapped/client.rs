@@ -53,7 +53,7 @@ pub struct AskedFor {
     pub control: Option<OwnedFd>,
     /// How the connection is mapped.
     pub options: MapOptions,
-    /// It waited in vain.
+    /// Its wait has timed out.
     pub timed_out: bool,
     /// Its end of the connection's socket.
     pub theirs: Option<OwnedFd>,

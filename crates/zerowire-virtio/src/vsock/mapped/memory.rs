@@ -18,7 +18,7 @@ pub struct ProgramFiles {
     pub headers: OwnedFd,
     /// Data pages.
     pub data: OwnedFd,
-    /// Becomes readable when the program is to be woken.
+    /// Becomes readable to wake the program.
     pub ready: OwnedFd,
     /// Wakes this side.
     pub released: OwnedFd,

@@ -10,7 +10,7 @@ use crate::vsock::credit::{BeyondSent, Credit};
 /// What a packet of the guest means here, beyond its credit fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its payload is to be passed on.
+    /// Its payload goes to the far side.
     Payload,
     /// The guest accepted the offer.
     Accepted,
@@ -22,9 +22,9 @@ pub enum Verdict {
     TellsCredit,
     /// The connection is over; no answer is due.
     Over(Over),
-    /// It has no place in this phase: the connection is to be reset.
+    /// It has no place in this phase: the connection is reset.
     OutOfPlace,
-    /// It breaks a rule in any phase: the connection is to be reset.
+    /// It breaks a rule in any phase: the connection is reset.
     Broken(DropReason),
     /// It is late or has no meaning here: dropped.
     Stray,
@@ -67,14 +67,14 @@ pub enum ControlPacket {
     Rst,
 }
 
-/// Payload waits, for the guest's credit or until it has read packets. It is asked at once.
+/// Payload waits, for the guest's credit or until it has read packets. The device asks it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waits {
-    /// The guest is asked again after this, which was not so before.
+    /// Some: the device asks again after this, which was not so before.
     pub again: Option<Duration>,
 }
 
-/// What is to be done with a connection.
+/// What the caller does with a connection.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -86,9 +86,9 @@ pub enum Fate {
     Drains,
     /// Its far side is let go of, and the guest is to confirm the end within a while.
     Closes,
-    /// It is to be reset.
+    /// It is reset.
     Resets,
-    /// It is to be reset, and nothing that waits is delivered.
+    /// It is reset, and nothing that waits is delivered.
     Broken,
     /// It goes.
     Gone,

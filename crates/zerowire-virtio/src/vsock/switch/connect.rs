@@ -17,7 +17,7 @@ use crate::vsock::socket;
 use crate::vsock::table::Key;
 use crate::vsock::vm::GroupVm;
 
-/// How soon a host program whose backlog is full is tried again.
+/// How soon the device tries a host program again whose backlog is full.
 pub(super) const DIAL_AGAIN: Duration = Duration::from_millis(5);
 
 /// Whether a failed connect says that no program serves the path with sockets of this type.

@@ -17,8 +17,8 @@ use crate::vsock::table::SlotKey;
 use crate::vsock::vm::{Identity, ring_failed};
 use crate::vsock::{VsockCounters, VsockLimits, socket};
 
-/// A connection while something is done with it. What it does says what becomes of it: that is
-/// [`super::fate::apply`]'s.
+/// A connection, borrowed with the parts of its VM that it uses. Its methods return a [`Fate`],
+/// which the caller hands to [`super::fate::apply`] when the borrow has ended.
 pub(in crate::vsock) struct Current<'a> {
     pub place: SlotKey,
     pub c: &'a mut VsockConnection,
@@ -35,8 +35,8 @@ impl Current<'_> {
         self.lists.ready.push(self.place.slot);
     }
 
-    /// Puts it into the list of those whose credit is looked at once nothing has happened for a
-    /// while.
+    /// Puts it into the list of those whose credit the thread reviews once nothing has happened for
+    /// a while.
     #[inline]
     pub fn mark_quiet(&mut self) {
         self.lists.quiet.push(self.place.slot);

@@ -1,4 +1,4 @@
-//! What becomes of connections: they linger, drain, are reset, or go.
+//! The ends of connections: they linger, drain, are reset, or go.
 
 use super::mapped::let_go;
 use super::{Rest, Timers};

@@ -31,7 +31,7 @@ pub(in crate::vsock) enum Gate {
     /// They may.
     #[default]
     Open,
-    /// The driver has connections that nobody here knows, and is to be told so.
+    /// The driver has connections that nobody here knows. The event is due.
     Due {
         /// The gate opens then at the latest.
         until: Instant,
@@ -56,7 +56,7 @@ impl Gate {
             }
             Self::Told { available, .. } => {
                 let ring = &mut queue.ring;
-                // The next one that is posted is told of by a kick.
+                // The driver kicks when it posts the next one.
                 let left = available.wrapping_sub(ring.next_avail());
                 let posted = ring.arm_for(left.saturating_add(1))?;
                 Ok(if posted { Self::Open } else { self })
@@ -127,7 +127,7 @@ pub(super) fn scan(vm: &mut GroupVm, now: Instant, timers: &mut Timers) {
 /// before the driver sees it.
 fn put_reset(queue: &mut Queue, memory: &GuestMemory, hint: &mut usize) -> Result<Option<u16>, RingError> {
     let ring = &mut queue.ring;
-    // A buffer that comes later is told of by a kick.
+    // The driver kicks when it posts a buffer later.
     if ring.available()? == 0 && !ring.arm()? {
         return Ok(None);
     }

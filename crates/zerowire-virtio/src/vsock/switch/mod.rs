@@ -1,7 +1,18 @@
 //! Moves packets: from the guests' rings to unix sockets and other guests' rings, and back.
 //!
+//! ```text
+//!  guest --transmit--> to_host: runs of payload --> a host program's socket
+//!            |   |        \-----> mapped ---------> a host program's windows
+//!            |   \-> sibling ---------------------> another guest's buffers
+//!            \-> connect, fate: connections begin and end
+//!  guest <--receive--- messages, streams ---------- a host program's socket
+//! ```
+//!
 //! One thread owns a whole group, so that a packet from one guest to another needs no lock. Each VM
-//! has a bounded turn.
+//! has a bounded turn. It borrows that VM, and the [`Rest`] of the group: the other VMs, and what
+//! all share. Within a turn a connection is found once, as [`Current`], and handed on. The VM owns
+//! its rings and the memory that they lie in; segments of a turn point into that memory and do not
+//! outlive the turn.
 
 mod connect;
 mod current;

@@ -12,10 +12,10 @@ use crate::vsock::packet::Op;
 use crate::vsock::protocol::{Fate, Phase};
 use crate::vsock::vm::{GroupVm, MAX_RESETS};
 
-/// How often deadlines are looked at, while there are any.
+/// How often the thread checks deadlines, while there are any.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
 
-/// What time it is for the connections of a group, and when their deadlines are looked at.
+/// What time it is for the connections of a group, and when the thread checks their deadlines.
 #[derive(Debug, Default)]
 pub(in crate::vsock) struct Timers {
     pub clock: Clock,
@@ -29,7 +29,7 @@ impl Timers {
         self.clock.now()
     }
 
-    /// Deadlines are looked at after this time at the latest.
+    /// The thread checks deadlines after this time at the latest.
     pub fn look_after(&mut self, after: Duration) {
         let at = self.now() + after;
         self.scan_at = Some(self.scan_at.map_or(at, |old| old.min(at)));

@@ -48,7 +48,8 @@ impl Run {
         self.of.filter(|(k, _)| k == key).map(|(_, slot)| slot)
     }
 
-    /// Whether a packet of so many segments can be collected behind the others, of this connection.
+    /// Whether a packet of `segments` segments can be collected behind the others, of this
+    /// connection.
     #[inline]
     pub fn takes(&self, slot: u32, segments: usize) -> bool {
         self.of.is_some_and(|(_, s)| s == slot) && self.parts.len() + segments <= MAX_IOV
@@ -177,7 +178,7 @@ fn send_messages(
 
 /// Sends a part of a stream, or of a message.
 fn send_piece(vm: &mut GroupVm, slot: u32, piece: Piece<'_>, loan: &mut Lendable, rest: &mut Rest<'_>) {
-    // Resets go before what is told to this guest.
+    // Resets go before credit.
     let may_tell = vm.resets.is_empty();
     let Some((mut at, rings, loans)) = vm.parts(slot) else { return };
     if at.c.may_promise(&piece) && may_tell {

@@ -31,7 +31,7 @@ impl Windows {
     }
 
     /// Lends a packet to the program as it lies in guest memory. False where that is not possible
-    /// now: it is to be copied.
+    /// now: the caller copies it.
     pub fn lend(
         &mut self,
         memory: &GuestMemory,
