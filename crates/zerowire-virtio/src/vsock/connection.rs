@@ -25,7 +25,7 @@ use super::mapped::Windows;
 use super::packet::{Header, Kind, Op, SEQ_EOM};
 use super::protocol::{Fate, Fields, Protocol, Shut, Verdict, Waits};
 use super::socket::MAX_IOV;
-use super::table::{Key, SlotKey};
+use super::table::{ConnectionKey, SlotKey};
 
 /// Where a connection ends.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ pub struct HeldPacket {
 #[derive(Debug)]
 pub struct VsockConnection {
     /// Its name.
-    pub key: Key,
+    pub key: ConnectionKey,
     /// Its type.
     pub kind: Kind,
     /// What the guest and this side say to each other.
@@ -118,7 +118,7 @@ pub struct VsockConnection {
 
 impl VsockConnection {
     /// A new one, which ends nowhere yet.
-    pub fn new(key: Key, kind: Kind, protocol: Protocol) -> Self {
+    pub fn new(key: ConnectionKey, kind: Kind, protocol: Protocol) -> Self {
         Self { key, kind, protocol, end: End::Gone, held: None, counted: false }
     }
 

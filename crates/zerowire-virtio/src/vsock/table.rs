@@ -7,7 +7,7 @@ use super::packet::{HOST_CID, Header};
 
 /// What names a connection of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct ConnectionKey {
     /// The guest's port.
     pub port: u32,
     /// The other end's CID.
@@ -16,7 +16,7 @@ pub struct Key {
     pub peer_port: u32,
 }
 
-impl Key {
+impl ConnectionKey {
     /// Of the connection that a packet of the guest belongs to.
     #[inline]
     pub fn of(h: &Header) -> Self {
@@ -50,7 +50,7 @@ const FIRST_HOST_PORT: u32 = 1 << 30;
 pub struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    by_key: HashMap<Key, u32>,
+    by_key: HashMap<ConnectionKey, u32>,
     /// Connections with each other guest that has some, by its CID, and in all.
     of_peer: HashMap<u64, usize>,
     of_siblings: usize,
@@ -109,14 +109,14 @@ impl Table {
     }
 
     /// The connection of this name.
-    pub fn find(&self, key: &Key) -> Option<u32> {
+    pub fn find(&self, key: &ConnectionKey) -> Option<u32> {
         self.by_key.get(key).copied()
     }
 
     /// A name for the connection of a host program to the guest's `port`.
-    pub fn host_port(&mut self, port: u32) -> Key {
+    pub fn host_port(&mut self, port: u32) -> ConnectionKey {
         loop {
-            let key = Key { port, peer_cid: HOST_CID, peer_port: self.next_port };
+            let key = ConnectionKey { port, peer_cid: HOST_CID, peer_port: self.next_port };
             self.next_port =
                 self.next_port.checked_add(1).filter(|p| *p < u32::MAX).unwrap_or(FIRST_HOST_PORT);
             if !self.is_taken(&key) {
@@ -131,7 +131,7 @@ impl Table {
     }
 
     /// Whether a name is taken.
-    pub fn is_taken(&self, key: &Key) -> bool {
+    pub fn is_taken(&self, key: &ConnectionKey) -> bool {
         self.by_key.contains_key(key)
     }
 

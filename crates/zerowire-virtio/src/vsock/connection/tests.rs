@@ -31,7 +31,7 @@ impl Scene {
         };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, program) = socketpair(AddressFamily::UNIX, socket_type, flags, None).expect("a pair");
-        let key = Key { port: 7, peer_cid: HOST_CID, peer_port: 9 };
+        let key = ConnectionKey { port: 7, peer_cid: HOST_CID, peer_port: 9 };
         let protocol = Protocol::asked(FromGuest::new(BUFFER), BUFFER, 0).expect("sound");
         let mut c = VsockConnection::new(key, kind, protocol);
         c.protocol.accepted();

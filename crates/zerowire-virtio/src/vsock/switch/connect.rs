@@ -14,7 +14,7 @@ use crate::vsock::mapped::AskedFor;
 use crate::vsock::packet::{HOST_CID, Header, Kind};
 use crate::vsock::protocol::{ANSWER_PATIENCE, Protocol};
 use crate::vsock::socket;
-use crate::vsock::table::Key;
+use crate::vsock::table::ConnectionKey;
 use crate::vsock::vm::GroupVm;
 
 /// How soon the device tries a host program again whose backlog is full.
@@ -27,7 +27,7 @@ fn is_nobody(e: &io::Error) -> bool {
 
 /// The guest asks for a connection.
 pub(super) fn requested(vm: &mut GroupVm, h: &Header, kind: Kind, rest: &mut Rest<'_>) {
-    let key = Key::of(h);
+    let key = ConnectionKey::of(h);
     let from = FromGuest::new(vm.limits.buffer_bytes);
     let protocol = Protocol::asked(from, h.buf_alloc, h.fwd_cnt);
     let Some(protocol) = protocol.filter(|_| vm.has_place(key.peer_cid)) else { return vm.turn_down(h) };

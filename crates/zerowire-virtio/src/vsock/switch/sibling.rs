@@ -12,7 +12,7 @@ use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
 use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, Protocol, Shut};
 use crate::vsock::rings::VmRings;
-use crate::vsock::table::{Key, SlotKey};
+use crate::vsock::table::{ConnectionKey, SlotKey};
 use crate::vsock::vm::GroupVm;
 
 /// The guest asks another one for a connection.
@@ -27,7 +27,7 @@ pub(super) fn requested_of_sibling(
         reached && other.is_running() && other.takes(connection.kind)
     });
     let Some(other) = other else { return vm.turn_down(h) };
-    let key = Key { port: h.dst_port, peer_cid: vm.id.cid, peer_port: h.src_port };
+    let key = ConnectionKey { port: h.dst_port, peer_cid: vm.id.cid, peer_port: h.src_port };
     // Taken: an old connection of these ports that is not yet over on the other side.
     if !other.has_place(key.peer_cid) || other.connections.is_taken(&key) {
         return vm.turn_down(h);

@@ -13,7 +13,7 @@ use crate::vsock::mapped::DirectChain;
 use crate::vsock::packet::{HEADER_LEN, Op};
 use crate::vsock::rings::VmRings;
 use crate::vsock::socket::{self, MAX_IOV};
-use crate::vsock::table::Key;
+use crate::vsock::table::ConnectionKey;
 use crate::vsock::vm::GroupVm;
 
 /// Messages that go out in one call at most.
@@ -23,7 +23,7 @@ const MAX_MESSAGES: usize = socket::MAX_MESSAGES;
 #[derive(Debug, Default)]
 pub(super) struct Run {
     /// The connection's name and slot; None where nothing was collected.
-    of: Option<(Key, u32)>,
+    of: Option<(ConnectionKey, u32)>,
     /// Bytes and packets behind the last whole message.
     bytes: usize,
     packets: u64,
@@ -44,7 +44,7 @@ impl Run {
 
     /// The slot of the connection, if it has this name.
     #[inline]
-    pub fn slot_of(&self, key: &Key) -> Option<u32> {
+    pub fn slot_of(&self, key: &ConnectionKey) -> Option<u32> {
         self.of.filter(|(k, _)| k == key).map(|(_, slot)| slot)
     }
 
@@ -57,7 +57,7 @@ impl Run {
 
     /// Begins with a connection; what was collected before has left.
     #[inline]
-    pub fn begin(&mut self, key: Key, slot: u32) {
+    pub fn begin(&mut self, key: ConnectionKey, slot: u32) {
         self.of = Some((key, slot));
     }
 

@@ -21,7 +21,7 @@ use crate::vsock::protocol::{Fate, Over, Shut, Verdict};
 use crate::vsock::queues::{self, TxPacket};
 use crate::vsock::request_rate::RequestRate;
 use crate::vsock::rings::VmRings;
-use crate::vsock::table::{Key, Table};
+use crate::vsock::table::{ConnectionKey, Table};
 use crate::vsock::vm::{GroupVm, Identity, MAX_RESETS};
 
 /// What a VM's turn may cost, in packets with payload: chains of a turn at most.
@@ -163,7 +163,7 @@ impl Costs<'_> {
             );
         }
         // An old connection of these ports is over all the same.
-        if self.table.is_taken(&Key::of(&h)) { END_COST } else { SWITCH_COST }
+        if self.table.is_taken(&ConnectionKey::of(&h)) { END_COST } else { SWITCH_COST }
     }
 }
 
@@ -181,7 +181,7 @@ struct SoundPacket<'a> {
 #[inline]
 fn packet(vm: &mut GroupVm, p: &TxPacket, segments: &[Segment], run: &mut Run, rest: &mut Rest<'_>) {
     let Some(header) = &p.header else { return vm.dropped(DropReason::TooShort) };
-    let key = Key::of(header);
+    let key = ConnectionKey::of(header);
     let sound = header.check(vm.id.cid, p.room);
     let (op, kind) = match sound.and_then(|s| if vm.takes(s.1) { Ok(s) } else { Err(Fault::Wrong) }) {
         Ok(sound) => sound,
@@ -226,7 +226,7 @@ fn packet(vm: &mut GroupVm, p: &TxPacket, segments: &[Segment], run: &mut Run, r
 
 /// A packet that the guest may not send to anybody.
 #[cold]
-fn wrong(vm: &mut GroupVm, key: &Key, header: &Header, rest: &mut Rest<'_>) {
+fn wrong(vm: &mut GroupVm, key: &ConnectionKey, header: &Header, rest: &mut Rest<'_>) {
     match vm.connections.find(key) {
         Some(slot) => breach(vm, slot, header, DropReason::BadPacket, rest),
         None => {
@@ -321,7 +321,7 @@ fn payload(
         PayloadRoute::Program { end, alone } => {
             if !run.takes(slot, p.segments.len()) {
                 flush(vm, run, rest);
-                run.begin(Key::of(p.header), slot);
+                run.begin(ConnectionKey::of(p.header), slot);
             }
             let is_full = run.collect(p.segments, p.header.len as usize, end);
             if alone || is_full {
