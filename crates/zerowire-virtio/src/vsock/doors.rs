@@ -1,5 +1,8 @@
 //! Where host programs connect to a VM's device, and those that have not said what they want.
 
+mod line;
+
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+pub(super) use line::{HostLine, read_line};
 use rustix::net::SocketType;
 
 use super::mapped::{MapClient, MapPolicy};
@@ -121,6 +125,20 @@ impl Doors {
         self.tenants
     }
 
+    /// A place for a program that has connected. With too many, one of those that wait gives way,
+    /// which the second value says.
+    pub(super) fn place_of_handshake(&mut self) -> (usize, bool) {
+        if let Some(i) = self.handshakes.iter().position(Option::is_none) {
+            return (i, false);
+        }
+        if self.handshakes.len() < MAX_HANDSHAKES {
+            self.handshakes.push(None);
+            return (self.handshakes.len() - 1, false);
+        }
+        let waiting = self.handshakes.iter().map(|h| h.as_ref().map(|h| (h.user, h.deadline)));
+        (gives_way(waiting), true)
+    }
+
     /// The socket path of the host program that serves a port.
     pub(super) fn path_of(&self, port: u32) -> PathBuf {
         with_suffix(&self.uds, &format!("_{port}"))
@@ -140,4 +158,38 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push(suffix);
     path.into()
+}
+
+/// Which of the programs that have not said where to gives way to a new one: the oldest of the user
+/// who has most of them. So idle ones of one user push out no other user's.
+fn gives_way(waiting: impl Iterator<Item = Option<(u32, Instant)>> + Clone) -> usize {
+    let users = waiting.clone().flatten().map(|(user, _)| user);
+    // Mostly all are one user's: they are counted once.
+    let mut last = (0, 0);
+    let mut of = |user| {
+        if last.1 == 0 || last.0 != user {
+            last = (user, users.clone().filter(|u| *u == user).count());
+        }
+        last.1
+    };
+    let key = |(_, h): &(usize, Option<(u32, Instant)>)| h.map(|(user, at)| (Reverse(of(user)), at));
+    waiting.clone().enumerate().min_by_key(key).map_or(0, |(i, _)| i)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_programs_of_one_user_push_out_no_other_users() {
+        let now = Instant::now();
+        let at = |user: u32, ms: u64| Some((user, now + std::time::Duration::from_millis(ms)));
+        assert_eq!(gives_way([at(1, 5), at(2, 9), at(2, 8), at(2, 7)].into_iter()), 3);
+        assert_eq!(
+            gives_way([at(1, 5), at(1, 4), at(2, 1), at(2, 2)].into_iter()),
+            2,
+            "the oldest of equals"
+        );
+        assert_eq!(gives_way([at(1, 5), at(1, 4), at(2, 1)].into_iter()), 1);
+    }
 }
