@@ -3,9 +3,8 @@
 //! The loop is [`TurnLoop`]'s; a turn moves a batch each way.
 
 mod commands;
-mod sleep;
 mod states;
-mod watching;
+mod waking;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,8 +25,8 @@ use crate::memory::GuestMemory;
 use crate::net::receive::SETTLE_AFTER;
 use crate::net::transmit::Detour;
 use crate::ring::RingError;
-use sleep::TRIM_AFTER;
 use states::{PortWatch, RxWait};
+use waking::TRIM_AFTER;
 
 const TAG_WAKE: u64 = 0;
 const TAG_PORT: u64 = 1;
