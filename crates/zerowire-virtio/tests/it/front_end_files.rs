@@ -89,6 +89,20 @@ fn a_full_call_eventfd_holds_up_no_end() {
     });
 }
 
+#[test]
+fn a_full_call_eventfd_of_a_vsock_device_holds_up_no_front_end_that_comes_next() {
+    own_process!();
+    let backend = VsockBackend::start(&[VsockVm::new("vm", 3)]);
+    let (device, vu, _slices) = held_up(&backend.vhost_path("vm"), f::VERSION_1);
+    drop(vu);
+    let mut guest = backend.guest("vm");
+    let listener = backend.listen("vm", 1000);
+    let conn = guest.connect(1000);
+    let mut stream = guest.with_host(|| crate::support::vsock::accept(&listener));
+    guest.ping(conn, &mut stream);
+    drop(device);
+}
+
 /// All VMs of a group have one thread.
 #[test]
 fn a_full_call_eventfd_holds_up_no_other_vm_that_connects() {
