@@ -248,3 +248,6 @@ impl<D> TurnLoop<D> {
         self.cadence.linger(T::LINGER);
     }
 }
+
+#[cfg(test)]
+mod tests;
