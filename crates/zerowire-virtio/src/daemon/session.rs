@@ -11,6 +11,7 @@ mod inflight;
 mod memory;
 mod migration;
 mod postcopy;
+mod vring;
 mod vrings;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,11 +26,10 @@ use zerowire_vhost_user::{
 use super::control::Backing;
 use super::device::Device;
 use super::pace::Progress;
-use crate::host::RingState;
 use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
-use crate::ring::RingAddresses;
 use crate::ring::inflight::InflightRegion;
 use postcopy::Postcopy;
+use vring::Vrings;
 
 /// Why a message was not carried out.
 #[derive(Debug, Error)]
@@ -43,20 +43,6 @@ pub(super) enum SessionError {
     /// The request is sound and can't be carried out.
     #[error("{request}: {text}")]
     Refused { request: &'static str, text: String },
-}
-
-/// What the front end has told of a ring.
-#[derive(Debug, Default)]
-struct Ring {
-    size: u16,
-    addresses: Option<RingAddresses>,
-    /// Where writes to the used ring are logged, if they are.
-    log_at: Option<u64>,
-    base: u16,
-    call: Option<OwnedFd>,
-    err: Option<OwnedFd>,
-    state: RingState,
-    started: bool,
 }
 
 /// The state of one connection.
@@ -73,7 +59,7 @@ pub(super) struct Session<'a> {
     log_signal: Option<Arc<OwnedFd>>,
     /// Regions that were added again, as often as they were.
     repeats: Vec<(u64, u64, u64)>,
-    rings: Vec<Ring>,
+    rings: Vrings,
     /// Where chains in flight are marked.
     inflight: Option<Arc<InflightRegion>>,
     /// Where the state that the front end loads comes from, until it asks whether that went well.
@@ -97,7 +83,7 @@ impl<'a> Session<'a> {
             log: None,
             log_signal: None,
             repeats: Vec::new(),
-            rings: (0..device.queues()).map(|_| Ring::default()).collect(),
+            rings: Vrings::new(device.queues(), device.queue_hint()),
             device,
             inflight: None,
             loading: None,
@@ -120,7 +106,7 @@ impl<'a> Session<'a> {
 
     /// What a front end that asks for more queues than there are should be given.
     pub(super) fn queues(&self) -> String {
-        format!("{} queues; {}", self.rings.len(), self.device.queue_hint())
+        self.rings.describe()
     }
 
     /// Carries out one message and answers it. An error ends the connection.
@@ -187,7 +173,7 @@ impl<'a> Session<'a> {
             Request::GetProtocolFeatures => return Ok(Answer::u64(self.device.protocol_features())),
             Request::SetProtocolFeatures => self.set_protocol_features(message.u64()?)?,
             Request::SetOwner | Request::ResetOwner => message.empty()?,
-            Request::GetQueueNum => return Ok(Answer::u64(self.rings.len() as u64)),
+            Request::GetQueueNum => return Ok(Answer::u64(self.rings.count() as u64)),
             Request::SetMemTable => return self.set_mem_table(message),
             Request::GetMaxMemSlots => return Ok(Answer::u64(MAX_REGIONS as u64)),
             Request::AddMemReg => return self.add_mem_reg(message),
@@ -225,10 +211,6 @@ impl<'a> Session<'a> {
         Ok(Answer::None)
     }
 
-    fn any_started(&self) -> Option<usize> {
-        self.rings.iter().position(|r| r.started)
-    }
-
     fn set_features(&mut self, bits: u64) -> Result<(), SessionError> {
         let request = Request::SetFeatures;
         let unknown = bits & !self.device.offered();
@@ -238,7 +220,7 @@ impl<'a> Session<'a> {
                 format!("features {} were not offered", self.device.feature_names(unknown).join(", ")),
             ));
         }
-        if let Some(i) = self.any_started() {
+        if let Some(i) = self.rings.any_started() {
             // Logging goes on and off while rings run.
             if (bits ^ self.acked) & !f::VHOST_LOG_ALL == 0 {
                 return self.set_acked(bits);
@@ -249,7 +231,7 @@ impl<'a> Session<'a> {
         // Without the bit there is no SET_VRING_ENABLE: rings are enabled from the start (vhost-user, "Ring states").
         // With it they keep their state: QEMU enables the rings of a device with one queue pair before it sets features.
         if bits & f::VHOST_USER_PROTOCOL_FEATURES == 0 {
-            self.rings.iter_mut().for_each(|r| r.state = RingState::Enabled);
+            self.rings.enable_all();
         }
         self.device.set_features(bits).map_err(|text| refused(request, text))
     }
@@ -321,7 +303,7 @@ impl<'a> Session<'a> {
     }
 
     fn stop_all(&mut self) {
-        for i in 0..self.rings.len() {
+        for i in 0..self.rings.count() {
             self.stop_ring(i);
         }
     }
@@ -329,9 +311,7 @@ impl<'a> Session<'a> {
     /// All rings stop and forget what they were told; the memory stays (vhost-user RESET_DEVICE).
     fn reset_device(&mut self) {
         self.stop_all();
-        for r in &mut self.rings {
-            *r = Ring::default();
-        }
+        self.rings.forget();
         self.device.reset(&self.memory);
         self.acked = 0;
         self.vm.control().acked_features.store(0, Ordering::Relaxed);

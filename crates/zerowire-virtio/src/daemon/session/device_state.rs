@@ -27,7 +27,7 @@ impl Session<'_> {
         self.check_device_state_offered(request)?;
         let transfer = message.state_transfer()?;
         let file = message.take_fd()?;
-        if let Some(i) = self.any_started() {
+        if let Some(i) = self.rings.any_started() {
             return Ok(self.state_failed(request, &format!("sent while queue {i} runs")));
         }
         self.loading = (transfer == StateTransfer::Load).then_some(file);

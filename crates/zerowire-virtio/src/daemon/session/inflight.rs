@@ -49,7 +49,7 @@ impl Session<'_> {
             return Err(not_offered(request));
         }
         let r = message.inflight()?;
-        let most = self.rings.len();
+        let most = self.rings.count();
         if !(1..=most).contains(&usize::from(r.num_queues)) {
             return Err(protocol(request, format!("{} queues, of a device that has {most}", r.num_queues)));
         }
@@ -59,7 +59,7 @@ impl Session<'_> {
                 format!("queue size {} is not a power of two up to 32768 (virtio 1.3 §2.7)", r.queue_size),
             ));
         }
-        if let Some(i) = self.any_started() {
+        if let Some(i) = self.rings.any_started() {
             return Err(protocol(request, format!("sent while queue {i} runs")));
         }
         Ok(r)

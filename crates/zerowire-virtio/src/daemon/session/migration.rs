@@ -12,7 +12,6 @@ use zerowire_vhost_user::{Message, Request, features as f, protocol as p};
 use super::vrings::check_notifier;
 use super::{Answer, Session, SessionError, protocol, refused};
 use crate::memory::{DirtyLog, GuestMemory, LogError};
-use crate::ring::used_ring_bytes;
 
 /// Flag of SET_VRING_ADDR: writes to the used ring are to be logged (linux/vhost_types.h, VHOST_VRING_F_LOG).
 const VRING_LOG: u32 = 1 << 0;
@@ -88,7 +87,7 @@ impl Session<'_> {
                 Ok(Some(log.clone().with_signal(self.log_signal.clone())))
             }
             None => {
-                let end = self.logged_rings().map(|(_, end)| end).fold(memory.end(), u64::max);
+                let end = self.rings.logged().map(|(_, end)| end).fold(memory.end(), u64::max);
                 DirtyLog::private(end).map(Some)
             }
         }
@@ -97,13 +96,7 @@ impl Session<'_> {
     /// Checks that a log covers all that may be noted in it.
     fn check_log(&self, log: &DirtyLog, memory: &GuestMemory) -> Result<(), LogError> {
         log.check(memory.end(), || "guest memory".to_owned())?;
-        self.logged_rings().try_for_each(|(i, end)| log.check(end, || format!("the used ring of queue {i}")))
-    }
-
-    /// The rings whose used rings are logged, and where those end.
-    fn logged_rings(&self) -> impl Iterator<Item = (usize, u64)> {
-        let end = |at: u64, size| at.saturating_add(used_ring_bytes(size));
-        self.rings.iter().enumerate().filter_map(move |(i, r)| Some((i, end(r.log_at?, r.size))))
+        self.rings.logged().try_for_each(|(i, end)| log.check(end, || format!("the used ring of queue {i}")))
     }
 
     /// Announces the guest with this MAC address, which are the first six bytes of the payload.

@@ -4,62 +4,29 @@ use std::os::fd::OwnedFd;
 
 use zerowire_vhost_user::{Message, Request};
 
-use super::migration::log_address;
-use super::{Answer, Ring, Session, SessionError, protocol, refused};
+use super::{Answer, Session, SessionError, protocol, refused};
 use crate::host::{RingSetup, RingState};
 use crate::memory::is_eventfd;
 use crate::ring::{RingAddresses, SplitRing};
 
 impl Session<'_> {
-    pub(super) fn ring(&mut self, request: Request, index: usize) -> Result<&mut Ring, SessionError> {
-        let (count, hint) = (self.rings.len(), self.device.queue_hint());
-        self.rings
-            .get_mut(index)
-            .ok_or_else(|| protocol(request, format!("queue {index} of {count}: {hint}")))
-    }
-
     pub(super) fn set_vring_num(&mut self, message: &Message) -> Result<(), SessionError> {
         let state = message.vring_state()?;
-        let ring = self.ring(Request::SetVringNum, state.index as usize)?;
-        let size = u16::try_from(state.num).ok().filter(|n| n.is_power_of_two() && *n <= 32768);
-        match size {
-            None => Err(protocol(
-                Request::SetVringNum,
-                format!(
-                    "queue {}: size {} is not a power of two up to 32768 (virtio 1.3 §2.7)",
-                    state.index, state.num
-                ),
-            )),
-            Some(n) if ring.started && n != ring.size => Err(protocol(
-                Request::SetVringNum,
-                format!("queue {}: size changed from {} to {n} while it runs", state.index, ring.size),
-            )),
-            Some(n) => {
-                ring.size = n;
-                Ok(())
-            }
-        }
+        self.rings.named(Request::SetVringNum, state.index as usize)?.set_size(state.index, state.num)
     }
 
     pub(super) fn set_vring_addr(&mut self, message: &Message) -> Result<(), SessionError> {
         let a = message.vring_addr()?;
-        let ring = self.ring(Request::SetVringAddr, a.index as usize)?;
-        let addresses = RingAddresses { desc: a.desc, avail: a.avail, used: a.used };
-        // A front end may send the same again, with another log flag.
-        if ring.started && ring.addresses != Some(addresses) {
-            let text = format!("queue {}: addresses changed while it runs", a.index);
-            return Err(protocol(Request::SetVringAddr, text));
-        }
-        ring.addresses = Some(addresses);
-        let log_at = log_address(a.flags, a.log);
-        let before = std::mem::replace(&mut ring.log_at, log_at);
+        let index = a.index as usize;
+        let ring = self.rings.named(Request::SetVringAddr, index)?;
+        let before = ring.set_addresses(&a)?;
+        let (log_at, started) = (ring.log_at, ring.started);
         if before == log_at {
             return Ok(());
         }
-        let started = ring.started;
         // A log of this process's own reaches as far as it has to, the front end's is checked.
         if let Err(e) = self.renew_log() {
-            self.rings[a.index as usize].log_at = before;
+            self.rings.named(Request::SetVringAddr, index)?.log_at = before;
             return Err(refused(Request::SetVringAddr, e.to_string()));
         }
         if started {
@@ -70,26 +37,14 @@ impl Session<'_> {
 
     pub(super) fn set_vring_base(&mut self, message: &Message) -> Result<(), SessionError> {
         let state = message.vring_state()?;
-        let ring = self.ring(Request::SetVringBase, state.index as usize)?;
-        let base = u16::try_from(state.num).map_err(|_| {
-            protocol(
-                Request::SetVringBase,
-                format!("queue {}: base {} is more than 65535", state.index, state.num),
-            )
-        })?;
-        if ring.started {
-            let text = format!("queue {}: base set while it runs", state.index);
-            return Err(protocol(Request::SetVringBase, text));
-        }
-        ring.base = base;
-        Ok(())
+        self.rings.named(Request::SetVringBase, state.index as usize)?.set_base(state.index, state.num)
     }
 
     /// Stops the ring and answers where it has to go on.
     pub(super) fn get_vring_base(&mut self, message: &Message) -> Result<Answer, SessionError> {
         let state = message.vring_state()?;
         let index = state.index as usize;
-        self.ring(Request::GetVringBase, index)?;
+        self.rings.named(Request::GetVringBase, index)?;
         let base = self.stop_ring(index);
         let mut body = state.index.to_le_bytes().to_vec();
         body.extend_from_slice(&u32::from(base).to_le_bytes());
@@ -109,7 +64,7 @@ impl Session<'_> {
     pub(super) fn set_vring_kick(&mut self, message: &mut Message) -> Result<(), SessionError> {
         let request = Request::SetVringKick;
         let v = message.vring_fd()?;
-        self.ring(request, v.index)?;
+        self.rings.named(request, v.index)?;
         let Some(kick) = v.fd else {
             return Err(refused(
                 request,
@@ -122,7 +77,7 @@ impl Session<'_> {
         check_eventfd(request, format_args!("queue {}", v.index), &kick)?;
         let queue = v.index as u16;
         let inflight = self.tracker(queue);
-        let ring = &mut self.rings[v.index];
+        let ring = self.rings.named(request, v.index)?;
         if ring.started {
             self.device.kick(queue, kick);
             return Ok(());
@@ -130,18 +85,19 @@ impl Session<'_> {
         let Some(addresses) = ring.addresses else {
             return Err(protocol(request, format!("queue {}: started without SET_VRING_ADDR", v.index)));
         };
-        if ring.size == 0 {
+        let (size, base, is_logged) = (ring.size, ring.base, ring.log_at.is_some());
+        if size == 0 {
             return Err(protocol(request, format!("queue {}: started without SET_VRING_NUM", v.index)));
         }
-        if ring.log_at.is_some() {
+        if is_logged {
             // Its size may have been told behind its addresses.
             self.renew_log().map_err(|e| refused(request, e.to_string()))?;
         }
-        let base = self.first_entry(v.index, addresses, inflight.is_some())?;
-        let ring = &mut self.rings[v.index];
+        let base = self.first_entry(queue, (size, base), addresses, inflight.is_some())?;
+        let ring = self.rings.named(request, v.index)?;
         let setup = RingSetup {
             queue,
-            size: ring.size,
+            size,
             addresses,
             base,
             acked: self.acked,
@@ -168,25 +124,29 @@ impl Session<'_> {
     /// Where they are not, and no in-flight region (`marked`) says which ones are out, the used
     /// index says how many came back and not which. Then the base is taken as it was given: to skip
     /// chains is better than to return some twice.
-    fn first_entry(&self, index: usize, addresses: RingAddresses, marked: bool) -> Result<u16, SessionError> {
-        let (queue, ring) = (index as u16, &self.rings[index]);
-        let used = SplitRing::new(queue, ring.size, addresses, ring.base, false, &self.memory)
+    fn first_entry(
+        &self,
+        queue: u16,
+        (size, base): (u16, u16),
+        addresses: RingAddresses,
+        marked: bool,
+    ) -> Result<u16, SessionError> {
+        let used = SplitRing::new(queue, size, addresses, base, false, &self.memory)
             .map_err(|text| refused(Request::SetVringKick, text))?
             .next_used();
-        if used == ring.base || !(marked || self.device.uses_in_order(queue)) {
-            return Ok(ring.base);
+        if used == base || !(marked || self.device.uses_in_order(queue)) {
+            return Ok(base);
         }
         tracing::info!(
-            "{}: queue {queue} begins at its used index {used}, not at the base {} that the front end gives",
-            self.vm.control().name,
-            ring.base
+            "{}: queue {queue} begins at its used index {used}, not at the base {base} that the front end gives",
+            self.vm.control().name
         );
         Ok(used)
     }
 
     pub(super) fn set_vring_call(&mut self, message: &mut Message) -> Result<(), SessionError> {
         let v = message.vring_fd()?;
-        let ring = self.ring(Request::SetVringCall, v.index)?;
+        let ring = self.rings.named(Request::SetVringCall, v.index)?;
         check_notifier(Request::SetVringCall, format_args!("queue {}", v.index), &v.fd)?;
         ring.call = v.fd;
         if ring.started {
@@ -198,7 +158,7 @@ impl Session<'_> {
 
     pub(super) fn set_vring_err(&mut self, message: &mut Message) -> Result<(), SessionError> {
         let v = message.vring_fd()?;
-        let ring = self.ring(Request::SetVringErr, v.index)?;
+        let ring = self.rings.named(Request::SetVringErr, v.index)?;
         check_notifier(Request::SetVringErr, format_args!("queue {}", v.index), &v.fd)?;
         ring.err = v.fd;
         if ring.started {
@@ -217,7 +177,7 @@ impl Session<'_> {
             1 => true,
             n => return Err(protocol(request, format!("queue {index}: {n} is neither 0 nor 1"))),
         };
-        let ring = self.ring(request, index)?;
+        let ring = self.rings.named(request, index)?;
         ring.state = RingState::set(on);
         let runs = ring.started;
         self.device.enable(index as u16, on, runs);
