@@ -9,7 +9,7 @@ use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 
 use super::ledger::check_zero_copied;
-use super::setup::{GUEST, HOST, Net, Plan, Port, write_metadata};
+use super::setup::{GUEST, HOST, LeftOut, Net, Plan, Port, write_metadata};
 use super::traffic::{self, Way};
 
 /// Feature bits of the device and of virtio itself (virtio 1.3, 5.1.3 and 6).
@@ -75,7 +75,8 @@ pub fn xdp(env: &Env<'_>) -> Result<String> {
 /// The same to a guest without offloads and without mergeable buffers: all frames are where the
 /// guest has them.
 pub fn xdp_plain(env: &Env<'_>) -> Result<String> {
-    let plan = Plan { port: Port::Xdp, mergeable: false, offloads: false, ..Plan::default() };
+    let plan =
+        Plan { port: Port::Xdp, left_out: &[LeftOut::Mergeable, LeftOut::Offloads], ..Plan::default() };
     let mut net = Net::start(env, plan)?;
     net.expect_features(false, &[MERGEABLE])?;
     net.expect_features(false, CHECKSUM)?;
@@ -85,14 +86,17 @@ pub fn xdp_plain(env: &Env<'_>) -> Result<String> {
 /// Over a packet port to a guest without offloads, while the other end of the veth makes use of
 /// them.
 pub fn packet_no_offloads(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { port: Port::Packet("off"), offloads: false, ..Plan::default() })?;
+    let mut net = Net::start(
+        env,
+        Plan { port: Port::Packet("off"), left_out: &[LeftOut::Offloads], ..Plan::default() },
+    )?;
     net.expect_features(false, CHECKSUM)?;
     carry(net)
 }
 
 /// No checksum, no segmentation offload: every frame fits the MTU.
 pub fn no_offloads(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { offloads: false, ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { left_out: &[LeftOut::Offloads], ..Plan::default() })?;
     net.expect_features(false, CHECKSUM)?;
     net.expect_features(false, SEGMENTATION)?;
     carry(net)
@@ -100,7 +104,7 @@ pub fn no_offloads(env: &Env<'_>) -> Result<String> {
 
 /// A received frame must fit one chain; with segmentation offload these are long.
 pub fn no_mergeable(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { mergeable: false, ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { left_out: &[LeftOut::Mergeable], ..Plan::default() })?;
     net.expect_features(false, &[MERGEABLE])?;
     net.expect_features(true, SEGMENTATION)?;
     carry_zero_copied(net)
@@ -108,7 +112,7 @@ pub fn no_mergeable(env: &Env<'_>) -> Result<String> {
 
 /// Neither.
 pub fn plain(env: &Env<'_>) -> Result<String> {
-    let plan = Plan { mergeable: false, offloads: false, ..Plan::default() };
+    let plan = Plan { left_out: &[LeftOut::Mergeable, LeftOut::Offloads], ..Plan::default() };
     let mut net = Net::start(env, plan)?;
     net.expect_features(false, &[MERGEABLE])?;
     net.expect_features(false, CHECKSUM)?;
@@ -166,7 +170,7 @@ pub fn in_order_packet(env: &Env<'_>) -> Result<String> {
 
 fn keeps_order(env: &Env<'_>, port: Port) -> Result<String> {
     let promised = env.machine.kernel == Kernel::New;
-    let mut net = Net::start(env, Plan { port, in_order: true, ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { port, turned_on: &["in_order"], ..Plan::default() })?;
     net.expect_features(promised, &[IN_ORDER])?;
     net.ledger()?.expect(&["IN_ORDER"], promised)?;
     let text = carry_share(&mut net, [SHARE, SHARE])?;
@@ -235,7 +239,7 @@ pub fn jumbo(env: &Env<'_>) -> Result<String> {
 
 /// The same without offloads, so that TCP's frames have this length on the ring.
 pub fn jumbo_no_offloads(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { mtu: 9000, offloads: false, ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { mtu: 9000, left_out: &[LeftOut::Offloads], ..Plan::default() })?;
     check_jumbo(&mut net)?;
     carry_zero_copied(net)
 }
@@ -254,7 +258,7 @@ fn check_jumbo(net: &mut Net) -> Result<()> {
 
 /// The device may be behind an IOMMU as far as the guest knows.
 pub fn access_platform(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { access_platform: true, ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { turned_on: &["iommu_platform"], ..Plan::default() })?;
     net.expect_features(true, &[ACCESS_PLATFORM])?;
     carry_zero_copied(net)
 }

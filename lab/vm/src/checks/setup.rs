@@ -51,6 +51,15 @@ pub enum Port {
     Xdp,
 }
 
+/// Features of the device that a guest can do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    /// Checksum and segmentation offloads.
+    Offloads,
+    /// Frames over several receive buffers (VIRTIO_NET_F_MRG_RXBUF).
+    Mergeable,
+}
+
 /// How a test wants its network.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -66,14 +75,11 @@ pub struct Plan {
     pub config: bool,
     /// QEMU connects again when the back end comes back.
     pub reconnect: bool,
-    /// Checksum and segmentation offloads.
-    pub offloads: bool,
-    /// Frames over several receive buffers (VIRTIO_NET_F_MRG_RXBUF).
-    pub mergeable: bool,
-    /// VIRTIO_F_ACCESS_PLATFORM.
-    pub access_platform: bool,
-    /// VIRTIO_F_IN_ORDER, which QEMU 10 offers when it is told to.
-    pub in_order: bool,
+    /// What the guest is not offered, although the back end has it.
+    pub left_out: &'static [LeftOut],
+    /// What the guest is offered besides, as properties of QEMU's device: `iommu_platform` for
+    /// VIRTIO_F_ACCESS_PLATFORM, `in_order` for VIRTIO_F_IN_ORDER (QEMU 10).
+    pub turned_on: &'static [&'static str],
     /// The device's address as the back end is told it, for front ends that ask for it.
     pub mac: Option<String>,
     /// The guest sees the state of the port's interface, which is no tap.
@@ -91,10 +97,8 @@ impl Default for Plan {
             metadata: None,
             config: false,
             reconnect: false,
-            offloads: true,
-            mergeable: true,
-            access_platform: false,
-            in_order: false,
+            left_out: &[],
+            turned_on: &[],
             mac: None,
             follow_link: false,
             qemu_arguments: Vec::new(),
@@ -288,20 +292,17 @@ fn device(plan: &Plan, socket: &std::path::Path) -> NetDevice {
     if plan.reconnect {
         device = device.reconnect();
     }
-    if !plan.offloads {
-        device = device.no_offloads();
-    }
-    if !plan.mergeable {
-        device = device.property("mrg_rxbuf", false);
+    for feature in plan.left_out {
+        device = match feature {
+            LeftOut::Offloads => device.no_offloads(),
+            LeftOut::Mergeable => device.property("mrg_rxbuf", false),
+        };
     }
     if plan.mtu != 1500 {
         device = device.property("host_mtu", plan.mtu);
     }
-    if plan.access_platform {
-        device = device.property("iommu_platform", true);
-    }
-    if plan.in_order {
-        device = device.property("in_order", true);
+    for property in plan.turned_on {
+        device = device.property(property, true);
     }
     device
 }
