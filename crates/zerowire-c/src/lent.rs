@@ -85,11 +85,9 @@ impl FrameChecks {
     ) {
         self.0.retain(|&place, (number, piece)| {
             let out = is_out(place);
-            if !out {
-                if let Some((offset, len)) = piece.change(bytes(piece.at, piece.len)) {
-                    let until = "the frame is back (zw_frames_reap, zw_frames_drain)";
-                    abort(&format!("frame {number}"), offset, len, until);
-                }
+            if !out && let Some((offset, len)) = piece.change(bytes(piece.at, piece.len)) {
+                let until = "the frame is back (zw_frames_reap, zw_frames_drain)";
+                abort(&format!("frame {number}"), offset, len, until);
             }
             out
         });
