@@ -23,18 +23,18 @@ fn vm_table(out: &mut String, vm: &VmStats) {
     if !vm.path.is_empty() {
         let _ = writeln!(out, "  path: {}", vm.path);
     }
-    let state = match vm.interface_state {
+    let state = match vm.port_state.interface_state {
         LinkState::Up => "up",
         LinkState::Down => "down",
         LinkState::NoCarrier => "no carrier",
         LinkState::Gone => "gone",
     };
-    let _ = writeln!(out, "  interface: {}, {state}", vm.interface);
-    if let Some(link) = &vm.link {
+    let _ = writeln!(out, "  interface: {}, {state}", vm.port_state.interface);
+    if let Some(link) = &vm.port_state.link {
         let state = if link.up { "up" } else { "down" };
         let _ = writeln!(out, "  link: {state}; the front end was disconnected {} times", link.disconnects);
     }
-    let _ = writeln!(out, "  kernel copies: {}", vm.kernel_copies);
+    let _ = writeln!(out, "  kernel copies: {}", vm.port_state.kernel_copies);
     let _ = writeln!(
         out,
         "  {:<14} {:>12} {:>15} {:>15} {:>15}",

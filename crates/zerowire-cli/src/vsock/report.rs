@@ -44,7 +44,7 @@ fn vm_table(out: &mut String, vm: &VsockVmStats) {
     let _ = writeln!(
         out,
         "  mapped connections: {} with {} windows, {} bytes; {} refused",
-        t.mapped_connections, t.mapped_windows, t.mapped_bytes, t.mapped_refused
+        t.mapped.mapped_connections, t.mapped.mapped_windows, t.mapped.mapped_bytes, t.mapped.mapped_refused
     );
     let _ = writeln!(
         out,

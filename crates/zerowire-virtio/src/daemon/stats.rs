@@ -62,6 +62,30 @@ pub struct DirectionStats {
     pub frames_by_queue: Vec<u64>,
 }
 
+/// What a guest and its front end have agreed on with the device.
+#[derive(Clone, Debug, Serialize)]
+pub struct Negotiated {
+    /// Features that the guest acknowledged.
+    pub features: Vec<String>,
+    /// vhost-user protocol features that the front end acknowledged.
+    pub protocol_features: String,
+    /// Device status as the front end last set it (virtio 1.3 §2.1).
+    pub device_status: u64,
+}
+
+/// A VM's port now.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortState {
+    /// The port's interface, by the name that it has now.
+    pub interface: String,
+    /// Whether it can carry frames.
+    pub interface_state: LinkState,
+    /// Whether the guest sees its link up (`link=follow`).
+    pub link: Option<LinkStats>,
+    /// Copies on the way that this process does not make.
+    pub kernel_copies: &'static str,
+}
+
 /// One VM.
 #[derive(Clone, Debug, Serialize)]
 pub struct VmStats {
@@ -88,20 +112,12 @@ pub struct VmStats {
     pub last_error: Option<String>,
     /// The path that frames take, and why.
     pub path: String,
-    /// Features that the guest acknowledged.
-    pub features: Vec<String>,
-    /// vhost-user protocol features that the front end acknowledged.
-    pub protocol_features: String,
-    /// Device status as the front end last set it (virtio 1.3 §2.1).
-    pub device_status: u64,
-    /// The port's interface, by the name that it has now.
-    pub interface: String,
-    /// Whether it can carry frames.
-    pub interface_state: LinkState,
-    /// Whether the guest sees its link up (`link=follow`).
-    pub link: Option<LinkStats>,
-    /// Copies on the way that this process does not make.
-    pub kernel_copies: &'static str,
+    /// What guest and front end have agreed on.
+    #[serde(flatten)]
+    pub negotiated: Negotiated,
+    /// The port's interface.
+    #[serde(flatten)]
+    pub port_state: PortState,
     /// From the guest to the port.
     pub transmit: DirectionStats,
     /// From the port to the guest.
@@ -151,13 +167,19 @@ impl VmStats {
             out_of_order_frames: shared.out_of_order.load(Ordering::Relaxed),
             last_error: shared.last_error.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
             path: text(&shared.path),
-            features: zerowire_vhost_user::features::names(control.acked_features.load(Ordering::Relaxed)),
-            protocol_features: format!("{:#x}", control.protocol_features.load(Ordering::Relaxed)),
-            device_status: control.status.load(Ordering::Relaxed),
-            interface_state: LinkState::by_name(&interface.interface()),
-            interface: interface.interface(),
-            link: shared.link.as_ref().map(|l| l.stats()),
-            kernel_copies: interface.kernel_copies(),
+            negotiated: Negotiated {
+                features: zerowire_vhost_user::features::names(
+                    control.acked_features.load(Ordering::Relaxed),
+                ),
+                protocol_features: format!("{:#x}", control.protocol_features.load(Ordering::Relaxed)),
+                device_status: control.status.load(Ordering::Relaxed),
+            },
+            port_state: PortState {
+                interface_state: LinkState::by_name(&interface.interface()),
+                interface: interface.interface(),
+                link: shared.link.as_ref().map(|l| l.stats()),
+                kernel_copies: interface.kernel_copies(),
+            },
             transmit: sum(|p| &p.transmit),
             receive: sum(|p| &p.receive),
         }

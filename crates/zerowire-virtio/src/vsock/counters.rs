@@ -55,10 +55,12 @@ impl VsockCounters {
             connections_open: self.opened.get().saturating_sub(self.closed.get()),
             connections_refused: self.refused.get(),
             requests_over_rate: self.over_rate.get(),
-            mapped_connections: self.mapped.connections(),
-            mapped_windows: self.mapped.windows(),
-            mapped_bytes: self.mapped.bytes(),
-            mapped_refused: self.mapped_refused.get(),
+            mapped: MappedTotals {
+                mapped_connections: self.mapped.connections(),
+                mapped_windows: self.mapped.windows(),
+                mapped_bytes: self.mapped.bytes(),
+                mapped_refused: self.mapped_refused.get(),
+            },
             resets: self.resets.get(),
             bad_handshakes: self.bad_handshakes.get(),
             control_packets: self.control_packets.get(),
@@ -67,6 +69,22 @@ impl VsockCounters {
             receive: self.receive.snapshot(),
         }
     }
+}
+
+/// What mapped connections take and took.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct MappedTotals {
+    /// Mapped connections now, those included that wait for the guest's answer.
+    pub mapped_connections: u64,
+    /// Their windows.
+    pub mapped_windows: u64,
+    /// Bytes of these windows and their headers.
+    pub mapped_bytes: u64,
+    /// Of the refused, the mapped ones beyond
+    /// [`MapPolicy::max_connections`](super::mapped::MapPolicy::max_connections) or
+    /// [`MapPolicy::max_total_bytes`](super::mapped::MapPolicy::max_total_bytes), and those for which
+    /// this process had no descriptor or memory.
+    pub mapped_refused: u64,
 }
 
 /// A readable copy of [`VsockCounters`].
@@ -85,17 +103,9 @@ pub struct VsockTotals {
     /// Of these, the guest's beyond
     /// [`VsockLimits::request_rate`](super::VsockLimits::request_rate).
     pub requests_over_rate: u64,
-    /// Mapped connections now, those included that wait for the guest's answer.
-    pub mapped_connections: u64,
-    /// Their windows.
-    pub mapped_windows: u64,
-    /// Bytes of these windows and their headers.
-    pub mapped_bytes: u64,
-    /// Of the refused, the mapped ones beyond
-    /// [`MapPolicy::max_connections`](super::mapped::MapPolicy::max_connections) or
-    /// [`MapPolicy::max_total_bytes`](super::mapped::MapPolicy::max_total_bytes), and those for
-    /// which this process had no descriptor or memory.
-    pub mapped_refused: u64,
+    /// Mapped connections.
+    #[serde(flatten)]
+    pub mapped: MappedTotals,
     /// Resets that were sent to the guest for other reasons.
     pub resets: u64,
     /// Host programs that said something else than CONNECT, or nothing in time.

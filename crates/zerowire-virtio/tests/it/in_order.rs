@@ -148,7 +148,7 @@ fn a_tap_keeps_the_order_and_what_is_dropped_is_used_in_its_turn() {
             let mut peer = Peer::new("zwio");
             let mut guest = backend.guest("zwio", &options(without, Layout::Segments(3)));
             both_ways(&mut guest, &mut peer);
-            assert!(backend.stats("zwio").features.iter().any(|name| name == "IN_ORDER"));
+            assert!(backend.stats("zwio").negotiated.features.iter().any(|name| name == "IN_ORDER"));
         }
     });
 }

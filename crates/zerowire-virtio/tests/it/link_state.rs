@@ -71,7 +71,7 @@ fn the_state_of_the_interface_is_among_the_statistics() {
         frames_pass(&mut guest, &mut peer, 1);
         let told = || {
             let stats = backend.stats("a");
-            (stats.interface, stats.interface_state)
+            (stats.port_state.interface, stats.port_state.interface_state)
         };
         assert_eq!(told(), ("v0".to_owned(), LinkState::Up));
         ip(&["link", "set", "v1", "down"]);
@@ -96,14 +96,14 @@ fn is_refused(backend: &Backend) -> bool {
 }
 
 fn is_up(backend: &Backend) -> bool {
-    backend.stats("a").link.expect("a link that is followed").up
+    backend.stats("a").port_state.link.expect("a link that is followed").up
 }
 
 /// The connection that was there has ended, and there is no other one.
 fn is_turned_away(guest: Guest, backend: &Backend, before: u64) {
     wait_until("the connection has ended", || !backend.stats("a").connected);
     let stats = backend.stats("a");
-    let link = stats.link.expect("a link that is followed");
+    let link = stats.port_state.link.expect("a link that is followed");
     assert_eq!((link.up, link.disconnects), (false, before + 1));
     assert_eq!((stats.connection_errors, stats.ring_errors), (0, 0));
     wait_until("nobody listens", || is_refused(backend));
@@ -183,7 +183,7 @@ fn without_it_a_guest_stays_connected() {
             ip(&["link", "set", which, "down"]);
             std::thread::sleep(Duration::from_secs(1));
             let stats = backend.stats("a");
-            assert!(stats.connected && stats.link.is_none());
+            assert!(stats.connected && stats.port_state.link.is_none());
             ip(&["link", "set", which, "up"]);
         }
         frames_pass(&mut guest, &mut peer, 20);
@@ -274,7 +274,7 @@ fn a_front_end_that_starts_while_the_link_is_down_is_let_in_once() {
         let (other, mut out) = Other::start(test, &stats.socket);
         says(&mut out, "connected");
         says(&mut out, "ended");
-        assert_eq!(backend.stats("a").link.expect("a link").disconnects, 1);
+        assert_eq!(backend.stats("a").port_state.link.expect("a link").disconnects, 1);
         for _ in 0..20 {
             assert!(is_refused(&backend), "as long as that process runs");
         }

@@ -82,7 +82,7 @@ fn every_protocol_feature_can_be_left_out() {
             let stats = backend.stats("zwproto");
             let status = if without & p::STATUS == 0 { 0xf } else { 0 };
             assert_eq!(
-                (stats.device_status, stats.ring_errors),
+                (stats.negotiated.device_status, stats.ring_errors),
                 (status, 0),
                 "{name}: {:?}",
                 stats.last_error

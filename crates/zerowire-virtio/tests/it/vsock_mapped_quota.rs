@@ -52,7 +52,7 @@ fn refused(path: &Path, guest: &mut Guest, options: Options, words: &[&str]) {
 /// Mapped connections, windows, their bytes, and how many were refused.
 fn mapped(backend: &VsockBackend) -> (u64, u64, u64, u64) {
     let t = backend.stats("vm").totals;
-    (t.mapped_connections, t.mapped_windows, t.mapped_bytes, t.mapped_refused)
+    (t.mapped.mapped_connections, t.mapped.mapped_windows, t.mapped.mapped_bytes, t.mapped.mapped_refused)
 }
 
 #[test]
@@ -134,7 +134,10 @@ fn a_guest_makes_as_many_mapped_connections_as_its_vm_has() {
         assert_eq!(guest.stack.state(conn), ConnState::Refused);
     }
     let t = backend.stats("vm").totals;
-    assert_eq!((t.mapped_connections, t.mapped_refused, t.connections_refused, t.resets), (2, 20, 20, 0));
+    assert_eq!(
+        (t.mapped.mapped_connections, t.mapped.mapped_refused, t.connections_refused, t.resets),
+        (2, 20, 20, 0)
+    );
     let (conn, mut stream) = backend.open("vm", &mut guest, 1234);
     guest.ping(conn, &mut stream);
     let (conn, program) = open.pop().expect("a connection");
@@ -168,7 +171,7 @@ fn connections_that_a_guest_does_not_answer_have_their_place_until_then() {
     harness.pass(Duration::from_secs(10));
     harness.rest();
     assert_eq!([&first, &second].map(status), [Some(libc::ETIMEDOUT); 2]);
-    assert_eq!(harness.totals(0).mapped_connections, 0);
+    assert_eq!(harness.totals(0).mapped.mapped_connections, 0);
 
     // One that the guest takes keeps it.
     received(&mut guest);
@@ -180,8 +183,8 @@ fn connections_that_a_guest_does_not_answer_have_their_place_until_then() {
     assert!(flow.control(&mut guest, Op::Response, 0));
     harness.rest();
     let Answer::Mapped(program) = program.take() else { panic!("no connection") };
-    assert_eq!(harness.totals(0).mapped_connections, 1);
+    assert_eq!(harness.totals(0).mapped.mapped_connections, 1);
     drop(program);
     harness.rest();
-    assert_eq!(harness.totals(0).mapped_connections, 0);
+    assert_eq!(harness.totals(0).mapped.mapped_connections, 0);
 }
