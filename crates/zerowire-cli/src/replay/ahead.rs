@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 
 use super::feed::Peek;
 use super::load::{CaptureReader, Known, LoadedFrame};
-use super::store::Frame;
+use super::store::ReplayFrame;
 
 /// Chunks that wait for the sender.
 const CHUNKS: usize = 4;
@@ -74,7 +74,8 @@ impl Ahead {
         }
         let (read, end) = self.chunk.frames[self.next];
         let bytes = &self.chunk.bytes[self.at..end];
-        let frame = Frame { index: self.index, due: read.due, header: read.header, len: bytes.len(), bytes };
+        let frame =
+            ReplayFrame { index: self.index, due: read.due, header: read.header, len: bytes.len(), bytes };
         Ok(Peek::Frame(frame))
     }
 

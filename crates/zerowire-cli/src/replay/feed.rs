@@ -8,12 +8,12 @@ use anyhow::{Result, bail};
 use super::ahead::Ahead;
 use super::capture::input::Input;
 use super::load::{CaptureReader, Known, Rules};
-use super::store::{Frame, Store};
+use super::store::{ReplayFrame, Store};
 
 /// What comes next.
 pub enum Peek<'a> {
     /// A frame.
-    Frame(Frame<'a>),
+    Frame(ReplayFrame<'a>),
     /// It is not there yet.
     Wait,
     /// The pass is over.

@@ -4,7 +4,7 @@ use zerowire::packet::VnetHeader;
 
 /// A frame to send.
 #[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
+pub struct ReplayFrame<'a> {
     /// Its place among the frames of the capture, from 0. Packets that are left out have none.
     pub index: usize,
     /// When it is due in its pass, nanoseconds.
@@ -58,11 +58,11 @@ impl Store {
     }
 
     /// Frame `index`, if there is one.
-    pub fn get(&self, index: usize) -> Option<Frame<'_>> {
+    pub fn get(&self, index: usize) -> Option<ReplayFrame<'_>> {
         let e = self.entries.get(index)?;
         let len = e.len as usize;
         let bytes = self.bytes.get(e.at..e.at + len).unwrap_or_default();
-        Some(Frame { index, due: e.due, header: e.header, len, bytes })
+        Some(ReplayFrame { index, due: e.due, header: e.header, len, bytes })
     }
 
     /// Bytes of `count` frames from `first` on, all of which are there, and when the last of them is due.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use zerowire::ledger::{CopyReason, Totals};
 use zerowire::send::frame::FrameError;
 
-use super::store::Frame;
+use super::store::ReplayFrame;
 
 pub use choice::{Opened, PortChoice, Wish, open};
 
@@ -19,7 +19,7 @@ pub use choice::{Opened, PortChoice, Wish, open};
 pub trait Port {
     /// Takes a frame; false where no place is free: wait, and try again. A port with resident frames has the bytes already
     /// and takes them in their order, from the first one on.
-    fn push(&mut self, frame: &Frame<'_>) -> Result<bool, FrameError>;
+    fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError>;
     /// Takes the next `count` frames of the capture at once; how many it had places for. None: not this port, which takes
     /// them one by one.
     fn push_row(&mut self, _count: usize) -> Option<Result<usize, FrameError>> {

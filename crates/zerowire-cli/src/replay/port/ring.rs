@@ -6,7 +6,7 @@ use zerowire::ledger::Totals;
 use zerowire::packet::{OpenError, Options, PacketRing, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender as _};
 
-use super::super::store::{Frame, Store};
+use super::super::store::{ReplayFrame, Store};
 use super::{Outside, Port};
 
 /// Places of a ring, if the capture doesn't ask for more: enough that the kernel always has some while others are filled.
@@ -85,7 +85,7 @@ fn slots(options: &Options) -> usize {
 
 impl Port for RingPort {
     #[inline]
-    fn push(&mut self, frame: &Frame<'_>) -> Result<bool, FrameError> {
+    fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError> {
         if self.resident {
             return Ok(self.ring.send_loaded(1)? == 1);
         }

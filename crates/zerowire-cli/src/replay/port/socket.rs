@@ -6,7 +6,7 @@ use zerowire::ledger::Totals;
 use zerowire::packet::{OpenError, Options, PacketSocket};
 use zerowire::send::frame::{FrameError, FrameSender as _};
 
-use super::super::store::Frame;
+use super::super::store::ReplayFrame;
 use super::Port;
 
 /// Frames of a call at most. Few, so that they are in the CPU's cache when the kernel copies them.
@@ -23,7 +23,7 @@ impl SocketPort {
 }
 
 impl Port for SocketPort {
-    fn push(&mut self, frame: &Frame<'_>) -> Result<bool, FrameError> {
+    fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError> {
         self.0.push_offload(&frame.header, frame.len, &mut |to| to.copy_from_slice(frame.bytes))
     }
 

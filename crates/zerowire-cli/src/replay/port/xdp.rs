@@ -6,7 +6,7 @@ use zerowire::ledger::Totals;
 use zerowire::send::frame::{FrameError, FrameSender as _};
 use zerowire::xdp::{Resident, SenderOptions, XdpError, XdpSender};
 
-use super::super::store::{Frame, Store};
+use super::super::store::{ReplayFrame, Store};
 use super::{Outside, Port};
 
 /// How long to sleep between looks at a full ring: in copy mode frames come back without a word.
@@ -75,7 +75,7 @@ fn options(interface: &str, queue: u32) -> SenderOptions {
 
 impl Port for XdpPort {
     #[inline]
-    fn push(&mut self, frame: &Frame<'_>) -> Result<bool, FrameError> {
+    fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError> {
         if let Some(resident) = self.resident.get(frame.index) {
             return self.sender.send_resident(*resident);
         }
