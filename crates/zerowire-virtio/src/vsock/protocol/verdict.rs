@@ -96,7 +96,6 @@ pub enum Fate {
 
 impl Fate {
     /// This, or the other one if this is nothing.
-    #[must_use]
     pub fn or(self, other: Self) -> Self {
         if self == Self::Stays { other } else { self }
     }
