@@ -1,4 +1,7 @@
 //! A mailbox's two ends, in every order of their steps (checked by loom).
+//!
+//! Each test has a process of its own: what loom switches its threads with takes SIGBUS from
+//! [`sigbus`](crate::memory), whose handler others of this process rely on.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,6 +118,7 @@ fn send(queue: &Queue, bell: &Bell, command: u32) {
 /// A worker, and two threads of which the first sends twice. A lost wake-up is a deadlock, which loom reports.
 #[test]
 fn each_command_is_carried_out_once_and_in_order() {
+    zerowire_testkit::own_process!();
     let lost = losses(|| {
         let queue = Queue::new();
         let bell = Arc::new(Bell::new());
@@ -140,6 +144,7 @@ fn each_command_is_carried_out_once_and_in_order() {
 /// A caller that waits for the answer to each command, as the front ends' sessions do.
 #[test]
 fn who_waits_for_an_answer_gets_one() {
+    zerowire_testkit::own_process!();
     let lost = losses(|| {
         let queue = Queue::new();
         let bells = Arc::new([Bell::new(), Bell::new()]);
@@ -161,6 +166,7 @@ fn who_waits_for_an_answer_gets_one() {
 
 #[test]
 fn a_queue_without_senders_is_told_from_an_empty_one() {
+    zerowire_testkit::own_process!();
     let take = |end| take_all(&mut (), |()| Err::<(), _>(end), |(), ()| ());
     assert!(take(TryRecvError::Empty));
     assert!(!take(TryRecvError::Disconnected));
@@ -188,6 +194,7 @@ fn two(send: fn(&Queue, &Bell, u32), receive: fn(&mut Worker, &Bell) -> bool) ->
 /// The tests can fail: where the bell is rung first, or one command is taken each time, wake-ups are lost.
 #[test]
 fn ringing_first_or_taking_one_at_a_time_loses_a_wake_up() {
+    zerowire_testkit::own_process!();
     let all = |w: &mut Worker, bell: &Bell| w.run(bell, 2, || ());
     let rung_first = |queue: &Queue, bell: &Bell, command| {
         let ring = || {

@@ -2,6 +2,9 @@
 //!
 //! The device's side is the product's: what [`SplitRing`](crate::ring::SplitRing) calls in `refresh`, `publish` and `arm_for`, and
 //! a loop that goes to sleep as `vsock::group` does. The driver's side is that of zerowire-guest's `DriverRing`.
+//!
+//! Each test has a process of its own: what loom switches its threads with takes SIGBUS from
+//! [`sigbus`](crate::memory), whose handler others of this process rely on.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU16, Ordering, fence};
@@ -221,17 +224,20 @@ fn returns<const FENCED: bool>(event_idx: bool) -> usize {
 
 #[test]
 fn a_device_that_sleeps_hears_of_each_chain() {
+    zerowire_testkit::own_process!();
     assert_eq!(offers::<true>(true, 1, true), 0);
     assert_eq!(offers::<true>(false, 1, true), 0);
 }
 
 #[test]
 fn a_device_that_waits_for_several_chains_hears_of_the_last() {
+    zerowire_testkit::own_process!();
     assert_eq!(offers::<true>(true, 2, true), 0);
 }
 
 #[test]
 fn a_driver_that_sleeps_hears_of_each_chain_that_comes_back() {
+    zerowire_testkit::own_process!();
     assert_eq!(returns::<true>(true), 0);
     assert_eq!(returns::<true>(false), 0);
 }
@@ -239,6 +245,7 @@ fn a_driver_that_sleeps_hears_of_each_chain_that_comes_back() {
 /// A lost wake-up is a deadlock here, which loom reports.
 #[test]
 fn both_sleep_in_turn_and_no_chain_stays_behind() {
+    zerowire_testkit::own_process!();
     for event_idx in [true, false] {
         let lost = losses(move || {
             let ring = Ring::<true>::new(event_idx);
@@ -266,6 +273,7 @@ fn both_sleep_in_turn_and_no_chain_stays_behind() {
 /// The tests can fail: without the device's fences, or without its second look, wake-ups are lost.
 #[test]
 fn without_a_fence_or_a_second_look_a_wake_up_is_lost() {
+    zerowire_testkit::own_process!();
     for event_idx in [true, false] {
         assert_ne!(offers::<false>(event_idx, 1, true), 0, "arm without its fence, {event_idx}");
         assert_ne!(offers::<true>(event_idx, 1, false), 0, "arm without looking, {event_idx}");
