@@ -51,8 +51,10 @@ struct Scan {
     return_mask: u64,
 }
 
-/// Keeps the pages of a range that are there from being taken out of it for want of memory, as far
-/// as the limit of locked memory allows: best effort. Ends with the mapping.
+/// Keeps the pages of a range, those that are there and those that come, from being taken out of it
+/// for want of memory, as far as the limit of locked memory allows: best effort. Ends with the
+/// mapping. Pages that the kernel has pinned need it, too: reclaim takes pages of a shared file out
+/// of the page table before it finds that it can't have them (mm/vmscan.c, `shrink_folio_list`).
 pub fn keep(range: Range<usize>) {
     // SAFETY: locking changes no bytes; the kernel checks the range.
     let _ = unsafe {
@@ -118,6 +120,32 @@ mod tests {
     use super::*;
     use crate::map::Mapping;
     use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+
+    /// Bytes of the mapping at this address that are locked (`Locked:` of /proc/self/smaps).
+    fn locked(at: usize) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("it is there");
+        let begin = format!("{at:x}-");
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&begin));
+        let line = lines.find_map(|line| line.strip_prefix("Locked:")).expect("a mapping");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
+    #[test]
+    fn pages_are_kept_from_the_moment_they_come() {
+        const LEN: usize = 16 * PAGE;
+        let file = memfd_create("ram", MemfdFlags::CLOEXEC).expect("a file");
+        ftruncate(&file, LEN as u64).expect("its length");
+        let mapping = Mapping::shared(&file, 0, LEN).expect("a mapping");
+        let start = mapping.as_ptr().addr();
+        keep(start..start + LEN);
+        assert_eq!(absent(start..start + LEN), Some(LEN as u64), "none of them has come");
+        for i in 0..4 {
+            // SAFETY: within the mapping.
+            unsafe { mapping.as_ptr().add(i * PAGE).write_volatile(1) };
+        }
+        assert_eq!(absent(start..start + LEN), Some(12 * PAGE as u64));
+        assert_eq!(locked(start), 4 * PAGE as u64);
+    }
 
     #[test]
     fn pages_that_were_discarded_stay_absent_however_often_they_are_written_elsewhere() {

@@ -1,15 +1,15 @@
 //! A guest's memory, or a part of it, side by side with private memory, in one range of addresses.
 //!
 //! ```text
-//!  base                                                                                   base + len
-//!  [ padding, private ][ region ][ region ] … [ slab, private                                     ]
+//!  base                                                                            base + len
+//!  [ padding, private ][ region ][ region ] … [ slab, private                              ]
 //!                       ▲ the guest's pages, mapped a second time
 //! ```
 //!
 //! The kernel registers such a range as one (a UMEM is one, net/xdp/xdp_umem.c) and names bytes by
-//! their distance from its begin. This process itself reads and writes the guest's bytes by the first
-//! mapping only, which is guarded against files that shrink. Of the range it touches the slab, which
-//! the guest can't reach.
+//! their distance from its begin. This process itself reads and writes the guest's bytes by the
+//! first mapping only, which is guarded against files that shrink. Of the range it touches the
+//! slab, which the guest can't reach.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -21,7 +21,8 @@ use zerowire_sys::pages;
 
 use super::{GuestMemory, Segment};
 
-/// Alignment of regions, bytes: that of a huge page, since files of huge pages can be mapped nowhere else.
+/// Alignment of regions, bytes: that of a huge page, since files of huge pages can be mapped
+/// nowhere else.
 const ALIGN: usize = 2 << 20;
 
 /// A region, as far as mapping it again goes.
@@ -59,8 +60,8 @@ pub struct Composite {
 }
 
 impl Composite {
-    /// Maps `memory`, at most `most` bytes of it in whole pages, with `padding` bytes of private memory before it and `slab`
-    /// bytes behind; both are multiples of the page size.
+    /// Maps `memory`, at most `most` bytes of it in whole pages, with `padding` bytes of private
+    /// memory before it and `slab` bytes behind; both are multiples of the page size.
     ///
     /// # Errors
     /// What mmap says.
@@ -117,13 +118,14 @@ impl Composite {
         (self.slab_at - self.padding) as u64
     }
 
-    /// Has the guest's pages that are in the range stay there; called when all of them are.
+    /// Has the guest's pages stay in the range: those that are there, and those that come.
     pub fn keep(&self) {
         pages::keep(self.guest_part());
     }
 
-    /// Bytes of the guest's part whose pages were discarded since they were all there ([`Self::keep`]); None where that can't be
-    /// told. What is there in their place now are other pages.
+    /// Bytes of the guest's part whose pages were discarded since they were all there
+    /// ([`Self::keep`]); None where that can't be told. What is there in their place now are other
+    /// pages.
     pub fn discarded(&self) -> Option<u64> {
         pages::absent(self.guest_part())
     }
@@ -138,8 +140,8 @@ impl Composite {
         self.smallest_page
     }
 
-    /// The distance of a segment's first byte from the base; None where not all of the segment is in the range. The segment is
-    /// one of the memory that the range was made of.
+    /// The distance of a segment's first byte from the base; None where not all of the segment is
+    /// in the range. The segment is one of the memory that the range was made of.
     #[inline]
     pub fn address(&self, segment: &Segment) -> Option<u64> {
         let place = self.places.get(usize::from(segment.region))?;

@@ -28,7 +28,8 @@ pub struct VmUmem {
     regions: Vec<u64>,
 }
 
-/// The kernel's limit was in the way: what a VM's owner can do about it, who can't have the memory made smaller.
+/// The kernel's limit was in the way: what a VM's owner can do about it, who can't have the memory
+/// made smaller.
 fn over_limit(error: XdpError, pin: XdpPin) -> XdpError {
     let XdpError::Memlock { need_bytes, limit_bytes } = error else { return error };
     let partial = match pin {
@@ -50,11 +51,12 @@ fn over_limit(error: XdpError, pin: XdpPin) -> XdpError {
 }
 
 impl VmUmem {
-    /// Maps `memory`, or what of it may be pinned, a second time and registers that, with a slab for each of `pairs` queue
-    /// pairs. All that is registered is pinned.
+    /// Maps `memory`, or what of it may be pinned, a second time and registers that, with a slab
+    /// for each of `pairs` queue pairs. All that is registered is pinned.
     ///
     /// # Errors
-    /// Those of [`Umem::from_raw`]; [`XdpError::System`] where memory can't be mapped, or exceeds the [`PinBudget`].
+    /// Those of [`Umem::from_raw`]; [`XdpError::System`] where memory can't be mapped, or exceeds
+    /// the [`PinBudget`].
     pub fn new(
         memory: &GuestMemory,
         geometry: Geometry,
@@ -85,12 +87,15 @@ impl VmUmem {
             unaligned: true,
             ..UmemOptions::default()
         };
-        // SAFETY: the range stays mapped as long as `composite`, which goes after the registration and which sockets of this
-        // value don't outlive (see `Link`). No reference into the guest's part is ever made; those into the slab follow the
-        // rules of `Slab`. What a late write into a buffer of a guest that is gone would change belongs to that guest.
+        // Before a page comes: reclaim takes pages that are pinned and not locked out of the page table,
+        // as if they had been discarded.
+        composite.keep();
+        // SAFETY: the range stays mapped as long as `composite`, which goes after the registration
+        // and which sockets of this value don't outlive (see `Link`). No reference into the guest's
+        // part is ever made; those into the slab follow the rules of `Slab`. What a late write into
+        // a buffer of a guest that is gone would change belongs to that guest.
         let umem = unsafe { Umem::from_raw(composite.base(), composite.len(), options) };
         let umem = umem.map_err(|e| over_limit(e, pin))?;
-        composite.keep();
         let regions = memory.regions().iter().map(Region::id).collect();
         let memory_bytes = memory.len();
         let spoilt = AtomicBool::new(false);
@@ -115,7 +120,8 @@ impl VmUmem {
         (bytes < self.memory_bytes).then_some((bytes, self.memory_bytes))
     }
 
-    /// Bytes of the registered memory whose pages are not the guest's any more; None if there are none, or nobody can tell.
+    /// Bytes of the registered memory whose pages are not the guest's any more; None if there are
+    /// none, or nobody can tell.
     pub fn discarded(&self) -> Option<u64> {
         self.composite.discarded().filter(|bytes| *bytes > 0)
     }
@@ -140,7 +146,8 @@ impl VmUmem {
         memory.regions().iter().map(Region::id).eq(self.regions.iter().copied())
     }
 
-    /// Whether `len` bytes from `address` on lie in one page: further ones need not be neighbours for a device.
+    /// Whether `len` bytes from `address` on lie in one page: further ones need not be neighbours
+    /// for a device.
     #[inline]
     pub fn in_one_page(&self, address: u64, len: u32) -> bool {
         let start = (self.composite.base().addr().get() as u64).wrapping_add(address);
@@ -155,7 +162,8 @@ impl VmUmem {
         self.composite.slab_at() as u64
     }
 
-    /// Where a segment of the memory begins in the UMEM, bytes; None where not all of it is part of that.
+    /// Where a segment of the memory begins in the UMEM, bytes; None where not all of it is part of
+    /// that.
     #[inline]
     pub fn address(&self, segment: &Segment) -> Option<u64> {
         self.composite.address(segment)
@@ -167,7 +175,8 @@ impl VmUmem {
     /// At most one is in use for each pair, and none after this value is dropped.
     pub unsafe fn slab(&self, pair: usize) -> Slab {
         let offset = self.composite.slab_at() + (pair % self.pairs.max(1)) * PAIR_BYTES;
-        // SAFETY: the slab has PAIR_BYTES for each pair, within the range; the rest is the caller's promise.
+        // SAFETY: the slab has PAIR_BYTES for each pair, within the range; the rest is the caller's
+        // promise.
         unsafe { Slab::new(self.composite.base().add(offset), offset as u64) }
     }
 }
