@@ -30,8 +30,8 @@ impl From<AreaError> for Failure {
     }
 }
 
-/// Maps memory for `buffers` buffers (1 to 2^24) of buffer_bytes (1 to 2^30) each, all zeroes. flags: 0, ZW_HUGE_PAGES.
-/// -ENOMEM: no memory, or not enough huge pages.
+/// Maps memory for `buffers` buffers (1 to 2^24) of buffer_bytes (1 to 2^30) each, all zeroes.
+/// flags: 0, ZW_HUGE_PAGES. -ENOMEM: no memory, or not enough huge pages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_area_new(
     buffer_bytes: libc::size_t,
@@ -61,7 +61,8 @@ pub unsafe extern "C" fn zw_area_new(
     })
 }
 
-/// Gives the handle up. The memory stays as long as a lease, a sender or the kernel has a buffer of it. NULL is allowed.
+/// Gives the handle up. The memory stays as long as a lease, a sender or the kernel has a buffer of
+/// it. NULL is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_area_close(area: *mut SendArea) {
     // SAFETY: by the module's contract.
@@ -75,8 +76,8 @@ pub unsafe extern "C" fn zw_area_free(area: *const SendArea) -> libc::size_t {
     unsafe { area.as_ref() }.map_or(0, |a| a.0.free())
 }
 
-/// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits, and does not look whether lent buffers
-/// are back (zw_sender_lease does). The buffer holds what its last owner
+/// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits, and does not
+/// look whether lent buffers are back (zw_sender_lease does). The buffer holds what its last owner
 /// left there, and its length is buffer_bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_area_lease(area: *const SendArea, lease: *mut *mut SendLease) -> c_int {
@@ -92,7 +93,8 @@ pub unsafe extern "C" fn zw_area_lease(area: *const SendArea, lease: *mut *mut S
     })
 }
 
-/// The buffer, at a multiple of 64 bytes; NULL for NULL. Yours until the lease is given to a sender or released.
+/// The buffer, at a multiple of 64 bytes; NULL for NULL. Yours until the lease is given to a sender
+/// or released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_lease_data(lease: *mut SendLease) -> *mut c_void {
     // SAFETY: by the module's contract.
@@ -131,7 +133,8 @@ pub unsafe extern "C" fn zw_lease_set_length(lease: *mut SendLease, length: libc
     })
 }
 
-/// Gives the buffer back to its area unsent. NULL is allowed. Not for a lease that a sender has taken.
+/// Gives the buffer back to its area unsent. NULL is allowed. Not for a lease that a sender has
+/// taken.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_lease_release(lease: *mut SendLease) {
     // SAFETY: by the module's contract.

@@ -1,6 +1,7 @@
 //! Senders of whole frames, for C.
 //!
-//! SAFETY, for all functions: as src/handle.rs says; a sender of frames is used by one thread at a time.
+//! SAFETY, for all functions: as src/handle.rs says; a sender of frames is used by one thread at a
+//! time.
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -42,7 +43,8 @@ impl FramesHandle {
     /// Looks at frames that came back.
     fn settle(&mut self) {
         if let Some(checks) = &mut self.checks {
-            // SAFETY: the memory is the sender's, and mapped as long as that lives; this library has no slice of it now.
+            // SAFETY: the memory is the sender's, and mapped as long as that lives; this library
+            // has no slice of it now.
             let bytes = |at: usize, len: usize| unsafe { std::slice::from_raw_parts(at as *const u8, len) };
             checks.settle(|place| self.sender.is_out(place), bytes);
         }
@@ -95,13 +97,16 @@ impl FramesHandle {
     }
 }
 
-/// Opens a sender of frames on an interface of this thread's network namespace. options NULL: the defaults, a ring.
+/// Opens a sender of frames on an interface of this thread's network namespace. options NULL: the
+/// defaults, a ring.
 ///
-/// A frame begins with its Ethernet header and ends before the checksum that the interface appends. Nothing is received, but that a
-/// queue of an AF_XDP socket in zero-copy mode throws away what it receives.
+/// A frame begins with its Ethernet header and ends before the checksum that the interface appends.
+/// Nothing is received, but that a queue of an AF_XDP socket in zero-copy mode throws away what it
+/// receives.
 ///
-/// -EPERM: no CAP_NET_RAW; -ENODEV: no such interface; -EINVAL: wrong options; -E2BIG: options of a later version; -EBUSY,
-/// -EOPNOTSUPP (AF_XDP): the queue has another socket, the driver no zero-copy mode; -ENOBUFS: the limit of locked memory; -ENOMEM.
+/// -EPERM: no CAP_NET_RAW; -ENODEV: no such interface; -EINVAL: wrong options; -E2BIG: options of a
+/// later version; -EBUSY, -EOPNOTSUPP (AF_XDP): the queue has another socket, the driver no
+/// zero-copy mode; -ENOBUFS: the limit of locked memory; -ENOMEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_open(
     interface: *const c_char,
@@ -128,20 +133,23 @@ pub unsafe extern "C" fn zw_frames_open(
     })
 }
 
-/// Bytes of the longest frame without a VLAN tag that goes uncut, Ethernet header included; 0 for NULL.
+/// Bytes of the longest frame without a VLAN tag that goes uncut, Ethernet header included; 0 for
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_max(frames: *const FramesHandle) -> libc::size_t {
     // SAFETY: by the module's contract.
     unsafe { frames.as_ref() }.map_or(0, |f| f.sender.max_frame_bytes())
 }
 
-/// Takes a place for a frame of `length` bytes: 0, and where to build it; -EAGAIN, without words, if none is free: it never waits.
-/// The bytes are those of older frames: write all of them.
+/// Takes a place for a frame of `length` bytes: 0, and where to build it; -EAGAIN, without words,
+/// if none is free: it never waits. The bytes are those of older frames: write all of them.
 ///
-/// One place can be had at a time: until zw_frames_commit it is the same one, with what you wrote there. An error of
-/// zw_frames_flush, _wait or _drain may take it away, which zw_frames_commit says.
+/// One place can be had at a time: until zw_frames_commit it is the same one, with what you wrote
+/// there. An error of zw_frames_flush, _wait or _drain may take it away, which zw_frames_commit
+/// says.
 ///
-/// -EMSGSIZE: longer than the MTU (with ZW_FRAMES_OFFLOAD zw_frames_commit says so) or than a place; -EINVAL: no whole Ethernet header.
+/// -EMSGSIZE: longer than the MTU (with ZW_FRAMES_OFFLOAD zw_frames_commit says so) or than a
+/// place; -EINVAL: no whole Ethernet header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_reserve(
     frames: *mut FramesHandle,
@@ -168,15 +176,18 @@ pub unsafe extern "C" fn zw_frames_reserve(
     })
 }
 
-/// The frame is built: the first `length` bytes of the place that was reserved are to be sent, with what `header` asks for (NULL:
-/// nothing). zw_frames_flush hands it over. An error leaves the place reserved.
+/// The frame is built: the first `length` bytes of the place that was reserved are to be sent, with
+/// what `header` asks for (NULL: nothing). zw_frames_flush hands it over. An error leaves the place
+/// reserved.
 ///
-/// From here on the place is the sender's: don't write to it. With ZW_CHECKED, and always in a debug build of the library, a checksum
-/// of the frame is taken here, and compared when it is back; if it differs the process aborts, with the number of the frame (from 0)
-/// and the offset on standard error. After an error of zw_frames_flush that names a frame those that are on their way then are not checked.
+/// From here on the place is the sender's: don't write to it. With ZW_CHECKED, and always in a
+/// debug build of the library, a checksum of the frame is taken here, and compared when it is back;
+/// if it differs the process aborts, with the number of the frame (from 0) and the offset on
+/// standard error. After an error of zw_frames_flush that names a frame those that are on their way
+/// then are not checked.
 ///
-/// -EMSGSIZE: longer than the MTU; -EINVAL: longer than the place, nothing reserved, or a header that breaks a rule, or AF_XDP, or no
-/// ZW_FRAMES_OFFLOAD.
+/// -EMSGSIZE: longer than the MTU; -EINVAL: longer than the place, nothing reserved, or a header
+/// that breaks a rule, or AF_XDP, or no ZW_FRAMES_OFFLOAD.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_commit(
     frames: *mut FramesHandle,
@@ -191,11 +202,12 @@ pub unsafe extern "C" fn zw_frames_commit(
     })
 }
 
-/// Makes a whole TCP or UDP frame ready for ZW_FRAMES_OFFLOAD: puts the sum of the pseudo header into its checksum field, and fills
-/// in the header for zw_frames_commit. gso_size: bytes of payload of the segments that it is cut into; 0: only its checksum is to
-/// be done.
+/// Makes a whole TCP or UDP frame ready for ZW_FRAMES_OFFLOAD: puts the sum of the pseudo header
+/// into its checksum field, and fills in the header for zw_frames_commit. gso_size: bytes of
+/// payload of the segments that it is cut into; 0: only its checksum is to be done.
 ///
-/// -EINVAL: no TCP or UDP over IPv4 or IPv6 behind Ethernet and VLAN tags, or a gso_size above 65535.
+/// -EINVAL: no TCP or UDP over IPv4 or IPv6 behind Ethernet and VLAN tags, or a gso_size above
+/// 65535.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vnet_prepare(
     frame: *mut c_void,
@@ -222,11 +234,11 @@ pub unsafe extern "C" fn zw_vnet_prepare(
     })
 }
 
-/// Hands over what was committed, with one system call where one is needed. It doesn't wait: frames that the kernel has no room for
-/// go with the next call.
+/// Hands over what was committed, with one system call where one is needed. It doesn't wait: frames
+/// that the kernel has no room for go with the next call.
 ///
-/// -ENETDOWN: the interface is down; the frames stay. -ENODEV: it is gone; open a new sender. -EMSGSIZE and others that name a frame:
-/// it was taken out, the others stay.
+/// -ENETDOWN: the interface is down; the frames stay. -ENODEV: it is gone; open a new sender.
+/// -EMSGSIZE and others that name a frame: it was taken out, the others stay.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_flush(frames: *mut FramesHandle) -> c_int {
     guard_int(|| {
@@ -236,7 +248,8 @@ pub unsafe extern "C" fn zw_frames_flush(frames: *mut FramesHandle) -> c_int {
     })
 }
 
-/// Takes back the places of frames that were sent: how many came back since the last call. Mostly without a system call.
+/// Takes back the places of frames that were sent: how many came back since the last call. Mostly
+/// without a system call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_reap(frames: *mut FramesHandle) -> c_int {
     guard_int(|| {
@@ -248,7 +261,8 @@ pub unsafe extern "C" fn zw_frames_reap(frames: *mut FramesHandle) -> c_int {
     })
 }
 
-/// As zw_frames_flush, and waits until a place is free: at most timeout_ms; negative: no limit. -ETIMEDOUT.
+/// As zw_frames_flush, and waits until a place is free: at most timeout_ms; negative: no limit.
+/// -ETIMEDOUT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_wait(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int {
     guard_int(|| {
@@ -263,8 +277,8 @@ pub unsafe extern "C" fn zw_frames_wait(frames: *mut FramesHandle, timeout_ms: c
     })
 }
 
-/// As zw_frames_flush, and waits until all frames are back: at most timeout_ms; negative: no limit. -ETIMEDOUT: the words say what
-/// is not back; the sender can go on.
+/// As zw_frames_flush, and waits until all frames are back: at most timeout_ms; negative: no limit.
+/// -ETIMEDOUT: the words say what is not back; the sender can go on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_drain(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int {
     guard_int(|| {
@@ -282,15 +296,17 @@ pub unsafe extern "C" fn zw_frames_outstanding(frames: *const FramesHandle) -> l
     unsafe { frames.as_ref() }.map_or(0, |f| f.sender.outstanding())
 }
 
-/// The descriptor of its socket, for event loops; -EINVAL for NULL. A ring's tells of frames that are back edge-triggered (EPOLLOUT |
-/// EPOLLET) only; AF_XDP's says when the ring is at most half full. It stays the sender's.
+/// The descriptor of its socket, for event loops; -EINVAL for NULL. A ring's tells of frames that
+/// are back edge-triggered (EPOLLOUT | EPOLLET) only; AF_XDP's says when the ring is at most half
+/// full. It stays the sender's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_fd(frames: *const FramesHandle) -> c_int {
     // SAFETY: by the module's contract.
     guard_int(|| Ok(unsafe { get(frames, "frames") }?.sender.as_fd().as_raw_fd()))
 }
 
-/// The totals up to now; a frame is a payload, and is counted when it is back. `dropped`, unless NULL: frames that were not sent.
+/// The totals up to now; a frame is a payload, and is counted when it is back. `dropped`, unless
+/// NULL: frames that were not sent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_ledger(
     frames: *const FramesHandle,
@@ -338,11 +354,13 @@ pub unsafe extern "C" fn zw_frames_path(
     guard_int(|| Ok(unsafe { print(&get(frames, "frames")?.sender.path(), text, size) }))
 }
 
-/// Ends the sender. The handle is gone, whatever is returned, and with it all places. NULL is allowed.
+/// Ends the sender. The handle is gone, whatever is returned, and with it all places. NULL is
+/// allowed.
 ///
-/// It hands over what was committed, and waits until all is back, at most timeout_ms (negative: no limit; 0: ends at once, without
-/// handing anything over, and without an error). -ETIMEDOUT, and others as zw_frames_drain: frames were not handed over, or not
-/// back; those that the kernel has may still be sent, from memory that it holds itself.
+/// It hands over what was committed, and waits until all is back, at most timeout_ms (negative: no
+/// limit; 0: ends at once, without handing anything over, and without an error). -ETIMEDOUT, and
+/// others as zw_frames_drain: frames were not handed over, or not back; those that the kernel has
+/// may still be sent, from memory that it holds itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_frames_close(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int {
     guard_int(|| {

@@ -9,12 +9,14 @@ use zerowire::xdp::{Mode, SenderOptions, XdpError};
 use crate::guard::Failure;
 use crate::send_types::ZW_CHECKED;
 
-/// A way: a transmit ring of a packet socket (PACKET_TX_RING). On any interface, with checksum and segmentation offload.
+/// A way: a transmit ring of a packet socket (PACKET_TX_RING). On any interface, with checksum and
+/// segmentation offload.
 pub const ZW_FRAMES_RING: u32 = 0u32;
 /// A way: an AF_XDP socket on one queue of an interface.
 pub const ZW_FRAMES_XDP: u32 = 1u32;
 
-/// A mode of AF_XDP: zero copy where the driver can, else one copy by the kernel; zw_frames_path says which.
+/// A mode of AF_XDP: zero copy where the driver can, else one copy by the kernel; zw_frames_path
+/// says which.
 pub const ZW_XDP_AUTO: u32 = 0u32;
 /// A mode of AF_XDP: one copy, by the kernel. On any interface.
 pub const ZW_XDP_COPY: u32 = 1u32;
@@ -23,15 +25,17 @@ pub const ZW_XDP_ZEROCOPY: u32 = 2u32;
 
 /// A flag of zw_frames_options, ring only: frames may have a zw_vnet_header.
 pub const ZW_FRAMES_OFFLOAD: u32 = 2u32;
-/// A flag of zw_frames_options, ring only: past the interface's queue, without traffic control (PACKET_QDISC_BYPASS).
+/// A flag of zw_frames_options, ring only: past the interface's queue, without traffic control
+/// (PACKET_QDISC_BYPASS).
 pub const ZW_FRAMES_BYPASS_QUEUE: u32 = 4u32;
-/// A flag of zw_frames_options, ring only: the kernel skips frames that it refuses, without an error (PACKET_LOSS).
+/// A flag of zw_frames_options, ring only: the kernel skips frames that it refuses, without an
+/// error (PACKET_LOSS).
 pub const ZW_FRAMES_SKIP_REFUSED: u32 = 8u32;
 /// A flag of zw_frames_options, AF_XDP only: memory in pages of 2 MiB.
 pub const ZW_FRAMES_HUGE_PAGES: u32 = 16u32;
 
-/// A flag of zw_vnet_header: the checksum from csum_start on is to be put at csum_start + csum_offset, where the frame has the
-/// sum of the pseudo header (VIRTIO_NET_HDR_F_NEEDS_CSUM).
+/// A flag of zw_vnet_header: the checksum from csum_start on is to be put at csum_start +
+/// csum_offset, where the frame has the sum of the pseudo header (VIRTIO_NET_HDR_F_NEEDS_CSUM).
 pub const ZW_VNET_NEEDS_CSUM: u32 = 1u32;
 /// A gso_type of zw_vnet_header: the frame is not cut.
 pub const ZW_VNET_GSO_NONE: u32 = 0u32;
@@ -42,8 +46,8 @@ pub const ZW_VNET_GSO_TCPV6: u32 = 4u32;
 /// A gso_type of zw_vnet_header: UDP datagrams (Linux 6.2).
 pub const ZW_VNET_GSO_UDP_L4: u32 = 5u32;
 
-/// How frames are sent. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field. A field or flag
-/// of the other way than the one that is chosen has to be 0 (-EINVAL).
+/// How frames are sent. Set size, and leave at 0 what you don't want to choose: 0 is the default of
+/// each field. A field or flag of the other way than the one that is chosen has to be 0 (-EINVAL).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct FramesOptions {
@@ -55,14 +59,16 @@ pub struct FramesOptions {
     pub mode: u32,
     /// Queue of the interface, from 0; AF_XDP only.
     pub queue: u32,
-    /// Places for frames: those that can be built or on their way at once. 0: 256 (ring), 2048 (AF_XDP).
+    /// Places for frames: those that can be built or on their way at once. 0: 256 (ring), 2048
+    /// (AF_XDP).
     pub places: u32,
     /// Entries of AF_XDP's rings, a power of two. 0: 2048.
     pub entries: u32,
-    /// Ring only: frames of up to so many bytes, 65535 at most, are copied by the kernel in place of lent: for interfaces that copy
-    /// lent frames anyway (veth, tap, lo). 0: all are lent.
+    /// Ring only: frames of up to so many bytes, 65535 at most, are copied by the kernel in place
+    /// of lent: for interfaces that copy lent frames anyway (veth, tap, lo). 0: all are lent.
     pub copy_up_to: u32,
-    /// Bytes of the longest frame, Ethernet header included. 0: what the MTU allows; with ZW_FRAMES_OFFLOAD the longest there is.
+    /// Bytes of the longest frame, Ethernet header included. 0: what the MTU allows; with
+    /// ZW_FRAMES_OFFLOAD the longest there is.
     pub frame_bytes: libc::size_t,
     /// AF_XDP only: milliseconds to wait for a queue whose last socket was closed. 0: 500.
     pub busy_ms: u32,
@@ -70,8 +76,9 @@ pub struct FramesOptions {
     pub flags: u32,
 }
 
-/// A virtio-net header in the machine's byte order (virtio 1.3 §5.1.6.2): what the kernel or the interface is to do to a frame.
-/// Offsets count from the start of the Ethernet header. All 0: nothing.
+/// A virtio-net header in the machine's byte order (virtio 1.3 §5.1.6.2): what the kernel or the
+/// interface is to do to a frame. Offsets count from the start of the Ethernet header. All 0:
+/// nothing.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameHeader {

@@ -163,8 +163,9 @@ pub(crate) unsafe fn borrowed(data: *const c_void, length: libc::size_t) -> Resu
         let text = format!("{length} bytes at {data:p}: no such memory");
         return Err(Failure::new(libc::EINVAL, text));
     }
-    // SAFETY: valid and unchanged as long as the slice is used by the contract above; the library drops it with the
-    // payload, which it does when the loan ends. 'static stands for that time: it has no name in C.
+    // SAFETY: valid and unchanged as long as the slice is used by the contract above; the library
+    // drops it with the payload, which it does when the loan ends. 'static stands for that time: it
+    // has no name in C.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
 }
 
@@ -174,7 +175,8 @@ const MAX_PIECES: usize = 1 << 16;
 /// Pieces of memory of C as the segments of a payload.
 ///
 /// # Safety
-/// `pieces` is NULL or has `count` elements, whose memory stays valid and unchanged until the payload is dropped.
+/// `pieces` is NULL or has `count` elements, whose memory stays valid and unchanged until the
+/// payload is dropped.
 pub(crate) unsafe fn gathered(
     pieces: *const libc::iovec,
     count: libc::size_t,

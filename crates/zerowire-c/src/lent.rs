@@ -1,7 +1,9 @@
-//! The check that borrowed memory was left alone: checksums taken when it is lent, and compared when it is back.
+//! The check that borrowed memory was left alone: checksums taken when it is lent, and compared
+//! when it is back.
 //!
-//! C can't be kept from changing a buffer that the kernel still reads; with this it is found out, as an assertion: the
-//! process aborts. The memory may be changing while it is read here, so it is copied out in blocks first.
+//! C can't be kept from changing a buffer that the kernel still reads; with this it is found out,
+//! as an assertion: the process aborts. The memory may be changing while it is read here, so it is
+//! copied out in blocks first.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,8 +14,8 @@ use zerowire::send::Payload;
 /// Bytes under one checksum: the precision with which a change is located, for 1/64 of the memory.
 const BLOCK: usize = 512;
 
-/// One piece of memory of a payload. The pointer is a number: it is compared, and read through only while the payload
-/// is alive.
+/// One piece of memory of a payload. The pointer is a number: it is compared, and read through only
+/// while the payload is alive.
 #[derive(Debug)]
 struct LentRange {
     at: usize,
@@ -27,7 +29,8 @@ impl LentRange {
         Self { at: bytes.as_ptr() as usize, len: bytes.len(), sums: sums(bytes).collect() }
     }
 
-    /// Where the first block begins that is another one now, and its length. `bytes` is the memory of then.
+    /// Where the first block begins that is another one now, and its length. `bytes` is the memory
+    /// of then.
     fn change(&self, bytes: &[u8]) -> Option<(usize, usize)> {
         let now = sums(&bytes[..self.len.min(bytes.len())]);
         let block = now.zip(&self.sums).position(|(now, then)| now != *then)?;
@@ -45,7 +48,8 @@ impl Checks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the checksums of what `ticket` will stand for. Before the submission: what is copied comes back within it.
+    /// Takes the checksums of what `ticket` will stand for. Before the submission: what is copied
+    /// comes back within it.
     pub(crate) fn lend(&self, ticket: u32, payload: &Payload) {
         let pieces = payload.segments().iter().filter_map(|s| s.bytes()).map(LentRange::of).collect();
         self.lock().insert(ticket, pieces);
@@ -76,8 +80,8 @@ impl FrameChecks {
         self.0.insert(place, (number, LentRange::of(bytes)));
     }
 
-    /// Those that are not out are back. Aborts the process if one of them was changed. `bytes` gives
-    /// those that [`Self::lend`] was given, by where they begin and their length.
+    /// Those that are not out are back. Aborts the process if one of them was changed. `bytes`
+    /// gives those that [`Self::lend`] was given, by where they begin and their length.
     pub(crate) fn settle<'a>(
         &mut self,
         is_out: impl Fn(usize) -> bool,
@@ -106,7 +110,8 @@ fn changed(pieces: &[LentRange], payload: &Payload) -> Option<(usize, usize)> {
         s.bytes().is_some_and(|b| b.len() == p.len && (p.len == 0 || b.as_ptr() as usize == p.at))
     };
     if segments.len() != pieces.len() || !pieces.iter().zip(segments).all(same) {
-        // The sender gathered the pieces into a buffer of its own, and the memory was free from then on.
+        // The sender gathered the pieces into a buffer of its own, and the memory was free from
+        // then on.
         return None;
     }
     let mut before = 0;
@@ -128,8 +133,8 @@ fn sums(bytes: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Each step maps distinct sums to distinct sums (exclusive or, an odd factor, a rotation), so that a change of one word
-/// is always found.
+/// Each step maps distinct sums to distinct sums (exclusive or, an odd factor, a rotation), so that
+/// a change of one word is always found.
 fn sum(block: &[u8; BLOCK]) -> u64 {
     block.chunks_exact(8).fold(0, |sum: u64, word| {
         let word = word.try_into().map_or(0, u64::from_le_bytes);

@@ -1,9 +1,11 @@
-//! The C interface of zerowire. include/zerowire.h is generated from these sources: doc comments here are its documentation,
-//! and are written for readers of C. After a change: `ZEROWIRE_UPDATE_HEADER=1 cargo test -p zerowire-c`.
+//! The C interface of zerowire. include/zerowire.h is generated from these sources: doc comments
+//! here are its documentation, and are written for readers of C. After a change:
+//! `ZEROWIRE_UPDATE_HEADER=1 cargo test -p zerowire-c`.
 //!
-//! Handles are boxes that C owns until it closes them. No panic crosses into C: each function catches it, and reports -EIO
-//! ("internal error"); a value that was being changed is not used further by the function that failed. Errors are negative
-//! numbers of errno.h; the words are kept for each thread.
+//! Handles are boxes that C owns until it closes them. No panic crosses into C: each function
+//! catches it, and reports -EIO ("internal error"); a value that was being changed is not used
+//! further by the function that failed. Errors are negative numbers of errno.h; the words are kept
+//! for each thread.
 #![warn(missing_docs)]
 
 mod area;

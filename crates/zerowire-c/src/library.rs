@@ -33,7 +33,8 @@ pub extern "C" fn zw_version() -> u32 {
     ZW_LIBRARY_VERSION
 }
 
-/// The last error of this thread in words; "" before the first. Valid until the thread's next call of this library.
+/// The last error of this thread in words; "" before the first. Valid until the thread's next call
+/// of this library.
 #[unsafe(no_mangle)]
 pub extern "C" fn zw_last_error() -> *const c_char {
     last_error()

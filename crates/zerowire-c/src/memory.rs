@@ -1,7 +1,8 @@
-//! The memory that a program and the daemon share (docs/mapped-receive.md), for programs that read it themselves.
+//! The memory that a program and the daemon share (docs/mapped-receive.md), for programs that read
+//! it themselves.
 //!
-//! Constants and types are C's: zerowire.h is generated from them, which is why values are literals here. That they are
-//! those of the Rust layout is checked below, when this is compiled.
+//! Constants and types are C's: zerowire.h is generated from them, which is why values are literals
+//! here. That they are those of the Rust layout is checked below, when this is compiled.
 
 use zerowire_wire::mapped;
 
@@ -46,7 +47,8 @@ pub struct MappedEntry {
     pub flags: u32,
 }
 
-/// What follows an entry with ZW_ENTRY_DIRECT: the payload's offset in guest memory region (flags >> ZW_REGION_SHIFT).
+/// What follows an entry with ZW_ENTRY_DIRECT: the payload's offset in guest memory region (flags
+/// >> ZW_REGION_SHIFT).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct EntryOffset {

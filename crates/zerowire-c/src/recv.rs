@@ -1,7 +1,7 @@
 //! Receivers for C.
 //!
-//! SAFETY, for all functions: as src/handle.rs says; a receiver is used by the thread that made it; an arrival was written
-//! by this library, and one thread at a time uses it.
+//! SAFETY, for all functions: as src/handle.rs says; a receiver is used by the thread that made it;
+//! an arrival was written by this library, and one thread at a time uses it.
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::collections::VecDeque;
@@ -83,10 +83,12 @@ pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<re
     recv_types::options(&o, interface, unsafe { o.dmabuf.as_ref() })
 }
 
-/// Makes a receiver. options NULL: the defaults. It is used by the thread that made it; others get -EEXIST.
+/// Makes a receiver. options NULL: the defaults. It is used by the thread that made it; others get
+/// -EEXIST.
 ///
-/// -EINVAL: wrong options; -E2BIG: options of a later version; -ENOMEM; -EOPNOTSUPP, -EPERM, -ENODEV and others: the way to
-/// receive that was asked for is impossible here, and zw_last_error says why.
+/// -EINVAL: wrong options; -E2BIG: options of a later version; -ENOMEM; -EOPNOTSUPP, -EPERM,
+/// -ENODEV and others: the way to receive that was asked for is impossible here, and zw_last_error
+/// says why.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_new(
     options: *const ReceiverOptions,
@@ -105,7 +107,8 @@ pub unsafe extern "C" fn zw_receiver_new(
     })
 }
 
-/// Closes it and its sockets. Arrivals that are held stay valid. NULL is allowed. -EEXIST: another thread made it; it stays.
+/// Closes it and its sockets. Arrivals that are held stay valid. NULL is allowed. -EEXIST: another
+/// thread made it; it stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_close(receiver: *mut Receiver) -> c_int {
     guard_int(|| {
@@ -141,11 +144,12 @@ pub unsafe extern "C" fn zw_receiver_add(receiver: *mut Receiver, fd: c_int, con
     })
 }
 
-/// Takes a listening socket: connections are accepted and added by themselves (ZW_ARRIVAL_ACCEPTED). At max_connections
-/// accepting stops until one is removed; others wait in the backlog. listener NULL is allowed.
+/// Takes a listening socket: connections are accepted and added by themselves
+/// (ZW_ARRIVAL_ACCEPTED). At max_connections accepting stops until one is removed; others wait in
+/// the backlog. listener NULL is allowed.
 ///
-/// If it returns 0 the descriptor is the library's, until zw_receiver_unlisten. After an error it is
-/// still yours.
+/// If it returns 0 the descriptor is the library's, until zw_receiver_unlisten. After an error it
+/// is still yours.
 ///
 /// -EBADF; -EINVAL: it doesn't listen.
 #[unsafe(no_mangle)]
@@ -170,15 +174,17 @@ pub unsafe extern "C" fn zw_receiver_unlisten(receiver: *mut Receiver, listener:
     guard_int(|| Ok(unsafe { own(receiver) }?.receiver.unlisten(ListenerId::from(listener))?.into_raw_fd()))
 }
 
-/// Gives a connection's socket back: a descriptor, which is the caller's. What had been received before is still given by
-/// zw_receiver_recv; the rest is still in the socket. Arrivals that are held stay valid. -ENOENT: no such connection.
+/// Gives a connection's socket back: a descriptor, which is the caller's. What had been received
+/// before is still given by zw_receiver_recv; the rest is still in the socket. Arrivals that are
+/// held stay valid. -ENOENT: no such connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_remove(receiver: *mut Receiver, connection: u64) -> c_int {
     // SAFETY: by the module's contract.
     guard_int(|| Ok(unsafe { own(receiver) }?.receiver.remove(ConnectionId::from(connection))?.into_raw_fd()))
 }
 
-/// The descriptor of a connection, to send on it or to set options. It stays the receiver's. -ENOENT: no such connection.
+/// The descriptor of a connection, to send on it or to set options. It stays the receiver's.
+/// -ENOENT: no such connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_socket(receiver: *mut Receiver, connection: u64) -> c_int {
     guard_int(|| {
@@ -189,8 +195,9 @@ pub unsafe extern "C" fn zw_receiver_socket(receiver: *mut Receiver, connection:
     })
 }
 
-/// Receives at most so many bytes more on a connection, and not a byte beyond; UINT64_MAX: no limit. Set right after
-/// zw_receiver_add it holds from the first byte. -ENOENT: no such connection.
+/// Receives at most so many bytes more on a connection, and not a byte beyond; UINT64_MAX: no
+/// limit. Set right after zw_receiver_add it holds from the first byte. -ENOENT: no such
+/// connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_limit(receiver: *mut Receiver, connection: u64, bytes: u64) -> c_int {
     guard_int(|| {
@@ -201,14 +208,16 @@ pub unsafe extern "C" fn zw_receiver_limit(receiver: *mut Receiver, connection: 
     })
 }
 
-/// Waits for arrivals, at most timeout_ms (negative: no limit; 0: only looks), and writes up to `count` of them. Returns
-/// how many; 0 after the time. Give each with ZW_ARRIVAL_DATA back: a program that holds many makes its peers wait.
+/// Waits for arrivals, at most timeout_ms (negative: no limit; 0: only looks), and writes up to
+/// `count` of them. Returns how many; 0 after the time. Give each with ZW_ARRIVAL_DATA back: a
+/// program that holds many makes its peers wait.
 ///
-/// `size` is sizeof(struct zw_arrival), the bytes of an element. So many are written of each, whatever the library's has;
-/// fields that the library does not know become 0.
+/// `size` is sizeof(struct zw_arrival), the bytes of an element. So many are written of each,
+/// whatever the library's has; fields that the library does not know become 0.
 ///
-/// An error is one of the receiver as a whole, or of a listener that failed; what happens to one connection is an arrival.
-/// With an error nothing is lost: what arrived before it was given by earlier calls.
+/// An error is one of the receiver as a whole, or of a listener that failed; what happens to one
+/// connection is an arrival. With an error nothing is lost: what arrived before it was given by
+/// earlier calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_recv(
     receiver: *mut Receiver,
@@ -249,10 +258,12 @@ pub unsafe extern "C" fn zw_receiver_recv(
     }) as libc::ssize_t
 }
 
-/// Gives the buffers of `count` arrivals back, elements of `size` bytes: sizeof(struct zw_arrival). Any thread. Their data is
-/// NULL, length and token 0 afterwards; those without a buffer, and those that are so already, are passed over.
+/// Gives the buffers of `count` arrivals back, elements of `size` bytes: sizeof(struct zw_arrival).
+/// Any thread. Their data is NULL, length and token 0 afterwards; those without a buffer, and those
+/// that are so already, are passed over.
 ///
-/// -ESTALE: copies of some were given back before. Nothing happened to these, all others were given back. -EINVAL: `size`.
+/// -ESTALE: copies of some were given back before. Nothing happened to these, all others were given
+/// back. -EINVAL: `size`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_arrival_release(
     arrivals: *mut RecvArrival,
@@ -263,7 +274,8 @@ pub unsafe extern "C" fn zw_arrival_release(
         element(size)?;
         let mut stale = None;
         for i in 0..if arrivals.is_null() { 0 } else { count } {
-            // SAFETY: below count, and by the module's contract; no element is shorter than these fields.
+            // SAFETY: below count, and by the module's contract; no element is shorter than these
+            // fields.
             let arrival = unsafe { &mut *arrivals.cast::<u8>().add(i * size).cast::<RecvArrival>() };
             let token = std::mem::take(&mut arrival.token);
             (arrival.data, arrival.length) = (std::ptr::null(), 0);
@@ -286,8 +298,9 @@ pub unsafe extern "C" fn zw_receiver_connections(receiver: *mut Receiver) -> lib
     guard(|| Ok(unsafe { own(receiver) }?.receiver.connections() as i64)) as libc::ssize_t
 }
 
-/// The totals up to now, of what zw_receiver_recv gave or will give: payloads are arrivals with bytes; zero-copied: placed
-/// by the NIC; copied: by the kernel. On a NIC's queue ask zw_receiver_zero_copied how far that can be told.
+/// The totals up to now, of what zw_receiver_recv gave or will give: payloads are arrivals with
+/// bytes; zero-copied: placed by the NIC; copied: by the kernel. On a NIC's queue ask
+/// zw_receiver_zero_copied how far that can be told.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_ledger(receiver: *mut Receiver, ledger: *mut SendLedger) -> c_int {
     guard_int(|| {
@@ -300,8 +313,9 @@ pub unsafe extern "C" fn zw_receiver_ledger(receiver: *mut Receiver, ledger: *mu
     })
 }
 
-/// How far zero_copied_bytes of zw_receiver_ledger can be believed: ZW_ZERO_COPIED_EXACT for all ways but ZW_RECV_QUEUE, else
-/// ZW_ZERO_COPIED_AT_MOST or ZW_ZERO_COPIED_UNKNOWN. It stays the same for the receiver's life.
+/// How far zero_copied_bytes of zw_receiver_ledger can be believed: ZW_ZERO_COPIED_EXACT for all
+/// ways but ZW_RECV_QUEUE, else ZW_ZERO_COPIED_AT_MOST or ZW_ZERO_COPIED_UNKNOWN. It stays the same
+/// for the receiver's life.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_zero_copied(receiver: *mut Receiver) -> c_int {
     // SAFETY: by the module's contract.
@@ -334,8 +348,8 @@ pub unsafe extern "C" fn zw_receiver_events(receiver: *mut Receiver, events: *mu
     })
 }
 
-/// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and writes at most size - 1
-/// bytes and a 0; NULL and 0 ask for the length.
+/// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and
+/// writes at most size - 1 bytes and a 0; NULL and 0 ask for the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_path(
     receiver: *mut Receiver,

@@ -23,13 +23,15 @@ pub struct RecvArea(SharedArea);
 #[derive(Debug)]
 pub struct RecvDmabuf(pub(crate) Dmabuf);
 
-/// Gives a receiver one more area, at any time (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE; Linux 7.3): so many buffers more that the program
-/// may hold and the kernel can fill. buffers * buffer_bytes counts, which is cut into buffers of the length that the first area
-/// has. flags: 0, ZW_HUGE_PAGES. It stays until the receiver and all buffers that are held of it have gone. Receivers that share the
-/// area use it, too; this one may hold more from now on.
+/// Gives a receiver one more area, at any time (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE; Linux 7.3): so
+/// many buffers more that the program may hold and the kernel can fill. buffers * buffer_bytes
+/// counts, which is cut into buffers of the length that the first area has. flags: 0,
+/// ZW_HUGE_PAGES. It stays until the receiver and all buffers that are held of it have gone.
+/// Receivers that share the area use it, too; this one may hold more from now on.
 ///
-/// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EINVAL: out of range, or its area is a DMA buffer; -ENOMEM: no
-/// memory, or beyond RLIMIT_MEMLOCK. The receiver is as it was before then.
+/// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EINVAL: out of range, or its
+/// area is a DMA buffer; -ENOMEM: no memory, or beyond RLIMIT_MEMLOCK. The receiver is as it was
+/// before then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_add_area(
     receiver: *mut Receiver,
@@ -55,14 +57,15 @@ pub unsafe extern "C" fn zw_receiver_add_area(
     })
 }
 
-/// Lets other receivers of this process use this one's area (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE; Linux 7.0): zw_receiver_import. The
-/// memory and, with a queue, the queue are kept until the last receiver, the last buffer that is held of all of them, and this handle
-/// have gone.
+/// Lets other receivers of this process use this one's area (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE;
+/// Linux 7.0): zw_receiver_import. The memory and, with a queue, the queue are kept until the last
+/// receiver, the last buffer that is held of all of them, and this handle have gone.
 ///
-/// What each of them was given is told by its own ledger; which of them counts a piece that the kernel copied is left to chance,
-/// the sums are right.
+/// What each of them was given is told by its own ledger; which of them counts a piece that the
+/// kernel copied is left to chance, the sums are right.
 ///
-/// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EMFILE, -ENFILE: no descriptor is free.
+/// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EMFILE, -ENFILE: no
+/// descriptor is free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_export(receiver: *mut Receiver, area: *mut *mut RecvArea) -> c_int {
     guard_int(|| {
@@ -77,11 +80,13 @@ pub unsafe extern "C" fn zw_receiver_export(receiver: *mut Receiver, area: *mut 
     })
 }
 
-/// Makes a receiver on the area of another one, for the thread that calls this, which may be another one: with a ring and sockets of
-/// its own. A receiver that holds many buffers leaves fewer to the others.
+/// Makes a receiver on the area of another one, for the thread that calls this, which may be
+/// another one: with a ring and sockets of its own. A receiver that holds many buffers leaves fewer
+/// to the others.
 ///
-/// Of the options, buffers times buffer_bytes is how much of the area it may hold; the way to receive and the memory are those of
-/// the area. Where that is a DMA buffer, give dmabuf here as well: then this process sees what the device wrote on every machine.
+/// Of the options, buffers times buffer_bytes is how much of the area it may hold; the way to
+/// receive and the memory are those of the area. Where that is a DMA buffer, give dmabuf here as
+/// well: then this process sees what the device wrote on every machine.
 ///
 /// -EPERM: no CAP_NET_ADMIN; others as zw_receiver_new.
 #[unsafe(no_mangle)]
@@ -124,12 +129,14 @@ pub unsafe extern "C" fn zw_shared_area_close(area: *mut RecvArea) {
     unsafe { close(area) }
 }
 
-/// Takes the descriptor of a DMA buffer, of the udmabuf device, a DMA heap or a GPU whose memory can be mapped, for the options of
-/// a receiver (ZW_RECV_QUEUE, Linux 6.16). If it returns 0 the descriptor is the library's, until the handle and all receivers that
-/// have the buffer are gone. After an error it is still yours, and open.
+/// Takes the descriptor of a DMA buffer, of the udmabuf device, a DMA heap or a GPU whose memory
+/// can be mapped, for the options of a receiver (ZW_RECV_QUEUE, Linux 6.16). If it returns 0 the
+/// descriptor is the library's, until the handle and all receivers that have the buffer are gone.
+/// After an error it is still yours, and open.
 ///
-/// The NIC places payload in it; what the NIC leaves beside the headers the kernel can't copy there, so that such a connection waits
-/// for ever. Not tested with a NIC. Whoever else has the buffer mapped must leave it alone while the receiver and its buffers are there.
+/// The NIC places payload in it; what the NIC leaves beside the headers the kernel can't copy
+/// there, so that such a connection waits for ever. Not tested with a NIC. Whoever else has the
+/// buffer mapped must leave it alone while the receiver and its buffers are there.
 ///
 /// -EBADF; -EMFILE; -ENOTTY: no DMA buffer.
 #[unsafe(no_mangle)]

@@ -11,7 +11,8 @@ use crate::guard::Failure;
 use crate::handle::null;
 use crate::recv_shared::RecvDmabuf;
 
-/// A way to receive: ZW_RECV_MULTISHOT where io_uring is allowed, else ZW_RECV_PLAIN. zw_receiver_path says which and why.
+/// A way to receive: ZW_RECV_MULTISHOT where io_uring is allowed, else ZW_RECV_PLAIN.
+/// zw_receiver_path says which and why.
 pub const ZW_RECV_AUTO: u32 = 0u32;
 /// A way to receive: io_uring's multishot receive into buffers of the receiver (Linux 6.1).
 pub const ZW_RECV_MULTISHOT: u32 = 1u32;
@@ -22,12 +23,14 @@ pub const ZW_RECV_QUEUE: u32 = 3u32;
 /// A way to receive: the same without a device; the kernel copies (Linux 7.1).
 pub const ZW_RECV_NO_DEVICE: u32 = 4u32;
 
-/// Flag of a receiver: without a device the refill ring is handed over only when a receive found no buffer, and not when
-/// half of the buffers wait there.
+/// Flag of a receiver: without a device the refill ring is handed over only when a receive found no
+/// buffer, and not when half of the buffers wait there.
 pub const ZW_RECV_LAZY_FLUSH: u32 = 2u32;
-/// Flag of a receiver: zero-copy receive with completions of 16 bytes where that is enough (Linux 6.18).
+/// Flag of a receiver: zero-copy receive with completions of 16 bytes where that is enough (Linux
+/// 6.18).
 pub const ZW_RECV_MIXED: u32 = 4u32;
-/// Flag of a receiver: zero-copy receive with the refill ring in memory of the kernel, and not of this process.
+/// Flag of a receiver: zero-copy receive with the refill ring in memory of the kernel, and not of
+/// this process.
 pub const ZW_RECV_KERNEL_RING: u32 = 8u32;
 /// A gather_us: nothing is gathered, for programs that wait for each answer.
 pub const ZW_RECV_GATHER_NOTHING: u32 = 0xffff_ffffu32;
@@ -38,18 +41,20 @@ pub const ZW_ARRIVAL_DATA: u32 = 1u32;
 pub const ZW_ARRIVAL_END: u32 = 2u32;
 /// A kind of arrival: receiving on this connection failed, see error.
 pub const ZW_ARRIVAL_FAILED: u32 = 3u32;
-/// A kind of arrival: the connection is new, it was accepted from listener. Comes before all else of it.
+/// A kind of arrival: the connection is new, it was accepted from listener. Comes before all else
+/// of it.
 pub const ZW_ARRIVAL_ACCEPTED: u32 = 4u32;
 
 /// What zw_receiver_zero_copied says: zero_copied_bytes of the ledger are so many.
 pub const ZW_ZERO_COPIED_EXACT: c_int = 0i32;
-/// The same: so many at most. The kernel counts what it copies of a frame's fragments, but not what it copies from beside the
-/// headers (headers too long, no header split).
+/// The same: so many at most. The kernel counts what it copies of a frame's fragments, but not what
+/// it copies from beside the headers (headers too long, no header split).
 pub const ZW_ZERO_COPIED_AT_MOST: c_int = 1i32;
 /// The same: nobody knows, they are all bytes. The kernel counts no copies (before Linux 7.2).
 pub const ZW_ZERO_COPIED_UNKNOWN: c_int = 2i32;
 
-/// How a receiver works. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field.
+/// How a receiver works. Set size, and leave at 0 what you don't want to choose: 0 is the default
+/// of each field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiverOptions {
@@ -57,10 +62,12 @@ pub struct ReceiverOptions {
     pub size: libc::size_t,
     /// ZW_RECV_...
     pub backend: u32,
-    /// ZW_HUGE_PAGES: the memory is of huge pages. ZW_RECV_LAZY_FLUSH, ZW_RECV_MIXED, ZW_RECV_KERNEL_RING: for
-    /// ZW_RECV_QUEUE and ZW_RECV_NO_DEVICE, the others have no use for them. Several are combined by |.
+    /// ZW_HUGE_PAGES: the memory is of huge pages. ZW_RECV_LAZY_FLUSH, ZW_RECV_MIXED,
+    /// ZW_RECV_KERNEL_RING: for ZW_RECV_QUEUE and ZW_RECV_NO_DEVICE, the others have no use for
+    /// them. Several are combined by |.
     pub flags: u32,
-    /// Bytes of a buffer, a multiple of 64 from 64 to 2^30; longer datagrams are cut to it. 0: 65536.
+    /// Bytes of a buffer, a multiple of 64 from 64 to 2^30; longer datagrams are cut to it. 0:
+    /// 65536.
     pub buffer_bytes: libc::size_t,
     /// Buffers, 2 to 32768: all that can be held and filled at a time. 0: 256.
     pub buffers: libc::size_t,
@@ -76,22 +83,26 @@ pub struct ReceiverOptions {
     pub queue: u32,
     /// ZW_RECV_QUEUE: the name of the interface. NULL otherwise.
     pub interface: *const c_char,
-    /// Microseconds that a wait may last beyond the first arrival to gather more, while all connections
-    /// send in bulk: fewer wake-ups for the same bytes. 0: 160. ZW_RECV_GATHER_NOTHING: not at all.
+    /// Microseconds that a wait may last beyond the first arrival to gather more, while all
+    /// connections send in bulk: fewer wake-ups for the same bytes. 0: 160. ZW_RECV_GATHER_NOTHING:
+    /// not at all.
     pub gather_us: u32,
-    /// ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or more (Linux 7.0, some
-    /// drivers; above a page with ZW_HUGE_PAGES). 0: a page.
+    /// ZW_RECV_QUEUE: bytes of a buffer that the driver is asked for, a power of two, a page or
+    /// more (Linux 7.0, some drivers; above a page with ZW_HUGE_PAGES). 0: a page.
     pub rx_buf_len: u32,
-    /// ZW_RECV_QUEUE: the area is this DMA buffer as a whole (zw_dmabuf_new, Linux 6.16); buffer_bytes is of no meaning then, and
-    /// buffers only for share and depth. It stays yours. NULL: memory of this process. With other ways: -EINVAL.
+    /// ZW_RECV_QUEUE: the area is this DMA buffer as a whole (zw_dmabuf_new, Linux 6.16);
+    /// buffer_bytes is of no meaning then, and buffers only for share and depth. It stays yours.
+    /// NULL: memory of this process. With other ways: -EINVAL.
     pub dmabuf: *const RecvDmabuf,
 }
 
-/// What came of a connection. With ZW_ARRIVAL_DATA it holds a buffer of the receiver: give it back with
-/// zw_arrival_release, once, in any order, by any thread, also after the receiver was closed. The struct may be moved and
-/// copied; its copies stand for one buffer, and releasing a second one is -ESTALE.
+/// What came of a connection. With ZW_ARRIVAL_DATA it holds a buffer of the receiver: give it back
+/// with zw_arrival_release, once, in any order, by any thread, also after the receiver was closed.
+/// The struct may be moved and copied; its copies stand for one buffer, and releasing a second one
+/// is -ESTALE.
 ///
-/// It has no size of its own, since it stands in arrays: calls take that of an element. Later versions append fields.
+/// It has no size of its own, since it stands in arrays: calls take that of an element. Later
+/// versions append fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RecvArrival {
@@ -107,7 +118,8 @@ pub struct RecvArrival {
     pub data: *const c_void,
     /// Their number; 0 for an empty datagram.
     pub length: libc::size_t,
-    /// The library's: which buffer it is, and which use of it; 0: none is held. A copy of the struct has the same.
+    /// The library's: which buffer it is, and which use of it; 0: none is held. A copy of the
+    /// struct has the same.
     pub token: u64,
 }
 
@@ -138,8 +150,8 @@ pub struct RecvEvents {
     pub accept_pauses: u64,
     /// System calls, all of them.
     pub system_calls: u64,
-    /// ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE: times that the kernel told by a completion of its own that it copied or found no buffer
-    /// (Linux 7.2).
+    /// ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE: times that the kernel told by a completion of its own that
+    /// it copied or found no buffer (Linux 7.2).
     pub notices: u64,
 }
 

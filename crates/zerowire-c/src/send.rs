@@ -1,7 +1,7 @@
 //! Senders for C.
 //!
-//! SAFETY, for all functions: as src/handle.rs says; a sender is used by one thread at a time; memory that is lent stays
-//! valid and unchanged as the header says.
+//! SAFETY, for all functions: as src/handle.rs says; a sender is used by one thread at a time;
+//! memory that is lent stays valid and unchanged as the header says.
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::{c_int, c_void};
@@ -53,7 +53,8 @@ impl Sender {
         match how(&mut self.sender, payload) {
             Ok(ticket) => Ok(ticket.number()),
             Err(e) if self.sender.next_ticket() != next => {
-                // ZW_NOTIFY_EACH_ONE: it was taken, and the wait behind it failed. Who got an error would free it.
+                // ZW_NOTIFY_EACH_ONE: it was taken, and the wait behind it failed. Who got an error
+                // would free it.
                 self.late = Some(e.into());
                 Ok(next.number())
             }
@@ -89,23 +90,25 @@ impl Sender {
     }
 }
 
-/// Makes a sender of a connected socket: TCP, UDP, AF_VSOCK; others can only copy. options NULL: the defaults.
+/// Makes a sender of a connected socket: TCP, UDP, AF_VSOCK; others can only copy. options NULL:
+/// the defaults.
 ///
-/// If it returns 0 the descriptor is the library's: zw_sender_close closes it, zw_sender_into_socket
-/// gives it back. Its number may still be used to poll (POLLOUT: there is room; POLLERR: with socket
-/// calls, notifications have come), to receive and to shut down. After an error it is still yours,
-/// and open.
+/// If it returns 0 the descriptor is the library's: zw_sender_close closes it,
+/// zw_sender_into_socket gives it back. Its number may still be used to poll (POLLOUT: there is
+/// room; POLLERR: with socket calls, notifications have come), to receive and to shut down. After
+/// an error it is still yours, and open.
 ///
-/// Several senders may follow each other on a connection, on duplicates of its descriptor or on that of
-/// zw_sender_into_socket. Of several at a time only the first lends, and the others copy (second_sender). While a sender
-/// lives, over socket calls, no other process and no other code may lend (MSG_ZEROCOPY) on the same socket or read its error
-/// queue: memory could come back too early.
+/// Several senders may follow each other on a connection, on duplicates of its descriptor or on
+/// that of zw_sender_into_socket. Of several at a time only the first lends, and the others copy
+/// (second_sender). While a sender lives, over socket calls, no other process and no other code may
+/// lend (MSG_ZEROCOPY) on the same socket or read its error queue: memory could come back too
+/// early.
 ///
-/// A sender is used by one thread at a time; with io_uring always by the thread that made it. A ring that many senders
-/// share is there in Rust only.
+/// A sender is used by one thread at a time; with io_uring always by the thread that made it. A
+/// ring that many senders share is there in Rust only.
 ///
-/// -EBADF, -ENOTCONN; -EINVAL: wrong options; -E2BIG: options of a later version; -EOPNOTSUPP: no io_uring; -EBUSY:
-/// ZW_MODE_ZEROCOPY, and another sender lends on the socket.
+/// -EBADF, -ENOTCONN; -EINVAL: wrong options; -E2BIG: options of a later version; -EOPNOTSUPP: no
+/// io_uring; -EBUSY: ZW_MODE_ZEROCOPY, and another sender lends on the socket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_new(
     fd: c_int,
@@ -136,20 +139,23 @@ pub unsafe extern "C" fn zw_sender_new(
     })
 }
 
-/// Sends a payload: one datagram or message, or bytes of a stream. Waits for room up to the options' timeout. Returns 0,
-/// and the payload's ticket unless `ticket` is NULL.
+/// Sends a payload: one datagram or message, or bytes of a stream. Waits for room up to the
+/// options' timeout. Returns 0, and the payload's ticket unless `ticket` is NULL.
 ///
-/// The memory is lent from now on: don't change, reuse or free it until the ticket is done, which zw_sender_wait or
-/// zw_sender_next_completion says. With ZW_CHECKED, and always in a debug build of the library, checksums of the bytes are
-/// taken here and compared when the loan ends; if they differ the process aborts, with the ticket and the offset on standard
-/// error. A failed call lends nothing.
+/// The memory is lent from now on: don't change, reuse or free it until the ticket is done, which
+/// zw_sender_wait or zw_sender_next_completion says. With ZW_CHECKED, and always in a debug build
+/// of the library, checksums of the bytes are taken here and compared when the loan ends; if they
+/// differ the process aborts, with the ticket and the offset on standard error. A failed call lends
+/// nothing.
 ///
-/// On a stream the call returns when the socket has taken a part; the rest goes with the next calls of the sender (any send,
-/// zw_sender_poll, zw_sender_wait...), so call one of them when the socket is writable again.
+/// On a stream the call returns when the socket has taken a part; the rest goes with the next calls
+/// of the sender (any send, zw_sender_poll, zw_sender_wait...), so call one of them when the socket
+/// is writable again.
 ///
-/// -ETIMEDOUT: no room in time. -EMSGSIZE: too long for a datagram. -ENOBUFS: ZW_MODE_ZEROCOPY and a limit of locked
-/// memory; or a full queue of an interface, where IP_RECVERR is set (zw_last_error tells them apart).
-/// -EPIPE, -ECONNRESET: the peer is gone. -ECONNREFUSED: nobody listens, said of an earlier datagram.
+/// -ETIMEDOUT: no room in time. -EMSGSIZE: too long for a datagram. -ENOBUFS: ZW_MODE_ZEROCOPY and
+/// a limit of locked memory; or a full queue of an interface, where IP_RECVERR is set
+/// (zw_last_error tells them apart). -EPIPE, -ECONNRESET: the peer is gone. -ECONNREFUSED: nobody
+/// listens, said of an earlier datagram.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_send(
     sender: *mut Sender,
@@ -161,7 +167,8 @@ pub unsafe extern "C" fn zw_sender_send(
     guard_int(|| unsafe { get_mut(sender, "sender")?.give(borrowed(data, length)?.into(), false, ticket) })
 }
 
-/// As zw_sender_send, without waiting: -EAGAIN, without words, if there is no room; nothing was lent then.
+/// As zw_sender_send, without waiting: -EAGAIN, without words, if there is no room; nothing was
+/// lent then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_try_send(
     sender: *mut Sender,
@@ -173,8 +180,9 @@ pub unsafe extern "C" fn zw_sender_try_send(
     guard_int(|| unsafe { get_mut(sender, "sender")?.give(borrowed(data, length)?.into(), true, ticket) })
 }
 
-/// As zw_sender_send, of several pieces as one payload. The array itself is the caller's again when the call returns. A
-/// datagram of more than 17 pieces is gathered into one buffer, and counts as copied (scattered).
+/// As zw_sender_send, of several pieces as one payload. The array itself is the caller's again when
+/// the call returns. A datagram of more than 17 pieces is gathered into one buffer, and counts as
+/// copied (scattered).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_sendv(
     sender: *mut Sender,
@@ -198,9 +206,10 @@ pub unsafe extern "C" fn zw_sender_try_sendv(
     guard_int(|| unsafe { get_mut(sender, "sender")?.give(gathered(pieces, count)?.into(), true, ticket) })
 }
 
-/// Sends several payloads in order, each element one: datagrams with few system calls (sendmmsg). Waits as zw_sender_send,
-/// and lends as it does. Returns how many were taken, from the first on; fewer than `count`: the next call says what was
-/// wrong. Their tickets follow each other from `*first` on (NULL is allowed).
+/// Sends several payloads in order, each element one: datagrams with few system calls (sendmmsg).
+/// Waits as zw_sender_send, and lends as it does. Returns how many were taken, from the first on;
+/// fewer than `count`: the next call says what was wrong. Their tickets follow each other from
+/// `*first` on (NULL is allowed).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_send_many(
     sender: *mut Sender,
@@ -255,7 +264,8 @@ unsafe fn give_lease(sender: *mut Sender, lease: *mut SendLease, now: bool, tick
         let result = unsafe { sender.give(frozen.clone().into(), now, ticket) };
         if matches!(result, Ok(0)) {
             drop(frozen);
-            // SAFETY: made by `put`, and the sender has its buffer: the caller does not use it again.
+            // SAFETY: made by `put`, and the sender has its buffer: the caller does not use it
+            // again.
             drop(unsafe { Box::from_raw(lease) });
         } else {
             handle.lease = frozen.thaw().ok();
@@ -264,8 +274,9 @@ unsafe fn give_lease(sender: *mut Sender, lease: *mut SendLease, now: bool, tick
     })
 }
 
-/// As zw_sender_send, of a lease. If it returns 0 the lease is the sender's, and the handle is gone; the buffer goes back
-/// to its area when the kernel has done with it, and ZW_CHECKED watches it until then. Otherwise the lease is still yours.
+/// As zw_sender_send, of a lease. If it returns 0 the lease is the sender's, and the handle is
+/// gone; the buffer goes back to its area when the kernel has done with it, and ZW_CHECKED watches
+/// it until then. Otherwise the lease is still yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_send_lease(
     sender: *mut Sender,
@@ -276,7 +287,8 @@ pub unsafe extern "C" fn zw_sender_send_lease(
     unsafe { give_lease(sender, lease, false, ticket) }
 }
 
-/// As zw_sender_send_lease, without waiting: -EAGAIN, without words, if there is no room; the lease is still yours.
+/// As zw_sender_send_lease, without waiting: -EAGAIN, without words, if there is no room; the lease
+/// is still yours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_try_send_lease(
     sender: *mut Sender,
@@ -287,8 +299,9 @@ pub unsafe extern "C" fn zw_sender_try_send_lease(
     unsafe { give_lease(sender, lease, true, ticket) }
 }
 
-/// As zw_area_lease, but waits for a free buffer, at most timeout_ms (negative: no limit), and reads notifications meanwhile:
-/// the buffers that this sender lent come back by that. -ETIMEDOUT; other errors: as zw_sender_poll.
+/// As zw_area_lease, but waits for a free buffer, at most timeout_ms (negative: no limit), and
+/// reads notifications meanwhile: the buffers that this sender lent come back by that. -ETIMEDOUT;
+/// other errors: as zw_sender_poll.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_lease(
     sender: *mut Sender,
@@ -310,8 +323,9 @@ pub unsafe extern "C" fn zw_sender_lease(
     })
 }
 
-/// UDP: changes options.segment_bytes from the next payload on, 1 to 65535; 0: each payload is one datagram. The way on where
-/// a send says that segments are too long for the path (-EMSGSIZE), or that it can't cut at all (-EIO).
+/// UDP: changes options.segment_bytes from the next payload on, 1 to 65535; 0: each payload is one
+/// datagram. The way on where a send says that segments are too long for the path (-EMSGSIZE), or
+/// that it can't cut at all (-EIO).
 ///
 /// -EINVAL: no UDP socket, or a longer one.
 #[unsafe(no_mangle)]
@@ -324,8 +338,8 @@ pub unsafe extern "C" fn zw_sender_set_segment_bytes(sender: *mut Sender, bytes:
     })
 }
 
-/// The longest segment_bytes that the path of a connected UDP socket takes at the moment: its MTU without the headers. The
-/// socket may be a sender's. -EBADF; -EINVAL: no UDP socket with a peer.
+/// The longest segment_bytes that the path of a connected UDP socket takes at the moment: its MTU
+/// without the headers. The socket may be a sender's. -EBADF; -EINVAL: no UDP socket with a peer.
 #[unsafe(no_mangle)]
 pub extern "C" fn zw_longest_segment(fd: c_int) -> c_int {
     guard_int(|| {
@@ -341,8 +355,8 @@ pub extern "C" fn zw_longest_segment(fd: c_int) -> c_int {
     })
 }
 
-/// Sends what waits and reads the notifications that are there. Returns how many lent payloads came back since the last
-/// call. Makes no system call if nothing is lent and nothing waits.
+/// Sends what waits and reads the notifications that are there. Returns how many lent payloads came
+/// back since the last call. Makes no system call if nothing is lent and nothing waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_poll(sender: *mut Sender) -> c_int {
     guard_int(|| {
@@ -369,8 +383,8 @@ unsafe fn waiting(
     })
 }
 
-/// Waits until the ticket is done: its memory is yours again. At most timeout_ms; negative: no limit; 0: only looks.
-/// -ETIMEDOUT; -EINVAL: no ticket of this sender.
+/// Waits until the ticket is done: its memory is yours again. At most timeout_ms; negative: no
+/// limit; 0: only looks. -ETIMEDOUT; -EINVAL: no ticket of this sender.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_wait(sender: *mut Sender, ticket: u32, timeout_ms: c_int) -> c_int {
     // SAFETY: by the module's contract.
@@ -391,14 +405,17 @@ pub unsafe extern "C" fn zw_sender_wait_all(sender: *mut Sender, timeout_ms: c_i
     unsafe { waiting(sender, timeout_ms, |s, limit| s.wait_all(limit)) }
 }
 
-/// Ends the sender and closes the socket. The handle is gone, whatever is returned. NULL is allowed.
+/// Ends the sender and closes the socket. The handle is gone, whatever is returned. NULL is
+/// allowed.
 ///
-/// ZW_CLOSE_DRAIN waits at most timeout_ms (negative: no limit), then does what ZW_CLOSE_ABORT does. 0: drained, or aborted
-/// as asked for. -ETIMEDOUT: not everything was back; other errors: as zw_sender_wait_all. `closed`, unless NULL, says in
-/// each of these cases what was left behind. With a wrong closed.size (-EINVAL) ask zw_orphans.
+/// ZW_CLOSE_DRAIN waits at most timeout_ms (negative: no limit), then does what ZW_CLOSE_ABORT
+/// does. 0: drained, or aborted as asked for. -ETIMEDOUT: not everything was back; other errors: as
+/// zw_sender_wait_all. `closed`, unless NULL, says in each of these cases what was left behind.
+/// With a wrong closed.size (-EINVAL) ask zw_orphans.
 ///
-/// If closed.kept is not 0 the kernel still reads memory of yours (frames in an interface's queue): it must stay valid and
-/// unchanged until zw_orphans returns 0. If it is 0 all memory is yours. Buffers of areas need no such care.
+/// If closed.kept is not 0 the kernel still reads memory of yours (frames in an interface's queue):
+/// it must stay valid and unchanged until zw_orphans returns 0. If it is 0 all memory is yours.
+/// Buffers of areas need no such care.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_close(
     sender: *mut Sender,
@@ -451,9 +468,9 @@ pub unsafe extern "C" fn zw_sender_close(
     })
 }
 
-/// Sends what waits, waits until all memory is back, at most timeout_ms (negative: no limit), and gives the descriptor back,
-/// for a connection that stays open: returned, 0 or more. The handle is gone then. The next sender on the connection goes on
-/// where this one ends.
+/// Sends what waits, waits until all memory is back, at most timeout_ms (negative: no limit), and
+/// gives the descriptor back, for a connection that stays open: returned, 0 or more. The handle is
+/// gone then. The next sender on the connection goes on where this one ends.
 ///
 /// After an error the sender is as it was. -ETIMEDOUT; other errors: as zw_sender_wait_all.
 #[unsafe(no_mangle)]
@@ -476,7 +493,8 @@ pub unsafe extern "C" fn zw_sender_into_socket(sender: *mut Sender, timeout_ms: 
     })
 }
 
-/// Payloads of senders that are closed which the kernel still holds; takes back those that it has let go of.
+/// Payloads of senders that are closed which the kernel still holds; takes back those that it has
+/// let go of.
 #[unsafe(no_mangle)]
 pub extern "C" fn zw_orphans() -> libc::size_t {
     let mut left = libc::size_t::MAX;

@@ -13,11 +13,12 @@ use crate::handle::{Out, get, get_mut, print};
 use crate::send::Sender;
 use crate::send_types::{SendCompletion, SendLedger};
 
-/// The next range of tickets that are done: 1, or 0 if there is none. In the order in which they came back. It reads
-/// nothing by itself: call zw_sender_poll before. The last 65536 ranges are kept.
+/// The next range of tickets that are done: 1, or 0 if there is none. In the order in which they
+/// came back. It reads nothing by itself: call zw_sender_poll before. The last 65536 ranges are
+/// kept.
 ///
-/// On AF_VSOCK the kernel's notifications can't be told apart by payload: all that is lent comes back together, when the last of
-/// it does, and counts as copied when the kernel copied any of it.
+/// On AF_VSOCK the kernel's notifications can't be told apart by payload: all that is lent comes
+/// back together, when the last of it does, and counts as copied when the kernel copied any of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_next_completion(
     sender: *mut Sender,
@@ -96,8 +97,9 @@ pub(crate) unsafe fn reason(
     1
 }
 
-/// Bytes copied for a reason, and its name ("kernel", "small"...: docs/ledger.md). Reasons are numbered from 0 on: returns 1,
-/// or 0 behind the last one. The name is the library's, and stays. NULL is allowed for both results.
+/// Bytes copied for a reason, and its name ("kernel", "small"...: docs/ledger.md). Reasons are
+/// numbered from 0 on: returns 1, or 0 behind the last one. The name is the library's, and stays.
+/// NULL is allowed for both results.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_copied(
     sender: *const Sender,
@@ -113,8 +115,8 @@ pub unsafe extern "C" fn zw_sender_copied(
     })
 }
 
-/// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and writes at most size - 1
-/// bytes and a 0; NULL and 0 ask for the length.
+/// What runs and why, for people, into your buffer. As snprintf: returns the whole length, and
+/// writes at most size - 1 bytes and a 0; NULL and 0 ask for the length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_path(
     sender: *const Sender,
@@ -125,8 +127,8 @@ pub unsafe extern "C" fn zw_sender_path(
     guard_int(|| Ok(unsafe { print(&get(sender, "sender")?.sender.path(), text, size) }))
 }
 
-/// ZW_MODE_AUTO: what was chosen for each class of lengths and why, for people, a line each, into your buffer as
-/// zw_sender_path does. Empty in other modes.
+/// ZW_MODE_AUTO: what was chosen for each class of lengths and why, for people, a line each, into
+/// your buffer as zw_sender_path does. Empty in other modes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_choices(
     sender: *const Sender,

@@ -15,12 +15,13 @@ pub const ZW_MODE_COPY: u32 = 1u32;
 /// A mode: lent always. A limit that forbids it is an error (-ENOBUFS).
 pub const ZW_MODE_ZEROCOPY: u32 = 2u32;
 
-/// A back end: io_uring if areas are given and it is allowed, else socket calls, and on AF_VSOCK always these.
-/// zw_sender_path says which and why.
+/// A back end: io_uring if areas are given and it is allowed, else socket calls, and on AF_VSOCK
+/// always these. zw_sender_path says which and why.
 pub const ZW_BACKEND_AUTO: u32 = 0u32;
 /// A back end: send, sendmsg, sendmmsg, with MSG_ZEROCOPY.
 pub const ZW_BACKEND_SOCKET: u32 = 1u32;
-/// A back end: io_uring's SEND_ZC and SENDMSG_ZC; -EOPNOTSUPP where io_uring is not allowed. On AF_VSOCK it only copies.
+/// A back end: io_uring's SEND_ZC and SENDMSG_ZC; -EOPNOTSUPP where io_uring is not allowed. On
+/// AF_VSOCK it only copies.
 pub const ZW_BACKEND_URING: u32 = 2u32;
 
 /// Notifications are read several at a time.
@@ -28,7 +29,8 @@ pub const ZW_NOTIFY_BATCHED: u32 = 0u32;
 /// zw_sender_send, _sendv and _send_lease wait for each payload's notification. Slow.
 pub const ZW_NOTIFY_EACH_ONE: u32 = 1u32;
 
-/// A flag of zw_sender_options: memory is checked, see zw_sender_send. Always so if the library is a debug build.
+/// A flag of zw_sender_options: memory is checked, see zw_sender_send. Always so if the library is
+/// a debug build.
 pub const ZW_CHECKED: u32 = 1u32;
 
 /// zw_sender_close: sends what waits, and waits for what is lent.
@@ -36,7 +38,8 @@ pub const ZW_CLOSE_DRAIN: u32 = 0u32;
 /// zw_sender_close: at once; a TCP connection with payloads that are lent or wait is reset.
 pub const ZW_CLOSE_ABORT: u32 = 1u32;
 
-/// How a sender works. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field.
+/// How a sender works. Set size, and leave at 0 what you don't want to choose: 0 is the default of
+/// each field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SenderOptions {
@@ -50,8 +53,8 @@ pub struct SenderOptions {
     pub max_lent_bytes: libc::size_t,
     /// Payloads that may be lent at a time. 0: 1024.
     pub max_lent: libc::size_t,
-    /// UDP: payloads are cut into datagrams of this many bytes, 1 to 65535 (UDP_SEGMENT); zw_longest_segment says what the
-    /// path takes. 0: not cut.
+    /// UDP: payloads are cut into datagrams of this many bytes, 1 to 65535 (UDP_SEGMENT);
+    /// zw_longest_segment says what the path takes. 0: not cut.
     pub segment_bytes: u32,
     /// ZW_NOTIFY_...
     pub notifications: u32,
@@ -59,13 +62,15 @@ pub struct SenderOptions {
     pub timeout_ms: u32,
     /// ZW_CHECKED.
     pub flags: u32,
-    /// Areas whose buffers will be sent: with io_uring they are registered once. They stay yours. NULL: none.
+    /// Areas whose buffers will be sent: with io_uring they are registered once. They stay yours.
+    /// NULL: none.
     pub areas: *const *const SendArea,
     /// Number of areas.
     pub area_count: libc::size_t,
 }
 
-/// Tickets whose memory is back: all from first to last, both included. Tickets wrap around at 2^32.
+/// Tickets whose memory is back: all from first to last, both included. Tickets wrap around at
+/// 2^32.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendCompletion {
@@ -81,7 +86,8 @@ pub struct SendCompletion {
     pub reserved: u32,
 }
 
-/// What went how. Lent bytes are counted when they come back: only then it is known whether the kernel copied them.
+/// What went how. Lent bytes are counted when they come back: only then it is known whether the
+/// kernel copied them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SendLedger {

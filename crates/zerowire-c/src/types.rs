@@ -14,7 +14,8 @@ pub const ZW_SEQPACKET: u32 = 2u32;
 
 /// A flag of options: each packet of a stream begins a page. Without it small ones share pages.
 pub const ZW_UNPACKED: u32 = 4u32;
-/// A flag of options: payload stays in guest memory. -EPERM if the daemon has no --share-guest-memory.
+/// A flag of options: payload stays in guest memory. -EPERM if the daemon has no
+/// --share-guest-memory.
 pub const ZW_DIRECT: u32 = 2u32;
 
 /// A connection.
@@ -32,7 +33,8 @@ pub struct WindowHandle {
     pub(crate) next: usize,
 }
 
-/// Fixed when a connection is made. Set size, and leave at 0 what you don't want to choose: 0 is the default of each field.
+/// Fixed when a connection is made. Set size, and leave at 0 what you don't want to choose: 0 is
+/// the default of each field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct VsockOptions {
@@ -62,7 +64,8 @@ pub struct VsockOptions {
 pub struct VsockPacket {
     /// sizeof(struct zw_packet), set by you: so much is written. Later versions append fields.
     pub size: libc::size_t,
-    /// Valid until the window is released. Nobody writes it, but for ZW_ENTRY_DIRECT: the guest may.
+    /// Valid until the window is released. Nobody writes it, but for ZW_ENTRY_DIRECT: the guest
+    /// may.
     pub data: *const c_void,
     /// Bytes, at least 1.
     pub length: libc::size_t,

@@ -1,7 +1,8 @@
-//! Mapped receive for C. What all functions ask of the caller is in the header's head (cbindgen.toml).
+//! Mapped receive for C. What all functions ask of the caller is in the header's head
+//! (cbindgen.toml).
 //!
-//! SAFETY, for all functions: a handle is NULL or came from this library and was not closed; a pointer to an argument or a
-//! result is NULL or valid for its type.
+//! SAFETY, for all functions: a handle is NULL or came from this library and was not closed; a
+//! pointer to an argument or a result is NULL or valid for its type.
 #![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -35,7 +36,8 @@ unsafe fn arguments(
     Ok((path, options.check()?))
 }
 
-/// Connects to a port of the guest. `path` is the daemon's --uds with ".map" appended; options NULL: the defaults.
+/// Connects to a port of the guest. `path` is the daemon's --uds with ".map" appended; options
+/// NULL: the defaults.
 ///
 /// -EINVAL: wrong options; -E2BIG: options of a later version; others: docs/mapped-receive.md.
 #[unsafe(no_mangle)]
@@ -86,7 +88,8 @@ pub unsafe extern "C" fn zw_vsock_listen(
     })
 }
 
-/// The next connection: waits at most timeout_ms, or without a limit if it is negative; -EAGAIN if none came.
+/// The next connection: waits at most timeout_ms, or without a limit if it is negative; -EAGAIN if
+/// none came.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_accept(
     listener: *mut VsockListener,
@@ -122,10 +125,10 @@ pub unsafe extern "C" fn zw_vsock_listener_close(listener: *mut VsockListener) {
     unsafe { close(listener) }
 }
 
-/// Takes the next window: 1 and a window, 0 if no more data will come, -EAGAIN if there is nothing yet.
-/// -ECONNRESET in place of 0: the guest reset the connection or is gone, and something may be missing.
-/// -ENOBUFS: the next window is still held. -EPROTO: the daemon wrote something impossible.
-/// Makes no system call.
+/// Takes the next window: 1 and a window, 0 if no more data will come, -EAGAIN if there is nothing
+/// yet. -ECONNRESET in place of 0: the guest reset the connection or is gone, and something may be
+/// missing. -ENOBUFS: the next window is still held. -EPROTO: the daemon wrote something
+/// impossible. Makes no system call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_dequeue(
     connection: *mut VsockConnection,
@@ -148,7 +151,8 @@ pub unsafe extern "C" fn zw_vsock_dequeue(
     })
 }
 
-/// The next packet, up to packet.size bytes of the struct: 1, or 0 behind the last one. One thread at a time.
+/// The next packet, up to packet.size bytes of the struct: 1, or 0 behind the last one. One thread
+/// at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_window_next(window: *mut WindowHandle, packet: *mut VsockPacket) -> c_int {
     guard_int(|| {
@@ -189,7 +193,8 @@ pub unsafe extern "C" fn zw_window_bytes(window: *const WindowHandle) -> u64 {
     unsafe { window.as_ref() }.map_or(0, |w| w.lease.len())
 }
 
-/// Gives the window back to the daemon, in any order; its packets must not be used any more. NULL is allowed.
+/// Gives the window back to the daemon, in any order; its packets must not be used any more. NULL
+/// is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_window_release(window: *mut WindowHandle) {
     // SAFETY: by the module's contract.
@@ -203,15 +208,17 @@ pub unsafe extern "C" fn zw_vsock_poll_value(connection: *const VsockConnection)
     unsafe { connection.as_ref() }.map_or(POLL_NOTHING, |c| c.0.poll_value())
 }
 
-/// Sleeps until there is a window or the end: 1; 0 after timeout_ms (negative: no limit); -ECONNRESET: no daemon.
+/// Sleeps until there is a window or the end: 1; 0 after timeout_ms (negative: no limit);
+/// -ECONNRESET: no daemon.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_wait(connection: *mut VsockConnection, timeout_ms: c_int) -> c_int {
     // SAFETY: by the module's contract.
     guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.wait(timeout(timeout_ms))?.into()))
 }
 
-/// For poll and epoll: after zw_vsock_arm returned 0, readable (POLLIN) when there is a window, the end, or no daemon
-/// any more. Then call zw_vsock_disarm and dequeue. The descriptor stays the connection's.
+/// For poll and epoll: after zw_vsock_arm returned 0, readable (POLLIN) when there is a window, the
+/// end, or no daemon any more. Then call zw_vsock_disarm and dequeue. The descriptor stays the
+/// connection's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_fd(connection: *const VsockConnection) -> c_int {
     // SAFETY: by the module's contract.
@@ -253,7 +260,8 @@ pub unsafe extern "C" fn zw_vsock_map(connection: *mut VsockConnection) -> c_int
     guard_int(|| Ok(unsafe { get(connection, "connection") }?.0.map().map(|()| 0)?))
 }
 
-/// What was agreed on, up to options.size bytes: the options as they were asked for, with the values that 0 stood for.
+/// What was agreed on, up to options.size bytes: the options as they were asked for, with the
+/// values that 0 stood for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_agreed(
     connection: *const VsockConnection,
@@ -269,7 +277,8 @@ pub unsafe extern "C" fn zw_vsock_agreed(
     })
 }
 
-/// The connection's ports: the one that this program has at the guest's side, and the guest's. Either may be NULL.
+/// The connection's ports: the one that this program has at the guest's side, and the guest's.
+/// Either may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_ports(
     connection: *const VsockConnection,
@@ -335,8 +344,8 @@ pub unsafe extern "C" fn zw_vsock_write(
     }) as libc::ssize_t
 }
 
-/// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. The guest is told of either. After SHUT_RD what was
-/// published can still be taken; the end comes behind it.
+/// SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. The guest is told of either. After SHUT_RD what
+/// was published can still be taken; the end comes behind it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_shutdown(connection: *mut VsockConnection, how: c_int) -> c_int {
     guard_int(|| {

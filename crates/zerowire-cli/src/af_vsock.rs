@@ -10,7 +10,8 @@ fn socket() -> Result<OwnedFd> {
         .context("no AF_VSOCK here: in a guest load vmw_vsock_virtio_transport; on the host name --uds PATH")
 }
 
-/// A stream to `port` of `cid`, with `credit` bytes of credit for the other side (0: the kernel's) and a low-water mark.
+/// A stream to `port` of `cid`, with `credit` bytes of credit for the other side (0: the kernel's)
+/// and a low-water mark.
 pub fn connect(cid: u32, port: u32, credit: u32, lowat: u32) -> Result<OwnedFd> {
     let socket = socket()?;
     if credit > 0 {

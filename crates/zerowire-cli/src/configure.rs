@@ -14,13 +14,15 @@ use interface::Configured;
 
 type Restore = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// What is to be set back, by whoever comes first: the end of the command, or the thread that takes a second signal.
+/// What is to be set back, by whoever comes first: the end of the command, or the thread that takes
+/// a second signal.
 #[derive(Clone, Default)]
 pub struct Setup(Arc<Mutex<Option<Restore>>>);
 
 impl Setup {
-    /// Sets an interface up for zero-copy receive into `queue`, and says on standard error what was changed, also when it is to
-    /// be quiet: nothing else names the commands that help after SIGKILL.
+    /// Sets an interface up for zero-copy receive into `queue`, and says on standard error what was
+    /// changed, also when it is to be quiet: nothing else names the commands that help after
+    /// SIGKILL.
     pub fn apply(&self, interface: &str, queue: u32, quiet: bool) -> Result<()> {
         let configured = Configured::apply(interface, queue)
             .with_context(|| format!("--configure changed nothing on {interface}"))?;
@@ -43,7 +45,8 @@ impl Setup {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(restore);
     }
 
-    /// Sets it back, once. Who comes second waits until it is done. The receiver that has the queue should be gone.
+    /// Sets it back, once. Who comes second waits until it is done. The receiver that has the queue
+    /// should be gone.
     pub fn restore(&self) -> Result<()> {
         let mut restore = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         restore.take().map_or(Ok(()), |restore| restore())
@@ -71,7 +74,8 @@ pub fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// The commands that steer the flows of `port` to the queue, as far as they were not given yet: netlink has none for it.
+/// The commands that steer the flows of `port` to the queue, as far as they were not given yet:
+/// netlink has none for it.
 pub fn steering(interface: &str, queue: u32, port: u16) -> Vec<String> {
     let report = queue::run(interface, Some(queue));
     let missing = report.commands.into_iter().filter(|c| !c.done && c.command.contains("PORT"));

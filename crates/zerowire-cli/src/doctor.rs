@@ -49,7 +49,8 @@ pub struct DoctorArgs {
     /// Only the checks of one path.
     #[arg(long, value_name = "PATH", default_value = "all")]
     path: PathArg,
-    /// Only what zero-copy receive needs of this network interface: its driver, header split, RSS, steering, queues.
+    /// Only what zero-copy receive needs of this network interface: its driver, header split, RSS,
+    /// steering, queues.
     #[arg(short, long, value_name = "IF", conflicts_with = "path")]
     interface: Option<String>,
     /// Go through the checks for this receive queue, one by one; without it, all queues in short.

@@ -75,8 +75,8 @@ pub struct Vsock {
     pub uds_mode: Option<String>,
 }
 
-/// The tables that `pick` finds in the file's VMs, with the VMs' names, no two of which are the same. An error if there is
-/// none; `table` is its name in that message.
+/// The tables that `pick` finds in the file's VMs, with the VMs' names, no two of which are the
+/// same. An error if there is none; `table` is its name in that message.
 pub fn read<T>(path: &Path, table: &str, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(String, T)>> {
     let context = || format!("configuration file {}", path.display());
     let text = std::fs::read_to_string(path).with_context(context)?;

@@ -1,4 +1,5 @@
-//! What the program `zerowire` and those of the lab share: how they read a command line, log, speak and end.
+//! What the program `zerowire` and those of the lab share: how they read a command line, log, speak
+//! and end.
 //!
 //! The program `zerowire` itself is the binary of this package.
 

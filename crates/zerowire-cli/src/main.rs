@@ -34,18 +34,22 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A virtio-net device for a VM, served over vhost-user: the guest's frames to a tap or an interface, and back.
+    /// A virtio-net device for a VM, served over vhost-user: the guest's frames to a tap or an
+    /// interface, and back.
     Net(Box<net::NetArgs>),
-    /// A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and
-    /// the host's programs by unix sockets.
+    /// A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests,
+    /// and between a guest and the host's programs by unix sockets.
     Vsock(Box<vsock::VsockArgs>),
     /// A file or standard input to any receiver, lent to the kernel where that costs less CPU.
     Send(send::SendArgs),
-    /// TCP connections of any senders, received in place: by a NIC's queue without a copy, by io_uring or by plain calls.
+    /// TCP connections of any senders, received in place: by a NIC's queue without a copy, by
+    /// io_uring or by plain calls.
     Recv(Box<recv::RecvArgs>),
-    /// What this kernel, user and network namespace can do for each path, and how to get the missing part.
+    /// What this kernel, user and network namespace can do for each path, and how to get the
+    /// missing part.
     Doctor(doctor::DoctorArgs),
-    /// Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed.
+    /// Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another
+    /// speed.
     Replay(Box<replay::ReplayArgs>),
 }
 
@@ -75,9 +79,10 @@ fn main() -> ExitCode {
     outcome::status("zerowire", result)
 }
 
-/// Under the names `zerowire-net` and `zerowire-vsock` (as the installed vhost-user JSON files start it) the program is
-/// `zerowire net` and `zerowire vsock`. With `--print-capabilities` whatever else is asked of these does not matter (QEMU
-/// docs/interop/vhost-user.rst, "Backend program conventions").
+/// Under the names `zerowire-net` and `zerowire-vsock` (as the installed vhost-user JSON files
+/// start it) the program is `zerowire net` and `zerowire vsock`. With `--print-capabilities`
+/// whatever else is asked of these does not matter (QEMU docs/interop/vhost-user.rst, "Backend
+/// program conventions").
 fn arguments() -> Vec<std::ffi::OsString> {
     let mut args: Vec<_> = std::env::args_os().collect();
     let name =

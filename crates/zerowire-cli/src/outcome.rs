@@ -10,7 +10,8 @@ use serde::Serialize;
 use crate::WrongArguments;
 use crate::columns::{PLAIN_WIDTH, fit, width};
 
-/// The status that `program` ends with: 2 for wrong arguments, as clap has it. An error is said on standard error.
+/// The status that `program` ends with: 2 for wrong arguments, as clap has it. An error is said on
+/// standard error.
 pub fn status(program: &str, result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|e| {
         // The terminal may be gone.

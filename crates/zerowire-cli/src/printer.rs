@@ -1,5 +1,5 @@
-//! Statistics on standard output, written by a thread of its own: whoever reads them slowly, or has stopped reading, holds up
-//! neither serving nor its end.
+//! Statistics on standard output, written by a thread of its own: whoever reads them slowly, or has
+//! stopped reading, holds up neither serving nor its end.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -36,7 +36,8 @@ struct Running {
 }
 
 impl Printer {
-    /// Has `text` written, without waiting for that. It is lost, and the log says so, where as many as may wait do.
+    /// Has `text` written, without waiting for that. It is lost, and the log says so, where as many
+    /// as may wait do.
     pub fn print(&mut self, text: Result<String>) {
         if let Err(e) = text.and_then(|text| self.queue(text)) {
             tracing::error!("SIGUSR1: these statistics are lost: {e:#}");
@@ -48,8 +49,8 @@ impl Printer {
         sent.map_err(|_| anyhow!("standard output takes nothing, and {WAITING} wait already"))
     }
 
-    /// Has `text` written behind all others, and waits for that as long as [`PATIENCE`] says. Where it was not the end
-    /// is a failure, and the log says why.
+    /// Has `text` written behind all others, and waits for that as long as [`PATIENCE`] says. Where
+    /// it was not the end is a failure, and the log says why.
     pub fn finish(mut self, text: String) -> ExitCode {
         let Err(e) = self.last(text) else { return ExitCode::SUCCESS };
         tracing::error!("{e:#}");

@@ -1,4 +1,5 @@
-//! What the commands that serve VMs have in common: signals while they run, how statistics go out, descriptors.
+//! What the commands that serve VMs have in common: signals while they run, how statistics go out,
+//! descriptors.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,8 +30,8 @@ pub fn block_signals() -> Result<Signals> {
         .context("signals can't be blocked")
 }
 
-/// Hands requests to `answer` until SIGTERM or SIGINT comes. A program that is not `lasting` (a connection was handed over
-/// to it, and there will be no other) also ends when `is_alive` says no.
+/// Hands requests to `answer` until SIGTERM or SIGINT comes. A program that is not `lasting` (a
+/// connection was handed over to it, and there will be no other) also ends when `is_alive` says no.
 pub fn until_stopped(
     signals: &Signals,
     lasting: bool,
@@ -81,7 +82,8 @@ pub fn wording<S: Serialize>(stats: &S, json: bool, table: fn(&S) -> String) -> 
     })
 }
 
-/// Raises the soft limit of open files (often 1024) to the hard one and returns that; None stands for no limit.
+/// Raises the soft limit of open files (often 1024) to the hard one and returns that; None stands
+/// for no limit.
 pub fn raise_descriptor_limit() -> Option<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -2,7 +2,8 @@
 
 use anyhow::{Result, anyhow, bail};
 
-/// The keys with their values, in order. A key that is there twice is an error: one of the values would be passed over.
+/// The keys with their values, in order. A key that is there twice is an error: one of the values
+/// would be passed over.
 pub fn pairs(text: &str) -> Result<Vec<(&str, &str)>> {
     let mut pairs: Vec<(&str, &str)> = Vec::new();
     for part in text.split(',') {

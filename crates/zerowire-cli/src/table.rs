@@ -25,7 +25,8 @@ pub fn process_cpu() -> Duration {
     Duration::new(t.tv_sec.try_into().unwrap_or(0), t.tv_nsec.try_into().unwrap_or(0))
 }
 
-/// With fewer bytes than these, start and handshakes are most of the CPU time, and a rate would say nothing.
+/// With fewer bytes than these, start and handshakes are most of the CPU time, and a rate would say
+/// nothing.
 const ENOUGH_BYTES: u64 = 1_000_000;
 
 /// CPU time of all threads, and what that is for each gigabyte (10⁹ bytes) moved.

@@ -9,7 +9,8 @@ use std::ffi::OsString;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
-/// Options that earlier versions had, and what a user of them reads besides that they are not known.
+/// Options that earlier versions had, and what a user of them reads besides that they are not
+/// known.
 const GONE: [(&str, &str); 3] = [
     (
         "--pin",

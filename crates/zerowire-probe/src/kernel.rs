@@ -1,5 +1,5 @@
-//! The kernel's version. It decides nothing (the other checks try the thing itself); it tells a reader what an
-//! upgrade would bring.
+//! The kernel's version. It decides nothing (the other checks try the thing itself); it tells a
+//! reader what an upgrade would bring.
 
 use super::{Finding, Group, Job, MachineFacts, Subject, Todo};
 

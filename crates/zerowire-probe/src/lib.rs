@@ -1,17 +1,20 @@
-//! What this kernel, user and network namespace can do for each path, and how to get the missing part.
+//! What this kernel, user and network namespace can do for each path, and how to get the missing
+//! part.
 //!
-//! Each check tries the thing itself: it opens the device, makes the socket, registers the memory. A configuration
-//! file or a version number is only read where trying would disturb something (a NIC's queue) or can't be undone.
-//! What a check makes (a tap that is never set up, rings, sockets, mappings) belongs to it and is gone when it
-//! returns. No check changes a setting, and none sends a frame.
+//! Each check tries the thing itself: it opens the device, makes the socket, registers the memory.
+//! A configuration file or a version number is only read where trying would disturb something (a
+//! NIC's queue) or can't be undone. What a check makes (a tap that is never set up, rings, sockets,
+//! mappings) belongs to it and is gone when it returns. No check changes a setting, and none sends
+//! a frame.
 //!
-//! Two stages, so that the words can be tested without the machine: a *probe* runs system calls and returns plain
-//! results; a *translation* is a pure function from those results (mostly an errno) to a [`Finding`].
+//! Two stages, so that the words can be tested without the machine: a *probe* runs system calls and
+//! returns plain results; a *translation* is a pure function from those results (mostly an errno)
+//! to a [`Finding`].
 //!
 //! [`run`] looks at all jobs; [`queue::run`] at one interface and its queues.
 //!
-//! [`run`] takes some tens of milliseconds: most of them go into registering memory and starting QEMU for its
-//! version.
+//! [`run`] takes some tens of milliseconds: most of them go into registering memory and starting
+//! QEMU for its version.
 
 mod errno;
 mod kernel;
@@ -50,8 +53,8 @@ impl Options {
     }
 }
 
-/// Looks at the machine as the calling thread sees it: its network namespace, its user, its seccomp filter.
-/// What can't be found out is a [`Finding`] too; there are no errors.
+/// Looks at the machine as the calling thread sees it: its network namespace, its user, its seccomp
+/// filter. What can't be found out is a [`Finding`] too; there are no errors.
 pub fn run(options: &Options) -> DoctorReport {
     let machine = MachineFacts::detect();
     let ring = uring::probe();

@@ -4,7 +4,8 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Finding, Group, Job, Subject, Todo};
 
-/// A VM with one queue pair takes about this many descriptors: sockets, guest memory, kicks, calls, rings, tap.
+/// A VM with one queue pair takes about this many descriptors: sockets, guest memory, kicks, calls,
+/// rings, tap.
 const DESCRIPTORS_A_VM: u64 = 24;
 
 /// VMs that one process serves at most.

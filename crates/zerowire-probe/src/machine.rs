@@ -36,7 +36,8 @@ pub struct MachineFacts {
     pub caps: Vec<&'static str>,
     /// Those that some path asks for and that are not effective.
     pub caps_absent: Vec<&'static str>,
-    /// The user namespace is not the machine's first one: its capabilities count only for what it owns.
+    /// The user namespace is not the machine's first one: its capabilities count only for what it
+    /// owns.
     pub nested_user: bool,
     /// A seccomp filter is on this thread.
     pub seccomp: bool,
@@ -75,8 +76,8 @@ impl MachineFacts {
     }
 }
 
-/// Whether a uid_map is of another user namespace than the first, which maps all 2^32 - 1 users to themselves
-/// (user_namespaces(7)).
+/// Whether a uid_map is of another user namespace than the first, which maps all 2^32 - 1 users to
+/// themselves (user_namespaces(7)).
 fn is_nested(uid_map: &str) -> bool {
     let fields: Vec<_> = uid_map.split_whitespace().collect();
     !fields.is_empty() && fields != ["0", "0", "4294967295"]

@@ -1,4 +1,5 @@
-//! Memory: how much may be registered, whether huge pages are there, and whether pages may come later.
+//! Memory: how much may be registered, whether huge pages are there, and whether pages may come
+//! later.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -58,7 +59,8 @@ pub(super) fn check(todo: &mut Todo, machine: &MachineFacts, has_ring: bool) {
     todo.add(later, || translate_later(userfault::try_open().map_err(|e| errno::number(&e))));
 }
 
-/// The most bytes, up to [`TRIED_BYTES`], that can be registered, and the error past them (0: none).
+/// The most bytes, up to [`TRIED_BYTES`], that can be registered, and the error past them (0:
+/// none).
 fn largest() -> io::Result<(u64, i32)> {
     let ring: IoUring = IoUring::new(2)?;
     let memory = map(TRIED_BYTES as usize, None)?;

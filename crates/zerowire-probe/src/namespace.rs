@@ -1,4 +1,5 @@
-//! The network namespace: which one it is, whether it may be administered, whether another can be made.
+//! The network namespace: which one it is, whether it may be administered, whether another can be
+//! made.
 
 use std::fs::read_link;
 use std::io;
@@ -66,8 +67,9 @@ fn translate_identity(own: Option<String>, first: Option<String>) -> Finding {
     Finding::ok(format!("{own}, {whose}"), here)
 }
 
-/// Asks for something that only an administrator of the thread's network namespace may do, on a socket of its own:
-/// TCP_REPAIR (net/ipv4/tcp.c, `tcp_can_repair_sock`). The socket is never connected.
+/// Asks for something that only an administrator of the thread's network namespace may do, on a
+/// socket of its own: TCP_REPAIR (net/ipv4/tcp.c, `tcp_can_repair_sock`). The socket is never
+/// connected.
 fn administer() -> io::Result<()> {
     let tcp = socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
     set_int(tcp, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1)

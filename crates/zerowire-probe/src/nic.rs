@@ -24,8 +24,8 @@ pub(super) fn check(todo: &mut Todo) {
     });
 }
 
-/// Names of the interfaces of the calling thread's network namespace, from procfs: sysfs shows the namespace of whoever
-/// mounted it.
+/// Names of the interfaces of the calling thread's network namespace, from procfs: sysfs shows the
+/// namespace of whoever mounted it.
 pub(super) fn interfaces() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     text.lines().skip(2).filter_map(|l| Some(l.split_once(':')?.0.trim().to_owned())).collect()

@@ -46,7 +46,8 @@ fn raw_socket() -> Result<OwnedFd, PacketStage> {
     packet::socket().map_err(|e| PacketStage::Socket(errno::number(&e)))
 }
 
-/// Makes a transmit ring on a socket bound to no interface and no protocol, so that no frame passes it.
+/// Makes a transmit ring on a socket bound to no interface and no protocol, so that no frame passes
+/// it.
 fn make_ring() -> Result<(), PacketStage> {
     let socket = raw_socket()?;
     let ring = || -> io::Result<()> {

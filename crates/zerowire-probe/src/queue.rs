@@ -1,10 +1,12 @@
-//! One queue of one interface: whether io_uring can receive into it without a copy, and what is missing
-//! (`zerowire doctor -i IF -q Q`; Documentation/networking/iou-zcrx.rst).
+//! One queue of one interface: whether io_uring can receive into it without a copy, and what is
+//! missing (`zerowire doctor -i IF -q Q`; Documentation/networking/iou-zcrx.rst).
 //!
-//! Settings are read by netlink and never changed; the queue is not registered, since that restarts it under traffic. What
-//! is tried is a registration for an interface that can't exist, which shows whether kernel and user may.
+//! Settings are read by netlink and never changed; the queue is not registered, since that restarts
+//! it under traffic. What is tried is a registration for an interface that can't exist, which shows
+//! whether kernel and user may.
 //!
-//! As everywhere in the probe: `facts` runs system calls, `checks` turns their results into findings.
+//! As everywhere in the probe: `facts` runs system calls, `checks` turns their results into
+//! findings.
 
 mod advice;
 mod checks;
@@ -78,7 +80,8 @@ pub struct QueueReport {
     pub queues: Vec<QueueState>,
     /// The checks, in the order in which they are to be settled.
     pub checks: Vec<Check>,
-    /// `Ok`: it can be registered and data arrives without a copy; `Degraded`: it can be registered; `Missing`: it can't.
+    /// `Ok`: it can be registered and data arrives without a copy; `Degraded`: it can be
+    /// registered; `Missing`: it can't.
     pub verdict: Verdict,
     /// The commands that set the interface up. Nobody runs them but the user.
     pub commands: Vec<Advice>,
@@ -91,8 +94,8 @@ impl QueueReport {
     }
 }
 
-/// Looks at `interface` in the network namespace of the calling thread, and at one of its receive queues or at all. What
-/// can't be found out is a [`Finding`] too; there are no errors.
+/// Looks at `interface` in the network namespace of the calling thread, and at one of its receive
+/// queues or at all. What can't be found out is a [`Finding`] too; there are no errors.
 pub fn run(interface: &str, queue: Option<u32>) -> QueueReport {
     report(MachineFacts::detect(), Asked { interface, queue }, Facts::gather(interface), &Kernel::probe())
 }

@@ -1,7 +1,8 @@
-//! Receiving through io_uring: buffer rings, and zero-copy receive (Documentation/networking/iou-zcrx.rst).
+//! Receiving through io_uring: buffer rings, and zero-copy receive
+//! (Documentation/networking/iou-zcrx.rst).
 //!
-//! A NIC's queue is never registered here: that would restart the queue under traffic. What a NIC can do is told by
-//! its driver's name, in the line on NICs.
+//! A NIC's queue is never registered here: that would restart the queue under traffic. What a NIC
+//! can do is told by its driver's name, in the line on NICs.
 
 use std::io;
 
@@ -13,10 +14,12 @@ use super::{Finding, Group, Job, Subject, Todo};
 use zerowire_sys::trial::{map, register_zcrx};
 use zerowire_sys::uring::zcrx::{Abilities, abilities};
 
-/// `ZCRX_REG_NODEV` (include/uapi/linux/io_uring/zcrx.h, since Linux 7.1): no interface, the kernel copies.
+/// `ZCRX_REG_NODEV` (include/uapi/linux/io_uring/zcrx.h, since Linux 7.1): no interface, the kernel
+/// copies.
 pub(super) const ZCRX_REG_NODEV: u32 = 2;
 
-/// An interface that can't exist: the answer ENODEV shows that the kernel came as far as looking for it.
+/// An interface that can't exist: the answer ENODEV shows that the kernel came as far as looking
+/// for it.
 pub(super) const NO_INTERFACE: u32 = i32::MAX as u32;
 
 pub(super) fn check(todo: &mut Todo, ring: &Ring) {
@@ -51,7 +54,8 @@ pub(super) fn register(interface: u32, flags: u32) -> io::Result<()> {
     register_zcrx(&wide_ring()?, interface, flags, &area, &refill)
 }
 
-/// A ring as the registration wants it: completions of 32 bytes, work deferred to the thread that asks.
+/// A ring as the registration wants it: completions of 32 bytes, work deferred to the thread that
+/// asks.
 pub(super) fn wide_ring() -> io::Result<IoUring<squeue::Entry, cqueue::Entry32>> {
     IoUring::<squeue::Entry, cqueue::Entry32>::builder().setup_single_issuer().setup_defer_taskrun().build(8)
 }
@@ -71,7 +75,8 @@ fn translate_buffers(made: Option<Result<(), i32>>) -> Finding {
     }
 }
 
-/// `None`: the kernel has no RECV_ZC. Else what came of registering without a device, and for a device that isn't.
+/// `None`: the kernel has no RECV_ZC. Else what came of registering without a device, and for a
+/// device that isn't.
 fn translate_zcrx(tried: Option<(Result<(), i32>, Result<(), i32>)>) -> Finding {
     let Some((nodev, device)) = tried else {
         return Finding::missing("not in this kernel", COPIES)

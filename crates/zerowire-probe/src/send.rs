@@ -8,8 +8,8 @@ use super::{Finding, Group, Job, Subject, Todo};
 use zerowire_sys::socket::set_int;
 use zerowire_sys::trial::socket;
 
-/// What one outstanding notification is charged to a socket's optmem budget, bytes: SKB_TRUESIZE(0) on 64-bit
-/// machines (net/core/sock.c, `sock_omalloc`).
+/// What one outstanding notification is charged to a socket's optmem budget, bytes: SKB_TRUESIZE(0)
+/// on 64-bit machines (net/core/sock.c, `sock_omalloc`).
 const NOTIFICATION_BYTES: u64 = 576;
 
 /// Fewer outstanding notifications than this hold a fast sender up.

@@ -1,7 +1,7 @@
 //! Taps: the port of `zerowire net`.
 //!
-//! One temporary tap serves all checks. It is made in the current network namespace, is never set up (so the stack
-//! sends nothing to it) and goes away with its descriptor.
+//! One temporary tap serves all checks. It is made in the current network namespace, is never set
+//! up (so the stack sends nothing to it) and goes away with its descriptor.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,8 @@ const TEMPORARY: &str = "zwdoc%d";
 /// Length of the virtio-net header with `num_buffers` (virtio 1.3 §5.1.6), bytes.
 const HEADER_LEN: usize = 12;
 
-/// Offload sets that are asked for one by one: name and bits (include/uapi/linux/if_tun.h). Each needs TUN_F_CSUM.
+/// Offload sets that are asked for one by one: name and bits (include/uapi/linux/if_tun.h). Each
+/// needs TUN_F_CSUM.
 const OFFLOADS: [(&str, u32); 5] =
     [("csum", 0x01), ("tso4", 0x03), ("tso6", 0x05), ("ufo", 0x11), ("uso", 0x61)];
 
@@ -85,8 +86,8 @@ fn trial() -> Trial {
     t
 }
 
-/// Taps of this namespace that `user` owns, as far as sysfs tells. They are not opened: that would take frames from
-/// whoever uses them.
+/// Taps of this namespace that `user` owns, as far as sysfs tells. They are not opened: that would
+/// take frames from whoever uses them.
 fn own_taps(user: u32) -> Vec<String> {
     let Ok(socket) = socket(libc::AF_INET, libc::SOCK_DGRAM, 0) else { return Vec::new() };
     super::nic::interfaces()

@@ -1,5 +1,5 @@
-//! Streams and messages between VMs and programs: shared memory, unix sockets and descriptors on the host, which is all
-//! that the device needs; AF_VSOCK inside a guest.
+//! Streams and messages between VMs and programs: shared memory, unix sockets and descriptors on
+//! the host, which is all that the device needs; AF_VSOCK inside a guest.
 
 use std::io;
 

@@ -1,5 +1,6 @@
-//! AF_XDP: sockets, their memory, and the programs that steer frames to them (Documentation/networking/af_xdp.rst).
-//! Nothing is bound to an interface, and no program is attached.
+//! AF_XDP: sockets, their memory, and the programs that steer frames to them
+//! (Documentation/networking/af_xdp.rst). Nothing is bound to an interface, and no program is
+//! attached.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,5 +1,6 @@
-//! What the dirty log costs a frame: nothing, off, and on. A frame is a chain of one descriptor that is taken, translated,
-//! noted and given back; rings are published every 64. Single-threaded, everything in cache.
+//! What the dirty log costs a frame: nothing, off, and on. A frame is a chain of one descriptor
+//! that is taken, translated, noted and given back; rings are published every 64. Single-threaded,
+//! everything in cache.
 //!
 //! `cargo run --release -p zerowire-virtio --example log_cost`
 

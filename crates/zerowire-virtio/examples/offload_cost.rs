@@ -1,14 +1,15 @@
-//! What checksums and segments in software cost the back end of an AF_XDP port: CPU time of its worker a KiB of payload, over a
-//! veth in a network namespace of its own, for the same payload as frames that the guest has cut and summed itself, as such
-//! frames without a checksum, and as chains of 60 KB that the back end cuts; hot (256 KiB of payload again and again) and cold
-//! (64 MiB).
+//! What checksums and segments in software cost the back end of an AF_XDP port: CPU time of its
+//! worker a KiB of payload, over a veth in a network namespace of its own, for the same payload as
+//! frames that the guest has cut and summed itself, as such frames without a checksum, and as
+//! chains of 60 KB that the back end cuts; hot (256 KiB of payload again and again) and cold (64
+//! MiB).
 //!
 //! ```text
 //! cargo run --release -p zerowire-virtio --example offload_cost [ROUNDS [MTU]]
 //! ```
 //!
-//! The figures are medians of rounds that take turns. Nobody listens at the peer; what the kernel does there for a frame before it
-//! throws it away is in all figures alike.
+//! The figures are medians of rounds that take turns. Nobody listens at the peer; what the kernel
+//! does there for a frame before it throws it away is in all figures alike.
 
 use std::time::Duration;
 
@@ -39,7 +40,8 @@ fn run(program: &str, arguments: &[&str]) {
     assert!(status.is_ok_and(|s| s.success()), "{program} {arguments:?}");
 }
 
-/// CPU time of the worker threads of this process, ns: /proc/self/task/N/schedstat of those that the guest's thread is not.
+/// CPU time of the worker threads of this process, ns: /proc/self/task/N/schedstat of those that
+/// the guest's thread is not.
 fn worker_time(own: u64) -> u64 {
     let mut sum = 0;
     for task in std::fs::read_dir("/proc/self/task").expect("threads").flatten() {

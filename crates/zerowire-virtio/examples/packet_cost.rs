@@ -1,12 +1,14 @@
-//! What a frame costs on a packet port, by the socket or by a ring: CPU time of the worker. Needs root; makes interfaces in a network
-//! namespace of its own.
+//! What a frame costs on a packet port, by the socket or by a ring: CPU time of the worker. Needs
+//! root; makes interfaces in a network namespace of its own.
 //!
-//! * `transmit`: copied by the kernel or into a ring, on an ifb, which takes lent pages as a network card does, and on a veth, which
-//!   copies them. Cold: 64 MiB of frames.
-//! * `receive`: from the socket or from a ring, on a veth. Beside the worker's time stands what all of it costs, with the time of the
-//!   thread that sends the frames: a veth delivers in that, up to the ring or the socket's queue.
+//! * `transmit`: copied by the kernel or into a ring, on an ifb, which takes lent pages as a
+//!   network card does, and on a veth, which copies them. Cold: 64 MiB of frames.
+//! * `receive`: from the socket or from a ring, on a veth. Beside the worker's time stands what all
+//!   of it costs, with the time of the thread that sends the frames: a veth delivers in that, up to
+//!   the ring or the socket's queue.
 //!
-//! `cargo run --release -p zerowire-virtio --example packet_cost [transmit|receive]`, both by default.
+//! `cargo run --release -p zerowire-virtio --example packet_cost [transmit|receive]`, both by
+//! default.
 
 use std::error::Error;
 use std::path::Path;
@@ -209,9 +211,9 @@ fn run(port: &str, len: usize) -> Result<f64, Box<dyn Error>> {
     Ok(spent as f64 / count as f64)
 }
 
-/// CPU time of the worker for a frame to the guest, and of this thread for sending it, ns. Frames come in bursts that the ring, the
-/// socket's queue and the guest's buffers hold. The worker finds each `whole`, the guest's queue being enabled when all is there, or
-/// takes frames as they come.
+/// CPU time of the worker for a frame to the guest, and of this thread for sending it, ns. Frames
+/// come in bursts that the ring, the socket's queue and the guest's buffers hold. The worker finds
+/// each `whole`, the guest's queue being enabled when all is there, or takes frames as they come.
 fn take(port: &str, from: &mut PacketSocket, len: usize, whole: bool) -> Result<(f64, f64), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("vm");

@@ -1,5 +1,6 @@
-//! What a received frame costs by the length of the chains that the guest posts: CPU time of the receive side, its system calls
-//! included, a frame. Frames come over a socket that keeps their bounds, so that no interface is needed.
+//! What a received frame costs by the length of the chains that the guest posts: CPU time of the
+//! receive side, its system calls included, a frame. Frames come over a socket that keeps their
+//! bounds, so that no interface is needed.
 //!
 //! `cargo run --release -p zerowire-virtio --example receive_cost`
 
@@ -42,7 +43,8 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// CPU nanoseconds a frame of `len` bytes for a guest that posts chains of so many pages, each in a table of its own.
+/// CPU nanoseconds a frame of `len` bytes for a guest that posts chains of so many pages, each in a
+/// table of its own.
 fn run(descriptors: usize, len: usize) -> Result<f64, Error> {
     // All chains share their pages: who they are for does not matter here.
     let pages = 0x10_0000..0x10_0000 + PAGE * descriptors as u64;

@@ -1,5 +1,6 @@
-//! What taking a chain from a ring, translating its descriptors and giving it back costs, with this crate's ring and with
-//! the `virtio-queue` and `vm-memory` crates. Single-threaded, everything in cache: the cost of the code alone.
+//! What taking a chain from a ring, translating its descriptors and giving it back costs, with this
+//! crate's ring and with the `virtio-queue` and `vm-memory` crates. Single-threaded, everything in
+//! cache: the cost of the code alone.
 //!
 //! `cargo run --release -p zerowire-virtio --example ring_cost`
 
@@ -51,7 +52,8 @@ fn memfd() -> std::io::Result<File> {
     Ok(File::from(fd))
 }
 
-/// Fills the descriptor table with chains and the available ring with their heads; how many there are.
+/// Fills the descriptor table with chains and the available ring with their heads; how many there
+/// are.
 fn set_up(memory: &GuestMemoryMmap<()>, descriptors: u16) -> Result<u16, Box<dyn std::error::Error>> {
     let heads = SIZE / descriptors;
     for chain in 0..heads {

@@ -1,4 +1,5 @@
-//! Devices for virtual machines: virtio-net and virtio-vsock over vhost-user, without a copy in user space on the usual path.
+//! Devices for virtual machines: virtio-net and virtio-vsock over vhost-user, without a copy in
+//! user space on the usual path.
 //!
 //! * [`memory`]: the guest's RAM in this process, and the rules for touching it.
 //! * [`ring`]: the device side of a split virtqueue.

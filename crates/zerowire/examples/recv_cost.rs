@@ -1,6 +1,6 @@
-//! CPU time of receiving, interleaved: `recv` with a buffer of 64 KiB against this library on one connection, and epoll with
-//! `read` against it on 256. The sender is a thread of its own, whose time doesn't count:
-//! `cargo run --release -p zerowire --example recv_cost`.
+//! CPU time of receiving, interleaved: `recv` with a buffer of 64 KiB against this library on one
+//! connection, and epoll with `read` against it on 256. The sender is a thread of its own, whose
+//! time doesn't count: `cargo run --release -p zerowire --example recv_cost`.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};

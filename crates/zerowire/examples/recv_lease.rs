@@ -1,7 +1,7 @@
-//! Nanoseconds that a received lease costs the receiver and the program: taking its completion, lending it, dropping it, collecting it,
-//! and writing its buffer to the ring that hands it to the kernel; and of that the book's part alone. No kernel and no copy. CPU time of
-//! the thread, in which other programs' turns don't count:
-//! `cargo run --release -p zerowire --example recv_lease`.
+//! Nanoseconds that a received lease costs the receiver and the program: taking its completion,
+//! lending it, dropping it, collecting it, and writing its buffer to the ring that hands it to the
+//! kernel; and of that the book's part alone. No kernel and no copy. CPU time of the thread, in
+//! which other programs' turns don't count: `cargo run --release -p zerowire --example recv_lease`.
 
 use std::time::Instant;
 use zerowire::recv::testing::{Cycle, Refill};

@@ -1,8 +1,8 @@
 //! The ledger: bytes and frames moved, copied in user space or not, and why.
 //!
-//! A counter block has exactly one writer (the thread that moves the bytes) and any number of readers
-//! (statistics, tests). The writer therefore needs no atomic read-modify-write: a relaxed load and a relaxed
-//! store are enough, and cost what a plain addition costs.
+//! A counter block has exactly one writer (the thread that moves the bytes) and any number of
+//! readers (statistics, tests). The writer therefore needs no atomic read-modify-write: a relaxed
+//! load and a relaxed store are enough, and cost what a plain addition costs.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -14,55 +14,62 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum CopyReason {
     /// The frame is so short that copying it is cheaper than a scatter list.
     Small,
-    /// The frame lies in so many small segments that gathering it is cheaper, or in more segments than
-    /// one system call takes.
+    /// The frame lies in so many small segments that gathering it is cheaper, or in more segments
+    /// than one system call takes.
     Scattered,
     /// A header that is inspected: it is read once into private memory, and sent from there.
     Header,
-    /// A received frame was longer than the buffers that were offered for it; its tail came over scratch memory.
+    /// A received frame was longer than the buffers that were offered for it; its tail came over
+    /// scratch memory.
     Overflow,
     /// The user asked for the copying path.
     Asked,
     /// The frame was for, or from, the metadata service inside the process.
     Metadata,
-    /// The receiver was not ready to take the bytes: they waited in a buffer of the connection; or so much was lent
-    /// already that more had to be copied.
+    /// The receiver was not ready to take the bytes: they waited in a buffer of the connection; or
+    /// so much was lent already that more had to be copied.
     Held,
     /// From one guest's memory to another's: the one copy on that way.
     Sibling,
     /// Into windows that the program has mapped: the one copy on that way.
     Window,
-    /// Parts of a message, put together in private memory since the other side takes whole ones only.
+    /// Parts of a message, put together in private memory since the other side takes whole ones
+    /// only.
     Message,
-    /// The kernel said in its notification that it copied (a receiver on this machine, an interface without scatter and
-    /// gather, a packet socket that listens).
+    /// The kernel said in its notification that it copied (a receiver on this machine, an interface
+    /// without scatter and gather, a packet socket that listens).
     Kernel,
     /// Lending was measured to cost more than copying for payloads of this length on this socket.
     Cheaper,
-    /// The limit of locked memory (RLIMIT_MEMLOCK) or of notifications (net.core.optmem_max) was reached.
+    /// The limit of locked memory (RLIMIT_MEMLOCK) or of notifications (net.core.optmem_max) was
+    /// reached.
     Memlock,
     /// This kind of socket, interface or kernel has no way to take lent memory.
     Unsupported,
     /// Built outside the ring or the area that the kernel sends from, and copied into it.
     Outside,
-    /// A received frame came over private memory: the guest's buffers are shorter than the longest frame that could have
-    /// come.
+    /// A received frame came over private memory: the guest's buffers are shorter than the longest
+    /// frame that could have come.
     SmallBuffer,
     /// A received frame came over private memory: the guest's buffer lies in pieces.
     ScatteredBuffer,
-    /// A frame went over private memory: a device that writes or reads the guest's own could have gone beyond the buffer, or
-    /// not have reached all of it.
+    /// A frame went over private memory: a device that writes or reads the guest's own could have
+    /// gone beyond the buffer, or not have reached all of it.
     UnsafeBuffer,
-    /// A frame went over private memory: the guest's own lies beyond the part of it that may be pinned.
+    /// A frame went over private memory: the guest's own lies beyond the part of it that may be
+    /// pinned.
     NotPinned,
-    /// A driver put a received frame elsewhere in the guest's buffer than it was to be: it was moved.
+    /// A driver put a received frame elsewhere in the guest's buffer than it was to be: it was
+    /// moved.
     Shifted,
-    /// A received frame was put together in private memory: the kernel had its VLAN tag apart, or it came with an offload that
-    /// the guest does not take.
+    /// A received frame was put together in private memory: the kernel had its VLAN tag apart, or
+    /// it came with an offload that the guest does not take.
     Rebuilt,
-    /// A received frame fits the buffers that it was read into, but came behind one that had to be copied: it moved up.
+    /// A received frame fits the buffers that it was read into, but came behind one that had to be
+    /// copied: it moved up.
     Behind,
-    /// A received frame came over private memory: the guest takes no checksums, so that any frame may have to be rebuilt.
+    /// A received frame came over private memory: the guest takes no checksums, so that any frame
+    /// may have to be rebuilt.
     NoChecksums,
     /// Copied to measure whether lending costs less than copying: the trial is not over.
     Trial,
@@ -158,16 +165,18 @@ pub enum DropReason {
     TooLong,
     /// The guest has no room for a received frame of this length.
     NoRoom,
-    /// The port or the socket refused the frame (its queue or buffer is full, or the interface is down).
+    /// The port or the socket refused the frame (its queue or buffer is full, or the interface is
+    /// down).
     PortRefused,
-    /// A packet whose header breaks a rule: the chain is shorter than it says, a foreign CID, an unknown operation, type
-    /// or flag.
+    /// A packet whose header breaks a rule: the chain is shorter than it says, a foreign CID, an
+    /// unknown operation, type or flag.
     BadPacket,
     /// A packet of no connection, or one that its connection can't take in its state.
     NoConnection,
     /// The sender went beyond the credit that it was given.
     BeyondCredit,
-    /// A datagram that the kernel refused for good (a firewall, no route) when it had taken those behind it.
+    /// A datagram that the kernel refused for good (a firewall, no route) when it had taken those
+    /// behind it.
     SendFailed,
 }
 

@@ -1,4 +1,5 @@
-//! The sleeping and waking of `recv::doorbell`, in every order that the memory model allows (checked by loom).
+//! The sleeping and waking of `recv::doorbell`, in every order that the memory model allows
+//! (checked by loom).
 
 use std::cell::RefCell;
 
@@ -70,7 +71,8 @@ impl Shared {
         }
     }
 
-    /// The program's: sleeps until something is published. A lost wake-up is a deadlock, which loom reports.
+    /// The program's: sleeps until something is published. A lost wake-up is a deadlock, which loom
+    /// reports.
     fn wait(&self) -> u32 {
         loop {
             let look = || self.poll_value.load(Ordering::Acquire) != POLL_NOTHING;
@@ -128,7 +130,8 @@ fn a_program_that_sleeps_sees_the_window_and_its_payload() {
         let daemon = thread::spawn({
             let shared = Arc::clone(&shared);
             move || {
-                // SAFETY: the window is the daemon's; loom fails if the program looks at the same time.
+                // SAFETY: the window is the daemon's; loom fails if the program looks at the same
+                // time.
                 shared.payload.with_mut(|p| unsafe { *p = 42 });
                 shared.publish(POLL_DATA);
             }
@@ -165,7 +168,8 @@ fn a_daemon_that_waits_hears_of_the_release_and_writes_again() {
     });
 }
 
-/// Two windows, and a daemon that waits for the second one only, then for the first: whichever is given back first.
+/// Two windows, and a daemon that waits for the second one only, then for the first: whichever is
+/// given back first.
 #[test]
 fn a_daemon_that_waits_for_one_window_hears_of_that_one() {
     for order in [[0, 1], [1, 0]] {

@@ -1,4 +1,5 @@
-//! What receiving costs, counted: system calls, allocations, and what a short completion queue does.
+//! What receiving costs, counted: system calls, allocations, and what a short completion queue
+//! does.
 
 #[allow(dead_code, unused_imports, reason = "the other tests use all of it")]
 #[path = "it/support/streams.rs"]
@@ -23,7 +24,8 @@ fn deep_pair() -> (TcpStream, TcpStream) {
     (a, listener.accept().unwrap().0)
 }
 
-/// Writes what the sockets take, so that the sender is ahead of the receiver: saturation, without a clock.
+/// Writes what the sockets take, so that the sender is ahead of the receiver: saturation, without a
+/// clock.
 fn stuff(far: &mut [TcpStream], data: &[u8]) -> usize {
     let mut sum = 0;
     for a in far {
@@ -163,7 +165,8 @@ fn a_short_completion_queue_overflows_and_loses_nothing() {
     assert!(r.events().overflows > 0, "{:?}", r.events());
 }
 
-/// The same with datagrams, whose completions come one by one: all that the sockets hold arrives once and in order.
+/// The same with datagrams, whose completions come one by one: all that the sockets hold arrives
+/// once and in order.
 #[test]
 fn datagrams_survive_an_overflow() {
     let mut r = receiver(Backend::Multishot, |o| {

@@ -147,7 +147,8 @@ fn a_slot_goes_round() {
     });
 }
 
-/// The receiver goes while two leases come back: the memory is freed once, after all that was done with it.
+/// The receiver goes while two leases come back: the memory is freed once, after all that was done
+/// with it.
 #[test]
 fn the_memory_is_freed_once_and_last() {
     model(|| {
@@ -209,7 +210,8 @@ impl Word for Unordered {
     }
 }
 
-/// The tests can fail: with exchanges that order nothing, loom finds a buffer that is written while it is read.
+/// The tests can fail: with exchanges that order nothing, loom finds a buffer that is written while
+/// it is read.
 #[test]
 fn without_ordering_a_buffer_is_written_under_its_reader() {
     thread_local!(static QUIET: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
@@ -226,7 +228,8 @@ fn without_ordering_a_buffer_is_written_under_its_reader() {
             let holder = thread::spawn({
                 let shared = Arc::clone(&shared);
                 move || {
-                    // SAFETY: loom fails if the receiver writes at the same time, which this test is about.
+                    // SAFETY: loom fails if the receiver writes at the same time, which this test
+                    // is about.
                     shared.1.with(|p| unsafe { *p });
                     let _ = shared.0.push(0, || ());
                 }

@@ -34,7 +34,9 @@
 //!
 //! ```no_run
 //! # use zerowire_guest::{GuestError, GuestMemory, net::*};
-//! # fn example(memory: &GuestMemory, tx: &mut TxQueue, rx: &mut RxQueue) -> Result<(), GuestError> {
+//! # fn example(
+//! #     memory: &GuestMemory, tx: &mut TxQueue, rx: &mut RxQueue,
+//! # ) -> Result<(), GuestError> {
 //! let shape = FrameShape { layout: Layout::Split, indirect: false, capacity: 1514 };
 //! let cold = 64 << 20;
 //! let pool = FramePool::filled(memory, shape, cold, &VirtioNetHdr::default(), &[1; 1514])?;
@@ -54,7 +56,8 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use zerowire_guest::vsock::{HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack};
+//! use zerowire_guest::vsock::{HOST_CID, SocketType, StackOptions};
+//! use zerowire_guest::vsock::{VsockDriver, VsockOptions, VsockStack};
 //! use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 //!
 //! let patience = Duration::from_secs(5);

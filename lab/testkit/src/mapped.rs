@@ -1,4 +1,5 @@
-//! The daemon's side of mapped receive, small: the handshake, and a writer of windows. Its windows can be broken at will.
+//! The daemon's side of mapped receive, small: the handshake, and a writer of windows. Its windows
+//! can be broken at will.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;

@@ -1,5 +1,5 @@
-//! C programs and the real daemon: a guest without a VM sends through the vsock device, the example receives in windows and
-//! every byte is compared; and each call is made, and fails.
+//! C programs and the real daemon: a guest without a VM sends through the vsock device, the example
+//! receives in windows and every byte is compared; and each call is made, and fails.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -148,7 +148,8 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().map(|b| u64::from(*b)).sum()
 }
 
-/// The guest listens and sends a stream of several times the ring's length; returns what the program printed.
+/// The guest listens and sends a stream of several times the ring's length; returns what the
+/// program printed.
 fn stream(lab: &mut Lab, shared: bool, options: &[&str]) -> Vec<String> {
     lab.stack.listen(PORT, SocketType::Stream);
     let program = lab.start(shared, options);

@@ -1,4 +1,5 @@
-//! Whole frames from C: the example, each call, refusals, and the check of frames that are on their way, over a veth pair.
+//! Whole frames from C: the example, each call, refusals, and the check of frames that are on their
+//! way, over a veth pair.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -83,7 +84,8 @@ fn the_example_sends_frames() {
     });
 }
 
-/// Datagrams in frames of nearly 60 000 bytes, which the interface passes on uncut, with what is to be done to them.
+/// Datagrams in frames of nearly 60 000 bytes, which the interface passes on uncut, with what is to
+/// be done to them.
 #[test]
 fn the_example_leaves_cutting_to_the_interface() {
     in_netns(|| {

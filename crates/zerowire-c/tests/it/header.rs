@@ -28,7 +28,8 @@ const SOURCES: [&str; 13] = [
 
 fn generate() -> String {
     let config = cbindgen::Config::from_file(here().join("cbindgen.toml")).expect("cbindgen.toml");
-    // Files one by one: to find them by itself cbindgen would run cargo, which may want the network.
+    // Files one by one: to find them by itself cbindgen would run cargo, which may want the
+    // network.
     let builder = SOURCES.iter().fold(cbindgen::Builder::new(), |b, source| b.with_src(here().join(source)));
     let mut text = Vec::new();
     builder.with_config(config).generate().expect("sound sources").write(&mut text);
@@ -96,7 +97,8 @@ fn the_examples_are_c_and_c_plus_plus() {
     }
 }
 
-/// The header alone, with its size checks; and its constants and sizes are those of the Rust layout.
+/// The header alone, with its size checks; and its constants and sizes are those of the Rust
+/// layout.
 #[test]
 fn the_header_agrees_with_the_layout() {
     let values = [

@@ -1,15 +1,17 @@
-//! An interface set up for zero-copy receive into one queue, and set back: header split on for frames of all lengths, and
-//! the other flows spread over the other queues.
+//! An interface set up for zero-copy receive into one queue, and set back: header split on for
+//! frames of all lengths, and the other flows spread over the other queues.
 //!
-//! The only code here that changes anything, and only for who asks for it by name. Each step keeps what was before; dropping
-//! [`Configured`] sets it back in reverse order, also when a later step failed. That has to be done after the receiver that has
-//! the queue is gone; it may take up to 2 s, until the kernel has taken the queue back. A process that is killed (SIGKILL) leaves
-//! the settings: [`Configured::changes`] names the commands that set them back by hand.
+//! The only code here that changes anything, and only for who asks for it by name. Each step keeps
+//! what was before; dropping [`Configured`] sets it back in reverse order, also when a later step
+//! failed. That has to be done after the receiver that has the queue is gone; it may take up to 2
+//! s, until the kernel has taken the queue back. A process that is killed (SIGKILL) leaves the
+//! settings: [`Configured::changes`] names the commands that set them back by hand.
 //!
-//! What was before is what the kernel tells, which is what is in effect: header split that a driver chose to leave off is set
-//! back to off, not to the driver's choice.
+//! What was before is what the kernel tells, which is what is in effect: header split that a driver
+//! chose to leave off is set back to off, not to the driver's choice.
 //!
-//! Rules that steer a port's flows to the queue have no message in netlink; `ethtool -N` makes them.
+//! Rules that steer a port's flows to the queue have no message in netlink; `ethtool -N` makes
+//! them.
 
 use zerowire_sys::netlink::{DataSplit, Ethtool, Link, NetlinkError, Rss};
 
@@ -36,7 +38,8 @@ pub enum ConfigureError {
         /// The interface.
         interface: String,
     },
-    /// The driver refused (an XDP program is attached for example, which takes frames in one piece).
+    /// The driver refused (an XDP program is attached for example, which takes frames in one
+    /// piece).
     #[error("{interface}: {step} was refused: {cause}")]
     Refused {
         /// The interface.
@@ -76,7 +79,8 @@ pub struct Change {
     pub back: String,
 }
 
-/// An interface whose settings were changed. Dropping it sets them back, and logs what could not be.
+/// An interface whose settings were changed. Dropping it sets them back, and logs what could not
+/// be.
 #[derive(Debug)]
 pub struct Configured {
     ethtool: Ethtool,
@@ -88,8 +92,9 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Sets `interface` up for zero-copy receive into `queue`. What is so already is left alone. That other flows could not be
-    /// kept from the queue is no error but a note, since the queue can be registered all the same.
+    /// Sets `interface` up for zero-copy receive into `queue`. What is so already is left alone.
+    /// That other flows could not be kept from the queue is no error but a note, since the queue
+    /// can be registered all the same.
     ///
     /// # Errors
     /// See [`ConfigureError`]: nothing is changed then.
@@ -123,7 +128,8 @@ impl Configured {
     /// Sets everything back. Waits up to 2 s for a queue that was given back a moment ago.
     ///
     /// # Errors
-    /// [`ConfigureError::NotSetBack`], with the first step that failed; the others were tried all the same.
+    /// [`ConfigureError::NotSetBack`], with the first step that failed; the others were tried all
+    /// the same.
     pub fn restore(mut self) -> Result<(), ConfigureError> {
         let result = self.set_back();
         self.steps.clear();
@@ -237,8 +243,8 @@ fn word(split: Option<DataSplit>) -> &'static str {
     }
 }
 
-/// The table with other queues in place of `queue`: those that it names, else all of the `count` ones. `None`: it doesn't name
-/// the queue; empty: there is no other one.
+/// The table with other queues in place of `queue`: those that it names, else all of the `count`
+/// ones. `None`: it doesn't name the queue; empty: there is no other one.
 fn without(rss: &Rss, queue: u32, count: u32) -> Option<Vec<u32>> {
     if !rss.table.contains(&queue) {
         return None;

@@ -1,7 +1,9 @@
-//! Setting an interface back: the steps in reverse, each tried again while the kernel refuses it for the moment.
+//! Setting an interface back: the steps in reverse, each tried again while the kernel refuses it
+//! for the moment.
 //!
-//! A ring that was closed gives its queue back some time later. Until then the kernel answers EINVAL to whoever turns header
-//! split off or sets a threshold for it ("while device has memory provider enabled", net/ethtool/rings.c).
+//! A ring that was closed gives its queue back some time later. Until then the kernel answers
+//! EINVAL to whoever turns header split off or sets a threshold for it ("while device has memory
+//! provider enabled", net/ethtool/rings.c).
 
 use std::time::Duration;
 
@@ -39,8 +41,8 @@ impl Settings for Ethtool {
 pub(super) enum Undo {
     DataSplit(Option<DataSplit>),
     Threshold(u32),
-    /// Empty: the default one, which is not written but asked for by name: the kernel notes who has a table of his own, and
-    /// that one doesn't follow the number of channels.
+    /// Empty: the default one, which is not written but asked for by name: the kernel notes who has
+    /// a table of his own, and that one doesn't follow the number of channels.
     Table(Vec<u32>),
 }
 
@@ -51,8 +53,8 @@ pub(super) struct UndoStep {
     pub(super) back: String,
 }
 
-/// Takes back all `steps`, the last one first. On an error those that failed are left in `steps`, and the others were tried all
-/// the same; the error is the first one.
+/// Takes back all `steps`, the last one first. On an error those that failed are left in `steps`,
+/// and the others were tried all the same; the error is the first one.
 pub(super) fn set_back(
     settings: &mut impl Settings,
     index: u32,
@@ -109,8 +111,8 @@ fn once(settings: &mut impl Settings, index: u32, undo: &Undo) -> Result<(), Net
     }
 }
 
-/// How `table`, of an interface with `count` receive queues, is set back: what is to be written, and the command that does it by
-/// hand (ethtool(8), `-X`).
+/// How `table`, of an interface with `count` receive queues, is set back: what is to be written,
+/// and the command that does it by hand (ethtool(8), `-X`).
 pub(super) fn table_back(interface: &str, table: &[u32], count: u32) -> (Undo, String) {
     let is_round = |n: u32| n > 0 && table.iter().zip((0..n).cycle()).all(|(queue, want)| *queue == want);
     if is_round(count) {

@@ -43,17 +43,18 @@ pub enum TokenArg {
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct NetArgs {
-    /// Unix socket to listen on for the front end (QEMU: -chardev socket,path=PATH). A socket left behind by a process
-    /// that is gone is replaced.
+    /// Unix socket to listen on for the front end (QEMU: -chardev socket,path=PATH). A socket left
+    /// behind by a process that is gone is replaced.
     #[arg(long, visible_alias = "socket-path", value_name = "PATH", conflicts_with_all = ["fd", "vm", "config"])]
     socket: Option<PathBuf>,
-    /// Inherited descriptor to use in place of --socket: a listening unix socket, or a connected one; with a connected
-    /// one the program ends with the connection.
+    /// Inherited descriptor to use in place of --socket: a listening unix socket, or a connected
+    /// one; with a connected one the program ends with the connection.
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     fd: Option<i32>,
     #[command(flatten)]
     access: SocketArgs,
-    /// Where frames go, in this process's network namespace: tap:NAME, xdp:IF or packet:IF, with options; see 'Ports' below.
+    /// Where frames go, in this process's network namespace: tap:NAME, xdp:IF or packet:IF, with
+    /// options; see 'Ports' below.
     #[arg(long, value_name = "PORT", default_value = "tap:zerowire0", conflicts_with_all = ["vm", "config"])]
     port: String,
     /// Name of the VM in logs and statistics.
@@ -71,12 +72,13 @@ pub struct NetArgs {
     config: Option<PathBuf>,
     /// The device's MAC address, for front ends that ask the back end for the device's
     /// configuration (GET_CONFIG): they get the address, the MTU and the number of queue pairs. Not
-    /// for QEMU and libvirt: they have an option of their own, and warn of a back end with this one.
+    /// for QEMU and libvirt: they have an option of their own, and warn of a back end with this
+    /// one.
     #[arg(long, value_name = "MAC", conflicts_with_all = ["vm", "config"])]
     mac: Option<MacAddress>,
-    /// Offer post-copy migration (PAGEFAULT), of one VM on a tap or packet port with one queue pair.
-    /// Its front end gets a userfaultfd of this process, with which it can stop this process and
-    /// write into its memory: for front ends that are trusted as much as this process.
+    /// Offer post-copy migration (PAGEFAULT), of one VM on a tap or packet port with one queue
+    /// pair. Its front end gets a userfaultfd of this process, with which it can stop this process
+    /// and write into its memory: for front ends that are trusted as much as this process.
     #[arg(long)]
     postcopy: bool,
     #[command(flatten)]
@@ -115,13 +117,14 @@ struct MetadataArgs {
 /// Which frames are copied.
 #[derive(Args, Debug)]
 struct CopyArgs {
-    /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was chosen by
-    /// 'zerowire-bench net --threshold'.
+    /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short
+    /// pieces. The default was chosen by 'zerowire-bench net --threshold'.
     #[arg(long, value_name = "BYTES", default_value_t = GATHER_MAX_BYTES)]
     gather_max: usize,
-    /// Received frames up to this many bytes, virtio-net header included, are copied where nothing but such frames comes; 0 reads all of
-    /// them straight into the guest's buffers. Taps, and packet ports that receive from the socket. The default was chosen by
-    /// 'zerowire-bench net --direction rx --with "--rx-copybreak 0"'.
+    /// Received frames up to this many bytes, virtio-net header included, are copied where nothing
+    /// but such frames comes; 0 reads all of them straight into the guest's buffers. Taps, and
+    /// packet ports that receive from the socket. The default was chosen by 'zerowire-bench net
+    /// --direction rx --with "--rx-copybreak 0"'.
     #[arg(long, value_name = "BYTES", default_value_t = RX_COPYBREAK_BYTES)]
     rx_copybreak: usize,
 }

@@ -24,7 +24,8 @@ pub enum ModeArg {
     Plain,
     /// io_uring multishot receive into provided buffers; an error where io_uring is refused.
     Multishot,
-    /// io_uring zero-copy receive without a device: the kernel copies into the area (Linux 7.1, CAP_NET_ADMIN).
+    /// io_uring zero-copy receive without a device: the kernel copies into the area (Linux 7.1,
+    /// CAP_NET_ADMIN).
     Nodev,
     /// io_uring zero-copy receive: the NIC places payload in the area; needs -i and -q.
     Queue,
@@ -42,11 +43,13 @@ impl ModeArg {
     }
 }
 
-/// Receives TCP connections of any senders (ncat, socat, 'zerowire send', another machine's) into an area of memory, and says at
-/// the end which bytes the NIC placed there, which the kernel copied, and at which rate.
+/// Receives TCP connections of any senders (ncat, socat, 'zerowire send', another machine's) into
+/// an area of memory, and says at the end which bytes the NIC placed there, which the kernel
+/// copied, and at which rate.
 ///
-/// With -i and -q the NIC places payload by io_uring zero-copy receive; the queue must be free, header split on, and the
-/// port's flows steered to it: 'zerowire doctor -i IF -q Q' goes through that. Without a queue the kernel copies into the area.
+/// With -i and -q the NIC places payload by io_uring zero-copy receive; the queue must be free,
+/// header split on, and the port's flows steered to it: 'zerowire doctor -i IF -q Q' goes through
+/// that. Without a queue the kernel copies into the area.
 #[derive(Args)]
 #[command(
     after_help = "It ends when -r megabytes have come, or when --connections connections have ended, whichever is first. What \
@@ -76,7 +79,8 @@ pub struct RecvArgs {
     /// Ends when so many megabytes (of 1000000 bytes) have come, of all connections together.
     #[arg(short = 'r', long = "receive", value_name = "MEGABYTES")]
     megabytes: Option<u64>,
-    /// Takes so many connections, and ends when all have ended; 0: no end but -r, --timeout or a signal.
+    /// Takes so many connections, and ends when all have ended; 0: no end but -r, --timeout or a
+    /// signal.
     #[arg(short, long, value_name = "N", default_value_t = 1)]
     connections: usize,
     /// Which way receives.
@@ -85,8 +89,9 @@ pub struct RecvArgs {
     /// Address or name to listen at; :: is all addresses, IPv6 and IPv4.
     #[arg(long, value_name = "ADDRESS", default_value = "::")]
     pub bind: String,
-    /// Writes what comes to a file, straight from the area; - is standard output. Of more than one connection each gets a
-    /// file of its own: FILE.1, FILE.2, in the order in which they were accepted.
+    /// Writes what comes to a file, straight from the area; - is standard output. Of more than one
+    /// connection each gets a file of its own: FILE.1, FILE.2, in the order in which they were
+    /// accepted.
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
     /// Ends with an error when nothing has come for so long.
@@ -94,8 +99,8 @@ pub struct RecvArgs {
     timeout: Option<f64>,
     #[command(flatten)]
     area: AreaArgs,
-    /// Turns header split of the interface on, and RSS off the queue, and sets both back at the end (CAP_NET_ADMIN). The
-    /// command that steers the port's flows to the queue is printed.
+    /// Turns header split of the interface on, and RSS off the queue, and sets both back at the end
+    /// (CAP_NET_ADMIN). The command that steers the port's flows to the queue is printed.
     #[arg(long, requires = "queue")]
     configure: bool,
     /// No progress and no summary, only errors, and what --configure changed.
@@ -118,7 +123,8 @@ struct AreaArgs {
     /// The area lies in huge pages of 2 MiB.
     #[arg(long)]
     huge: bool,
-    /// Buffers of a NIC's queue are so long: a power of two from a page on (Linux 7.0, some drivers; with --huge).
+    /// Buffers of a NIC's queue are so long: a power of two from a page on (Linux 7.0, some
+    /// drivers; with --huge).
     #[arg(long, value_name = "BYTES", requires = "queue")]
     rx_buf_len: Option<u32>,
 }

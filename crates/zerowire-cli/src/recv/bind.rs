@@ -13,7 +13,8 @@ const BACKLOG: i32 = 4096;
 /// Descriptors besides connections.
 const SPARE: u64 = 64;
 
-/// Listens at a name or address. The address of all of IPv6 takes IPv4 too, and where there is no IPv6 it is all of IPv4.
+/// Listens at a name or address. The address of all of IPv6 takes IPv4 too, and where there is no
+/// IPv6 it is all of IPv4.
 pub fn listen(host: &str, port: u16) -> Result<OwnedFd> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
     let addresses = (bare, port)
@@ -64,7 +65,8 @@ pub fn address(socket: &OwnedFd) -> Result<SocketAddr> {
     SocketAddr::try_from(name).context("the socket's address")
 }
 
-/// Raises the soft limit of open files as far as needed and allowed; what is missing then shows when accepting.
+/// Raises the soft limit of open files as far as needed and allowed; what is missing then shows
+/// when accepting.
 pub fn raise_descriptors(connections: usize) {
     let limit = getrlimit(Resource::Nofile);
     let wanted = connections as u64 + SPARE;

@@ -68,7 +68,8 @@ impl Output {
         Ok(Self::new(file, name))
     }
 
-    /// A pipe is opened once more, not to block: the setting belongs to the open file, which others may share.
+    /// A pipe is opened once more, not to block: the setting belongs to the open file, which others
+    /// may share.
     fn new(file: File, name: String) -> Self {
         let is_pipe = file.metadata().is_ok_and(|m| m.file_type().is_fifo());
         let again = || {

@@ -98,8 +98,8 @@ impl Report {
         }
     }
 
-    /// JSON to a file or to standard output, else the summary for people: to standard error where received bytes went to
-    /// standard output.
+    /// JSON to a file or to standard output, else the summary for people: to standard error where
+    /// received bytes went to standard output.
     pub fn write(&self, json: Option<&Path>, quiet: bool, stdout_taken: bool) -> Result<()> {
         outcome::write(self, Destination { json, quiet, stdout_taken }, Self::text)
     }

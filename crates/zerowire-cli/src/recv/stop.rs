@@ -9,14 +9,15 @@ use anyhow::{Context, Result};
 use crate::configure::{Setup, say};
 use crate::signals::{self, Signals};
 
-/// Signals, waited for by a thread of their own. The first one is told to who asks, the second ends the process.
+/// Signals, waited for by a thread of their own. The first one is told to who asks, the second ends
+/// the process.
 pub struct RecvStop {
     signal: Arc<AtomicU8>,
 }
 
 impl RecvStop {
-    /// Blocks the signals and waits for them. To be called before other threads are started. What `setup` holds is set back
-    /// before the second signal ends the process.
+    /// Blocks the signals and waits for them. To be called before other threads are started. What
+    /// `setup` holds is set back before the second signal ends the process.
     pub fn start(setup: Setup) -> Result<Self> {
         let signals = Signals::block(&signals::ending()).context("signals can't be blocked")?;
         let signal = Arc::new(AtomicU8::new(0));
@@ -42,7 +43,8 @@ fn follow(mut next: impl FnMut() -> io::Result<Option<i32>>, told: &AtomicU8, se
         let Some(number) = next().ok()? else { continue };
         let number = u8::try_from(number).unwrap_or(u8::MAX);
         if told.swap(number, Ordering::SeqCst) != 0 {
-            // Something hangs, a disk perhaps, and the receiver may still have the queue: then the error names what to do.
+            // Something hangs, a disk perhaps, and the receiver may still have the queue: then the
+            // error names what to do.
             if let Err(e) = setup.restore() {
                 say(format_args!("zerowire: error: {e:#}"));
             }

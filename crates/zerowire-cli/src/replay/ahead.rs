@@ -1,7 +1,9 @@
-//! Reading a capture while it is sent: a thread of its own reads, unpacks and checks, some chunks ahead of the sender.
+//! Reading a capture while it is sent: a thread of its own reads, unpacks and checks, some chunks
+//! ahead of the sender.
 //!
-//! So the sender never waits inside a read: a pipe may be silent for long, while frames that were taken from it are due.
-//! Memory is bounded by [`CHUNKS`] times [`CHUNK_BYTES`] and the longest packet.
+//! So the sender never waits inside a read: a pipe may be silent for long, while frames that were
+//! taken from it are due. Memory is bounded by [`CHUNKS`] times [`CHUNK_BYTES`] and the longest
+//! packet.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration;

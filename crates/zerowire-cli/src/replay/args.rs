@@ -29,8 +29,8 @@ pub struct ReplayArgs {
     pub port: PortArgs,
     #[command(flatten)]
     pub packets: PacketArgs,
-    /// Packets whose time is before that of their predecessor: refuse the capture, or send them right after it. Matters
-    /// for the recorded speed and --speed only.
+    /// Packets whose time is before that of their predecessor: refuse the capture, or send them
+    /// right after it. Matters for the recorded speed and --speed only.
     #[arg(long, value_enum, default_value = "fail")]
     pub backwards: Backwards,
     /// Shorten recorded pauses to so many seconds.
@@ -39,7 +39,8 @@ pub struct ReplayArgs {
     /// Send what is whole of a capture that ends inside a packet.
     #[arg(long)]
     pub ignore_truncated: bool,
-    /// Memory for the capture: K, M and G stand for powers of 1024. A capture that needs more is read while it is sent.
+    /// Memory for the capture: K, M and G stand for powers of 1024. A capture that needs more is
+    /// read while it is sent.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = size)]
     pub max_memory: usize,
     /// Taken for tcpreplay's sake: a capture that fits is always loaded before it is sent.
@@ -56,8 +57,8 @@ pub struct ReplayArgs {
 /// When it ends.
 #[derive(Args, Debug)]
 pub struct EndArgs {
-    /// Passes through the capture; 0 goes on until a signal, --limit or --duration. A pass begins right after the last
-    /// frame of the one before.
+    /// Passes through the capture; 0 goes on until a signal, --limit or --duration. A pass begins
+    /// right after the last frame of the one before.
     #[arg(short = 'l', long = "loop", value_name = "N", default_value_t = 1)]
     pub passes: u64,
     /// Frames to send in all.
@@ -88,14 +89,16 @@ pub struct PaceArgs {
 /// Which port sends.
 #[derive(Args, Debug)]
 pub struct PortArgs {
-    /// How frames go out: packet is a ring shared with the kernel (PACKET_TX_RING), send a packet socket whose frames the
-    /// kernel copies, xdp is AF_XDP; auto takes the ring, and the socket where rings are refused.
+    /// How frames go out: packet is a ring shared with the kernel (PACKET_TX_RING), send a packet
+    /// socket whose frames the kernel copies, xdp is AF_XDP; auto takes the ring, and the socket
+    /// where rings are refused.
     #[arg(long, value_enum, default_value = "auto")]
     pub port: PortChoice,
     /// Queue of the interface, for --port xdp.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub queue: u32,
-    /// Go straight to the driver, past the interface's queue and its traffic control; packet and send only.
+    /// Go straight to the driver, past the interface's queue and its traffic control; packet and
+    /// send only.
     #[arg(long)]
     pub bypass_queue: bool,
 }
@@ -103,22 +106,24 @@ pub struct PortArgs {
 /// What is done with packets that can't go out as they are.
 #[derive(Args, Debug)]
 pub struct PacketArgs {
-    /// Packets longer than the interface takes (MTU and 14 bytes, with a VLAN tag 4 more): refuse the capture; leave them
-    /// out; let TCP be cut into segments by the kernel or the interface, and refuse others (gso) or leave others out
-    /// (gso-skip).
+    /// Packets longer than the interface takes (MTU and 14 bytes, with a VLAN tag 4 more): refuse
+    /// the capture; leave them out; let TCP be cut into segments by the kernel or the interface,
+    /// and refuse others (gso) or leave others out (gso-skip).
     #[arg(long, value_enum, default_value = "fail")]
     pub oversized: Oversized,
-    /// Bytes of payload of each segment; by default what the MTU leaves. Needs --oversized gso or gso-skip.
+    /// Bytes of payload of each segment; by default what the MTU leaves. Needs --oversized gso or
+    /// gso-skip.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(8..))]
     mss: Option<u16>,
-    /// Packets that were captured in part (snap length): refuse the capture, leave them out, or send the part.
+    /// Packets that were captured in part (snap length): refuse the capture, leave them out, or
+    /// send the part.
     #[arg(long, value_enum, default_value = "fail", conflicts_with = "pad")]
     truncated: TruncatedPolicy,
     /// Fill up packets that were captured in part to their original length, with zeroes.
     #[arg(long)]
     pad: bool,
-    /// Packets of less than the 14 bytes of an Ethernet header, empty ones among them: refuse the capture, or leave them
-    /// out.
+    /// Packets of less than the 14 bytes of an Ethernet header, empty ones among them: refuse the
+    /// capture, or leave them out.
     #[arg(long, value_enum, default_value = "fail")]
     short: Short,
 }

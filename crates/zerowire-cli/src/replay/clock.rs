@@ -3,8 +3,8 @@
 use rustix::thread::{ClockId as Sleeper, clock_nanosleep_absolute};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Gaps longer than this are slept through, up to this long before their end; the rest is spent looking at the clock. The
-/// kernel wakes a thread some 50 µs late, which this covers.
+/// Gaps longer than this are slept through, up to this long before their end; the rest is spent
+/// looking at the clock. The kernel wakes a thread some 50 µs late, which this covers.
 pub const SPIN_NANOSECONDS: u64 = 100_000;
 
 /// Longest sleep at once, so that signals and progress are looked at meanwhile.
@@ -31,8 +31,9 @@ impl Clock {
         u64::try_from(nanoseconds).unwrap_or(0)
     }
 
-    /// Waits until `due`, or a while less: a sleep is at most 50 ms, so that the caller looks around meanwhile. Returns the
-    /// time. Sleeps end at an absolute time: that a sleep begins or ends late adds nothing to the next one.
+    /// Waits until `due`, or a while less: a sleep is at most 50 ms, so that the caller looks
+    /// around meanwhile. Returns the time. Sleeps end at an absolute time: that a sleep begins or
+    /// ends late adds nothing to the next one.
     pub fn wait(&self, due: u64) -> u64 {
         let now = self.now();
         if now >= due {

@@ -1,4 +1,5 @@
-//! The loop that sends: takes the frames that are due, hands them over in batches, waits for the next.
+//! The loop that sends: takes the frames that are due, hands them over in batches, waits for the
+//! next.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
@@ -11,8 +12,8 @@ use super::feed::{Feed, Peek};
 use super::port::Port;
 use super::timing::Pace;
 
-/// Frames handed over at once, at most: many enough that the system call costs little, few enough that signals, the clock
-/// and the ring's other end are looked at often.
+/// Frames handed over at once, at most: many enough that the system call costs little, few enough
+/// that signals, the clock and the ring's other end are looked at often.
 const BATCH: usize = 256;
 
 /// Where no frame at all comes back for so long, the queue is stuck.
@@ -102,7 +103,8 @@ enum Next {
     End(End),
 }
 
-/// Sends. `stop` gets the number of a signal that ends it; `tick` is called now and then with frames and bytes so far.
+/// Sends. `stop` gets the number of a signal that ends it; `tick` is called now and then with
+/// frames and bytes so far.
 pub fn run(
     feed: &mut dyn Feed,
     port: &mut dyn Port,
@@ -250,7 +252,8 @@ impl Run<'_> {
         Ok(Next::More)
     }
 
-    /// Pushes up to `max` frames at once, where they are there and the port can. How many; 0: it has no place.
+    /// Pushes up to `max` frames at once, where they are there and the port can. How many; 0: it
+    /// has no place.
     fn row(&mut self, max: usize) -> Result<Option<usize>> {
         if !self.rows {
             return Ok(None);

@@ -1,5 +1,6 @@
-//! Where the frames come from while they are sent: from memory, from the file once more, or from memory and then the rest
-//! of a stream. Each goes through the capture once, a *pass*, and can begin again if its source can.
+//! Where the frames come from while they are sent: from memory, from the file once more, or from
+//! memory and then the rest of a stream. Each goes through the capture once, a *pass*, and can
+//! begin again if its source can.
 
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ pub trait Feed {
     fn peek(&mut self) -> Result<Peek<'_>>;
     /// Goes on past the frame that `peek` showed.
     fn advance(&mut self);
-    /// How many frames are there from the next one on, up to `max`, so that [`Feed::skip`] may pass them. 0: `peek` tells.
+    /// How many frames are there from the next one on, up to `max`, so that [`Feed::skip`] may pass
+    /// them. 0: `peek` tells.
     fn row(&self, _max: usize) -> usize {
         0
     }

@@ -1,4 +1,5 @@
-//! What is asked of the interface before anything is sent: netdevice(7), in the calling thread's network namespace.
+//! What is asked of the interface before anything is sent: netdevice(7), in the calling thread's
+//! network namespace.
 
 use std::fs;
 
@@ -10,7 +11,8 @@ use zerowire_sys::netdevice;
 /// Bytes of an Ethernet header.
 pub const ETHERNET_BYTES: usize = zerowire_wire::ethernet::HEADER_BYTES;
 
-/// Bytes that a frame with a VLAN tag may be longer (net/packet/af_packet.c: `packet_extra_vlan_len_allowed`).
+/// Bytes that a frame with a VLAN tag may be longer (net/packet/af_packet.c:
+/// `packet_extra_vlan_len_allowed`).
 pub const VLAN_BYTES: usize = zerowire_wire::ethernet::TAG_BYTES;
 
 /// Bytes of the longest name.
@@ -30,8 +32,8 @@ pub struct OutInterface {
 /// What the interface has counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counted {
-    /// Frames that it sent, of all programs; one for each that was segmented by it, or one for each segment: as its driver
-    /// counts.
+    /// Frames that it sent, of all programs; one for each that was segmented by it, or one for each
+    /// segment: as its driver counts.
     pub tx_packets: u64,
     /// Frames that it dropped instead of sending them.
     pub tx_dropped: u64,
@@ -76,7 +78,8 @@ impl OutInterface {
 }
 
 impl Counted {
-    /// What was counted since `before`; None where it is less, since the interface is another one of the same name.
+    /// What was counted since `before`; None where it is less, since the interface is another one
+    /// of the same name.
     pub fn since(self, before: Self) -> Option<Self> {
         Some(Self {
             tx_packets: self.tx_packets.checked_sub(before.tx_packets)?,
@@ -85,7 +88,8 @@ impl Counted {
     }
 }
 
-/// The line of an interface in /proc/net/dev (net/core/net-procfs.c): eight numbers of receiving, eight of sending.
+/// The line of an interface in /proc/net/dev (net/core/net-procfs.c): eight numbers of receiving,
+/// eight of sending.
 fn counters(text: &str, name: &str) -> Option<Counted> {
     let line = text.lines().find_map(|l| l.split_once(':').filter(|(n, _)| n.trim() == name))?.1;
     let numbers: Vec<u64> = line.split_whitespace().map_while(|n| n.parse().ok()).collect();

@@ -1,4 +1,5 @@
-//! Reading a capture: once from the beginning to the end before anything is sent, where that is possible.
+//! Reading a capture: once from the beginning to the end before anything is sent, where that is
+//! possible.
 
 use anyhow::{Context, Result, bail};
 use zerowire::packet::VnetHeader;
@@ -123,9 +124,11 @@ impl Known {
 pub enum Loaded {
     /// All of it is in memory.
     Whole(Store, Known),
-    /// It is larger than the memory for it; all of it was read and found good, and it can be read again.
+    /// It is larger than the memory for it; all of it was read and found good, and it can be read
+    /// again.
     Checked(Known),
-    /// It is larger than the memory for it and can't be read again: its beginning, and where the rest comes from.
+    /// It is larger than the memory for it and can't be read again: its beginning, and where the
+    /// rest comes from.
     Flowing(Store, Box<CaptureReader>, Known),
 }
 

@@ -4,8 +4,8 @@
 //!  capture ── policy, timeline ── store ── port's memory        feed ── engine ── port
 //!  (packets)  (frames, times)     (whole or in part)            (next frame, when due)
 //! ```
-//! A capture is read once before anything is sent, so that an error in it is told before, and its frames go to the port's
-//! own memory if they fit, where they are sent from in all passes.
+//! A capture is read once before anything is sent, so that an error in it is told before, and its
+//! frames go to the port's own memory if they fit, where they are sent from in all passes.
 
 mod ahead;
 mod args;
@@ -125,8 +125,8 @@ impl Job<'_> {
         [all, self.plan.limit].into_iter().flatten().min()
     }
 
-    /// Sends, and tells of it. `known` is what is known of the whole capture; `rest` says what was known at the end of one
-    /// that was longer.
+    /// Sends, and tells of it. `known` is what is known of the whole capture; `rest` says what was
+    /// known at the end of one that was longer.
     fn send<F: Feed>(
         &self,
         mut opened: Opened,
@@ -237,8 +237,9 @@ struct ReplayStop {
 }
 
 impl ReplayStop {
-    /// Blocks the signals, and waits for them in a thread of its own. While the capture is read, which may wait for a pipe,
-    /// a signal ends the program right away: there is nothing to tell yet.
+    /// Blocks the signals, and waits for them in a thread of its own. While the capture is read,
+    /// which may wait for a pipe, a signal ends the program right away: there is nothing to tell
+    /// yet.
     fn start() -> Result<Self> {
         let signals = Signals::block(&[libc::SIGTERM, libc::SIGINT]).context("signals can't be blocked")?;
         let ending = Self { signal: Arc::default(), sending: Arc::default() };

@@ -1,4 +1,5 @@
-//! What is done with each packet of a capture: send it as it is, change it as the user asked, skip it, or refuse all.
+//! What is done with each packet of a capture: send it as it is, change it as the user asked, skip
+//! it, or refuse all.
 //!
 //! Plain code: a packet in, a frame in the caller's buffer out.
 
@@ -41,7 +42,8 @@ pub enum Oversized {
     Fail,
     /// Leave it out.
     Skip,
-    /// Let TCP be cut into segments on its way out, and refuse the capture if another one is too long.
+    /// Let TCP be cut into segments on its way out, and refuse the capture if another one is too
+    /// long.
     Gso,
     /// Let TCP be cut into segments on its way out, and leave others out.
     GsoSkip,
@@ -156,7 +158,8 @@ pub enum Refusal {
 }
 
 impl Policy {
-    /// Puts the packet's frame into `frame` (which is emptied first). Ok(Err(…)) where it is to be left out.
+    /// Puts the packet's frame into `frame` (which is emptied first). Ok(Err(…)) where it is to be
+    /// left out.
     pub fn apply(
         &self,
         packet: &CapturedPacket<'_>,
@@ -189,7 +192,8 @@ impl Policy {
                 Oversized::Gso | Oversized::GsoSkip => {}
             }
         }
-        // Where the MTU allows more (the loopback's 65536), or segmentation: nothing takes longer frames.
+        // Where the MTU allows more (the loopback's 65536), or segmentation: nothing takes longer
+        // frames.
         if bytes > MAX_FRAME_BYTES {
             let why = format!("segmentation takes {MAX_FRAME_BYTES} bytes at most");
             return match self.oversized {

@@ -93,8 +93,8 @@ pub struct Speed {
     pub latest_microseconds: f64,
 }
 
-/// What was done, for people and programs. In JSON the keys of all groups stand side by side. Counts are of frames that the port took back from the kernel, unless they say
-/// otherwise.
+/// What was done, for people and programs. In JSON the keys of all groups stand side by side.
+/// Counts are of frames that the port took back from the kernel, unless they say otherwise.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     /// What was replayed.

@@ -1,7 +1,8 @@
 //! Long TCP frames, made ready to be cut into segments by the kernel or the interface.
 //!
-//! Captures made on a machine with segmentation offload hold TCP frames of up to 64 KiB, which no wire takes. They go out
-//! with a virtio-net header that says where to cut (PACKET_VNET_HDR). The frame here is the caller's own copy.
+//! Captures made on a machine with segmentation offload hold TCP frames of up to 64 KiB, which no
+//! wire takes. They go out with a virtio-net header that says where to cut (PACKET_VNET_HDR). The
+//! frame here is the caller's own copy.
 
 use zerowire::packet::{VnetError, VnetHeader};
 
@@ -10,13 +11,14 @@ use zerowire_wire::ethernet::{self, HEADER_BYTES as ETHERNET_BYTES, TAG_BYTES};
 use zerowire_wire::ip::{IpError, TCP};
 use zerowire_wire::{ipv4, ipv6, tcp};
 
-/// Prepares `frame` for segments that fit `mtu`, with `mss` bytes of payload each if that is given. On an error (the reason,
-/// in words) the frame is as before, but for length fields.
+/// Prepares `frame` for segments that fit `mtu`, with `mss` bytes of payload each if that is given.
+/// On an error (the reason, in words) the frame is as before, but for length fields.
 pub fn prepare(frame: &mut [u8], mss: Option<u16>, mtu: usize) -> Result<VnetHeader, String> {
     let found = Headers::find(frame)?;
     found.set_length(frame)?;
     let headers = found.payload_at - found.network_at;
-    // By one tag a segment may exceed the MTU; further ones, and those of 802.1ad, take room from the payload.
+    // By one tag a segment may exceed the MTU; further ones, and those of 802.1ad, take room from
+    // the payload.
     let tags = found.network_at - ETHERNET_BYTES - tag_bytes(frame);
     let room = mtu.checked_sub(headers + tags).filter(|n| *n > 0);
     let room =
@@ -81,8 +83,8 @@ impl Headers {
         Ok(Self { network_at, payload_at, v4 })
     }
 
-    /// The IP header must speak of the whole frame: what lies behind would become payload. Captures of very long frames
-    /// leave the field 0, which is filled in.
+    /// The IP header must speak of the whole frame: what lies behind would become payload. Captures
+    /// of very long frames leave the field 0, which is filled in.
     fn set_length(&self, frame: &mut [u8]) -> Result<(), String> {
         let packet = frame.len() - self.network_at;
         let (field, is) = match self.v4 {

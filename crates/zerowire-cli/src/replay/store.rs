@@ -65,7 +65,8 @@ impl Store {
         Some(ReplayFrame { index, due: e.due, header: e.header, len, bytes })
     }
 
-    /// Bytes of `count` frames from `first` on, all of which are there, and when the last of them is due.
+    /// Bytes of `count` frames from `first` on, all of which are there, and when the last of them
+    /// is due.
     pub fn row(&self, first: usize, count: usize) -> (u64, u64) {
         let ends = self.entries.get(first).zip(self.entries.get((first + count).wrapping_sub(1)));
         // The frames' bytes lie one behind the other.

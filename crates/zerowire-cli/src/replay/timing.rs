@@ -1,7 +1,8 @@
 //! When each frame is due. Plain code, without a clock.
 //!
-//! All times are nanoseconds since the first frame. Each is worked out from the beginning, never from the time of the frame
-//! before: a late frame doesn't move the ones behind it, so that no error adds up.
+//! All times are nanoseconds since the first frame. Each is worked out from the beginning, never
+//! from the time of the frame before: a late frame doesn't move the ones behind it, so that no
+//! error adds up.
 
 use std::time::Duration;
 
@@ -52,7 +53,8 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// At the beginning of a capture. With a pace that doesn't need times all are 0. `max_gap` shortens longer pauses.
+    /// At the beginning of a capture. With a pace that doesn't need times all are 0. `max_gap`
+    /// shortens longer pauses.
     pub fn new(pace: &Pace, backwards: Backwards, max_gap: Option<Duration>) -> Self {
         let max_gap = max_gap.map_or(u64::MAX, |g| u64::try_from(g.as_nanos()).unwrap_or(u64::MAX));
         Self { used: matches!(pace, Pace::Recorded { .. }), backwards, max_gap, last: None, due: 0 }
@@ -90,15 +92,16 @@ pub enum Pace {
     },
     /// Frames a second.
     Pps(f64),
-    /// 10⁶ bits a second: bytes of the frames, Ethernet header included, without preamble, check sequence and gap.
+    /// 10⁶ bits a second: bytes of the frames, Ethernet header included, without preamble, check
+    /// sequence and gap.
     Mbps(f64),
     /// As fast as they go.
     Top,
 }
 
 impl Pace {
-    /// When a frame is due: `frame_due` in its pass, which begins at `pass_begin` (both in recorded time), after `frames`
-    /// frames and `bytes` bytes in all.
+    /// When a frame is due: `frame_due` in its pass, which begins at `pass_begin` (both in recorded
+    /// time), after `frames` frames and `bytes` bytes in all.
     #[inline]
     pub fn due(&self, frame_due: u64, pass_begin: u64, frames: u64, bytes: u64) -> u64 {
         match *self {
@@ -113,8 +116,8 @@ impl Pace {
         }
     }
 
-    /// Hours of a pass that is recorded over `span` nanoseconds, where it is one or more: a damaged time in a capture can make
-    /// it years.
+    /// Hours of a pass that is recorded over `span` nanoseconds, where it is one or more: a damaged
+    /// time in a capture can make it years.
     pub fn hours(&self, span: u64) -> Option<f64> {
         let Self::Recorded { speed } = *self else { return None };
         let hours = span as f64 / speed / 3.6e12;

@@ -9,7 +9,8 @@ use zerowire::send::{SendError, longest_segment};
 
 /// Payload of a datagram, if nothing else was asked for and the path takes so much in one packet.
 const USUAL_BYTES: usize = 1400;
-/// What a segmented UDP send carries at most: 65 507 bytes fit an IPv4 datagram, and 64 segments is what all kernels take.
+/// What a segmented UDP send carries at most: 65 507 bytes fit an IPv4 datagram, and 64 segments is
+/// what all kernels take.
 const MAX_BYTES: usize = 65_507;
 const MAX_SEGMENTS: usize = 64;
 
@@ -67,7 +68,8 @@ impl Datagrams {
         !self.segmented && self.together > 1
     }
 
-    /// After an error that says so nothing is cut by the kernel any more. False: it says something else.
+    /// After an error that says so nothing is cut by the kernel any more. False: it says something
+    /// else.
     pub fn give_up_segments(&mut self, e: &SendError) -> bool {
         let is_of_segments =
             matches!(e, SendError::SegmentTooLong { .. } | SendError::SegmentsRefused { .. });

@@ -32,7 +32,8 @@ use crate::table::process_cpu;
 /// Payload handed over in one call, if nothing else was asked for.
 const CHUNK_BYTES: usize = 256 << 10;
 /// The same on AF_VSOCK: a call that is longer than the peer's credit is copied by the kernel
-/// (virtio_transport_can_zcopy, net/vmw_vsock/virtio_transport_common.c), and many peers give 256 KiB or less.
+/// (virtio_transport_can_zcopy, net/vmw_vsock/virtio_transport_common.c), and many peers give 256
+/// KiB or less.
 const VSOCK_CHUNK_BYTES: usize = 64 << 10;
 /// Longest payload handed over in one call.
 const MAX_CHUNK_BYTES: usize = 4 << 20;
@@ -59,11 +60,13 @@ enum BackendArg {
     Uring,
 }
 
-/// Sends a file or standard input to a peer: any program that receives on a socket (ncat, socat, iperf-like sinks).
+/// Sends a file or standard input to a peer: any program that receives on a socket (ncat, socat,
+/// iperf-like sinks).
 ///
-/// Memory is lent to the kernel where that costs less CPU, and the ledger at the end says of every byte whether it was copied and
-/// why. A regular file is mapped and lent page by page; it must not be made shorter meanwhile. Anything else is read into 28
-/// buffers that are registered with io_uring where it is allowed. A receiver on this machine makes the kernel copy.
+/// Memory is lent to the kernel where that costs less CPU, and the ledger at the end says of every
+/// byte whether it was copied and why. A regular file is mapped and lent page by page; it must not
+/// be made shorter meanwhile. Anything else is read into 28 buffers that are registered with
+/// io_uring where it is allowed. A receiver on this machine makes the kernel copy.
 #[derive(Args)]
 #[command(
     after_help = "Limits: --chunk at most 4 MiB; --datagram at most 65507 bytes; 16 MiB and 1024 payloads lent at a time. \
@@ -86,23 +89,25 @@ pub struct SendArgs {
     /// Which system calls send.
     #[arg(long, value_enum, default_value = "auto")]
     backend: BackendArg,
-    /// Bytes of a stream in one call, 1 to 4194304. Default: 262144; 65536 to vsock:, where the kernel copies what is longer
-    /// than the peer's credit.
+    /// Bytes of a stream in one call, 1 to 4194304. Default: 262144; 65536 to vsock:, where the
+    /// kernel copies what is longer than the peer's credit.
     #[arg(long, value_name = "BYTES")]
     chunk: Option<usize>,
-    /// Payload of a datagram with --udp, 1 to 65507. Default: 1400, or what the path takes in one packet if that is less.
-    /// Several go in one call and the kernel or the NIC cuts them (UDP_SEGMENT), unless there is room for only one, or they
-    /// are longer than the path takes in one packet: those go one by one, as fragments.
+    /// Payload of a datagram with --udp, 1 to 65507. Default: 1400, or what the path takes in one
+    /// packet if that is less. Several go in one call and the kernel or the NIC cuts them
+    /// (UDP_SEGMENT), unless there is room for only one, or they are longer than the path takes in
+    /// one packet: those go one by one, as fragments.
     #[arg(long, value_name = "BYTES")]
     datagram: Option<usize>,
-    /// Give up when the peer takes nothing for so long, or doesn't answer when it is connected to; without it, when the kernel
-    /// does. Input that is slow to come is waited for.
+    /// Give up when the peer takes nothing for so long, or doesn't answer when it is connected to;
+    /// without it, when the kernel does. Input that is slow to come is waited for.
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
     /// No progress and no summary, only errors.
     #[arg(short, long)]
     quiet: bool,
-    /// The result as JSON to a file, in place of the summary; - is standard output. Progress is on standard error.
+    /// The result as JSON to a file, in place of the summary; - is standard output. Progress is on
+    /// standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

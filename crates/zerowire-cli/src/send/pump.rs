@@ -13,8 +13,8 @@ use super::stall::Stall;
 use super::stop::Watched;
 use crate::progress::TransferProgress;
 
-/// A socket that reports an error which nobody can take away is always ready: this long is slept instead of asking again
-/// at once.
+/// A socket that reports an error which nobody can take away is always ready: this long is slept
+/// instead of asking again at once.
 const DEAD_PAUSE: Duration = Duration::from_millis(1);
 
 /// What moves, and what it is watched by.
@@ -29,12 +29,14 @@ pub struct Pump<'a> {
 }
 
 impl Pump<'_> {
-    /// Sends all there is, and waits until all memory is back. Ends early, without an error, at a signal.
+    /// Sends all there is, and waits until all memory is back. Ends early, without an error, at a
+    /// signal.
     pub fn run(&mut self, source: &mut SendSource, progress: &mut TransferProgress) -> Result<()> {
         while self.watched.signal().is_none() {
             match source.next() {
                 Next::Payload(payload) => {
-                    // Also when a datagram before this one found nobody: it is lost, so the whole can't arrive any more.
+                    // Also when a datagram before this one found nobody: it is lost, so the whole
+                    // can't arrive any more.
                     self.give(payload, progress).map_err(|e| source.explain(e))?;
                     progress.set(self.moved);
                 }
@@ -115,8 +117,8 @@ impl Pump<'_> {
         }
     }
 
-    /// Waits for the source, and looks after what is on its way meanwhile: the rest of a payload goes when the socket has
-    /// room, and the end of the connection is told.
+    /// Waits for the source, and looks after what is on its way meanwhile: the rest of a payload
+    /// goes when the socket has room, and the end of the connection is told.
     fn wait_for_input(&mut self, source: &SendSource) -> Result<()> {
         let room = if self.sender.is_partly_sent() { PollFlags::OUT } else { PollFlags::empty() };
         let tick = Timespec { tv_sec: 0, tv_nsec: self.stall.tick().as_nanos() as _ };

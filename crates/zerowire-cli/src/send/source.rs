@@ -10,8 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire::area::{Area, AreaOptions, Lease, MappedFile};
 use zerowire::send::{Payload, SendError};
 
-/// Buffers for what can't be mapped. With those of 256 KiB they are 7 MiB, which an ordinary user may register with io_uring:
-/// RLIMIT_MEMLOCK is 8 MiB by default, and also counts the ring, and what else the user has locked.
+/// Buffers for what can't be mapped. With those of 256 KiB they are 7 MiB, which an ordinary user
+/// may register with io_uring: RLIMIT_MEMLOCK is 8 MiB by default, and also counts the ring, and
+/// what else the user has locked.
 const BUFFERS: usize = 28;
 
 /// Where the bytes come from.
@@ -164,7 +165,8 @@ impl Stream {
         }
     }
 
-    /// One read: what is there goes out at once, so that a person at a terminal need not fill a buffer.
+    /// One read: what is there goes out at once, so that a person at a terminal need not fill a
+    /// buffer.
     fn fill(&mut self, mut buffer: Lease) -> std::io::Result<Next> {
         // The file is not made non-blocking: others may have it open, too.
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -18,7 +18,8 @@ pub struct Stall {
 struct Signs {
     outstanding: usize,
     outstanding_bytes: usize,
-    /// Bytes of a stream that the peer has not acknowledged, or memory that datagrams use; where the socket tells. A slow peer takes a long time to give a whole payload back.
+    /// Bytes of a stream that the peer has not acknowledged, or memory that datagrams use; where
+    /// the socket tells. A slow peer takes a long time to give a whole payload back.
     queued: Option<usize>,
 }
 
@@ -51,7 +52,8 @@ impl Stall {
         }
     }
 
-    /// To be asked while something is waited for: an error if nothing has moved for as long as the limit says.
+    /// To be asked while something is waited for: an error if nothing has moved for as long as the
+    /// limit says.
     pub fn check(&mut self, sender: &Sender) -> Result<(), SendError> {
         let Some(limit) = self.limit else { return Ok(()) };
         let now = Signs::of(sender);

@@ -25,8 +25,9 @@ pub struct Watched {
 }
 
 impl SendStop {
-    /// Blocks the signals and waits for them. To be called before other threads are started. Until a socket is
-    /// [watched](Self::watch) a signal ends the program: opening a pipe and connecting may take for ever.
+    /// Blocks the signals and waits for them. To be called before other threads are started. Until
+    /// a socket is [watched](Self::watch) a signal ends the program: opening a pipe and connecting
+    /// may take for ever.
     pub fn start() -> Result<Self> {
         let signals = Signals::block(&[libc::SIGINT, libc::SIGTERM]).context("signals can't be blocked")?;
         let stop = Self { signal: Arc::default(), cut: Arc::default() };
@@ -73,8 +74,9 @@ impl Watched {
             .is_ok_and(|kind| kind == rustix::net::SocketType::STREAM)
     }
 
-    /// Tells the peer that no more will come, and reads away what it says until it closes, at most for `limit`: closing
-    /// with unread bytes would reset the connection, and could cost the peer the last of the data.
+    /// Tells the peer that no more will come, and reads away what it says until it closes, at most
+    /// for `limit`: closing with unread bytes would reset the connection, and could cost the peer
+    /// the last of the data.
     pub fn end_of_data(&self, limit: Duration) {
         if rustix::net::shutdown(&self.socket, Shutdown::Write).is_err() {
             return;

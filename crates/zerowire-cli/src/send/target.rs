@@ -75,7 +75,8 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// A connected socket. Each address has `timeout` to answer, if one is given; AF_VSOCK has the kernel's 2 s.
+    /// A connected socket. Each address has `timeout` to answer, if one is given; AF_VSOCK has the
+    /// kernel's 2 s.
     pub fn connect(&self, datagrams: bool, timeout: Option<Duration>) -> Result<OwnedFd> {
         let kind = if datagrams { SocketType::DGRAM } else { SocketType::STREAM };
         match self {
@@ -116,7 +117,8 @@ fn connect_within(
     address: &impl SocketAddrArg,
     timeout: Option<Duration>,
 ) -> rustix::io::Result<()> {
-    // SO_SNDTIMEO counts for connect, too (socket(7)); unlike with a non-blocking socket, for those of AF_UNIX as well.
+    // SO_SNDTIMEO counts for connect, too (socket(7)); unlike with a non-blocking socket, for those
+    // of AF_UNIX as well.
     if timeout.is_some() {
         set_socket_timeout(socket, Timeout::Send, timeout)?;
     }

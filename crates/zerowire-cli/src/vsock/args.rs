@@ -35,14 +35,14 @@ impl From<UdsArgs> for SocketAccess {
 /// Bounds of a device.
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct LimitArgs {
-    /// Credit a connection: bytes that a guest may send before the other side has taken them, and the most that is held for
-    /// a slow one; 4096 to 16777216. With less than 196608 a host program's socket keeps 192 KiB unread all the same. See
-    /// 'Memory' below.
+    /// Credit a connection: bytes that a guest may send before the other side has taken them, and
+    /// the most that is held for a slow one; 4096 to 16777216. With less than 196608 a host
+    /// program's socket keeps 192 KiB unread all the same. See 'Memory' below.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 10,
         value_parser = clap::value_parser!(u32).range(4096..=16 << 20))]
     buffer: u32,
-    /// Connections of a VM at once, 1 to 65536; further ones are reset. Each one to a host program takes a descriptor, and
-    /// each one memory: see below.
+    /// Connections of a VM at once, 1 to 65536; further ones are reset. Each one to a host program
+    /// takes a descriptor, and each one memory: see below.
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_connections: u32,
     /// Of these, the ones that one other guest of the process may have with the VM's, 0 to
@@ -53,8 +53,9 @@ pub(super) struct LimitArgs {
     /// are for host programs and for the guest's own with them. Seven eighths if not given.
     #[arg(long, value_name = "N")]
     sibling_connections: Option<u32>,
-    /// Connection requests of a VM's guest to the host a second, and at once, up to 1000000; further ones are reset without a look, so that
-    /// a guest that asks all the time leaves its own connections their rate. 0: no bound.
+    /// Connection requests of a VM's guest to the host a second, and at once, up to 1000000;
+    /// further ones are reset without a look, so that a guest that asks all the time leaves its own
+    /// connections their rate. 0: no bound.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     request_rate: u32,
 }
@@ -84,7 +85,8 @@ pub(super) struct MapArgs {
     /// at PATH_P comes first. Repeat for more.
     #[arg(long, value_name = "UID[:PORTS]")]
     map_listen: Vec<String>,
-    /// Bytes that a mapped connection may have at most, windows and their headers; 65536 to 4294967296.
+    /// Bytes that a mapped connection may have at most, windows and their headers; 65536 to
+    /// 4294967296.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20,
         value_parser = clap::value_parser!(u64).range(65536..=4 << 30))]
     map_max: u64,
@@ -99,13 +101,15 @@ pub(super) struct MapArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 2 << 30,
         value_parser = clap::value_parser!(u64).range(65536..=1 << 40))]
     map_total: u64,
-    /// Let programs that map receive buffers read the guest's whole memory, so that payload needs no copy at all. They can
-    /// read whatever else the guest keeps there, keys included, and one that means harm can open that memory anew and write
-    /// to it: only for programs that are trusted as the VMM is.
+    /// Let programs that map receive buffers read the guest's whole memory, so that payload needs
+    /// no copy at all. They can read whatever else the guest keeps there, keys included, and one
+    /// that means harm can open that memory anew and write to it: only for programs that are
+    /// trusted as the VMM is.
     #[arg(long)]
     share_guest_memory: bool,
-    /// With --share-guest-memory: milliseconds for which a program may hold what lies in the guest's memory before further
-    /// payload is copied for it, until it has given everything back; 1 to 60000.
+    /// With --share-guest-memory: milliseconds for which a program may hold what lies in the
+    /// guest's memory before further payload is copied for it, until it has given everything back;
+    /// 1 to 60000.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     map_hold: u64,
 }

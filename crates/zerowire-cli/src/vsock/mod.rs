@@ -34,12 +34,12 @@ const MAPPED_DESCRIPTORS: u64 = 2;
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub struct VsockArgs {
-    /// Unix socket to listen on for the front end (QEMU: -chardev socket,path=PATH). A socket left behind by a process
-    /// that is gone is replaced.
+    /// Unix socket to listen on for the front end (QEMU: -chardev socket,path=PATH). A socket left
+    /// behind by a process that is gone is replaced.
     #[arg(long, visible_alias = "socket-path", value_name = "PATH", conflicts_with_all = ["fd", "vm", "config"])]
     socket: Option<PathBuf>,
-    /// Inherited descriptor to use in place of --socket: a listening unix socket, or a connected one; with a connected
-    /// one the program ends with the connection.
+    /// Inherited descriptor to use in place of --socket: a listening unix socket, or a connected
+    /// one; with a connected one the program ends with the connection.
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     fd: Option<i32>,
     #[command(flatten)]
@@ -47,14 +47,16 @@ pub struct VsockArgs {
     /// The guest's address (CID), 3 to 4294967294; no two VMs of a process share one.
     #[arg(long, value_name = "N", conflicts_with_all = ["vm", "config"])]
     cid: Option<u64>,
-    /// The host's end. Host programs connect to PATH (streams) or PATH.seqpacket (messages), write 'CONNECT PORT' and a
-    /// newline, and read 'OK HOSTPORT'. Programs that map their receive buffers connect to PATH.map. A guest that connects to CID 2 port P arrives at the unix socket PATH_P, where
-    /// a host program listens (SOCK_STREAM, or SOCK_SEQPACKET for messages).
+    /// The host's end. Host programs connect to PATH (streams) or PATH.seqpacket (messages), write
+    /// 'CONNECT PORT' and a newline, and read 'OK HOSTPORT'. Programs that map their receive
+    /// buffers connect to PATH.map. A guest that connects to CID 2 port P arrives at the unix
+    /// socket PATH_P, where a host program listens (SOCK_STREAM, or SOCK_SEQPACKET for messages).
     #[arg(long, visible_alias = "uds-path", value_name = "PATH", conflicts_with_all = ["vm", "config"])]
     uds: Option<PathBuf>,
     #[command(flatten)]
     uds_access: UdsArgs,
-    /// Groups of the VM, with + between them. VMs of one process that share a group reach each other by CID.
+    /// Groups of the VM, with + between them. VMs of one process that share a group reach each
+    /// other by CID.
     #[arg(long, value_name = "A+B", default_value = "default", conflicts_with_all = ["vm", "config"])]
     groups: String,
     /// Name of the VM in logs and statistics.

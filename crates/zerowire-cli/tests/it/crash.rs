@@ -1,5 +1,5 @@
-//! `zerowire net` and `zerowire vsock` killed in the middle of traffic, many times, by front ends that keep the region in which
-//! chains in flight are marked.
+//! `zerowire net` and `zerowire vsock` killed in the middle of traffic, many times, by front ends
+//! that keep the region in which chains in flight are marked.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -87,7 +87,8 @@ fn a_network_back_end_that_is_killed_repeats_no_frame_and_loses_no_descriptor() 
     });
 }
 
-/// The same where chains come back out of order, and receive buffers lie with the kernel when the program dies.
+/// The same where chains come back out of order, and receive buffers lie with the kernel when the
+/// program dies.
 #[test]
 fn an_af_xdp_back_end_that_is_killed_repeats_no_frame_and_loses_no_descriptor() {
     in_netns(|| {
@@ -96,8 +97,9 @@ fn an_af_xdp_back_end_that_is_killed_repeats_no_frame_and_loses_no_descriptor() 
     });
 }
 
-/// Frames both ways between a guest on `port` and `peer`, some of up to `longest` bytes toward the peer, while the program
-/// is killed again and again. `in_order`: chains are used in the order in which they became available.
+/// Frames both ways between a guest on `port` and `peer`, some of up to `longest` bytes toward the
+/// peer, while the program is killed again and again. `in_order`: chains are used in the order in
+/// which they became available.
 fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("net");
@@ -109,7 +111,8 @@ fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
     let mut guest = Guest::start(connect(&socket, None));
     let mut peer = Peer::new(peer);
     let mut dice = Dice(7);
-    // Mostly short ones, so that the program is busier than the test; some that go out as they lie in guest memory.
+    // Mostly short ones, so that the program is busier than the test; some that go out as they lie
+    // in guest memory.
     let out_len = |n: u32| 18 + (n as usize * 37) % if n.is_multiple_of(16) { longest } else { 80 };
     let back_len = |n: u32| 18 + (n as usize * 13) % if n.is_multiple_of(16) { 1400 } else { 80 };
     let (mut out, mut seen) = (0u32, Seen::default());
@@ -154,8 +157,8 @@ fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
     assert!(lost <= may_be_lost, "{lost} of {out} frames are missing, {may_be_lost} were counted");
     assert!(seen.count > 0 && got.count > 0, "frames moved");
     if !in_order {
-        // Buffers lie with the kernel again before frames come to the guest. All of them are there: more frames than the ring
-        // has entries pass.
+        // Buffers lie with the kernel again before frames come to the guest. All of them are there:
+        // more frames than the ring has entries pass.
         let probe = frames::frame(u32::MAX, 64);
         wait_until("frames reach the guest", || {
             peer.send(&probe);
@@ -176,7 +179,8 @@ fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
         return;
     }
     guest.ping(&mut peer);
-    // All receive buffers are the device's, and it has lost none: what it did not use it would take next.
+    // All receive buffers are the device's, and it has lost none: what it did not use it would take
+    // next.
     guest.pairs[0].rx.publish().expect("published");
     let used = guest.pairs[0].rx.ring().setup().next_avail;
     assert_eq!(guest.driver.transport().stop_queue(0).expect("stopped"), used);
@@ -216,7 +220,8 @@ fn byte(at: usize) -> u8 {
     (at * 7 + at / 251) as u8
 }
 
-/// A host program that reads mapped windows, checks them, and holds on to some, out of order, until the end.
+/// A host program that reads mapped windows, checks them, and holds on to some, out of order, until
+/// the end.
 fn holder(program: MappedConnection, mut dice: Dice) -> usize {
     let (mut held, mut at) = (Vec::new(), 0);
     loop {

@@ -1,4 +1,5 @@
-//! `zerowire doctor` as root, as a user without privileges, and under a seccomp filter. Run as root.
+//! `zerowire doctor` as root, as a user without privileges, and under a seccomp filter. Run as
+//! root.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use crate::support::program_for_everybody;
 /// The user without privileges.
 const NOBODY: u32 = 65534;
 
-/// A copy of the program where every user can reach it, shared by the tests that run at a time and gone with the last.
+/// A copy of the program where every user can reach it, shared by the tests that run at a time and
+/// gone with the last.
 struct Lab(Arc<(tempfile::TempDir, PathBuf)>);
 
 impl Lab {

@@ -1,5 +1,5 @@
-//! `zerowire doctor -i IF -q Q` on interfaces of a namespace of the test's own: each verdict that can be provoked without a
-//! special NIC. Run as root.
+//! `zerowire doctor -i IF -q Q` on interfaces of a namespace of the test's own: each verdict that
+//! can be provoked without a special NIC. Run as root.
 
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -65,7 +65,8 @@ fn an_interface_that_is_not_there() {
     });
 }
 
-/// A virtual interface: what is right with it is ok, what a NIC would need is missing, each with its remedy.
+/// A virtual interface: what is right with it is ok, what a NIC would need is missing, each with
+/// its remedy.
 #[test]
 fn a_veth_is_gone_through_one_by_one() {
     in_netns(|| {
@@ -246,7 +247,8 @@ fn nothing_is_changed() {
             let counters = std::fs::read_to_string("/proc/thread-self/net/dev").expect("counters");
             (text(&shown), counters)
         };
-        // The kernel tells of a link's state some time after it was set up, and on a busy machine later.
+        // The kernel tells of a link's state some time after it was set up, and on a busy machine
+        // later.
         let until = |done: &dyn Fn() -> bool| {
             let begin = Instant::now();
             while !done() && begin.elapsed() < PATIENCE {
@@ -280,8 +282,8 @@ fn wrong_arguments_are_refused() {
     }
 }
 
-/// Nothing can be set on these; the message names the reason, and the NICs that can. To see settings changed and set back
-/// takes such a NIC.
+/// Nothing can be set on these; the message names the reason, and the NICs that can. To see
+/// settings changed and set back takes such a NIC.
 #[test]
 fn configure_changes_nothing_where_nothing_can_be_changed() {
     in_netns(|| {

@@ -1,4 +1,5 @@
-//! `make install` and `make uninstall`: what is where, and that it works from there. Takes what cargo built for the tests.
+//! `make install` and `make uninstall`: what is where, and that it works from there. Takes what
+//! cargo built for the tests.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -32,7 +33,8 @@ fn root() -> PathBuf {
 fn built(folder: &Path) -> PathBuf {
     let build = folder.join("built");
     std::fs::create_dir(&build).expect("a folder");
-    // Who builds this package's tests alone has no zerowire-bench: installing it needs no more than its name.
+    // Who builds this package's tests alone has no zerowire-bench: installing it needs no more than
+    // its name.
     for name in ["zerowire", "zerowire-bench"] {
         symlink(env!("CARGO_BIN_EXE_zerowire"), build.join(name)).expect("a link");
     }
@@ -86,7 +88,8 @@ fn files(folder: &Path) -> BTreeSet<String> {
     found
 }
 
-/// QEMU's descriptions of the devices: each names a program that exists below `destdir` and serves that device.
+/// QEMU's descriptions of the devices: each names a program that exists below `destdir` and serves
+/// that device.
 fn descriptions(destdir: &Path, prefix: &Path) {
     for device in ["net", "vsock"] {
         let file = prefix.join(format!("share/qemu/vhost-user/50-zerowire-{device}.json"));

@@ -76,7 +76,8 @@ fn a_log_that_nobody_reads_holds_up_neither_guests_nor_the_end() {
     });
 }
 
-/// Memory of a guest whose file keeps the first [`KEPT`] bytes alone, with a transmit queue in these.
+/// Memory of a guest whose file keeps the first [`KEPT`] bytes alone, with a transmit queue in
+/// these.
 fn lose_memory(front: &mut VhostUser) -> RawQueue {
     let memory = GuestMemory::new(&[(GuestAddr(0), 4 << 20)]).expect("guest memory");
     front.negotiate(features::VERSION_1).expect("features");

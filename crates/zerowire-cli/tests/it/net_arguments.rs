@@ -1,4 +1,5 @@
-//! `zerowire net` started wrongly: it ends at once, leaves nothing behind, and says what was wrong and what to do.
+//! `zerowire net` started wrongly: it ends at once, leaves nothing behind, and says what was wrong
+//! and what to do.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
@@ -158,7 +159,8 @@ fn a_tap_that_may_not_be_made_is_named_with_what_to_ask_for() {
     });
 }
 
-/// A number that is none of the user's may be one that the program would use for something of its own.
+/// A number that is none of the user's may be one that the program would use for something of its
+/// own.
 #[test]
 fn numbers_of_no_descriptor_are_refused_before_anything_is_opened() {
     in_netns(|| {
@@ -299,7 +301,8 @@ fn capabilities_are_printed_as_management_programs_expect() {
     let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(value["type"], "net");
     assert!(value["features"].is_array());
-    // "Other options and arguments should be ignored" (QEMU docs/interop/vhost-user.rst, "Backend program conventions").
+    // "Other options and arguments should be ignored" (QEMU docs/interop/vhost-user.rst, "Backend
+    // program conventions").
     for more in [&["--fd=3", "--socket-path=/nowhere/s"][..], &["--port", "bogus"], &["--of-another-version"]]
     {
         for args in [[&["--print-capabilities"], more].concat(), [more, &["--print-capabilities"]].concat()] {
@@ -308,7 +311,8 @@ fn capabilities_are_printed_as_management_programs_expect() {
     }
 }
 
-/// Management programs read the JSON file that is installed, and start the program that it names without further words.
+/// Management programs read the JSON file that is installed, and start the program that it names
+/// without further words.
 #[test]
 fn the_installed_file_names_a_program_that_is_such_a_back_end() {
     let dir = tempfile::tempdir().expect("a directory");

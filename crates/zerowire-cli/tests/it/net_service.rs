@@ -1,5 +1,5 @@
-//! `zerowire net` as a service: handed-over sockets, signals, restarts under traffic, and processes that may not do what
-//! they would like to.
+//! `zerowire net` as a service: handed-over sockets, signals, restarts under traffic, and processes
+//! that may not do what they would like to.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -114,7 +114,8 @@ fn without_json_a_table_names_the_reasons() {
     });
 }
 
-/// The tap of a process that has ended may still be there: the next one finds it, and makes its own.
+/// The tap of a process that has ended may still be there: the next one finds it, and makes its
+/// own.
 #[test]
 fn after_each_restart_at_once_the_guest_has_a_network() {
     in_netns(|| {
@@ -237,7 +238,8 @@ fn a_core_dump_has_no_guests_memory() {
     });
 }
 
-/// When the guests have come to rest, the process takes at most 20 MiB, and 2 MiB for each further VM.
+/// When the guests have come to rest, the process takes at most 20 MiB, and 2 MiB for each further
+/// VM.
 #[test]
 fn idle_vms_take_little_memory() {
     const VMS: u64 = 6;

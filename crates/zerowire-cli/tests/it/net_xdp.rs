@@ -1,5 +1,5 @@
-//! `zerowire net --port xdp:…` as a process: the program on the interface, other programs, kill -9, and memory that may not be
-//! pinned.
+//! `zerowire net --port xdp:…` as a process: the program on the interface, other programs, kill -9,
+//! and memory that may not be pinned.
 
 use std::path::Path;
 
@@ -285,7 +285,8 @@ fn without_the_privilege_the_kernels_limit_is_named() {
     });
 }
 
-/// As much is pinned as there may be, shared by the VMs, and frames pass whatever memory they lie in.
+/// As much is pinned as there may be, shared by the VMs, and frames pass whatever memory they lie
+/// in.
 #[test]
 fn with_a_part_of_their_memory_pinned_two_vms_run() {
     in_netns(|| {

@@ -1,4 +1,5 @@
-//! On a terminal `zerowire send` and `zerowire replay` show how far they are. Needs root, for a network of its own.
+//! On a terminal `zerowire send` and `zerowire replay` show how far they are. Needs root, for a
+//! network of its own.
 
 use std::fs::File;
 use std::io::Read;
@@ -76,8 +77,8 @@ fn a_bar_shows_how_far_it_is_unless_it_is_to_be_quiet() {
     });
 }
 
-/// The lines on the terminal, without what moves its cursor, and without the bar, which begins where
-/// the terminal wraps.
+/// The lines on the terminal, without what moves its cursor, and without the bar, which begins
+/// where the terminal wraps.
 fn lines(shown: &str) -> Vec<String> {
     let mut parts = shown.split("\x1b[");
     let mut text = parts.next().unwrap_or_default().to_owned();

@@ -1,4 +1,5 @@
-//! `zerowire recv` with senders of all kinds: every byte arrives, the ledger adds up, and it ends when it was told to.
+//! `zerowire recv` with senders of all kinds: every byte arrives, the ledger adds up, and it ends
+//! when it was told to.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -11,8 +12,8 @@ use crate::support::recv::{Recv, command, pattern};
 /// Modes that run on every kernel with io_uring.
 const MODES: [&str; 3] = ["auto", "plain", "multishot"];
 
-/// As [`command`], with signals as `env` is told to have them: a test run may have been started to ignore some, by nohup(1) or
-/// in the background of a shell, and its programs inherit that.
+/// As [`command`], with signals as `env` is told to have them: a test run may have been started to
+/// ignore some, by nohup(1) or in the background of a shell, and its programs inherit that.
 fn command_with(signals: &[&str], args: &[&str]) -> Command {
     let mut env = Command::new("env");
     env.args(signals).arg(env!("CARGO_BIN_EXE_zerowire")).args(["recv", "-p", "0"]).args(args);
@@ -194,7 +195,8 @@ fn connections_beyond_the_number_are_not_taken() {
     let recv = Recv::start(&["--json", "-"]);
     let mut first = recv.connect();
     first.write_all(b"one").unwrap();
-    // Accepting ends with the first one. Until then the second waits in the backlog; afterwards it is refused or reset.
+    // Accepting ends with the first one. Until then the second waits in the backlog; afterwards it
+    // is refused or reset.
     loop {
         let Ok(mut second) = TcpStream::connect(("127.0.0.1", recv.port)) else { break };
         second.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -315,7 +317,8 @@ fn silence_ends_it_after_the_timeout() {
     }
 }
 
-/// Without privileges, with the usual limit of locked memory; and by itself in some way with next to none.
+/// Without privileges, with the usual limit of locked memory; and by itself in some way with next
+/// to none.
 #[test]
 fn an_ordinary_user_receives() {
     assert!(rustix::process::geteuid().is_root(), "this test becomes another user: run it as root");
@@ -341,7 +344,8 @@ fn an_ordinary_user_receives() {
 #[test]
 fn quiet_says_nothing_and_json_goes_to_a_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    // Its port can't be read then: a free one is taken, which nobody else takes in the moment until it listens.
+    // Its port can't be read then: a free one is taken, which nobody else takes in the moment until
+    // it listens.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let child = command(&["-p", &port.to_string(), "--quiet", "--json", file.path().to_str().unwrap()])
         .stdout(Stdio::piped())

@@ -1,5 +1,5 @@
-//! `zerowire replay` through a veth: what arrives at its other end is what the capture holds, as often and in the order
-//! that was asked for, and the counts say so.
+//! `zerowire replay` through a veth: what arrives at its other end is what the capture holds, as
+//! often and in the order that was asked for, and the counts say so.
 
 use std::io::Write;
 use std::time::Duration;
@@ -228,7 +228,8 @@ fn long_tcp_frames_go_out_whole_or_in_segments() {
         let file = capture(&frames, 0);
         for port in ["packet", "send"] {
             for more in [&[][..], &["--max-memory", "1K"], &["--mss", "1000"]] {
-                // The veth takes them whole; what it delivers is what was captured, but for the checksum left to do.
+                // The veth takes them whole; what it delivers is what was captured, but for the
+                // checksum left to do.
                 lab.offload(HERE, Offload::TransmitChecksum, true);
                 lab.offload(HERE, Offload::Tso, true);
                 let args = [&["-t", "--oversized", "gso", "--port", port], more].concat();
@@ -252,7 +253,8 @@ fn long_tcp_frames_go_out_whole_or_in_segments() {
     });
 }
 
-/// The longest packet of IPv4 and an Ethernet header: more than an interface takes whole, so that the kernel cuts it.
+/// The longest packet of IPv4 and an Ethernet header: more than an interface takes whole, so that
+/// the kernel cuts it.
 #[test]
 fn the_longest_frames_go_out_in_segments() {
     in_lab(|lab| {
@@ -276,7 +278,8 @@ fn the_longest_frames_go_out_in_segments() {
     });
 }
 
-/// The next frames must be the segments of `frame`, whose TCP header is at `tcp`, with good checksums.
+/// The next frames must be the segments of `frame`, whose TCP header is at `tcp`, with good
+/// checksums.
 fn segments(peer: &lab::Capture, frame: &[u8], tcp: usize, mss: usize) {
     let payload = &frame[tcp + 20..];
     for (n, part) in payload.chunks(mss).enumerate() {

@@ -1,4 +1,5 @@
-//! `zerowire send` to plain receivers on this machine: every byte arrives, the ledger adds up, and each wrong thing is named.
+//! `zerowire send` to plain receivers on this machine: every byte arrives, the ledger adds up, and
+//! each wrong thing is named.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};

@@ -1,5 +1,5 @@
-//! `zerowire send` as an ordinary user with the locked memory that most users have: the buffers of standard input are registered
-//! with io_uring. Needs root, to become one.
+//! `zerowire send` as an ordinary user with the locked memory that most users have: the buffers of
+//! standard input are registered with io_uring. Needs root, to become one.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::support::send::{json, pattern};
 use zerowire_testkit::process::limit;
 
-/// Nobody else is this user, or one of the next, whose locked memory is counted. Each run has one of its own: the kernel takes
-/// what a program had locked off the count some time after its end.
+/// Nobody else is this user, or one of the next, whose locked memory is counted. Each run has one
+/// of its own: the kernel takes what a program had locked off the count some time after its end.
 static UID: AtomicU32 = AtomicU32::new(54_341);
 /// Number of the program's file in the child, which may not see the folder it lies in.
 const PROGRAM_FD: i32 = 77;

@@ -1,5 +1,6 @@
-//! `zerowire send --udp` over a path with an MTU: datagrams that fit are cut by the kernel, longer ones go one by one as IP
-//! fragments, and the output says which. All arrive whole at a plain receiver. Needs root.
+//! `zerowire send --udp` over a path with an MTU: datagrams that fit are cut by the kernel, longer
+//! ones go one by one as IP fragments, and the output says which. All arrive whole at a plain
+//! receiver. Needs root.
 
 use std::io::Write;
 use std::net::UdpSocket;
@@ -24,7 +25,8 @@ fn receiver(lab: &Lab, ipv6: bool) -> UdpSocket {
     })
 }
 
-/// The next `content` as datagrams of `length` bytes each. Where what was read ends, one may be shorter.
+/// The next `content` as datagrams of `length` bytes each. Where what was read ends, one may be
+/// shorter.
 fn expect(socket: &UdpSocket, content: &[u8], length: usize, case: &str) {
     let mut buffer = vec![0; 70_000];
     for (number, part) in content.chunks(length).enumerate() {

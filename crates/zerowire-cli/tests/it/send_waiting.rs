@@ -1,4 +1,5 @@
-//! `zerowire send` where something is waited for: a slow peer, a silent input, a connection, a pipe.
+//! `zerowire send` where something is waited for: a slow peer, a silent input, a connection, a
+//! pipe.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! `zerowire vsock` started wrongly: it ends at once, leaves nothing behind, and says what was wrong and what to do.
+//! `zerowire vsock` started wrongly: it ends at once, leaves nothing behind, and says what was
+//! wrong and what to do.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};

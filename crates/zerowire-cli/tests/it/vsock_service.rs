@@ -1,4 +1,5 @@
-//! `zerowire vsock` as a service: host programs, several VMs from a file, handed-over sockets, statistics, restarts.
+//! `zerowire vsock` as a service: host programs, several VMs from a file, handed-over sockets,
+//! statistics, restarts.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -83,7 +84,8 @@ impl Dir {
         Program::vsock(&args, Restrict::default())
     }
 
-    /// A host program that takes one connection on `port`, reads it to its end, and sends it back the other way round.
+    /// A host program that takes one connection on `port`, reads it to its end, and sends it back
+    /// the other way round.
     fn reverser(&self, port: u32) -> JoinHandle<()> {
         let listener = UnixListener::bind(self.path(&format!("u_{port}"))).expect("a socket");
         spawn(move || {
@@ -96,7 +98,8 @@ impl Dir {
     }
 }
 
-/// A host program that connects to the guest's `port`; the line that it was answered, without the newline.
+/// A host program that connects to the guest's `port`; the line that it was answered, without the
+/// newline.
 fn dial(uds: PathBuf, port: u32) -> JoinHandle<(String, BufReader<UnixStream>)> {
     spawn(move || {
         let mut stream = UnixStream::connect(uds).expect("the program listens");
@@ -343,7 +346,8 @@ fn a_program_that_is_killed_and_started_again_serves_again() {
     assert!(!dir.path("s").exists() && !dir.path("u").exists() && !dir.path("u.seqpacket").exists());
 }
 
-/// Runs `program` in a thread of the user `uid`. A system call that the C library doesn't make changes one thread only.
+/// Runs `program` in a thread of the user `uid`. A system call that the C library doesn't make
+/// changes one thread only.
 fn by_user<T: Send + 'static>(
     uid: libc::uid_t,
     program: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,5 @@
-//! The ethtool commands that set an interface up for a queue, and those that undo it. They are printed, never run.
+//! The ethtool commands that set an interface up for a queue, and those that undo it. They are
+//! printed, never run.
 
 use serde::Serialize;
 

@@ -1,7 +1,8 @@
 //! The checks of one queue: from facts to findings. Pure functions.
 //!
-//! *Missing* is what makes the registration fail (`__net_mp_open_rxq`, net/core/netdev_rx_queue.c, and
-//! `io_register_zcrx_ifq`, io_uring/zcrx.c); *degraded* is what lets it succeed and then brings no data, or copies.
+//! *Missing* is what makes the registration fail (`__net_mp_open_rxq`, net/core/netdev_rx_queue.c,
+//! and `io_register_zcrx_ifq`, io_uring/zcrx.c); *degraded* is what lets it succeed and then brings
+//! no data, or copies.
 
 use super::super::{Finding, errno, nic};
 use super::facts::{Facts, Kernel, Ntuple};

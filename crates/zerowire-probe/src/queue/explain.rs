@@ -34,7 +34,8 @@ pub struct Registration<'a> {
 }
 
 impl<'a> Registration<'a> {
-    /// A registration on a ring as it must be, for queue `queue` of `interface`, or without a device.
+    /// A registration on a ring as it must be, for queue `queue` of `interface`, or without a
+    /// device.
     pub fn new(interface: Option<&'a str>, queue: u32) -> Self {
         Self {
             interface,
@@ -57,10 +58,11 @@ impl<'a> Registration<'a> {
     }
 }
 
-/// The message for the error number `errno` of IORING_REGISTER_ZCRX_IFQ: what was wrong, and what to do.
+/// The message for the error number `errno` of IORING_REGISTER_ZCRX_IFQ: what was wrong, and what
+/// to do.
 ///
-/// Most causes share a few numbers. To tell them apart, the interface's settings are read again, in the network namespace
-/// of the calling thread; nothing is changed.
+/// Most causes share a few numbers. To tell them apart, the interface's settings are read again, in
+/// the network namespace of the calling thread; nothing is changed.
 pub fn explain(errno: i32, registration: &Registration<'_>) -> String {
     let facts = registration.interface.map(Facts::gather);
     explain_by(errno, registration, facts.as_ref().and_then(|f| f.as_ref().ok()))
@@ -209,8 +211,8 @@ fn invalid(r: &Registration<'_>, facts: Option<&Facts>) -> String {
     format!("{split}{length}the kernel is too old for what was asked (6.15 has the first version)")
 }
 
-/// What keeps other flows out of the queue that was registered, for a message after a good registration; `None` where there
-/// is one queue only, or it can't be told.
+/// What keeps other flows out of the queue that was registered, for a message after a good
+/// registration; `None` where there is one queue only, or it can't be told.
 pub fn keep_others_out(interface: &str, queue: u32) -> Option<String> {
     let facts = Facts::gather(interface).ok()?;
     let is_out = facts.rss.as_ref().is_ok_and(|r| !r.table.is_empty() && r.share(queue).0 == 0);

@@ -1,5 +1,5 @@
-//! What is known of an interface, its queues and the kernel: plain results of system calls. Nothing is changed, no queue is
-//! opened.
+//! What is known of an interface, its queues and the kernel: plain results of system calls. Nothing
+//! is changed, no queue is opened.
 
 use std::io;
 
@@ -78,8 +78,8 @@ impl Facts {
         })
     }
 
-    /// Receive queues in use, as far as anybody tells: the kernel's own count, else the driver's, else the room that
-    /// there is for them.
+    /// Receive queues in use, as far as anybody tells: the kernel's own count, else the driver's,
+    /// else the room that there is for them.
     pub(super) fn receive_queues(&self) -> Option<u32> {
         let listed = self.queues.as_ref().ok().and_then(|q| u32::try_from(q.len()).ok());
         let channels = || self.channels.as_ref().ok().map(Channels::receive_queues);

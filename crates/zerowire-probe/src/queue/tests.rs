@@ -58,7 +58,8 @@ fn of<'a>(report: &'a QueueReport, id: &str) -> &'a Finding {
     &report.checks.iter().find(|c| c.subject.id == id).unwrap_or_else(|| panic!("no {id}")).finding
 }
 
-/// Changes the facts, and asserts what the check `id` on queue 7 then comes to; `words` must be in its remedy.
+/// Changes the facts, and asserts what the check `id` on queue 7 then comes to; `words` must be in
+/// its remedy.
 #[track_caller]
 fn becomes(id: &str, outcome: CheckOutcome, words: &str, change: impl FnOnce(&mut Facts)) {
     let mut facts = ready();
@@ -292,7 +293,8 @@ fn a_wrong_request_is_told_before_the_interface_is_blamed() {
     );
 }
 
-/// What the kernel answers to real registrations here, and what is said of it. Without the capability it asks for that first.
+/// What the kernel answers to real registrations here, and what is said of it. Without the
+/// capability it asks for that first.
 #[test]
 fn the_kernels_own_answers_are_explained() {
     use super::super::recv::{NO_INTERFACE, register};

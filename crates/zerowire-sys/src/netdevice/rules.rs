@@ -4,8 +4,8 @@
 //!
 //! ```text
 //!   struct ethtool_rxnfc, 64-bit machines, bytes
-//!   0 command | 4 flow type | 8 data | 16 flow specification ............... | 184 count | 188 locations...
-//!                                     +0 type  +4 what is compared           |
+//!   0 command | 4 flow type | 8 data | 16 specification ......... | 184 count | 188 locations...
+//!                                     +0 type  +4 what is compared |
 //!                                     +152 ring cookie (168)  +160 location (176)
 //! ```
 

@@ -6,7 +6,7 @@
 //! it. The kernel fills slots in the order of the frames.
 //!
 //! ```text
-//! slot     | header (status, lengths, …), address | … | virtio-net header | frame ........ | unused |
+//! slot     | header (status, lengths, …), address | … | virtio-net header | frame ..... | unused |
 //! offset   0                                            tp_mac - 10         tp_mac
 //! ```
 //!

@@ -8,8 +8,8 @@
 //! The kernel's own record is net/packet/af_packet.c, `tpacket_snd`.
 //!
 //! ```text
-//! slot     | header (tp_status, tp_len, ...) | virtio-net header (with offloads) | frame ........ | unused |
-//! offset   0                                 data_at                            + 10
+//! slot     | tp_status, tp_len, ... | virtio-net header (with offloads) | frame ....... | unused |
+//! offset   0                        data_at                            + 10
 //! ```
 
 use std::io;

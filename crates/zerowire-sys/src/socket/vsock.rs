@@ -37,7 +37,8 @@ pub fn stream() -> io::Result<OwnedFd> {
 pub fn set_credit(socket: impl AsFd, bytes: u64) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
     let len = size_of::<u64>() as libc::socklen_t;
-    // The most comes first: the size must be within it (net/vmw_vsock/af_vsock.c, vsock_update_buffer_size).
+    // The most comes first: the size must be within it (net/vmw_vsock/af_vsock.c,
+    // vsock_update_buffer_size).
     for option in [SO_VM_SOCKETS_BUFFER_MAX_SIZE, SO_VM_SOCKETS_BUFFER_SIZE] {
         // SAFETY: the kernel reads the number, which holds no address.
         check(unsafe { libc::setsockopt(fd, libc::AF_VSOCK, option, (&raw const bytes).cast(), len) })?;

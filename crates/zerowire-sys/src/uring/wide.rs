@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   CQE32:   every place has 32 bytes           | 16 common | 16 more |
-//!   MIXED:   every place has 16 bytes; a completion of 32 takes two, which never lie across the end
+//!   MIXED:   every place has 16 bytes; a completion of 32 takes two, never across the end
 //!            | 16 | 16 | 16 common, F_32 | 16 more | F_SKIP | ...
 //! ```
 //! Memory: the queues are mapped from the ring's descriptor. The kernel writes completions between

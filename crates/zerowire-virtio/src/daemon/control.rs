@@ -126,7 +126,8 @@ pub(super) fn stop_all<'a, B: Backing>(served: impl Iterator<Item = &'a mut Serv
     let start = Instant::now();
     for s in served {
         let Some(thread) = s.thread.take() else { continue };
-        // A front end can hold up its own VM's threads (a descriptor that blocks), not the end of the process.
+        // A front end can hold up its own VM's threads (a descriptor that blocks), not the end of
+        // the process.
         while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
         }

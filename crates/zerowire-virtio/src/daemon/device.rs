@@ -9,9 +9,10 @@ use super::session::{SessionError, not_offered};
 use crate::host::RingSetup;
 use crate::memory::GuestMemory;
 
-/// The device behind one connection. The session has checked what it passes on: queues exist, descriptors that are written
-/// to are eventfds, `kick`, `call` and `err` come for rings that run. A call returns when its work is done, so that a front
-/// end can't pile up work. Dropping the device ends what it does for this front end.
+/// The device behind one connection. The session has checked what it passes on: queues exist,
+/// descriptors that are written to are eventfds, `kick`, `call` and `err` come for rings that run.
+/// A call returns when its work is done, so that a front end can't pile up work. Dropping the
+/// device ends what it does for this front end.
 pub(super) trait Device {
     /// How many queues there are.
     fn queues(&self) -> usize;
@@ -44,10 +45,12 @@ pub(super) trait Device {
     /// From now on this is the guest's memory. Nothing of the old one is in use when this returns.
     fn set_memory(&mut self, memory: &Arc<GuestMemory>);
 
-    /// The same memory as before with another dirty log, or none. Nothing is noted in the old one when this returns.
+    /// The same memory as before with another dirty log, or none. Nothing is noted in the old one
+    /// when this returns.
     fn set_log(&mut self, memory: &Arc<GuestMemory>);
 
-    /// Has writes to a running queue's used ring noted in the dirty log from guest address `at` on, or not.
+    /// Has writes to a running queue's used ring noted in the dirty log from guest address `at` on,
+    /// or not.
     fn log_ring(&mut self, queue: u16, at: Option<u64>);
 
     /// Tells the port's other side where the guest is now (vhost-user SEND_RARP).
@@ -63,8 +66,8 @@ pub(super) trait Device {
     /// Starts a ring.
     fn start(&mut self, ring: RingSetup) -> Result<(), String>;
 
-    /// Stops a ring that was started. Gives back the available entry that it would have taken next; None leaves the one
-    /// that the front end gave.
+    /// Stops a ring that was started. Gives back the available entry that it would have taken next;
+    /// None leaves the one that the front end gave.
     fn stop(&mut self, queue: u16) -> Option<u16>;
 
     /// Lets a ring move packets, or not. One that does not run yet is told so again when it starts.

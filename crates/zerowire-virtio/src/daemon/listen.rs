@@ -82,7 +82,8 @@ pub enum ListenError {
     },
 }
 
-/// Connections that wait for `accept` at most; the kernel's own bound is /proc/sys/net/core/somaxconn.
+/// Connections that wait for `accept` at most; the kernel's own bound is
+/// /proc/sys/net/core/somaxconn.
 const BACKLOG: i32 = 1024;
 
 /// A socket that listens.
@@ -112,7 +113,8 @@ pub(crate) fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) ->
             Err(Errno::CONNREFUSED) => {
                 let _ = std::fs::remove_file(path);
             }
-            // Also another user's socket, one of another kind or one whose queue is full: alive, as far as can be told.
+            // Also another user's socket, one of another kind or one whose queue is full: alive, as
+            // far as can be told.
             _ => return Err(ListenError::InUse(path.to_owned())),
         }
     }
@@ -134,8 +136,8 @@ pub(crate) fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) ->
 /// A listening socket, removed on drop if it was made here; or one connection.
 #[derive(Debug)]
 pub(super) enum Listener {
-    /// Without a socket nobody listens: who connects is refused. The file stays, so that the path is not another's, and says
-    /// whose it is.
+    /// Without a socket nobody listens: who connects is refused. The file stays, so that the path
+    /// is not another's, and says whose it is.
     Listening {
         socket: Option<UnixListener>,
         /// The path to remove, and the socket's file there, open to look at.
@@ -166,8 +168,9 @@ impl Listener {
         }
     }
 
-    /// Takes a descriptor that this process was started with. To be called before anything else is opened: a number that the
-    /// user got wrong is then one that is not open, and not that of something of this process's own.
+    /// Takes a descriptor that this process was started with. To be called before anything else is
+    /// opened: a number that the user got wrong is then one that is not open, and not that of
+    /// something of this process's own.
     pub(super) fn inherit(fd: RawFd) -> Result<Self, ListenError> {
         let bad = |cause: io::Error| ListenError::BadFd { fd, cause };
         if fd < 0 {
@@ -196,7 +199,8 @@ impl Listener {
         Ok(Self::Connected(Some(UnixStream::from(owned))))
     }
 
-    /// The descriptor to wait on for a connection; None where one is there already or none will come.
+    /// The descriptor to wait on for a connection; None where one is there already or none will
+    /// come.
     pub(super) fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         match self {
             Self::Listening { socket, .. } => socket.as_ref().map(AsFd::as_fd),
@@ -226,7 +230,8 @@ impl Listener {
         matches!(self, Self::Listening { .. })
     }
 
-    /// Refuses connections from now on; those that wait to be accepted end. For a socket that was made here.
+    /// Refuses connections from now on; those that wait to be accepted end. For a socket that was
+    /// made here.
     pub(super) fn shut(&mut self) {
         if let Self::Listening { socket, made: Some(_) } = self {
             *socket = None;

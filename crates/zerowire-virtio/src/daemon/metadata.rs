@@ -32,8 +32,8 @@ impl MetadataSource {
             .map_err(|e| format!("metadata file {}: {e}", self.file.display()))
     }
 
-    /// At most a byte more than a tree may have, so that one that is too long is known by that. What is no file may have no end,
-    /// or none for now, which would keep the VMs waiting.
+    /// At most a byte more than a tree may have, so that one that is too long is known by that.
+    /// What is no file may have no end, or none for now, which would keep the VMs waiting.
     fn read(&self) -> std::io::Result<String> {
         let mut text = String::new();
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&self.file)?;
@@ -45,11 +45,12 @@ impl MetadataSource {
     }
 }
 
-/// Frames on their way from other workers to the service at most; further ones are lost, as on a wire.
+/// Frames on their way from other workers to the service at most; further ones are lost, as on a
+/// wire.
 const MAX_FORWARDED: usize = 256;
 
-/// What a worker does with frames for the service: the first worker of a VM runs the service, the others send it
-/// their frames.
+/// What a worker does with frames for the service: the first worker of a VM runs the service, the
+/// others send it their frames.
 pub(super) enum MetadataDetour {
     Service(Box<Service>),
     Forward { to: RingClient<MetadataCommand>, pending: Arc<AtomicUsize> },
@@ -94,7 +95,8 @@ impl Service {
     pub(super) fn pump(&mut self, mut out: impl FnMut(&[u8]) -> bool) {
         self.service.poll(self.start.elapsed());
         while let Some(frame) = self.service.pop_frame() {
-            // A frame that the guest has no buffer for is lost like one on a wire: TCP sends it again.
+            // A frame that the guest has no buffer for is lost like one on a wire: TCP sends it
+            // again.
             if !out(&frame) {
                 break;
             }

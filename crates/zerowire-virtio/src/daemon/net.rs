@@ -1,4 +1,5 @@
-//! virtio-net behind a connection: a worker for each queue pair in use, between its rings and a queue of the port.
+//! virtio-net behind a connection: a worker for each queue pair in use, between its rings and a
+//! queue of the port.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,8 +20,8 @@ use crate::net::config::space;
 use crate::net::features::offered;
 use crate::net::xdp::Renewal;
 
-/// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of every back end that
-/// offers ACCESS_PLATFORM; nothing is sent on that channel.
+/// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of
+/// every back end that offers ACCESS_PLATFORM; nothing is sent on that channel.
 const PROTOCOL_FEATURES: u64 = p::MQ
     | p::LOG_SHMFD
     | p::INFLIGHT_SHMFD
@@ -63,8 +64,9 @@ impl<'a> NetDevice<'a> {
         }
     }
 
-    /// A queue of the port takes part while one of its rings is in use: the kernel spreads flows over all queues that are
-    /// attached, and nobody would read the others. The first one always takes part.
+    /// A queue of the port takes part while one of its rings is in use: the kernel spreads flows
+    /// over all queues that are attached, and nobody would read the others. The first one always
+    /// takes part.
     fn attach_queue(&self, pair: usize) {
         let used = |i: usize| self.rings.get(i).is_some_and(|r| r.started && r.enabled);
         let on = pair == 0 || used(2 * pair) || used(2 * pair + 1);
@@ -144,8 +146,8 @@ impl Device for NetDevice<'_> {
 
     fn protocol_features(&self) -> u64 {
         let port = &self.vm.port;
-        // QEMU sends memory for the first queue pair alone, and expects an answer for each of them: with
-        // two the guest is lost. Without the feature QEMU refuses to begin.
+        // QEMU sends memory for the first queue pair alone, and expects an answer for each of them:
+        // with two the guest is lost. Without the feature QEMU refuses to begin.
         let can_wait = port.pairs() == 1 && port.takes_missing_pages();
         let has_postcopy = self.vm.postcopy && can_wait && Userfault::is_available();
         // QEMU warns of a network back end with CONFIG, and keeps the configuration space itself.
@@ -163,7 +165,8 @@ impl Device for NetDevice<'_> {
     }
 
     fn set_mtu(&mut self, mtu: u64) -> Result<(), SessionError> {
-        // 68 is the least MTU of IPv4 (RFC 791), 65535 the most that the field takes (virtio 1.3 §5.1.4).
+        // 68 is the least MTU of IPv4 (RFC 791), 65535 the most that the field takes (virtio 1.3
+        // §5.1.4).
         if !(68..=65535).contains(&mtu) {
             return Err(refused(Request::NetSetMtu, format!("MTU {mtu} is not within 68 to 65535")));
         }
@@ -173,7 +176,8 @@ impl Device for NetDevice<'_> {
 
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
         self.memory = memory.clone();
-        // Where the pairs share a registration the old one goes before the new one comes: both together may be too much.
+        // Where the pairs share a registration the old one goes before the new one comes: both
+        // together may be too much.
         if self.vm.port.moves_together() && self.workers.iter().flatten().count() > 1 {
             self.workers.iter().flatten().for_each(|w| w.rings.release());
         }
@@ -193,7 +197,8 @@ impl Device for NetDevice<'_> {
 
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), SessionError> {
         match self.vm.port.announce(&rarp(mac)) {
-            // The front end hears of the interface by its disconnection, which is no error of its own.
+            // The front end hears of the interface by its disconnection, which is no error of its
+            // own.
             Err(e) if self.vm.shared.link.is_some() => {
                 tracing::warn!("{}: SEND_RARP: {e}", self.vm.control.name);
                 Ok(())

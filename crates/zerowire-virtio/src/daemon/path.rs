@@ -1,11 +1,12 @@
 //! What stands between a worker's rings and its port.
 //!
-//! The worker ([`super::worker`]) is written once, for any [`Path`]: it watches descriptors, takes turns, arms rings, obeys
-//! commands. A path says what a turn is. It is a type parameter, so that no call on the way of a frame is a dynamic one.
+//! The worker ([`super::worker`]) is written once, for any [`Path`]: it watches descriptors, takes
+//! turns, arms rings, obeys commands. A path says what a turn is. It is a type parameter, so that
+//! no call on the way of a frame is a dynamic one.
 //!
-//! **Who owns what.** A path outlives the sides; sides are made and go as rings start and stop, and own these. A side that is
-//! [released](Side::release) has given back, or put back, every chain that it took, and the port holds nothing of the guest
-//! any more that it could write to.
+//! **Who owns what.** A path outlives the sides; sides are made and go as rings start and stop, and
+//! own these. A side that is [released](Side::release) has given back, or put back, every chain
+//! that it took, and the port holds nothing of the guest any more that it could write to.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -27,15 +28,15 @@ pub(super) trait Path: Sized + 'static {
     /// From the port to the guest.
     type Receive: ReceiveSide<Self>;
 
-    /// Whether receive buffers go to the port before frames come, so that the receive side has work whenever the driver
-    /// posts some.
+    /// Whether receive buffers go to the port before frames come, so that the receive side has work
+    /// whenever the driver posts some.
     const POSTS_AHEAD: bool;
 
     /// The path that runs, and why, in words for the log and the statistics.
     fn describe(&self) -> String;
 
-    /// Whether [`Self::describe`] says something else than when this was asked last; asked before each sleep, behind
-    /// [`Self::sleep_at_most`].
+    /// Whether [`Self::describe`] says something else than when this was asked last; asked before
+    /// each sleep, behind [`Self::sleep_at_most`].
     fn changed(&mut self) -> bool {
         false
     }
@@ -48,8 +49,8 @@ pub(super) trait Path: Sized + 'static {
         false
     }
 
-    /// What becomes readable when something happens that is no frame; None where there is nothing of the kind. It is another
-    /// one only when [`Self::renewed`] says so.
+    /// What becomes readable when something happens that is no frame; None where there is nothing
+    /// of the kind. It is another one only when [`Self::renewed`] says so.
     fn events(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -57,10 +58,12 @@ pub(super) trait Path: Sized + 'static {
     /// [`Self::events`] became readable.
     fn notice(&mut self) {}
 
-    /// The memory goes: nothing may stand on it any more. Both sides have been released before; [`Self::set_memory`] follows.
+    /// The memory goes: nothing may stand on it any more. Both sides have been released before;
+    /// [`Self::set_memory`] follows.
     fn let_go(&mut self) {}
 
-    /// Whether the control thread has to look after the port ([`super::port::Port::attend`]); asked in each turn.
+    /// Whether the control thread has to look after the port ([`super::port::Port::attend`]); asked
+    /// in each turn.
     fn attention(&mut self) -> bool {
         false
     }
@@ -68,7 +71,8 @@ pub(super) trait Path: Sized + 'static {
     /// From now on this is the guest's memory. Both sides have been released before.
     fn set_memory(&mut self, _memory: &Arc<GuestMemory>) {}
 
-    /// How long the worker may sleep at most, if the path has something of its own to look at later.
+    /// How long the worker may sleep at most, if the path has something of its own to look at
+    /// later.
     fn sleep_at_most(&mut self) -> Option<Duration> {
         None
     }
@@ -103,15 +107,18 @@ pub(super) trait Side<P>: Sized {
     /// Gives up the ring.
     fn into_host(self) -> HostRing;
 
-    /// The ring is new, or lies in other memory than before, of which nothing is out: has the port serve it there.
+    /// The ring is new, or lies in other memory than before, of which nothing is out: has the port
+    /// serve it there.
     fn begin(&mut self, path: &mut P, memory: &GuestMemory) -> Result<(), String>;
 
-    /// Ends all that is under way, before the ring stops or its memory goes: chains are given back, or put back to be
-    /// taken again, so that the ring's next available entry is where another device goes on.
+    /// Ends all that is under way, before the ring stops or its memory goes: chains are given back,
+    /// or put back to be taken again, so that the ring's next available entry is where another
+    /// device goes on.
     fn release(&mut self, path: &mut P, memory: &GuestMemory, counters: &Counters);
 
-    /// The guest broke a rule, or the ring can't begin: ends all that is under way without a further look at the ring.
-    /// [`Self::release`] may still follow. A side whose port holds nothing of the guest between turns has nothing to do.
+    /// The guest broke a rule, or the ring can't begin: ends all that is under way without a
+    /// further look at the ring. [`Self::release`] may still follow. A side whose port holds
+    /// nothing of the guest between turns has nothing to do.
     fn abandon(&mut self, _path: &mut P, _counters: &Counters) {}
 
     /// Lets go of memory that bursts have touched.
@@ -170,8 +177,8 @@ pub(super) trait TransmitSide<P>: Side<P> {
         detour: Option<&'a mut dyn Detour>,
     ) -> Result<Turn, RingError>;
 
-    /// Gives back everything that the driver has made available without sending it: what a disabled transmit ring
-    /// does (vhost-user, "Ring states").
+    /// Gives back everything that the driver has made available without sending it: what a disabled
+    /// transmit ring does (vhost-user, "Ring states").
     fn discard(&mut self, path: &mut P, counters: &Counters) -> Result<Turn, RingError>;
 }
 
@@ -185,6 +192,7 @@ pub(super) trait ReceiveSide<P>: Side<P> {
         counters: &Counters,
     ) -> Result<ReceiveTurn, RingError>;
 
-    /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether there was room.
+    /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether
+    /// there was room.
     fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError>;
 }

@@ -1,10 +1,11 @@
 //! One connection with a front end: the vhost-user state machine, for any device (`Device`).
 //!
-//! Two kinds of failure. A message that breaks the protocol (wrong size, wrong descriptors, out of order, a ring that does
-//! not exist) ends the connection: nothing that follows it can be trusted. A request that is well-formed and can't be
-//! carried out (memory that can't be mapped) is answered with an error if the front end asked for an answer, and ends the
-//! connection if it did not, since it would go on as if all were well. Either way rings stop and all that the connection
-//! held is closed.
+//! Two kinds of failure. A message that breaks the protocol (wrong size, wrong descriptors, out of
+//! order, a ring that does not exist) ends the connection: nothing that follows it can be trusted.
+//! A request that is well-formed and can't be carried out (memory that can't be mapped) is answered
+//! with an error if the front end asked for an answer, and ends the connection if it did not, since
+//! it would go on as if all were well. Either way rings stop and all that the connection held is
+//! closed.
 
 mod device_state;
 mod inflight;
@@ -228,8 +229,9 @@ impl<'a> Session<'a> {
             return Err(protocol(request, format!("features changed to {bits:#x} while queue {i} runs")));
         }
         self.set_acked(bits)?;
-        // Without the bit there is no SET_VRING_ENABLE: rings are enabled from the start (vhost-user, "Ring states").
-        // With it they keep their state: QEMU enables the rings of a device with one queue pair before it sets features.
+        // Without the bit there is no SET_VRING_ENABLE: rings are enabled from the start
+        // (vhost-user, "Ring states"). With it they keep their state: QEMU enables the rings of a
+        // device with one queue pair before it sets features.
         if bits & f::VHOST_USER_PROTOCOL_FEATURES == 0 {
             self.rings.enable_all();
         }
@@ -261,7 +263,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// A part of configuration space. An error is signalled by an answer without payload (vhost-user GET_CONFIG).
+    /// A part of configuration space. An error is signalled by an answer without payload
+    /// (vhost-user GET_CONFIG).
     fn get_config(&mut self, message: &Message) -> Result<Answer, SessionError> {
         let Some(space) = self.device.config() else { return Err(not_offered(Request::GetConfig)) };
         let part = match message.config() {

@@ -103,10 +103,11 @@ pub struct VmStats {
     pub connection_errors: u64,
     /// Rings that were stopped because the guest broke a rule.
     pub ring_errors: u64,
-    /// Frames from the guest that a process before this one was sending when it died: given back, sent or not.
+    /// Frames from the guest that a process before this one was sending when it died: given back,
+    /// sent or not.
     pub unsure_frames: u64,
-    /// Frames from the guest whose descriptors were given back before those of earlier ones, where the front end keeps no
-    /// in-flight region (AF_XDP).
+    /// Frames from the guest whose descriptors were given back before those of earlier ones, where
+    /// the front end keeps no in-flight region (AF_XDP).
     pub out_of_order_frames: u64,
     /// The last error of either kind.
     pub last_error: Option<String>,

@@ -42,8 +42,8 @@ pub struct VmConfig {
     pub metadata: Option<MetadataSource>,
     /// Scatter or copy.
     pub policy: Policy,
-    /// The device's address, for a front end that asks the back end for the configuration space. None
-    /// where the front end keeps it itself, as QEMU does.
+    /// The device's address, for a front end that asks the back end for the configuration space.
+    /// None where the front end keeps it itself, as QEMU does.
     pub mac: Option<MacAddress>,
     /// Whether post-copy (PAGEFAULT) is offered, where the port and the system allow it. The front
     /// end gets a userfaultfd of this process then. With that it can stop any of its threads, and
@@ -58,7 +58,8 @@ impl VmConfig {
     }
 }
 
-/// Shares what may be pinned among the VMs. Without a budget of the operator's the kernel's limit is what there is to share.
+/// Shares what may be pinned among the VMs. Without a budget of the operator's the kernel's limit
+/// is what there is to share.
 fn share_budget(vms: usize, parts: usize) {
     let budget = PinBudget::of_process();
     budget.share_among(vms, parts);
@@ -225,7 +226,8 @@ pub(super) fn normal(path: &Path) -> PathBuf {
     path.components().filter(|c| !matches!(c, Component::CurDir)).collect()
 }
 
-/// Takes the descriptors among the end points, which has to be before anything is opened ([`Listener::inherit`]).
+/// Takes the descriptors among the end points, which has to be before anything is opened
+/// ([`Listener::inherit`]).
 pub(super) fn inherit<'a>(
     endpoints: impl Iterator<Item = (&'a str, &'a Endpoint)>,
 ) -> Result<Vec<Option<Listener>>, ServerError> {
@@ -378,7 +380,8 @@ impl Server {
         }
     }
 
-    /// Reads all metadata files again. A file that can't be read leaves the old metadata in place; the texts say so.
+    /// Reads all metadata files again. A file that can't be read leaves the old metadata in place;
+    /// the texts say so.
     pub fn reload_metadata(&self) -> Vec<String> {
         self.vms
             .iter()

@@ -34,12 +34,13 @@ const TAG_TRANSMIT: u64 = 2;
 const TAG_RECEIVE: u64 = 3;
 const TAG_EVENTS: u64 = 4;
 
-/// The port is watched for one event at a time, and again only when it was found empty: frames that arrive while the guest
-/// has no buffers wake nobody.
+/// The port is watched for one event at a time, and again only when it was found empty: frames that
+/// arrive while the guest has no buffers wake nobody.
 const PORT_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
 
-/// After work a worker looks at its rings this many times more before it sleeps, one to two microseconds: a driver on
-/// another CPU that is about to add a buffer is met awake, where waking up costs more than ten.
+/// After work a worker looks at its rings this many times more before it sleeps, one to two
+/// microseconds: a driver on another CPU that is about to add a buffer is met awake, where waking
+/// up costs more than ten.
 pub(super) const LINGER: u32 = 32;
 
 /// Events taken at once.
@@ -191,7 +192,8 @@ impl<P: Path> Worker<P> {
         if !self.port.is_ready() && !self.rx.has_frame() {
             return false;
         }
-        // Without a new buffer nothing has changed for a guest that is short of them, but for time that has passed.
+        // Without a new buffer nothing has changed for a guest that is short of them, but for time
+        // that has passed.
         let retry = woke == Woke::ByTime || self.rx.is_due(Instant::now);
         let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active()) else { return false };
         if self.rx.is_short()
@@ -225,7 +227,8 @@ impl<P: Path> Worker<P> {
         }
     }
 
-    /// The interface was deleted, or this queue detached: reads fail until a ring is started or enabled again.
+    /// The interface was deleted, or this queue detached: reads fail until a ring is started or
+    /// enabled again.
     #[cold]
     fn port_gone(&self) {
         let text =
@@ -306,7 +309,8 @@ impl<P: Path> Turns for Worker<P> {
             self.note_sending();
         }
         let mut busy = sent;
-        // Sending may have opened the port, or the turn before; the receive side asks for its next event.
+        // Sending may have opened the port, or the turn before; the receive side asks for its next
+        // event.
         if self.path.renewed() {
             self.watch_new_port();
         }
@@ -323,9 +327,11 @@ impl<P: Path> Turns for Worker<P> {
         }
         self.trimmed = false;
         Worked::Busy {
-            // Where buffers were posted ahead no driver is waited for, and the kernel may bring frames on this very CPU.
+            // Where buffers were posted ahead no driver is waited for, and the kernel may bring
+            // frames on this very CPU.
             lingers: sent || self.rx.is_short() || !P::POSTS_AHEAD,
-            // While the port has frames both directions are looked at in each turn: only commands can wait.
+            // While the port has frames both directions are looked at in each turn: only commands
+            // can wait.
             knows_events: self.port.is_ready(),
         }
     }

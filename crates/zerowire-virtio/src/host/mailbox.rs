@@ -39,7 +39,8 @@ fn post(put: impl FnOnce() -> bool, ring: impl FnOnce()) -> bool {
     sent
 }
 
-/// What the receiver does each time it is woken: several commands may have rung once. Returns false where no more can come.
+/// What the receiver does each time it is woken: several commands may have rung once. Returns false
+/// where no more can come.
 pub(crate) fn take_all<S, C>(
     receiver: &mut S,
     next: impl Fn(&mut S) -> Result<C, TryRecvError>,
@@ -53,8 +54,8 @@ pub(crate) fn take_all<S, C>(
     }
 }
 
-/// A mailbox, its receiving end, and the descriptor that wakes the receiver. It is watched edge-triggered and never read;
-/// the receiver calls [`take_all`] each time it is woken.
+/// A mailbox, its receiving end, and the descriptor that wakes the receiver. It is watched
+/// edge-triggered and never read; the receiver calls [`take_all`] each time it is woken.
 pub(crate) fn mailbox<C>() -> io::Result<(Mailbox<C>, Receiver<C>, Arc<OwnedFd>)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (queue, receiver) = channel();

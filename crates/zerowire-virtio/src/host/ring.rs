@@ -68,7 +68,8 @@ impl HostRing {
         };
         recovered.log(self.ring.queue());
         self.ring.disarm();
-        // A process that died may have used chains and not come to notify the driver, which waits for it ever since.
+        // A process that died may have used chains and not come to notify the driver, which waits
+        // for it ever since.
         if self.ring.next_used() != 0 {
             self.call();
         }

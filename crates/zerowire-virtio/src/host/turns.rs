@@ -1,8 +1,9 @@
 //! The loop of a thread that serves rings.
 //!
-//! It moves a batch of everything as long as there is work, and sleeps in `epoll_wait` when there is none. While it works,
-//! drivers are not asked to notify; before it sleeps it arms the rings and looks once more. Descriptors are watched
-//! edge-triggered, so that an eventfd never has to be read: each write to it is an edge.
+//! It moves a batch of everything as long as there is work, and sleeps in `epoll_wait` when there
+//! is none. While it works, drivers are not asked to notify; before it sleeps it arms the rings and
+//! looks once more. Descriptors are watched edge-triggered, so that an eventfd never has to be
+//! read: each write to it is an edge.
 
 mod cadence;
 
@@ -47,7 +48,8 @@ pub enum Worked {
 pub enum Armed {
     /// There is work after all.
     Work,
-    /// Rings have entries, and the turn before could not move any: another turn, and longer and longer sleeps behind it.
+    /// Rings have entries, and the turn before could not move any: another turn, and longer and
+    /// longer sleeps behind it.
     Blocked,
     /// It may, for so long at most.
     Rest(Option<Duration>),
@@ -80,7 +82,8 @@ pub trait Turns: RingThread {
     /// Something moved, and events are asked for.
     fn ask(&mut self) {}
 
-    /// Whether what has moved has to wait for the guest, so that lingering would hold that up; asked before the first look.
+    /// Whether what has moved has to wait for the guest, so that lingering would hold that up;
+    /// asked before the first look.
     fn guest_must_wait(&mut self) -> bool {
         false
     }
@@ -102,7 +105,8 @@ pub trait Turns: RingThread {
     /// Events have come.
     fn woken(&mut self) {}
 
-    /// No events have come in the time that was the limit, and nothing had moved before. Returns whether something has now.
+    /// No events have come in the time that was the limit, and nothing had moved before. Returns
+    /// whether something has now.
     fn slept(&mut self, limit: Option<Duration>) -> bool;
 }
 
@@ -124,7 +128,8 @@ struct Taking<'a, T: Turns> {
 }
 
 impl<D> TurnLoop<D> {
-    /// With the receiving end of the thread's mailbox, which `wake` belongs to; takes so many events at once.
+    /// With the receiving end of the thread's mailbox, which `wake` belongs to; takes so many
+    /// events at once.
     pub fn new(commands: Receiver<RingCommand<D>>, wake: Arc<OwnedFd>, events: usize) -> Self {
         Self {
             commands,
@@ -155,8 +160,8 @@ impl<D> TurnLoop<D> {
         self.cadence.linger(looks);
     }
 
-    /// One turn; where there is nothing to do the thread sleeps, for as long as `sleep` says if that does. Returns whether
-    /// there may be more to do.
+    /// One turn; where there is nothing to do the thread sleeps, for as long as `sleep` says if
+    /// that does. Returns whether there may be more to do.
     #[inline]
     pub fn step<T: Turns<Device = D>>(&mut self, thread: &mut T, sleep: Option<Duration>) -> bool {
         if thread.is_released() {

@@ -1,13 +1,15 @@
 //! The scatter lists of a batch, in memory that does not move.
 //!
-//! **Who holds what.** A queued operation names its list by address ([`super::Op::iov`]), and the kernel follows that until the
-//! batch has run. So the lists of a batch lie in one array of a length that is given once: an entry that it has no room
-//! for is refused, where a growing one would leave the operations before with memory that was freed.
+//! **Who holds what.** A queued operation names its list by address ([`super::Op::iov`]), and the
+//! kernel follows that until the batch has run. So the lists of a batch lie in one array of a
+//! length that is given once: an entry that it has no room for is refused, where a growing one
+//! would leave the operations before with memory that was freed.
 
 /// Scatter lists, one behind the other.
 #[derive(Debug)]
 pub struct Lists {
-    /// Never longer than `most`, for which it has had room from the beginning: it is not allocated anew.
+    /// Never longer than `most`, for which it has had room from the beginning: it is not allocated
+    /// anew.
     entries: Vec<libc::iovec>,
     most: usize,
 }
@@ -59,8 +61,8 @@ impl Lists {
         Ok(())
     }
 
-    /// Appends memory to the list that begins at `start`, which is the last one. What lies right behind its last entry, as a guest cuts
-    /// buffers out of larger blocks, becomes part of that.
+    /// Appends memory to the list that begins at `start`, which is the last one. What lies right
+    /// behind its last entry, as a guest cuts buffers out of larger blocks, becomes part of that.
     ///
     /// # Errors
     /// As [`Self::push`].
@@ -76,8 +78,8 @@ impl Lists {
         self.push(libc::iovec { iov_base: ptr.cast(), iov_len: len })
     }
 
-    /// The list that begins at `start`, which is the last one: its address, and how many entries it has. The address stays good
-    /// until [`Self::clear`], or until `self` goes.
+    /// The list that begins at `start`, which is the last one: its address, and how many entries it
+    /// has. The address stays good until [`Self::clear`], or until `self` goes.
     #[inline]
     pub fn list_from(&self, start: usize) -> (*const libc::iovec, u32) {
         let list = self.entries.get(start..).unwrap_or_default();

@@ -1,7 +1,8 @@
 //! Writes to a socket: a batch is one sendmmsg(2).
 //!
-//! A packet socket takes a frame of a message with less work than by write(2), and much less than by a ring's WRITE, which goes
-//! through the layer of files (`zerowire-bench net --port packet --direction tx`).
+//! A packet socket takes a frame of a message with less work than by write(2), and much less than
+//! by a ring's WRITE, which goes through the layer of files (`zerowire-bench net --port packet
+//! --direction tx`).
 
 use std::os::fd::RawFd;
 
@@ -23,8 +24,8 @@ impl std::fmt::Debug for Messages {
 }
 
 impl Messages {
-    /// Carries out writes, in their order; how many system calls it took. Behind one for which the socket has no room (EAGAIN)
-    /// none is tried.
+    /// Carries out writes, in their order; how many system calls it took. Behind one for which the
+    /// socket has no room (EAGAIN) none is tried.
     ///
     /// # Safety
     /// As [`super::PortIo::push`], for each of them.
@@ -34,7 +35,8 @@ impl Messages {
         while !left.is_empty() {
             self.0.clear();
             self.0.extend(left.iter().take(MAX_BATCH).map(|op| {
-                // SAFETY: a structure of integers and pointers that may be null: all zeroes is a valid value.
+                // SAFETY: a structure of integers and pointers that may be null: all zeroes is a
+                // valid value.
                 let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
                 message.msg_hdr.msg_iov = op.iov.cast_mut();
                 message.msg_hdr.msg_iovlen = op.len as usize;
@@ -43,7 +45,8 @@ impl Messages {
             calls += 1;
             let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
             let arguments = [fd as usize, self.0.as_mut_ptr() as usize, self.0.len(), flags, 0, 0];
-            // SAFETY: the headers live until the call returns, and the caller promises so of what they name.
+            // SAFETY: the headers live until the call returns, and the caller promises so of what
+            // they name.
             let taken = match unsafe { syscall::call(libc::SYS_sendmmsg, arguments) } {
                 Ok(n) => {
                     let sent = left.iter().zip(&self.0).take(n);

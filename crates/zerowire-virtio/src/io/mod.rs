@@ -1,7 +1,9 @@
-//! How frames pass between memory and a port's file: by system calls, one a frame, or one a batch where the port is a socket.
+//! How frames pass between memory and a port's file: by system calls, one a frame, or one a batch
+//! where the port is a socket.
 //!
-//! All is done before [`PortIo::run`] returns: nothing is lent to the kernel across calls, so that a ring can stop, or
-//! memory go, between two batches. The file does not block: a port without a frame says so at once.
+//! All is done before [`PortIo::run`] returns: nothing is lent to the kernel across calls, so that
+//! a ring can stop, or memory go, between two batches. The file does not block: a port without a
+//! frame says so at once.
 
 mod lists;
 mod messages;
@@ -24,7 +26,8 @@ pub struct Done {
     pub result: i32,
 }
 
-/// An operation to run. The iovec array and the memory must stay valid until [`PortIo::run`] returns.
+/// An operation to run. The iovec array and the memory must stay valid until [`PortIo::run`]
+/// returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
     /// Comes back in [`Done`].
@@ -76,7 +79,8 @@ impl PortIo {
         self.file.as_fd()
     }
 
-    /// Adds an operation to the batch, at most [`MAX_BATCH`] of them. A batch has reads or writes, not both.
+    /// Adds an operation to the batch, at most [`MAX_BATCH`] of them. A batch has reads or writes,
+    /// not both.
     ///
     /// # Safety
     /// The iovec array and the memory that it names must be valid until [`Self::run`] has returned.
@@ -85,7 +89,8 @@ impl PortIo {
         self.batch.push(op);
     }
 
-    /// Carries out an operation at once, by a system call of its own; not to be mixed with [`Self::push`] in one batch.
+    /// Carries out an operation at once, by a system call of its own; not to be mixed with
+    /// [`Self::push`] in one batch.
     ///
     /// # Safety
     /// As [`Self::push`], until this returns.
@@ -96,22 +101,23 @@ impl PortIo {
         self.calls += 1;
     }
 
-    /// Bytes that can be handed to a socket before it is full, as it counts them: what it may have in the kernel less what it
-    /// has. None where the port is no socket.
+    /// Bytes that can be handed to a socket before it is full, as it counts them: what it may have
+    /// in the kernel less what it has. None where the port is no socket.
     pub fn send_room(&self) -> Option<usize> {
         let most = rustix::net::sockopt::socket_send_buffer_size(&self.file).ok()?;
         let used = zerowire_sys::socket::unsent(&self.file).ok()?;
         Some(most.saturating_sub(used))
     }
 
-    /// What came of the operation that was carried out last in this batch; None where all of them wait for [`Self::run`].
+    /// What came of the operation that was carried out last in this batch; None where all of them
+    /// wait for [`Self::run`].
     #[inline]
     pub fn last_result(&self) -> Option<i32> {
         self.done.last().map(|d| d.result)
     }
 
-    /// Runs the batch and returns what came of it, in the order in which the operations were carried out, and how
-    /// many system calls it took.
+    /// Runs the batch and returns what came of it, in the order in which the operations were
+    /// carried out, and how many system calls it took.
     #[inline]
     pub fn run(&mut self) -> (&[Done], u64) {
         let mut calls = std::mem::take(&mut self.calls);

@@ -6,8 +6,9 @@ use zerowire_sys::syscall;
 
 use super::{Done, Op};
 
-/// Carries out operations of a batch, one behind the other; how many system calls it took. Nothing else is done between two of
-/// them: what a program does there costs the kernel's code its place in the processor's first-level cache and predictors.
+/// Carries out operations of a batch, one behind the other; how many system calls it took. Nothing
+/// else is done between two of them: what a program does there costs the kernel's code its place in
+/// the processor's first-level cache and predictors.
 ///
 /// # Safety
 /// As [`super::PortIo::push`], for each of them.

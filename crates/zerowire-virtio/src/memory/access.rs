@@ -1,8 +1,8 @@
 //! Copies between guest memory and private memory.
 //!
-//! The guest may write the same bytes meanwhile. What arrives is then a mixture of old and new bytes, which is no
-//! worse than what a hostile guest could have written in the first place: the bytes are data, and what is to be
-//! trusted of them is checked in the private copy.
+//! The guest may write the same bytes meanwhile. What arrives is then a mixture of old and new
+//! bytes, which is no worse than what a hostile guest could have written in the first place: the
+//! bytes are data, and what is to be trusted of them is checked in the private copy.
 
 use super::Segment;
 
@@ -12,8 +12,9 @@ pub fn read(segments: &[Segment], skip: usize, dst: &mut [u8]) -> usize {
     let len = dst.len();
     let mut done = 0;
     walk(segments, skip, len, |ptr, n| {
-        // SAFETY: `ptr..ptr + n` is a part of a segment, which lies in mapped guest memory that the caller holds;
-        // dst has room for n more bytes, and is private memory, so that the two don't overlap.
+        // SAFETY: `ptr..ptr + n` is a part of a segment, which lies in mapped guest memory that the
+        // caller holds; dst has room for n more bytes, and is private memory, so that the two don't
+        // overlap.
         unsafe { std::ptr::copy_nonoverlapping(ptr, dst.as_mut_ptr().add(done), n) };
         done += n;
     });
@@ -32,8 +33,8 @@ pub fn write(segments: &[Segment], skip: usize, src: &[u8]) -> usize {
     done
 }
 
-/// As [`write`], from the beginning, for a header of so many bytes: nearly always all of it lies in the first segment, and a
-/// length that is known costs no call.
+/// As [`write`], from the beginning, for a header of so many bytes: nearly always all of it lies in
+/// the first segment, and a length that is known costs no call.
 #[inline(always)]
 pub fn write_header<const N: usize>(segments: &[Segment], header: &[u8; N]) {
     match segments.first() {
@@ -47,7 +48,8 @@ pub fn write_header<const N: usize>(segments: &[Segment], header: &[u8; N]) {
     }
 }
 
-/// Leaves segments behind that lie wholly before `skip`, so that a copy in many steps does not walk them with each one.
+/// Leaves segments behind that lie wholly before `skip`, so that a copy in many steps does not walk
+/// them with each one.
 #[inline]
 pub fn pass(segments: &mut &[Segment], skip: &mut usize) {
     while let Some((first, rest)) = segments.split_first()
@@ -77,16 +79,16 @@ fn walk(segments: &[Segment], mut skip: usize, mut len: usize, mut visit: impl F
     }
 }
 
-/// Copies `len` bytes from one guest's segments to another's, `from_skip` and `to_skip` bytes in. Returns how many bytes
-/// there were to copy and room for.
+/// Copies `len` bytes from one guest's segments to another's, `from_skip` and `to_skip` bytes in.
+/// Returns how many bytes there were to copy and room for.
 #[inline]
 pub fn copy(from: &[Segment], from_skip: usize, to: &[Segment], to_skip: usize, len: usize) -> usize {
     let mut done = 0;
     walk(from, from_skip, len, |src, n| {
         let mut part = 0;
         walk(to, to_skip + done, n, |dst, m| {
-            // SAFETY: both runs lie in mapped guest memory that the caller holds. Two guests may be given the same
-            // memory: the runs may overlap, which `copy` allows.
+            // SAFETY: both runs lie in mapped guest memory that the caller holds. Two guests may be
+            // given the same memory: the runs may overlap, which `copy` allows.
             unsafe { std::ptr::copy(src.wrapping_add(part), dst, m) };
             part += m;
         });

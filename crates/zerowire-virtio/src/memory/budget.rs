@@ -1,12 +1,14 @@
 //! How much of guests' memory this process may pin.
 //!
 //! Registered memory (an AF_XDP UMEM) can't be swapped, ballooned or moved. The kernel bounds it by
-//! RLIMIT_MEMLOCK for users without CAP_IPC_LOCK and not at all for others; the budget is the operator's own bound, for all VMs
-//! of the process together. What is asked for first is given first, whole or not at all, and comes back with its
-//! registration: no VM loses what it has to another one.
+//! RLIMIT_MEMLOCK for users without CAP_IPC_LOCK and not at all for others; the budget is the
+//! operator's own bound, for all VMs of the process together. What is asked for first is given
+//! first, whole or not at all, and comes back with its registration: no VM loses what it has to
+//! another one.
 //!
-//! VMs that can do with a part (`pin=partial`) share: each has at most the budget divided by the number of VMs, and what is
-//! asked for as a whole has to leave their shares alone, so that each gets its own whenever it comes.
+//! VMs that can do with a part (`pin=partial`) share: each has at most the budget divided by the
+//! number of VMs, and what is asked for as a whole has to leave their shares alone, so that each
+//! gets its own whenever it comes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -87,7 +89,8 @@ impl State {
         self.share() * self.parts
     }
 
-    /// A budget with which `need` bytes more could be had as a whole; None where all VMs take a part.
+    /// A budget with which `need` bytes more could be had as a whole; None where all VMs take a
+    /// part.
     fn enough_for_whole(&self, need: u64) -> Option<u64> {
         let (vms, others) = (self.vms.max(1), self.vms.max(1) - self.parts);
         if others == 0 {
@@ -112,7 +115,8 @@ impl PinBudget {
         Self(Mutex::new(State { limit, used: 0, whole: 0, vms: 1, parts: 0 }))
     }
 
-    /// That of this process: unlimited until [`limit`](Self::limit) is called, so that the kernel's own bound is what counts.
+    /// That of this process: unlimited until [`limit`](Self::limit) is called, so that the kernel's
+    /// own bound is what counts.
     pub fn of_process() -> &'static Self {
         static BUDGET: PinBudget = PinBudget::new(u64::MAX);
         &BUDGET

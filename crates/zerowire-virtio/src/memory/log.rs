@@ -1,16 +1,16 @@
 //! The dirty log: which pages of guest memory this process has written, for live migration.
 //!
-//! The front end shares a file in which each bit stands for [`PAGE_BYTES`] of guest-physical memory, from address 0 on
-//! (QEMU `docs/interop/vhost-user.rst`, "Migration"). A writer sets the bits of what it wrote; the front end clears them
-//! when it sends the pages.
+//! The front end shares a file in which each bit stands for [`PAGE_BYTES`] of guest-physical
+//! memory, from address 0 on (QEMU `docs/interop/vhost-user.rst`, "Migration"). A writer sets the
+//! bits of what it wrote; the front end clears them when it sends the pages.
 //!
-//! **Order.** The bytes come first and their bit after them: a front end that clears the bit and then reads the page would
-//! miss bytes that are written later than the bit. Bits are set by an atomic OR, since the front end clears them at the same
-//! time.
+//! **Order.** The bytes come first and their bit after them: a front end that clears the bit and
+//! then reads the page would miss bytes that are written later than the bit. Bits are set by an
+//! atomic OR, since the front end clears them at the same time.
 //!
-//! **Who owns the log.** The front end does, and may change or truncate it: nothing is ever read back from it but to set
-//! bits, and a truncated one is caught as lost guest memory is (`sigbus`). Its length was checked when it was mapped, and
-//! bits beyond it are not set.
+//! **Who owns the log.** The front end does, and may change or truncate it: nothing is ever read
+//! back from it but to set bits, and a truncated one is caught as lost guest memory is (`sigbus`).
+//! Its length was checked when it was mapped, and bits beyond it are not set.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,8 +31,8 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of guest memory that a byte of the log stands for.
 const BYTE_COVERS: u64 = 8 * PAGE_BYTES;
 
-/// Bytes of a log at most, for guest addresses below 32 TiB, which no guest reaches: a front end that describes memory at the
-/// end of the address space can't have this process look through more.
+/// Bytes of a log at most, for guest addresses below 32 TiB, which no guest reaches: a front end
+/// that describes memory at the end of the address space can't have this process look through more.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// What can be wrong with a log. The text is what the log file shows.
@@ -128,7 +128,8 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// Maps the log of `len` bytes at `offset` of `file` (vhost-user SET_LOG_BASE). The offset may be any.
+    /// Maps the log of `len` bytes at `offset` of `file` (vhost-user SET_LOG_BASE). The offset may
+    /// be any.
     ///
     /// # Errors
     /// [`LogError`], but for [`LogError::TooSmall`] and [`LogError::TooHigh`].
@@ -159,7 +160,8 @@ impl DirtyLog {
         Ok(Self { bits, skip: skip as usize, len, file, signal: None })
     }
 
-    /// A log of this process's own, for writes before the front end has given its log. It covers guest addresses below `end`.
+    /// A log of this process's own, for writes before the front end has given its log. It covers
+    /// guest addresses below `end`.
     ///
     /// # Errors
     /// [`LogError::TooHigh`], [`LogError::Map`].
@@ -202,8 +204,8 @@ impl DirtyLog {
         Err(LogError::TooSmall { len: self.len, covers: self.covers(), what: what(), need: end })
     }
 
-    /// Says that `len` bytes at guest address `addr` were written. Pages that the log does not cover are left out: it was
-    /// checked against the memory and the rings that are logged.
+    /// Says that `len` bytes at guest address `addr` were written. Pages that the log does not
+    /// cover are left out: it was checked against the memory and the rings that are logged.
     pub fn wrote(&self, addr: u64, len: u64) {
         let Some(last) = len.checked_sub(1).map(|more| addr.saturating_add(more) / PAGE_BYTES) else {
             return;
@@ -243,8 +245,9 @@ impl DirtyLog {
         }
     }
 
-    /// The first bytes from `at` on that may have been written, up to `end`. Reading the others would have the kernel find
-    /// memory for a front end's whole log, which is as long as its address space is wide.
+    /// The first bytes from `at` on that may have been written, up to `end`. Reading the others
+    /// would have the kernel find memory for a front end's whole log, which is as long as its
+    /// address space is wide.
     fn written(&self, at: u64, end: u64) -> Option<std::ops::Range<u64>> {
         if at >= end {
             return None;

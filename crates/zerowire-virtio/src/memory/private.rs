@@ -33,9 +33,9 @@ impl Deref for PrivateMap {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range is mapped, readable and private to this value as long as that lives. Only
-        // `deref_mut` and `release_pages` change it, which borrow the value exclusively, and system
-        // calls of the holder, during which it keeps no borrow.
+        // SAFETY: the range is mapped, readable and private to this value as long as that lives.
+        // Only `deref_mut` and `release_pages` change it, which borrow the value exclusively, and
+        // system calls of the holder, during which it keeps no borrow.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
     }
 }

@@ -1,9 +1,9 @@
 //! How many memory regions the VMs of a process may have.
 //!
-//! A region is a mapping; it takes two once its file was truncated, and on an AF_XDP port one more. The
-//! kernel bounds the mappings of a process (vm.max_map_count, 65530 by default). So each VM has
-//! [`OWN_REGIONS`] for itself, and what it has beyond that comes from a pool. One that uses the pool up
-//! takes nothing from what another one is sure of.
+//! A region is a mapping; it takes two once its file was truncated, and on an AF_XDP port one more.
+//! The kernel bounds the mappings of a process (vm.max_map_count, 65530 by default). So each VM has
+//! [`OWN_REGIONS`] for itself, and what it has beyond that comes from a pool. One that uses the
+//! pool up takes nothing from what another one is sure of.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

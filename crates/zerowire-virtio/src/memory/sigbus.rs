@@ -21,8 +21,8 @@ use zerowire_sys::map::{Mapping, leave_out_of_dumps};
 
 use super::region_pool::{OWN_REGIONS, SHARED_REGIONS};
 
-/// Mappings at a time: the most regions of the most VMs, and for each its in-flight region and its dirty log, the old and the
-/// new, so that there is always room.
+/// Mappings at a time: the most regions of the most VMs, and for each its in-flight region and its
+/// dirty log, the old and the new, so that there is always room.
 const SLOTS: usize = 256 * (OWN_REGIONS + 3) + SHARED_REGIONS;
 
 struct Slot {
@@ -137,7 +137,8 @@ fn action(code: libc::c_int, at: usize, mapping: Option<(Range<usize>, usize)>) 
 }
 
 extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo, whose address field is set for SIGBUS.
+    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo, whose address field is set for
+    // SIGBUS.
     let (code, at) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let range = |s: &Slot| s.start.load(Ordering::Acquire)..s.end.load(Ordering::Acquire);
     let slot = TABLE.iter().find(|s| {

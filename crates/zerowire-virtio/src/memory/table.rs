@@ -43,8 +43,8 @@ pub struct Region {
     ptr: *mut u8,
     user_addr: u64,
     offset: u64,
-    /// Distinguishes regions over the life of the process, so that what was made of one is never taken
-    /// for part of another.
+    /// Distinguishes regions over the life of the process, so that what was made of one is never
+    /// taken for part of another.
     id: u64,
     backing: Arc<Backing>,
 }
@@ -134,7 +134,8 @@ impl GuestMemory {
         Ok(memory)
     }
 
-    /// The same table with one region more (`VHOST_USER_ADD_MEM_REG`). Regions that stay are not mapped again.
+    /// The same table with one region more (`VHOST_USER_ADD_MEM_REG`). Regions that stay are not
+    /// mapped again.
     pub fn with_region(&self, config: RegionConfig) -> Result<Self, MemoryError> {
         let RegionConfig { guest_addr, len, user_addr, offset, file } = config;
         check(guest_addr, len, user_addr, offset)?;
@@ -191,8 +192,8 @@ impl GuestMemory {
         })
     }
 
-    /// The same table with one region less (`VHOST_USER_REM_MEM_REG`): the one with this guest address, user
-    /// address and length.
+    /// The same table with one region less (`VHOST_USER_REM_MEM_REG`): the one with this guest
+    /// address, user address and length.
     pub fn without_region(&self, guest_addr: u64, user_addr: u64, len: u64) -> Result<Self, MemoryError> {
         let mut next = self.clone();
         next.regions.retain(|r| (r.guest_addr, r.user_addr, r.len) != (guest_addr, user_addr, len));
@@ -202,7 +203,8 @@ impl GuestMemory {
         Ok(next)
     }
 
-    /// Where `len` bytes at guest address `addr` are mapped, if they lie in one region (indirect tables do).
+    /// Where `len` bytes at guest address `addr` are mapped, if they lie in one region (indirect
+    /// tables do).
     #[inline]
     pub fn contiguous(&self, addr: u64, len: u32, hint: &mut usize) -> Option<*mut u8> {
         if let Some(ptr) = self.within(addr, len, *hint) {
@@ -239,7 +241,8 @@ impl GuestMemory {
         self.regions.iter().map(read_only).collect()
     }
 
-    /// The same memory with another log of what is written, or none. Segments of the one are segments of the other.
+    /// The same memory with another log of what is written, or none. Segments of the one are
+    /// segments of the other.
     pub fn with_log(&self, log: Option<DirtyLog>) -> Self {
         Self { regions: self.regions.clone(), log }
     }
@@ -255,8 +258,9 @@ impl GuestMemory {
         self.regions.last().map_or(0, |r| r.guest_addr + r.len)
     }
 
-    /// Notes that `len` bytes of the segments, `skip` bytes in, were written by this process or by the kernel in its name.
-    /// Called behind each write, before the ring says so or stops. One branch while the guest does not migrate.
+    /// Notes that `len` bytes of the segments, `skip` bytes in, were written by this process or by
+    /// the kernel in its name. Called behind each write, before the ring says so or stops. One
+    /// branch while the guest does not migrate.
     #[inline]
     pub fn wrote(&self, segments: &[Segment], skip: usize, len: usize) {
         if let Some(log) = &self.log {
@@ -318,8 +322,8 @@ impl GuestMemory {
         self.regions.is_empty()
     }
 
-    /// Where `len` bytes at the front end's address `user_addr` are mapped here, if they lie in one region (rings
-    /// are contiguous there).
+    /// Where `len` bytes at the front end's address `user_addr` are mapped here, if they lie in one
+    /// region (rings are contiguous there).
     pub fn ring_ptr(&self, user_addr: u64, len: u64) -> Option<*mut u8> {
         self.regions.iter().find_map(|r| {
             let start = user_addr.checked_sub(r.user_addr)?;
@@ -329,9 +333,9 @@ impl GuestMemory {
     }
 
     /// Appends the segments of `[addr, addr + len)` to `out`. `hint` is the region of the last
-    /// translation: most buffers lie in the same one. Returns false, with `out` as it was, where a byte
-    /// is not backed or the list is full (virtio 1.3 §2.7.5: addresses are guest-physical; a range may
-    /// cross adjacent regions).
+    /// translation: most buffers lie in the same one. Returns false, with `out` as it was, where a
+    /// byte is not backed or the list is full (virtio 1.3 §2.7.5: addresses are guest-physical; a
+    /// range may cross adjacent regions).
     #[inline]
     pub fn translate<L: SegmentList>(&self, addr: u64, len: u32, hint: &mut usize, out: &mut L) -> bool {
         match self.within(addr, len, *hint) {
@@ -420,8 +424,8 @@ fn check(guest_addr: u64, len: u64, user_addr: u64, offset: u64) -> Result<(), M
     Ok(())
 }
 
-/// Bytes of a page of `file`: that of huge pages where it lies on hugetlbfs (fs/hugetlbfs/inode.c). What other file systems
-/// call their block size is no page size.
+/// Bytes of a page of `file`: that of huge pages where it lies on hugetlbfs (fs/hugetlbfs/inode.c).
+/// What other file systems call their block size is no page size.
 pub(crate) fn page_size(file: impl AsFd) -> io::Result<u64> {
     const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
     let fs = rustix::fs::fstatfs(file)?;

@@ -5,8 +5,8 @@ use super::ETH_HEADER_BYTES;
 /// The shortest Ethernet frame without its check sum, bytes.
 const FRAME_BYTES: usize = 60;
 
-/// A reverse ARP request that the station with this address broadcasts (RFC 903): switches on the way note on which side it
-/// is now. Nobody has to answer it.
+/// A reverse ARP request that the station with this address broadcasts (RFC 903): switches on the
+/// way note on which side it is now. Nobody has to answer it.
 pub fn rarp(mac: [u8; 6]) -> [u8; FRAME_BYTES] {
     /// Ethernet, IPv4, their address lengths, and opcode 3, request reverse.
     const OPERATION: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 3];

@@ -39,8 +39,8 @@ impl fmt::Display for MacAddress {
 /// `VIRTIO_NET_S_LINK_UP`. The front end is not told of changes, so the link is always up here.
 const LINK_UP: u16 = 1;
 
-/// `struct virtio_net_config` of a device with `pairs` queue pairs and this MTU, bytes. The speed, the
-/// duplex mode and what belongs to RSS are unknown.
+/// `struct virtio_net_config` of a device with `pairs` queue pairs and this MTU, bytes. The speed,
+/// the duplex mode and what belongs to RSS are unknown.
 pub fn space(mac: MacAddress, pairs: usize, mtu: usize) -> Vec<u8> {
     let word = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).to_le_bytes();
     let mut bytes = mac.0.to_vec();

@@ -14,8 +14,8 @@ const BASE: u64 = f::VERSION_1
     | f::VHOST_LOG_ALL
     | f::VHOST_USER_PROTOCOL_FEATURES;
 
-/// The virtio features offered over a port that has `pairs` queue pairs, takes frames with `offloads` from the guest, and has
-/// such with `toward_guest` for it.
+/// The virtio features offered over a port that has `pairs` queue pairs, takes frames with
+/// `offloads` from the guest, and has such with `toward_guest` for it.
 pub fn offered(offloads: TapOffloads, toward_guest: TapOffloads, pairs: usize) -> u64 {
     let mut bits = BASE;
     if pairs > 1 {
@@ -38,7 +38,8 @@ pub fn offered(offloads: TapOffloads, toward_guest: TapOffloads, pairs: usize) -
     bits
 }
 
-/// What frames toward the guest may look like, given what it acknowledged: the argument of TUNSETOFFLOAD.
+/// What frames toward the guest may look like, given what it acknowledged: the argument of
+/// TUNSETOFFLOAD.
 pub fn toward_guest(acked: u64) -> TapOffloads {
     let has = |bit| acked & bit != 0;
     let csum = has(f::NET_GUEST_CSUM);
@@ -55,7 +56,8 @@ pub fn toward_guest(acked: u64) -> TapOffloads {
     }
 }
 
-/// Length of the virtio-net header, bytes: `num_buffers` is there with VERSION_1 or MRG_RXBUF (virtio 1.3 §5.1.6).
+/// Length of the virtio-net header, bytes: `num_buffers` is there with VERSION_1 or MRG_RXBUF
+/// (virtio 1.3 §5.1.6).
 pub fn header_len(acked: u64) -> usize {
     if acked & (f::VERSION_1 | f::NET_MRG_RXBUF) != 0 { 12 } else { 10 }
 }

@@ -1,13 +1,14 @@
 //! When to scatter and when to gather.
 
-/// Frames up to this many bytes, virtio-net header included, are gathered into one private buffer: below it a copy
-/// is cheaper than a scatter list. The least of the limits that `zerowire-bench net --threshold` found for 2 to 17 segments
-/// (4096 to 16384 bytes hot, more cold).
+/// Frames up to this many bytes, virtio-net header included, are gathered into one private buffer:
+/// below it a copy is cheaper than a scatter list. The least of the limits that `zerowire-bench net
+/// --threshold` found for 2 to 17 segments (4096 to 16384 bytes hot, more cold).
 pub const GATHER_MAX_BYTES: usize = 4096;
 
-/// Received frames up to this many bytes, virtio-net header included, are copied where nothing but such frames comes: a read into
-/// one private buffer and a copy cost less than a scatter list that ends in scratch memory. Chosen by `zerowire-bench net
-/// --direction rx --with '--rx-copybreak 0'`: copying is cheaper up to 4000 bytes, and no longer at 6000.
+/// Received frames up to this many bytes, virtio-net header included, are copied where nothing but
+/// such frames comes: a read into one private buffer and a copy cost less than a scatter list that
+/// ends in scratch memory. Chosen by `zerowire-bench net --direction rx --with '--rx-copybreak 0'`:
+/// copying is cheaper up to 4000 bytes, and no longer at 6000.
 pub const RX_COPYBREAK_BYTES: usize = 4096;
 
 /// What the user asked for.
@@ -27,7 +28,8 @@ pub struct Policy {
     pub mode: PathMode,
     /// Frames up to this length are gathered.
     pub gather_max_bytes: usize,
-    /// Received frames up to this length are copied where nothing but such frames comes; with 0 none is.
+    /// Received frames up to this length are copied where nothing but such frames comes; with 0
+    /// none is.
     pub rx_copybreak_bytes: usize,
 }
 
@@ -41,15 +43,16 @@ impl Default for Policy {
     }
 }
 
-/// The kernel walks the page tables of each segment: below this mean length gathering is cheaper. Chosen by
-/// `zerowire-bench net --threshold`.
+/// The kernel walks the page tables of each segment: below this mean length gathering is cheaper.
+/// Chosen by `zerowire-bench net --threshold`.
 const SCATTER_MEAN_BYTES: usize = 2048;
 
 /// The longest scatter list of one system call (`UIO_MAXIOV`, include/uapi/linux/uio.h).
 pub(super) const MAX_IOV: usize = 1024;
 
 impl Policy {
-    /// Why a frame of `len` bytes in `segments` segments is to be gathered; None if it is to be scattered.
+    /// Why a frame of `len` bytes in `segments` segments is to be gathered; None if it is to be
+    /// scattered.
     #[inline]
     pub fn gather(&self, len: usize, segments: usize) -> Option<zerowire::ledger::CopyReason> {
         use zerowire::ledger::CopyReason;

@@ -1,25 +1,27 @@
 //! Receive: from the port to the guest's buffers.
 //!
-//! The length of a frame is known only after it was read, and reading it straight into the guest's buffers needs
-//! their addresses before. Parsing 64 KiB worth of descriptors for each frame of 60 bytes is what made this path
-//! slow elsewhere. Here:
+//! The length of a frame is known only after it was read, and reading it straight into the guest's
+//! buffers needs their addresses before. Parsing 64 KiB worth of descriptors for each frame of 60
+//! bytes is what made this path slow elsewhere. Here:
 //!
-//! * A chain is parsed only as far as the next frame is likely to reach; behind the parsed part the scatter list
-//!   ends in scratch memory, so that a longer frame is never cut: its tail is copied (`overflow` in the ledger), and
-//!   the next frames are offered more.
+//! * A chain is parsed only as far as the next frame is likely to reach; behind the parsed part the
+//!   scatter list ends in scratch memory, so that a longer frame is never cut: its tail is copied
+//!   (`overflow` in the ledger), and the next frames are offered more.
 //! * A chain that was parsed and not used serves the next frame as it is.
-//! * What is offered follows what comes ([`shape`]): *each*, many reads of one chain each; *long*, one read over as
-//!   many chains as the longest frame may need; *small*, many reads into private memory, for runs of frames so short
-//!   that a copy is cheaper than a scatter list (`small` in the ledger).
+//! * What is offered follows what comes ([`shape`]): *each*, many reads of one chain each; *long*,
+//!   one read over as many chains as the longest frame may need; *small*, many reads into private
+//!   memory, for runs of frames so short that a copy is cheaper than a scatter list (`small` in the
+//!   ledger).
 //!
-//! Chains are given back in exactly the order in which they became available, so that the used index alone says where
-//! a back end that starts anew has to go on (it has no other memory of what it took).
+//! Chains are given back in exactly the order in which they became available, so that the used
+//! index alone says where a back end that starts anew has to go on (it has no other memory of what
+//! it took).
 //!
-//! A frame for which the guest has too few buffers for the moment waits, and with it all that come after it in the
-//! port's queue; after [`PATIENCE`] it is dropped and counted.
+//! A frame for which the guest has too few buffers for the moment waits, and with it all that come
+//! after it in the port's queue; after [`PATIENCE`] it is dropped and counted.
 //!
-//! **Ownership.** Parsed chains belong to this side until they are given back; the kernel holds them only within
-//! [`Receive::run`].
+//! **Ownership.** Parsed chains belong to this side until they are given back; the kernel holds
+//! them only within [`Receive::run`].
 
 mod batch;
 mod deliver;
@@ -51,11 +53,12 @@ const READ_BATCH: usize = MAX_BATCH;
 /// Scratch memory behind each read, bytes: the longest frame with its header.
 pub const SCRATCH_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
 
-/// From one read's scratch memory to the next, bytes: not a multiple of the page size, so that the starts of all of
-/// them don't share the same few lines of the first-level cache.
+/// From one read's scratch memory to the next, bytes: not a multiple of the page size, so that the
+/// starts of all of them don't share the same few lines of the first-level cache.
 pub const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
 
-/// How long a frame waits for buffers of the guest: longer than the host may well keep a virtual CPU from running.
+/// How long a frame waits for buffers of the guest: longer than the host may well keep a virtual
+/// CPU from running.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a read of the length of recent frames waits for buffers, before it takes what there is.
@@ -85,7 +88,8 @@ pub struct ReceiveSetup {
     pub mtu: usize,
     /// Scatter or copy.
     pub mode: PathMode,
-    /// Frames up to this many bytes, header included, are copied where nothing but such frames comes.
+    /// Frames up to this many bytes, header included, are copied where nothing but such frames
+    /// comes.
     pub copybreak: usize,
 }
 
@@ -171,8 +175,8 @@ impl Receive {
         })
     }
 
-    /// For a port that gives frames with any offloads: those that the guest does not take are done here, in private memory
-    /// (`rebuilt` in the ledger), before it gets the frame.
+    /// For a port that gives frames with any offloads: those that the guest does not take are done
+    /// here, in private memory (`rebuilt` in the ledger), before it gets the frame.
     pub fn accept_only(&mut self, accepts: TapOffloads) {
         self.accepts = Some(accepts);
     }
@@ -182,8 +186,9 @@ impl Receive {
         self.clears_flags = true;
     }
 
-    /// Gives the guest a frame that came another way than by [`Self::run`], with its virtio-net header in front; one for which
-    /// there are too few buffers waits. The guest sees it when the ring is published.
+    /// Gives the guest a frame that came another way than by [`Self::run`], with its virtio-net
+    /// header in front; one for which there are too few buffers waits. The guest sees it when the
+    /// ring is published.
     ///
     /// # Errors
     /// The guest broke a rule of the ring.
@@ -231,8 +236,8 @@ impl Receive {
         self.settled = false;
     }
 
-    /// Gives parsed chains back to the ring, to be taken again: before it stops, or its memory changes. Returns how many
-    /// frames that waited for buffers are lost with that.
+    /// Gives parsed chains back to the ring, to be taken again: before it stops, or its memory
+    /// changes. Returns how many frames that waited for buffers are lost with that.
     pub fn release(&mut self) -> usize {
         let lost = self.pending.len();
         self.pending.clear();
@@ -262,8 +267,8 @@ impl Receive {
         let offered = match self.forecast.shape() {
             _ if private => self.offer_runs(self.batch, |_| likely, true, cx),
             Shape::Long if self.setup.mergeable => self.offer_runs(self.long_batch, |_| likely, false, cx),
-            // A guest without mergeable buffers posts chains for the longest frame: parse them only that far, if long
-            // frames come.
+            // A guest without mergeable buffers posts chains for the longest frame: parse them only
+            // that far, if long frames come.
             Shape::Long => self.offer_each(self.batch, self.longest(), cx),
             _ => self.offer_each(self.batch, self.ordinary, cx),
         };
@@ -321,7 +326,8 @@ impl Receive {
         })
     }
 
-    /// The answer where nothing could be read for lack of buffers. What waits longer than [`PATIENCE`] is given up.
+    /// The answer where nothing could be read for lack of buffers. What waits longer than
+    /// [`PATIENCE`] is given up.
     #[cold]
     fn wait(&mut self, cx: &ReceiveContext<'_>) -> ReceiveTurn {
         let waiting = !self.pending.is_empty() || self.chains.len() > 0;
@@ -343,7 +349,8 @@ impl Receive {
         ReceiveTurn { turn, starved: true, waiting, ..ReceiveTurn::default() }
     }
 
-    /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether there was room.
+    /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether
+    /// there was room.
     pub fn inject(
         &mut self,
         frame: &[u8],
@@ -380,8 +387,9 @@ impl Receive {
         Ok(self.reads.len())
     }
 
-    /// Up to `want` reads, each for as many chains as hold the bytes that it needs: into them, or into scratch memory alone if
-    /// `private`, so that what arrives fits into what the guest has posted.
+    /// Up to `want` reads, each for as many chains as hold the bytes that it needs: into them, or
+    /// into scratch memory alone if `private`, so that what arrives fits into what the guest has
+    /// posted.
     #[inline]
     fn offer_runs(
         &mut self,
@@ -410,8 +418,8 @@ impl Receive {
         Ok(self.reads.len())
     }
 
-    /// How many chains from `first` on hold `need` bytes, and how many they hold; 0 where there are too few and more may
-    /// come. Appends them to the scatter list, unless the read is `private`.
+    /// How many chains from `first` on hold `need` bytes, and how many they hold; 0 where there are
+    /// too few and more may come. Appends them to the scatter list, unless the read is `private`.
     #[inline]
     fn chains_for(
         &mut self,
@@ -454,9 +462,9 @@ impl Receive {
         Ok((n, room))
     }
 
-    /// Takes up to `most` chains of the usual kind, one segment each, until they hold `need` bytes: how many that is, and how many
-    /// bytes they hold. Appends them to the scatter list that begins at entry `list`, if there is to be one; None where it has no
-    /// room for them.
+    /// Takes up to `most` chains of the usual kind, one segment each, until they hold `need` bytes:
+    /// how many that is, and how many bytes they hold. Appends them to the scatter list that begins
+    /// at entry `list`, if there is to be one; None where it has no room for them.
     #[inline]
     fn plain_chains(
         &mut self,
@@ -477,7 +485,8 @@ impl Receive {
         Ok((!full).then_some(taken))
     }
 
-    /// Appends chain `i` to the scatter list that begins at entry `start`. Returns how many bytes it holds.
+    /// Appends chain `i` to the scatter list that begins at entry `start`. Returns how many bytes
+    /// it holds.
     ///
     /// # Errors
     /// There is no room for it, and the list is useless.
@@ -501,8 +510,8 @@ impl Receive {
         cx.io.clear();
     }
 
-    /// Queues read number `read` into `n` chains, which hold `room` bytes and are the scatter list from entry `start` on, and
-    /// into scratch memory behind them.
+    /// Queues read number `read` into `n` chains, which hold `room` bytes and are the scatter list
+    /// from entry `start` on, and into scratch memory behind them.
     ///
     /// # Errors
     /// There is no room for it, and nothing was queued.
@@ -522,8 +531,8 @@ impl Receive {
         self.reads.push(Read { chains: n, room, result: -libc::EAGAIN });
         let (iov, len) = self.lists.list_from(start);
         let op = Op { slot: read as u16, write: false, iov, len };
-        // SAFETY: `lists` never moves, and is not cleared before the batch has run; guest memory is held by `cx.memory`, and
-        // scratch memory is this side's own, a slot for each read.
+        // SAFETY: `lists` never moves, and is not cleared before the batch has run; guest memory is
+        // held by `cx.memory`, and scratch memory is this side's own, a slot for each read.
         unsafe { cx.io.push(op) };
         Ok(())
     }

@@ -5,14 +5,14 @@
 //!                 │ read once                          │            │            │
 //!  private: [ header slot ]  checked, rewritten        │            │            │
 //!                 ▼                                    ▼            ▼            ▼
-//!  iovec:   { slot, n }                         { rest of seg 0 } { seg 1 }  { seg 2 }  ──▶ one WRITEV
+//!  iovec:   { slot, n }                         { rest of seg 0 } { seg 1 }  { seg 2 } ──▶ writev
 //! ```
 //!
-//! The first bytes of a frame are read once into a private slot; what is checked there is what goes out. Short frames
-//! are copied whole into their slot.
+//! The first bytes of a frame are read once into a private slot; what is checked there is what goes
+//! out. Short frames are copied whole into their slot.
 //!
-//! **Ownership.** A chain is taken from the ring, sent, and given back before [`Transmit::run`] returns: nothing is
-//! lent to the kernel across calls.
+//! **Ownership.** A chain is taken from the ring, sent, and given back before [`Transmit::run`]
+//! returns: nothing is lent to the kernel across calls.
 
 mod hold;
 mod place;
@@ -36,14 +36,15 @@ use ring::Pushed;
 /// Room for the inspected head of a frame, bytes.
 const HEADER_SLOT_BYTES: usize = 512;
 
-/// How much of a frame is read into the private slot at least, if there is so much: Ethernet with two tags, IPv6 or
-/// IPv4 with options, TCP with options, behind the virtio-net header.
+/// How much of a frame is read into the private slot at least, if there is so much: Ethernet with
+/// two tags, IPv6 or IPv4 with options, TCP with options, behind the virtio-net header.
 const INSPECT_BYTES: usize = 12 + 22 + 60 + 60;
 
 /// Room for a whole frame, bytes, where it is gathered.
 pub const FRAME_SLOT_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
 
-/// Frames longer than `gather_max_bytes` that may be gathered in one batch; further ones wait for the next.
+/// Frames longer than `gather_max_bytes` that may be gathered in one batch; further ones wait for
+/// the next.
 pub const FRAME_SLOTS: usize = 8;
 
 /// Room for a frame that is gathered, up to `gather_max_bytes`, or for a head, bytes.
@@ -56,7 +57,8 @@ const IOV_CAPACITY: usize = 4 * MAX_IOV;
 
 /// Takes frames out of the way to the port (the metadata service).
 pub trait Detour {
-    /// Whether the frame that begins with `start` (up to 154 bytes, behind the virtio-net header) is wanted.
+    /// Whether the frame that begins with `start` (up to 154 bytes, behind the virtio-net header)
+    /// is wanted.
     fn wants(&self, start: &[u8]) -> bool;
     /// Takes a frame, without its virtio-net header.
     fn take(&mut self, frame: &[u8]);
@@ -87,7 +89,8 @@ pub struct Turn {
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     head: u16,
-    /// Bytes that are not copied, bytes that are, and why; none for a frame that was dropped or taken out.
+    /// Bytes that are not copied, bytes that are, and why; none for a frame that was dropped or
+    /// taken out.
     scattered: u32,
     copied: u32,
     reason: Option<CopyReason>,
@@ -108,8 +111,8 @@ pub struct Transmit {
     segments: Vec<Segment>,
     lists: Lists,
     slots: Vec<Slot>,
-    /// Private slots. First a small one for each frame of the batch, where short frames are gathered and heads lie; then
-    /// large ones, where longer frames are gathered.
+    /// Private slots. First a small one for each frame of the batch, where short frames are
+    /// gathered and heads lie; then large ones, where longer frames are gathered.
     private: PrivateMap,
     /// Length of a small slot, bytes.
     small_slot: usize,
@@ -148,7 +151,8 @@ impl Transmit {
     pub fn new(ring: impl Into<HostRing>, policy: Policy, acked: u64, header_len: usize) -> io::Result<Self> {
         let host = ring.into();
         let small_slot = small_slot_bytes(&policy);
-        // A chain may be as long as the ring (virtio 1.3 §2.7.5.2), and a descriptor may cross regions.
+        // A chain may be as long as the ring (virtio 1.3 §2.7.5.2), and a descriptor may cross
+        // regions.
         let most = usize::from(host.ring.size()).max(MAX_IOV) + MAX_REGIONS;
         Ok(Self {
             host,
@@ -181,7 +185,8 @@ impl Transmit {
         self.segment_bytes = bytes;
     }
 
-    /// Whether the port's interface was gone when a frame was handed to it, since this was asked last.
+    /// Whether the port's interface was gone when a frame was handed to it, since this was asked
+    /// last.
     pub fn take_port_gone(&mut self) -> bool {
         std::mem::take(&mut self.port_gone)
     }
@@ -221,11 +226,12 @@ impl Transmit {
         self.private.release_pages();
     }
 
-    /// Gives back everything that the driver has made available without sending it: what a disabled transmit ring
-    /// does (vhost-user, "Ring states").
+    /// Gives back everything that the driver has made available without sending it: what a disabled
+    /// transmit ring does (vhost-user, "Ring states").
     pub fn discard(&mut self, counters: &Counters) -> Result<Turn, RingError> {
         let mut chains = 0;
-        // One ring's worth a turn: a driver that adds as fast as this takes must not hold the thread.
+        // One ring's worth a turn: a driver that adds as fast as this takes must not hold the
+        // thread.
         while chains < usize::from(self.host.ring.size())
             && let Some(head) = self.host.ring.take()?
         {
@@ -285,8 +291,8 @@ impl Transmit {
         }
     }
 
-    /// Takes one chain and queues its frame. On an error the chain is not given back: its ring stops. Returns false where the
-    /// chain went back, and the batch ends before it.
+    /// Takes one chain and queues its frame. On an error the chain is not given back: its ring
+    /// stops. Returns false where the chain went back, and the batch ends before it.
     #[inline]
     fn chain(&mut self, cx: &mut TransmitContext<'_>) -> Result<bool, RingError> {
         let Some(head) = self.host.ring.take()? else { return Ok(true) };
@@ -304,7 +310,8 @@ impl Transmit {
         Ok(true)
     }
 
-    /// Queues the frame in `self.segments`, or says why it is dropped. Returns false where it has to wait for another turn.
+    /// Queues the frame in `self.segments`, or says why it is dropped. Returns false where it has
+    /// to wait for another turn.
     #[inline]
     fn frame(
         &mut self,
@@ -354,7 +361,8 @@ impl Transmit {
         }
         let first = self.lists.end();
         if self.append(&place, len).is_err() {
-            // It is not taken as long as a turn begins no frame with less room than the longest list needs.
+            // It is not taken as long as a turn begins no frame with less room than the longest
+            // list needs.
             self.lists.truncate(first);
             return Err(DropReason::PortRefused);
         }
@@ -371,8 +379,8 @@ impl Transmit {
             unsafe { cx.io.carry_out(op) };
             return Ok(true);
         }
-        // SAFETY: `lists` never moves, and is not cleared before the batch has run; the private slots are this side's own, and
-        // guest memory is held by `cx.memory`.
+        // SAFETY: `lists` never moves, and is not cleared before the batch has run; the private
+        // slots are this side's own, and guest memory is held by `cx.memory`.
         unsafe { cx.io.push(op) };
         Ok(true)
     }
@@ -388,7 +396,8 @@ impl Transmit {
         DropReason::BadOffload
     }
 
-    /// Runs the batch, counts, and gives every chain back, or puts it back if the port was full and it may be taken again.
+    /// Runs the batch, counts, and gives every chain back, or puts it back if the port was full and
+    /// it may be taken again.
     #[inline]
     fn finish(&mut self, again: bool, cx: &mut TransmitContext<'_>) {
         self.host.ring.hand_on(self.slots.iter().filter(|s| s.sent).map(|s| s.head));
@@ -471,7 +480,8 @@ pub(super) fn parse(
     Ok(len)
 }
 
-/// Hands a frame of `len` bytes, its header included, to the detour: what was read already, `head`, and the rest behind it.
+/// Hands a frame of `len` bytes, its header included, to the detour: what was read already, `head`,
+/// and the rest behind it.
 #[cold]
 pub(super) fn take_out(
     segments: &[Segment],

@@ -31,8 +31,8 @@ pub struct XdpSpec {
     pub mode: XdpMode,
     /// Which received frames go to the guest.
     pub filter: XdpMatch,
-    /// Whether the guest may leave checksums and segments to this process, which does them in software.
-    /// None: as [`Self::does_offloads`] says.
+    /// Whether the guest may leave checksums and segments to this process, which does them in
+    /// software. None: as [`Self::does_offloads`] says.
     pub offloads: Option<bool>,
     /// Whether the interface takes frames for any address while a guest runs.
     pub promiscuous: bool,
@@ -48,7 +48,8 @@ pub enum XdpPin {
     /// All of it, or its rings don't start.
     #[default]
     All,
-    /// What the VM's share of the [budget](crate::memory::PinBudget) allows; frames in the rest are copied.
+    /// What the VM's share of the [budget](crate::memory::PinBudget) allows; frames in the rest are
+    /// copied.
     Partial,
     /// None: all frames are copied.
     Off,
@@ -60,7 +61,8 @@ pub enum FollowLink {
     /// It does not.
     #[default]
     Ignore,
-    /// The front end is disconnected while the interface is down or gone, which it takes for a link that is down.
+    /// The front end is disconnected while the interface is down or gone, which it takes for a link
+    /// that is down.
     Follow,
 }
 
@@ -85,7 +87,8 @@ impl FollowLink {
 /// Copy or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMode {
-    /// Zero copy where the driver has it and it is safe for this guest, else copy; the log says why.
+    /// Zero copy where the driver has it and it is safe for this guest, else copy; the log says
+    /// why.
     #[default]
     Auto,
     /// The kernel copies each frame once.
@@ -156,7 +159,8 @@ impl PacketSpec {
 /// Who copies a frame of the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PacketRings {
-    /// This process, into a ring, where the interface's driver sends from that; the kernel elsewhere.
+    /// This process, into a ring, where the interface's driver sends from that; the kernel
+    /// elsewhere.
     #[default]
     Auto,
     /// This process, into a ring.
@@ -203,9 +207,10 @@ impl XdpSpec {
         }
     }
 
-    /// Whether checksums and segments are done in software, as was asked for or by default: in copy mode that costs less than it
-    /// spares the guest (measured: docs/xdp.md); where the interface's driver has a zero-copy mode, and that may be taken, frames
-    /// could not go out from where they lie any more.
+    /// Whether checksums and segments are done in software, as was asked for or by default: in copy
+    /// mode that costs less than it spares the guest (measured: docs/xdp.md); where the interface's
+    /// driver has a zero-copy mode, and that may be taken, frames could not go out from where they
+    /// lie any more.
     pub fn does_offloads(&self, driver_has_zero_copy: bool) -> bool {
         self.offloads.unwrap_or(match (self.mode, self.filter) {
             (XdpMode::Copy, _) | (XdpMode::Auto, XdpMatch::Mac(_)) => true,
@@ -365,7 +370,8 @@ impl From<TapSpec> for PortSpec {
 }
 
 impl fmt::Display for PortSpec {
-    /// As it is given on the command line; what has its default is left out, but for the number of queues.
+    /// As it is given on the command line; what has its default is left out, but for the number of
+    /// queues.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tap(t) => write!(f, "tap:{},queues={}", t.name, t.queues),

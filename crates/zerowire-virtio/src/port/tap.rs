@@ -11,8 +11,8 @@ use zerowire_sys::tap::{self, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN_EXCL,
 
 use super::packet::PacketError;
 
-/// At most this many queue pairs: vhost-user names rings by 8 bits in SET_VRING_KICK, two a pair. (A tap would take 256
-/// queues, `MAX_TAP_QUEUES` in drivers/net/tun.c.)
+/// At most this many queue pairs: vhost-user names rings by 8 bits in SET_VRING_KICK, two a pair.
+/// (A tap would take 256 queues, `MAX_TAP_QUEUES` in drivers/net/tun.c.)
 pub const MAX_QUEUES: usize = 128;
 
 /// How long to wait for a busy tap, and how long between two tries.
@@ -132,8 +132,8 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens the tap in the caller's network namespace; creates it if it is not there. One that is created here is
-    /// set up, and goes away with the last queue; one that exists keeps its state.
+    /// Opens the tap in the caller's network namespace; creates it if it is not there. One that is
+    /// created here is set up, and goes away with the last queue; one that exists keeps its state.
     pub fn open(spec: &TapSpec) -> Result<Self, TapError> {
         let name = spec.name.clone();
         let valid = (1..=15).contains(&name.len()) && !name.contains(['/', ' ', '\0', ':']);
@@ -183,8 +183,8 @@ impl Tap {
         self.queues[i].try_clone()
     }
 
-    /// Lets queue `i` take part in the interface's traffic, or not. Does nothing where it already is so, or where there
-    /// is one queue only.
+    /// Lets queue `i` take part in the interface's traffic, or not. Does nothing where it already
+    /// is so, or where there is one queue only.
     pub fn attach_queue(&self, i: usize, on: bool) -> Result<(), TapError> {
         let Some(queue) = self.queues.get(i).filter(|_| self.queues.len() > 1) else { return Ok(()) };
         let Some(attached) = self.attached.get(i) else { return Ok(()) };
@@ -208,8 +208,8 @@ impl Tap {
             .unwrap_or(1500)
     }
 
-    /// Makes sure that frames of `mtu` bytes fit: raises the MTU of a tap that was made here. One that was there
-    /// before keeps its own, and the log says so.
+    /// Makes sure that frames of `mtu` bytes fit: raises the MTU of a tap that was made here. One
+    /// that was there before keeps its own, and the log says so.
     pub fn raise_mtu(&self, mtu: usize) -> Result<(), TapError> {
         let now = self.mtu();
         if mtu <= now {
@@ -259,8 +259,8 @@ impl Tap {
         }
     }
 
-    /// Drops frames that wait in the queues: they were for a guest that is gone, and may carry offloads that the
-    /// next one does not know.
+    /// Drops frames that wait in the queues: they were for a guest that is gone, and may carry
+    /// offloads that the next one does not know.
     pub fn flush(&self) {
         let mut scratch = [0u8; 64];
         for q in &self.queues {
@@ -306,9 +306,9 @@ impl AsRawFd for Tap {
 /// The tap's first queue, and whether this call has made the interface.
 ///
 /// A back end that starts while another one ends finds the other's tap busy, and then none. So
-/// whether there is one is not looked at before: the call that makes one says so (IFF_TUN_EXCL). The
-/// call that takes one that is there makes another one where that has gone meanwhile: its number
-/// tells.
+/// whether there is one is not looked at before: the call that makes one says so (IFF_TUN_EXCL).
+/// The call that takes one that is there makes another one where that has gone meanwhile: its
+/// number tells.
 fn make_or_find(name: &str, multi: bool) -> Result<(OwnedFd, bool), TapError> {
     let start = Instant::now();
     loop {
@@ -375,7 +375,8 @@ fn remedy(name: &str, multi: bool, e: &io::Error) -> String {
             "run with CAP_NET_ADMIN, or make the tap first with 'ip tuntap add {name} mode tap vnet_hdr{flag} user USER'"
         ),
         Some(libc::EBUSY) => "another program holds it: stop that one or take another name".to_owned(),
-        // An interface of that name is there, and it is another one than was asked for (drivers/net/tun.c, `tun_set_iff`).
+        // An interface of that name is there, and it is another one than was asked for
+        // (drivers/net/tun.c, `tun_set_iff`).
         Some(libc::EINVAL) => match kind(name).as_deref() {
             Some("tap") if multi => {
                 format!(
@@ -398,7 +399,8 @@ fn remedy(name: &str, multi: bool, e: &io::Error) -> String {
     }
 }
 
-/// What to do where another interface has the name, whose frames have headers of this kind (`ARPHRD_…`, include/uapi/linux/if_arp.h).
+/// What to do where another interface has the name, whose frames have headers of this kind
+/// (`ARPHRD_…`, include/uapi/linux/if_arp.h).
 fn no_tap(name: &str, header: Option<u16>) -> String {
     let instead = "give the name of a tap, or of none yet, which makes one";
     match header.and_then(|kind| PacketError::of_kind(name, kind)) {

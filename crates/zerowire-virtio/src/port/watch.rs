@@ -1,8 +1,10 @@
-//! Tells when an interface goes or changes: a receiver that waits for frames of one that is gone would wait for ever.
+//! Tells when an interface goes or changes: a receiver that waits for frames of one that is gone
+//! would wait for ever.
 //!
-//! The kernel tells a bound socket nothing that a waiting thread could see (net/xdp/xsk.c, `xsk_notifier`), but tells of
-//! interfaces by rtnetlink (man 7 rtnetlink, RTM_NEWLINK and RTM_DELLINK). A filter in the kernel lets only what was asked for
-//! through, so that nobody wakes for other things.
+//! The kernel tells a bound socket nothing that a waiting thread could see (net/xdp/xsk.c,
+//! `xsk_notifier`), but tells of interfaces by rtnetlink (man 7 rtnetlink, RTM_NEWLINK and
+//! RTM_DELLINK). A filter in the kernel lets only what was asked for through, so that nobody wakes
+//! for other things.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -36,7 +38,8 @@ pub struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Hears of changes of the interface with this number in the thread's network namespace, its end among them, from now on.
+    /// Hears of changes of the interface with this number in the thread's network namespace, its
+    /// end among them, from now on.
     ///
     /// # Errors
     /// What the kernel said.
@@ -44,8 +47,8 @@ impl LinkWatch {
         Self::new(Of::One(index))
     }
 
-    /// Hears of all changes of all interfaces in the thread's network namespace, from now on: for who waits for one that is
-    /// not there yet.
+    /// Hears of all changes of all interfaces in the thread's network namespace, from now on: for
+    /// who waits for one that is not there yet.
     ///
     /// # Errors
     /// What the kernel said.
@@ -65,7 +68,8 @@ impl LinkWatch {
     /// Takes what has come, so that the next message is seen.
     pub fn drain(&self) {
         let mut byte = [0u8; 1];
-        // A message that does not fit is taken all the same; one that was lost counts as one that came.
+        // A message that does not fit is taken all the same; one that was lost counts as one that
+        // came.
         while !matches!(
             rustix::net::recv(&self.socket, &mut byte[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC),
             Err(Errno::AGAIN)
@@ -79,7 +83,8 @@ impl AsFd for LinkWatch {
     }
 }
 
-/// Lets only what is to be heard of through. Loads are in network order (Documentation/networking/filter.rst).
+/// Lets only what is to be heard of through. Loads are in network order
+/// (Documentation/networking/filter.rst).
 fn filter(socket: &OwnedFd, of: Of) -> Result<(), Errno> {
     let code = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = libc::BPF_LD | libc::BPF_ABS;

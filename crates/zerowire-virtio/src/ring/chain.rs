@@ -32,9 +32,9 @@ struct Raw(u64, u64);
 /// The table lies in guest memory, and has such an entry.
 #[inline(always)]
 unsafe fn read(table: *const Descriptor, index: u16) -> Descriptor {
-    // SAFETY: the caller's promise. The guest may write at the same time: a torn value is as good as any other hostile
-    // value. The read is volatile, so that it happens once; the type is packed, since indirect tables may lie at any
-    // address.
+    // SAFETY: the caller's promise. The guest may write at the same time: a torn value is as good
+    // as any other hostile value. The read is volatile, so that it happens once; the type is
+    // packed, since indirect tables may lie at any address.
     let Raw(addr, rest) = unsafe { table.cast::<Raw>().add(usize::from(index)).read_volatile() };
     Descriptor {
         addr: u64::from_le(addr),
@@ -44,8 +44,8 @@ unsafe fn read(table: *const Descriptor, index: u16) -> Descriptor {
     }
 }
 
-/// At most this many descriptors in an indirect table: the most that QEMU's `VIRTQUEUE_MAX_SIZE` and one
-/// vectored system call (`UIO_MAXIOV`) take.
+/// At most this many descriptors in an indirect table: the most that QEMU's `VIRTQUEUE_MAX_SIZE`
+/// and one vectored system call (`UIO_MAXIOV`) take.
 pub const MAX_INDIRECT: u32 = 1024;
 
 impl Descriptor {
@@ -56,8 +56,9 @@ impl Descriptor {
     }
 }
 
-/// A position in a chain. It holds no borrow, so that a chain can be parsed as far as is needed now and further
-/// later: a frame of 60 bytes costs the same in a chain of one descriptor as in one of forty.
+/// A position in a chain. It holds no borrow, so that a chain can be parsed as far as is needed now
+/// and further later: a frame of 60 bytes costs the same in a chain of one descriptor as in one of
+/// forty.
 #[derive(Clone, Copy, Debug)]
 pub struct ChainCursor {
     table: *const Descriptor,
@@ -80,8 +81,9 @@ impl ChainCursor {
         Self { table, table_len, next: head, left: table_len, indirect: false, done: false }
     }
 
-    /// The whole chain that begins at `head`, if it is one plain descriptor, without a walk: what nearly all receive chains
-    /// are, and short frames. Every other one, and one with a mistake, is for a cursor, which reads it anew.
+    /// The whole chain that begins at `head`, if it is one plain descriptor, without a walk: what
+    /// nearly all receive chains are, and short frames. Every other one, and one with a mistake, is
+    /// for a cursor, which reads it anew.
     #[inline(always)]
     pub fn single(ring: &SplitRing, head: u16) -> Option<Descriptor> {
         let (table, table_len) = ring.table();
@@ -99,7 +101,8 @@ impl ChainCursor {
         self.done
     }
 
-    /// Whether it has entered an indirect table, with which a chain ends: all of it takes one descriptor of the ring.
+    /// Whether it has entered an indirect table, with which a chain ends: all of it takes one
+    /// descriptor of the ring.
     #[inline]
     pub fn is_indirect(&self) -> bool {
         self.indirect

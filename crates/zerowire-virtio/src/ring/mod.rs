@@ -1,9 +1,10 @@
 //! The device side of a split virtqueue (virtio 1.3 §2.7).
 //!
-//! **Memory rules.** The descriptor table, the available ring and the used ring lie in guest memory, which the guest
-//! changes at any time. Each field is read once, by a volatile or atomic access, into a private copy; an index
-//! from the guest never becomes an address before it was checked. The pointers were checked against the memory
-//! table when the ring was started, and the ring's owner holds that table.
+//! **Memory rules.** The descriptor table, the available ring and the used ring lie in guest
+//! memory, which the guest changes at any time. Each field is read once, by a volatile or atomic
+//! access, into a private copy; an index from the guest never becomes an address before it was
+//! checked. The pointers were checked against the memory table when the ring was started, and the
+//! ring's owner holds that table.
 
 mod chain;
 mod error;

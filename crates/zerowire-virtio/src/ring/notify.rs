@@ -1,16 +1,18 @@
-//! Whether the other side of a ring is to be notified, and asking it to notify (virtio 1.3 §2.7.7, §2.7.10).
+//! Whether the other side of a ring is to be notified, and asking it to notify (virtio 1.3 §2.7.7,
+//! §2.7.10).
 //!
-//! Who gives stores the index and then looks at what the other side wishes; who is about to sleep stores its wish and then looks
-//! at the index. Each has a sequentially consistent fence between its store and its load. So at least one of them sees what the
-//! other one stored (the store-buffering litmus test), and no wake-up is lost.
+//! Who gives stores the index and then looks at what the other side wishes; who is about to sleep
+//! stores its wish and then looks at the index. Each has a sequentially consistent fence between
+//! its store and its load. So at least one of them sees what the other one stored (the
+//! store-buffering litmus test), and no wake-up is lost.
 
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT` and `VIRTQ_USED_F_NO_NOTIFY` (virtio 1.3 §2.7.6, §2.7.8).
 pub const NO_NOTIFICATION: u16 = 1;
 
-/// A word that one side of a ring writes and the other reads, and the fence that goes with it. The tests implement it with a
-/// model checker's types.
+/// A word that one side of a ring writes and the other reads, and the fence that goes with it. The
+/// tests implement it with a model checker's types.
 pub trait Word {
     /// The value, relaxed.
     fn get(&self) -> u16;
@@ -60,10 +62,12 @@ pub enum Wish<'a, W> {
     Flags(&'a W),
 }
 
-/// To be called after the used index was shown, which went from `old` to `new`: says whether the driver is to be notified.
+/// To be called after the used index was shown, which went from `old` to `new`: says whether the
+/// driver is to be notified.
 #[inline]
 pub fn wants<W: Word>(wish: Wish<'_, W>, new: u16, old: u16) -> bool {
-    // The driver arms its event and then looks at the index; the index must be visible before the event is read.
+    // The driver arms its event and then looks at the index; the index must be visible before the
+    // event is read.
     W::fence();
     match wish {
         Wish::Event(event) => need_event(event.get(), new, old),
@@ -71,8 +75,8 @@ pub fn wants<W: Word>(wish: Wish<'_, W>, new: u16, old: u16) -> bool {
     }
 }
 
-/// Asks the driver for notifications: `value` is the event index, or the flags. The available index is to be looked at after
-/// that, and before sleeping.
+/// Asks the driver for notifications: `value` is the event index, or the flags. The available index
+/// is to be looked at after that, and before sleeping.
 #[inline]
 pub fn ask<W: Word>(wish: &W, value: u16) {
     wish.set(value);

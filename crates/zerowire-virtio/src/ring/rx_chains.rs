@@ -1,4 +1,5 @@
-//! Receive chains that were taken from the ring: parsed as far as needed, kept in order, reused as they are.
+//! Receive chains that were taken from the ring: parsed as far as needed, kept in order, reused as
+//! they are.
 
 use std::collections::VecDeque;
 
@@ -8,9 +9,9 @@ use crate::memory::{GuestMemory, Segment};
 /// Chains taken ahead at most.
 const MAX_AHEAD: usize = 1024;
 
-/// Segments of a chain that are used at most, give or take those of one descriptor, which may span all regions; one
-/// vectored system call takes 1024 with the scratch memory behind.
-/// A frame that needs more is dropped and counted.
+/// Segments of a chain that are used at most, give or take those of one descriptor, which may span
+/// all regions; one vectored system call takes 1024 with the scratch memory behind. A frame that
+/// needs more is dropped and counted.
 const MAX_SEGMENTS: usize = 900;
 
 /// Of a chain that is no more than one segment: it has no list.
@@ -126,8 +127,8 @@ impl RxChains {
         }
     }
 
-    /// Makes sure that chain `i` is there and parsed for `need` bytes, or to its end. Returns false where the guest
-    /// has posted no more.
+    /// Makes sure that chain `i` is there and parsed for `need` bytes, or to its end. Returns false
+    /// where the guest has posted no more.
     #[inline(always)]
     pub(crate) fn ensure(
         &mut self,
@@ -166,10 +167,10 @@ impl RxChains {
         Ok(true)
     }
 
-    /// Takes chains of one segment each in the region used last, as long as less than `need` bytes are
-    /// there and the guest has posted such ones, at most `most`; `each` is told where they lie. Returns
-    /// how many that is, and how many bytes they hold.
-    /// One of another kind behind them is taken as well, and is not among these.
+    /// Takes chains of one segment each in the region used last, as long as less than `need` bytes
+    /// are there and the guest has posted such ones, at most `most`; `each` is told where they lie.
+    /// Returns how many that is, and how many bytes they hold. One of another kind behind them is
+    /// taken as well, and is not among these.
     #[inline]
     pub(crate) fn take_plain(
         &mut self,
@@ -203,8 +204,9 @@ impl RxChains {
         Ok((n, room))
     }
 
-    /// Takes a chain in again that was [given up](Self::remove), as the last one, parsed as by [`Self::ensure`]. Returns false,
-    /// and has nothing of it, where it has a mistake now, or there are too many.
+    /// Takes a chain in again that was [given up](Self::remove), as the last one, parsed as by
+    /// [`Self::ensure`]. Returns false, and has nothing of it, where it has a mistake now, or there
+    /// are too many.
     #[cold]
     pub(crate) fn put_back(
         &mut self,
@@ -244,8 +246,8 @@ impl RxChains {
         self.begin_walked(head, ring, memory, header_len)
     }
 
-    /// Where the chain that begins at `head` lies, and how long it is, if it is one segment in the region
-    /// used last.
+    /// Where the chain that begins at `head` lies, and how long it is, if it is one segment in the
+    /// region used last.
     #[inline(always)]
     fn plain(
         &self,

@@ -25,18 +25,21 @@ pub struct RingAddresses {
 pub struct RingLog {
     /// The log.
     pub log: DirtyLog,
-    /// The guest address of the used ring's first byte (`log_guest_addr` of `VHOST_USER_SET_VRING_ADDR`).
+    /// The guest address of the used ring's first byte (`log_guest_addr` of
+    /// `VHOST_USER_SET_VRING_ADDR`).
     pub at: u64,
 }
 
 impl RingLog {
-    /// The log of `memory`, for a ring whose writes are to be noted from guest address `at` on, if they are.
+    /// The log of `memory`, for a ring whose writes are to be noted from guest address `at` on, if
+    /// they are.
     pub fn of(memory: &GuestMemory, at: Option<u64>) -> Option<Self> {
         Some(Self { log: memory.log()?.clone(), at: at? })
     }
 }
 
-/// What the driver knows of the order in which chains are used (VIRTIO_F_IN_ORDER, virtio 1.3 §2.7.9).
+/// What the driver knows of the order in which chains are used (VIRTIO_F_IN_ORDER, virtio 1.3
+/// §2.7.9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UsedOrder {
     /// Nothing: the feature was not negotiated.
@@ -83,23 +86,25 @@ pub struct SplitRing {
     seen_avail: u16,
     /// The next entry of the used ring to fill.
     next_used: u16,
-    /// The used index at the last decision whether to notify: the first element that is not published.
+    /// The used index at the last decision whether to notify: the first element that is not
+    /// published.
     decided_used: u16,
     order: UsedOrder,
     log: Option<RingLog>,
     /// Where chains in flight are marked, if the front end wants that.
     tracker: Option<Box<Tracker>>,
-    /// Chains that a process before had taken, and that are given out before those of the available ring.
+    /// Chains that a process before had taken, and that are given out before those of the available
+    /// ring.
     again: u16,
 }
 
-// SAFETY: the pointers name guest memory, which the ring's owner keeps mapped by holding the GuestMemory that
-// they were made from; all accesses are volatile or atomic.
+// SAFETY: the pointers name guest memory, which the ring's owner keeps mapped by holding the
+// GuestMemory that they were made from; all accesses are volatile or atomic.
 unsafe impl Send for SplitRing {}
 
 impl SplitRing {
-    /// A ring of `size` entries (a power of two, 1 to 32768) whose first available entry to take is `next_avail`.
-    /// The error says what is wrong with the addresses.
+    /// A ring of `size` entries (a power of two, 1 to 32768) whose first available entry to take is
+    /// `next_avail`. The error says what is wrong with the addresses.
     pub fn new(
         queue: u16,
         size: u16,
@@ -157,7 +162,8 @@ impl SplitRing {
             tracker: None,
             again: 0,
         };
-        // The used index lives in the ring and nowhere else: a device that comes back goes on from there.
+        // The used index lives in the ring and nowhere else: a device that comes back goes on from
+        // there.
         ring.next_used = ring.used_word(1).get();
         ring.decided_used = ring.next_used;
         Ok(ring)
@@ -178,7 +184,8 @@ impl SplitRing {
         self.order = order;
     }
 
-    /// From now on writes to the used ring are noted there; what was written before is noted where it was to be until now.
+    /// From now on writes to the used ring are noted there; what was written before is noted where
+    /// it was to be until now.
     pub fn set_log(&mut self, log: Option<RingLog>) {
         self.note_elements(self.decided_used);
         self.log = log;
@@ -213,8 +220,8 @@ impl SplitRing {
         self.next_used
     }
 
-    /// Gives entries back, so that they are taken again: the heads that were taken last, in the order in which they were, none
-    /// of them used.
+    /// Gives entries back, so that they are taken again: the heads that were taken last, in the
+    /// order in which they were, none of them used.
     pub fn untake(&mut self, heads: impl DoubleEndedIterator<Item = u16>) {
         for head in heads.rev() {
             let elsewhere = self.tracker.as_mut().is_some_and(|t| t.untaken(head));
@@ -227,8 +234,8 @@ impl SplitRing {
     }
 
     fn avail_word(&self, i: usize) -> &AtomicU16 {
-        // SAFETY: `new` checked 6 + 2 * size bytes, that is size + 3 words; callers pass i < size + 3. A u16 at an
-        // even address may be accessed atomically; the guest does so as well.
+        // SAFETY: `new` checked 6 + 2 * size bytes, that is size + 3 words; callers pass i < size +
+        // 3. A u16 at an even address may be accessed atomically; the guest does so as well.
         unsafe { AtomicU16::from_ptr(self.avail.cast_mut().add(i)) }
     }
 
@@ -275,7 +282,8 @@ impl SplitRing {
         self.take_next().map(Some)
     }
 
-    /// How many entries can be taken by [`Self::take_next`] one behind the other: none where chains in flight are marked.
+    /// How many entries can be taken by [`Self::take_next`] one behind the other: none where chains
+    /// in flight are marked.
     #[inline]
     pub(crate) fn unmarked(&mut self) -> Result<u16, RingError> {
         if self.tracker.is_some() { Ok(0) } else { self.available() }
@@ -294,9 +302,10 @@ impl SplitRing {
         Ok(head)
     }
 
-    /// Asks the CPU for the descriptors of up to `n` entries behind those that were taken, which another CPU wrote a moment
-    /// ago. Called while the kernel works on one batch, it has the next one's descriptors arrive side by side meanwhile,
-    /// where one miss after the other would be waited for.
+    /// Asks the CPU for the descriptors of up to `n` entries behind those that were taken, which
+    /// another CPU wrote a moment ago. Called while the kernel works on one batch, it has the next
+    /// one's descriptors arrive side by side meanwhile, where one miss after the other would be
+    /// waited for.
     #[inline]
     pub fn prefetch(&self, n: u16) {
         let ahead = self.avail_word(1).get().wrapping_sub(self.next_avail);
@@ -311,8 +320,8 @@ impl SplitRing {
         }
     }
 
-    /// Asks the CPU for the lines of the next `n` used elements, to write them: the driver's CPU has read them a round ago.
-    /// Called as [`Self::prefetch`].
+    /// Asks the CPU for the lines of the next `n` used elements, to write them: the driver's CPU
+    /// has read them a round ago. Called as [`Self::prefetch`].
     #[inline]
     pub fn prefetch_used(&self, n: u16) {
         // Eight elements lie in a cache line of 64 bytes.
@@ -335,7 +344,8 @@ impl SplitRing {
         let at = if self.order == UsedOrder::Batch { self.decided_used } else { self.next_used };
         let slot = usize::from(at & self.mask);
         let element = u64::from(head) | u64::from(len) << 32;
-        // SAFETY: the used ring has `size` elements of 8 bytes at byte 4; it is 4-aligned, hence unaligned for u64.
+        // SAFETY: the used ring has `size` elements of 8 bytes at byte 4; it is 4-aligned, hence
+        // unaligned for u64.
         unsafe { self.used.add(2).cast::<u64>().add(slot).write_unaligned(element.to_le()) };
         self.next_used = self.next_used.wrapping_add(1);
         if let Some(t) = &mut self.tracker {
@@ -343,8 +353,8 @@ impl SplitRing {
         }
     }
 
-    /// Shows the guest all used elements written so far, and says whether it wants to be notified (virtio 1.3
-    /// §2.7.10, §2.7.7.2).
+    /// Shows the guest all used elements written so far, and says whether it wants to be notified
+    /// (virtio 1.3 §2.7.10, §2.7.7.2).
     #[inline]
     pub fn publish(&mut self) -> bool {
         if self.next_used == self.decided_used {
@@ -368,13 +378,14 @@ impl SplitRing {
         notify::wants(wish, self.next_used, old)
     }
 
-    /// Asks the driver for a notification with the next entry it makes available, and returns whether there are
-    /// entries already (virtio 1.3 §2.7.10: check again after arming).
+    /// Asks the driver for a notification with the next entry it makes available, and returns
+    /// whether there are entries already (virtio 1.3 §2.7.10: check again after arming).
     pub fn arm(&mut self) -> Result<bool, RingError> {
         self.arm_for(1)
     }
 
-    /// As [`Self::arm`], for `wanted` entries at once, 1 to the ring's size; without EVENT_IDX any entry notifies.
+    /// As [`Self::arm`], for `wanted` entries at once, 1 to the ring's size; without EVENT_IDX any
+    /// entry notifies.
     pub fn arm_for(&mut self, wanted: u16) -> Result<bool, RingError> {
         if self.event_idx {
             let event = self.next_avail.wrapping_add(wanted - 1);
@@ -388,8 +399,8 @@ impl SplitRing {
         Ok(self.refresh()? >= wanted)
     }
 
-    /// Tells a driver without EVENT_IDX that no notification is needed. With EVENT_IDX nothing is to do: an event
-    /// index that lies behind asks for none.
+    /// Tells a driver without EVENT_IDX that no notification is needed. With EVENT_IDX nothing is
+    /// to do: an event index that lies behind asks for none.
     pub fn disarm(&mut self) {
         if !self.event_idx {
             self.used_word(0).set(NO_NOTIFICATION);
@@ -399,7 +410,8 @@ impl SplitRing {
 }
 
 impl Drop for SplitRing {
-    /// Elements that were written and not published are noted, too: a ring may stop on an error between the two.
+    /// Elements that were written and not published are noted, too: a ring may stop on an error
+    /// between the two.
     fn drop(&mut self) {
         self.note_elements(self.decided_used);
     }
@@ -409,7 +421,8 @@ impl Drop for SplitRing {
 #[inline]
 pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint; it accesses no memory in the sense of the language and can't fault.
+    // SAFETY: a prefetch is a hint; it accesses no memory in the sense of the language and can't
+    // fault.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
@@ -417,12 +430,13 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Brings a cache line nearer that is going to be written. Any address is allowed, as for [`prefetch`].
+/// Brings a cache line nearer that is going to be written. Any address is allowed, as for
+/// [`prefetch`].
 #[inline]
 fn prefetch_to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint; it changes no memory and no register. Every x86-64 processor decodes it, as nothing at
-    // all where it is not built in.
+    // SAFETY: a prefetch is a hint; it changes no memory and no register. Every x86-64 processor
+    // decodes it, as nothing at all where it is not built in.
     unsafe {
         std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }

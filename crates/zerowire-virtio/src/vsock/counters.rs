@@ -82,8 +82,8 @@ pub struct MappedTotals {
     pub mapped_bytes: u64,
     /// Of the refused, the mapped ones beyond
     /// [`MapPolicy::max_connections`](super::mapped::MapPolicy::max_connections) or
-    /// [`MapPolicy::max_total_bytes`](super::mapped::MapPolicy::max_total_bytes), and those for which
-    /// this process had no descriptor or memory.
+    /// [`MapPolicy::max_total_bytes`](super::mapped::MapPolicy::max_total_bytes), and those for
+    /// which this process had no descriptor or memory.
     pub mapped_refused: u64,
 }
 

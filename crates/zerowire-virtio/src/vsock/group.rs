@@ -32,7 +32,8 @@ const STACK_BYTES: usize = 512 * 1024;
 /// that is less than half of what it may use.
 const SETTLE_AFTER: Duration = Duration::from_millis(1);
 
-/// How often that time passes without a review of credit, in a group that is never idle for so long.
+/// How often that time passes without a review of credit, in a group that is never idle for so
+/// long.
 const BUSY_REVIEWS: u32 = 16;
 
 /// How long the end of a group waits for its thread.
@@ -92,7 +93,8 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.commands.send(Command::Quit);
         let Some(thread) = self.thread.take() else { return };
-        // A front end can hold up its group's thread (a descriptor that blocks), not the end of the process.
+        // A front end can hold up its group's thread (a descriptor that blocks), not the end of the
+        // process.
         let start = Instant::now();
         while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
@@ -114,8 +116,8 @@ struct Loop {
     stepped: bool,
 }
 
-/// When credit that guests don't know of is looked at. It has a timer of its own: a short timeout of
-/// each sleep costs more than the sleep, since the processor's timer is set twice.
+/// When credit that guests don't know of is looked at. It has a timer of its own: a short timeout
+/// of each sleep costs more than the sleep, since the processor's timer is set twice.
 struct Review {
     timer: OwnedFd,
     set: bool,
@@ -339,7 +341,8 @@ impl RingThread for Loop {
 
     fn install(&mut self, At { vm: v, queue }: At, setup: RingSetup) -> Result<(), String> {
         if queue == TX_QUEUE {
-            // A driver that begins anew knows of no connection; one that was only paused goes on where it was.
+            // A driver that begins anew knows of no connection; one that was only paused goes on
+            // where it was.
             let resumes = self.switch.vms[v].resume.take() == Some((setup.addresses, setup.base));
             if !resumes {
                 self.switch.drop_connections(v);
@@ -389,7 +392,8 @@ impl RingThread for Loop {
     }
 
     fn release(&mut self, v: usize) {
-        // What an event before this command used is known to the driver before the ring moves: its used index is read anew.
+        // What an event before this command used is known to the driver before the ring moves: its
+        // used index is read anew.
         self.switch.publish();
         if let Some(rx) = &mut self.switch.vms[v].rings.rx {
             rx.release();

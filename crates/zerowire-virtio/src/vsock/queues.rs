@@ -37,7 +37,8 @@ impl Receive {
         Ok(self.queue.ring.refresh()?.saturating_add(self.chains.len() as u16))
     }
 
-    /// Room for payload in chain `i` of those that wait, bytes; None where the guest has posted no more.
+    /// Room for payload in chain `i` of those that wait, bytes; None where the guest has posted no
+    /// more.
     #[inline]
     pub fn room(&mut self, i: usize, memory: &GuestMemory) -> Result<Option<usize>, RingError> {
         let whole = HEADER_LEN + MAX_PAYLOAD;
@@ -47,8 +48,8 @@ impl Receive {
         Ok(Some(self.chains.room(i).min(whole) - HEADER_LEN))
     }
 
-    /// Appends the payload parts of as many chains as hold `want` bytes to `iov`. Returns how many bytes they hold, at most
-    /// `want`.
+    /// Appends the payload parts of as many chains as hold `want` bytes to `iov`. Returns how many
+    /// bytes they hold, at most `want`.
     pub fn offer(
         &mut self,
         want: usize,
@@ -88,15 +89,15 @@ impl Receive {
         Ok(total)
     }
 
-    /// Notes that up to `len` bytes of payload may have been written to what [`Self::offer`] offered: the kernel failed half-way
-    /// and does not say where.
+    /// Notes that up to `len` bytes of payload may have been written to what [`Self::offer`]
+    /// offered: the kernel failed half-way and does not say where.
     #[cold]
     pub fn may_have_written(&self, len: usize, memory: &GuestMemory) {
         self.offered(len, |segments, n| memory.wrote(segments, HEADER_LEN, n));
     }
 
-    /// The first `len` bytes of what [`Self::offer`] offered, chain by chain: the segments of each, and how many bytes lie behind
-    /// the header.
+    /// The first `len` bytes of what [`Self::offer`] offered, chain by chain: the segments of each,
+    /// and how many bytes lie behind the header.
     pub fn offered(&self, mut len: usize, mut each: impl FnMut(&[Segment], usize)) {
         for i in 0..self.chains.len() {
             let n = self.chains.room(i).min(HEADER_LEN + MAX_PAYLOAD).saturating_sub(HEADER_LEN).min(len);

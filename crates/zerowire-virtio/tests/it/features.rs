@@ -1,5 +1,5 @@
-//! The device with each of its features on and off, over a real tap: what one side sends, the other side gets, and the
-//! ledger says of each byte how it went.
+//! The device with each of its features on and off, over a real tap: what one side sends, the other
+//! side gets, and the ledger says of each byte how it went.
 
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
 use zerowire_guest::features as f;
@@ -10,7 +10,8 @@ use zerowire_guest::net::{
 use zerowire_testkit::net::ip;
 use zerowire_virtio::net::{GATHER_MAX_BYTES, PathMode, Policy};
 
-/// Frames of ordinary lengths each way, one by one and in bursts; all must arrive as they were sent, in order.
+/// Frames of ordinary lengths each way, one by one and in bursts; all must arrive as they were
+/// sent, in order.
 fn traffic_each_way(guest: &mut Guest, peer: &mut Peer) {
     let lens = [18, 60, 64, 100, 153, 154, 155, 500, 1000, 1499, 1514];
     for burst in [1, 3, 40] {
@@ -159,7 +160,8 @@ fn received_frames_lie_where_the_guest_posted_buffers_without_a_copy() {
             move |backend, guest, peer| {
                 traffic_each_way(guest, peer);
                 let r = backend.stats(name).receive.totals;
-                // Frames that come while a batch of reads is under way may land behind a read that found none.
+                // Frames that come while a batch of reads is under way may land behind a read that
+                // found none.
                 assert!(r.copied_bytes.keys().all(|k| *k == "overflow"), "{:?}", r.copied_bytes);
                 assert!(r.zero_copied_frames > 0);
                 assert_eq!(r.frames, 44);
@@ -212,15 +214,17 @@ fn a_segmentation_frame_passes_whole_both_ways() {
             assert_eq!((header.csum_start, header.csum_offset), (34, 16));
             assert_eq!(usize::from(header.num_buffers), (12 + large.len()).div_ceil(4096));
         }
-        // The first long frame meets buffers offered for ordinary ones: its tail comes over scratch memory. So does a frame
-        // that comes while a batch of reads is under way, and lands behind a read that found none.
+        // The first long frame meets buffers offered for ordinary ones: its tail comes over scratch
+        // memory. So does a frame that comes while a batch of reads is under way, and lands behind
+        // a read that found none.
         let r = backend.stats("zwgso").receive.totals;
         assert_eq!(r.copied_bytes.keys().collect::<Vec<_>>(), [&"overflow"]);
         assert!(r.zero_copied_frames > 0, "{r:?}");
     });
 }
 
-/// The kinds beside TCP over IPv4: each passes whole in both directions, as long as the host's side can show it.
+/// The kinds beside TCP over IPv4: each passes whole in both directions, as long as the host's side
+/// can show it.
 #[test]
 fn other_segmentation_kinds_pass_whole_both_ways() {
     run("zwkinds", Vm::new("zwkinds"), options(0, Layout::Pages), |_, guest, peer| {
@@ -245,8 +249,9 @@ fn other_segmentation_kinds_pass_whole_both_ways() {
     });
 }
 
-/// UDP fragmentation is a type that only other guests make today, and that packet sockets can't show
-/// (include/linux/virtio_net.h, `virtio_net_hdr_from_skb`): the tap's own counters tell that the kernel took the frames.
+/// UDP fragmentation is a type that only other guests make today, and that packet sockets can't
+/// show (include/linux/virtio_net.h, `virtio_net_hdr_from_skb`): the tap's own counters tell that
+/// the kernel took the frames.
 #[test]
 fn fragmentation_frames_are_taken_by_the_tap() {
     run("zwufo", Vm::new("zwufo"), options(0, Layout::Pages), |backend, guest, _| {
@@ -339,7 +344,8 @@ fn two_queue_pairs_carry_frames_both_ways() {
     });
 }
 
-/// The kernel spreads flows over all queues of a tap that are attached: those that no guest reads must not be.
+/// The kernel spreads flows over all queues of a tap that are attached: those that no guest reads
+/// must not be.
 #[test]
 fn a_guest_that_uses_one_of_two_queue_pairs_gets_all_flows() {
     let vm = Vm { queues: 2, ..Vm::new("zwmqone") };

@@ -1,5 +1,5 @@
-//! Guests and front ends that break the rules. Whatever they do costs them and nobody else: another VM of the same
-//! process is served all the while.
+//! Guests and front ends that break the rules. Whatever they do costs them and nobody else: another
+//! VM of the same process is served all the while.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -15,7 +15,8 @@ use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, features as f, protocol};
 use zerowire_vhost_user::{Config, MemoryRegion, Request, SingleRegion, VringState};
 
-/// Runs `test` with a back end of two VMs; the second one's guest must work before, after, and whenever asked.
+/// Runs `test` with a back end of two VMs; the second one's guest must work before, after, and
+/// whenever asked.
 fn beside_a_good_guest(
     names: [&'static str; 2],
     test: impl FnOnce(&Backend, &mut Peer, &mut dyn FnMut()) + Send + 'static,

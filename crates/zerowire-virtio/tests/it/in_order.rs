@@ -1,6 +1,7 @@
-//! VIRTIO_F_IN_ORDER (virtio 1.3 §2.7.9): what the used ring holds, which devices offer the bit, and
-//! that frames and chains keep their order when some are dropped, held back, or were in flight in a
-//! back end that has died. The driver of these tests breaks off when a chain comes out of order.
+//! VIRTIO_F_IN_ORDER (virtio 1.3 §2.7.9): what the used ring holds, which devices offer the bit,
+//! and that frames and chains keep their order when some are dropped, held back, or were in flight
+//! in a back end that has died. The driver of these tests breaks off when a chain comes out of
+//! order.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -105,8 +106,8 @@ fn of_a_batch_only_the_page_of_its_element_is_logged() {
 /// A frame behind its virtio-net header.
 type Headed = (VirtioNetHdr, Vec<u8>);
 
-/// Frames, and those of them that are sent: each third one is too short, or asks for an offload that
-/// was not negotiated.
+/// Frames, and those of them that are sent: each third one is too short, or asks for an offload
+/// that was not negotiated.
 fn with_bad_ones(count: u32) -> (Vec<Headed>, Vec<Vec<u8>>) {
     let (mut sent, mut wanted) = (Vec::new(), Vec::new());
     for n in 0..count {

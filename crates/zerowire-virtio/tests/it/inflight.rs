@@ -1,5 +1,6 @@
-//! The region in which chains in flight are marked: how it comes and goes between front end and back end, and what is refused.
-//! Deaths are in the program's tests, and one by one beside the code.
+//! The region in which chains in flight are marked: how it comes and goes between front end and
+//! back end, and what is refused. Deaths are in the program's tests, and one by one beside the
+//! code.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;

@@ -16,7 +16,8 @@ fn holdings() -> [usize; 3] {
     [entries("/proc/self/fd"), shared, entries("/proc/self/task")]
 }
 
-/// Checks that this process holds what it held `before`. A thread that was waited for is seen a moment longer.
+/// Checks that this process holds what it held `before`. A thread that was waited for is seen a
+/// moment longer.
 fn assert_held(backend: &Backend, vm: &str, before: [usize; 3], after: &str) {
     wait_until("the connection has ended", || !backend.stats(vm).connected);
     let mut now = [0; 3];
@@ -76,7 +77,8 @@ fn nothing_is_left_behind() {
                 pages = virtual_pages();
             }
         }
-        // An arena of the allocator may come on top; a guest's memory or a reservation would be far more.
+        // An arena of the allocator may come on top; a guest's memory or a reservation would be far
+        // more.
         assert!(virtual_pages() < pages + (160 << 20 >> 12), "virtual memory grows with each connection");
         assert_eq!(backend.stats(name).connections, 101);
 

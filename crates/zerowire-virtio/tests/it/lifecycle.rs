@@ -1,4 +1,5 @@
-//! Queues, devices, front ends and memory come and go while frames flow: none is lost that need not be, none comes twice.
+//! Queues, devices, front ends and memory come and go while frames flow: none is lost that need not
+//! be, none comes twice.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ fn queues_stop_and_go_on_where_they_were() {
         let mut guest = backend.guest("zwstop", &options(0, Layout::Split));
         for n in 0..30 {
             guest.ping(&mut peer, n);
-            // As VMMs pause a VM: queues stay enabled. One that is started and disabled discards what it is given.
+            // As VMMs pause a VM: queues stay enabled. One that is started and disabled discards
+            // what it is given.
             for queue in 0..2 {
                 guest.driver.transport().stop_queue(queue).expect("stopped");
             }
@@ -50,7 +52,8 @@ fn queues_stop_and_go_on_where_they_were() {
     });
 }
 
-/// Where a stopped queue has to go on: behind the last chain that was given back, whatever was parsed ahead.
+/// Where a stopped queue has to go on: behind the last chain that was given back, whatever was
+/// parsed ahead.
 #[test]
 fn the_base_of_a_stopped_queue_is_its_used_index() {
     in_netns(|| {
@@ -267,8 +270,8 @@ fn stream_in(rx: &mut RxQueue, received: &AtomicU32) {
     }
 }
 
-/// Runs `change` again and again while frames flow both ways; all of them must arrive, in order, once. The front end leaves out
-/// the protocol features `without`.
+/// Runs `change` again and again while frames flow both ways; all of them must arrive, in order,
+/// once. The front end leaves out the protocol features `without`.
 fn under_traffic(
     name: &'static str,
     without: u64,

@@ -1,5 +1,5 @@
-//! A guest sees whether its port's interface can carry frames: front ends are disconnected and refused while it can't, with
-//! `link=follow`.
+//! A guest sees whether its port's interface can carry frames: front ends are disconnected and
+//! refused while it can't, with `link=follow`.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::fd::IntoRawFd;
@@ -25,7 +25,8 @@ const PORTS: [&str; 4] = [
     "xdp:v0,queues=2,mode=copy",
 ];
 
-/// Runs a test on each of the ports at once, as most of it is waiting; each has a namespace of its own.
+/// Runs a test on each of the ports at once, as most of it is waiting; each has a namespace of its
+/// own.
 fn on_each_port(test: impl Fn(&'static str) + Copy + Send + 'static) {
     let runs = PORTS.map(|port| std::thread::spawn(move || in_netns(move || test(port))));
     for (run, port) in runs.into_iter().zip(PORTS) {
@@ -156,7 +157,8 @@ fn another_name_is_no_other_state() {
         let mut peer = Peer::new("v1");
         let mut guest = guest(&backend);
         frames_pass(&mut guest, &mut peer, 10);
-        // Frames pass before the back end has seen the carrier; until then it looks for the interface by name.
+        // Frames pass before the back end has seen the carrier; until then it looks for the
+        // interface by name.
         wait_until("the link is up", || is_up(&backend));
         ip(&["link", "set", "v0", "name", "other"]);
         ip(&["link", "add", "v0", "type", "bridge"]);
@@ -265,7 +267,8 @@ fn a_front_end_that_starts_while_the_link_is_down_is_let_in_once() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         ip(&["link", "set", "v1", "down"]);
-        // The kernel takes up to a second to tell of a carrier that is gone (net/core/link_watch.c).
+        // The kernel takes up to a second to tell of a carrier that is gone
+        // (net/core/link_watch.c).
         let interface = Interface::open("v0").expect("v0");
         wait_until("v0 has no carrier", || matches!(interface.up_and_running(), Ok((true, false))));
         let backend = Backend::start(&[Vm::on("a", "packet:v0,link=follow")]);
@@ -296,8 +299,8 @@ fn a_front_end_that_starts_while_the_link_is_down_is_let_in_once() {
     });
 }
 
-/// A front end that announces its guest right when the interface goes down has broken no rule; where the link is not
-/// followed it is the only one to be told.
+/// A front end that announces its guest right when the interface goes down has broken no rule;
+/// where the link is not followed it is the only one to be told.
 #[test]
 fn an_announcement_that_the_interface_does_not_take_is_no_error_of_a_front_end_that_is_disconnected() {
     in_netns(|| {
@@ -306,7 +309,8 @@ fn an_announcement_that_the_interface_does_not_take_is_no_error_of_a_front_end_t
             let mut guest = guest(&backend);
             frames_pass(&mut guest, &mut Peer::new("v1"), 7);
             ip(&["link", "set", "v0", "down"]);
-            // At once: a link that is followed has to rest before it counts. Later there may be nobody to send to.
+            // At once: a link that is followed has to rest before it counts. Later there may be
+            // nobody to send to.
             let sent = guest.driver.transport().send_rarp(crate::support::frames::GUEST_MAC);
             let told = || backend.stats("a").last_error.is_some_and(|e| e.contains("SEND_RARP"));
             if link == "follow" {

@@ -1,4 +1,5 @@
-//! Live migration of a network device: each write to the guest's memory is noted in the dirty log, and nothing else is.
+//! Live migration of a network device: each write to the guest's memory is noted in the dirty log,
+//! and nothing else is.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -66,7 +67,8 @@ fn receive_segment(guest: &mut Guest, peer: &Peer, payload: usize) {
 
 fn traffic(guest: &mut Guest, peer: &mut Peer) {
     receive(guest, peer, &[18, 60, 1000, 1514, 100, 1514], false);
-    // Runs of a length change what is offered: short ones, and long ones among them that are longer than their offer.
+    // Runs of a length change what is offered: short ones, and long ones among them that are longer
+    // than their offer.
     receive(guest, peer, &[60; 100], true);
     receive(guest, peer, &[60, 1514, 61, 1500, 62], true);
     receive(guest, peer, &[1514; 60], true);

@@ -1,5 +1,5 @@
-//! Segments made here against those that the kernel makes of the same frames, byte by byte: a packet socket gives it frames with
-//! a virtio-net header for an interface that takes no offloads.
+//! Segments made here against those that the kernel makes of the same frames, byte by byte: a
+//! packet socket gives it frames with a virtio-net header for an interface that takes no offloads.
 
 use crate::support::{Peer, in_netns, interface};
 use zerowire_testkit::net::ip;
@@ -24,7 +24,8 @@ fn compare(ends: &mut (Peer, Peer), header: [u8; 10], frame: &[u8], what: &dyn s
     let ours = cut(&header, frame, 1518, 1000).unwrap_or_else(|e| panic!("{what:?}: {e}"));
     ends.0.send_with(&header, frame).unwrap_or_else(|e| panic!("{what:?}: {e}"));
     for (i, want) in ours.iter().enumerate() {
-        // A receiving kernel takes the outer tag out of the frame, and says it apart (net/core/skbuff.c, `skb_vlan_untag`).
+        // A receiving kernel takes the outer tag out of the frame, and says it apart
+        // (net/core/skbuff.c, `skb_vlan_untag`).
         let tag = if want[12..14] == [0x81, 0] { 12..16 } else { 0..0 };
         let want = &[&want[..tag.start], &want[tag.end..]].concat();
         let got = ends.1.expect();
@@ -55,14 +56,16 @@ fn segments_are_the_kernels_byte_by_byte() {
                 (536, 65_000),
                 (1371, 13_710),
                 (777, 778),
-                // Shorter than a segment by more than the kernel's guess at the headers' length is wrong by.
+                // Shorter than a segment by more than the kernel's guess at the headers' length is
+                // wrong by.
                 (1000, 900),
                 (500, 1),
             ]
             .into_iter()
             .enumerate()
             {
-                // The kernel makes 128 segments of UDP at most (include/linux/udp.h, `UDP_MAX_SEGMENTS`).
+                // The kernel makes 128 segments of UDP at most (include/linux/udp.h,
+                // `UDP_MAX_SEGMENTS`).
                 if kind == Kind::Udp && payload / usize::from(size) > 120 {
                     continue;
                 }

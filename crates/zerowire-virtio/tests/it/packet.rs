@@ -1,4 +1,5 @@
-//! A VM on a veth by packet sockets: every length and layout, both ways, with offloads and tags, and what the ledger says of it.
+//! A VM on a veth by packet sockets: every length and layout, both ways, with offloads and tags,
+//! and what the ledger says of it.
 
 use crate::support::frames::{self, arp_request, frame, number};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
@@ -222,10 +223,12 @@ fn a_frame_longer_than_the_mtu_is_refused_and_the_next_one_passes() {
         for way in WAYS {
             let backend = Backend::start(&[vm(way)]);
             let mut guest = backend.guest("a", &options(0, Layout::Single));
-            // Segments longer than the MTU: the kernel looks at that only where it is not to segment.
+            // Segments longer than the MTU: the kernel looks at that only where it is not to
+            // segment.
             let long = VirtioNetHdr { gso_size: 1461, ..tso() };
             let plain = |frame| (VirtioNetHdr::default(), frame);
-            // A frame with a tag may be longer by that: one that says so and has none is found by the kernel, or here.
+            // A frame with a tag may be longer by that: one that says so and has none is found by
+            // the kernel, or here.
             guest
                 .send(0, &[plain(frame(1, 1515)), (long, frames::tcp_frame(1, 3000)), plain(frame(2, 1514))]);
             assert_eq!(peer.expect().bytes, frame(2, 1514));
@@ -351,8 +354,8 @@ fn segmentation_frames_of_up_to_64_kib_pass_whole_both_ways() {
     });
 }
 
-/// UDP fragmentation is a type that packet sockets can't show (include/linux/virtio_net.h, `virtio_net_hdr_from_skb`), but take:
-/// fragments come out of the other end.
+/// UDP fragmentation is a type that packet sockets can't show (include/linux/virtio_net.h,
+/// `virtio_net_hdr_from_skb`), but take: fragments come out of the other end.
 #[test]
 fn frames_to_be_fragmented_are() {
     in_netns(|| {
@@ -475,7 +478,8 @@ fn with_tag(frame: &[u8], tag: [u8; 4]) -> Vec<u8> {
     [&frame[..12], &tag, &frame[12..]].concat()
 }
 
-/// The next tagged frame of an interface, as the kernel gives it: without its tag, which comes beside it.
+/// The next tagged frame of an interface, as the kernel gives it: without its tag, which comes
+/// beside it.
 fn next_tagged(socket: &PacketSocket) -> (Vec<u8>, [u8; 4]) {
     let mut buffer = vec![0; 70_000];
     let mut got = None;
@@ -591,7 +595,8 @@ fn metadata_is_answered_beside_frames() {
     });
 }
 
-/// What the host itself sends there is on the wire, and not the guest's; what the guest sends does not come back.
+/// What the host itself sends there is on the wire, and not the guest's; what the guest sends does
+/// not come back.
 #[test]
 fn frames_of_the_host_itself_are_not_the_guests() {
     for way in [Way::Calls, Way::Slots] {

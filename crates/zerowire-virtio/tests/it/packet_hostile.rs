@@ -1,5 +1,5 @@
-//! Guests on packet ports that make frames as bad as they can: chains of more pieces than one system call takes, for frames that a
-//! transmit ring can't take.
+//! Guests on packet ports that make frames as bad as they can: chains of more pieces than one
+//! system call takes, for frames that a transmit ring can't take.
 
 use crate::support::attack::{PLAIN, front_end, good_frame};
 use crate::support::frames;
@@ -76,7 +76,8 @@ fn all_arrive(queue: &mut RawQueue, peer: &mut Peer, heads: &[u16], whole: &[Vec
     }
 }
 
-/// Four frames of so many pieces that their scatter lists would be longer than what a batch has room for.
+/// Four frames of so many pieces that their scatter lists would be longer than what a batch has
+/// room for.
 fn tables_of_the_longest_kind(backend: &Backend, queue: &mut RawQueue, peer: &mut Peer) {
     let counts = [1024, 1024, 1021, 1024, 1024, 1024, 1024, 1024];
     let whole: Vec<_> = (0..8).map(|n| beside_the_ring(n, 9000 + 100 * n as usize)).collect();

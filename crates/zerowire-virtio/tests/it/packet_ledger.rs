@@ -1,4 +1,5 @@
-//! What the ledger of a packet port says of frames that were copied, and of the system calls that it took.
+//! What the ledger of a packet port says of frames that were copied, and of the system calls that
+//! it took.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Interfaces under a packet port come and go, rings stop and go on, guests and front ends come and go, a port is full.
+//! Interfaces under a packet port come and go, rings stop and go on, guests and front ends come and
+//! go, a port is full.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -147,7 +148,8 @@ fn a_new_name_and_another_mtu_change_nothing_else() {
     });
 }
 
-/// A guest whose first frame comes when the process may open nothing, so that it goes without a ring; and after that it may.
+/// A guest whose first frame comes when the process may open nothing, so that it goes without a
+/// ring; and after that it may.
 fn without_descriptors(port: &str, says: &str) -> (Backend, Guest) {
     let backend = Backend::start(&[Vm::on("a", port)]);
     let mut guest = backend.guest("a", &options(0, Layout::Single));
@@ -329,7 +331,8 @@ fn a_full_interface_holds_frames_in_the_ring_and_loses_none() {
             let before = backend.stats("a").transmit.totals;
             let all: Vec<_> = (0..5000).map(|n| frame(n, 1500)).collect();
             guest.send_plain(&all);
-            // The shaper sends from the CPU of whoever is there, and a veth has a queue a CPU: their order is not kept.
+            // The shaper sends from the CPU of whoever is there, and a veth has a queue a CPU:
+            // their order is not kept.
             let mut missing: HashSet<_> = all.iter().collect();
             while !missing.is_empty() {
                 let got = peer.expect().bytes;
@@ -367,8 +370,8 @@ fn sleeps(thread: &str) -> u64 {
     count.and_then(|n| n.trim().parse().ok()).expect("a count")
 }
 
-/// The guest's ring has more frames, and the interface takes none: its worker looks at it again ever
-/// less often.
+/// The guest's ring has more frames, and the interface takes none: its worker looks at it again
+/// ever less often.
 #[test]
 fn a_full_interface_is_looked_at_ever_less_often() {
     own_process!();

@@ -1,4 +1,5 @@
-//! The transmit ring of a packet port: which frames it takes, and what becomes of those that it holds when something ends.
+//! The transmit ring of a packet port: which frames it takes, and what becomes of those that it
+//! holds when something ends.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use zerowire_testkit::net::veth::veth;
 
 const RING: &str = "packet:v0,rings=on";
 
-/// The length of the headers is a hint of the driver's (virtio 1.3 §5.1.6.2): Linux gives what lies in the first piece of a frame.
+/// The length of the headers is a hint of the driver's (virtio 1.3 §5.1.6.2): Linux gives what lies
+/// in the first piece of a frame.
 #[test]
 fn the_drivers_hint_of_the_headers_length_decides_nothing() {
     in_netns(|| {
@@ -33,7 +35,8 @@ fn the_drivers_hint_of_the_headers_length_decides_nothing() {
             };
             let mut sent = 0;
             for hdr_len in [0, 1, 34, 53, 54, 55, 66, 128, 1000, 4054] {
-                // The longest segments that the MTU lets pass, without and with 12 bytes of TCP options.
+                // The longest segments that the MTU lets pass, without and with 12 bytes of TCP
+                // options.
                 let mut with_options = frames::tcp_frame(sent, 4000);
                 with_options[34 + 12] = 0x80;
                 let plain = frames::tcp_frame(sent, 4000);
@@ -82,7 +85,8 @@ fn dropped(backend: &Backend) -> u64 {
     backend.stats("a").transmit.totals.dropped_total()
 }
 
-/// Has the guest send frames that the interface's queue has no room for yet, so that they wait in the ring.
+/// Has the guest send frames that the interface's queue has no room for yet, so that they wait in
+/// the ring.
 fn fill(backend: &Backend, guest: &mut Guest) -> Vec<Vec<u8>> {
     let all: Vec<_> = (0..30).map(|n| frame(n, 1500)).collect();
     guest.send_plain(&all);

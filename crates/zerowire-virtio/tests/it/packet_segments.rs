@@ -1,4 +1,5 @@
-//! Frames that are segmented for a guest which does not take them whole: what senders on the network can make of that.
+//! Frames that are segmented for a guest which does not take them whole: what senders on the
+//! network can make of that.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use zerowire_testkit::net::veth::veth;
 /// Frames come by the socket, or by a ring.
 const PORTS: [&str; 2] = ["packet:v0,receive=socket", "packet:v0,receive=ring"];
 
-/// Whoever can send to the interface chooses how many segments a frame is cut into for a guest that does not take it whole.
+/// Whoever can send to the interface chooses how many segments a frame is cut into for a guest that
+/// does not take it whole.
 #[test]
 fn segments_that_wait_for_buffers_are_bounded() {
     for port in PORTS {
@@ -54,8 +56,8 @@ fn segments_that_wait_for_buffers_are_bounded() {
     }
 }
 
-/// What reaches the interface encapsulated and not yet segmented has a virtio-net header that names the inner protocol, and where the
-/// inner checksum starts.
+/// What reaches the interface encapsulated and not yet segmented has a virtio-net header that names
+/// the inner protocol, and where the inner checksum starts.
 #[test]
 fn an_encapsulated_frame_is_given_whole_or_not_at_all() {
     for port in PORTS {

@@ -1,4 +1,5 @@
-//! The receive ring of a packet port: what passes by it, what passes beside it, and that neither order nor bytes suffer.
+//! The receive ring of a packet port: what passes by it, what passes beside it, and that neither
+//! order nor bytes suffer.
 
 use std::time::Duration;
 
@@ -135,7 +136,8 @@ fn order_stays_between_frames_in_the_ring_and_beside_it() {
     });
 }
 
-/// What does not fit into the ring is dropped by the kernel and counted; what was in it comes, in order.
+/// What does not fit into the ring is dropped by the kernel and counted; what was in it comes, in
+/// order.
 #[test]
 fn a_full_ring_drops_what_comes_and_counts_it() {
     in_netns(|| {
@@ -148,7 +150,8 @@ fn a_full_ring_drops_what_comes_and_counts_it() {
             guest.driver.transport().enable_queue(0, true).expect("enabled");
             (0..1024).for_each(|n| assert_eq!(number(&guest.expect().1), n));
             assert!(guest.recv(0, Duration::from_millis(50)).is_none());
-            // Counted when the port is looked at next, and without the ring being taken for one that stands still.
+            // Counted when the port is looked at next, and without the ring being taken for one
+            // that stands still.
             wait_until("all are counted", || {
                 guest.ping(&mut peer, 2);
                 dropped(&backend, "no_room") == (round + 1) * 476
@@ -335,7 +338,8 @@ fn a_guest_with_short_headers_gets_them_by_the_ring() {
     });
 }
 
-/// A guest that breaks the rules of its ring loses that one, and what waits in the port's is there when it has another.
+/// A guest that breaks the rules of its ring loses that one, and what waits in the port's is there
+/// when it has another.
 #[test]
 fn a_broken_ring_of_the_guest_leaves_the_ports_alone() {
     in_netns(|| {
@@ -363,7 +367,8 @@ fn a_broken_ring_of_the_guest_leaves_the_ports_alone() {
     });
 }
 
-/// Long frames that come while the worker takes them: the socket is readable before their slots say that they are there.
+/// Long frames that come while the worker takes them: the socket is readable before their slots say
+/// that they are there.
 #[test]
 fn long_frames_as_they_come_are_all_there() {
     in_netns(|| {

@@ -1,4 +1,5 @@
-//! The kernel's receive ring stands still after a frame that it has no virtio-net header for: the guest is served all the same.
+//! The kernel's receive ring stands still after a frame that it has no virtio-net header for: the
+//! guest is served all the same.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -41,7 +42,8 @@ impl Wire {
     }
 }
 
-/// A frame to be fragmented, for which the kernel has no virtio-net header: a ring of its stands still from then on.
+/// A frame to be fragmented, for which the kernel has no virtio-net header: a ring of its stands
+/// still from then on.
 fn stop_ring(wire: &Wire) {
     let udp = frames::udp_frame([10, 0, 0, 1], &[5; 4000]);
     wire.write([FLAG_NEEDS_CSUM, GSO_UDP, 42, 0, 0xc8, 5, 34, 0, 6, 0], &udp);
@@ -65,8 +67,8 @@ fn a_ring_that_the_kernel_lets_stand_still_is_left_with_a_word() {
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         until_one_comes(&wire, &mut guest, 1);
         path_is(&backend, "frames in by a TPACKET_V2 ring");
-        // Nothing comes for so long that nobody looks at the ring any more. What comes then wakes the
-        // back end, a frame or one that is dropped.
+        // Nothing comes for so long that nobody looks at the ring any more. What comes then wakes
+        // the back end, a frame or one that is dropped.
         std::thread::sleep(Duration::from_secs(4));
         until_one_comes(&wire, &mut guest, 500_000);
         std::thread::sleep(Duration::from_secs(4));

@@ -61,7 +61,8 @@ fn an_idle_worker_sees_the_interface_come_up_and_logs_no_error() {
             guest.ping(&mut peer, 1);
             assert_eq!(errors(), [""; 0], "a connection");
             for n in 0..2 {
-                // Longer than a worker waits before it lets go of what bursts have touched, and sleeps without bound.
+                // Longer than a worker waits before it lets go of what bursts have touched, and
+                // sleeps without bound.
                 std::thread::sleep(Duration::from_millis(1500));
                 ip(&["link", "set", "v0", "down"]);
                 wait_until("the interface is down", || backend.stats("a").path.contains("which is down"));

@@ -1,5 +1,6 @@
-//! Receive over a wire that keeps frames as they are: whatever the guest's buffers look like, it gets the frames in
-//! order and whole, in the fewest buffers, and every buffer comes back once, in the order in which it was posted.
+//! Receive over a wire that keeps frames as they are: whatever the guest's buffers look like, it
+//! gets the frames in order and whole, in the fewest buffers, and every buffer comes back once, in
+//! the order in which it was posted.
 
 use std::collections::VecDeque;
 
@@ -102,8 +103,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Takes everything that was given back, and checks it against the frames sent (header included). Returns how many
-    /// frames were left out.
+    /// Takes everything that was given back, and checks it against the frames sent (header
+    /// included). Returns how many frames were left out.
     fn harvest(&mut self, sent: &mut VecDeque<Vec<u8>>) -> Result<u64, TestCaseError> {
         let mut lost = 0;
         while self.ring.used_idx() != self.used {
@@ -267,7 +268,8 @@ proptest! {
             let last = round == case.rounds.len();
             let (post, lens) = case.rounds.get(round).cloned().unwrap_or((usize::MAX, Vec::new()));
             for len in lens {
-                // What no number of buffers takes would wait long before it is dropped; another test sees to that.
+                // What no number of buffers takes would wait long before it is dropped; another
+                // test sees to that.
                 let len = if case.mergeable { len.min(capacity.saturating_sub(12)).max(18) } else { len };
                 let frame = tap_frame(n, len, case.header_len);
                 rustix::io::write(&far, &frame).expect("a frame on the wire");
@@ -319,7 +321,8 @@ proptest! {
     }
 }
 
-/// Frames that come while a batch of reads is under way, so that reads in its middle find none and later ones do.
+/// Frames that come while a batch of reads is under way, so that reads in its middle find none and
+/// later ones do.
 #[test]
 fn frames_that_arrive_in_the_middle_of_a_batch_keep_their_order() {
     const FRAMES: u32 = 20_000;
@@ -360,8 +363,8 @@ fn frames_that_arrive_in_the_middle_of_a_batch_keep_their_order() {
     }
 }
 
-/// A broken chain behind good ones: the reads that were queued for those are carried out before the ring stops, and none
-/// is left for a later batch, when its memory may be gone.
+/// A broken chain behind good ones: the reads that were queued for those are carried out before the
+/// ring stops, and none is left for a later batch, when its memory may be gone.
 #[test]
 fn nothing_stays_queued_behind_a_broken_chain() {
     let lab = Lab::new(&REGIONS);

@@ -1,5 +1,5 @@
-//! How far a guest's receive buffers are looked at, and how often. Where nobody may look, the descriptors are wrong: whoever reads
-//! them stops the ring.
+//! How far a guest's receive buffers are looked at, and how often. Where nobody may look, the
+//! descriptors are wrong: whoever reads them stops the ring.
 
 use crate::support::frames;
 use crate::support::lab::{Lab, wire};
@@ -70,8 +70,8 @@ fn a_guest_without_guest_csum_gets_no_flags() {
     }
 }
 
-/// What lies behind the buffers that a frame takes is not looked at, so that a short frame costs the same however long its chain
-/// is; a frame that reaches there meets the mistake.
+/// What lies behind the buffers that a frame takes is not looked at, so that a short frame costs
+/// the same however long its chain is; a frame that reaches there meets the mistake.
 #[test]
 fn chains_are_read_no_further_than_frames_reach() {
     const DESCRIPTORS: u16 = 16;
@@ -106,7 +106,8 @@ fn chains_are_read_no_further_than_frames_reach() {
     assert!(error.contains("are not in the guest's memory"), "{error}");
 }
 
-/// Buffers that were parsed for frames that did not come, or did not need them, serve the next ones as they were parsed.
+/// Buffers that were parsed for frames that did not come, or did not need them, serve the next ones
+/// as they were parsed.
 #[test]
 fn buffers_that_a_frame_did_not_use_serve_the_next_one() {
     let lab = Lab::new(&[(0, 0x10_0000), (BUFFERS, 0x10_0000)]);

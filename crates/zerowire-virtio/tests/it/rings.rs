@@ -1,5 +1,5 @@
-//! Descriptor chains, guest memory and notifications against naive models, and against the independent implementation
-//! of the crate virtio-queue.
+//! Descriptor chains, guest memory and notifications against naive models, and against the
+//! independent implementation of the crate virtio-queue.
 
 use crate::support::lab::Lab;
 use proptest::prelude::*;
@@ -64,7 +64,8 @@ fn table(len: usize, indirect: bool) -> impl Strategy<Value = Vec<Desc>> {
     })
 }
 
-/// The bytes of a chain by the rules of virtio 1.3 §2.7.5, written without regard for anything but clarity.
+/// The bytes of a chain by the rules of virtio 1.3 §2.7.5, written without regard for anything but
+/// clarity.
 fn model(lab: &Lab, head: u16) -> Option<Vec<(u64, u32, bool)>> {
     let ring_table: Vec<u8> = lab.bytes(DESC_TABLE, 16 * usize::from(SIZE));
     let mut all = Vec::new();

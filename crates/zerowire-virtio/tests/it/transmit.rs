@@ -1,5 +1,5 @@
-//! Transmit over a wire that keeps frames as they are: whatever the layout and the policy, what goes out is
-//! the guest's frame, and every chain comes back once.
+//! Transmit over a wire that keeps frames as they are: whatever the layout and the policy, what
+//! goes out is the guest's frame, and every chain comes back once.
 
 use crate::support::frames;
 use crate::support::lab::{Lab, read_frame, wire};

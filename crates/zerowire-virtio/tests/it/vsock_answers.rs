@@ -1,4 +1,5 @@
-//! What bad packets of a guest are answered by (virtio 1.3 §5.10), what counts them, and what becomes of their connection.
+//! What bad packets of a guest are answered by (virtio 1.3 §5.10), what counts them, and what
+//! becomes of their connection.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -232,7 +233,8 @@ fn ports_of_two_connections_do_not_make_a_third() {
     }
 }
 
-/// A guest that refuses what a host program asks for, by a reset that breaks a rule: it has refused all the same.
+/// A guest that refuses what a host program asks for, by a reset that breaks a rule: it has refused
+/// all the same.
 #[test]
 fn a_malformed_reset_refuses_an_offer_and_is_not_answered() {
     let backend = VsockBackend::one();
@@ -280,7 +282,8 @@ fn payload_beyond_the_credit_is_answered_by_a_reset() {
         let of_conn = |h: &PacketHeader| h.dst_port == conn.header.src_port;
         let got = said(&mut guest, &sound);
         assert!(got.iter().all(of_conn), "{got:?}");
-        // What comes behind the first byte too many is of a connection that is over: late, or of no connection any more.
+        // What comes behind the first byte too many is of a connection that is over: late, or of no
+        // connection any more.
         assert!(got.iter().any(|h| h.op() == Some(Op::Rst)), "{got:?}");
         let t = backend.stats("vm").totals;
         assert_eq!(t.transmit.dropped_frames["beyond_credit"], 1);

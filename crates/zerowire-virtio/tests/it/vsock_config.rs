@@ -1,5 +1,6 @@
-//! The vsock server as front ends see it before any packet moves: features, configuration space, queues, and what is
-//! refused. Messages are sent one by one, so that each answer is seen as it comes.
+//! The vsock server as front ends see it before any packet moves: features, configuration space,
+//! queues, and what is refused. Messages are sent one by one, so that each answer is seen as it
+//! comes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -257,7 +258,8 @@ fn rings_start_in_shared_memory_and_a_reset_device_keeps_it() {
         drop(guest);
         wait_until("the connection has ended", || !backend.server.stats().vms[0].connected);
     }
-    // The memory went with the front end. Other tests of this process have memory as well: this one's goes by its inode.
+    // The memory went with the front end. Other tests of this process have memory as well: this
+    // one's goes by its inode.
     let inodes: Vec<_> =
         memory.regions().iter().map(|r| rustix::fs::fstat(r.file()).unwrap().st_ino.to_string()).collect();
     wait_until("only the guest's own mappings are left", || {

@@ -1,5 +1,5 @@
-//! How streams between a guest and host programs begin and end: refusals, half-closes, ends in any order, with bytes on
-//! their way and without.
+//! How streams between a guest and host programs begin and end: refusals, half-closes, ends in any
+//! order, with bytes on their way and without.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -14,7 +14,8 @@ use zerowire_guest::vsock::{
 };
 use zerowire_testkit::own_process;
 
-/// Runs `test` on a connection that the guest made, and on one that the host made; each must leave nothing behind.
+/// Runs `test` on a connection that the guest made, and on one that the host made; each must leave
+/// nothing behind.
 fn on_both(test: impl Fn(&VsockBackend, &mut Guest, ConnId, UnixStream)) {
     on_both_with(256 << 10, test);
 }

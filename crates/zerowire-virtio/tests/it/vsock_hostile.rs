@@ -31,8 +31,8 @@ fn ping(guest: &mut RawGuest, conn: &mut RawConn, stream: &mut UnixStream) {
     assert_eq!(guest.recv(conn, 12), b"to the guest");
 }
 
-/// What goes on beside a flood: a connection of the guest that floods, and one of another VM in its group. Both have data
-/// under way all the time.
+/// What goes on beside a flood: a connection of the guest that floods, and one of another VM in its
+/// group. Both have data under way all the time.
 struct Neighbours {
     own: RawConn,
     own_host: UnixStream,
@@ -61,7 +61,8 @@ impl Neighbours {
         self.other.send(&mut self.others, b"to the host", 0);
     }
 
-    /// It arrives, and its answers come back; other packets that the flooding guest is told are passed over.
+    /// It arrives, and its answers come back; other packets that the flooding guest is told are
+    /// passed over.
     fn answer(&mut self, guest: &mut RawGuest) {
         for host in [&mut self.own_host, &mut self.others_host] {
             assert_eq!(read_exact(host, 11), b"to the host");
@@ -215,7 +216,8 @@ fn hundred_thousand_requests(rate: u32) -> u64 {
         }
         guest.flush();
         let refused = backend.stats("vm").totals.connections_refused - refused;
-        // To nobody each is refused; the program's backlog takes some, and some wait for it, unless none is looked at.
+        // To nobody each is refused; the program's backlog takes some, and some wait for it, unless
+        // none is looked at.
         let all = u64::from(sent);
         let least = if port == 9 { all } else { all / 2 };
         let most = if port == 9 || rate > 0 { all } else { all - 1 };
@@ -258,7 +260,8 @@ fn a_guest_that_posts_no_buffers_waits_alone() {
     let options = VsockOptions { rx_limit: 0, ..VsockOptions::default() };
     let mut guest = RawGuest::with(&backend, "vm", &options);
     let before = resident();
-    // Packets of no connection, each of which deserves an answer; then requests to a program, and to nobody.
+    // Packets of no connection, each of which deserves an answer; then requests to a program, and
+    // to nobody.
     let mut refused_room = false;
     for n in 0..50_000u32 {
         let op = [Op::Rw, Op::Shutdown, Op::Request, Op::CreditRequest][n as usize % 4];

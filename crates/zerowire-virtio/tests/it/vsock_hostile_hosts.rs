@@ -1,4 +1,5 @@
-//! Host programs that say something else than CONNECT, or nothing, or close at any moment: others notice nothing.
+//! Host programs that say something else than CONNECT, or nothing, or close at any moment: others
+//! notice nothing.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -66,7 +67,8 @@ fn host_programs_that_close_at_any_moment() {
             }
         }
     }
-    // Those that said where to were offered; each is told its end. One more comes behind all of them and stays.
+    // Those that said where to were offered; each is told its end. One more comes behind all of
+    // them and stays.
     let (mut seen, last) = (0, AtomicBool::new(false));
     guest.both(
         |g| {

@@ -1,5 +1,5 @@
-//! Receiving in place in the guest: the program reads the buffers of its own ring, from a real device, and holds them as
-//! long as it likes.
+//! Receiving in place in the guest: the program reads the buffers of its own ring, from a real
+//! device, and holds them as long as it likes.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

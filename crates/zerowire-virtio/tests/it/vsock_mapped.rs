@@ -1,4 +1,5 @@
-//! Mapped receive: a guest without a VM, the device, and a program with the library, all of them real.
+//! Mapped receive: a guest without a VM, the device, and a program with the library, all of them
+//! real.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -252,7 +253,8 @@ fn a_program_that_dies_with_windows_in_its_hands_ends_its_connection() {
 /// Where the program that is killed finds the device, and how it is to receive.
 const KILLED: &str = "ZEROWIRE_TEST_KILLED";
 
-/// The program that is killed: holds windows of a good part of what is sent, says so, and does nothing more.
+/// The program that is killed: holds windows of a good part of what is sent, says so, and does
+/// nothing more.
 fn hold_until_killed(path: &str, direct: bool) {
     let options = Options::stream().direct(direct).windows(3).data_pages(16);
     let program = vsock::connect(Path::new(path), PORT, &options).unwrap_or_else(|e| panic!("{e}"));
@@ -266,8 +268,8 @@ fn hold_until_killed(path: &str, direct: bool) {
     }
 }
 
-/// A process of its own, which ends without a word (SIGKILL): its connection ends, lent chains go back to the guest, and
-/// nobody else notices.
+/// A process of its own, which ends without a word (SIGKILL): its connection ends, lent chains go
+/// back to the guest, and nobody else notices.
 #[test]
 fn a_program_that_is_killed_with_windows_in_its_hands_ends_its_connection() {
     if let Ok(how) = std::env::var(KILLED) {
@@ -350,8 +352,8 @@ fn below_the_low_water_mark_nothing_comes_before_the_end() {
     assert_eq!(rest, [3; 10]);
 }
 
-/// More bytes than the guest may send ahead make a window worth while: what is not published yet can't be given back, and must
-/// not be waited for.
+/// More bytes than the guest may send ahead make a window worth while: what is not published yet
+/// can't be given back, and must not be waited for.
 #[test]
 fn a_low_water_mark_above_the_credit_stops_nobody() {
     for direct in [false, true] {

@@ -1,5 +1,5 @@
-//! What programs with direct windows can hold of a guest: half of its ring, and past the hold time nothing more. The device runs
-//! without its thread, so that the test says when time passes.
+//! What programs with direct windows can hold of a guest: half of its ring, and past the hold time
+//! nothing more. The device runs without its thread, so that the test says when time passes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -213,7 +213,8 @@ fn past_the_hold_time_payload_is_copied_until_all_is_back() {
     assert_eq!((s.moved(), s.window().direct), ((3 * len, 2 * len), LEN as usize), "direct again");
 }
 
-/// A program that gives back nothing at all: its sender is stopped by credit, and the guest's ring is not.
+/// A program that gives back nothing at all: its sender is stopped by credit, and the guest's ring
+/// is not.
 #[test]
 fn a_program_that_gives_nothing_back_stops_its_sender_by_credit_alone() {
     let mut s = Scene::new(2);
@@ -237,7 +238,8 @@ fn a_program_that_gives_nothing_back_stops_its_sender_by_credit_alone() {
     assert_eq!((bytes, s.harness.held_bytes(0), s.guest.lent(TX_QUEUE)), (s.flow.sent as usize, 0, 0));
 }
 
-/// What it waits for may be behind what it keeps: a message that is longer than half of the credit, say.
+/// What it waits for may be behind what it keeps: a message that is longer than half of the credit,
+/// say.
 #[test]
 fn a_program_that_keeps_windows_while_it_waits_gets_more() {
     let options = MapOptions { windows: 32, data_pages: 4, credit: 16 * LEN, ..MapOptions::default() };
@@ -262,7 +264,8 @@ fn a_program_that_keeps_windows_while_it_waits_gets_more() {
     }
 }
 
-/// A ring that stops, as before its guest migrates, has all its chains back, whatever programs hold.
+/// A ring that stops, as before its guest migrates, has all its chains back, whatever programs
+/// hold.
 #[test]
 fn a_ring_that_stops_has_lent_nothing() {
     let mut s = Scene::new(64);

@@ -1,5 +1,5 @@
-//! Hostile programs with mapped receive, by random scripts: the same that the fuzz target `vsock_mapped` plays, in a number
-//! that every test run can afford.
+//! Hostile programs with mapped receive, by random scripts: the same that the fuzz target
+//! `vsock_mapped` plays, in a number that every test run can afford.
 
 use proptest::prelude::*;
 use zerowire_testkit::own_process;
@@ -18,7 +18,8 @@ fn action() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// No panic, bounded memory, every chain given back once, and other connections of the same VM unharmed.
+/// No panic, bounded memory, every chain given back once, and other connections of the same VM
+/// unharmed.
 #[test]
 fn nothing_that_a_program_does_harms_another() {
     own_process!();

@@ -1,4 +1,5 @@
-//! Who may map receive buffers: root, the back end's own user, and those who were named. Needs root.
+//! Who may map receive buffers: root, the back end's own user, and those who were named. Needs
+//! root.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ const PORT: u32 = 9;
 /// nobody, and another user who has no more rights.
 const USERS: [libc::uid_t; 2] = [65534, 65533];
 
-/// Runs `program` in a thread of the user `uid`. A system call that the C library doesn't make changes one thread only.
+/// Runs `program` in a thread of the user `uid`. A system call that the C library doesn't make
+/// changes one thread only.
 fn by_user<T: Send>(uid: libc::uid_t, program: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -26,7 +28,8 @@ fn by_user<T: Send>(uid: libc::uid_t, program: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// The control socket of the only VM, where anybody may connect as far as the file system is concerned.
+/// The control socket of the only VM, where anybody may connect as far as the file system is
+/// concerned.
 fn open_to_all(backend: &VsockBackend) -> PathBuf {
     let mut path = backend.uds("vm").into_os_string();
     path.push(".map");

@@ -1,4 +1,5 @@
-//! SEQPACKET in batches: few system calls for many messages, and nothing lost where a batch can't go as it is.
+//! SEQPACKET in batches: few system calls for many messages, and nothing lost where a batch can't
+//! go as it is.
 
 use crate::support::raw::{RawConn, RawGuest};
 use crate::support::vsock::{Messages, VsockBackend, pattern};
@@ -172,7 +173,8 @@ fn messages_of_several_buffers_take_a_call_each_and_no_copy() {
     }
     let receive = backend.stats("vm").totals.receive;
     assert!(receive.copied_bytes.is_empty(), "{receive:?}");
-    // A look at an empty socket; a look and a read of the first ones, a read of the others, and one each that finds nothing.
+    // A look at an empty socket; a look and a read of the first ones, a read of the others, and one
+    // each that finds nothing.
     let most = 5 * (1 + 17 * 3 + 23 * 2);
     assert!(receive.system_calls <= most, "{} calls, {most} at most", receive.system_calls);
 }

@@ -83,8 +83,8 @@ fn bounds_are_kept_both_ways_on_connections_of_both_makers() {
     assert_eq!((stats.resets, stats.ring_errors, stats.transmit.dropped_total()), (0, 0, 0));
 }
 
-/// A program reads no bytes from a SEQPACKET socket both for an empty message and at the end (unix(7)), so an empty
-/// message is told apart by what comes behind it.
+/// A program reads no bytes from a SEQPACKET socket both for an empty message and at the end
+/// (unix(7)), so an empty message is told apart by what comes behind it.
 #[test]
 fn empty_messages_are_messages() {
     let backend = VsockBackend::one();
@@ -272,8 +272,8 @@ fn a_type_that_is_not_the_connections_is_refused() {
     assert_eq!(backend.stats("vm").totals.bad_handshakes, 4);
 }
 
-/// The kernel tells of the close before the messages that still wait (ECONNRESET), be it before the device looks at a message
-/// or between the look and the read; none of them may be lost.
+/// The kernel tells of the close before the messages that still wait (ECONNRESET), be it before the
+/// device looks at a message or between the look and the read; none of them may be lost.
 #[test]
 fn a_program_that_closes_with_something_unread_loses_nothing_of_its_own() {
     let backend = VsockBackend::one();

@@ -1,5 +1,5 @@
-//! Live migration of a vsock device: each write to the guest's memory is noted in the dirty log, and nothing else is; a guest
-//! that comes from elsewhere learns that its connections are gone.
+//! Live migration of a vsock device: each write to the guest's memory is noted in the dirty log,
+//! and nothing else is; a guest that comes from elsewhere learns that its connections are gone.
 
 use std::io::Write;
 
@@ -17,7 +17,8 @@ const SIZES: [usize; 8] = [1, 44, 4051, 4052, 4053, 65_536, 65_537, 300_000];
 
 fn migrate(guest: &mut Guest) -> Migration {
     settle(guest);
-    // A device that had no CPU meanwhile may have something left to write. It can't while it is stopped.
+    // A device that had no CPU meanwhile may have something left to write. It can't while it is
+    // stopped.
     guest.driver.stop().expect("stopped");
     settle(guest);
     let queues = guest.stack.queues();

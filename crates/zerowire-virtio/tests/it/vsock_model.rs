@@ -1,8 +1,9 @@
 //! A connection's state machine and credit, against simple models, in random order.
 //!
-//! In the first model the device's side is the state machine with its credit, and a host program behind it; the guest's
-//! side keeps to the rules. Each way is a queue of packets: what one side says overtakes what the other has not looked
-//! at yet, and credit counts may come older than those before them.
+//! In the first model the device's side is the state machine with its credit, and a host program
+//! behind it; the guest's side keeps to the rules. Each way is a queue of packets: what one side
+//! says overtakes what the other has not looked at yet, and credit counts may come older than those
+//! before them.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -386,7 +387,8 @@ proptest! {
         }
     }
 
-    /// Counts at the ends of their range: never more in flight than the guest has room for, whatever it says.
+    /// Counts at the ends of their range: never more in flight than the guest has room for,
+    /// whatever it says.
     #[test]
     fn a_guest_that_lies_gets_no_more_than_it_has_room_for(
         steps in proptest::collection::vec((any::<bool>(), any::<u32>(), any::<u32>()), 0..200),

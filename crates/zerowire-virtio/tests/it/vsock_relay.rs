@@ -1,5 +1,6 @@
-//! From one guest to another, both of which keep to the rules, in random order: how much each sends and reads, when it takes
-//! packets and posts buffers, when the device looks, and when either ends its sending or its receiving.
+//! From one guest to another, both of which keep to the rules, in random order: how much each sends
+//! and reads, when it takes packets and posts buffers, when the device looks, and when either ends
+//! its sending or its receiving.
 
 use std::time::Duration;
 
@@ -101,7 +102,8 @@ impl World {
             Side { guest, end, plan, at: (0, 0), got: Vec::new(), deaf: false }
         });
         let quiet = s.habit.contains(&Habit::Asked);
-        // A message that is partly in is not read, so that its receiver may not know that more room is wanted.
+        // A message that is partly in is not read, so that its receiver may not know that more room
+        // is wanted.
         let asking = quiet || (s.kind == Kind::SeqPacket && s.habit.contains(&Habit::Half));
         let mut world = Self { harness, sides, asking, late: s.late, _dir: dir };
         world.sides[0].end.say(Op::Request, 0);

@@ -1,7 +1,8 @@
-//! A guest that asks for more connections than are looked at: what comes beyond its rate is answered, and costs others nothing.
+//! A guest that asks for more connections than are looked at: what comes beyond its rate is
+//! answered, and costs others nothing.
 //!
-//! Where a count depends on time, time passes as it likes: bounds are those of the time that has really passed. Packets that the
-//! device takes together have one clock.
+//! Where a count depends on time, time passes as it likes: bounds are those of the time that has
+//! really passed. Packets that the device takes together have one clock.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -20,7 +21,8 @@ use zerowire_virtio::vsock::{TX_QUEUE, VsockLimits};
 /// Requests between which an established connection moves its bytes.
 const BATCH: u32 = 64;
 
-/// A batch of requests to a port on which nobody listens, with bytes of `conn` amid them: each has its RST, and the bytes arrive.
+/// A batch of requests to a port on which nobody listens, with bytes of `conn` amid them: each has
+/// its RST, and the bytes arrive.
 fn flood(guest: &mut RawGuest, conn: &mut RawConn, host: &mut (impl Read + Write)) {
     let mut asked = BTreeSet::new();
     for n in 0..BATCH {
@@ -196,7 +198,8 @@ fn requests_beyond_the_rate_go_in_one_turn() {
     assert_eq!(answers(&mut guest).len(), 15 + 1);
 }
 
-/// A guest that asks anew has forgotten the old connection: it is over, also where the new one is refused.
+/// A guest that asks anew has forgotten the old connection: it is over, also where the new one is
+/// refused.
 #[test]
 fn a_connection_that_is_asked_for_again_ends_beyond_the_rate_too() {
     let dir = tempfile::tempdir().expect("a directory for sockets");

@@ -1,4 +1,5 @@
-//! Guests of one server reach each other: streams and messages, groups, and neighbours that are slow, leave or lie.
+//! Guests of one server reach each other: streams and messages, groups, and neighbours that are
+//! slow, leave or lie.
 
 use crate::support::raw::RawGuest;
 use crate::support::vsock::{Guest, Vm, VsockBackend, pattern, together};
@@ -362,8 +363,8 @@ fn a_guest_that_sends_beyond_the_credit_is_reset() {
     }
     a.flush();
     assert_eq!(a.next_of(Op::Rst).0.dst_port, header.src_port);
-    // The receiver gets what the device had taken before, and then its end; never more than it has room for, which its
-    // stack checks.
+    // The receiver gets what the device had taken before, and then its end; never more than it has
+    // room for, which its stack checks.
     let mut got = Vec::new();
     b.until("the end", |s| {
         let end = s.recv(at_b, &mut got);

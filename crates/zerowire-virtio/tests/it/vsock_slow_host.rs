@@ -1,5 +1,5 @@
-//! From a guest that keeps to the rules to a host program that reads when it likes, with buffers of 4 KiB to 256 KiB, of which
-//! the program's socket keeps more than the small ones.
+//! From a guest that keeps to the rules to a host program that reads when it likes, with buffers of
+//! 4 KiB to 256 KiB, of which the program's socket keeps more than the small ones.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
@@ -124,8 +124,9 @@ impl Stream {
         }
     }
 
-    /// The guest has credit for what the program has read, and ahead of that for what the socket keeps beside a buffer full, or
-    /// for what may be unread while the kernel calls the socket writable: a quarter of its room.
+    /// The guest has credit for what the program has read, and ahead of that for what the socket
+    /// keeps beside a buffer full, or for what may be unread while the kernel calls the socket
+    /// writable: a quarter of its room.
     fn check(&self) {
         let usual = rustix::net::sockopt::socket_send_buffer_size(&self.program).expect("a size") as u32;
         let room = usual.max(2 * self.buffer.max(SOCKET_BYTES));
@@ -199,7 +200,8 @@ proptest! {
                     }
                 }
                 15 if n.is_multiple_of(3) => {
-                    // A program that has read everything has its guest told, unasked, of more than half.
+                    // A program that has read everything has its guest told, unasked, of more than
+                    // half.
                     for _ in 0..PATIENCE {
                         w.settle();
                         while w.read(1 << 16) > 0 {}
@@ -216,7 +218,8 @@ proptest! {
             }
             w.check();
         }
-        // The guest sends as much again as the socket keeps, without asking, to a program that reads whatever is there.
+        // The guest sends as much again as the socket keeps, without asking, to a program that
+        // reads whatever is there.
         let goal = w.end.sent + 2 * (buffer + SOCKET_BYTES);
         let mut still = 0;
         while w.read < goal {
@@ -236,7 +239,8 @@ proptest! {
         prop_assert_eq!(w.harness.totals(0).transmit.bytes, u64::from(goal));
     }
 
-    /// Messages up to the whole buffer, which come in parts, to a program that takes them when it likes.
+    /// Messages up to the whole buffer, which come in parts, to a program that takes them when it
+    /// likes.
     #[test]
     fn messages_arrive_whole_and_credit_comes_for_the_rest_of_one(
         buffer in buffer(),

@@ -1,5 +1,5 @@
-//! Streams between a guest and host programs: bytes arrive whole and in order, whatever buffers, chains and credit there
-//! are, and the ledger says by which path.
+//! Streams between a guest and host programs: bytes arrive whole and in order, whatever buffers,
+//! chains and credit there are, and the ledger says by which path.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -118,8 +118,8 @@ fn what_a_slow_host_program_does_not_take_waits_within_the_credit() {
         let bytes = pattern(len, 3);
         let mut sent = 0;
         let held = || backend.stats("vm").totals.transmit.copied_bytes.get("held").copied().unwrap_or(0);
-        // Until nothing more is taken: the socket and the credit are used up. A socket keeps some bytes that take no credit, of
-        // which a guest is told in halves of its buffer.
+        // Until nothing more is taken: the socket and the credit are used up. A socket keeps some
+        // bytes that take no credit, of which a guest is told in halves of its buffer.
         let (most, step) = ((buffer as usize).max(192 << 10), buffer as usize / 2);
         guest.until("no room", |s| {
             sent += s.send(conn, &bytes[sent..]).expect("open");
@@ -182,7 +182,8 @@ fn a_guest_that_posts_its_buffers_late_gets_everything() {
 
 #[test]
 fn batches_take_few_system_calls_and_no_copy() {
-    // A socket keeps more than this credit, the kernel's own needs included, in packets of 4 KiB too: it refuses nothing.
+    // A socket keeps more than this credit, the kernel's own needs included, in packets of 4 KiB
+    // too: it refuses nothing.
     let backend = VsockBackend::start(&[Vm::new("vm", 3).buffer(64 << 10)]);
     let options = VsockOptions { queue_size: 256, ..VsockOptions::default() };
     let mut guest = backend.guest_with("vm", &options, StackOptions::default());

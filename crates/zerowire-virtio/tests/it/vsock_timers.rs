@@ -1,5 +1,5 @@
-//! What the vsock device waits for, and for how long: what holds before that, and what comes behind it. Time passes by
-//! itself only as far as the tests let it.
+//! What the vsock device waits for, and for how long: what holds before that, and what comes behind
+//! it. Time passes by itself only as far as the tests let it.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -206,7 +206,8 @@ fn a_guest_that_does_not_confirm_the_end_is_reset() {
     }
 }
 
-/// Bytes of a guest that has ended its connection, by RST or by SHUTDOWN, wait 30 s for a program that does not read.
+/// Bytes of a guest that has ended its connection, by RST or by SHUTDOWN, wait 30 s for a program
+/// that does not read.
 #[test]
 fn bytes_of_an_ended_connection_linger() {
     own_process!();
@@ -238,7 +239,8 @@ fn bytes_of_an_ended_connection_linger() {
         }
         pass(&mut harness, 16);
         assert_eq!((harness.held_bytes(0), harness.connections(0)), (0, 0));
-        // A guest that waits for the confirmation gets it, late or not; one that has reset hears no more.
+        // A guest that waits for the confirmation gets it, late or not; one that has reset hears no
+        // more.
         let end = if op == Op::Shutdown { vec![(Op::Rst, 0)] } else { vec![] };
         assert_eq!(told(&mut guest), end);
         if !reads {

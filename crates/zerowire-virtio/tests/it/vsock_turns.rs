@@ -1,5 +1,5 @@
-//! What a VM, or programs at its sockets, can have done in a turn of the thread that serves its whole group. Turns are counted,
-//! and no clock is read.
+//! What a VM, or programs at its sockets, can have done in a turn of the thread that serves its
+//! whole group. Turns are counted, and no clock is read.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,7 +15,8 @@ const REQUESTS: u32 = 16;
 const FEW_REQUESTS: u64 = 2;
 /// Programs that connect at once.
 const PROGRAMS: u32 = 32;
-/// The most of them in a turn: some where their socket tells of them, some behind the guest's packets.
+/// The most of them in a turn: some where their socket tells of them, some behind the guest's
+/// packets.
 const FEW_PROGRAMS: u64 = 8;
 
 #[test]

@@ -64,7 +64,8 @@ fn every_length_goes_out_from_every_layout() {
         }
         let totals = backend.stats("a").transmit.totals;
         assert_eq!((totals.frames, totals.dropped_total()), (u64::from(sent), 0));
-        // All but headers and what lies in too many or too small pieces goes out from the guest's memory.
+        // All but headers and what lies in too many or too small pieces goes out from the guest's
+        // memory.
         let reasons: Vec<_> = totals.copied_bytes.keys().copied().collect();
         assert_eq!(reasons, ["header", "scattered"]);
         assert_eq!(totals.bytes, totals.zero_copied_bytes + totals.copied_total());
@@ -119,8 +120,9 @@ fn every_length_comes_in_to_every_kind_of_buffer() {
     });
 }
 
-/// With some kept for answers, too, buffers are used in the order in which they were posted: a back end that takes up the ring of
-/// one that was killed knows from the used index which of them it has.
+/// With some kept for answers, too, buffers are used in the order in which they were posted: a back
+/// end that takes up the ring of one that was killed knows from the used index which of them it
+/// has.
 #[test]
 fn buffers_are_used_in_order() {
     in_netns(|| {
@@ -151,7 +153,8 @@ fn buffers_are_used_in_order() {
     });
 }
 
-/// Buffers that are kept for answers don't hold up frames, however many of those come between two answers.
+/// Buffers that are kept for answers don't hold up frames, however many of those come between two
+/// answers.
 #[test]
 fn metadata_is_answered_beside_many_frames() {
     in_netns(|| {

@@ -1,5 +1,5 @@
-//! A frame never lands outside the buffer that the guest posted: all of the guest's memory is compared after frames of every
-//! length around the limits, at places of every kind.
+//! A frame never lands outside the buffer that the guest posted: all of the guest's memory is
+//! compared after frames of every length around the limits, at places of every kind.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ fn header(buffers: u8) -> [u8; HEADER] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, buffers, 0]
 }
 
-/// Sends until the posted buffer is used: before the device has taken it, a frame is lost as on a wire.
+/// Sends until the posted buffer is used: before the device has taken it, a frame is lost as on a
+/// wire.
 fn deliver(guest: &mut Patterned, peer: &Peer, bytes: &[u8]) -> (u16, u32) {
     for _ in 0..200 {
         peer.send(bytes);
@@ -62,7 +63,8 @@ fn no_byte_lands_outside_a_posted_buffer() {
         let mut guest = Patterned::start(&backend, "a", 0);
         let mut n = 0;
         let lengths = [14, 15, 60, 64, 1513, 1514, 1515, 1517, LONGEST];
-        // At every alignment of a few bytes, over page bounds, at the first and the last byte of regions and over the edge of two.
+        // At every alignment of a few bytes, over page bounds, at the first and the last byte of
+        // regions and over the edge of two.
         let least = (HEADER + LONGEST) as u64;
         let mut places: Vec<u64> = (0..8).map(|i| DATA + 0x1000 - 6 + i).collect();
         places.extend([1 << 32, (1 << 32) + (1 << 20) - least, (2 << 20) - least, 1 << 20]);

@@ -1,4 +1,5 @@
-//! Frames of other kinds and lengths over AF_XDP: with VLAN tags, at larger MTUs; and what a guest at rest costs.
+//! Frames of other kinds and lengths over AF_XDP: with VLAN tags, at larger MTUs; and what a guest
+//! at rest costs.
 
 use std::time::Duration;
 
@@ -126,7 +127,8 @@ fn after(backend: &Backend, guest: Guest) -> Totals {
     backend.stats("a").receive.totals
 }
 
-/// Those for which no buffer is there, and those that are too long: none of them is ever seen by the port.
+/// Those for which no buffer is there, and those that are too long: none of them is ever seen by
+/// the port.
 #[test]
 fn frames_that_the_kernel_drops_are_counted() {
     in_netns(|| {
@@ -192,14 +194,16 @@ fn a_guest_at_rest_wakes_nobody() {
             guest.send(n as usize % 2, &[(Default::default(), out.clone())]);
             assert_eq!(peer.expect().bytes, out);
         }
-        // Memory of bursts is let go of a second after the last frame, and the guest's memory may be looked at.
+        // Memory of bursts is let go of a second after the last frame, and the guest's memory may
+        // be looked at.
         std::thread::sleep(Duration::from_millis(2500));
         let now = || ["idle-q0", "idle-q1", "idle-ctl"].map(sleeps);
         let before = now();
         assert!(before.iter().all(|n| *n > 0), "the threads are there: {before:?}");
         std::thread::sleep(Duration::from_millis(2500));
         assert_eq!(now(), before, "they sleep");
-        // Nor do others' interfaces wake them, whose coming and going the kernel tells everybody about.
+        // Nor do others' interfaces wake them, whose coming and going the kernel tells everybody
+        // about.
         veth("other0", "other1", 1, 1500);
         ip(&["link", "del", "other0"]);
         std::thread::sleep(Duration::from_millis(100));

@@ -1,4 +1,5 @@
-//! Guests on an AF_XDP port that break the rules: each harms itself and nobody else, and no byte goes astray.
+//! Guests on an AF_XDP port that break the rules: each harms itself and nobody else, and no byte
+//! goes astray.
 
 use std::time::Duration;
 
@@ -81,7 +82,8 @@ fn bad_receive_buffers_stop_the_ring_and_nothing_is_written() {
             wait_until("the error is counted", || backend.stats("bad").ring_errors == errors + 1);
             let error = backend.stats("bad").last_error.expect("an error");
             assert!(error.contains(word), "{name}: {error}");
-            // The kernel has given the good ones back: a ring that is broken is not written to, nor are its buffers.
+            // The kernel has given the good ones back: a ring that is broken is not written to, nor
+            // are its buffers.
             for n in 0..20 {
                 peer.send(&frame(n, 1400));
             }
@@ -136,7 +138,8 @@ fn one_head_offered_again_and_again_harms_only_its_guest() {
         let mut guest = Patterned::start(backend, "bad", 0);
         let place = (DATA + 0x2000, 1530);
         let head = guest.post(&[place]);
-        // More often than the ring has entries, without waiting for any to come back; never more at once than it allows.
+        // More often than the ring has entries, without waiting for any to come back; never more at
+        // once than it allows.
         for n in 0..400u32 {
             guest.rx.offer(head);
             guest.rx.kick().expect("a kick");

@@ -184,7 +184,8 @@ fn another_name_takes_nothing_away() {
     });
 }
 
-/// The queue stays bound to its interface, and switches behind that are to learn where the guest is.
+/// The queue stays bound to its interface, and switches behind that are to learn where the guest
+/// is.
 #[test]
 fn announcements_go_to_the_interface_that_is_bound_whatever_its_name() {
     in_netns(|| {
@@ -306,7 +307,8 @@ fn a_slow_driver_holds_half_of_the_ring_and_no_more() {
             assert!(missing.remove(&at), "frame {at} comes twice, or is none; {n} is the first one missing");
             assert!(got == all[at as usize], "frame {at} is not what was sent");
         }
-        // A frame that was copied is counted when the kernel has taken it, which may be after its chain is back.
+        // A frame that was copied is counted when the kernel has taken it, which may be after its
+        // chain is back.
         wait_until("all frames are counted", || backend.stats("a").transmit.totals.frames == 1500);
         let totals = backend.stats("a").transmit.totals;
         assert_eq!(totals.dropped_total(), 0);

@@ -1,5 +1,6 @@
-//! The MTU of an AF_XDP port's interface, or of the other end of its wire, becomes smaller and larger again while a guest runs:
-//! longer frames are refused and counted, all others pass, and no descriptor or buffer is lost.
+//! The MTU of an AF_XDP port's interface, or of the other end of its wire, becomes smaller and
+//! larger again while a guest runs: longer frames are refused and counted, all others pass, and no
+//! descriptor or buffer is lost.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -12,7 +13,8 @@ use zerowire_testkit::net::veth::veth;
 use zerowire_virtio::net::offload::Kind;
 use zerowire_virtio::net::offload::testing::{Example, naive};
 
-/// What a frame has beyond the MTU at most: an Ethernet header and a VLAN tag (net/core/dev.c, `is_skb_forwardable`).
+/// What a frame has beyond the MTU at most: an Ethernet header and a VLAN tag (net/core/dev.c,
+/// `is_skb_forwardable`).
 const OVERHEAD: usize = 18;
 
 /// Frames of a round, more than a ring has entries.
@@ -91,7 +93,8 @@ impl Scene {
         }
     }
 
-    /// Sends frames of all lengths around `longest` both ways: those of up to so many bytes come, the others are counted for this reason.
+    /// Sends frames of all lengths around `longest` both ways: those of up to so many bytes come,
+    /// the others are counted for this reason.
     fn exchange(&mut self, longest: usize, why: &str) {
         let lengths = [60, 200, longest - 1, longest, longest + 1, 1514, 1514];
         let all: Vec<_> = (0..FRAMES).map(|n| self.frame(lengths[n as usize % lengths.len()])).collect();
@@ -133,7 +136,8 @@ impl Scene {
     }
 }
 
-/// Fails unless those of these frames come that are no longer than `longest`, and none of the others.
+/// Fails unless those of these frames come that are no longer than `longest`, and none of the
+/// others.
 fn short_ones(
     all: &[Vec<u8>],
     longest: usize,

@@ -1,4 +1,5 @@
-//! Checksums and segments that a guest leaves to an AF_XDP port: what comes out on the wire, and what it costs the ledger.
+//! Checksums and segments that a guest leaves to an AF_XDP port: what comes out on the wire, and
+//! what it costs the ledger.
 
 use std::io::Read;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -63,7 +64,8 @@ fn expect(peer: &mut Peer, wanted: &[Vec<u8>], what: &dyn std::fmt::Debug) {
     }
 }
 
-/// The same in any order, each of them `times` times: over a bridge and a shaper frames of several CPUs may overtake each other.
+/// The same in any order, each of them `times` times: over a bridge and a shaper frames of several
+/// CPUs may overtake each other.
 fn expect_all(peer: &mut Peer, wanted: &[Vec<u8>], times: usize, what: &dyn std::fmt::Debug) {
     let mut all: Vec<_> =
         wanted.iter().map(|want| untagged(want)).cycle().take(times * wanted.len()).collect();
@@ -118,7 +120,8 @@ fn long_frames_of_every_kind_and_layout_become_segments() {
                     seed += 1;
                     let e = example(kind, len, seed);
                     let bytes = e.frame();
-                    // One that is no longer than a segment keeps all but its checksum, which is the same then.
+                    // One that is no longer than a segment keeps all but its checksum, which is the
+                    // same then.
                     let wanted = naive(&bytes, &e, usize::from(size));
                     guest.send(0, &[(header(&e, size), bytes)]);
                     expect(peer, &wanted, &(layout, size, &e));
@@ -168,7 +171,8 @@ fn checksums_are_completed_in_frames_of_every_length() {
     });
 }
 
-/// All of a frame that is no longer than what is looked at was copied: its chain is given back, and the ledger says so.
+/// All of a frame that is no longer than what is looked at was copied: its chain is given back, and
+/// the ledger says so.
 #[test]
 fn short_frames_that_are_looked_at_are_copied_as_a_whole() {
     both_paths(|backend, peer, asked| {
@@ -193,7 +197,8 @@ fn short_frames_that_are_looked_at_are_copied_as_a_whole() {
     });
 }
 
-/// Many more frames than the TX ring has entries, out of one chain, with others before and behind it.
+/// Many more frames than the TX ring has entries, out of one chain, with others before and behind
+/// it.
 #[test]
 fn a_chain_that_becomes_more_frames_than_the_ring_takes_goes_out_in_parts() {
     both_paths(|backend, peer, _| {
@@ -213,7 +218,8 @@ fn a_chain_that_becomes_more_frames_than_the_ring_takes_goes_out_in_parts() {
     });
 }
 
-/// Frames whose payload is to stay where it is, also with a slow link behind the peer; what lies in too many pieces is copied.
+/// Frames whose payload is to stay where it is, also with a slow link behind the peer; what lies in
+/// too many pieces is copied.
 #[test]
 fn payload_can_be_lent() {
     for slow in [false, true] {
@@ -293,8 +299,8 @@ fn a_real_receiver_takes_the_datagrams() {
     });
 }
 
-/// The kernel's own TCP takes a stream of long segments, which a guest sends by hand: its handshake, too, has its checksums from
-/// the back end.
+/// The kernel's own TCP takes a stream of long segments, which a guest sends by hand: its
+/// handshake, too, has its checksums from the back end.
 #[test]
 fn a_real_tcp_takes_the_stream() {
     in_netns(|| {
@@ -401,7 +407,8 @@ fn hostile_fields_cost_their_frame_only() {
         }
         let mut dropped = bad.len() as u64;
         assert_eq!(backend.stats("a").transmit.totals.dropped_total(), dropped);
-        // Headers that contradict the fields: a fragment, another protocol, a TCP header of 16 bytes, extension headers.
+        // Headers that contradict the fields: a fragment, another protocol, a TCP header of 16
+        // bytes, extension headers.
         for (at, value) in [(20, 0x20), (23, 17), (46, 0x40), (14, 0x44), (14, 0x65), (12, 0x86)] {
             let mut bytes = e.frame();
             bytes[at] = value;

@@ -1,5 +1,6 @@
-//! In which order chains of the transmit ring come back while the driver is late with frames. Without an in-flight region the used
-//! index alone tells the next process which are out: all but the first so many.
+//! In which order chains of the transmit ring come back while the driver is late with frames.
+//! Without an in-flight region the used index alone tells the next process which are out: all but
+//! the first so many.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ fn transmit(side: &mut XdpTransmit, pair: &mut Pair) {
     side.run(&mut pair.link, &pair.memory, &pair.counters, Some(&mut Nothing)).expect("a sound ring");
 }
 
-/// An interface whose kernel lends pages to nobody: its frames are copied when they are taken from the ring. They stay in `w0`.
+/// An interface whose kernel lends pages to nobody: its frames are copied when they are taken from
+/// the ring. They stay in `w0`.
 fn slow_veth() -> Peer {
     veth("v0", "v1", 1, 1500);
     let peer = slow_peer("v1", "w0", "w1");
@@ -102,7 +104,8 @@ fn on_a_veth_chains_come_back_in_order_whatever_becomes_of_their_frames() {
             pair.lab.write(pair.place(head), &[0xee; HEADER + LONG]);
         }
         shape(&["change", "dev", "w0", "root", "tbf", "rate", "1gbit", "burst", "3000", "limit", "10000000"]);
-        // The kernel looks at the queue again with the next frame that comes to it: one that is nobody's.
+        // The kernel looks at the queue again with the next frame that comes to it: one that is
+        // nobody's.
         let mut other = frame(0, 60);
         other[12] ^= 1;
         Peer::new("w0").send(&other);

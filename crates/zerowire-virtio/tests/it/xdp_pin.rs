@@ -94,7 +94,8 @@ fn two_vms_share_the_bound_and_frames_beyond_it_are_copied() {
     });
 }
 
-/// Where each buffer lies on either side of the bound, frames come out right and the ledger tells which were copied.
+/// Where each buffer lies on either side of the bound, frames come out right and the ledger tells
+/// which were copied.
 #[test]
 fn buffers_on_both_sides_of_the_bound() {
     own_process!();
@@ -145,7 +146,8 @@ fn less_than_what_a_queue_needs_is_an_error_with_the_figure() {
     });
 }
 
-/// With `pin=off` nothing of the guest's is registered, so that there is nothing to be discarded, and all frames pass.
+/// With `pin=off` nothing of the guest's is registered, so that there is nothing to be discarded,
+/// and all frames pass.
 #[test]
 fn nothing_of_a_guest_is_pinned_where_that_is_not_wanted() {
     own_process!();
@@ -176,7 +178,8 @@ fn nothing_of_a_guest_is_pinned_where_that_is_not_wanted() {
     });
 }
 
-/// Nothing is registered for an interface that is down, so that it is no matter yet whether that could be done.
+/// Nothing is registered for an interface that is down, so that it is no matter yet whether that
+/// could be done.
 #[test]
 fn nothing_is_pinned_while_the_interface_is_down() {
     own_process!();
@@ -209,7 +212,8 @@ fn memory_stays_pinned_while_the_queue_is_busy() {
         let backend = Backend::start(&[Vm::on("a", "xdp:v0,mode=copy")]);
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         wait_until("the queue is found busy", || backend.stats("a").path.contains("not bound"));
-        // For some tries: each waits for the queue half a second, and the next one comes as long after that.
+        // For some tries: each waits for the queue half a second, and the next one comes as long
+        // after that.
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(2500) {
             assert!(PinBudget::of_process().used() > RAM, "it was let go of between two tries");
@@ -234,8 +238,8 @@ fn discard(memory: &GuestMemory, at: u64, len: u64) {
     fallocate(region.file(), flags, offset, len).expect("punched");
 }
 
-/// Buffers in pages that were discarded and are there again: noticed, and right from then on; also when it happens again
-/// and again.
+/// Buffers in pages that were discarded and are there again: noticed, and right from then on; also
+/// when it happens again and again.
 #[test]
 fn discarded_memory_is_noticed_and_frames_are_right_again() {
     own_process!();

@@ -1,4 +1,5 @@
-//! An AF_XDP port has its interface promiscuous while a guest runs, and leaves nothing of that behind.
+//! An AF_XDP port has its interface promiscuous while a guest runs, and leaves nothing of that
+//! behind.
 
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -110,7 +111,8 @@ impl Elsewhere {
     }
 }
 
-/// Into another network namespace, where the port does not look: promiscuous there it must not stay.
+/// Into another network namespace, where the port does not look: promiscuous there it must not
+/// stay.
 #[test]
 fn an_interface_that_is_moved_away_is_left_as_it_was() {
     own_process!();
@@ -132,8 +134,8 @@ fn an_interface_that_is_moved_away_is_left_as_it_was() {
     });
 }
 
-/// The port may hear of the move while the kernel is about it: the interface is not found any more, and the sockets of packets
-/// have not been told.
+/// The port may hear of the move while the kernel is about it: the interface is not found any more,
+/// and the sockets of packets have not been told.
 #[test]
 fn who_lets_go_of_an_interface_that_is_being_moved_leaves_it_as_it_was() {
     in_netns(|| {
@@ -165,7 +167,8 @@ fn a_copy_of_the_descriptor_keeps_nothing_promiscuous() {
         veth("v0", "v1", 1, 1500);
         let index = interface("v0").expect("it was made");
         let held = Promiscuous::hold(index as u32).expect("packet sockets");
-        // SAFETY: the child only makes system calls: it sleeps until it is killed, or until this thread ends.
+        // SAFETY: the child only makes system calls: it sleeps until it is killed, or until this
+        // thread ends.
         let child = match unsafe { libc::fork() } {
             0 => loop {
                 // SAFETY: takes numbers only.

@@ -1,5 +1,5 @@
-//! What goes wrong below an AF_XDP port, and that it goes on afterwards: interfaces that come back, frames that wait, frames
-//! that are refused.
+//! What goes wrong below an AF_XDP port, and that it goes on afterwards: interfaces that come back,
+//! frames that wait, frames that are refused.
 
 use std::time::Duration;
 
@@ -94,7 +94,8 @@ fn frames_wait_for_a_queue_that_another_socket_still_has() {
     });
 }
 
-/// Buffers that lay with the kernel for frames of 1518 bytes are too short for those that may come now.
+/// Buffers that lay with the kernel for frames of 1518 bytes are too short for those that may come
+/// now.
 #[test]
 fn an_interface_that_comes_back_with_longer_frames_loses_no_buffer() {
     in_netns(|| {
@@ -117,7 +118,8 @@ fn an_interface_that_comes_back_with_longer_frames_loses_no_buffer() {
     });
 }
 
-/// Frames in private memory come to the guest with the buffers that they wait for, not with the next frame.
+/// Frames in private memory come to the guest with the buffers that they wait for, not with the
+/// next frame.
 #[test]
 fn frames_that_wait_for_buffers_come_with_them() {
     in_netns(|| {
@@ -214,7 +216,8 @@ fn frames_that_the_interface_refuses_are_counted_as_that_and_nothing_else() {
     }
 }
 
-/// The kernel drops what lay in the ring as soon as the interface is up, and has no carrier yet: no call for a frame succeeds.
+/// The kernel drops what lay in the ring as soon as the interface is up, and has no carrier yet: no
+/// call for a frame succeeds.
 #[test]
 fn frames_are_sent_again_when_the_carrier_comes_after_the_interface() {
     in_netns(|| {

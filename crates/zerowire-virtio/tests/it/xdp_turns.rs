@@ -1,4 +1,5 @@
-//! Both sides of a queue pair on an AF_XDP socket turn by turn, without a server: what is between two turns can be said exactly.
+//! Both sides of a queue pair on an AF_XDP socket turn by turn, without a server: what is between
+//! two turns can be said exactly.
 
 use std::sync::Arc;
 

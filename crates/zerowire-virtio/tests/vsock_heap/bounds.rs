@@ -20,7 +20,8 @@ fn since(before: isize) -> usize {
     usize::try_from(heap::live() - before).expect("no less than before")
 }
 
-/// Bytes that wait. What is allocated beside them is bounded; of them, a hundredth more is needed to find them.
+/// Bytes that wait. What is allocated beside them is bounded; of them, a hundredth more is needed
+/// to find them.
 fn check(device: &mut Device, before: isize, connections: usize, beside: usize) -> usize {
     let held = device.harness.held_bytes(0) + device.harness.held_bytes(1);
     let (now, most) = (since(before), connections * CONNECTION + held + held / 100 + beside);
@@ -37,7 +38,8 @@ fn a_thousand_idle_connections() {
     assert!(each <= CONNECTION / 4, "{each} bytes a connection");
 }
 
-/// Each connection holds another number of bytes; they leave in steps, so that pieces of all of them are partly taken.
+/// Each connection holds another number of bytes; they leave in steps, so that pieces of all of
+/// them are partly taken.
 #[test]
 fn a_thousand_connections_on_which_bytes_wait_for_a_guest() {
     let mut device = Device::new(VsockLimits::default());
@@ -96,7 +98,8 @@ fn bytes_that_wait_for_host_programs() {
     assert!(since(before) <= idle + THREAD, "{} bytes, idle {idle}", since(before));
 }
 
-/// Of messages it has to keep the lengths, too: a byte for those of less than 32 bytes, and a quarter more at most.
+/// Of messages it has to keep the lengths, too: a byte for those of less than 32 bytes, and a
+/// quarter more at most.
 #[test]
 fn short_messages_that_wait() {
     const CONNECTIONS: usize = 4;
@@ -161,7 +164,8 @@ fn a_message_of_more_pieces_than_a_call_takes() {
     assert!(since(before) <= CONNECTION + THREAD);
 }
 
-/// Empty messages take no credit. Behind many of them others are no more than they would be without.
+/// Empty messages take no credit. Behind many of them others are no more than they would be
+/// without.
 #[test]
 fn more_messages_than_the_buffer_has_bytes_do_not_wait() {
     const BUFFER: usize = 4096;
@@ -187,7 +191,8 @@ fn more_messages_than_the_buffer_has_bytes_do_not_wait() {
         }
         let dropped = device.harness.totals(0).transmit.dropped_frames;
         assert_eq!(dropped.get("beyond_credit"), Some(&1), "{dropped:?}");
-        // What the other side took before it had to wait: 16 buffers, or what a socket keeps of messages.
+        // What the other side took before it had to wait: 16 buffers, or what a socket keeps of
+        // messages.
         let before = if to_host { 2 * BUFFER } else { 64 };
         assert!((BUFFER..=BUFFER + before).contains(&sent), "{sent} messages");
     }

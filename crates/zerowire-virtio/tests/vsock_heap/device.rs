@@ -147,7 +147,8 @@ impl Device {
         done
     }
 
-    /// Sends so many bytes, as far as there is credit, in packets of `len` each; returns how many went.
+    /// Sends so many bytes, as far as there is credit, in packets of `len` each; returns how many
+    /// went.
     pub fn send_all(&mut self, vm: usize, key: (u32, u32), total: usize, len: usize) -> usize {
         let mut left = total;
         while left > 0 {

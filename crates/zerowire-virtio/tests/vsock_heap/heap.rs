@@ -1,4 +1,5 @@
-//! An allocator that counts what the device does. It runs in the test's own thread, without one of its own.
+//! An allocator that counts what the device does. It runs in the test's own thread, without one of
+//! its own.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -1,4 +1,5 @@
-//! Payload is moved without an allocation, and where the other side has room without a copy, or with the one between guests.
+//! Payload is moved without an allocation, and where the other side has room without a copy, or
+//! with the one between guests.
 
 use zerowire::ledger::Totals;
 use zerowire_virtio::vsock::VsockLimits;
@@ -11,8 +12,8 @@ use super::{heap, host};
 const WARM: usize = 20;
 const ROUNDS: usize = 200;
 
-/// Does something for a while, and then as often again as it takes to see that it allocates nothing. Returns what the two
-/// guests' devices have counted meanwhile, from each and to each.
+/// Does something for a while, and then as often again as it takes to see that it allocates
+/// nothing. Returns what the two guests' devices have counted meanwhile, from each and to each.
 fn without_allocation(device: &mut Device, mut round: impl FnMut(&mut Device)) -> [(Totals, Totals); 2] {
     (0..WARM).for_each(|_| round(device));
     let before = [0, 1].map(|vm| device.harness.totals(vm));

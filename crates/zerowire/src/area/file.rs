@@ -16,9 +16,9 @@ struct FileInner {
     map: Option<Map>,
 }
 
-/// A regular file, mapped read-only and shared with the page cache, so that the kernel can send its pages without
-/// copying them. What is sent is what the file holds while it is being sent: a program that changes the file meanwhile
-/// changes what goes out.
+/// A regular file, mapped read-only and shared with the page cache, so that the kernel can send its
+/// pages without copying them. What is sent is what the file holds while it is being sent: a
+/// program that changes the file meanwhile changes what goes out.
 #[derive(Clone, Debug)]
 pub struct MappedFile(Arc<FileInner>);
 
@@ -86,7 +86,8 @@ impl FileSlice {
         self.len == 0
     }
 
-    /// Where the bytes are mapped. For the kernel only: reading there after the file was truncated raises SIGBUS.
+    /// Where the bytes are mapped. For the kernel only: reading there after the file was truncated
+    /// raises SIGBUS.
     pub fn as_ptr(&self) -> *const u8 {
         let base = self.file.0.map.as_ref().map_or(std::ptr::null_mut(), Map::base);
         base.wrapping_add(self.offset)
@@ -101,7 +102,8 @@ impl FileSlice {
         Self { file: self.file.clone(), offset: self.offset + range.start, len: range.end - range.start }
     }
 
-    /// Copies the bytes behind the first `from` into `out` with `pread`. An error when the file has become shorter.
+    /// Copies the bytes behind the first `from` into `out` with `pread`. An error when the file has
+    /// become shorter.
     pub fn read_at(&self, from: usize, out: &mut [u8]) -> io::Result<()> {
         self.file.0.file.read_exact_at(out, (self.offset + from) as u64)
     }

@@ -1,13 +1,15 @@
-//! The list of free buffers: a stack without a lock, filled once, so that leasing and giving back allocate nothing and
-//! any thread may do either (a notification is read by the sending thread, the lease was taken by another).
+//! The list of free buffers: a stack without a lock, filled once, so that leasing and giving back
+//! allocate nothing and any thread may do either (a notification is read by the sending thread, the
+//! lease was taken by another).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// The end of the list.
 const NONE: u32 = u32::MAX;
 
-/// A stack of indices. The head holds the topmost index (low half) and a count of changes (high half): the count keeps
-/// a thread that was held up between reading the head and swapping it from putting back a stale successor.
+/// A stack of indices. The head holds the topmost index (low half) and a count of changes (high
+/// half): the count keeps a thread that was held up between reading the head and swapping it from
+/// putting back a stale successor.
 #[derive(Debug)]
 pub(super) struct FreeList {
     head: AtomicU64,

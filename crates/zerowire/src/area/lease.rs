@@ -18,8 +18,9 @@ impl Lease {
         Self { area, index, len }
     }
 
-    /// Sets the length of the slice that the lease stands for: what is sent, and what `Deref` gives. Bytes behind it
-    /// keep their values. Returns `false` and changes nothing when `len` is more than [`Lease::capacity`].
+    /// Sets the length of the slice that the lease stands for: what is sent, and what `Deref`
+    /// gives. Bytes behind it keep their values. Returns `false` and changes nothing when `len` is
+    /// more than [`Lease::capacity`].
     #[must_use = "a length past the capacity is refused"]
     pub fn set_len(&mut self, len: usize) -> bool {
         if len > self.capacity() {
@@ -57,8 +58,8 @@ impl Lease {
 impl Deref for Lease {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the buffer lies in the mapping that `area` keeps, len is at most its length, the bytes were zeroed at
-        // the start, and this lease is the only access to them.
+        // SAFETY: the buffer lies in the mapping that `area` keeps, len is at most its length, the
+        // bytes were zeroed at the start, and this lease is the only access to them.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 }

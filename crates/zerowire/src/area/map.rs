@@ -7,7 +7,8 @@ use zerowire_sys::map::{HUGE_PAGE_BYTES, HUGE_PAGES, Mapping};
 
 use super::{AreaError, Pages};
 
-/// A mapping. It hands out its address only; who may touch which bytes is the business of `Lease` and `FileSlice`.
+/// A mapping. It hands out its address only; who may touch which bytes is the business of `Lease`
+/// and `FileSlice`.
 #[derive(Debug)]
 pub(super) struct Map {
     mapping: Mapping,

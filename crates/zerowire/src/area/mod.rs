@@ -1,14 +1,16 @@
 //! Memory that is lent: an [`Area`] of buffers of one length, and files mapped for sending.
 //!
 //! # Who owns which bytes
-//! An [`Area`] owns one mapping, cut into buffers. A [`Lease`] is the only access to its buffer until it is dropped;
-//! then the buffer goes back to the area. A [`Frozen`] buffer is a lease that nobody can write any more: it may be
-//! shared and lent many times at once, and the last one gives the buffer back. The mapping goes away with the last
-//! `Area`, `Lease` or `Frozen`, so a buffer that a sender holds for the kernel keeps the whole area mapped.
+//! An [`Area`] owns one mapping, cut into buffers. A [`Lease`] is the only access to its buffer
+//! until it is dropped; then the buffer goes back to the area. A [`Frozen`] buffer is a lease that
+//! nobody can write any more: it may be shared and lent many times at once, and the last one gives
+//! the buffer back. The mapping goes away with the last `Area`, `Lease` or `Frozen`, so a buffer
+//! that a sender holds for the kernel keeps the whole area mapped.
 //!
-//! A [`MappedFile`] is never read through its mapping by this process: another process may truncate the file, and
-//! reading past the end of a mapped file raises SIGBUS. The kernel reads the mapping when it sends (it answers EFAULT
-//! there), and bytes that must be copied in user space are read with `pread`.
+//! A [`MappedFile`] is never read through its mapping by this process: another process may truncate
+//! the file, and reading past the end of a mapped file raises SIGBUS. The kernel reads the mapping
+//! when it sends (it answers EFAULT there), and bytes that must be copied in user space are read
+//! with `pread`.
 
 mod error;
 mod file;
@@ -33,8 +35,9 @@ pub enum Pages {
     /// 4 KiB pages (of the machine's base size).
     #[default]
     Normal,
-    /// 2 MiB pages from the machine's pool (`MAP_HUGETLB`, Documentation/admin-guide/mm/hugetlbpage.rst). Pinning one
-    /// is 512 times cheaper than pinning its 4 KiB parts.
+    /// 2 MiB pages from the machine's pool (`MAP_HUGETLB`,
+    /// Documentation/admin-guide/mm/hugetlbpage.rst). Pinning one is 512 times cheaper than pinning
+    /// its 4 KiB parts.
     Huge,
 }
 
@@ -42,8 +45,8 @@ pub enum Pages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AreaOptions {
-    /// Length of a buffer in bytes, 1 to 1 GiB. Buffers are laid out one behind the other at a distance that is rounded
-    /// up to 64 bytes, so that no two share a cache line.
+    /// Length of a buffer in bytes, 1 to 1 GiB. Buffers are laid out one behind the other at a
+    /// distance that is rounded up to 64 bytes, so that no two share a cache line.
     pub buffer_bytes: usize,
     /// Number of buffers, 1 to 2^24.
     pub buffers: usize,
@@ -86,8 +89,8 @@ struct AreaInner {
 pub struct Area(Arc<AreaInner>);
 
 impl Area {
-    /// Maps the memory, all zeroes, and cuts it. Pages are taken from the system when they are first written (huge ones
-    /// are reserved at once).
+    /// Maps the memory, all zeroes, and cuts it. Pages are taken from the system when they are
+    /// first written (huge ones are reserved at once).
     pub fn new(options: AreaOptions) -> Result<Self, AreaError> {
         let AreaOptions { buffer_bytes, buffers, pages } = options;
         if buffer_bytes == 0 || buffer_bytes > MAX_BUFFER_BYTES {
@@ -121,8 +124,8 @@ impl Area {
         })))
     }
 
-    /// Takes a free buffer, or `None` when all are leased. Never waits, and allocates nothing. The buffer holds what its
-    /// last owner left there; its length is [`Area::buffer_bytes`].
+    /// Takes a free buffer, or `None` when all are leased. Never waits, and allocates nothing. The
+    /// buffer holds what its last owner left there; its length is [`Area::buffer_bytes`].
     ///
     /// Buffers that a living sender lent come back when that reads its notifications:
     /// [`Sender::lease`] does. Those of senders that have ended are looked for here when no other
@@ -157,7 +160,8 @@ impl Area {
         self.0.id
     }
 
-    /// Start of the memory, for registering it (io_uring, AF_XDP). Dereferencing it is up to the rules of [`Lease`].
+    /// Start of the memory, for registering it (io_uring, AF_XDP). Dereferencing it is up to the
+    /// rules of [`Lease`].
     pub fn base(&self) -> *mut u8 {
         self.0.map.base()
     }

@@ -4,7 +4,8 @@ use std::io;
 
 use zerowire_sys::packet::{GeometryError, MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS};
 
-/// Why a [`PacketRing`](super::PacketRing) or a [`PacketSocket`](super::PacketSocket) can't be opened.
+/// Why a [`PacketRing`](super::PacketRing) or a [`PacketSocket`](super::PacketSocket) can't be
+/// opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

@@ -1,5 +1,5 @@
-//! A packet socket bound to an interface: what the ring and the plain socket have in common. It knows the MTU and says
-//! what an error number means.
+//! A packet socket bound to an interface: what the ring and the plain socket have in common. It
+//! knows the MTU and says what an error number means.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,8 @@ use zerowire_wire::vnet::VnetHeader;
 /// Where the kernel leaves the MTU to this process, it is read again this often.
 const MTU_EVERY: Duration = Duration::from_millis(50);
 
-/// EtherType of a VLAN tag: the only frames that may be longer than the MTU (`packet_extra_vlan_len_allowed`).
+/// EtherType of a VLAN tag: the only frames that may be longer than the MTU
+/// (`packet_extra_vlan_len_allowed`).
 const VLAN: [u8; 2] = ethernet::TAG.to_be_bytes();
 
 pub(super) struct PacketLink {
@@ -63,8 +64,9 @@ impl PacketLink {
         })
     }
 
-    /// Lets `bytes` be in flight: the frames of the ring bound that, not the socket's buffer. Without CAP_NET_ADMIN
-    /// net.core.wmem_max bounds it, and the kernel takes fewer frames at once.
+    /// Lets `bytes` be in flight: the frames of the ring bound that, not the socket's buffer.
+    /// Without CAP_NET_ADMIN net.core.wmem_max bounds it, and the kernel takes fewer frames at
+    /// once.
     pub(super) fn send_buffer(&self, bytes: usize) {
         let bytes = bytes.min(1 << 30) as i32;
         let set = |option| sys::set(self.socket.as_fd(), libc::SOL_SOCKET, option, bytes);
@@ -73,7 +75,8 @@ impl PacketLink {
         }
     }
 
-    /// Tells the kernel to look at the transmit ring. All frames there have the EtherType `all`, if that is known.
+    /// Tells the kernel to look at the transmit ring. All frames there have the EtherType `all`, if
+    /// that is known.
     pub(super) fn kick(&self, all: Option<[u8; 2]>) -> io::Result<usize> {
         let to = all.filter(|_| self.ethernet).map(|protocol| (self.index, protocol));
         sys::kick(self.socket.as_fd(), to)
@@ -139,7 +142,8 @@ impl PacketLink {
         Ok(())
     }
 
-    /// Checks a built frame whose longest segment is `wire_bytes`: beyond the MTU by a VLAN tag only if it has one.
+    /// Checks a built frame whose longest segment is `wire_bytes`: beyond the MTU by a VLAN tag
+    /// only if it has one.
     #[inline]
     pub(super) fn check_tag(
         &mut self,
@@ -156,8 +160,9 @@ impl PacketLink {
         Ok(())
     }
 
-    /// Reads the MTU again now and then: with virtio-net headers a ring takes frames of any length, and a socket segments
-    /// of any length (`tpacket_snd` and `packet_snd`, net/packet/af_packet.c).
+    /// Reads the MTU again now and then: with virtio-net headers a ring takes frames of any length,
+    /// and a socket segments of any length (`tpacket_snd` and `packet_snd`,
+    /// net/packet/af_packet.c).
     pub(super) fn refresh_mtu(&mut self) {
         if self.mtu_read.elapsed() >= MTU_EVERY {
             self.read_mtu();

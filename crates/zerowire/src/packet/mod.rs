@@ -1,20 +1,24 @@
-//! Whole frames through a packet socket (packet(7)): [`PacketRing`], whose frames are built in memory that the kernel
-//! sends from (PACKET_TX_RING, Documentation/networking/packet_mmap.rst), and [`PacketSocket`], which copies.
+//! Whole frames through a packet socket (packet(7)): [`PacketRing`], whose frames are built in
+//! memory that the kernel sends from (PACKET_TX_RING, Documentation/networking/packet_mmap.rst),
+//! and [`PacketSocket`], which copies.
 //!
-//! Both need CAP_NET_RAW, and send only: nothing is received, and the interface's own traffic is not disturbed.
+//! Both need CAP_NET_RAW, and send only: nothing is received, and the interface's own traffic is
+//! not disturbed.
 //!
 //! # Who owns the bytes
-//! A ring's memory belongs to the kernel's socket and is mapped into this process. A slot passes to the kernel with
-//! [`FrameSender::flush`](crate::send::frame::FrameSender::flush) and is back when the interface (or whoever got the
-//! frame) has let go of it. Meanwhile no safe code reaches it. What the kernel copies of each frame is its head: the
-//! Ethernet header, or with offload the `hdr_len` bytes of [`VnetHeader`]. Dropping the ring is safe at any time: frames
-//! in flight hold their pages.
+//! A ring's memory belongs to the kernel's socket and is mapped into this process. A slot passes to
+//! the kernel with [`FrameSender::flush`](crate::send::frame::FrameSender::flush) and is back when
+//! the interface (or whoever got the frame) has let go of it. Meanwhile no safe code reaches it.
+//! What the kernel copies of each frame is its head: the Ethernet header, or with offload the
+//! `hdr_len` bytes of [`VnetHeader`]. Dropping the ring is safe at any time: frames in flight hold
+//! their pages.
 //!
-//! A frame that is back was sent, or thrown away: by a queue that was emptied (an interface set down), or by an interface
-//! without carrier, which a veth is for some time after its other end came up. The kernel doesn't say which. Nor does it
-//! say whether a frame was copied further on: a veth, a tun, lo and a bridge that floods copy when a receiver on this
-//! machine gets it, and so does the kernel where it has to cut a frame itself, for an interface without segmentation.
-//! The ledger counts what this process and the socket copied.
+//! A frame that is back was sent, or thrown away: by a queue that was emptied (an interface set
+//! down), or by an interface without carrier, which a veth is for some time after its other end
+//! came up. The kernel doesn't say which. Nor does it say whether a frame was copied further on: a
+//! veth, a tun, lo and a bridge that floods copy when a receiver on this machine gets it, and so
+//! does the kernel where it has to cut a frame itself, for an interface without segmentation. The
+//! ledger counts what this process and the socket copied.
 //!
 //! # Example
 //! ```no_run

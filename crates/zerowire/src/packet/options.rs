@@ -12,24 +12,29 @@ use crate::send::frame::ETHERNET_HEADER_BYTES;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Places for frames, 1 to [`MAX_SLOTS`](super::MAX_SLOTS); exactly so many are made. 256 by default.
+    /// Places for frames, 1 to [`MAX_SLOTS`](super::MAX_SLOTS); exactly so many are made. 256 by
+    /// default.
     pub slots: usize,
-    /// Bytes of the longest frame, Ethernet header included, virtio-net header not; 14 to [`MAX_FRAME_BYTES`]. None: what
-    /// the interface's MTU needs, with a VLAN tag; with `offload` [`MAX_FRAME_BYTES`].
+    /// Bytes of the longest frame, Ethernet header included, virtio-net header not; 14 to
+    /// [`MAX_FRAME_BYTES`]. None: what the interface's MTU needs, with a VLAN tag; with `offload`
+    /// [`MAX_FRAME_BYTES`].
     pub frame_bytes: Option<usize>,
-    /// Each frame has a virtio-net header ([`VnetHeader`](super::VnetHeader)) that leaves checksum and segmentation to
-    /// the kernel or the interface (PACKET_VNET_HDR).
+    /// Each frame has a virtio-net header ([`VnetHeader`](super::VnetHeader)) that leaves checksum
+    /// and segmentation to the kernel or the interface (PACKET_VNET_HDR).
     pub offload: bool,
-    /// Ring only: frames of up to so many bytes that go without offload are copied whole by the kernel when it takes them
-    /// (ledger: `cheaper`), in place of lending their pages; 0 by default, 65 535 at most. For interfaces that copy lent
-    /// frames anyway ([`Options::lending_is_lost`]): a frame that was lent has to be given pages of its own there, which
-    /// costs more than the copy. The kernel then leaves the MTU to this process, which looks at it every
-    /// 50 ms.
+    /// Ring only: frames of up to so many bytes that go without offload are copied whole by the
+    /// kernel when it takes them (ledger: `cheaper`), in place of lending their pages; 0 by
+    /// default, 65 535 at most. For interfaces that copy lent frames anyway
+    /// ([`Options::lending_is_lost`]): a frame that was lent has to be given pages of its own
+    /// there, which costs more than the copy. The kernel then leaves the MTU to this process, which
+    /// looks at it every 50 ms.
     pub copy_up_to: usize,
-    /// Frames go straight to the driver, past the interface's queue (PACKET_QDISC_BYPASS): less CPU, no traffic control.
+    /// Frames go straight to the driver, past the interface's queue (PACKET_QDISC_BYPASS): less
+    /// CPU, no traffic control.
     pub bypass_queue: bool,
-    /// Ring only: the kernel skips frames that it refuses, without an error (PACKET_LOSS). Otherwise the sender takes such
-    /// a frame out, names it, and goes on. See [`PacketRing::lost_bytes`](super::PacketRing::lost_bytes).
+    /// Ring only: the kernel skips frames that it refuses, without an error (PACKET_LOSS).
+    /// Otherwise the sender takes such a frame out, names it, and goes on. See
+    /// [`PacketRing::lost_bytes`](super::PacketRing::lost_bytes).
     pub skip_refused: bool,
     /// Ring only: the version to use; None: TPACKET_V3, and where that is refused TPACKET_V2.
     pub version: Option<Version>,
@@ -70,8 +75,8 @@ impl Options {
         Ok(self.header_bytes() + frame_bytes)
     }
 
-    /// Bytes that a ring opened with these options takes, which are unswappable memory of the kernel. `frame_bytes` must be
-    /// given, or `offload`: an MTU is not looked at.
+    /// Bytes that a ring opened with these options takes, which are unswappable memory of the
+    /// kernel. `frame_bytes` must be given, or `offload`: an MTU is not looked at.
     ///
     /// # Errors
     /// [`OpenError::Slots`], [`OpenError::FrameBytes`], [`OpenError::RingBytes`].
@@ -80,13 +85,15 @@ impl Options {
         Ok(Geometry::new(self.slots, self.data_bytes(0)?, version)?.total_bytes())
     }
 
-    /// Whether frames have a virtio-net header: with offload, and to say how much of a frame is to be copied.
+    /// Whether frames have a virtio-net header: with offload, and to say how much of a frame is to
+    /// be copied.
     pub(super) fn has_headers(&self) -> bool {
         self.offload || self.copy_up_to > 0
     }
 
-    /// Whether an interface of this kind (`veth`, `tun`, `lo`: what `ip -d link` shows) copies every frame that reaches a
-    /// receiver on this machine, so that lending gains nothing (`skb_orphan_frags_rx`, net/core/dev.c).
+    /// Whether an interface of this kind (`veth`, `tun`, `lo`: what `ip -d link` shows) copies
+    /// every frame that reaches a receiver on this machine, so that lending gains nothing
+    /// (`skb_orphan_frags_rx`, net/core/dev.c).
     #[must_use]
     pub fn lending_is_lost(kind: &str) -> bool {
         matches!(kind, "veth" | "tun" | "tap" | "lo")

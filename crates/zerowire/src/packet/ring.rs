@@ -1,7 +1,7 @@
 //! A transmit ring: opening it, handing over and taking back.
 //!
-//! Frames go out in the order of the slots ([`order`]). The kernel keeps the same order: it looks at
-//! one slot at a time, goes on only past a frame that it took, and stops at one that it refuses
+//! Frames go out in the order of the slots ([`order`]). The kernel keeps the same order: it looks
+//! at one slot at a time, goes on only past a frame that it took, and stops at one that it refuses
 //! (WRONG_FORMAT) until the process has put a good one into the same slot. So a refused frame is
 //! taken out by moving the requested ones behind it up by one slot: a copy, on this path only.
 
@@ -31,8 +31,9 @@ use zerowire_wire::vnet::VnetHeader;
 
 /// Frames in memory shared with the kernel (PACKET_TX_RING).
 ///
-/// Frames are built in their slots ([`FrameSender::push`], [`PacketRing::push_offload`]), or loaded once and sent again
-/// and again without being touched ([`PacketRing::load`], [`PacketRing::send_loaded`]).
+/// Frames are built in their slots ([`FrameSender::push`], [`PacketRing::push_offload`]), or loaded
+/// once and sent again and again without being touched ([`PacketRing::load`],
+/// [`PacketRing::send_loaded`]).
 pub struct PacketRing {
     memory: TransmitRing,
     waiter: Waiter,
@@ -52,8 +53,9 @@ pub struct PacketRing {
 }
 
 impl PacketRing {
-    /// As [`FrameSender::push`] with a virtio-net header in front; needs the option `offload`. `len` and what `build`
-    /// gets are the frame's bytes, without that header. The frame must be ready for it: see [`VnetHeader::prepare`].
+    /// As [`FrameSender::push`] with a virtio-net header in front; needs the option `offload`.
+    /// `len` and what `build` gets are the frame's bytes, without that header. The frame must be
+    /// ready for it: see [`VnetHeader::prepare`].
     ///
     /// # Errors
     /// As `push`, and [`FrameError::BadOffload`].
@@ -66,7 +68,8 @@ impl PacketRing {
         self.place(header, len, false, build)
     }
 
-    /// Pushes a frame that was built elsewhere: it is copied into its slot, and counted as such (`outside`).
+    /// Pushes a frame that was built elsewhere: it is copied into its slot, and counted as such
+    /// (`outside`).
     ///
     /// # Errors
     /// As `push`.
@@ -137,7 +140,8 @@ impl PacketRing {
         Ok(ethertype)
     }
 
-    /// Flushes, and waits until a slot is free, `timeout` at the longest; returns whether `push` finds one now.
+    /// Flushes, and waits until a slot is free, `timeout` at the longest; returns whether `push`
+    /// finds one now.
     ///
     /// # Errors
     /// As `flush`.
@@ -162,8 +166,8 @@ impl PacketRing {
         }
     }
 
-    /// Takes back frames that were pushed and not handed over, such as those of an interface that is down. Returns how
-    /// many.
+    /// Takes back frames that were pushed and not handed over, such as those of an interface that
+    /// is down. Returns how many.
     pub fn take_back(&mut self) -> usize {
         let taken = self.order.unsent();
         for position in self.order.unsent_positions() {
@@ -224,8 +228,8 @@ impl PacketRing {
         bytes
     }
 
-    /// Whether the frame at `unsent` became too long since it was pushed, and goes with a header, so that the kernel doesn't
-    /// say so.
+    /// Whether the frame at `unsent` became too long since it was pushed, and goes with a header,
+    /// so that the kernel doesn't say so.
     fn first_is_too_long(&self) -> bool {
         let wire = self.order[self.order.first_unsent()].wire;
         self.header_bytes > 0 && self.order.unsent() > 0 && wire > self.link.longest() + VLAN_TAG_BYTES
@@ -316,7 +320,8 @@ impl FrameSender for PacketRing {
                     if self.skip_refused {
                         self.lost_bytes += moved.saturating_sub(bytes as u64);
                     }
-                    // The kernel looks at nothing: its order and ours differ no more than by frames not taken yet.
+                    // The kernel looks at nothing: its order and ours differ no more than by frames
+                    // not taken yet.
                     if moved == 0 {
                         break;
                     }
@@ -325,7 +330,8 @@ impl FrameSender for PacketRing {
                 Err(e) => match e.raw_os_error() {
                     Some(libc::EINTR) => {}
                     Some(libc::EAGAIN) => break,
-                    // An interface throws it away and says no more, where the kernel doesn't look at the MTU.
+                    // An interface throws it away and says no more, where the kernel doesn't look
+                    // at the MTU.
                     Some(libc::ENOBUFS) if self.first_is_too_long() => {
                         return Err(self.take_out(io::Error::from_raw_os_error(libc::EMSGSIZE)));
                     }
@@ -364,8 +370,9 @@ impl FrameSender for PacketRing {
 }
 
 impl AsFd for PacketRing {
-    /// The socket, for event loops: watch it edge-triggered (EPOLLOUT | EPOLLET) to learn of frames that are back, and
-    /// only while there is nothing else to do: being watched costs about 150 ns a frame.
+    /// The socket, for event loops: watch it edge-triggered (EPOLLOUT | EPOLLET) to learn of frames
+    /// that are back, and only while there is nothing else to do: being watched costs about 150 ns
+    /// a frame.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.fd()
     }

@@ -1,5 +1,6 @@
-//! A plain packet socket: frames are built in private memory, and the kernel copies them in sendmmsg(2). The path for
-//! interfaces and users where rings are refused, and the one that rings are measured against.
+//! A plain packet socket: frames are built in private memory, and the kernel copies them in
+//! sendmmsg(2). The path for interfaces and users where rings are refused, and the one that rings
+//! are measured against.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,8 +18,9 @@ use zerowire_sys::packet as sys;
 use zerowire_sys::socket::Messages;
 use zerowire_wire::vnet::VnetHeader;
 
-/// Slots begin at the same place of a cache line, and a UDP payload (behind 42 bytes of headers, and the virtio-net header
-/// where there is one) begins one: the kernel copies long frames 10 to 20 % slower from memory that lies across lines.
+/// Slots begin at the same place of a cache line, and a UDP payload (behind 42 bytes of headers,
+/// and the virtio-net header where there is one) begins one: the kernel copies long frames 10 to 20
+/// % slower from memory that lies across lines.
 const LINE: usize = 64;
 /// Bytes of Ethernet, IPv4 and UDP headers.
 const UDP_HEADERS: usize = 42;
@@ -28,7 +30,8 @@ const BATCH: usize = 1024;
 
 /// A packet socket whose frames are copied by the kernel as they are handed over (ledger: `asked`).
 ///
-/// A frame is back as soon as the kernel has taken it: [`FrameSender::outstanding`] counts those that it didn't take.
+/// A frame is back as soon as the kernel has taken it: [`FrameSender::outstanding`] counts those
+/// that it didn't take.
 pub struct PacketSocket {
     link: PacketLink,
     waiter: Waiter,
@@ -51,8 +54,8 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens a socket on an interface of the calling thread's network namespace. Of the options, `slots` is how many
-    /// frames one flush can hand over.
+    /// Opens a socket on an interface of the calling thread's network namespace. Of the options,
+    /// `slots` is how many frames one flush can hand over.
     ///
     /// # Errors
     /// [`OpenError`] per cause.
@@ -135,8 +138,9 @@ impl PacketSocket {
         self.push_offload(&VnetHeader::NONE, frame.len(), &mut |to| to.copy_from_slice(frame))
     }
 
-    /// Sends one frame with one send(2), from where it lies, if none waits. False: no room at the moment, or frames
-    /// wait (flush first). `frame` begins with its Ethernet header; with the option `offload` it goes without any.
+    /// Sends one frame with one send(2), from where it lies, if none waits. False: no room at the
+    /// moment, or frames wait (flush first). `frame` begins with its Ethernet header; with the
+    /// option `offload` it goes without any.
     ///
     /// # Errors
     /// As `flush`.
@@ -177,7 +181,8 @@ impl PacketSocket {
         }
     }
 
-    /// Flushes, and waits until a place is free, `timeout` at the longest; returns whether `push` finds one now.
+    /// Flushes, and waits until a place is free, `timeout` at the longest; returns whether `push`
+    /// finds one now.
     ///
     /// # Errors
     /// As `flush`.

@@ -1,9 +1,10 @@
 //! Waiting for frames to come back.
 //!
-//! A packet socket is writable (POLLOUT) as long as its buffer is less than half full, whatever its slots do, so that a
-//! plain poll(2) would return at once and turn in circles. What tells of a returned frame is the event itself: each one
-//! wakes the writers of the socket (`sock_wfree`), and an edge-triggered epoll(7) reports that once. An epoll that
-//! watches costs about 150 ns a frame, however, so it watches only while somebody waits.
+//! A packet socket is writable (POLLOUT) as long as its buffer is less than half full, whatever its
+//! slots do, so that a plain poll(2) would return at once and turn in circles. What tells of a
+//! returned frame is the event itself: each one wakes the writers of the socket (`sock_wfree`), and
+//! an edge-triggered epoll(7) reports that once. An epoll that watches costs about 150 ns a frame,
+//! however, so it watches only while somebody waits.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 
-/// The kernel wakes nobody while the socket's buffer is more than half full: look again after this time.
+/// The kernel wakes nobody while the socket's buffer is more than half full: look again after this
+/// time.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 pub(super) struct Waiter {
@@ -24,8 +26,9 @@ impl Waiter {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, watching: false })
     }
 
-    /// Waits until frames came back since the last call, or for a short while, or for `timeout`. The first call only
-    /// begins to watch: what came back before it is not reported, so look again.
+    /// Waits until frames came back since the last call, or for a short while, or for `timeout`.
+    /// The first call only begins to watch: what came back before it is not reported, so look
+    /// again.
     pub(super) fn wait(&mut self, socket: BorrowedFd<'_>, timeout: Duration) -> io::Result<()> {
         if self.watching {
             return self.next(timeout.min(LOOK_AGAIN));

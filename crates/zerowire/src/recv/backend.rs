@@ -1,5 +1,6 @@
-//! What the receiver needs of a way to receive. A back end moves bytes into buffers and says so to [`RecvState`], which lends
-//! them, counts, and keeps the connections; a back end decides nothing about who may hold how much.
+//! What the receiver needs of a way to receive. A back end moves bytes into buffers and says so to
+//! [`RecvState`], which lends them, counts, and keeps the connections; a back end decides nothing
+//! about who may hold how much.
 
 #[cfg(feature = "zcrx")]
 use super::SharedArea;
@@ -24,31 +25,33 @@ pub(crate) trait Engine {
     /// before holds from the first byte. After an error nothing here knows the socket.
     fn add(&mut self, core: &mut RecvState, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError>;
 
-    /// Stops receiving on `place`, for good: when this returns the kernel has let go of the socket, and all that had been
-    /// received is lent (into `core.backlog`) or still in the socket. On an error the connection stays.
+    /// Stops receiving on `place`, for good: when this returns the kernel has let go of the socket,
+    /// and all that had been received is lent (into `core.backlog`) or still in the socket. On an
+    /// error the connection stays.
     fn remove(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError>;
 
-    /// `core.connections[place].limit` is about to change: stops receiving on `place` as [`Engine::remove`] does, without
-    /// forgetting it; the next [`Engine::resume`] starts again.
+    /// `core.connections[place].limit` is about to change: stops receiving on `place` as
+    /// [`Engine::remove`] does, without forgetting it; the next [`Engine::resume`] starts again.
     fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError>;
 
-    /// `place` may be received on again: its leases came back, or its limit was raised. Called for connections that
-    /// [`RecvState::may_receive`] is true of.
+    /// `place` may be received on again: its leases came back, or its limit was raised. Called for
+    /// connections that [`RecvState::may_receive`] is true of.
     fn resume(&mut self, core: &mut RecvState, place: u32);
 
-    /// Connections are to be accepted from `socket`, which `core.listeners` gets at `index`, from the
-    /// next turn on. After an error nothing here knows it.
+    /// Connections are to be accepted from `socket`, which `core.listeners` gets at `index`, from
+    /// the next turn on. After an error nothing here knows it.
     fn listen(&mut self, index: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError>;
 
-    /// Stops that: when this returns the kernel has let go of the listening socket, and what it had accepted is in
-    /// `core.listeners`. `core.listeners` doesn't want it any more already. On an error it stays.
+    /// Stops that: when this returns the kernel has let go of the listening socket, and what it had
+    /// accepted is in `core.listeners`. `core.listeners` doesn't want it any more already. On an
+    /// error it stays.
     fn unlisten(&mut self, core: &mut RecvState, index: u32) -> Result<(), RecvError>;
 
     /// The receiver goes, and this back end right after.
     fn close(&mut self, _core: &mut RecvState) {}
 
-    /// A slot has come back and is free in `core.holdings`. Where a slot is no buffer (zcrx), the refill ring gets its
-    /// entry here.
+    /// A slot has come back and is free in `core.holdings`. Where a slot is no buffer (zcrx), the
+    /// refill ring gets its entry here.
     fn returned(&mut self, _slot: u32) {}
 
     /// Makes the area usable by other receivers.
@@ -62,8 +65,9 @@ pub(crate) trait Engine {
         Err(RecvError::OneArea)
     }
 
-    /// One turn: hands buffers to the kernel, takes what has arrived, and waits for at most `timeout` (`None`: for ever) when
-    /// there is nothing. It may return early with nothing. Arrivals go to `out` through [`RecvState`]'s methods.
+    /// One turn: hands buffers to the kernel, takes what has arrived, and waits for at most
+    /// `timeout` (`None`: for ever) when there is nothing. It may return early with nothing.
+    /// Arrivals go to `out` through [`RecvState`]'s methods.
     fn turn(
         &mut self,
         core: &mut RecvState,

@@ -151,7 +151,8 @@ impl RecvState {
         }
     }
 
-    /// A receive of nothing: the end of a stream, or an empty datagram (then true: the connection goes on).
+    /// A receive of nothing: the end of a stream, or an empty datagram (then true: the connection
+    /// goes on).
     pub(crate) fn nothing(&mut self, out: &mut impl Extend<Arrival>, place: u32) -> bool {
         let Some(connection) = self.connections.get_mut(place as usize) else { return false };
         if connection.kind == SocketShape::Datagram {
@@ -164,7 +165,8 @@ impl RecvState {
         false
     }
 
-    /// A receive failed with `errno`. True: the connection goes on (a datagram socket that heard of an earlier datagram).
+    /// A receive failed with `errno`. True: the connection goes on (a datagram socket that heard of
+    /// an earlier datagram).
     pub(crate) fn failed(&mut self, out: &mut impl Extend<Arrival>, place: u32, errno: i32) -> bool {
         let Some(connection) = self.connections.get_mut(place as usize) else { return false };
         let what = What::Failed(io::Error::from_raw_os_error(errno));
@@ -185,8 +187,8 @@ impl RecvState {
         }
     }
 
-    /// Leases for `slots` buffers more; a connection that holds `share` of all is paused from now on, and one that holds less
-    /// goes on. Returns how many slots there are.
+    /// Leases for `slots` buffers more; a connection that holds `share` of all is paused from now
+    /// on, and one that holds less goes on. Returns how many slots there are.
     pub(crate) fn add_slots(&mut self, slots: usize, share: usize) -> usize {
         let all = self.holdings.add_slots(slots, share);
         self.pool.returns().grow(all);

@@ -52,7 +52,8 @@ pub enum RecvError {
         /// The limit in bytes, or "unlimited".
         limit: String,
     },
-    /// The area is too short for zero-copy receive, or its buffers have no length that the kernel takes.
+    /// The area is too short for zero-copy receive, or its buffers have no length that the kernel
+    /// takes.
     #[error(
         "an area of {bytes} bytes in buffers of {chunk} can't be registered for zero-copy receive: rx_buf_len must be a power of two from {page} (a page) on, and the area (buffers * buffer_bytes) must have two such buffers or more"
     )]
@@ -111,7 +112,8 @@ pub enum RecvError {
     /// No such listening socket.
     #[error("listener {0} is not in this receiver: it was taken back, or belongs to another one")]
     UnknownListener(ListenerId),
-    /// Accepting failed for good, since the socket was shut down for example. The connections are unaffected.
+    /// Accepting failed for good, since the socket was shut down for example. The connections are
+    /// unaffected.
     #[error("accepting on listener {listener} failed: {cause}; take the socket back with unlisten")]
     Accept {
         /// Which one.

@@ -2,38 +2,44 @@
 
 use serde::Serialize;
 
-/// How far the ledger's `zero_copied_bytes` can be believed: [`Receiver::zero_copied`](super::Receiver::zero_copied).
+/// How far the ledger's `zero_copied_bytes` can be believed:
+/// [`Receiver::zero_copied`](super::Receiver::zero_copied).
 ///
-/// What a NIC's queue brings is told apart by what the kernel counts as copied, and it doesn't count all of it
-/// (io_uring/zcrx.c: `io_zcrx_copy_frag` counts, the copy of a frame's linear part in `io_zcrx_recv_skb` doesn't).
+/// What a NIC's queue brings is told apart by what the kernel counts as copied, and it doesn't
+/// count all of it (io_uring/zcrx.c: `io_zcrx_copy_frag` counts, the copy of a frame's linear part
+/// in `io_zcrx_recv_skb` doesn't).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ZeroCopied {
     /// So many: the kernel copies all, or told of each piece that it mapped it.
     #[default]
     Exact,
-    /// So many at most: the kernel counts what it copies of a frame's fragments (the frame came through another queue, no
-    /// free buffer, loopback), but not of its linear part (headers too long, no header split).
+    /// So many at most: the kernel counts what it copies of a frame's fragments (the frame came
+    /// through another queue, no free buffer, loopback), but not of its linear part (headers too
+    /// long, no header split).
     AtMost,
-    /// Nobody knows; the number is that of all bytes. The kernel counts no copies (before Linux 7.2).
+    /// Nobody knows; the number is that of all bytes. The kernel counts no copies (before Linux
+    /// 7.2).
     Unknown,
 }
 
 /// Numbers of what happened in a receiver since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Events {
-    /// Receives that found no buffer: the program held too many leases, or more data came at once than buffers waited.
-    /// Nothing is lost; the connections wait.
+    /// Receives that found no buffer: the program held too many leases, or more data came at once
+    /// than buffers waited. Nothing is lost; the connections wait.
     pub out_of_buffers: u64,
     /// Times a connection was paused since its leases held its share of the buffers.
     pub paused: u64,
-    /// Arrivals that the kernel copied although the NIC was to place them (zcrx; without a device all but what lies in a
-    /// frame's linear part). Copies out of the linear part are not counted, see [`ZeroCopied`].
+    /// Arrivals that the kernel copied although the NIC was to place them (zcrx; without a device
+    /// all but what lies in a frame's linear part). Copies out of the linear part are not counted,
+    /// see [`ZeroCopied`].
     pub copied: u64,
-    /// Times that the kernel told by a completion of its own that it copied or found no buffer (zcrx, Linux 7.2). It tells
-    /// once, and is asked again now and then.
+    /// Times that the kernel told by a completion of its own that it copied or found no buffer
+    /// (zcrx, Linux 7.2). It tells once, and is asked again now and then.
     pub notices: u64,
-    /// Times that io_uring's completion queue was full, and the kernel kept completions on its own list.
+    /// Times that io_uring's completion queue was full, and the kernel kept completions on its own
+    /// list.
     pub overflows: u64,
     /// Buffers that came back from the program.
     pub refills: u64,

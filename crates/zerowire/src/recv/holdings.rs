@@ -1,7 +1,8 @@
 //! Who has which buffer: the receiver's own book, plain code without I/O.
 //!
-//! A *slot* is the right to one lease. In most back ends a slot is a buffer; where the kernel puts several arrivals into
-//! one buffer (zcrx), a slot is one arrival. A *place* is a connection's index in the receiver.
+//! A *slot* is the right to one lease. In most back ends a slot is a buffer; where the kernel puts
+//! several arrivals into one buffer (zcrx), a slot is one arrival. A *place* is a connection's
+//! index in the receiver.
 
 /// Owner of a slot that is free.
 const FREE: u32 = u32::MAX;
@@ -37,8 +38,8 @@ impl SlotBook {
         }
     }
 
-    /// Makes `slots` more, all free; a connection that holds `share` of all is paused from now on. Returns how many there
-    /// are.
+    /// Makes `slots` more, all free; a connection that holds `share` of all is paused from now on.
+    /// Returns how many there are.
     pub(crate) fn add_slots(&mut self, slots: usize, share: usize) -> usize {
         let before = self.owner.len();
         let all = before.saturating_add(slots).min(super::refill::MAX_SLOTS);
@@ -79,7 +80,8 @@ impl SlotBook {
         }
     }
 
-    /// Lends a taken slot to the connection at `place`. False, and nothing changes, when it was not taken.
+    /// Lends a taken slot to the connection at `place`. False, and nothing changes, when it was not
+    /// taken.
     pub(crate) fn lend(&mut self, slot: u32, place: u32) -> bool {
         let Some(held) = self.held.get_mut(place as usize) else { return false };
         match self.owner.get_mut(slot as usize) {
@@ -92,7 +94,8 @@ impl SlotBook {
         }
     }
 
-    /// A lent slot has come back: it is free. The place that held it, and what that place still holds.
+    /// A lent slot has come back: it is free. The place that held it, and what that place still
+    /// holds.
     pub(crate) fn give_back(&mut self, slot: u32) -> Option<(u32, u32)> {
         let owner = self.owner.get_mut(slot as usize)?;
         let held = self.held.get_mut(*owner as usize)?;
@@ -112,8 +115,8 @@ impl SlotBook {
         self.share.saturating_sub(self.held(place))
     }
 
-    /// Whether a paused connection that holds `held` may go on: below three quarters, so that it isn't paused and resumed
-    /// with every buffer.
+    /// Whether a paused connection that holds `held` may go on: below three quarters, so that it
+    /// isn't paused and resumed with every buffer.
     pub(crate) fn may_resume(&self, held: u32) -> bool {
         held <= self.share - self.share.div_ceil(4)
     }
@@ -142,7 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model with a set a state: no slot is ever in two, whatever is asked for, wrong requests included.
+        /// Against a model with a set a state: no slot is ever in two, whatever is asked for, wrong
+        /// requests included.
         #[test]
         fn every_slot_is_in_one_state(steps in prop::collection::vec(step(), 0..200)) {
             const SLOTS: u32 = 8;

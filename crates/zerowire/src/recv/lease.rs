@@ -13,7 +13,8 @@ use std::sync::{Arc, OnceLock};
 /// Slot of a lease of no bytes, which has nothing to give back.
 const NO_SLOT: u32 = u32::MAX;
 
-/// The most areas that are added to those at the start; io_uring has 1024 of one registration (`ZCRX_MAX_AREAS`).
+/// The most areas that are added to those at the start; io_uring has 1024 of one registration
+/// (`ZCRX_MAX_AREAS`).
 pub(crate) const MOST_ADDED: usize = 1023;
 
 /// What a receiver and all of its leases share. It goes away with the last of them.
@@ -37,7 +38,8 @@ impl Pool {
         Ok(Self { first, added, returns: Returns::new(slots), bell, kept: OnceLock::new() })
     }
 
-    /// Keeps a value as long as the pool: one that, when it is dropped, lets others write the memory.
+    /// Keeps a value as long as the pool: one that, when it is dropped, lets others write the
+    /// memory.
     pub(crate) fn keep(&self, value: Arc<dyn Any + Send + Sync>) {
         let _ = self.kept.set(value);
     }
@@ -48,7 +50,8 @@ impl Pool {
         if index == 0 { Some(&self.first) } else { self.added.get()?.get(index - 1)?.get() }
     }
 
-    /// Takes one more area, which gets the next index. False: there are [`MOST_ADDED`] already. The receiver's thread only.
+    /// Takes one more area, which gets the next index. False: there are [`MOST_ADDED`] already. The
+    /// receiver's thread only.
     pub(crate) fn add(&self, area: Area) -> bool {
         let places = self.added.get_or_init(|| (0..MOST_ADDED).map(|_| OnceLock::new()).collect());
         places.iter().find(|p| p.get().is_none()).is_some_and(|p| p.set(area).is_ok())
@@ -76,7 +79,8 @@ impl Pool {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// The receiver goes, and `lent` leases were not collected: they keep the memory until the last of them is dropped.
+    /// The receiver goes, and `lent` leases were not collected: they keep the memory until the last
+    /// of them is dropped.
     pub(super) fn close(this: &Arc<Self>, lent: u32) {
         let leave = || std::mem::forget(Arc::clone(this));
         if this.returns.close(lent, leave) {
@@ -88,21 +92,23 @@ impl Pool {
 
 /// Received bytes, in place. Read-only; any thread may hold it, as long as it likes.
 ///
-/// Dropping it gives its buffer back: with one exchange of a word, and no system call unless the receiver sleeps for want
-/// of buffers. It may outlive the receiver and the connection. A lease keeps a whole buffer
-/// ([`Options::buffer_bytes`](super::Options::buffer_bytes)), however few its bytes: a program that wants to keep a few
-/// bytes for long copies them.
+/// Dropping it gives its buffer back: with one exchange of a word, and no system call unless the
+/// receiver sleeps for want of buffers. It may outlive the receiver and the connection. A lease
+/// keeps a whole buffer ([`Options::buffer_bytes`](super::Options::buffer_bytes)), however few its
+/// bytes: a program that wants to keep a few bytes for long copies them.
 #[must_use = "dropping the lease gives the buffer back"]
 pub struct Lease {
-    /// As `Arc::as_ptr` gives it. The receiver keeps it alive until it has closed the pool, and the leases that are out then
-    /// do after it; this lease is one of them until it has pushed its slot. Dangling in a lease without a slot.
+    /// As `Arc::as_ptr` gives it. The receiver keeps it alive until it has closed the pool, and the
+    /// leases that are out then do after it; this lease is one of them until it has pushed its
+    /// slot. Dangling in a lease without a slot.
     pool: NonNull<Pool>,
     at: NonNull<u8>,
     len: u32,
     slot: u32,
 }
 
-// SAFETY: a lease is a shared slice of memory that nobody writes while it lives, and a handle to a pool, which is `Sync`.
+// SAFETY: a lease is a shared slice of memory that nobody writes while it lives, and a handle to a
+// pool, which is `Sync`.
 unsafe impl Send for Lease {}
 // SAFETY: as above.
 unsafe impl Sync for Lease {}
@@ -120,13 +126,14 @@ impl Filled {
     /// The bytes `offset..offset + len` of area `area`.
     ///
     /// # Safety
-    /// The kernel has let go of these bytes, and nobody writes them before the slot has come back over
-    /// the pool's list. No other value stands for the same slot.
+    /// The kernel has let go of these bytes, and nobody writes them before the slot has come back
+    /// over the pool's list. No other value stands for the same slot.
     pub(crate) unsafe fn new(area: usize, offset: usize, len: usize, slot: u32) -> Self {
         Self { area, offset, len, slot }
     }
 
-    /// The first `len` bytes of the buffer that the slot is, in back ends in which a slot is a buffer.
+    /// The first `len` bytes of the buffer that the slot is, in back ends in which a slot is a
+    /// buffer.
     ///
     /// # Safety
     /// As [`Filled::new`].
@@ -144,8 +151,8 @@ impl Filled {
 }
 
 impl Lease {
-    /// Lends what was filled. `None` when it does not lie in the pool's memory. Whoever keeps the pool
-    /// counts this lease in [`Pool::close`], before it lets go of the pool.
+    /// Lends what was filled. `None` when it does not lie in the pool's memory. Whoever keeps the
+    /// pool counts this lease in [`Pool::close`], before it lets go of the pool.
     pub(crate) fn new(pool: &Arc<Pool>, filled: Filled) -> Option<Self> {
         let Filled { area, offset, len, slot } = filled;
         let memory = pool.area(area)?;
@@ -167,8 +174,9 @@ impl Deref for Lease {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `new` checked that the bytes lie in the pool's memory, which was zeroed at the start and is mapped while
-        // `pool` lives; who made the `Filled` vouches that nobody writes them.
+        // SAFETY: `new` checked that the bytes lie in the pool's memory, which was zeroed at the
+        // start and is mapped while `pool` lives; who made the `Filled` vouches that nobody writes
+        // them.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len as usize) }
     }
 }
@@ -187,7 +195,8 @@ impl Drop for Lease {
         }
         let pool = self.pool.as_ptr().cast_const();
         let hold = || {
-            // SAFETY: this lease keeps the pool alive until its slot is pushed, and this is before that.
+            // SAFETY: this lease keeps the pool alive until its slot is pushed, and this is before
+            // that.
             unsafe {
                 Arc::increment_strong_count(pool);
                 Arc::from_raw(pool)

@@ -1,9 +1,11 @@
-//! Listening sockets of a receiver: which of them are asked for connections, and what they gave. The back ends ask; when the
-//! receiver has as many connections as it may, they stop, and connections wait in the backlogs.
+//! Listening sockets of a receiver: which of them are asked for connections, and what they gave.
+//! The back ends ask; when the receiver has as many connections as it may, they stop, and
+//! connections wait in the backlogs.
 //!
-//! A socket that was accepted and not added yet belongs to [`Listeners::accepted`]. A multishot accept may take more than
-//! there is room for, since it is ended only after the fact: so it is used while there is a lot of room
-//! ([`MANY_ROOM`]), else connections are accepted one by one. What it takes beyond waits here, not in the backlog.
+//! A socket that was accepted and not added yet belongs to [`Listeners::accepted`]. A multishot
+//! accept may take more than there is room for, since it is ended only after the fact: so it is
+//! used while there is a lot of room ([`MANY_ROOM`]), else connections are accepted one by one.
+//! What it takes beyond waits here, not in the backlog.
 
 use super::core::SocketShape;
 use std::collections::VecDeque;
@@ -37,7 +39,8 @@ impl From<ListenerId> for u64 {
     }
 }
 
-/// Back from the number that was made of it. A wrong number names no listener, and is refused where it is used.
+/// Back from the number that was made of it. A wrong number names no listener, and is refused where
+/// it is used.
 impl From<u64> for ListenerId {
     fn from(number: u64) -> Self {
         Self { index: number as u32, generation: (number >> 32) as u32 }
@@ -158,7 +161,8 @@ impl Listeners {
         }
     }
 
-    /// `room` more connections may be added. True: accepting stops just now since there is no more room.
+    /// `room` more connections may be added. True: accepting stops just now since there is no more
+    /// room.
     pub(super) fn set_room(&mut self, room: usize) -> bool {
         self.room = room;
         let was_full = self.full;
@@ -207,7 +211,8 @@ impl Listeners {
         self.stalled.is_none() && self.room() > 0 && self.get(index).is_some_and(|l| l.wanted)
     }
 
-    /// The next thing to do for a ring; it counts as done, unless [`Listeners::undo`] says otherwise.
+    /// The next thing to do for a ring; it counts as done, unless [`Listeners::undo`] says
+    /// otherwise.
     pub(crate) fn step(&mut self) -> Option<ListenStep> {
         let (room, is_stalled) = (self.room(), self.stalled.is_some());
         self.all.iter_mut().flatten().find_map(|l| {
@@ -252,8 +257,9 @@ impl Listeners {
         }
     }
 
-    /// A completion of the accept of listener `index`: a descriptor or a negative errno; `more`: the accept goes on. `own`
-    /// takes the descriptor; it is called if such an accept was asked for.
+    /// A completion of the accept of listener `index`: a descriptor or a negative errno; `more`:
+    /// the accept goes on. `own` takes the descriptor; it is called if such an accept was asked
+    /// for.
     pub(crate) fn completed(
         &mut self,
         index: u32,

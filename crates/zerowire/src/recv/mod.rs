@@ -1,13 +1,14 @@
-//! Receiving in place: payload appears in memory that the program has mapped, is read there, and given back.
+//! Receiving in place: payload appears in memory that the program has mapped, is read there, and
+//! given back.
 //!
 //! * [`Receiver`]: sockets of this machine, many at a time, through io_uring or plain system calls.
 //! * [`vsock`]: a guest's streams and messages, from `zerowire vsock`.
 //!
 //! # Who owns which bytes
-//! A receiver owns one area, cut into buffers; zero-copy receive may have several. A buffer is free, or the kernel may write
-//! it, or it is lent to the program as a [`Lease`]; never two of these. Dropping the lease, on any thread, puts the buffer on
-//! a list that the receiver empties when it is next asked for data. An area stays mapped as long as the receiver or any lease
-//! lives.
+//! A receiver owns one area, cut into buffers; zero-copy receive may have several. A buffer is
+//! free, or the kernel may write it, or it is lent to the program as a [`Lease`]; never two of
+//! these. Dropping the lease, on any thread, puts the buffer on a list that the receiver empties
+//! when it is next asked for data. An area stays mapped as long as the receiver or any lease lives.
 
 #[cfg(feature = "vsock")]
 pub mod vsock;

@@ -53,7 +53,8 @@ fn zcrx(_: &mut RecvState, _: &Options) -> Opened {
     Err(RecvError::NotBuilt { path: "zcrx", feature: "zcrx" })
 }
 
-/// Leases at a time, and those of one connection, where pieces of buffers are lent and not whole ones: zero-copy receive.
+/// Leases at a time, and those of one connection, where pieces of buffers are lent and not whole
+/// ones: zero-copy receive.
 #[cfg(feature = "zcrx")]
 pub(super) fn slots(options: &Options) -> Result<Option<(usize, usize)>, RecvError> {
     Ok(zcrx::LeasePlan::of(options)?.map(|plan| (plan.slots, plan.share)))

@@ -13,17 +13,19 @@ pub enum Backend {
     /// [`Receiver::path`](super::Receiver::path) says what was chosen and why.
     #[default]
     Auto,
-    /// io_uring zero-copy receive on one queue of a network interface: the NIC places the payload in the area
-    /// (Documentation/networking/iou-zcrx.rst).
+    /// io_uring zero-copy receive on one queue of a network interface: the NIC places the payload
+    /// in the area (Documentation/networking/iou-zcrx.rst).
     Queue {
         /// The interface's name.
         interface: String,
         /// The number of its receive queue.
         queue: u32,
     },
-    /// io_uring zero-copy receive without a device (`ZCRX_REG_NODEV`, Linux 7.1): the kernel copies into the area.
+    /// io_uring zero-copy receive without a device (`ZCRX_REG_NODEV`, Linux 7.1): the kernel copies
+    /// into the area.
     NoDevice,
-    /// io_uring multishot receive into provided buffers, with bundles where the kernel has them (Linux 6.1; bundles: 6.10).
+    /// io_uring multishot receive into provided buffers, with bundles where the kernel has them
+    /// (Linux 6.1; bundles: 6.10).
     Multishot,
     /// `epoll_wait` and `recvmsg`: every kernel and container.
     Plain,
@@ -35,24 +37,27 @@ pub enum Backend {
 pub struct Options {
     /// Which system calls receive.
     pub backend: Backend,
-    /// Length of a buffer in bytes, 64 to 1 GiB, a multiple of 64. A datagram that is longer is cut to it. For zero-copy
-    /// receive only the product with [`Options::buffers`] counts, see [`ZcrxOptions`].
+    /// Length of a buffer in bytes, 64 to 1 GiB, a multiple of 64. A datagram that is longer is cut
+    /// to it. For zero-copy receive only the product with [`Options::buffers`] counts, see
+    /// [`ZcrxOptions`].
     pub buffer_bytes: usize,
-    /// Number of buffers, 2 to 32768: all that the program can hold and the kernel can fill at a time.
+    /// Number of buffers, 2 to 32768: all that the program can hold and the kernel can fill at a
+    /// time.
     pub buffers: usize,
     /// The pages of the area.
     pub pages: Pages,
-    /// Buffers that one connection's leases may hold before nothing more is received on it, until it holds three quarters
-    /// of that. `None`: a quarter of the buffers. The kernel may already have filled up to [`Options::depth`] more.
+    /// Buffers that one connection's leases may hold before nothing more is received on it, until
+    /// it holds three quarters of that. `None`: a quarter of the buffers. The kernel may already
+    /// have filled up to [`Options::depth`] more.
     pub share: Option<usize>,
-    /// The most buffers that wait to be filled at a time ([`Backend::Multishot`]). Fewer are used, since those that were given
-    /// back a moment ago are still in the cache: 512 KiB of them, and more only while several connections want more.
-    /// `None`: a quarter of the buffers.
+    /// The most buffers that wait to be filled at a time ([`Backend::Multishot`]). Fewer are used,
+    /// since those that were given back a moment ago are still in the cache: 512 KiB of them, and
+    /// more only while several connections want more. `None`: a quarter of the buffers.
     pub depth: Option<usize>,
     /// Connections at a time, at most.
     pub max_connections: usize,
-    /// Entries of io_uring's completion queue. When it is too short, the kernel keeps completions on its own list, which
-    /// costs system calls and loses nothing.
+    /// Entries of io_uring's completion queue. When it is too short, the kernel keeps completions
+    /// on its own list, which costs system calls and loses nothing.
     pub completions: u32,
     /// While bulk data comes: how long a wait may last beyond the first arrival to gather more, so
     /// that the program is woken less often for the same bytes. Zero: never.

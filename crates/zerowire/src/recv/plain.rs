@@ -1,11 +1,12 @@
 //! `epoll_wait` and `recvmsg`, for kernels and containers without io_uring.
 //!
-//! One `recvmsg` fills up to [`PIECES`] buffers. A connection that filled them all is asked again in the next turn without
-//! `epoll_wait`. Otherwise, after a turn that brought much, the thread naps before it looks again ([`Options::gather`]): a
-//! sender that goes on fills the socket meanwhile, and neither side pays for waking the other for each segment.
+//! One `recvmsg` fills up to [`PIECES`] buffers. A connection that filled them all is asked again
+//! in the next turn without `epoll_wait`. Otherwise, after a turn that brought much, the thread
+//! naps before it looks again ([`Options::gather`]): a sender that goes on fills the socket
+//! meanwhile, and neither side pays for waking the other for each segment.
 //!
-//! Memory: buffers are taken from the book before the call and lent or put back after it; between two calls the kernel
-//! has none.
+//! Memory: buffers are taken from the book before the call and lent or put back after it; between
+//! two calls the kernel has none.
 
 mod calls;
 
@@ -118,7 +119,8 @@ impl Plain {
         let _ = epoll::modify(&self.epoll, borrow(fd), EventData::new_u64(place.into()), flags);
     }
 
-    /// A connection that is not read from must leave the set: hang-ups are told whatever was asked for.
+    /// A connection that is not read from must leave the set: hang-ups are told whatever was asked
+    /// for.
     fn unwatch(&mut self, core: &mut RecvState, place: u32) {
         let (Some(mark), Some(fd)) = (self.marks.get_mut(place as usize), core.fd(place)) else { return };
         if std::mem::take(&mut mark.watched) {
@@ -209,7 +211,8 @@ impl Plain {
             } else if data & ACCEPT != 0 {
                 accept(core, data as u32);
             } else {
-                // An error queue that the program doesn't read would be told again and again, whatever recvmsg says.
+                // An error queue that the program doesn't read would be told again and again,
+                // whatever recvmsg says.
                 if flags == EventFlags::ERR {
                     self.watch_edges(core, data as u32);
                 }
@@ -219,8 +222,8 @@ impl Plain {
         Ok(())
     }
 
-    /// After a turn that brought much and left nothing: lets more come. Where there is nothing else, the connection that brought it
-    /// is asked next.
+    /// After a turn that brought much and left nothing: lets more come. Where there is nothing
+    /// else, the connection that brought it is asked next.
     fn nap(&mut self, core: &mut RecvState, timeout: Option<Duration>) {
         let is_busy = std::mem::take(&mut self.came) >= BUSY_BYTES;
         let only = self.only.take();

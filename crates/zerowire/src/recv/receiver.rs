@@ -39,7 +39,8 @@ impl From<ConnectionId> for u64 {
     }
 }
 
-/// Back from the number that was made of it. A wrong number names no connection, and is refused where it is used.
+/// Back from the number that was made of it. A wrong number names no connection, and is refused
+/// where it is used.
 impl From<u64> for ConnectionId {
     fn from(number: u64) -> Self {
         Self { place: number as u32, generation: (number >> 32) as u32 }
@@ -49,14 +50,16 @@ impl From<u64> for ConnectionId {
 /// What came of a connection.
 #[derive(Debug)]
 pub enum What {
-    /// The connection is new: it was accepted from this listening socket ([`Receiver::listen`]). Comes before all else.
+    /// The connection is new: it was accepted from this listening socket ([`Receiver::listen`]).
+    /// Comes before all else.
     Accepted(ListenerId),
-    /// Bytes: on a stream the next ones, on a datagram socket one datagram. Dropping the lease gives the buffer back.
+    /// Bytes: on a stream the next ones, on a datagram socket one datagram. Dropping the lease
+    /// gives the buffer back.
     Data(Lease),
     /// The peer sends no more. Nothing more comes of this connection; sending on it still works.
     End,
-    /// Receiving failed, by a reset for example. Nothing more comes of this connection (except on a datagram socket after
-    /// ECONNREFUSED, which is about a datagram that was sent earlier).
+    /// Receiving failed, by a reset for example. Nothing more comes of this connection (except on a
+    /// datagram socket after ECONNREFUSED, which is about a datagram that was sent earlier).
     Failed(io::Error),
 }
 
@@ -69,10 +72,12 @@ pub struct Arrival {
     pub what: What,
 }
 
-/// Receives from many sockets into one area, or several ([`Receiver::add_area`]). One thread makes and uses it; leases may go anywhere.
+/// Receives from many sockets into one area, or several ([`Receiver::add_area`]). One thread makes
+/// and uses it; leases may go anywhere.
 ///
-/// Nothing is lost when the program is slow: connections wait (a TCP window closes) while no buffer is free, and a
-/// connection whose leases hold its share ([`Options::share`]) is not received on, so that the others are unaffected.
+/// Nothing is lost when the program is slow: connections wait (a TCP window closes) while no buffer
+/// is free, and a connection whose leases hold its share ([`Options::share`]) is not received on,
+/// so that the others are unaffected.
 pub struct Receiver {
     // Before the core: the kernel lets go of sockets and memory first.
     engine: Box<dyn Engine>,
@@ -95,19 +100,21 @@ impl Receiver {
     /// Makes the area and sets the back end up.
     ///
     /// # Errors
-    /// Options out of range, no memory, or the back end that was asked for is impossible here: the error says why.
-    /// [`Backend::Auto`](super::Backend) falls back to plain receiving, and [`Receiver::path`] says why.
+    /// Options out of range, no memory, or the back end that was asked for is impossible here: the
+    /// error says why. [`Backend::Auto`](super::Backend) falls back to plain receiving, and
+    /// [`Receiver::path`] says why.
     pub fn new(options: Options) -> Result<Self, RecvError> {
         let mut core = new_core(&options)?;
         let (engine, note) = open::engine(&mut core, &options)?;
         Ok(Self::of(engine, core, options.max_connections, note))
     }
 
-    /// A receiver on the area of another one, for another thread (Linux 7.0). It receives from its own sockets, by a ring of
-    /// its own; the buffers are those of the area, so that one receiver that holds many leases leaves fewer to the others.
+    /// A receiver on the area of another one, for another thread (Linux 7.0). It receives from its
+    /// own sockets, by a ring of its own; the buffers are those of the area, so that one receiver
+    /// that holds many leases leaves fewer to the others.
     ///
-    /// Of the options, `buffers * buffer_bytes` is how much of the area its leases may hold; the kind of memory and the back
-    /// end are those of the area.
+    /// Of the options, `buffers * buffer_bytes` is how much of the area its leases may hold; the
+    /// kind of memory and the back end are those of the area.
     ///
     /// # Errors
     /// CAP_NET_ADMIN is missing, no memory, no io_uring.
@@ -118,12 +125,14 @@ impl Receiver {
         Ok(Self::of(engine, core, options.max_connections, None))
     }
 
-    /// Lets other receivers use this one's area: [`Receiver::import`]. What each of them has lent is told by its own counters;
-    /// which of them counts a piece that the kernel copied ([`Events::copied`], and on a device queue the ledger's reason) is
-    /// left to chance, the sums are right.
+    /// Lets other receivers use this one's area: [`Receiver::import`]. What each of them has lent
+    /// is told by its own counters; which of them counts a piece that the kernel copied
+    /// ([`Events::copied`], and on a device queue the ledger's reason) is left to chance, the sums
+    /// are right.
     ///
     /// # Errors
-    /// The back end is not zero-copy receive, the kernel is older than Linux 7.0, no descriptor is free.
+    /// The back end is not zero-copy receive, the kernel is older than Linux 7.0, no descriptor is
+    /// free.
     #[cfg(feature = "zcrx")]
     pub fn export(&mut self) -> Result<SharedArea, RecvError> {
         self.engine.export(&mut self.core)
@@ -134,15 +143,17 @@ impl Receiver {
     /// program may hold and the kernel can fill. Connections, leases and receivers that share the
     /// area ([`Receiver::export`]) go on; this receiver may hold more of it than before.
     ///
-    /// As at the start, `buffers * buffer_bytes` counts, which the kernel cuts into buffers of the length that the first area
-    /// has; there must be two such buffers or more. A connection's share ([`Options::share`]) is a quarter of all buffers
-    /// then, or what was asked for. The refill ring stays as long as the first area needs: a receiver that starts with very few
-    /// buffers calls the kernel more often. An area stays until the receiver and all of its leases have gone; there can be
-    /// 1024.
+    /// As at the start, `buffers * buffer_bytes` counts, which the kernel cuts into buffers of the
+    /// length that the first area has; there must be two such buffers or more. A connection's share
+    /// ([`Options::share`]) is a quarter of all buffers then, or what was asked for. The refill
+    /// ring stays as long as the first area needs: a receiver that starts with very few buffers
+    /// calls the kernel more often. An area stays until the receiver and all of its leases have
+    /// gone; there can be 1024.
     ///
     /// # Errors
-    /// Out of range, no memory, another back end, the area is a DMA buffer ([`ZcrxOptions::dmabuf`](super::ZcrxOptions)), an
-    /// older kernel: the text says what is needed. The receiver is as it was before.
+    /// Out of range, no memory, another back end, the area is a DMA buffer
+    /// ([`ZcrxOptions::dmabuf`](super::ZcrxOptions)), an older kernel: the text says what is
+    /// needed. The receiver is as it was before.
     #[cfg(feature = "zcrx")]
     pub fn add_area(&mut self, area: AreaOptions) -> Result<(), RecvError> {
         check_cut(area.buffer_bytes, area.buffers)?;
@@ -153,10 +164,12 @@ impl Receiver {
         Self { engine, core, max_connections, open: 0, generation: 0, late: None, note }
     }
 
-    /// Takes a socket: a connected stream, or a datagram socket. It may be blocking or not; no setting of it is changed.
+    /// Takes a socket: a connected stream, or a datagram socket. It may be blocking or not; no
+    /// setting of it is changed.
     ///
     /// # Errors
-    /// Not a socket, too many connections, or the system's refusal. With each the socket comes back.
+    /// Not a socket, too many connections, or the system's refusal. With each the socket comes
+    /// back.
     pub fn add(&mut self, socket: OwnedFd) -> Result<ConnectionId, SocketError<RecvError>> {
         if self.open >= self.max_connections {
             return Err(SocketError { socket, error: RecvError::TooManyConnections(self.open) });
@@ -190,10 +203,12 @@ impl Receiver {
         Ok(id)
     }
 
-    /// Takes a listening socket: connections are accepted and added by themselves ([`What::Accepted`]), as blocking sockets
-    /// that are closed on exec. With [`Options::max_connections`] accepting stops, connections wait in the socket's
-    /// backlog, and it goes on when one is removed ([`Events::accept_pauses`]). Without descriptors, memory or places for
-    /// epoll (sysctl fs.epoll.max_user_watches) it is tried again a tenth of a second later. The plain way makes the socket non-blocking while it has it.
+    /// Takes a listening socket: connections are accepted and added by themselves
+    /// ([`What::Accepted`]), as blocking sockets that are closed on exec. With
+    /// [`Options::max_connections`] accepting stops, connections wait in the socket's backlog, and
+    /// it goes on when one is removed ([`Events::accept_pauses`]). Without descriptors, memory or
+    /// places for epoll (sysctl fs.epoll.max_user_watches) it is tried again a tenth of a second
+    /// later. The plain way makes the socket non-blocking while it has it.
     ///
     /// # Errors
     /// Not a listening socket, or not one of TCP for zero-copy receive; the system's refusal. With
@@ -256,14 +271,15 @@ impl Receiver {
         self.core.events.accept_pauses += u64::from(is_full);
     }
 
-    /// Waits for data and adds what has come to `out`; returns how many arrivals were added: 0 only after `timeout` (`None`:
-    /// waits for ever). Allocates nothing once `out` has grown to the length of a usual batch.
+    /// Waits for data and adds what has come to `out`; returns how many arrivals were added: 0 only
+    /// after `timeout` (`None`: waits for ever). Allocates nothing once `out` has grown to the
+    /// length of a usual batch.
     ///
     /// # Errors
-    /// Of the receiver as a whole, or of a listening socket ([`RecvError::Accept`]). What happens to one connection is an
-    /// arrival. With an error nothing was added to `out`: one that is met behind arrivals is told by
-    /// the next call. A connection that was accepted and that the system refuses to watch is closed,
-    /// with the error [`RecvError::System`].
+    /// Of the receiver as a whole, or of a listening socket ([`RecvError::Accept`]). What happens
+    /// to one connection is an arrival. With an error nothing was added to `out`: one that is met
+    /// behind arrivals is told by the next call. A connection that was accepted and that the system
+    /// refuses to watch is closed, with the error [`RecvError::System`].
     pub fn recv(&mut self, out: &mut Vec<Arrival>, timeout: Option<Duration>) -> Result<usize, RecvError> {
         if let Some(late) = self.late.take() {
             return Err(late);
@@ -286,7 +302,8 @@ impl Receiver {
                 return Err(RecvError::Accept { listener, cause });
             }
             self.make_room();
-            // The clock is read once before the first turn, where there is a time to wait, and before each further one.
+            // The clock is read once before the first turn, where there is a time to wait, and
+            // before each further one.
             let left = match (timeout, end) {
                 (None, _) => None,
                 (Some(timeout), None) => Some(timeout),
@@ -309,10 +326,11 @@ impl Receiver {
         }
     }
 
-    /// Receives at most `bytes` more on a connection, and not a byte beyond; `None`: no limit. What was received already and
-    /// not given yet counts as received before. Set right after [`Receiver::add`], it holds from the first byte. When the
-    /// limit is reached nothing tells: the leases' lengths add up to it. On a datagram socket the limit can end in the
-    /// middle of a datagram, whose rest is lost.
+    /// Receives at most `bytes` more on a connection, and not a byte beyond; `None`: no limit. What
+    /// was received already and not given yet counts as received before. Set right after
+    /// [`Receiver::add`], it holds from the first byte. When the limit is reached nothing tells:
+    /// the leases' lengths add up to it. On a datagram socket the limit can end in the middle of a
+    /// datagram, whose rest is lost.
     ///
     /// # Errors
     /// Unknown connection, wrong thread.
@@ -326,8 +344,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Gives the socket back. What had been taken from it before is given by the next [`Receiver::recv`]; the rest is still
-    /// in it. Leases stay valid.
+    /// Gives the socket back. What had been taken from it before is given by the next
+    /// [`Receiver::recv`]; the rest is still in it. Leases stay valid.
     ///
     /// # Errors
     /// Unknown connection, wrong thread; the connection stays.
@@ -349,14 +367,15 @@ impl Receiver {
         self.open
     }
 
-    /// The ledger. `zero_copied_bytes`: placed by the NIC; copied with the reason "kernel": copied by the kernel into the
-    /// area. On a NIC's queue the first is too high where the kernel didn't tell that it copied:
-    /// [`Receiver::zero_copied`].
+    /// The ledger. `zero_copied_bytes`: placed by the NIC; copied with the reason "kernel": copied
+    /// by the kernel into the area. On a NIC's queue the first is too high where the kernel didn't
+    /// tell that it copied: [`Receiver::zero_copied`].
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.core.counters)
     }
 
-    /// How far the ledger's `zero_copied_bytes` can be believed. It stays the same for the receiver's life.
+    /// How far the ledger's `zero_copied_bytes` can be believed. It stays the same for the
+    /// receiver's life.
     pub fn zero_copied(&self) -> ZeroCopied {
         self.engine.zero_copied()
     }

@@ -1,16 +1,19 @@
-//! How buffers come back: a list that any thread adds to and one receiver empties, and that wakes the receiver when it
-//! sleeps for want of buffers.
+//! How buffers come back: a list that any thread adds to and one receiver empties, and that wakes
+//! the receiver when it sleeps for want of buffers.
 //!
-//! One word holds all of it: the number of the slot that came back last, or that there is none, or that there is none and
-//! the receiver sleeps. Each slot's successor lies in an array beside it. Slots are only ever taken all at once, so a
-//! slot can't come back between a look at the word and the exchange of it, and no counter is needed against that.
+//! One word holds all of it: the number of the slot that came back last, or that there is none, or
+//! that there is none and the receiver sleeps. Each slot's successor lies in an array beside it.
+//! Slots are only ever taken all at once, so a slot can't come back between a look at the word and
+//! the exchange of it, and no counter is needed against that.
 //!
-//! The memory around the list lives as long as the receiver or any lease. A lease holds no count of it, since counting
-//! costs as much as all the rest; instead the receiver, which knows how many slots are lent, says so when it goes
-//! ([`Returns::close`]), and from then on the leases count themselves down. The last one is told.
+//! The memory around the list lives as long as the receiver or any lease. A lease holds no count of
+//! it, since counting costs as much as all the rest; instead the receiver, which knows how many
+//! slots are lent, says so when it goes ([`Returns::close`]), and from then on the leases count
+//! themselves down. The last one is told.
 //!
-//! Nothing here touches a buffer's bytes. What a program did with them happens before [`Returns::push`], and what comes
-//! after [`Returns::take`] sees that: the exchanges release and acquire.
+//! Nothing here touches a buffer's bytes. What a program did with them happens before
+//! [`Returns::push`], and what comes after [`Returns::take`] sees that: the exchanges release and
+//! acquire.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,7 +42,8 @@ pub enum Back<H> {
     Listed,
     /// The same, and the receiver sleeps: wake it, with what was held for that.
     Wake(H),
-    /// The receiver is gone, and other leases are not back. The memory must not be touched any more.
+    /// The receiver is gone, and other leases are not back. The memory must not be touched any
+    /// more.
     Late,
     /// The receiver is gone, and this was the last lease: nobody else touches the memory any more.
     Last,
@@ -100,7 +104,8 @@ pub struct Returns<W: Word = AtomicU32> {
     next: Box<[W]>,
     /// Successors of slots that were added later.
     more: [OnceLock<Box<[W]>>; BLOCKS],
-    /// After [`Returns::close`]: leases that are not back. Below zero (it wraps) while the receiver is about to say how many.
+    /// After [`Returns::close`]: leases that are not back. Below zero (it wraps) while the receiver
+    /// is about to say how many.
     left: W,
 }
 
@@ -111,7 +116,8 @@ impl<W: Word> Returns<W> {
         Self { head: W::new(NONE), next, more: [const { OnceLock::new() }; BLOCKS], left: W::new(0) }
     }
 
-    /// From now on for the slots `0..slots`, at least. The receiver's thread only, before it hands out the first of them.
+    /// From now on for the slots `0..slots`, at least. The receiver's thread only, before it hands
+    /// out the first of them.
     pub fn grow(&self, slots: usize) {
         let Some(last) = slots.min(MAX_SLOTS).checked_sub(self.next.len() + 1) else { return };
         for (block, more) in self.more.iter().enumerate().take(block_of(last).0 + 1) {
@@ -134,14 +140,15 @@ impl<W: Word> Returns<W> {
         self.more.get(block)?.get()?.get(at)
     }
 
-    /// Gives `slot` back; its holder does so once. Any thread. `hold` is called before the receiver can find the slot when
-    /// it has to be woken: it keeps alive what that takes.
+    /// Gives `slot` back; its holder does so once. Any thread. `hold` is called before the receiver
+    /// can find the slot when it has to be woken: it keeps alive what that takes.
     pub fn push<H>(&self, slot: u32, hold: impl Fn() -> H) -> Back<H> {
         let Some(next) = self.next(slot) else { return Back::Late };
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             if head == CLOSED {
-                // Released, so that whoever frees the memory does so after all that was done with it.
+                // Released, so that whoever frees the memory does so after all that was done with
+                // it.
                 return match self.left.fetch_add(u32::MAX, Ordering::AcqRel) {
                     1 => Back::Last,
                     _ => Back::Late,
@@ -156,9 +163,10 @@ impl<W: Word> Returns<W> {
         }
     }
 
-    /// The receiver goes; `lent` slots are not collected. When some of them are not back either, `leave` is called, after
-    /// which leases may be the only ones to keep the memory alive. True: all of them came back meanwhile, none will be
-    /// told that it is the last, and what was left is the receiver's again.
+    /// The receiver goes; `lent` slots are not collected. When some of them are not back either,
+    /// `leave` is called, after which leases may be the only ones to keep the memory alive. True:
+    /// all of them came back meanwhile, none will be told that it is the last, and what was left is
+    /// the receiver's again.
     pub fn close(&self, lent: u32, leave: impl FnOnce()) -> bool {
         let mut slot = self.head.swap(CLOSED, Ordering::AcqRel);
         let mut away = lent;
@@ -173,10 +181,11 @@ impl<W: Word> Returns<W> {
         self.left.fetch_add(away, Ordering::AcqRel).wrapping_add(away) == 0
     }
 
-    /// Takes all slots that came back, the last one first; returns how many. The receiver's thread only.
+    /// Takes all slots that came back, the last one first; returns how many. The receiver's thread
+    /// only.
     pub fn take(&self, mut each: impl FnMut(u32)) -> usize {
-        // The common case costs no exchange. A slot that comes back right now is taken the next time; a receiver that
-        // wants to sleep asks with an exchange.
+        // The common case costs no exchange. A slot that comes back right now is taken the next
+        // time; a receiver that wants to sleep asks with an exchange.
         if self.head.load(Ordering::Relaxed) >= CLOSED {
             return 0;
         }
@@ -192,7 +201,8 @@ impl<W: Word> Returns<W> {
         count
     }
 
-    /// Tells that the receiver is about to sleep until a slot comes back. False: one came back meanwhile, and it must not.
+    /// Tells that the receiver is about to sleep until a slot comes back. False: one came back
+    /// meanwhile, and it must not.
     pub fn sleep(&self) -> bool {
         match self.head.compare_exchange(NONE, SLEEPS, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => true,
@@ -202,7 +212,8 @@ impl<W: Word> Returns<W> {
 
     /// Tells that the receiver doesn't sleep any more, for whatever reason.
     pub fn awake(&self) {
-        // Failing means that a slot has come back, which woke the receiver, or that it didn't sleep.
+        // Failing means that a slot has come back, which woke the receiver, or that it didn't
+        // sleep.
         let _ = self.head.compare_exchange(SLEEPS, NONE, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

@@ -14,7 +14,8 @@ pub(super) fn connect(core: &mut RecvState) {
     core.holdings.grow(1);
 }
 
-/// The receiver's own part: buffers are lent, dropped by whoever took them, and collected, with no kernel involved.
+/// The receiver's own part: buffers are lent, dropped by whoever took them, and collected, with no
+/// kernel involved.
 pub struct Cycle {
     core: RecvState,
 }
@@ -50,8 +51,8 @@ impl Cycle {
     }
 }
 
-/// All that a lease and its refill cost the program's side: a completion is taken, its buffers are lent, dropped by whoever took them,
-/// collected, and handed to the kernel, which is not there.
+/// All that a lease and its refill cost the program's side: a completion is taken, its buffers are
+/// lent, dropped by whoever took them, collected, and handed to the kernel, which is not there.
 pub struct Refill(Way);
 
 enum Way {
@@ -93,8 +94,8 @@ impl Refill {
     }
 }
 
-/// Plays completions to the state machine of multishot receive, as `script` says: those of a kernel, and, if its first byte is
-/// odd, those that no kernel sends.
+/// Plays completions to the state machine of multishot receive, as `script` says: those of a
+/// kernel, and, if its first byte is odd, those that no kernel sends.
 ///
 /// # Panics
 /// When a buffer is lent twice or lost, or a lease lies outside its buffer.
@@ -115,7 +116,8 @@ mod tests {
     use super::*;
     use crate::recv::{Backend, What};
 
-    /// What is measured is what happens: each buffer is lent in turn, and again when it has come back.
+    /// What is measured is what happens: each buffer is lent in turn, and again when it has come
+    /// back.
     #[test]
     fn buffers_go_round() {
         let options = Options { buffer_bytes: 4096, buffers: 64, share: Some(64), ..Options::default() };

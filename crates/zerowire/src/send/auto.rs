@@ -1,12 +1,14 @@
-//! The choice between copying and lending, by measurement. Plain code without a clock or a socket: the sender measures, and
-//! tells.
+//! The choice between copying and lending, by measurement. Plain code without a clock or a socket:
+//! the sender measures, and tells.
 //!
-//! Payloads fall into classes by the power of two of their length. A class begins with a *trial*: blocks of sends that copy and
-//! blocks that lend take turns, the CPU time of each block but for its first sends is measured, and the lower quartiles
-//! decide, early if they are far apart. What reading notifications costs is measured apart and added to lending. The winner
-//! then serves, unmeasured, until the next trial, which comes after twice as many sends each time, up to [`LONGEST_RUN`].
-//! When the kernel says of [`COPIED_IN_A_ROW`] lent payloads in a row that it copied them, lending ends at once, and is
-//! tried again after the same growing runs: first by a few sends, and only if the kernel lent that by a whole trial.
+//! Payloads fall into classes by the power of two of their length. A class begins with a *trial*:
+//! blocks of sends that copy and blocks that lend take turns, the CPU time of each block but for
+//! its first sends is measured, and the lower quartiles decide, early if they are far apart. What
+//! reading notifications costs is measured apart and added to lending. The winner then serves,
+//! unmeasured, until the next trial, which comes after twice as many sends each time, up to
+//! [`LONGEST_RUN`]. When the kernel says of [`COPIED_IN_A_ROW`] lent payloads in a row that it
+//! copied them, lending ends at once, and is tried again after the same growing runs: first by a
+//! few sends, and only if the kernel lent that by a whole trial.
 
 mod class;
 
@@ -14,13 +16,15 @@ use self::class::{Class, TrialState};
 use crate::ledger::CopyReason;
 use serde::Serialize;
 
-/// Payloads shorter than this are always copied: pinning a page and reading a notification cost more than copying so few
-/// bytes on any machine.
+/// Payloads shorter than this are always copied: pinning a page and reading a notification cost
+/// more than copying so few bytes on any machine.
 pub const ALWAYS_COPIED_BELOW: usize = 256;
-/// Sends in a block. Those that are measured cost two more system calls each, so there are not many.
+/// Sends in a block. Those that are measured cost two more system calls each, so there are not
+/// many.
 pub const BLOCK: u32 = 20;
-/// The first sends of a block are not measured: the memory that copies go to has left the cache while the block before it
-/// was lending, which a run of copies never sees again (some 1000 ns at 10 000 bytes).
+/// The first sends of a block are not measured: the memory that copies go to has left the cache
+/// while the block before it was lending, which a run of copies never sees again (some 1000 ns at
+/// 10 000 bytes).
 pub const WARM_UP: u32 = 8;
 /// Most blocks of each kind in a trial.
 pub const BLOCKS: usize = 16;
@@ -94,7 +98,8 @@ pub struct Choice {
     pub because: Because,
     /// CPU nanoseconds of a copied send, the lower quartile of the last trial; 0 if there was none.
     pub copy_ns: u64,
-    /// CPU nanoseconds of a lent send with its notification, the lower quartile of the last trial; 0 if there was none.
+    /// CPU nanoseconds of a lent send with its notification, the lower quartile of the last trial;
+    /// 0 if there was none.
     pub lend_ns: u64,
     /// Payloads sent in this class.
     pub sends: u64,
@@ -168,8 +173,8 @@ impl Auto {
         turn
     }
 
-    /// Whether the caller should read notifications after this send: those of a knock decide what serves, and while payloads
-    /// are copied nothing else reads them.
+    /// Whether the caller should read notifications after this send: those of a knock decide what
+    /// serves, and while payloads are copied nothing else reads them.
     #[inline]
     pub fn awaits_answer(&mut self) -> bool {
         let Some(number) = self.knocking else { return false };
@@ -180,8 +185,9 @@ impl Auto {
         class.awaits_answer()
     }
 
-    /// A send that [`Decision::measure`] asked for went `way` and took `ns` nanoseconds of this thread's CPU time. A caller that could not
-    /// lend although it was asked to says so by [`refused`](Self::refused) instead.
+    /// A send that [`Decision::measure`] asked for went `way` and took `ns` nanoseconds of this
+    /// thread's CPU time. A caller that could not lend although it was asked to says so by
+    /// [`refused`](Self::refused) instead.
     pub fn measured(&mut self, len: usize, way: SendWay, ns: u64) {
         let notification_ns = self.notification_ns;
         self.classes[Self::class_of(len)].measured(way, ns, notification_ns);
@@ -201,7 +207,8 @@ impl Auto {
         self.trials_running
     }
 
-    /// Reading the notifications of `payloads` payloads took `ns` nanoseconds of this thread's CPU time.
+    /// Reading the notifications of `payloads` payloads took `ns` nanoseconds of this thread's CPU
+    /// time.
     pub fn notifications_cost(&mut self, payloads: usize, ns: u64) {
         if payloads > 0 {
             let each = ns / payloads as u64;

@@ -1,5 +1,5 @@
-//! What the front (limits, tickets, ledger, choice) needs of a way to send. A back end moves bytes and reads
-//! notifications; it decides nothing.
+//! What the front (limits, tickets, ledger, choice) needs of a way to send. A back end moves bytes
+//! and reads notifications; it decides nothing.
 
 use super::socket::SocketBackend;
 #[cfg(feature = "uring")]
@@ -34,17 +34,17 @@ impl NoLoan {
 pub(crate) struct Accepted {
     /// Bytes that the kernel took. On datagram sockets all of the payload.
     pub bytes: usize,
-    /// The id under which the notification will come; `None`: the bytes were copied, and nothing follows. Ids of one
-    /// back end follow each other (with wrap-around).
+    /// The id under which the notification will come; `None`: the bytes were copied, and nothing
+    /// follows. Ids of one back end follow each other (with wrap-around).
     pub id: Option<u32>,
-    /// The error number with which the kernel refused it when it had taken those behind it. It was sent again, unless it
-    /// [is lost](Accepted::is_lost).
+    /// The error number with which the kernel refused it when it had taken those behind it. It was
+    /// sent again, unless it [is lost](Accepted::is_lost).
     pub refused: Option<i32>,
 }
 
 impl Accepted {
-    /// A datagram of a batch that the kernel refused, for good, when it had taken those behind it: it counts as sent and
-    /// lost on its way.
+    /// A datagram of a batch that the kernel refused, for good, when it had taken those behind it:
+    /// it counts as sent and lost on its way.
     pub(crate) const fn lost(errno: i32) -> Self {
         Self { bytes: usize::MAX, id: None, refused: Some(errno) }
     }
@@ -57,38 +57,42 @@ impl Accepted {
 
 /// A way to send over one connected socket. It never blocks but in `wait`.
 ///
-/// When `submit` returns an id, the kernel reads the payload's memory until the window was told of that id, or until
-/// the window was told by `all_back`. The caller keeps the payload that long. Moving the `Payload` value does not move
-/// its bytes.
+/// When `submit` returns an id, the kernel reads the payload's memory until the window was told of
+/// that id, or until the window was told by `all_back`. The caller keeps the payload that long.
+/// Moving the `Payload` value does not move its bytes.
 pub(crate) trait Submit {
-    /// Sends what lies behind the first `from` bytes of `payload`, or a part of it on streams. The payload is not empty
-    /// when `way` is `Lend`.
+    /// Sends what lies behind the first `from` bytes of `payload`, or a part of it on streams. The
+    /// payload is not empty when `way` is `Lend`.
     ///
-    /// Errors: EAGAIN: no room. EMSGSIZE: too many pieces to lend in one datagram, or too long. ENOBUFS while lending: a
-    /// limit of locked memory or of notifications. EBADFD: a ring that failed and was closed. Others are the socket's. After
-    /// an error the kernel is taken to hold nothing (fragments that it queued before are copies,
-    /// and longer datagrams are not lent; see `fragmented`). If it was lending that failed, `reap`
-    /// must be called before the next lending.
+    /// Errors: EAGAIN: no room. EMSGSIZE: too many pieces to lend in one datagram, or too long.
+    /// ENOBUFS while lending: a limit of locked memory or of notifications. EBADFD: a ring that
+    /// failed and was closed. Others are the socket's. After an error the kernel is taken to hold
+    /// nothing (fragments that it queued before are copies, and longer datagrams are not lent; see
+    /// `fragmented`). If it was lending that failed, `reap` must be called before the next lending.
     ///
-    /// A copying call may return an id, too: it is not sure then that the kernel has read all bytes, and the payload is to
-    /// be kept as if it were lent.
+    /// A copying call may return an id, too: it is not sure then that the kernel has read all
+    /// bytes, and the payload is to be kept as if it were lent.
     fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted>;
 
-    /// Sends datagrams, with as few system calls as it can; appends what was taken to `to`, which is always the first
-    /// part of `payloads`. Stops at the first that is not taken, with its error where the kernel told one. If it was
-    /// lending and fewer were taken than given `reap` must be called before the next lending.
+    /// Sends datagrams, with as few system calls as it can; appends what was taken to `to`, which
+    /// is always the first part of `payloads`. Stops at the first that is not taken, with its error
+    /// where the kernel told one. If it was lending and fewer were taken than given `reap` must be
+    /// called before the next lending.
     fn submit_many(&mut self, payloads: &[Payload], way: SendWay, to: &mut Vec<Accepted>) -> io::Result<()>;
 
     /// Reads the notifications that are there and tells the window. Never waits.
     fn reap(&mut self, window: &mut Window) -> Result<(), SendError>;
 
-    /// Waits until a notification may be there, or (`room`) until the socket takes bytes; at most `timeout`.
+    /// Waits until a notification may be there, or (`room`) until the socket takes bytes; at most
+    /// `timeout`.
     fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()>;
 
-    /// Looks whether the kernel holds nothing although notifications are missing, and then tells the window.
+    /// Looks whether the kernel holds nothing although notifications are missing, and then tells
+    /// the window.
     fn recover(&mut self, window: &mut Window) -> io::Result<()>;
 
-    /// Makes the kernel let go soon: resets a stream's connection. What is queued in an interface comes back later.
+    /// Makes the kernel let go soon: resets a stream's connection. What is queued in an interface
+    /// comes back later.
     fn abort(&mut self);
 
     /// System calls made that moved payloads, since the last call of this.

@@ -7,18 +7,20 @@ use thiserror::Error;
 /// How a sender ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// Sends what waits, and waits for what is lent, at most this long; then as [`Close::Abort`]. An error about earlier
-    /// payloads doesn't end the waiting.
+    /// Sends what waits, and waits for what is lent, at most this long; then as [`Close::Abort`].
+    /// An error about earlier payloads doesn't end the waiting.
     Drain(Duration),
-    /// At once. If payloads are lent or wait, a TCP connection is reset. What the kernel still holds then (frames in an
-    /// interface's queue) is kept until it is back: see [`orphans`](super::orphans).
+    /// At once. If payloads are lent or wait, a TCP connection is reset. What the kernel still
+    /// holds then (frames in an interface's queue) is kept until it is back: see
+    /// [`orphans`](super::orphans).
     Abort,
 }
 
 /// What a sender left behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Closed {
-    /// Payloads that were not back in time: a reset connection gave them up, or they are still queued.
+    /// Payloads that were not back in time: a reset connection gave them up, or they are still
+    /// queued.
     pub aborted: usize,
     /// Their bytes.
     pub aborted_bytes: usize,

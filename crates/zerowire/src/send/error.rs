@@ -9,8 +9,8 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The socket's buffer or a limit of the sender is full; try again after [`poll`](super::Sender::poll) or when the
-    /// socket is writable.
+    /// The socket's buffer or a limit of the sender is full; try again after
+    /// [`poll`](super::Sender::poll) or when the socket is writable.
     #[error("no room: {outstanding} payloads ({outstanding_bytes} bytes) are lent or wait to be sent")]
     WouldBlock {
         /// Payloads that are not back.
@@ -38,8 +38,8 @@ pub enum SendError {
         /// Length of the payload in bytes.
         len: usize,
     },
-    /// The datagrams that payloads are cut into are longer than the path takes in one packet (EMSGSIZE, before Linux 6.14
-    /// EINVAL, with `segment_bytes`).
+    /// The datagrams that payloads are cut into are longer than the path takes in one packet
+    /// (EMSGSIZE, before Linux 6.14 EINVAL, with `segment_bytes`).
     #[error(
         "segment_bytes {segment_bytes} is more than the path takes in one packet{}, and the kernel cuts no fragments: set less, or send each datagram as a payload of its own without segment_bytes",
         longest.map_or(String::new(), |n| format!(" ({n} bytes, by its MTU)"))
@@ -50,8 +50,8 @@ pub enum SendError {
         /// [`longest_segment`](super::longest_segment), where that is the reason.
         longest: Option<u16>,
     },
-    /// The kernel can't cut payloads on this path (EIO with `segment_bytes`): IPsec, or an interface that computes no
-    /// checksums before Linux 6.11.
+    /// The kernel can't cut payloads on this path (EIO with `segment_bytes`): IPsec, or an
+    /// interface that computes no checksums before Linux 6.11.
     #[error(
         "the kernel can't cut a payload into datagrams on this path (EIO, with segment_bytes {segment_bytes}; IPsec, or an interface that computes no checksums before Linux 6.11): send each datagram as a payload of its own without segment_bytes"
     )]
@@ -97,7 +97,8 @@ pub enum SendError {
         "another sender of this process lends on the same socket (a duplicate of its descriptor): end that one first, take its socket by into_socket, or use the modes copy or auto"
     )]
     AlreadyLent,
-    /// The peer closed or reset the connection (EPIPE, ECONNRESET), or the connection was given up (ETIMEDOUT).
+    /// The peer closed or reset the connection (EPIPE, ECONNRESET), or the connection was given up
+    /// (ETIMEDOUT).
     #[error(
         "the connection is gone ({0}): what was lent comes back, what was on its way may not have arrived"
     )]

@@ -1,9 +1,10 @@
-//! What every sender of whole frames has in common: frames are built in memory that the kernel sends from, handed over
-//! in batches, and come back.
+//! What every sender of whole frames has in common: frames are built in memory that the kernel
+//! sends from, handed over in batches, and come back.
 //!
-//! A frame here begins with its Ethernet header and ends before the checksum that the interface appends. The memory of
-//! a frame belongs to the caller while [`FrameSender::push`] builds it, and to the kernel from then until
-//! [`FrameSender::reap`] finds it back; the sender keeps it all the while.
+//! A frame here begins with its Ethernet header and ends before the checksum that the interface
+//! appends. The memory of a frame belongs to the caller while [`FrameSender::push`] builds it, and
+//! to the kernel from then until [`FrameSender::reap`] finds it back; the sender keeps it all the
+//! while.
 
 use std::io;
 use std::sync::Arc;
@@ -13,36 +14,37 @@ use crate::ledger::Counters;
 
 pub use zerowire_wire::ethernet::HEADER_BYTES as ETHERNET_HEADER_BYTES;
 
-/// A sender of whole frames on one interface: a packet ring ([`crate::packet::PacketRing`]), a plain packet socket
-/// ([`crate::packet::PacketSocket`]), or AF_XDP ([`crate::xdp`]).
+/// A sender of whole frames on one interface: a packet ring ([`crate::packet::PacketRing`]), a
+/// plain packet socket ([`crate::packet::PacketSocket`]), or AF_XDP ([`crate::xdp`]).
 ///
-/// One thread drives a sender. A loop pushes until `push` says false or there is nothing more to send, flushes, and
-/// reaps; `drain` ends it.
+/// One thread drives a sender. A loop pushes until `push` says false or there is nothing more to
+/// send, flushes, and reaps; `drain` ends it.
 pub trait FrameSender {
-    /// Bytes of the longest frame that `push` takes, Ethernet header included, virtio-net header not: what the interface's
-    /// MTU and the place of a frame allow.
+    /// Bytes of the longest frame that `push` takes, Ethernet header included, virtio-net header
+    /// not: what the interface's MTU and the place of a frame allow.
     fn max_frame_bytes(&self) -> usize;
 
     /// Builds a frame of `len` bytes in place, behind all that were pushed before.
     ///
-    /// `build` gets exactly `len` bytes of unspecified content (older frames) and must fill all of them. False: no
-    /// place is free, and `build` was not called; flush, reap, and try again. On an error nothing was pushed, and the
-    /// sender goes on.
+    /// `build` gets exactly `len` bytes of unspecified content (older frames) and must fill all of
+    /// them. False: no place is free, and `build` was not called; flush, reap, and try again. On an
+    /// error nothing was pushed, and the sender goes on.
     ///
     /// # Errors
     /// [`FrameError::TooShort`], [`FrameError::TooLong`], [`FrameError::LongerThanMtu`].
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> Result<bool, FrameError>;
 
-    /// Hands over what was pushed, with one system call where one is needed. It doesn't wait: frames for which the
-    /// kernel has no room at the moment (EAGAIN, ENOBUFS) stay pushed, and go with the next `flush` or `drain`.
+    /// Hands over what was pushed, with one system call where one is needed. It doesn't wait:
+    /// frames for which the kernel has no room at the moment (EAGAIN, ENOBUFS) stay pushed, and go
+    /// with the next `flush` or `drain`.
     ///
     /// # Errors
-    /// Per cause, see [`FrameError`]. Frames that were not handed over stay pushed, but for the one that the error
-    /// names.
+    /// Per cause, see [`FrameError`]. Frames that were not handed over stay pushed, but for the one
+    /// that the error names.
     fn flush(&mut self) -> Result<(), FrameError>;
 
-    /// Takes back the places of frames that were sent, without a system call where the kernel posts them in shared
-    /// memory. Returns how many came back since the last call.
+    /// Takes back the places of frames that were sent, without a system call where the kernel posts
+    /// them in shared memory. Returns how many came back since the last call.
     fn reap(&mut self) -> usize;
 
     /// Frames that were pushed and are not back.
@@ -51,8 +53,8 @@ pub trait FrameSender {
     /// Flushes, and waits until all frames are back, `timeout` at the longest.
     ///
     /// # Errors
-    /// [`FrameError::Stuck`] when the time is over, naming what is not back; the sender can go on, or be drained again.
-    /// Otherwise as `flush`.
+    /// [`FrameError::Stuck`] when the time is over, naming what is not back; the sender can go on,
+    /// or be drained again. Otherwise as `flush`.
     fn drain(&mut self, timeout: Duration) -> Result<(), FrameError>;
 
     /// The ledger of this sender. A frame is counted when it comes back.
@@ -122,7 +124,8 @@ pub enum FrameError {
         /// The rule, with the value.
         rule: String,
     },
-    /// The kernel refused one frame; it was taken out, the others stay pushed, and the sender goes on.
+    /// The kernel refused one frame; it was taken out, the others stay pushed, and the sender goes
+    /// on.
     #[error("interface {interface} refused frame {number} (place {slot}, {frame_bytes} bytes): {cause}")]
     Refused {
         /// Name of the interface.

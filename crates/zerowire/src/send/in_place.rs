@@ -1,5 +1,6 @@
-//! Building frames without a closure: a place is taken first, and committed when the frame in it is whole. For callers whose
-//! frames are made step by step, or by code that knows nothing of this library (C).
+//! Building frames without a closure: a place is taken first, and committed when the frame in it is
+//! whole. For callers whose frames are made step by step, or by code that knows nothing of this
+//! library (C).
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -12,24 +13,28 @@ use zerowire_wire::vnet::VnetHeader;
 pub struct FrameSlot<'a> {
     /// Which of the sender's places it is, from 0.
     pub number: usize,
-    /// The bytes, of unspecified content (older frames), but for what was written there since the last [`InPlace::commit`].
+    /// The bytes, of unspecified content (older frames), but for what was written there since the
+    /// last [`InPlace::commit`].
     pub bytes: &'a mut [u8],
 }
 
-/// A sender whose places can be had before their frames are pushed. Its descriptor is for event loops.
+/// A sender whose places can be had before their frames are pushed. Its descriptor is for event
+/// loops.
 pub trait InPlace: FrameSender + AsFd {
-    /// The place of the next frame, `len` bytes of it. None: no place is free; flush, reap, and try again.
+    /// The place of the next frame, `len` bytes of it. None: no place is free; flush, reap, and try
+    /// again.
     ///
-    /// It stays that of the next frame until that is pushed, whatever comes back meanwhile; asked for again it is the same one
-    /// with what was written there. Errors of `flush`, [`InPlace::wait`] and `drain` may make it another one.
+    /// It stays that of the next frame until that is pushed, whatever comes back meanwhile; asked
+    /// for again it is the same one with what was written there. Errors of `flush`,
+    /// [`InPlace::wait`] and `drain` may make it another one.
     ///
     /// # Errors
-    /// As those of [`FrameSender::push`] that are about the length. With offload the MTU is not looked at: the frame may be
-    /// one that is cut.
+    /// As those of [`FrameSender::push`] that are about the length. With offload the MTU is not
+    /// looked at: the frame may be one that is cut.
     fn reserve(&mut self, len: usize) -> Result<Option<FrameSlot<'_>>, FrameError>;
 
-    /// Pushes the first `len` bytes of that place as they lie there. `header` is [`VnetHeader::NONE`] without offload. False: no
-    /// place is free, so that none was given out.
+    /// Pushes the first `len` bytes of that place as they lie there. `header` is
+    /// [`VnetHeader::NONE`] without offload. False: no place is free, so that none was given out.
     ///
     /// # Errors
     /// As `push`, and [`FrameError::BadOffload`].

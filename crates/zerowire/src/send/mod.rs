@@ -7,8 +7,8 @@
 //! * [`frame`]: senders of whole frames; [`in_place`]: the same without a closure.
 //!
 //! # Who owns which bytes
-//! A payload is moved into the sender, and the sender keeps it until the kernel's notification: nothing can change,
-//! reuse or free the memory before. That is a matter of types, not of care:
+//! A payload is moved into the sender, and the sender keeps it until the kernel's notification:
+//! nothing can change, reuse or free the memory before. That is a matter of types, not of care:
 //!
 //! ```compile_fail,E0382
 //! # use zerowire::area::Area;
@@ -33,8 +33,9 @@
 //! }
 //! ```
 //!
-//! Memory that is shared on purpose ([`Bytes`](bytes::Bytes), `Arc<[u8]>`, [`Frozen`](crate::area::Frozen)) is
-//! read-only for everybody, and the sender's handle keeps it alive:
+//! Memory that is shared on purpose ([`Bytes`](bytes::Bytes), `Arc<[u8]>`,
+//! [`Frozen`](crate::area::Frozen)) is read-only for everybody, and the sender's handle keeps it
+//! alive:
 //!
 //! ```compile_fail,E0596
 //! # use zerowire::area::Area;

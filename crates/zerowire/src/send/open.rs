@@ -12,9 +12,10 @@ use std::os::fd::OwnedFd;
 #[cfg(feature = "uring")]
 use std::time::Duration;
 
-/// A call that the peer's credit does not cover is copied, in whole or in part. MSG_ZEROCOPY's notifications say so; those of
-/// SEND_ZC don't (`virtio_transport_init_zcopy_skb`, net/vmw_vsock/virtio_transport_common.c: the flag is set in
-/// notifications of the socket's own only). Seen with Linux 7.3.
+/// A call that the peer's credit does not cover is copied, in whole or in part. MSG_ZEROCOPY's
+/// notifications say so; those of SEND_ZC don't (`virtio_transport_init_zcopy_skb`,
+/// net/vmw_vsock/virtio_transport_common.c: the flag is set in notifications of the socket's own
+/// only). Seen with Linux 7.3.
 pub(super) const UNTOLD_ON_VSOCK: &str =
     "io_uring does not say what the kernel copies of memory that is lent to vsock; socket calls lend there";
 

@@ -10,8 +10,9 @@ use std::time::Duration;
 pub enum Mode {
     /// The kernel copies each payload before the call returns.
     Copy,
-    /// Each payload is lent. Where that is impossible for a reason of the socket or the payload (an empty payload, a unix
-    /// socket) it is copied and counted with the reason; where a limit forbids it, the call fails and names the limit.
+    /// Each payload is lent. Where that is impossible for a reason of the socket or the payload (an
+    /// empty payload, a unix socket) it is copied and counted with the reason; where a limit
+    /// forbids it, the call fails and names the limit.
     ZeroCopy,
     /// By measurement, for each socket and class of lengths: see [`Choice`](super::Choice).
     #[default]
@@ -22,15 +23,18 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// io_uring when areas are given and the kernel allows it, plain socket calls otherwise, and on AF_VSOCK always. An area that can't be registered
-    /// (RLIMIT_MEMLOCK) is sent from all the same, at the price of pinning its pages for each send: see
+    /// io_uring when areas are given and the kernel allows it, plain socket calls otherwise, and on
+    /// AF_VSOCK always. An area that can't be registered (RLIMIT_MEMLOCK) is sent from all the
+    /// same, at the price of pinning its pages for each send: see
     /// [`Sender::path`](super::Sender::path) for what was chosen and why.
     #[default]
     Auto,
-    /// `send`, `sendmsg`, `sendmmsg`, with `MSG_ZEROCOPY` (Documentation/networking/msg_zerocopy.rst).
+    /// `send`, `sendmsg`, `sendmmsg`, with `MSG_ZEROCOPY`
+    /// (Documentation/networking/msg_zerocopy.rst).
     Socket,
-    /// io_uring's `SEND_ZC` and `SENDMSG_ZC`. An error where io_uring is not allowed. On AF_VSOCK it only copies, since its
-    /// notifications don't say there what the kernel copied of lent memory.
+    /// io_uring's `SEND_ZC` and `SENDMSG_ZC`. An error where io_uring is not allowed. On AF_VSOCK
+    /// it only copies, since its notifications don't say there what the kernel copied of lent
+    /// memory.
     Uring,
 }
 
@@ -38,11 +42,12 @@ pub enum Backend {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Notifications {
-    /// Several a system call, once in 32 lent payloads, when a limit is near, and when the caller polls or waits.
+    /// Several a system call, once in 32 lent payloads, when a limit is near, and when the caller
+    /// polls or waits.
     #[default]
     Batched,
-    /// [`Sender::send`](super::Sender::send) waits for each payload's notification before it returns. Slow: for programs
-    /// that want their memory back at once.
+    /// [`Sender::send`](super::Sender::send) waits for each payload's notification before it
+    /// returns. Slow: for programs that want their memory back at once.
     EachOne,
 }
 
@@ -54,14 +59,15 @@ pub struct Options {
     pub mode: Mode,
     /// Which system calls.
     pub backend: Backend,
-    /// Bytes that may be lent at a time. One payload may always be lent, however long. Past this limit and the next one
-    /// [`Mode::ZeroCopy`] waits for memory to come back; [`Mode::Auto`] copies what the socket has room for, which the
-    /// ledger counts as held.
+    /// Bytes that may be lent at a time. One payload may always be lent, however long. Past this
+    /// limit and the next one [`Mode::ZeroCopy`] waits for memory to come back; [`Mode::Auto`]
+    /// copies what the socket has room for, which the ledger counts as held.
     pub max_lent_bytes: usize,
     /// Payloads that may be lent at a time, at least 1.
     pub max_lent: usize,
-    /// On a UDP socket: each payload is cut into datagrams of this many bytes by the kernel or the NIC (`UDP_SEGMENT`,
-    /// include/uapi/linux/udp.h). At most what the path takes in one packet ([`longest_segment`](super::longest_segment)).
+    /// On a UDP socket: each payload is cut into datagrams of this many bytes by the kernel or the
+    /// NIC (`UDP_SEGMENT`, include/uapi/linux/udp.h). At most what the path takes in one packet
+    /// ([`longest_segment`](super::longest_segment)).
     pub segment_bytes: Option<u16>,
     /// How notifications are read.
     pub notifications: Notifications,

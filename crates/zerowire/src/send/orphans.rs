@@ -1,7 +1,8 @@
 //! What senders left behind: memory that the kernel still reads when its sender is gone.
 //!
-//! A process-wide list keeps such a sender's socket and payloads. It is swept when a sender is made, closed or dropped,
-//! and by [`orphans`]. Memory on the list is neither freed nor reused before the kernel has let go of it.
+//! A process-wide list keeps such a sender's socket and payloads. It is swept when a sender is
+//! made, closed or dropped, and by [`orphans`]. Memory on the list is neither freed nor reused
+//! before the kernel has let go of it.
 
 use super::Window;
 use super::backend::{AnyBackend, Submit};
@@ -14,7 +15,8 @@ pub(super) struct Orphan {
     pub window: Window,
 }
 
-/// The list, and what a thread has taken off it to sweep it: that is still held as far as anybody knows.
+/// The list, and what a thread has taken off it to sweep it: that is still held as far as anybody
+/// knows.
 struct List {
     here: Vec<Orphan>,
     away: Orphans,
@@ -71,7 +73,8 @@ fn lock() -> MutexGuard<'static, List> {
     LIST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The list while it is swept. It goes back whatever happens: a program's `on_done` or a payload's drop code may panic.
+/// The list while it is swept. It goes back whatever happens: a program's `on_done` or a payload's
+/// drop code may panic.
 struct Sweep {
     list: Vec<Orphan>,
     taken: Orphans,
@@ -85,8 +88,8 @@ impl Drop for Sweep {
     }
 }
 
-/// Sweeps the list of memory that outlived its sender, and says what is left on it. What another thread is sweeping at
-/// the moment counts as left.
+/// Sweeps the list of memory that outlived its sender, and says what is left on it. What another
+/// thread is sweeping at the moment counts as left.
 pub fn orphans() -> Orphans {
     let mut sweep = {
         let mut all = lock();
@@ -100,7 +103,8 @@ pub fn orphans() -> Orphans {
     };
     // Payloads are dropped without the lock: their owners' drop code may end another sender.
     for o in &mut sweep.list {
-        // An error says something of the connection, which is gone anyway; notifications were taken all the same.
+        // An error says something of the connection, which is gone anyway; notifications were taken
+        // all the same.
         let _ = o.back.reap(&mut o.window);
         let _ = o.back.recover(&mut o.window);
     }

@@ -6,8 +6,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One piece of memory that a sender may keep as long as the kernel reads it. None of them moves its bytes when the
-/// segment itself is moved.
+/// One piece of memory that a sender may keep as long as the kernel reads it. None of them moves
+/// its bytes when the segment itself is moved.
 #[derive(Debug)]
 pub enum Segment {
     /// Memory that lives as long as the program.
@@ -40,8 +40,8 @@ impl Segment {
         self.len() == 0
     }
 
-    /// The bytes, unless they are a file's: those may be cut off by another process at any time, and are only read by
-    /// the kernel or by [`FileSlice::read_at`].
+    /// The bytes, unless they are a file's: those may be cut off by another process at any time,
+    /// and are only read by the kernel or by [`FileSlice::read_at`].
     pub fn bytes(&self) -> Option<&[u8]> {
         Some(match self {
             Self::Static(b) => b,
@@ -131,7 +131,8 @@ enum PayloadParts {
     Many(Vec<Segment>),
 }
 
-/// One datagram, one message, or a run of bytes of a stream: one segment, held without an allocation, or several.
+/// One datagram, one message, or a run of bytes of a stream: one segment, held without an
+/// allocation, or several.
 #[derive(Debug)]
 pub struct Payload {
     parts: PayloadParts,
@@ -159,8 +160,8 @@ impl Payload {
         }
     }
 
-    /// Cuts it into payloads of `bytes` bytes each, the last of which may be shorter, without copying. `bytes` of 0 or of its
-    /// length leave it whole.
+    /// Cuts it into payloads of `bytes` bytes each, the last of which may be shorter, without
+    /// copying. `bytes` of 0 or of its length leave it whole.
     pub fn split(self, bytes: usize) -> Vec<Payload> {
         if bytes == 0 || self.len <= bytes {
             return vec![self];
@@ -201,8 +202,9 @@ impl Payload {
         }
     }
 
-    /// Fills `out` with the addresses of the bytes behind the first `from`, at most `max_bytes` of them in at most
-    /// `max_segments` pieces. Empty segments are left out. Returns how many bytes that is.
+    /// Fills `out` with the addresses of the bytes behind the first `from`, at most `max_bytes` of
+    /// them in at most `max_segments` pieces. Empty segments are left out. Returns how many bytes
+    /// that is.
     pub(crate) fn iovecs(
         &self,
         mut from: usize,
@@ -229,7 +231,8 @@ impl Payload {
         total
     }
 
-    /// The bytes behind the first `from`, copied into one buffer. An error when a mapped file has become shorter.
+    /// The bytes behind the first `from`, copied into one buffer. An error when a mapped file has
+    /// become shorter.
     pub(crate) fn gather(&self, mut from: usize) -> io::Result<Vec<u8>> {
         let mut out = Vec::with_capacity(self.len.saturating_sub(from));
         for s in self.segments() {

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use zerowire_sys::socket::{get_int, set_int};
 
-/// `UDP_MAX_SEGMENTS` of older kernels (include/linux/udp.h; 128 since Linux 6.9): all take so many.
+/// `UDP_MAX_SEGMENTS` of older kernels (include/linux/udp.h; 128 since Linux 6.9): all take so
+/// many.
 const SURE_SEGMENTS: usize = 64;
 /// The longest payload of a UDP datagram over IPv4. (Over IPv6 it is 20 bytes more.)
 const LONGEST_DATAGRAM: usize = 65_507;
@@ -14,8 +15,9 @@ const LONGEST_DATAGRAM: usize = 65_507;
 const IPV4_HEADERS: i32 = 20 + 8;
 const IPV6_HEADERS: i32 = 40 + 8;
 
-/// The longest [`segment_bytes`](super::Options::segment_bytes) that the path of a connected UDP socket takes at the moment: its
-/// MTU without the headers (options of IP come off besides, which few sockets have). `None`: no UDP socket with a peer.
+/// The longest [`segment_bytes`](super::Options::segment_bytes) that the path of a connected UDP
+/// socket takes at the moment: its MTU without the headers (options of IP come off besides, which
+/// few sockets have). `None`: no UDP socket with a peer.
 pub fn longest_segment(socket: impl AsFd) -> Option<u16> {
     let kind = SocketKind::of(&socket).ok()?;
     if kind.kind != SocketFamily::Udp {
@@ -52,8 +54,9 @@ pub(super) fn unset(socket: impl AsFd) -> Result<(), SendError> {
         .map_err(SendError::system("setsockopt(UDP_SEGMENT)"))
 }
 
-/// What an error of a send on a socket with UDP_SEGMENT says of the segments, if anything (udp_send_skb, net/ipv4/udp.c; the
-/// same in net/ipv6). Segments that are longer than the path takes are EMSGSIZE since Linux 6.14, and EINVAL before.
+/// What an error of a send on a socket with UDP_SEGMENT says of the segments, if anything
+/// (udp_send_skb, net/ipv4/udp.c; the same in net/ipv6). Segments that are longer than the path
+/// takes are EMSGSIZE since Linux 6.14, and EINVAL before.
 pub(super) fn refusal(socket: impl AsFd, segment_bytes: u16, len: usize, errno: i32) -> Option<SendError> {
     let longest = || longest_segment(&socket).filter(|longest| segment_bytes > *longest);
     let segments = len.div_ceil(usize::from(segment_bytes).max(1));

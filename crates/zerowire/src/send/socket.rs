@@ -1,8 +1,8 @@
-//! Sending with socket calls: `send`, `sendmsg`, `sendmmsg`, and `MSG_ZEROCOPY` on TCP, UDP and AF_VSOCK
-//! (Documentation/networking/msg_zerocopy.rst).
+//! Sending with socket calls: `send`, `sendmsg`, `sendmmsg`, and `MSG_ZEROCOPY` on TCP, UDP and
+//! AF_VSOCK (Documentation/networking/msg_zerocopy.rst).
 //!
-//! The kernel numbers the calls with MSG_ZEROCOPY on a socket: 0, 1, 2, … [`super::numbers`] says with
-//! which one a sender begins. A call that fails gives its number back, unless the packet was
+//! The kernel numbers the calls with MSG_ZEROCOPY on a socket: 0, 1, 2, … [`super::numbers`] says
+//! with which one a sender begins. A call that fails gives its number back, unless the packet was
 //! already built when it failed (a firewall, a missing route). Then the number is used up, and its
 //! notification is in the queue when the call returns. After a failed call the queue is therefore
 //! read before the next number is given out.
@@ -33,12 +33,14 @@ use std::time::Duration;
 use zerowire_sys::socket::error_queue::BATCH;
 use zerowire_sys::socket::{self, Charges, MAX_IOV, Message, Messages, get_int, set_int};
 
-/// A stream takes at most this much lent memory in one call. More would gain nothing, and RLIMIT_MEMLOCK (8 MiB for
-/// most users) is charged for the whole call, also for what the socket's buffer then doesn't take.
+/// A stream takes at most this much lent memory in one call. More would gain nothing, and
+/// RLIMIT_MEMLOCK (8 MiB for most users) is charged for the whole call, also for what the socket's
+/// buffer then doesn't take.
 const LENT_CALL_BYTES: usize = 1 << 20;
 /// Messages in one `sendmmsg`.
 const MAX_MESSAGES: usize = 64;
-/// A socket with an error that nobody took is always ready: this long is slept instead of asking again at once.
+/// A socket with an error that nobody took is always ready: this long is slept instead of asking
+/// again at once.
 const DEAD_PAUSE: Duration = Duration::from_millis(1);
 
 /// Arrays for the system calls, kept from call to call. They mean nothing between two calls.
@@ -241,8 +243,9 @@ impl SocketBackend {
         let (flags, max) = (Self::flags(way), self.max_bytes(way));
         if let [segment] = payload.segments() {
             let len = payload.len().saturating_sub(from).min(max);
-            // SAFETY: the kernel reads len bytes behind `from` of the segment, which the caller keeps for the call, and
-            // after it for as long as Submit says; the kernel checks the addresses itself.
+            // SAFETY: the kernel reads len bytes behind `from` of the segment, which the caller
+            // keeps for the call, and after it for as long as Submit says; the kernel checks the
+            // addresses itself.
             return unsafe {
                 socket::send_range(&self.socket, segment.as_ptr().wrapping_add(from), len, flags)
             };
@@ -351,8 +354,8 @@ impl Submit for SocketBackend {
 
     fn reap(&mut self, window: &mut Window) -> Result<(), SendError> {
         if self.claim.is_none() {
-            // Nothing was ever lent. Sockets without an error queue (AF_UNIX, AF_VSOCK before Linux 6.7) would take this for
-            // reading from the peer, whose end never comes to an end.
+            // Nothing was ever lent. Sockets without an error queue (AF_UNIX, AF_VSOCK before Linux
+            // 6.7) would take this for reading from the peer, whose end never comes to an end.
             self.idle = true;
             return Ok(());
         }
@@ -400,9 +403,10 @@ impl Submit for SocketBackend {
         if window.ids_out() == 0 && self.elders.is_empty() {
             return Ok(());
         }
-        // Each call that lends is charged a notification's memory (optmem) until that was read or thrown away; together
-        // with empty queues it says that the kernel holds nothing, whoever took the notifications. (Filters are charged
-        // there, too: on a socket with one nothing is recovered.)
+        // Each call that lends is charged a notification's memory (optmem) until that was read or
+        // thrown away; together with empty queues it says that the kernel holds nothing, whoever
+        // took the notifications. (Filters are charged there, too: on a socket with one nothing is
+        // recovered.)
         let charges = Charges::of(&self.socket)?;
         if charges.sending() == 0 && charges.queued() == 0 && charges.options() == 0 {
             self.numbering.end_trial();

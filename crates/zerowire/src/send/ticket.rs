@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The name of one payload given to a sender: 0 for the first, then one more each time. It wraps around at 2^32, so at
-/// most 2^31 tickets may lie between two that are compared.
+/// The name of one payload given to a sender: 0 for the first, then one more each time. It wraps
+/// around at 2^32, so at most 2^31 tickets may lie between two that are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket(u32);
 
@@ -42,8 +42,8 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// Payloads whose memory is back: all tickets from `first` to `last`, both included. It says nothing of delivery: a
-/// payload that the kernel threw away comes back, too.
+/// Payloads whose memory is back: all tickets from `first` to `last`, both included. It says
+/// nothing of delivery: a payload that the kernel threw away comes back, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// First ticket.

@@ -1,24 +1,27 @@
 //! The book of what is lent. Plain code without a socket.
 //!
-//! Each payload has a [`Ticket`]. A payload that is lent has one id of the kernel for each call that took a part of it
-//! (a stream may take it in parts). Ids are consecutive 32-bit numbers that wrap around; notifications name inclusive
-//! ranges of them, coalesced and in any order. Payloads that were copied leave no trace here but their completion.
+//! Each payload has a [`Ticket`]. A payload that is lent has one id of the kernel for each call
+//! that took a part of it (a stream may take it in parts). Ids are consecutive 32-bit numbers that
+//! wrap around; notifications name inclusive ranges of them, coalesced and in any order. Payloads
+//! that were copied leave no trace here but their completion.
 //!
-//! The window owns the lent payloads. It keeps a few bytes for each payload from the oldest that is out on
-//! ([`Window::span`]), so a limit on that bounds its memory, too. A window that is dropped with ids out leaks their
-//! payloads: the kernel may still read them.
+//! The window owns the lent payloads. It keeps a few bytes for each payload from the oldest that is
+//! out on ([`Window::span`]), so a limit on that bounds its memory, too. A window that is dropped
+//! with ids out leaks their payloads: the kernel may still read them.
 
 use super::{Completion, Payload, Ticket};
 use std::collections::VecDeque;
 use thiserror::Error;
 
-/// Completions that nobody asked for are kept up to this many ranges; then the oldest are forgotten. A program that
-/// wants them asks more often than once in so many payloads.
+/// Completions that nobody asked for are kept up to this many ranges; then the oldest are
+/// forgotten. A program that wants them asks more often than once in so many payloads.
 const MAX_RANGES: usize = 1 << 16;
-/// The largest gap between two ids that follow each other: calls that failed after they had taken an id.
+/// The largest gap between two ids that follow each other: calls that failed after they had taken
+/// an id.
 const MAX_GAP: u32 = 1 << 16;
 
-/// A range with ids that were never given, or that came back before. The others of the range were taken.
+/// A range with ids that were never given, or that came back before. The others of the range were
+/// taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a notification for {unknown} ids that are not out, in {lo} to {hi}")]
 pub struct UnknownIds {
@@ -99,7 +102,8 @@ impl Window {
         self.finished.clear();
     }
 
-    /// Calls `f` with each payload that is done, in place of dropping it. True: its bytes were copied.
+    /// Calls `f` with each payload that is done, in place of dropping it. True: its bytes were
+    /// copied.
     pub fn on_done(&mut self, f: OnDone) {
         self.on_done = Some(f);
     }
@@ -121,14 +125,15 @@ impl Window {
         self.outstanding_bytes
     }
 
-    /// Ids that the kernel has not given back. Fewer than the payloads: one waits to be sent; more: a stream took some in
-    /// parts.
+    /// Ids that the kernel has not given back. Fewer than the payloads: one waits to be sent; more:
+    /// a stream took some in parts.
     #[inline]
     pub fn ids_out(&self) -> usize {
         self.ids_out
     }
 
-    /// Payloads or ids, whichever are more, from the oldest that is out to the newest, those that are back included.
+    /// Payloads or ids, whichever are more, from the oldest that is out to the newest, those that
+    /// are back included.
     pub fn span(&self) -> usize {
         self.lent.len().max(self.ids.len())
     }
@@ -164,8 +169,8 @@ impl Window {
         }
     }
 
-    /// A payload that is lent in one call, with the kernel's id for it. `copied`: its bytes were copied into it before
-    /// (and counted), so that it does not count as zero-copied.
+    /// A payload that is lent in one call, with the kernel's id for it. `copied`: its bytes were
+    /// copied into it before (and counted), so that it does not count as zero-copied.
     #[inline]
     pub fn lend(&mut self, payload: Payload, id: u32, copied: bool) -> Result<Ticket, UnknownIds> {
         if self.open || id != self.first_id.wrapping_add(self.ids.len() as u32) {
@@ -201,7 +206,8 @@ impl Window {
         added.map(|()| ticket)
     }
 
-    /// Opens a payload that goes in parts: it is not done before [`close_open`](Self::close_open). One at a time.
+    /// Opens a payload that goes in parts: it is not done before [`close_open`](Self::close_open).
+    /// One at a time.
     pub fn open(&mut self, payload: Payload) -> Ticket {
         self.close_open();
         let ticket = self.take_ticket();
@@ -225,9 +231,9 @@ impl Window {
         self.lent.back().filter(|_| self.open)?.payload.as_ref()
     }
 
-    /// A part of the open payload is lent under this id. Ids follow each other; ids that are left out are taken for ones
-    /// that nothing hangs on. An error, and nothing taken, when the id lies behind or far ahead: the memory then stays
-    /// until [`all_back`](Self::all_back).
+    /// A part of the open payload is lent under this id. Ids follow each other; ids that are left
+    /// out are taken for ones that nothing hangs on. An error, and nothing taken, when the id lies
+    /// behind or far ahead: the memory then stays until [`all_back`](Self::all_back).
     pub fn add_id(&mut self, id: u32) -> Result<(), UnknownIds> {
         let next = self.first_id.wrapping_add(self.ids.len() as u32);
         let gap = id.wrapping_sub(next);
@@ -274,8 +280,8 @@ impl Window {
         self.close_open();
     }
 
-    /// The kernel gave the ids `lo` to `hi` back; `copied`: it says that it copied them. Returns how many payloads are
-    /// done by that.
+    /// The kernel gave the ids `lo` to `hi` back; `copied`: it says that it copied them. Returns
+    /// how many payloads are done by that.
     pub fn notified(&mut self, lo: u32, hi: u32, copied: bool) -> Result<usize, UnknownIds> {
         let span = hi.wrapping_sub(lo);
         if span > i32::MAX as u32 {
@@ -303,13 +309,14 @@ impl Window {
         Ok(self.report.payloads - before)
     }
 
-    /// Everything that was lent is back, although notifications are missing. Nobody knows whether it was copied; it
-    /// counts as copied. An open payload stays open.
+    /// Everything that was lent is back, although notifications are missing. Nobody knows whether
+    /// it was copied; it counts as copied. An open payload stays open.
     pub fn all_back(&mut self) -> usize {
         self.all_back_as(true)
     }
 
-    /// Everything that was lent is back; `copied`: the kernel says that it copied some of it. An open payload stays open.
+    /// Everything that was lent is back; `copied`: the kernel says that it copied some of it. An
+    /// open payload stays open.
     pub fn all_back_as(&mut self, copied: bool) -> usize {
         let before = self.report.payloads;
         for at in 0..self.lent.len() {
@@ -327,7 +334,8 @@ impl Window {
         self.report.payloads - before
     }
 
-    /// The next range of tickets that are done since the last call, in the order in which they became so.
+    /// The next range of tickets that are done since the last call, in the order in which they
+    /// became so.
     pub fn next_completion(&mut self) -> Option<Completion> {
         self.done.pop_front()
     }
@@ -337,7 +345,8 @@ impl Window {
         std::mem::take(&mut self.report)
     }
 
-    /// Length and copied-by-the-kernel of the payloads completed since the last call, if `note_sizes` is set.
+    /// Length and copied-by-the-kernel of the payloads completed since the last call, if
+    /// `note_sizes` is set.
     pub(crate) fn take_sizes(&mut self, mut f: impl FnMut(usize, bool)) {
         for (len, copied) in self.finished.drain(..) {
             f(len, copied);
@@ -416,7 +425,8 @@ impl Window {
 }
 
 impl Drop for Window {
-    /// A sender that ends hands its window on while ids are out, so this happens only when a panic has got in between.
+    /// A sender that ends hands its window on while ids are out, so this happens only when a panic
+    /// has got in between.
     fn drop(&mut self) {
         if std::mem::take(&mut self.open)
             && let Some(last) = self.lent.back_mut()

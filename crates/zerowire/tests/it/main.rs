@@ -1,4 +1,5 @@
-//! The library's tests, in one program. Those that count allocations, and those that loom runs, have programs of their own.
+//! The library's tests, in one program. Those that count allocations, and those that loom runs,
+//! have programs of their own.
 
 mod netlink;
 mod packet_content;

@@ -1,5 +1,5 @@
-//! What a packet ring and a packet socket push arrives at the other end of a veth pair, byte for byte, and the ledger
-//! says how. Needs root.
+//! What a packet ring and a packet socket push arrives at the other end of a veth pair, byte for
+//! byte, and the ledger says how. Needs root.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! What goes wrong under way: the interface goes down or away with frames in flight, frames are too long or refused,
-//! the queue is full, the receiver is slow. Nothing hangs, errors name their cause, and the sender goes on where it can.
-//! Needs root.
+//! What goes wrong under way: the interface goes down or away with frames in flight, frames are too
+//! long or refused, the queue is full, the receiver is slow. Nothing hangs, errors name their
+//! cause, and the sender goes on where it can. Needs root.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -62,7 +62,8 @@ fn an_interface_that_goes_down_is_named_and_can_come_back() {
         sender.flush().expect("handed over");
         assert_eq!(sender.outstanding(), if is_ring { 4 } else { 0 });
         lab.down(lab::HERE);
-        // The queue of an interface that goes down is emptied: its frames come back, though nobody got them.
+        // The queue of an interface that goes down is emptied: its frames come back, though nobody
+        // got them.
         sender.drain(PATIENCE).expect("back");
         (4..6).for_each(|n| assert!(push(sender, n, 1000)));
         match sender.flush() {
@@ -197,7 +198,8 @@ fn a_refused_frame_never_wedges_the_ring() {
         let capture = lab.capture();
         let mut ring = PacketRing::open(lab::HERE, &options(8)).expect("a ring");
         let mut wanted = Vec::new();
-        // Five rounds through the ring, each with a wrong frame at another place: first, last and in between.
+        // Five rounds through the ring, each with a wrong frame at another place: first, last and
+        // in between.
         for round in 0..5u32 {
             let number = u64::from(round) * 8;
             let wrong = [0, 7, 3, 6, 1][round as usize];
@@ -314,7 +316,8 @@ fn a_slow_queue_presses_back_and_names_what_is_stuck() {
 fn a_full_queue_loses_nothing() {
     with_both(|lab, sender, _| {
         let capture = lab.capture();
-        // Room for three frames in the queue: the kernel drops the fourth (ENOBUFS), and it is handed over again.
+        // Room for three frames in the queue: the kernel drops the fourth (ENOBUFS), and it is
+        // handed over again.
         lab.hold_some(lab::HERE, 1514, 3100);
         (0..12).for_each(|n| assert!(push(sender, n, 1000)));
         sender.flush().expect("what doesn't fit stays");

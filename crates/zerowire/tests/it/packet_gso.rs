@@ -1,5 +1,6 @@
-//! Frames of up to 64 K with a virtio-net header: they arrive at a veth peer as one large frame, or, where the sending
-//! interface has no segmentation, as the right segments with the right checksums. Needs root.
+//! Frames of up to 64 K with a virtio-net header: they arrive at a veth peer as one large frame,
+//! or, where the sending interface has no segmentation, as the right segments with the right
+//! checksums. Needs root.
 
 use zerowire::packet::{Gso, MAX_FRAME_BYTES, Options, PacketRing, PacketSocket, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};

@@ -1,5 +1,6 @@
-//! Which bytes really go out: frames are held in a queue behind the sender, their memory is changed after the call, and
-//! the peer looks. New bytes: the frame was not copied. The ledger must say the same. Needs root.
+//! Which bytes really go out: frames are held in a queue behind the sender, their memory is changed
+//! after the call, and the peer looks. New bytes: the frame was not copied. The ledger must say the
+//! same. Needs root.
 
 use zerowire::packet::{Options, PacketRing, PacketSocket, Version, VnetHeader};
 use zerowire::send::frame::FrameSender;
@@ -125,7 +126,8 @@ fn loaded_frames_are_read_anew_each_time() {
     });
 }
 
-/// The ring's limit for copying: a frame of so many bytes is copied when the kernel takes it, one of a byte more is not.
+/// The ring's limit for copying: a frame of so many bytes is copied when the kernel takes it, one
+/// of a byte more is not.
 #[test]
 fn frames_up_to_the_limit_are_copied_and_those_above_are_not() {
     const LIMIT: usize = 1000;

@@ -1,4 +1,5 @@
-//! What arrived is given although something failed behind it. The descriptors of the process run out.
+//! What arrived is given although something failed behind it. The descriptors of the process run
+//! out.
 
 use crate::support::streams::{BOTH, LONG, Reader, byte, pattern, receiver, tcp_pair};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -13,8 +13,8 @@ fn leases(batch: Vec<Arrival>) -> Vec<Lease> {
     batch.into_iter().filter_map(|a| if let What::Data(l) = a.what { Some(l) } else { None }).collect()
 }
 
-/// One connection's leases are kept. It gets its share, and what was posted when that was full; the other one receives
-/// all of its stream meanwhile; then the first goes on where it stopped.
+/// One connection's leases are kept. It gets its share, and what was posted when that was full; the
+/// other one receives all of its stream meanwhile; then the first goes on where it stopped.
 #[test]
 fn a_slow_consumer_is_bounded_and_others_are_unaffected() {
     const BUFFERS: usize = 64;
@@ -82,7 +82,8 @@ fn an_empty_area_recovers_without_losing_a_byte() {
     }
 }
 
-/// The receiver sleeps for want of buffers without a timeout; a lease that another thread drops wakes it.
+/// The receiver sleeps for want of buffers without a timeout; a lease that another thread drops
+/// wakes it.
 #[test]
 fn a_lease_dropped_elsewhere_wakes_the_receiver() {
     for backend in BOTH {
@@ -164,7 +165,8 @@ fn leases_cross_threads() {
     }
 }
 
-/// The bytes stay as they are after the receiver and its sockets are gone, while the peer still writes.
+/// The bytes stay as they are after the receiver and its sockets are gone, while the peer still
+/// writes.
 #[test]
 fn leases_outlive_the_receiver() {
     for backend in ALL {
@@ -193,8 +195,8 @@ fn leases_outlive_the_receiver() {
     }
 }
 
-/// A program that holds leases fills its share and the sockets' buffers, and then the sender's write blocks: the TCP window is closed.
-/// It goes on when the leases are given back.
+/// A program that holds leases fills its share and the sockets' buffers, and then the sender's
+/// write blocks: the TCP window is closed. It goes on when the leases are given back.
 #[test]
 fn a_sender_blocks_while_leases_are_held() {
     const MUCH: usize = 64 << 20;

@@ -1,4 +1,5 @@
-//! Listening sockets of a receiver: connections are accepted, added and told; accepting stops and goes on with the limit.
+//! Listening sockets of a receiver: connections are accepted, added and told; accepting stops and
+//! goes on with the limit.
 
 use crate::support::streams::{self, ALL, BOTH, LONG, Reader, receiver, write_stream};
 use std::io::Read;
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 use zerowire::recv::{ConnectionId, ListenerId, RecvError, What};
 use zerowire_testkit::own_process;
 
-/// Receives until `done`; connections that are told get the seeds 0, 1, 2 ... in the order of their coming.
+/// Receives until `done`; connections that are told get the seeds 0, 1, 2 ... in the order of their
+/// coming.
 fn accept_until(
     r: &mut zerowire::recv::Receiver,
     reader: &mut Reader,
@@ -59,7 +61,8 @@ fn connections_are_accepted_and_their_bytes_arrive() {
     }
 }
 
-/// Beyond the limit connections wait in the backlog; each one that is removed makes room for the next.
+/// Beyond the limit connections wait in the backlog; each one that is removed makes room for the
+/// next.
 #[test]
 fn the_limit_stops_accepting_and_a_removal_lets_it_go_on() {
     for backend in BOTH {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use zerowire::recv::{Arrival, Backend, What};
 use zerowire_testkit::own_process;
 
-/// A socket that keeps errors on its queue reports them as long as they are there, also to who can't read them by receiving.
+/// A socket that keeps errors on its queue reports them as long as they are there, also to who
+/// can't read them by receiving.
 #[test]
 fn an_error_queue_that_nobody_reads_costs_no_time() {
     own_process!();
@@ -48,8 +49,8 @@ fn an_error_queue_that_nobody_reads_costs_no_time() {
     }
 }
 
-/// Where every buffer is lent and a connection waits for one, new connections are accepted all the same, and the time to wait
-/// is what was asked for.
+/// Where every buffer is lent and a connection waits for one, new connections are accepted all the
+/// same, and the time to wait is what was asked for.
 #[test]
 fn connections_are_accepted_while_no_buffer_is_free() {
     let mut r = receiver(Backend::Plain, |o| (o.buffers, o.buffer_bytes, o.share) = (2, 4096, Some(2)));

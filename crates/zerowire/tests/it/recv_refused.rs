@@ -1,4 +1,5 @@
-//! Where io_uring is refused: plain receiving, with the reason told; never a hang and never a silent change.
+//! Where io_uring is refused: plain receiving, with the reason told; never a hang and never a
+//! silent change.
 
 use crate::support::streams::{Reader, receiver, tcp_pair, write_stream};
 use zerowire::recv::{Backend, Options, Receiver, RecvError};

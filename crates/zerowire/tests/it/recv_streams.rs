@@ -46,8 +46,8 @@ fn a_hundred_mebibytes() {
     }
 }
 
-/// The bytes of a long stream repeat, so that they can be made and compared quickly: a shift or a gap of anything but a
-/// multiple of this shows, and the length says the rest.
+/// The bytes of a long stream repeat, so that they can be made and compared quickly: a shift or a
+/// gap of anything but a multiple of this shows, and the length says the rest.
 const PERIOD: usize = 1_000_003;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Zero-copy receive where it is refused: each reason is named, with what to do. What it does where it works is tested in a
-//! guest (lab/vm, `zcrx`).
+//! Zero-copy receive where it is refused: each reason is named, with what to do. What it does where
+//! it works is tested in a guest (lab/vm, `zcrx`).
 
 use zerowire::area::AreaOptions;
 use zerowire::recv::{Backend, Dmabuf, Options, Receiver, RecvError, ZcrxOptions};

@@ -1,8 +1,9 @@
-//! What `Mode::Auto` chooses, and that the ledger says of it what really goes out: payloads are held in a queue behind the
-//! sender, their memory is changed after the call, and the peer looks. New bytes: nothing was copied. Needs root.
+//! What `Mode::Auto` chooses, and that the ledger says of it what really goes out: payloads are
+//! held in a queue behind the sender, their memory is changed after the call, and the peer looks.
+//! New bytes: nothing was copied. Needs root.
 //!
-//! A sink that takes lent memory as it is (ifb), and one whose kernel copies it (a socket at the other end of a veth), by a
-//! route that changes from one to the other under the same socket.
+//! A sink that takes lent memory as it is (ifb), and one whose kernel copies it (a socket at the
+//! other end of a veth), by a route that changes from one to the other under the same socket.
 
 use crate::support::sockets::{datagram, set_int};
 use std::io::Read;
@@ -40,8 +41,8 @@ fn choice(s: &Sender) -> Choice {
     choices[0].clone()
 }
 
-/// Sends these payloads into a held queue, changes their bytes, and lets them go. Says of each whether it was lent, with what
-/// has to arrive. `kept`: buffers of the area that the test keeps.
+/// Sends these payloads into a held queue, changes their bytes, and lets them go. Says of each
+/// whether it was lent, with what has to arrive. `kept`: buffers of the area that the test keeps.
 fn change_behind_the_call(
     lab: &Lab,
     s: &mut Sender,
@@ -53,7 +54,8 @@ fn change_behind_the_call(
     s.poll().expect("polled");
     let sent = tickets.into_iter().zip(payloads).map(|(ticket, bytes)| {
         let mut bytes = bytes.clone();
-        // SAFETY: the bytes are arbitrary ones of a test payload's buffer, and nobody else looks at them.
+        // SAFETY: the bytes are arbitrary ones of a test payload's buffer, and nobody else looks at
+        // them.
         let is_lent = unsafe { s.scribble(ticket, AT, &[0xee; 300]) };
         if is_lent {
             bytes[AT..AT + 300].fill(0xee);
@@ -69,7 +71,8 @@ fn change_behind_the_call(
     sent
 }
 
-/// A trial: blocks that copy and blocks that lend take turns. What each did is what arrives, and what the ledger says.
+/// A trial: blocks that copy and blocks that lend take turns. What each did is what arrives, and
+/// what the ledger says.
 fn a_trial_behind_a_queue(backend: Backend, tcp: bool) {
     in_lab(move |lab| {
         let what = format!("{backend:?}, tcp: {tcp}");
@@ -141,7 +144,8 @@ const TARGET: &str = "10.79.0.2";
 const LARGE: usize = 65_000;
 /// Payloads of the one kind that is looked at begin with this.
 const MARK: &[u8] = b"look at this";
-/// After so many sends a choice must be made anew: the runs between trials grow, but only to the double in these tests.
+/// After so many sends a choice must be made anew: the runs between trials grow, but only to the
+/// double in these tests.
 const ENOUGH: u32 = 8 * FIRST_RUN;
 
 /// Payloads in a call.

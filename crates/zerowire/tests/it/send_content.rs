@@ -1,4 +1,5 @@
-//! What arrives is what was given: sizes, segments, modes, over TCP, UDP and unix sockets; and what the ledger says.
+//! What arrives is what was given: sizes, segments, modes, over TCP, UDP and unix sockets; and what
+//! the ledger says.
 
 use crate::support::sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
 use std::io::{Read, Write};
@@ -135,7 +136,8 @@ fn many_datagrams_go_in_few_calls() {
     for mode in MODES {
         let (a, b) = udp_pair();
         b.set_read_timeout(Some(LONG)).unwrap();
-        // A lent datagram is charged whole pages there; 40 that cross a page's end are more than the usual buffer.
+        // A lent datagram is charged whole pages there; 40 that cross a page's end are more than
+        // the usual buffer.
         set_int(&b, libc::SO_RCVBUF, 1 << 20);
         let mut s = sender(a, options(mode));
         let mut all: Vec<Payload> = (0..40usize).map(|i| pattern(i, 400 + i).into()).collect();

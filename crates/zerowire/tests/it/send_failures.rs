@@ -1,5 +1,6 @@
-//! What goes wrong on sockets: receivers that stall, reset or are not there, notifications that are missing, somebody
-//! else's, calls that fail after they took a number, and senders that end with memory lent.
+//! What goes wrong on sockets: receivers that stall, reset or are not there, notifications that are
+//! missing, somebody else's, calls that fail after they took a number, and senders that end with
+//! memory lent.
 
 use crate::support::sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
 use std::io::{Read, Write};
@@ -30,7 +31,8 @@ fn lease(area: &Area, seed: usize) -> Payload {
     l.into()
 }
 
-/// Fills a connection whose receiver reads nothing, until nothing more is taken. Returns how many payloads were.
+/// Fills a connection whose receiver reads nothing, until nothing more is taken. Returns how many
+/// payloads were.
 fn fill(s: &mut Sender, mode: Mode, area: &Area) -> usize {
     let mut refusals = 0;
     let mut n = 0;
@@ -243,8 +245,8 @@ fn somebody_else_who_lends_is_found_out() {
     }
 }
 
-/// 128 datagrams are the most that one call may be cut into: more are refused after the packet was built, and the number
-/// of the call is used up.
+/// 128 datagrams are the most that one call may be cut into: more are refused after the packet was
+/// built, and the number of the call is used up.
 #[test]
 fn calls_that_fail_late_do_not_shift_the_numbers() {
     let (a, b) = udp_pair();

@@ -1,5 +1,5 @@
-//! Places that are given out before their frames are pushed: they stay what they are until then, and what was built there is what
-//! arrives.
+//! Places that are given out before their frames are pushed: they stay what they are until then,
+//! and what was built there is what arrives.
 
 use zerowire::packet::{Options, PacketRing, VnetHeader};
 use zerowire::send::frame::FrameError;

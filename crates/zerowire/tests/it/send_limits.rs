@@ -1,4 +1,5 @@
-//! Bounds: on what is lent, on notifications, on segments; interfaces that vanish; ends that fail. Parts need root.
+//! Bounds: on what is lent, on notifications, on segments; interfaces that vanish; ends that fail.
+//! Parts need root.
 
 use crate::support::sockets::{pattern, set_int, tcp_pair, udp_pair};
 use std::net::{TcpStream, UdpSocket};
@@ -48,7 +49,8 @@ fn udp_to(address: std::net::SocketAddr) -> UdpSocket {
 /// Sends of a trial before the first one that is lent.
 const COPIES: usize = zerowire::send::testing::BLOCK as usize;
 
-/// A block of copies comes first in a trial; of the eight that follow two are lent, and the others go out all the same.
+/// A block of copies comes first in a trial; of the eight that follow two are lent, and the others
+/// go out all the same.
 #[test]
 fn auto_copies_past_the_limit_and_goes_on() {
     in_lab(|lab| {
@@ -81,7 +83,8 @@ fn auto_copies_past_the_limit_and_goes_on() {
     });
 }
 
-/// Each notification that is out is charged to the socket: past net.core.optmem_max ZeroCopy waits, and Auto copies.
+/// Each notification that is out is charged to the socket: past net.core.optmem_max ZeroCopy waits,
+/// and Auto copies.
 #[test]
 fn too_many_notifications_for_the_socket() {
     const ALL: usize = COPIES + 16;
@@ -129,8 +132,9 @@ fn too_many_notifications_for_the_socket() {
     });
 }
 
-/// The socket's buffer is full when a batch comes: its first payload waits, and is lent all the same, though a short one
-/// behind it is copied. The first eight lent sends of a trial are asked for alike.
+/// The socket's buffer is full when a batch comes: its first payload waits, and is lent all the
+/// same, though a short one behind it is copied. The first eight lent sends of a trial are asked
+/// for alike.
 #[test]
 fn what_a_batch_had_no_room_for_goes_by_its_own_turn() {
     in_lab(|lab| {
@@ -243,7 +247,8 @@ fn a_drain_that_fails_says_why_and_what_is_left() {
     assert_eq!(e.closed, Closed::default());
 }
 
-/// A unix socket has no error queue: what the peer said must not be taken for notifications, nor its end.
+/// A unix socket has no error queue: what the peer said must not be taken for notifications, nor
+/// its end.
 #[test]
 fn a_socket_without_notifications_is_aborted_and_not_read_from() {
     let (a, mut b) = std::os::unix::net::UnixStream::pair().unwrap();

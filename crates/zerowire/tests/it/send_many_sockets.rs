@@ -11,7 +11,8 @@ use zerowire_testkit::own_process;
 const LONG: Duration = Duration::from_secs(30);
 const UDP: usize = 9000;
 const TCP: usize = 1000;
-/// One descriptor a UDP sender (they share a receiver), two a TCP pair, and some for the test itself.
+/// One descriptor a UDP sender (they share a receiver), two a TCP pair, and some for the test
+/// itself.
 const DESCRIPTORS: u64 = (UDP + 2 * TCP + 200) as u64;
 
 fn raise_the_limit() {

@@ -1,4 +1,5 @@
-//! An ordinary user whose RLIMIT_MEMLOCK is used up: a clear error, or copying, as the mode says; never a hang.
+//! An ordinary user whose RLIMIT_MEMLOCK is used up: a clear error, or copying, as the mode says;
+//! never a hang.
 
 use crate::support::sockets::{datagram, pattern, sender, set_int, tcp_pair, udp_pair};
 use std::io::Read;
@@ -93,8 +94,8 @@ fn areas_are_registered_within_the_usual_limit() {
     }
 }
 
-/// The limit is used up by another socket of the same user, whose receiver reads nothing. A sender with nothing lent must
-/// not wait for notifications of its own.
+/// The limit is used up by another socket of the same user, whose receiver reads nothing. A sender
+/// with nothing lent must not wait for notifications of its own.
 #[test]
 fn the_known_deadlock_does_not_happen() {
     own_process!();

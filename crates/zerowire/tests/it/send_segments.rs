@@ -1,5 +1,5 @@
-//! UDP_SEGMENT and the path's MTU: segments that fit are cut by the kernel, longer ones are refused with the remedy, and the
-//! remedy works. Needs root.
+//! UDP_SEGMENT and the path's MTU: segments that fit are cut by the kernel, longer ones are refused
+//! with the remedy, and the remedy works. Needs root.
 
 use crate::support::sockets::{datagram, pattern, sender, tcp_pair};
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
@@ -57,7 +57,8 @@ fn wait_all(s: &mut Sender, case: &str) {
     }
 }
 
-/// Sends a payload of `count` segments, which the path takes or not, and takes the remedy in the second case.
+/// Sends a payload of `count` segments, which the path takes or not, and takes the remedy in the
+/// second case.
 fn send(lab: &Lab, ipv6: bool, segment: usize, longest: u16) {
     for (mode, backend) in every_way() {
         let case = format!("{mode:?} {backend:?}, IPv{}, {segment} bytes", if ipv6 { 6 } else { 4 });

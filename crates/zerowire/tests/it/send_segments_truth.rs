@@ -1,6 +1,7 @@
-//! Which bytes really go out when the kernel cuts payloads into datagrams (UDP_SEGMENT), over socket calls and over io_uring:
-//! they are held in a queue behind the sender, their memory is changed after the call, and the peer looks. New bytes: nothing
-//! was copied. The ledger must say the same. Needs root.
+//! Which bytes really go out when the kernel cuts payloads into datagrams (UDP_SEGMENT), over
+//! socket calls and over io_uring: they are held in a queue behind the sender, their memory is
+//! changed after the call, and the peer looks. New bytes: nothing was copied. The ledger must say
+//! the same. Needs root.
 
 use crate::support::sockets::datagram;
 use std::net::UdpSocket;
@@ -53,7 +54,8 @@ fn cutting_sender(address: &str, backend: Backend, mode: Mode, area: &Area) -> S
     Sender::with_areas(socket.into(), options, std::slice::from_ref(area)).expect("a sender")
 }
 
-/// `whole`: the queue takes what is to be cut in one piece, and the peer's side cuts it; otherwise the queue cuts it.
+/// `whole`: the queue takes what is to be cut in one piece, and the peer's side cuts it; otherwise
+/// the queue cuts it.
 fn cut_behind_the_call(backend: Backend, mode: Mode, memory: Memory, whole: bool) {
     in_lab(move |lab| {
         let what = format!("{backend:?}, {mode:?}, {memory:?}, whole: {whole}");
@@ -74,7 +76,8 @@ fn cut_behind_the_call(backend: Backend, mode: Mode, memory: Memory, whole: bool
         let lent = mode == Mode::ZeroCopy;
         assert_eq!(s.outstanding(), if lent { 3 } else { 0 }, "{what}: the queue holds all");
         for ticket in tickets {
-            // SAFETY: the bytes are arbitrary ones of a test payload, and nobody else looks at them.
+            // SAFETY: the bytes are arbitrary ones of a test payload, and nobody else looks at
+            // them.
             assert_eq!(unsafe { s.scribble(ticket, AT, &NEW) }, lent, "{what}");
         }
         lab.release(lab::HERE);
@@ -91,7 +94,8 @@ fn cut_behind_the_call(backend: Backend, mode: Mode, memory: Memory, whole: bool
                 assert!(got[..len] == *want, "{what}: payload {n}, datagram {i} of {len} bytes");
             }
         }
-        // The peer's socket is on this machine: the kernel copies when the frame reaches it, and says so.
+        // The peer's socket is on this machine: the kernel copies when the frame reaches it, and
+        // says so.
         let t = s.counters().snapshot();
         let (reason, all) = (if lent { "kernel" } else { "asked" }, u64::from(PAYLOADS) * LEN as u64);
         assert_eq!(t.copied_bytes, [(reason, all)].into(), "{what}: {t:?}");
@@ -117,7 +121,8 @@ fn lent_payloads_are_cut_from_the_bytes_of_the_moment_they_leave() {
     each(Mode::ZeroCopy);
 }
 
-/// An interface that drops what it sends: nobody copies, and the ledger says so. Cut or not, a payload counts once.
+/// An interface that drops what it sends: nobody copies, and the ledger says so. Cut or not, a
+/// payload counts once.
 #[test]
 fn an_interface_takes_what_is_cut_without_a_copy() {
     for (backend, memory) in BACK_ENDS.into_iter().flat_map(|b| EACH_MEMORY.map(|m| (b, m))) {

@@ -1,5 +1,6 @@
-//! Which bytes really go out over socket calls: they are held in a queue behind the sender, their memory is changed after the
-//! call, and the peer looks. New bytes: nothing was copied by the call. The ledger must say the same. Needs root.
+//! Which bytes really go out over socket calls: they are held in a queue behind the sender, their
+//! memory is changed after the call, and the peer looks. New bytes: nothing was copied by the call.
+//! The ledger must say the same. Needs root.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -41,7 +42,8 @@ fn changed(n: u32) -> Vec<u8> {
 }
 
 fn scribble_all(s: &mut Sender, tickets: &[Ticket]) -> usize {
-    // SAFETY: the bytes are arbitrary ones of a test payload's buffer, and nobody else looks at them.
+    // SAFETY: the bytes are arbitrary ones of a test payload's buffer, and nobody else looks at
+    // them.
     tickets.iter().filter(|t| unsafe { s.scribble(**t, AT, &[0xee; 300]) }).count()
 }
 
@@ -84,7 +86,8 @@ fn datagrams_behind_a_queue(mode: Mode, call: Call) {
             let want = if lent > 0 { changed(n) } else { lab::pattern(n, LEN) };
             assert!(got[..len] == want, "{mode:?}, {call:?}: datagram {n}");
         }
-        // The peer's socket is on this machine: the kernel copies when the frame reaches it, and says so.
+        // The peer's socket is on this machine: the kernel copies when the frame reaches it, and
+        // says so.
         let t = s.counters().snapshot();
         let reason = if lent > 0 { "kernel" } else { "asked" };
         assert_eq!(t.copied_bytes.get(reason), Some(&(5 * LEN as u64)), "{mode:?}, {call:?}: {t:?}");
@@ -149,7 +152,8 @@ fn an_interface_takes_lent_memory_without_a_copy() {
     for (segment_bytes, len) in [(None, LEN), (None, 30_000), (Some(1400), 20_000)] {
         in_lab(move |lab| {
             lab.ifb("ifb77", true);
-            // A datagram that must be fragmented is copied (net/ipv4/ip_output.c, __ip_append_data).
+            // A datagram that must be fragmented is copied (net/ipv4/ip_output.c,
+            // __ip_append_data).
             run("ip", &["link", "set", "ifb77", "mtu", "40000"]);
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect("10.78.0.2:9").unwrap();

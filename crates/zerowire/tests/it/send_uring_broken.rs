@@ -37,7 +37,8 @@ fn pair() -> (TcpStream, TcpStream) {
     (a, b)
 }
 
-/// Sends until the receiver, which reads nothing, takes no more. Returns how many payloads were taken.
+/// Sends until the receiver, which reads nothing, takes no more. Returns how many payloads were
+/// taken.
 fn fill(s: &mut Sender, area: &Area) -> usize {
     let (mut n, mut refusals) = (0, 0);
     while refusals < 10 {
@@ -54,7 +55,8 @@ fn fill(s: &mut Sender, area: &Area) -> usize {
     n
 }
 
-/// The error is told, what was not taken is given back, and what the kernel holds is kept until it lets go.
+/// The error is told, what was not taken is given back, and what the kernel holds is kept until it
+/// lets go.
 #[test]
 fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
     for shared in [false, true] {
@@ -86,7 +88,8 @@ fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
                 s.poll().unwrap();
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // The one that waited in part may be given up; the others are in the connection's queue.
+            // The one that waited in part may be given up; the others are in the connection's
+            // queue.
             assert!(s.outstanding() + 1 >= out && s.outstanding() > 0, "{} of {out}", s.outstanding());
             assert_eq!(area.free() + s.outstanding(), area.buffers());
             assert!(area.free() <= free + 1);
@@ -187,13 +190,15 @@ fn an_event_loop_waits_for_the_engine() {
     }
 }
 
-/// The engine's descriptor alone, without room being asked for: nothing but a notification can end the sleep.
+/// The engine's descriptor alone, without room being asked for: nothing but a notification can end
+/// the sleep.
 #[test]
 fn notifications_alone_wake_a_loop() {
     for threads in [Threads::One, Threads::Any] {
         let options = EngineOptions::default().threads(threads);
         let engine = Engine::new(&options, &[]).expect(NEEDED);
-        // Less than the sender's buffer, more than the receiver's window: the last of it stays lent.
+        // Less than the sender's buffer, more than the receiver's window: the last of it stays
+        // lent.
         let (a, mut b) = pair();
         set_int(&a, libc::SO_SNDBUF, 4 << 20);
         let mut s = Sender::on(&engine, a.into(), zero_copy()).unwrap();

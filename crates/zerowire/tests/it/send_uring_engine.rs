@@ -1,4 +1,5 @@
-//! Engines: many sockets, short queues, threads, senders that go away, and machines that refuse io_uring.
+//! Engines: many sockets, short queues, threads, senders that go away, and machines that refuse
+//! io_uring.
 
 use crate::support::sockets::{datagram, pattern, tcp_pair, udp_pair};
 use std::io::Read;
@@ -197,12 +198,14 @@ fn where_io_uring_is_refused_the_socket_back_end_runs() {
     .unwrap();
 }
 
-/// Makes this process one with `bytes` of locked memory, and this thread one of a user without CAP_IPC_LOCK.
+/// Makes this process one with `bytes` of locked memory, and this thread one of a user without
+/// CAP_IPC_LOCK.
 fn become_ordinary(bytes: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let before = getrlimit(Resource::Memlock);
     setrlimit(Resource::Memlock, Rlimit { current: Some(bytes), maximum: before.maximum }).unwrap();
-    // SAFETY: plain numbers. The raw call changes this thread only; leaving root drops its capabilities.
+    // SAFETY: plain numbers. The raw call changes this thread only; leaving root drops its
+    // capabilities.
     let r = unsafe { libc::syscall(libc::SYS_setresuid, 65_533, 65_533, 65_533) };
     assert_eq!(r, 0, "this test needs root: {}", std::io::Error::last_os_error());
 }

@@ -1,5 +1,6 @@
-//! Which bytes really go out over io_uring: they are held in a queue behind the sender, their memory is changed after the
-//! call, and the peer looks. New bytes: nothing was copied. The ledger must say the same. Needs root.
+//! Which bytes really go out over io_uring: they are held in a queue behind the sender, their
+//! memory is changed after the call, and the peer looks. New bytes: nothing was copied. The ledger
+//! must say the same. Needs root.
 
 use crate::support::sockets::datagram;
 use std::io::Read;
@@ -105,7 +106,8 @@ impl Peer {
     }
 }
 
-/// Sends five payloads into a held queue, changes them, lets them go; returns the sender and what arrived.
+/// Sends five payloads into a held queue, changes them, lets them go; returns the sender and what
+/// arrived.
 fn change_behind_the_call(
     lab: &lab::Lab,
     mode: Mode,
@@ -161,7 +163,8 @@ fn assert_copied(s: &Sender, reason: &'static str, what: &str) {
     assert_eq!((t.frames, t.zero_copied_frames, t.zero_copied_bytes, t.bytes), (5, 0, 0, all), "{what}");
 }
 
-/// In `mode`, over this, from each kind of memory, called in each way: the bytes that arrive, and the ledger.
+/// In `mode`, over this, from each kind of memory, called in each way: the bytes that arrive, and
+/// the ledger.
 fn each_memory_and_call(mode: Mode, over: Over) {
     // Two and fewer go linked, more go without.
     for calls in [Calls::Each, Calls::Many(2), Calls::Many(5)] {
@@ -190,8 +193,8 @@ fn copied_bytes_of_a_stream_are_the_old_ones() {
     each_memory_and_call(Mode::Copy, Over::Tcp);
 }
 
-/// The peer's socket is on this machine, so the kernel copies at last, when the frame reaches the peer: the bytes are those
-/// of that moment, and the notification says "copied".
+/// The peer's socket is on this machine, so the kernel copies at last, when the frame reaches the
+/// peer: the bytes are those of that moment, and the notification says "copied".
 #[test]
 fn lent_datagrams_hold_the_bytes_of_the_moment_they_leave() {
     each_memory_and_call(Mode::ZeroCopy, Over::Udp);
@@ -272,7 +275,8 @@ fn what_is_queued_when_everything_is_dropped_comes_back_later() {
     }
 }
 
-/// A sender with a ring of its own may go to another thread while memory is lent, and the first thread may end.
+/// A sender with a ring of its own may go to another thread while memory is lent, and the first
+/// thread may end.
 #[test]
 fn lent_memory_comes_back_to_a_sender_that_moved() {
     in_lab(|lab| {

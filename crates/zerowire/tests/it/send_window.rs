@@ -1,4 +1,5 @@
-//! The book of what is lent, against a model: coalesced, out of order, wrapped, duplicate, unknown, lost.
+//! The book of what is lent, against a model: coalesced, out of order, wrapped, duplicate, unknown,
+//! lost.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Headers that no daemon should write: an error that names the value, and no access beyond the window.
+//! Headers that no daemon should write: an error that names the value, and no access beyond the
+//! window.
 
 use std::thread;
 

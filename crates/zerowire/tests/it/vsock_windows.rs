@@ -51,7 +51,8 @@ fn packets_of_56_4096_and_8200_bytes_fill_five_pages() {
     let window = take(&program);
     assert_eq!(contents(&window), packets);
     assert_eq!(window.len(), 56 + 4096 + 8200);
-    // Pages with 56, 4096, 4096, 4096 and 8 bytes: each packet starts a page, and the last one lies over three.
+    // Pages with 56, 4096, 4096, 4096 and 8 bytes: each packet starts a page, and the last one lies
+    // over three.
     let starts: Vec<_> = window.packets().map(|p| p.bytes().expect("here").as_ptr() as usize).collect();
     assert_eq!(starts.iter().map(|s| (s - starts[0]) / PAGE).collect::<Vec<_>>(), [0, 1, 2]);
     assert!(starts.iter().all(|s| s % PAGE == 0));

@@ -46,7 +46,8 @@ fn wait(socket: &mut Socket) -> Descriptor {
 }
 
 fn read(socket: &Socket, at: u64, len: u32) -> Vec<u8> {
-    // SAFETY: a frame that came out of the receive ring and whose chunk is not filled again meanwhile.
+    // SAFETY: a frame that came out of the receive ring and whose chunk is not filled again
+    // meanwhile.
     unsafe { socket.umem().bytes_mut(at, len as usize) }.expect("in bounds").to_vec()
 }
 
@@ -114,7 +115,8 @@ fn unaligned_chunks_receive_at_any_byte() {
             assert_eq!(address::plain(piece.address), chunk + 256 + 2322);
             assert_eq!(read(&socket, address::plain(piece.address), piece.len), bytes);
         }
-        // The end of the chunk is the bound: 4096 - 256 - 2322 = 1518 bytes. A longer one is dropped before it is written.
+        // The end of the chunk is the bound: 4096 - 256 - 2322 = 1518 bytes. A longer one is
+        // dropped before it is written.
         lab.mtu(HERE, 2000);
         drop(sender);
         let mut sender = self::sender();

@@ -1,4 +1,5 @@
-//! Frames through AF_XDP: what arrives, what comes back, and what happens when the interface changes under them.
+//! Frames through AF_XDP: what arrives, what comes back, and what happens when the interface
+//! changes under them.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Binding AF_XDP sockets: what is refused and how that is said, memory limits, sharing, the caller's own memory.
+//! Binding AF_XDP sockets: what is refused and how that is said, memory limits, sharing, the
+//! caller's own memory.
 
 use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -139,7 +140,8 @@ fn one_memory_serves_several_queues_and_interfaces() {
             let options = SocketOptions { queue, ..options("v0") };
             sockets.push(Socket::bind(&umem, &options).unwrap_or_else(|e| panic!("queue {queue}: {e}")));
         }
-        // Whichever of them is closed, the others go on, and a new one can share their registration.
+        // Whichever of them is closed, the others go on, and a new one can share their
+        // registration.
         let first = sockets.remove(0);
         drop(first);
         let patient = SocketOptions { busy_timeout: PATIENCE, ..options("ifb0") };
@@ -164,7 +166,8 @@ impl Ram {
         let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
         rustix::fs::ftruncate(&file, len as u64).expect("memory");
         use rustix::mm::{MapFlags, ProtFlags, mmap};
-        // SAFETY: a new mapping at an address of the kernel's choice; it stays until the process ends.
+        // SAFETY: a new mapping at an address of the kernel's choice; it stays until the process
+        // ends.
         let base = unsafe {
             mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
         };
@@ -276,15 +279,16 @@ fn memory_that_isnt_mapped_is_refused() {
     assert!(matches!(error, XdpError::NotMapped { need_bytes: 65536, .. }), "{error}");
 }
 
-/// Runs `work` in a child process as an ordinary user who may use AF_XDP (CAP_NET_RAW), with this limit of locked
-/// memory; returns what it wrote.
+/// Runs `work` in a child process as an ordinary user who may use AF_XDP (CAP_NET_RAW), with this
+/// limit of locked memory; returns what it wrote.
 fn as_ordinary_user(limit: u64, work: impl FnOnce() -> String) -> String {
     let mut pipe = [0; 2];
     // SAFETY: two descriptors are filled in.
     assert_eq!(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
     // SAFETY: new descriptors that nobody else owns.
     let [reader, writer] = pipe.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    // SAFETY: the child does system calls and allocates memory, which the C library makes safe after a fork.
+    // SAFETY: the child does system calls and allocates memory, which the C library makes safe
+    // after a fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
@@ -456,7 +460,8 @@ fn without_the_right_the_right_is_named() {
     own_process!();
     let text = as_ordinary_user(1 << 20, || {
         let header = [0x2008_0522u32, 0];
-        // SAFETY: gives up every capability of this thread; addresses of values in the forms that the call takes.
+        // SAFETY: gives up every capability of this thread; addresses of values in the forms that
+        // the call takes.
         unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), [0u32; 6].as_ptr()) };
         match Umem::new(CHUNK, UmemOptions::default(), false) {
             Err(e) => e.to_string(),

@@ -1,10 +1,11 @@
-//! Which bytes AF_XDP really sends: they lie in the queue of the peer's socket, their memory is changed after the call, and
-//! then the peer looks. Needs root.
+//! Which bytes AF_XDP really sends: they lie in the queue of the peer's socket, their memory is
+//! changed after the call, and then the peer looks. Needs root.
 //!
-//! Frames of AF_XDP in copy mode pass the sender's queueing discipline by (`__dev_direct_xmit`, net/core/dev.c), so that none
-//! can hold them back; the receiving socket keeps the kernel's packet unread instead, with the memory it refers to. Old
-//! bytes: the kernel had copied them when the call returned. No interface that such a test can make has a zero-copy mode: a card in a
-//! guest has one (zerowire-vmtest xdp-send).
+//! Frames of AF_XDP in copy mode pass the sender's queueing discipline by (`__dev_direct_xmit`,
+//! net/core/dev.c), so that none can hold them back; the receiving socket keeps the kernel's packet
+//! unread instead, with the memory it refers to. Old bytes: the kernel had copied them when the
+//! call returned. No interface that such a test can make has a zero-copy mode: a card in a guest
+//! has one (zerowire-vmtest xdp-send).
 
 use zerowire::send::frame::FrameSender;
 use zerowire::xdp::{Mode, SenderOptions, XdpError, XdpSender};

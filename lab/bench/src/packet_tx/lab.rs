@@ -4,7 +4,7 @@
 //!   ifb                                  veth
 //!   namespace of the benchmark           namespace of the benchmark    namespace of the receiver
 //!   zwtx 198.18.0.1/24                   zwtx 198.18.0.1/24 <-------> zwrx 198.18.0.2/24
-//!   (198.18.0.2 is nobody)                                            UDP socket, a thread that reads
+//!   (198.18.0.2 is nobody)                                          UDP socket, a reading thread
 //! ```
 //!
 //! The MTU is the largest, so that a UDP payload of 65 000 bytes is one datagram in one frame.

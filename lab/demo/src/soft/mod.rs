@@ -1,9 +1,9 @@
 //! `zerowire-demo --soft`: the devices at work without a VM and without downloads.
 //!
 //! ```text
-//!  this process                        child processes       host's kernel
-//!  smoltcp ── zerowire-guest ── vhost-user ── zerowire net ── tap ── TCP/IP ── threads of this process
-//!  sockets ── zerowire-guest ── vhost-user ── zerowire vsock ── unix sockets ── threads of this process
+//!  this process                        child processes       host's kernel     this process
+//!  smoltcp ── zerowire-guest ── vhost-user ── zerowire net ── tap ── TCP/IP ── threads
+//!  sockets ── zerowire-guest ── vhost-user ── zerowire vsock ── unix sockets ── threads
 //! ```
 //! All of it is in a network namespace of its own, which vanishes with the processes.
 

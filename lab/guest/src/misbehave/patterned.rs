@@ -1,4 +1,5 @@
-//! A guest whose whole memory is known, byte for byte: what the device writes beyond what it may is seen.
+//! A guest whose whole memory is known, byte for byte: what the device writes beyond what it may is
+//! seen.
 //!
 //! Its functions panic where the device or the memory is not what a test expects.
 
@@ -33,7 +34,8 @@ pub struct Patterned {
 }
 
 impl Patterned {
-    /// Starts on a new connection, in memory that nothing else uses, with these features beside VERSION_1.
+    /// Starts on a new connection, in memory that nothing else uses, with these features beside
+    /// VERSION_1.
     pub fn over(mut transport: VhostUser, memory: GuestMemory, features: u64) -> Self {
         let mut state = 1_234_567u64;
         let mut shadow = Vec::new();

@@ -5,8 +5,8 @@
 //!
 //! ```text
 //!  guest: zw-recv (Receiver, ZCRX_REG_NODEV) ── TCP ── lo ── zw-recv's own senders
-//!                                            ── TCP ── virtio-net ── zerowire net ── tap0 ── this program
-//!        iperf3 in the guest, iperf3 on tap0 ── TCP ── zw-recv, which speaks the protocol of iperf3's server
+//!                         ── TCP ── virtio-net ── zerowire net ── tap0 ── this program
+//!  iperf3 in the guest, iperf3 on tap0 ── TCP ── zw-recv, which speaks iperf3's protocol
 //! ```
 
 use std::io::Write;

@@ -1,7 +1,8 @@
 //! `zerowire-bench vsock-rx` in the guest and on the host: the same file, a static program.
 //!
 //! ```text
-//!  guest: zerowire-bench vsock-rx ── AF_VSOCK, or a device by uio ── zerowire vsock ── --uds ── the same on the host
+//!  guest: zerowire-bench vsock-rx ── AF_VSOCK, or a device by uio ── zerowire vsock ── --uds ─┐
+//!  host:                                                        zerowire-bench vsock-rx ──────┘
 //! ```
 
 use std::path::{Path, PathBuf};

@@ -20,7 +20,8 @@ pub fn shared_library(folder: &Path) -> PathBuf {
     library
 }
 
-/// Compiles a program of the crate's folder as a user does, against libraries under the names that they are installed with.
+/// Compiles a program of the crate's folder as a user does, against libraries under the names that
+/// they are installed with.
 pub fn compile(source: &str, folder: &Path, shared: bool) -> PathBuf {
     compile_with("include", source, folder, shared)
 }

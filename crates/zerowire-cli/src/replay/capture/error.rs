@@ -4,12 +4,13 @@ use std::io;
 
 use super::linktype;
 
-/// Longest packet that a capture may hold, bytes: what libpcap takes at most (its MAXIMUM_SNAPLEN). A longer one means that
-/// the file is damaged: frames have 65 549 bytes at most, and without a bound a damaged length would cost gigabytes.
+/// Longest packet that a capture may hold, bytes: what libpcap takes at most (its MAXIMUM_SNAPLEN).
+/// A longer one means that the file is damaged: frames have 65 549 bytes at most, and without a
+/// bound a damaged length would cost gigabytes.
 pub const MAX_PACKET_BYTES: u32 = 262_144;
 
-/// Longest pcapng block that is taken into memory, bytes: a packet with room for its options. Blocks of kinds that mean
-/// nothing here may be longer, they are passed over piece by piece.
+/// Longest pcapng block that is taken into memory, bytes: a packet with room for its options.
+/// Blocks of kinds that mean nothing here may be longer, they are passed over piece by piece.
 pub const MAX_BLOCK_BYTES: u32 = 1 << 20;
 
 /// Most interfaces in a pcapng section, so that a file of nothing else can't fill memory.
@@ -117,7 +118,8 @@ pub enum CapturePosition {
     Packet(u64),
     /// A pcapng block that is no packet: its type, and the packets before it.
     Block(u32, u64),
-    /// A gzip stream whose end is missing, though what was unpacked so far ends well; the packets in it.
+    /// A gzip stream whose end is missing, though what was unpacked so far ends well; the packets
+    /// in it.
     Gzip(u64),
 }
 

@@ -1,8 +1,9 @@
 //! Reading captures: pcap and pcapng, plain or in gzip, a packet at a time.
 //!
-//! A packet's bytes belong to the reader, and are valid until the next one is asked for. Memory is bounded by the longest
-//! block ([`error::MAX_BLOCK_BYTES`]), whatever a file says of itself. Nothing of a file is believed: each length is
-//! compared with its bound before anything is read by it.
+//! A packet's bytes belong to the reader, and are valid until the next one is asked for. Memory is
+//! bounded by the longest block ([`error::MAX_BLOCK_BYTES`]), whatever a file says of itself.
+//! Nothing of a file is believed: each length is compared with its bound before anything is read by
+//! it.
 
 pub mod error;
 pub mod input;
@@ -117,7 +118,8 @@ impl<R: Read> Reader<R> {
         }))
     }
 
-    /// Whether as many bytes as the longest record had so far are there to be taken without reading.
+    /// Whether as many bytes as the longest record had so far are there to be taken without
+    /// reading.
     pub fn has_more(&self) -> bool {
         self.window.data().len() - self.given >= self.longest.max(1)
     }

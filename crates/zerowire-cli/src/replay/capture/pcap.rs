@@ -1,4 +1,5 @@
-//! The classic pcap format: a header of 24 bytes, then packets with 16 bytes in front of each (24 in Kuznetsov's variant).
+//! The classic pcap format: a header of 24 bytes, then packets with 16 bytes in front of each (24
+//! in Kuznetsov's variant).
 
 use std::io::Read;
 
@@ -13,8 +14,8 @@ use super::sliding_buffer::SlidingBuffer;
 /// Length of the file's header.
 const HEADER_BYTES: usize = 24;
 
-/// Bit of the header's link type that says that the four bits at the top are the length of the frame check sequence, in
-/// units of 16 bits (draft-ietf-opsawg-pcap, "File Header").
+/// Bit of the header's link type that says that the four bits at the top are the length of the
+/// frame check sequence, in units of 16 bits (draft-ietf-opsawg-pcap, "File Header").
 const FCS_PRESENT: u32 = 1 << 26;
 
 /// State of a pcap file that is read.
@@ -102,7 +103,8 @@ impl Pcap {
         }))
     }
 
-    /// Captured and original length without the frame check sequence, of which the captured bytes may hold a part.
+    /// Captured and original length without the frame check sequence, of which the captured bytes
+    /// may hold a part.
     fn without_fcs(&self, captured: u32, original: u32) -> (u32, u32) {
         // Some writers leave the original length 0, or shorter than what they stored.
         let original = original.max(captured);

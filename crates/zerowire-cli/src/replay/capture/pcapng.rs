@@ -1,9 +1,11 @@
-//! The pcapng format: sections of blocks, each block with its type and length (draft-ietf-opsawg-pcapng).
+//! The pcapng format: sections of blocks, each block with its type and length
+//! (draft-ietf-opsawg-pcapng).
 //!
-//! Blocks are found and measured here, so that no length of the file is believed before it is checked; what is in them is
-//! parsed by the crate pcap-parser from the whole block. Three things are taken from the bytes here because version 0.17
-//! of that crate gets them wrong: if_tsresol that is a power of two, if_tsoffset of a big-endian section, and a packet
-//! that is longer than its block.
+//! Blocks are found and measured here, so that no length of the file is believed before it is
+//! checked; what is in them is parsed by the crate pcap-parser from the whole block. Three things
+//! are taken from the bytes here because version 0.17 of that crate gets them wrong: if_tsresol
+//! that is a power of two, if_tsoffset of a big-endian section, and a packet that is longer than
+//! its block.
 
 use std::io::Read;
 use std::ops::Range;
@@ -65,7 +67,8 @@ impl Here {
 }
 
 impl PcapNg {
-    /// The next packet at or after the window's beginning; None at the end. The window is at the packet's block then.
+    /// The next packet at or after the window's beginning; None at the end. The window is at the
+    /// packet's block then.
     pub fn next<R: Read>(
         &mut self,
         window: &mut SlidingBuffer<R>,
@@ -87,7 +90,8 @@ impl PcapNg {
         }
     }
 
-    /// Finds the block that the window is at, and gets all of it unless it is of a kind that is passed over.
+    /// Finds the block that the window is at, and gets all of it unless it is of a kind that is
+    /// passed over.
     fn find<R: Read>(
         &mut self,
         window: &mut SlidingBuffer<R>,
@@ -202,7 +206,8 @@ impl PcapNg {
 
     /// The packet in a block.
     fn packet(&self, bytes: &[u8], here: &Here) -> Result<Record, CaptureError> {
-        // Fields of the two blocks that have a time stand at the same places, only the interface is shorter in the old one.
+        // Fields of the two blocks that have a time stand at the same places, only the interface is
+        // shorter in the old one.
         let fixed: usize = if here.kind == SPB_MAGIC { 12 } else { 28 };
         if here.length < fixed + 4 {
             return Err(here.damaged(format!("a packet block of only {} bytes", here.length)));
@@ -257,7 +262,8 @@ impl PcapNg {
     }
 }
 
-/// Units a second by if_tsresol: a power of ten, or of two where its top bit is set. None where that exceeds 64 bits.
+/// Units a second by if_tsresol: a power of ten, or of two where its top bit is set. None where
+/// that exceeds 64 bits.
 fn resolution(idb: &InterfaceDescriptionBlock<'_>) -> Option<u128> {
     let exponent = u32::from(idb.if_tsresol & 0x7f);
     let units = if idb.if_tsresol & 0x80 == 0 {

@@ -1,7 +1,8 @@
 //! The bytes of a capture, a window at a time.
 //!
-//! The window owns its buffer; what it shows stays valid until the next call that reads or consumes. Its size is bounded by
-//! the longest piece that is asked for at once, which callers bound ([`super::error::MAX_BLOCK_BYTES`]).
+//! The window owns its buffer; what it shows stays valid until the next call that reads or
+//! consumes. Its size is bounded by the longest piece that is asked for at once, which callers
+//! bound ([`super::error::MAX_BLOCK_BYTES`]).
 
 use std::io::{self, Read};
 
@@ -41,7 +42,8 @@ impl<R: Read> SlidingBuffer<R> {
         self.cut
     }
 
-    /// Reads until the window holds `len` bytes. False where the stream ends before: it holds what there is.
+    /// Reads until the window holds `len` bytes. False where the stream ends before: it holds what
+    /// there is.
     pub fn need(&mut self, len: usize) -> io::Result<bool> {
         while self.end - self.start < len {
             if self.ended {

@@ -1,5 +1,5 @@
-//! Where the frames go: a packet ring, a packet socket, or AF_XDP. The ports of the library behind one trait, and the choice
-//! between them.
+//! Where the frames go: a packet ring, a packet socket, or AF_XDP. The ports of the library behind
+//! one trait, and the choice between them.
 
 mod choice;
 mod ring;
@@ -17,11 +17,11 @@ pub use choice::{Opened, PortChoice, Wish, open};
 
 /// A port that a frame goes to. One thread uses it.
 pub trait Port {
-    /// Takes a frame; false where no place is free: wait, and try again. A port with resident frames has the bytes already
-    /// and takes them in their order, from the first one on.
+    /// Takes a frame; false where no place is free: wait, and try again. A port with resident
+    /// frames has the bytes already and takes them in their order, from the first one on.
     fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError>;
-    /// Takes the next `count` frames of the capture at once; how many it had places for. None: not this port, which takes
-    /// them one by one.
+    /// Takes the next `count` frames of the capture at once; how many it had places for. None: not
+    /// this port, which takes them one by one.
     fn push_row(&mut self, _count: usize) -> Option<Result<usize, FrameError>> {
         None
     }
@@ -41,7 +41,8 @@ pub trait Port {
     fn path(&self) -> String;
 }
 
-/// Frames that the library counted as built in place, and that were copied there from a store in memory.
+/// Frames that the library counted as built in place, and that were copied there from a store in
+/// memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outside {
     frames: u64,
@@ -54,7 +55,8 @@ impl Outside {
         self.bytes += len as u64;
     }
 
-    /// Moves them to where they belong. Of those not back some may be among them, so that no count goes below 0.
+    /// Moves them to where they belong. Of those not back some may be among them, so that no count
+    /// goes below 0.
     fn correct(self, mut totals: Totals) -> Totals {
         let bytes = self.bytes.min(totals.zero_copied_bytes);
         if bytes > 0 {

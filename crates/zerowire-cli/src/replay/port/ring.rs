@@ -9,7 +9,8 @@ use zerowire::send::frame::{FrameError, FrameSender as _};
 use super::super::store::{ReplayFrame, Store};
 use super::{Outside, Port};
 
-/// Places of a ring, if the capture doesn't ask for more: enough that the kernel always has some while others are filled.
+/// Places of a ring, if the capture doesn't ask for more: enough that the kernel always has some
+/// while others are filled.
 const SLOTS: usize = 1024;
 
 /// Bytes that a ring of [`SLOTS`] places may take at most; with long frames it has fewer places.
@@ -40,7 +41,8 @@ impl RingPort {
         Ok(Self { ring, resident: false, outside: Outside::default() })
     }
 
-    /// A ring that holds all frames of `store`, a small capture several times over. It takes `memory` bytes at most.
+    /// A ring that holds all frames of `store`, a small capture several times over. It takes
+    /// `memory` bytes at most.
     pub fn resident(
         interface: &str,
         options: &Options,

@@ -18,7 +18,8 @@ const SHORT_BYTES: usize = 64;
 /// Frames through AF_XDP.
 pub struct XdpPort {
     sender: XdpSender,
-    /// Frames of the capture in the socket's memory; empty where they are copied there as they come.
+    /// Frames of the capture in the socket's memory; empty where they are copied there as they
+    /// come.
     resident: Vec<Resident>,
     outside: Outside,
 }

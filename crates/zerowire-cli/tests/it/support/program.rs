@@ -181,8 +181,8 @@ fn collect(pipe: impl Read + Send + 'static) -> Arc<Mutex<String>> {
 
 fn apply(restrict: Restrict) -> std::io::Result<()> {
     let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) };
-    // What these tests were started with is not the program's: a number that is meant to be nothing's must be that.
-    // SAFETY: takes numbers only.
+    // What these tests were started with is not the program's: a number that is meant to be
+    // nothing's must be that. SAFETY: takes numbers only.
     unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if let Some(bytes) = restrict.memlock {
         limit(libc::RLIMIT_MEMLOCK, bytes, bytes)?;
@@ -202,7 +202,8 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
     }
     if restrict.unread {
         let mut pipe = [0; 2];
-        // SAFETY: two descriptors are written to the array; those of this function are its own to close.
+        // SAFETY: two descriptors are written to the array; those of this function are its own to
+        // close.
         unsafe {
             check(libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC))?;
             check(libc::dup2(pipe[1], libc::STDOUT_FILENO))?;

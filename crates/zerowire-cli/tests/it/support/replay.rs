@@ -1,4 +1,5 @@
-//! Shared by the tests of `zerowire replay`: the program as a child, captures, a veth with a capture at its other end.
+//! Shared by the tests of `zerowire replay`: the program as a child, captures, a veth with a
+//! capture at its other end.
 
 #[path = "../../../src/replay/capture/testing.rs"]
 pub mod captures;

@@ -3,8 +3,9 @@
 //! Documentation/networking/iou-zcrx.rst).
 //!
 //! ```text
-//!  area      | buffer 0 | buffer 1 | ...     written by the NIC or by the kernel; a completion names offset and length,
-//!                                            an entry of the refill ring gives that piece back
+//!  area      | buffer 0 | buffer 1 | ...     written by the NIC or by the kernel; a completion
+//!                                            names offset and length, an entry of the refill
+//!                                            ring gives that piece back
 //!  region    | refill ring | statistics |    see `region`
 //! ```
 //! A registration takes one area; from Linux 7.3 on more can be added to it (`ZCRX_CTRL_ADD_AREA`),

@@ -1,13 +1,15 @@
 //! Has a guest see whether its port's interface can carry frames (`link=follow`).
 //!
-//! vhost-user has no message for a link's state that QEMU acts on. But QEMU takes a back end that is gone for a link that is down
-//! (net/vhost-user.c: the network client is set down when its connection closes, and up when there is one again). So while
-//! the interface is down or gone the front end is disconnected, and its attempts to connect are refused: by a socket on which
-//! nobody listens. One that accepts and says nothing would stop QEMU's main loop, which waits for answers.
+//! vhost-user has no message for a link's state that QEMU acts on. But QEMU takes a back end that
+//! is gone for a link that is down (net/vhost-user.c: the network client is set down when its
+//! connection closes, and up when there is one again). So while the interface is down or gone the
+//! front end is disconnected, and its attempts to connect are refused: by a socket on which nobody
+//! listens. One that accepts and says nothing would stop QEMU's main loop, which waits for answers.
 //!
-//! **Front ends that start meanwhile.** QEMU waits, and does nothing else, until the first connection of a device is there. So that a
-//! VM can start with its cable unplugged, a front end that has not been turned away yet is let in, and turned away [`LET_IN`]
-//! later. Which one it is says its process.
+//! **Front ends that start meanwhile.** QEMU waits, and does nothing else, until the first
+//! connection of a device is there. So that a VM can start with its cable unplugged, a front end
+//! that has not been turned away yet is let in, and turned away [`LET_IN`] later. Which one it is
+//! says its process.
 
 mod peer;
 mod steady;
@@ -24,7 +26,8 @@ use zerowire_sys::xdp::Interface;
 use crate::port::LinkWatch;
 use steady::Steady;
 
-/// How long a front end stays that comes while the link is down: until it has set up what it needs at its start.
+/// How long a front end stays that comes while the link is down: until it has set up what it needs
+/// at its start.
 const LET_IN: Duration = Duration::from_secs(2);
 
 /// Whether an interface can carry frames.
@@ -99,7 +102,8 @@ impl LinkShared {
 enum Away {
     /// Nobody since the link went down.
     Nobody,
-    /// A front end; readable when its process has ended. None where the kernel does not tell (before Linux 6.5).
+    /// A front end; readable when its process has ended. None where the kernel does not tell
+    /// (before Linux 6.5).
     Somebody(Option<OwnedFd>),
 }
 
@@ -118,7 +122,8 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Follows the interface of that name in this thread's network namespace, which must be the control thread's as well.
+    /// Follows the interface of that name in this thread's network namespace, which must be the
+    /// control thread's as well.
     ///
     /// # Errors
     /// No socket for link events can be had.

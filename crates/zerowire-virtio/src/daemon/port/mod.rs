@@ -1,4 +1,5 @@
-//! The ports of a network server: what a control thread asks of them, and the paths that their workers run.
+//! The ports of a network server: what a control thread asks of them, and the paths that their
+//! workers run.
 
 mod packet;
 mod steering;
@@ -40,8 +41,8 @@ pub enum PortError {
     },
 }
 
-/// An open port, as the control thread of a VM sees it. It is called when a guest comes, goes or changes its mind: nothing
-/// here is on the way of a frame.
+/// An open port, as the control thread of a VM sees it. It is called when a guest comes, goes or
+/// changes its mind: nothing here is on the way of a frame.
 pub(super) trait Port: Send + Sync {
     /// Queue pairs.
     fn pairs(&self) -> usize;
@@ -60,8 +61,8 @@ pub(super) trait Port: Send + Sync {
         self.offloads()
     }
 
-    /// Whether all chains of a ring go back to the guest in the order in which they became available,
-    /// so that IN_ORDER can be offered.
+    /// Whether all chains of a ring go back to the guest in the order in which they became
+    /// available, so that IN_ORDER can be offered.
     fn keeps_order(&self) -> bool {
         true
     }
@@ -80,14 +81,15 @@ pub(super) trait Port: Send + Sync {
         Ok(())
     }
 
-    /// Sends a frame of its own, without offloads, to where the guest's frames go: for other switches to learn by.
+    /// Sends a frame of its own, without offloads, to where the guest's frames go: for other
+    /// switches to learn by.
     fn announce(&self, frame: &[u8]) -> Result<(), String>;
 
     /// Forgets a guest that is gone: drops frames that wait for it.
     fn flush(&self) {}
 
-    /// Whether the queue pairs share something that stands on the guest's memory as it is, so that all have to let go of it
-    /// before one goes on in another.
+    /// Whether the queue pairs share something that stands on the guest's memory as it is, so that
+    /// all have to let go of it before one goes on in another.
     fn moves_together(&self) -> bool {
         false
     }
@@ -98,8 +100,9 @@ pub(super) trait Port: Send + Sync {
         false
     }
 
-    /// Looks after what the queue pairs share; called when one of them asks for it ([`super::path::Path::attention`]). Returns
-    /// why all of them have to let go of the guest's memory and go on with it, if they do.
+    /// Looks after what the queue pairs share; called when one of them asks for it
+    /// ([`super::path::Path::attention`]). Returns why all of them have to let go of the guest's
+    /// memory and go on with it, if they do.
     fn attend(&self) -> Option<Renewal> {
         None
     }

@@ -28,14 +28,15 @@ use crate::ring::RingError;
 /// An interface with what its workers need to know.
 pub(super) struct PacketPort {
     spec: PacketSpec,
-    /// Bound where the connection's frames pass, or passed last, so that it follows an interface that is renamed; it reads nothing.
+    /// Bound where the connection's frames pass, or passed last, so that it follows an interface
+    /// that is renamed; it reads nothing.
     control: PacketSocket,
     policy: Policy,
 }
 
 impl PacketPort {
-    /// Makes sure that there is such an interface, and that this user and this kernel may have it; the workers' sockets come with
-    /// the guest.
+    /// Makes sure that there is such an interface, and that this user and this kernel may have it;
+    /// the workers' sockets come with the guest.
     pub(super) fn open(spec: &PacketSpec, policy: Policy) -> Result<Self, PacketError> {
         let control = PacketSocket::open(&spec.interface, Frames::Nothing, 12)?;
         control.bind()?;
@@ -48,7 +49,8 @@ impl PacketPort {
         Ok(Self { spec: spec.clone(), control, policy })
     }
 
-    /// The control socket, bound to an interface if there is one: one that was deleted may be there again.
+    /// The control socket, bound to an interface if there is one: one that was deleted may be there
+    /// again.
     fn bound(&self) -> &PacketSocket {
         if self.control.state() == InterfaceState::Gone {
             let _ = self.control.bind();
@@ -88,7 +90,8 @@ impl Port for PacketPort {
     }
 
     fn offloads(&self) -> TapOffloads {
-        // All that a virtio-net header of 12 bytes can say, which came later (Linux 6.3) than the youngest of it (USO, 6.2).
+        // All that a virtio-net header of 12 bytes can say, which came later (Linux 6.3) than the
+        // youngest of it (USO, 6.2).
         TapOffloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true }
     }
 
@@ -161,7 +164,8 @@ const RING_NAP: Duration = Duration::from_millis(1);
 /// How long a ring that could not be opened waits until it is tried again.
 const RING_RETRY: Duration = Duration::from_millis(500);
 
-/// Frames go to the sockets of one queue pair, and nothing of the guest's memory is lent to the kernel between turns.
+/// Frames go to the sockets of one queue pair, and nothing of the guest's memory is lent to the
+/// kernel between turns.
 pub(super) struct PacketPath {
     io: PortIo,
     link: PacketLink,
@@ -174,7 +178,8 @@ pub(super) struct PacketPath {
     /// Why there is none, although there is to be one.
     problem: Option<String>,
     retry_at: Option<Instant>,
-    /// What rings that start are told, and where frames are counted that are lost in the ring when no ring of the guest's runs.
+    /// What rings that start are told, and where frames are counted that are lost in the ring when
+    /// no ring of the guest's runs.
     shared: Arc<Shared>,
     pair: usize,
 }
@@ -208,7 +213,8 @@ impl PacketPath {
         self.link.renew();
     }
 
-    /// Hands over frames that the kernel had no room for: they are on their way, whether the guest's own ring runs or not.
+    /// Hands over frames that the kernel had no room for: they are on their way, whether the
+    /// guest's own ring runs or not.
     fn flush(&mut self) {
         let Some(ring) = self.ring.as_mut().filter(|r| r.is_waiting()) else { return };
         let there = ring.flush(&self.shared.pairs[self.pair].transmit);

@@ -49,7 +49,8 @@ impl<T> Attached<T> {
     }
 }
 
-/// The program on the interface, which is attached where this process has none there yet, and goes with the last user.
+/// The program on the interface, which is attached where this process has none there yet, and goes
+/// with the last user.
 ///
 /// # Errors
 /// Those of [`Steering::attach`].

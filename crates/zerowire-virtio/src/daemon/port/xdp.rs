@@ -1,4 +1,5 @@
-//! AF_XDP: a queue of an interface a worker, with the guest's memory as the UMEM ([`crate::net::xdp`]).
+//! AF_XDP: a queue of an interface a worker, with the guest's memory as the UMEM
+//! ([`crate::net::xdp`]).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -35,9 +36,11 @@ const METADATA_CHAINS: usize = 8;
 /// Queues of an interface with what their workers need to know.
 pub(super) struct XdpPort {
     spec: XdpSpec,
-    /// The program on the interface that has the name; another one when that is deleted and comes back.
+    /// The program on the interface that has the name; another one when that is deleted and comes
+    /// back.
     attached: Arc<Mutex<Arc<Steering>>>,
-    /// Number of the interface that the connection's frames pass by, whatever it is called by now; 0 before a queue was bound.
+    /// Number of the interface that the connection's frames pass by, whatever it is called by now;
+    /// 0 before a queue was bound.
     served: Arc<AtomicU32>,
     registrar: Arc<Registrar>,
     policy: Policy,
@@ -91,7 +94,8 @@ impl XdpPort {
         Ok(Self { spec: spec.clone(), attached, served: Arc::default(), registrar, policy, offloads })
     }
 
-    /// What the interface is called now that the connection's frames pass by; None before it has one, and once that is gone.
+    /// What the interface is called now that the connection's frames pass by; None before it has
+    /// one, and once that is gone.
     fn served_name(&self) -> Option<String> {
         let index = match self.served.load(Ordering::Relaxed) {
             0 => return None,
@@ -174,7 +178,8 @@ impl Port for XdpPort {
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
-        // New workers look for the name that was given; the first queue pair's comes before the others.
+        // New workers look for the name that was given; the first queue pair's comes before the
+        // others.
         if setup.pair == 0 {
             self.served.store(0, Ordering::Relaxed);
         }

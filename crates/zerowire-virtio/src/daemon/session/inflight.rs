@@ -1,4 +1,5 @@
-//! Messages about the region in which chains in flight are marked (vhost-user, "Inflight I/O tracking").
+//! Messages about the region in which chains in flight are marked (vhost-user, "Inflight I/O
+//! tracking").
 
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use super::{Answer, Session, SessionError, not_offered, protocol, refused};
 use crate::ring::inflight::{InflightRegion, Tracker};
 
 impl Session<'_> {
-    /// GET_INFLIGHT_FD: makes a region and gives it to the front end. One that can't be made has size 0 in the answer, which
-    /// front ends take for "none".
+    /// GET_INFLIGHT_FD: makes a region and gives it to the front end. One that can't be made has
+    /// size 0 in the answer, which front ends take for "none".
     pub(super) fn get_inflight(&mut self, message: &Message) -> Result<Answer, SessionError> {
         let request = Request::GetInflightFd;
         let wanted = self.check_inflight(request, message)?;

@@ -8,8 +8,8 @@ use zerowire_vhost_user::{MemoryRegion, MemoryTable, Message, Request, SingleReg
 use super::{Answer, Session, SessionError, refused};
 use crate::memory::{GuestMemory, RegionConfig};
 
-/// How often regions may be added again in all: for each queue pair of a large device each region once more. QEMU before
-/// 8.0, which does so, has few regions.
+/// How often regions may be added again in all: for each queue pair of a large device each region
+/// once more. QEMU before 8.0, which does so, has few regions.
 const MAX_REPEATS: usize = 256 * 64;
 
 impl Session<'_> {
@@ -41,7 +41,8 @@ impl Session<'_> {
         let r = message.single_region()?;
         let region = config(r, message.take_fd()?);
         let is_kept = if self.latest_memory().is_same_region(&region) {
-            // QEMU before 8.0 has a device for each queue pair, and each of them adds and removes all regions.
+            // QEMU before 8.0 has a device for each queue pair, and each of them adds and removes
+            // all regions.
             if self.repeats.len() >= MAX_REPEATS {
                 let text = format!("a region was added more than {MAX_REPEATS} times");
                 return Err(refused(request, text));
@@ -78,8 +79,8 @@ impl Session<'_> {
         self.keep_or_use(request, memory).map(drop)
     }
 
-    /// The device has the new memory when this returns, and the old one is unmapped. Memory that the dirty log does not cover
-    /// is refused.
+    /// The device has the new memory when this returns, and the old one is unmapped. Memory that
+    /// the dirty log does not cover is refused.
     pub(super) fn replace_memory(
         &mut self,
         request: Request,

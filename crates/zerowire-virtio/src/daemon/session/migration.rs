@@ -1,9 +1,10 @@
 //! Messages of live migration: the dirty log, and the announcement of the guest's new place.
 //!
-//! Writes are noted while VHOST_F_LOG_ALL is acknowledged; those to a used ring if SET_VRING_ADDR said so
-//! (VHOST_VRING_F_LOG). The front end may give its log before or after that. What is written until it comes is noted in a log
-//! of this process's own, or in the one before, and goes over then, so that nothing is missed whatever the order: QEMU starts
-//! the rings of a device that its guest sets up anew during a migration before it sends the log.
+//! Writes are noted while VHOST_F_LOG_ALL is acknowledged; those to a used ring if SET_VRING_ADDR
+//! said so (VHOST_VRING_F_LOG). The front end may give its log before or after that. What is
+//! written until it comes is noted in a log of this process's own, or in the one before, and goes
+//! over then, so that nothing is missed whatever the order: QEMU starts the rings of a device that
+//! its guest sets up anew during a migration before it sends the log.
 
 use std::sync::Arc;
 
@@ -13,7 +14,8 @@ use super::vrings::check_notifier;
 use super::{Answer, Session, SessionError, protocol, refused};
 use crate::memory::{DirtyLog, GuestMemory, LogError};
 
-/// Flag of SET_VRING_ADDR: writes to the used ring are to be logged (linux/vhost_types.h, VHOST_VRING_F_LOG).
+/// Flag of SET_VRING_ADDR: writes to the used ring are to be logged (linux/vhost_types.h,
+/// VHOST_VRING_F_LOG).
 const VRING_LOG: u32 = 1 << 0;
 
 /// Where writes to a used ring are logged, from the fields of SET_VRING_ADDR.
@@ -22,8 +24,8 @@ pub(super) fn log_address(flags: u32, log: u64) -> Option<u64> {
 }
 
 impl Session<'_> {
-    /// Another log. The answer comes when nothing is noted in the old one any more, with REPLY_ACK or without: the front end
-    /// takes the old one away then.
+    /// Another log. The answer comes when nothing is noted in the old one any more, with REPLY_ACK
+    /// or without: the front end takes the old one away then.
     pub(super) fn set_log_base(&mut self, message: &mut Message) -> Result<Answer, SessionError> {
         let request = Request::SetLogBase;
         if self.protocol & p::LOG_SHMFD == 0 {
@@ -65,8 +67,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// What was noted in a log that has another one in its place now, and was not taken out by the front end, goes over to
-    /// that: nobody notes in the old one any more.
+    /// What was noted in a log that has another one in its place now, and was not taken out by the
+    /// front end, goes over to that: nobody notes in the old one any more.
     pub(super) fn take_over(&self, old: &GuestMemory) {
         if let (Some(old), Some(now)) = (old.log(), self.memory.log())
             && !now.is_same(old)

@@ -185,12 +185,12 @@ impl Session<'_> {
     }
 }
 
-/// A descriptor that a device's thread writes to must neither block it nor keep what is written: only an eventfd will do, in its
-/// mode that does not wait.
+/// A descriptor that a device's thread writes to must neither block it nor keep what is written:
+/// only an eventfd will do, in its mode that does not wait.
 ///
-/// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up the thread that serves its
-/// queues then (with vsock, that of all VMs of its groups), until somebody waits for that thread
-/// ([`crate::host::writers`]).
+/// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up the
+/// thread that serves its queues then (with vsock, that of all VMs of its groups), until somebody
+/// waits for that thread ([`crate::host::writers`]).
 pub(super) fn check_notifier(
     request: Request,
     of: impl std::fmt::Display,

@@ -15,7 +15,8 @@ use crate::vsock::mapped::MapPolicy;
 /// The group of a VM that names none.
 pub const DEFAULT_GROUP: &str = "default";
 
-/// CIDs that a guest can have: 0 to 2 and the largest one have other meanings (virtio 1.3 §5.10.4, linux/vm_sockets.h).
+/// CIDs that a guest can have: 0 to 2 and the largest one have other meanings (virtio 1.3 §5.10.4,
+/// linux/vm_sockets.h).
 const CIDS: std::ops::RangeInclusive<u64> = 3..=0xffff_fffe;
 
 /// Sizes that [`VsockLimits::buffer_bytes`] can have.
@@ -33,7 +34,8 @@ const MAP_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 30;
 /// Values that [`MapPolicy::max_total_bytes`] can have.
 const MAP_TOTAL_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 40;
 
-/// Values that [`MapPolicy::hold`] can have. A minute is longer than any driver waits for its descriptors.
+/// Values that [`MapPolicy::hold`] can have. A minute is longer than any driver waits for its
+/// descriptors.
 const MAP_HOLD: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 
 /// One VM with a vsock device.
@@ -47,9 +49,9 @@ pub struct VsockConfig {
     pub access: SocketAccess,
     /// The guest's address, 3 to 4294967294, another one for each VM.
     pub cid: u64,
-    /// Where the host meets the guest: host programs connect to this path (stream sockets) and to the path with
-    /// `.seqpacket` behind it (message sockets); the guest's connections to the host go to the path with `_PORT` behind
-    /// it.
+    /// Where the host meets the guest: host programs connect to this path (stream sockets) and to
+    /// the path with `.seqpacket` behind it (message sockets); the guest's connections to the host
+    /// go to the path with `_PORT` behind it.
     pub uds: PathBuf,
     /// Which programs may connect to these sockets, and to that of `map`.
     pub uds_access: SocketAccess,
@@ -216,8 +218,8 @@ fn port_of(path: &Path) -> Option<(PathBuf, u32)> {
     (port.to_string() == digits).then(|| (OsStr::from_bytes(uds).into(), port))
 }
 
-/// Which VMs share a thread: those that are connected by groups, also by way of other VMs. The VMs of a set are in order,
-/// and so are the sets by their first VM.
+/// Which VMs share a thread: those that are connected by groups, also by way of other VMs. The VMs
+/// of a set are in order, and so are the sets by their first VM.
 pub(super) fn components(groups: &[&[String]]) -> Vec<Vec<usize>> {
     // The set of each VM, named by its first VM.
     let mut set: Vec<usize> = (0..groups.len()).collect();

@@ -14,8 +14,8 @@ use crate::vsock::{GroupRings, TX_QUEUE, VsockCounters, offered};
 /// Queues: toward the guest, from the guest, events (virtio 1.3 §5.10.2).
 const QUEUES: usize = 3;
 
-/// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of every back end that
-/// offers ACCESS_PLATFORM; nothing is sent on that channel.
+/// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of
+/// every back end that offers ACCESS_PLATFORM; nothing is sent on that channel.
 const PROTOCOL_FEATURES: u64 = p::MQ
     | p::LOG_SHMFD
     | p::REPLY_ACK

@@ -1,4 +1,5 @@
-//! Serving virtio-vsock: a control thread for each VM, and one data thread for each set of VMs that share groups.
+//! Serving virtio-vsock: a control thread for each VM, and one data thread for each set of VMs that
+//! share groups.
 
 mod config;
 mod device;

@@ -91,9 +91,10 @@ impl VsockServer {
     /// Opens all sockets and starts to listen. On an error nothing is left behind.
     ///
     /// # Errors
-    /// [`ServerError::Count`], [`ServerError::Name`], [`ServerError::BadName`], [`ServerError::Cid`],
-    /// [`ServerError::CidTaken`], [`ServerError::PathTaken`] and [`ServerError::Limit`] for configurations that can't work;
-    /// [`ServerError::Listen`] and [`ServerError::Resources`] for what the system refuses.
+    /// [`ServerError::Count`], [`ServerError::Name`], [`ServerError::BadName`],
+    /// [`ServerError::Cid`], [`ServerError::CidTaken`], [`ServerError::PathTaken`] and
+    /// [`ServerError::Limit`] for configurations that can't work; [`ServerError::Listen`] and
+    /// [`ServerError::Resources`] for what the system refuses.
     pub fn start(mut configs: Vec<VsockConfig>) -> Result<Self, ServerError> {
         check(&mut configs)?;
         let sets = components(&configs.iter().map(|c| c.groups.as_slice()).collect::<Vec<_>>());

@@ -3,11 +3,11 @@
 //! Plain code without I/O: the worker tells what happened and asks what follows.
 //!
 //! ```text
-//!  port       a frame may have come        read empty        taken out        put in
-//!  Armed      Ready                        Armed, watch      Unwatched        -
-//!  Ready      Ready                        Armed, watch      Unwatched        -
-//!  Unwatched  Unwatched, ready             Unwatched         -                Armed, or Ready if ready
-//!  Gone       Ready                        Armed, watch      Unwatched        -
+//!  port       a frame may have come   read empty      taken out    put in
+//!  Armed      Ready                   Armed, watch    Unwatched    -
+//!  Ready      Ready                   Armed, watch    Unwatched    -
+//!  Unwatched  Unwatched, ready        Unwatched       -            Armed, or Ready if ready
+//!  Gone       Ready                   Armed, watch    Unwatched    -
 //!
 //!  buffers    a kick          a turn with enough    with too few    a frame waits, too
 //!  Posted     Posted          Posted                Short           Short, frame
@@ -18,8 +18,8 @@
 
 use std::time::Instant;
 
-/// A worker that is short of buffers sleeps until the driver has posted this part of its ring, so that it is woken for more than
-/// one frame; after a while any buffer wakes it.
+/// A worker that is short of buffers sleeps until the driver has posted this part of its ring, so
+/// that it is woken for more than one frame; after a while any buffer wakes it.
 const SHORT_PART: u16 = 4;
 
 /// Whether the port may have frames, and how that is learnt.
@@ -179,7 +179,8 @@ impl RxWait {
         }
     }
 
-    /// Whether the guest has had its time, so that the receive side has to run once more. Any buffer will do then.
+    /// Whether the guest has had its time, so that the receive side has to run once more. Any
+    /// buffer will do then.
     #[inline]
     pub(super) fn is_due(&mut self, now: impl FnOnce() -> Instant) -> bool {
         let due = matches!(self.buffers, Buffers::Short { look_at: Some(at), .. } if now() >= at);
@@ -189,8 +190,8 @@ impl RxWait {
         due
     }
 
-    /// A turn has ended, `short` of buffers or not, with a `frame` that waits for them or not; `look_at` says when the guest has
-    /// had its time.
+    /// A turn has ended, `short` of buffers or not, with a `frame` that waits for them or not;
+    /// `look_at` says when the guest has had its time.
     #[inline]
     pub(super) fn ran(&mut self, short: bool, frame: bool, look_at: impl FnOnce() -> Instant) {
         if !short {

@@ -1,8 +1,9 @@
 //! What wakes a worker: drivers, the port, time.
 //!
-//! A packet that was sent goes through the socket's watchers when the kernel frees it, whatever they wait for (net/core/sock.c,
-//! `sock_def_write_space`): an epoll set costs about a tenth of a frame on a port that sends by its own socket. So while a path
-//! that has its received frames in memory sends a lot, its descriptor is taken out, and looked at in each turn instead. Before the
+//! A packet that was sent goes through the socket's watchers when the kernel frees it, whatever
+//! they wait for (net/core/sock.c, `sock_def_write_space`): an epoll set costs about a tenth of a
+//! frame on a port that sends by its own socket. So while a path that has its received frames in
+//! memory sends a lot, its descriptor is taken out, and looked at in each turn instead. Before the
 //! worker sleeps it is put in again, and what came meanwhile wakes at once.
 
 use std::time::Duration;
@@ -17,8 +18,8 @@ use crate::net::receive::SETTLE_AFTER;
 /// How long a worker has slept before it lets go of memory that bursts have touched.
 pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
 
-/// Turns with frames to send since the last sleep, until the port is not watched any more: what answers now and then
-/// pays for no further system calls.
+/// Turns with frames to send since the last sleep, until the port is not watched any more: what
+/// answers now and then pays for no further system calls.
 const SENDING_TURNS: u32 = 8;
 
 impl<P: Path> Worker<P> {

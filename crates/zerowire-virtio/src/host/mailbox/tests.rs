@@ -12,7 +12,8 @@ use loom::thread;
 
 use super::{post, take_all};
 
-/// An eventfd that is watched edge-triggered and never read: each write is an event, and those that nobody waited for are one.
+/// An eventfd that is watched edge-triggered and never read: each write is an event, and those that
+/// nobody waited for are one.
 #[derive(Default)]
 struct Edge {
     rung: bool,
@@ -115,7 +116,8 @@ fn send(queue: &Queue, bell: &Bell, command: u32) {
     assert!(post(put, || bell.ring()));
 }
 
-/// A worker, and two threads of which the first sends twice. A lost wake-up is a deadlock, which loom reports.
+/// A worker, and two threads of which the first sends twice. A lost wake-up is a deadlock, which
+/// loom reports.
 #[test]
 fn each_command_is_carried_out_once_and_in_order() {
     zerowire_testkit::own_process!();
@@ -172,7 +174,8 @@ fn a_queue_without_senders_is_told_from_an_empty_one() {
     assert!(!take(TryRecvError::Disconnected));
 }
 
-/// One sender of two commands, and a receiver that is to have both. Returns in how many orders a wake-up is lost.
+/// One sender of two commands, and a receiver that is to have both. Returns in how many orders a
+/// wake-up is lost.
 fn two(send: fn(&Queue, &Bell, u32), receive: fn(&mut Worker, &Bell) -> bool) -> usize {
     losses(move || {
         let queue = Queue::new();
@@ -191,7 +194,8 @@ fn two(send: fn(&Queue, &Bell, u32), receive: fn(&mut Worker, &Bell) -> bool) ->
     })
 }
 
-/// The tests can fail: where the bell is rung first, or one command is taken each time, wake-ups are lost.
+/// The tests can fail: where the bell is rung first, or one command is taken each time, wake-ups
+/// are lost.
 #[test]
 fn ringing_first_or_taking_one_at_a_time_loses_a_wake_up() {
     zerowire_testkit::own_process!();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// After so many turns in which rings had entries and nothing could be moved, since a port takes none for now, a thread
-/// sleeps between turns. Commands are taken meanwhile.
+/// After so many turns in which rings had entries and nothing could be moved, since a port takes
+/// none for now, a thread sleeps between turns. Commands are taken meanwhile.
 const TURNS_BLOCKED: u32 = 16;
 
 /// How long such a thread sleeps at first, and at most: twice as long each time, so that a port
@@ -54,8 +54,8 @@ impl Cadence {
         self.phase = Phase::Linger(looks);
     }
 
-    /// A turn moved something, and so many looks follow the last one that does. Events are asked for each so many turns if what
-    /// they say is known, and at once else.
+    /// A turn moved something, and so many looks follow the last one that does. Events are asked
+    /// for each so many turns if what they say is known, and at once else.
     #[inline]
     pub(super) fn worked(&mut self, looks: u32, knows_events: bool, turns_unasked: u32) -> Next {
         self.linger(looks);
@@ -63,7 +63,8 @@ impl Cadence {
         if self.unasked < turns_unasked { Next::Turn } else { Next::Ask }
     }
 
-    /// A turn moved nothing. Of the `all` looks each so many ask for events; there are none if the guest must wait.
+    /// A turn moved nothing. Of the `all` looks each so many ask for events; there are none if the
+    /// guest must wait.
     #[inline]
     pub(super) fn idled(
         &mut self,
@@ -85,7 +86,8 @@ impl Cadence {
         }
     }
 
-    /// Rings have entries, and the turn before moved nothing: how long the thread sleeps, if it does.
+    /// Rings have entries, and the turn before moved nothing: how long the thread sleeps, if it
+    /// does.
     pub(super) fn blocked(&mut self) -> Option<Duration> {
         let turns = match self.phase {
             Phase::Blocked(turns) => turns.saturating_add(1),

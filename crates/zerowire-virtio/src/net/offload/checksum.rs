@@ -17,14 +17,15 @@ impl AddGuest for Checksum {
     #[inline]
     fn add_guest(&mut self, run: &Segment) {
         let len = run.len as usize;
-        // SAFETY: a segment lies in mapped guest memory that the caller holds; it is read as plain bytes, of which every
-        // pattern is as good as any other.
+        // SAFETY: a segment lies in mapped guest memory that the caller holds; it is read as plain
+        // bytes, of which every pattern is as good as any other.
         let sum = unsafe { sum_raw(run.ptr, len) };
         self.add_words(sum, len);
     }
 }
 
-/// The sum of `len` bytes from `ptr` on as words in the machine's byte order, the last one filled up with a zero.
+/// The sum of `len` bytes from `ptr` on as words in the machine's byte order, the last one filled
+/// up with a zero.
 ///
 /// # Safety
 /// `len` bytes from `ptr` on are mapped and readable. They may change meanwhile.

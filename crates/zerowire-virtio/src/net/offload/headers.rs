@@ -1,5 +1,5 @@
-//! Where the headers of a frame lie that is to be cut into segments: Ethernet with up to two tags, IPv4 with options or IPv6 with
-//! extension headers, TCP with options or UDP.
+//! Where the headers of a frame lie that is to be cut into segments: Ethernet with up to two tags,
+//! IPv4 with options or IPv6 with extension headers, TCP with options or UDP.
 
 use thiserror::Error;
 use zerowire_wire::ethernet::{self, IPV4, IPV6};
@@ -11,8 +11,8 @@ use super::Kind;
 use crate::net::ETH_HEADER_BYTES;
 use crate::net::header::{GSO_TCPV4, GSO_TCPV6, GSO_UDP, MAX_TAGS};
 
-/// The most that the headers of a frame take, bytes: more than Ethernet with two tags (22), IPv4 or TCP with all options (60
-/// each), and 114 bytes of IPv6 extension headers beside TCP.
+/// The most that the headers of a frame take, bytes: more than Ethernet with two tags (22), IPv4 or
+/// TCP with all options (60 each), and 114 bytes of IPv6 extension headers beside TCP.
 pub const HEADERS_BYTES: usize = 256;
 
 /// Why a frame can't be cut. It is dropped; the text appears in the log once.
@@ -65,8 +65,8 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Finds them in `head`: the frame's first [`HEADERS_BYTES`], or all of a shorter one. `start` and `offset` are the
-    /// virtio-net header's `csum_start` and `csum_offset`.
+    /// Finds them in `head`: the frame's first [`HEADERS_BYTES`], or all of a shorter one. `start`
+    /// and `offset` are the virtio-net header's `csum_start` and `csum_offset`.
     ///
     /// # Errors
     /// The text says what is wrong.
@@ -160,8 +160,8 @@ fn protocol_v4(packet: &[u8]) -> Result<(u8, usize), HeadersError> {
     Ok((header.protocol, header.header_bytes))
 }
 
-/// The protocol behind an IPv6 header and its extension headers, and the length of all of them, bytes. A kind that can't be
-/// passed is returned as the protocol.
+/// The protocol behind an IPv6 header and its extension headers, and the length of all of them,
+/// bytes. A kind that can't be passed is returned as the protocol.
 fn protocol_v6(packet: &[u8]) -> Result<(u8, usize), HeadersError> {
     let header = ipv6::Header::parse(packet).map_err(wrong)?;
     header.protocol(packet).ok_or(HeadersError::TooLong(HEADERS_BYTES))

@@ -2,8 +2,8 @@
 
 use crate::memory::{Segment, access};
 
-/// How far the segments have been gone through. It belongs to one scatter list: with another one it names other bytes, and never
-/// any outside.
+/// How far the segments have been gone through. It belongs to one scatter list: with another one it
+/// names other bytes, and never any outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     index: usize,
@@ -19,7 +19,8 @@ impl Cursor {
         cursor
     }
 
-    /// Gives the next `len` bytes to `each`, run by run, and moves on behind them; less where there are not so many.
+    /// Gives the next `len` bytes to `each`, run by run, and moves on behind them; less where there
+    /// are not so many.
     #[inline]
     pub fn take(&mut self, segments: &[Segment], len: usize, mut each: impl FnMut(Segment)) {
         let mut left = len;
@@ -42,7 +43,8 @@ impl Cursor {
 }
 
 impl Cursor {
-    /// Copies the next bytes, as many as `to` has room for, and moves on behind them; less where there are not so many.
+    /// Copies the next bytes, as many as `to` has room for, and moves on behind them; less where
+    /// there are not so many.
     #[inline]
     pub fn read(&mut self, segments: &[Segment], to: &mut [u8]) {
         let (len, mut done) = (to.len(), 0);

@@ -15,7 +15,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Where the transport's checksum field lies, bytes behind its header's begin (RFC 9293 §3.1, RFC 768).
+    /// Where the transport's checksum field lies, bytes behind its header's begin (RFC 9293 §3.1,
+    /// RFC 768).
     pub fn checksum_offset(self) -> u16 {
         match self {
             Self::Tcp4 | Self::Tcp6 => tcp::CHECKSUM_AT as u16,
@@ -29,8 +30,8 @@ impl Kind {
 pub enum Request {
     /// Nothing.
     Plain,
-    /// The checksum from `start` on is to be completed and stored `offset` bytes behind it; both in bytes, `start` from the
-    /// frame's begin.
+    /// The checksum from `start` on is to be completed and stored `offset` bytes behind it; both in
+    /// bytes, `start` from the frame's begin.
     Checksum {
         /// `csum_start`
         start: u16,
@@ -51,15 +52,15 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether the header that begins with these bytes asks for anything, by which more of the frame has to be read. The header
-    /// need not have been checked.
+    /// Whether the header that begins with these bytes asks for anything, by which more of the
+    /// frame has to be read. The header need not have been checked.
     #[inline]
     pub fn is_any(vnet: &[u8; 2]) -> bool {
         vnet[0] & NEEDS_CSUM != 0 || vnet[1] != GSO_NONE
     }
 
-    /// Reads a header that [`crate::net::header::check`] accepted. None where it asks for segments that this code does not
-    /// make; those are not offered.
+    /// Reads a header that [`crate::net::header::check`] accepted. None where it asks for segments
+    /// that this code does not make; those are not offered.
     #[inline]
     pub fn read(vnet: &[u8; 10]) -> Option<Self> {
         let vnet = Fields::from_bytes(vnet);

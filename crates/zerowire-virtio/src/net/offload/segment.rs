@@ -41,11 +41,13 @@ pub struct Segmenter {
 }
 
 impl Segmenter {
-    /// For a frame of `frame_len` bytes, without its virtio-net header, that begins with `head`, where `headers` were found;
-    /// `size` bytes of payload go into each wire frame of at most `longest` bytes.
+    /// For a frame of `frame_len` bytes, without its virtio-net header, that begins with `head`,
+    /// where `headers` were found; `size` bytes of payload go into each wire frame of at most
+    /// `longest` bytes.
     ///
-    /// As for the kernel, the field of the transport's checksum holds the pseudo header's sum with the length of the whole
-    /// frame's transport part, not inverted (virtio 1.3 §5.1.6.2); lengths in IP and UDP headers are not looked at.
+    /// As for the kernel, the field of the transport's checksum holds the pseudo header's sum with
+    /// the length of the whole frame's transport part, not inverted (virtio 1.3 §5.1.6.2); lengths
+    /// in IP and UDP headers are not looked at.
     ///
     /// # Errors
     /// The text says what is wrong.
@@ -97,11 +99,11 @@ impl Segmenter {
         self.payload.saturating_sub(i.saturating_mul(self.size)).min(self.size)
     }
 
-    /// Writes the headers of frame `i` to the front of `out`, which has [`Self::headers_len`] bytes or more. `payload` is the sum
-    /// of the frame's payload.
+    /// Writes the headers of frame `i` to the front of `out`, which has [`Self::headers_len`] bytes
+    /// or more. `payload` is the sum of the frame's payload.
     ///
-    /// Each frame has its own lengths, sequence number, IP identification and checksums; FIN and PSH are the last one's, CWR the
-    /// first one's (RFC 3168 §6.1.2).
+    /// Each frame has its own lengths, sequence number, IP identification and checksums; FIN and
+    /// PSH are the last one's, CWR the first one's (RFC 3168 §6.1.2).
     #[inline]
     pub fn write(&self, i: usize, payload: Checksum, out: &mut [u8]) {
         let Headers { network_at, transport_at, payload_at, v6, tcp: is_tcp } = self.headers;
@@ -149,8 +151,8 @@ impl Segmenter {
         transport[field..field + 2].copy_from_slice(&value.to_be_bytes());
     }
 
-    /// The sum of frame `i`'s payload, which begins at `cursor` in the guest's segments; each run of it is given to `each`. The
-    /// cursor moves on to the next frame's.
+    /// The sum of frame `i`'s payload, which begins at `cursor` in the guest's segments; each run
+    /// of it is given to `each`. The cursor moves on to the next frame's.
     #[inline]
     pub fn sum_payload(
         &self,
@@ -168,9 +170,10 @@ impl Segmenter {
     }
 }
 
-/// Completes the checksum of a frame that stays whole: the sum from `start` on, of `head` and of `rest`, which follows it, goes
-/// into the field `offset` bytes behind `start`; what the field holds counts as well (virtio 1.3 §5.1.6.2). False, and nothing
-/// done, where the field is not in `head`.
+/// Completes the checksum of a frame that stays whole: the sum from `start` on, of `head` and of
+/// `rest`, which follows it, goes into the field `offset` bytes behind `start`; what the field
+/// holds counts as well (virtio 1.3 §5.1.6.2). False, and nothing done, where the field is not in
+/// `head`.
 #[inline]
 pub fn complete(head: &mut [u8], start: u16, offset: u16, rest: Checksum) -> bool {
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));

@@ -1,5 +1,5 @@
-//! What tests and fuzz targets hold the real code against: frames to cut, the whole way through it over one frame, and an
-//! independent model that takes nothing from it.
+//! What tests and fuzz targets hold the real code against: frames to cut, the whole way through it
+//! over one frame, and an independent model that takes nothing from it.
 
 use super::{AddGuest, Checksum, Cursor, HEADERS_BYTES, Headers, Kind, Request, Segmenter, complete};
 use crate::memory::Segment;
@@ -144,8 +144,8 @@ fn sum(bytes: &[u8], start: u32) -> u16 {
     sum as u16
 }
 
-/// The wire frames that `frame`, which `example` describes, becomes: written down from the protocols, one byte field after the
-/// other.
+/// The wire frames that `frame`, which `example` describes, becomes: written down from the
+/// protocols, one byte field after the other.
 pub fn naive(frame: &[u8], example: &Example, size: usize) -> Vec<Vec<u8>> {
     let (network, transport, payload) = (example.network_at(), example.transport_at(), example.payload_at());
     let parts: Vec<_> = frame[payload..].chunks(size).collect();
@@ -197,8 +197,8 @@ pub fn segments_of(bytes: &[u8], piece: usize) -> Vec<Segment> {
     bytes.chunks(piece.max(1)).map(segment).collect()
 }
 
-/// The whole way of one frame, in pieces of `piece` bytes, behind a virtio-net header without `num_buffers`, to a port whose
-/// longest frame has `longest` bytes: the wire frames that come out.
+/// The whole way of one frame, in pieces of `piece` bytes, behind a virtio-net header without
+/// `num_buffers`, to a port whose longest frame has `longest` bytes: the wire frames that come out.
 ///
 /// # Errors
 /// Why it is dropped.

@@ -1,10 +1,11 @@
-//! Whether frames to the guest come by a ring that is shared with the kernel, and what is done where there can be none, or it stands
-//! still.
+//! Whether frames to the guest come by a ring that is shared with the kernel, and what is done
+//! where there can be none, or it stands still.
 //!
-//! **A ring that stands still.** A frame that the kernel has no virtio-net header for (UDP to be fragmented, SCTP to be segmented) marks
-//! its slot as being written, for good: that and all that come after it are dropped and counted, though the ring is empty
-//! (net/packet/af_packet.c, `tpacket_rcv`; seen on Linux 6.18). Who can send such a frame to the interface must not stop a guest, so an
-//! empty ring of which nothing was taken while frames were dropped is closed.
+//! **A ring that stands still.** A frame that the kernel has no virtio-net header for (UDP to be
+//! fragmented, SCTP to be segmented) marks its slot as being written, for good: that and all that
+//! come after it are dropped and counted, though the ring is empty (net/packet/af_packet.c,
+//! `tpacket_rcv`; seen on Linux 6.18). Who can send such a frame to the interface must not stop a
+//! guest, so an empty ring of which nothing was taken while frames were dropped is closed.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use crate::port::{PacketReceive, PacketSocket, SLOT_BYTES, SLOTS, Slots};
 /// How long a ring that could not be opened waits until it is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// How long a frame may be in the socket's queue before its slot says so: far longer than the kernel takes to write one.
+/// How long a frame may be in the socket's queue before its slot says so: far longer than the
+/// kernel takes to write one.
 const STRAY: Duration = Duration::from_secs(1);
 
 /// How frames to the guest come.
@@ -27,7 +29,8 @@ pub(super) struct Inbound {
     /// Why there is none, although there is to be one.
     problem: Option<String>,
     retry_at: Option<Instant>,
-    /// How many slots had been given back when the ring was found empty, and when that was found first.
+    /// How many slots had been given back when the ring was found empty, and when that was found
+    /// first.
     empty: Option<(u64, Instant)>,
 }
 
@@ -62,7 +65,8 @@ impl Inbound {
         self.slots.as_mut()
     }
 
-    /// Opens the ring that is to be there and is not, if it is time to. Returns whether the description is another one.
+    /// Opens the ring that is to be there and is not, if it is time to. Returns whether the
+    /// description is another one.
     pub(super) fn open(&mut self, socket: &PacketSocket, interface: &str, header_bytes: usize) -> bool {
         let now = Instant::now();
         if self.wanted.is_err() || self.slots.is_some() || self.retry_at.is_some_and(|at| now < at) {
@@ -118,8 +122,8 @@ impl Inbound {
         slots.given_back() == at && since.elapsed() >= time
     }
 
-    /// Looks whether the ring stands still: `dropped` frames were counted by the kernel since this was called last. Returns whether it
-    /// was closed, so that the description is another one.
+    /// Looks whether the ring stands still: `dropped` frames were counted by the kernel since this
+    /// was called last. Returns whether it was closed, so that the description is another one.
     pub(super) fn check(&mut self, socket: &PacketSocket, interface: &str, dropped: u32) -> bool {
         let Some(slots) = &self.slots else { return false };
         let (now, given_back) = (Instant::now(), slots.given_back());
@@ -127,7 +131,8 @@ impl Inbound {
         self.empty = slots.arrived(0).is_none().then(|| before.unwrap_or((given_back, now)));
         let still = match (before, self.empty) {
             (Some(_), Some(_)) if dropped > 0 => true,
-            // A queue that has a frame without a slot would be called readable for ever; one whose slot is being written has it too.
+            // A queue that has a frame without a slot would be called readable for ever; one whose
+            // slot is being written has it too.
             (Some((_, since)), Some(_)) => now - since >= STRAY && socket.has_queued(),
             _ => false,
         };
@@ -199,7 +204,8 @@ mod tests {
         assert!(done.success(), "ip {arguments}");
     }
 
-    /// A ring on one end of a veth, and a long frame in it, whose slot says that it is in the queue.
+    /// A ring on one end of a veth, and a long frame in it, whose slot says that it is in the
+    /// queue.
     fn with_long_frame() -> (PacketSocket, Inbound) {
         // No frames of the host's own.
         std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")
@@ -229,7 +235,8 @@ mod tests {
         (socket, inbound)
     }
 
-    /// A frame whose slot is being written is in the queue already: that is no ring that stands still.
+    /// A frame whose slot is being written is in the queue already: that is no ring that stands
+    /// still.
     #[test]
     fn a_frame_without_a_slot_is_waited_for_and_not_for_ever() {
         in_netns(|| {

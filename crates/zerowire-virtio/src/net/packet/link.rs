@@ -1,8 +1,9 @@
 //! The sockets of one queue pair, and the interface behind them.
 //!
-//! **Who owns what.** The link owns both sockets; the batches of untagged frames have a descriptor of its own of the same
-//! socket. Nothing is lent to the kernel between calls. An interface that is deleted leaves the sockets bound to nothing; they are
-//! bound again, by its name, when there is one again, so that all descriptors stay.
+//! **Who owns what.** The link owns both sockets; the batches of untagged frames have a descriptor
+//! of its own of the same socket. Nothing is lent to the kernel between calls. An interface that is
+//! deleted leaves the sockets bound to nothing; they are bound again, by its name, when there is
+//! one again, so that all descriptors stay.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -20,17 +21,20 @@ use crate::net::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Receive};
 use crate::port::{Frames, InterfaceState, PacketError, PacketReceive, PacketSocket};
 use crate::ring::RingError;
 
-/// How often an interface that is down or gone is looked for, and how often the kernel's counters are read.
+/// How often an interface that is down or gone is looked for, and how often the kernel's counters
+/// are read.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// How often to look whether a receive ring stands still, until it has been empty for so long.
 const RING_LOOK: Duration = Duration::from_secs(1);
 
-/// So many turns more a ring that was found empty is looked at before its socket is watched: a look costs nothing, where to be woken
-/// costs this thread and the sender more than a frame does. Fewer than a worker makes before it sleeps.
+/// So many turns more a ring that was found empty is looked at before its socket is watched: a look
+/// costs nothing, where to be woken costs this thread and the sender more than a frame does. Fewer
+/// than a worker makes before it sleeps.
 pub const LOOKS: u32 = 24;
 
-/// Most tagged frames of a turn, those that are dropped among them: an error that comes again and again must not hold the thread.
+/// Most tagged frames of a turn, those that are dropped among them: an error that comes again and
+/// again must not hold the thread.
 const TAGGED_BATCH: usize = 32;
 
 /// After so many turns in which untagged frames came the others are looked at.
@@ -41,7 +45,8 @@ pub struct Link {
     untagged: PacketSocket,
     tagged: PacketSocket,
     inbound: Inbound,
-    /// Readable when one of them is; the same as long as they live, so that who watches it misses nothing.
+    /// Readable when one of them is; the same as long as they live, so that who watches it misses
+    /// nothing.
     watch: OwnedFd,
     interface: String,
     header_bytes: usize,
@@ -62,8 +67,9 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens both sockets in this thread's network namespace, and the batches of untagged frames. An interface that is down or
-    /// gone is waited for. With `no_ring` there is no receive ring for that reason, whatever `receive` asks for.
+    /// Opens both sockets in this thread's network namespace, and the batches of untagged frames.
+    /// An interface that is down or gone is waited for. With `no_ring` there is no receive ring for
+    /// that reason, whatever `receive` asks for.
     ///
     /// # Errors
     /// Those of opening sockets.
@@ -126,7 +132,8 @@ impl Link {
         }
     }
 
-    /// What the interface is called now that frames pass by: another name than it was asked for by, if it was renamed since.
+    /// What the interface is called now that frames pass by: another name than it was asked for by,
+    /// if it was renamed since.
     pub fn name(&self) -> String {
         self.untagged.name().unwrap_or_else(|| self.interface.clone())
     }
@@ -164,7 +171,8 @@ impl Link {
         Ok(())
     }
 
-    /// How long a segment of a frame may be: the MTU that the interface had lately, and an Ethernet header, bytes.
+    /// How long a segment of a frame may be: the MTU that the interface had lately, and an Ethernet
+    /// header, bytes.
     #[inline]
     pub fn segment_bytes(&mut self) -> usize {
         // Nothing woke this thread to read the MTU.
@@ -216,8 +224,8 @@ impl Link {
         self.changed = true;
     }
 
-    /// How long the worker may sleep: an interface that is not up is looked for, and so is a ring that
-    /// stands still. To be called before each sleep.
+    /// How long the worker may sleep: an interface that is not up is looked for, and so is a ring
+    /// that stands still. To be called before each sleep.
     pub fn sleep_at_most(&mut self) -> Option<Duration> {
         self.look_now_and_then();
         if self.state != InterfaceState::Up {
@@ -255,9 +263,9 @@ impl Link {
         }
     }
 
-    /// Has whatever becomes of a frame wake this thread, so that the ring need not be looked at. When
-    /// the kernel drops a frame it wakes who waits for the socket, too, but does not call an empty ring
-    /// readable.
+    /// Has whatever becomes of a frame wake this thread, so that the ring need not be looked at.
+    /// When the kernel drops a frame it wakes who waits for the socket, too, but does not call an
+    /// empty ring readable.
     #[cold]
     fn rest(&mut self) {
         let Some(slots) = self.inbound.slots() else { return };
@@ -319,7 +327,8 @@ impl Link {
             return Ok(ReceiveTurn { port_empty: self.looks == 0, ..ReceiveTurn::default() });
         }
         let mut turn = side.run_slots(slots, cx)?;
-        // The socket is readable as soon as a long frame is in its queue, some time before its slot says so.
+        // The socket is readable as soon as a long frame is in its queue, some time before its slot
+        // says so.
         if turn.turn.chains == 0 && turn.port_empty && (0..LOOKS).any(|_| slots.arrived(0).is_some()) {
             turn = side.run_slots(slots, cx)?;
         }
@@ -357,7 +366,8 @@ impl Link {
             self.look();
             (turn.port_gone, turn.port_empty) = (false, true);
         }
-        // What woke this thread and is no untagged frame is a tagged one; and those don't wait for ever behind the others.
+        // What woke this thread and is no untagged frame is a tagged one; and those don't wait for
+        // ever behind the others.
         if turn.turn.chains == 0 || self.turns >= TURNS_UNTAGGED {
             self.turns = 0;
             if !turn.waiting {

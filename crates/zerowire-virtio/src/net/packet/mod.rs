@@ -7,10 +7,11 @@
 //!  guest's chains ──── sendmmsg(2) ──────► socket of untagged frames ──┘
 //! ```
 //!
-//! Frames pass by [`super::Transmit`] and [`super::Receive`], as on a tap: the kernel copies each once, between the guest's
-//! memory and its own. This module has what a tap doesn't need: two sockets of which one is for frames with a VLAN tag, an
-//! interface that comes and goes by itself, and offloads that nobody can ask the kernel to leave out
-//! ([`super::Receive::accept_only`]). And a ring that the kernel puts short frames into ([`super::Receive::run_slots`]), which spares a
+//! Frames pass by [`super::Transmit`] and [`super::Receive`], as on a tap: the kernel copies each
+//! once, between the guest's memory and its own. This module has what a tap doesn't need: two
+//! sockets of which one is for frames with a VLAN tag, an interface that comes and goes by itself,
+//! and offloads that nobody can ask the kernel to leave out ([`super::Receive::accept_only`]). And
+//! a ring that the kernel puts short frames into ([`super::Receive::run_slots`]), which spares a
 //! system call a frame.
 
 mod inbound;

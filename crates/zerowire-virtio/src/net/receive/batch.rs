@@ -31,9 +31,10 @@ pub(super) struct Batch {
 }
 
 impl Receive {
-    /// Carries out the reads that were offered, and gives the guest what came, which is to be published. None where there were none
-    /// for lack of buffers. A broken chain stops the ring, but only behind the reads that were queued before it: that error comes
-    /// beside what they brought.
+    /// Carries out the reads that were offered, and gives the guest what came, which is to be
+    /// published. None where there were none for lack of buffers. A broken chain stops the ring,
+    /// but only behind the reads that were queued before it: that error comes beside what they
+    /// brought.
     #[inline]
     pub(super) fn read(
         &mut self,
@@ -55,8 +56,8 @@ impl Receive {
         self.host.ring.prefetch_used(self.chains.len() as u16);
         let (done, calls) = cx.io.run();
         cx.counters.system_calls.add(calls);
-        // Frames arrived in the order of `done`; chains were offered in the order of `reads`. Nearly always both are
-        // the same, with the reads that found nothing at the end.
+        // Frames arrived in the order of `done`; chains were offered in the order of `reads`.
+        // Nearly always both are the same, with the reads that found nothing at the end.
         let mut in_order = true;
         let mut batch = Batch { reads, ..Batch::default() };
         for (i, d) in done.iter().enumerate() {

@@ -12,13 +12,15 @@ const FLAGS_AT: usize = 0;
 /// Where `num_buffers` is in the virtio-net header (virtio 1.3 §5.1.6).
 const NUM_BUFFERS_AT: usize = 10;
 
-/// Slots of scratch memory that took no longer frames have a page or two each, and keep them while the guest rests.
+/// Slots of scratch memory that took no longer frames have a page or two each, and keep them while
+/// the guest rests.
 const KEPT_BYTES: usize = 1024;
 
 impl Receive {
-    /// Gives the first `frames` reads back as they are. Stops before a frame that does not lie wholly in its own
-    /// chains, and behind one that left some of its chains unused, since the next frame's chains would come out of order
-    /// then. Returns how many frames were given, in how many chains.
+    /// Gives the first `frames` reads back as they are. Stops before a frame that does not lie
+    /// wholly in its own chains, and behind one that left some of its chains unused, since the next
+    /// frame's chains would come out of order then. Returns how many frames were given, in how many
+    /// chains.
     #[inline]
     pub(super) fn deliver_in_place(
         &mut self,
@@ -47,11 +49,12 @@ impl Receive {
         Ok((delivered, chains))
     }
 
-    /// Gives the guest the first chains, of which at most `chains` hold a frame of `len` bytes, header included. Returns
-    /// how many they are.
+    /// Gives the guest the first chains, of which at most `chains` hold a frame of `len` bytes,
+    /// header included. Returns how many they are.
     #[inline(always)]
     fn give_front(&mut self, len: usize, chains: usize, memory: &GuestMemory) -> usize {
-        // Used elements are seen when they are published, so that the header may be written after them.
+        // Used elements are seen when they are published, so that the header may be written after
+        // them.
         let first = self.chains.segments(0).first().copied();
         let whole_header = first.filter(|s| s.len as usize >= NUM_BUFFERS_AT + 2);
         if self.clears_flags {
@@ -74,8 +77,8 @@ impl Receive {
             && self.setup.header_len == 12
         {
             let at = first.ptr.wrapping_add(NUM_BUFFERS_AT).cast::<[u8; 2]>();
-            // SAFETY: the segment was found long enough; it lies in guest memory, which the context of this turn holds. An
-            // array of bytes may lie at any address.
+            // SAFETY: the segment was found long enough; it lies in guest memory, which the context
+            // of this turn holds. An array of bytes may lie at any address.
             unsafe { at.write_volatile((used as u16).to_le_bytes()) };
             memory.wrote(std::slice::from_ref(&first), NUM_BUFFERS_AT, 2);
         }
@@ -83,8 +86,8 @@ impl Receive {
         used
     }
 
-    /// The device sets num_buffers to the number of chains, and to 1 without MRG_RXBUF (virtio 1.3 §5.1.6.4.1): here into a
-    /// header that lies in several segments.
+    /// The device sets num_buffers to the number of chains, and to 1 without MRG_RXBUF (virtio 1.3
+    /// §5.1.6.4.1): here into a header that lies in several segments.
     #[cold]
     fn write_num_buffers(&mut self, len: usize, chains: usize, memory: &GuestMemory) {
         if self.setup.header_len != 12 {
@@ -99,10 +102,11 @@ impl Receive {
         memory.wrote(self.chains.segments(0), NUM_BUFFERS_AT, 2);
     }
 
-    /// The slow way, for reads from `from` on in the order in which frames arrived, of whose chains `gone` have been
-    /// given back already: copy them out, then into chains in
-    /// order. It serves frames longer than their offer, frames that arrived behind a read that found none, and the
-    /// copying path. With `unsound` the first of them is not what the guest takes; those behind it may have fitted where they were.
+    /// The slow way, for reads from `from` on in the order in which frames arrived, of whose chains
+    /// `gone` have been given back already: copy them out, then into chains in order. It serves
+    /// frames longer than their offer, frames that arrived behind a read that found none, and the
+    /// copying path. With `unsound` the first of them is not what the guest takes; those behind it
+    /// may have fitted where they were.
     #[cold]
     pub(super) fn deliver_staged(
         &mut self,
@@ -134,7 +138,8 @@ impl Receive {
         Ok(())
     }
 
-    /// Gives the guest frames that waited, as far as there is room now. Returns whether none waits any more.
+    /// Gives the guest frames that waited, as far as there is room now. Returns whether none waits
+    /// any more.
     #[inline]
     pub(super) fn deliver_pending(&mut self, cx: &mut ReceiveContext<'_>) -> Result<bool, RingError> {
         if !self.pending.is_empty() {
@@ -172,8 +177,8 @@ impl Receive {
         }
     }
 
-    /// Keeps a frame for which there was no `room` until there are buffers; where too many are kept already it is dropped. Returns
-    /// whether there may be room for a further one.
+    /// Keeps a frame for which there was no `room` until there are buffers; where too many are kept
+    /// already it is dropped. Returns whether there may be room for a further one.
     #[inline]
     pub(super) fn hold(&mut self, room: Room, frame: &[u8], reason: CopyReason, counters: &Counters) -> bool {
         match room {
@@ -192,7 +197,8 @@ impl Receive {
         }
     }
 
-    /// Copies the frame of read `i` out of its chains, which start at `chain`, and its scratch memory.
+    /// Copies the frame of read `i` out of its chains, which start at `chain`, and its scratch
+    /// memory.
     fn stage(&self, i: usize, chain: usize, len: usize) -> Vec<u8> {
         let read = self.reads[i];
         let mut frame = vec![0u8; len];
@@ -259,8 +265,9 @@ impl Receive {
         Ok(())
     }
 
-    /// Gives the guest a frame of the port's, which may have to be changed to be what it takes: what comes of that, and finds no room,
-    /// is kept. Otherwise the frame is as it was unless it was taken.
+    /// Gives the guest a frame of the port's, which may have to be changed to be what it takes:
+    /// what comes of that, and finds no room, is kept. Otherwise the frame is as it was unless it
+    /// was taken.
     #[inline]
     pub(super) fn fit(
         &mut self,

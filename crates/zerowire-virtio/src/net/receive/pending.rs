@@ -1,7 +1,8 @@
 //! Frames that were read and wait for buffers of the guest.
 //!
-//! How many frames a turn makes is not this side's to say: a frame that the guest does not take whole becomes as many as its sender
-//! chose, up to one a byte of payload. So what waits is bounded, and what comes beyond is dropped.
+//! How many frames a turn makes is not this side's to say: a frame that the guest does not take
+//! whole becomes as many as its sender chose, up to one a byte of payload. So what waits is
+//! bounded, and what comes beyond is dropped.
 
 use std::collections::VecDeque;
 

@@ -29,7 +29,8 @@ pub(super) struct Forecast {
 }
 
 impl Forecast {
-    /// For frames that are `ordinary` bytes long at most, unless they are to be segmented by the guest.
+    /// For frames that are `ordinary` bytes long at most, unless they are to be segmented by the
+    /// guest.
     pub(super) fn new(mergeable: bool, ordinary: usize, copybreak: usize) -> Self {
         Self { shape: Shape::Each, mergeable, ordinary, copybreak, run: 0, longest_seen: 0 }
     }

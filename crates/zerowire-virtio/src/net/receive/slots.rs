@@ -1,8 +1,9 @@
-//! Receive from a ring that is shared with the kernel: short frames are copied out of it, and longer ones are read straight into the
-//! guest's buffers from the socket's queue, where their slots say that they are.
+//! Receive from a ring that is shared with the kernel: short frames are copied out of it, and
+//! longer ones are read straight into the guest's buffers from the socket's queue, where their
+//! slots say that they are.
 //!
-//! **Ownership.** A slot is this process's until it is given back, and that is when its frame is in the guest's buffers, kept, or
-//! dropped. What the guest has no buffers for stays in the ring.
+//! **Ownership.** A slot is this process's until it is given back, and that is when its frame is in
+//! the guest's buffers, kept, or dropped. What the guest has no buffers for stays in the ring.
 
 use zerowire::ledger::{CopyReason, DropReason};
 
@@ -92,7 +93,8 @@ impl Receive {
     /// Copies the frame of the next slot to the guest. Returns whether there were buffers.
     #[inline]
     fn copy_slot(&mut self, slots: &mut Slots, cx: &mut ReceiveContext<'_>) -> Result<bool, RingError> {
-        // One that is to be rebuilt is kept where it finds no buffers: not as long as the guest has none at all.
+        // One that is to be rebuilt is kept where it finds no buffers: not as long as the guest has
+        // none at all.
         if !self.chains.ensure(0, 1, &mut self.host.ring, cx.memory, self.setup.header_len)? {
             return Ok(false);
         }
@@ -102,7 +104,8 @@ impl Receive {
             return Ok(true);
         };
         let room = self.fit(frame, CopyReason::Outside, cx)?;
-        // Too few for this one: it is given up at last, as any other, so that it does not stop those behind it for ever.
+        // Too few for this one: it is given up at last, as any other, so that it does not stop
+        // those behind it for ever.
         if room == Room::Short && !self.settled {
             return Ok(false);
         }
@@ -112,8 +115,8 @@ impl Receive {
         Ok(true)
     }
 
-    /// Reads frames that are in the socket's queue, from that of the next slot on, whose length is `first`. None where the guest has
-    /// too few buffers for it.
+    /// Reads frames that are in the socket's queue, from that of the next slot on, whose length is
+    /// `first`. None where the guest has too few buffers for it.
     fn read_queued(
         &mut self,
         slots: &mut Slots,

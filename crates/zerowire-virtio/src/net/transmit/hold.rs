@@ -1,8 +1,9 @@
 //! A port that can be full: its frames stay in the guest's ring, and nothing is lost or overtaken.
 //!
-//! A packet socket takes frames until what it has in the kernel exceeds a bound, and says EAGAIN then. In a batch of many a frame
-//! could be refused and the next one taken, when the interface finishes with one in between. So room is known before a batch
-//! begins, from a question that is asked again only when the room it told of has been used up; and where there is little left,
+//! A packet socket takes frames until what it has in the kernel exceeds a bound, and says EAGAIN
+//! then. In a batch of many a frame could be refused and the next one taken, when the interface
+//! finishes with one in between. So room is known before a batch begins, from a question that is
+//! asked again only when the room it told of has been used up; and where there is little left,
 //! frames go one by one, up to the first that is refused.
 
 use zerowire::ledger::{Counters, DropReason};
@@ -14,15 +15,15 @@ use crate::net::MAX_FRAME_BYTES;
 /// With less room than this frames go one by one; more than the longest frame costs.
 const PRESSED_BYTES: usize = 256 << 10;
 
-/// What a frame of `len` bytes costs at most of the room in a socket: its buffer is rounded up to a power of two, and has
-/// structures of the kernel beside it.
+/// What a frame of `len` bytes costs at most of the room in a socket: its buffer is rounded up to a
+/// power of two, and has structures of the kernel beside it.
 pub(super) const fn cost(len: usize) -> usize {
     2 * len + 2048
 }
 
 impl Transmit {
-    /// From now on a frame that the port has no room for (EAGAIN) is not dropped: it stays in the ring, with all behind it, for
-    /// another turn.
+    /// From now on a frame that the port has no room for (EAGAIN) is not dropped: it stays in the
+    /// ring, with all behind it, for another turn.
     pub fn hold_when_full(&mut self) {
         self.holds = true;
     }
@@ -46,8 +47,9 @@ impl Transmit {
         }
     }
 
-    /// Chains at the end of the batch that the port had no room for go back to the ring. One before a frame that was sent
-    /// can't, and is dropped; that does not happen as long as frames cost no more than [`cost`].
+    /// Chains at the end of the batch that the port had no room for go back to the ring. One before
+    /// a frame that was sent can't, and is dropped; that does not happen as long as frames cost no
+    /// more than [`cost`].
     #[cold]
     pub(super) fn put_back(&mut self, again: bool, counters: &Counters) {
         self.room = 0;

@@ -1,8 +1,8 @@
-//! Where the bytes lie of a frame that goes to the port's socket: a head of it, or all, in private memory, and the rest in the
-//! guest's.
+//! Where the bytes lie of a frame that goes to the port's socket: a head of it, or all, in private
+//! memory, and the rest in the guest's.
 //!
-//! **Ownership.** The private slots are this side's own: each frame of a batch has one, from when it is taken until the batch has
-//! run.
+//! **Ownership.** The private slots are this side's own: each frame of a batch has one, from when
+//! it is taken until the batch has run.
 
 use std::ops::Range;
 
@@ -31,8 +31,8 @@ impl Place {
 }
 
 impl Transmit {
-    /// Finds a place for frame `index` of the batch, which has `len` bytes in `self.segments`; with `rings` it is to go by a ring,
-    /// for which a head is enough: the rest is copied into that.
+    /// Finds a place for frame `index` of the batch, which has `len` bytes in `self.segments`; with
+    /// `rings` it is to go by a ring, for which a head is enough: the rest is copied into that.
     #[inline]
     pub(super) fn place(&mut self, index: usize, len: usize, rings: bool) -> Place {
         let gather = match rings {
@@ -56,8 +56,9 @@ impl Transmit {
         self.small_slot * MAX_BATCH + (self.large_used - 1) * FRAME_SLOT_BYTES
     }
 
-    /// For a frame that was to go by a ring and goes by the socket: gathers it as any other, if it is to be. Its head, which was
-    /// checked, stays as it is: the guest's memory is read behind it only.
+    /// For a frame that was to go by a ring and goes by the socket: gathers it as any other, if it
+    /// is to be. Its head, which was checked, stays as it is: the guest's memory is read behind it
+    /// only.
     #[cold]
     pub(super) fn gather_rest(&mut self, place: &mut Place, len: usize) {
         place.gather = self.policy.gather(len, self.segments.len());
@@ -74,7 +75,8 @@ impl Transmit {
         access::read(&self.segments, head, &mut self.private[place.range()][head..]);
     }
 
-    /// Appends the scatter list of a frame in that place: its private part first, then the segments behind it.
+    /// Appends the scatter list of a frame in that place: its private part first, then the segments
+    /// behind it.
     ///
     /// # Errors
     /// There is no room for it.

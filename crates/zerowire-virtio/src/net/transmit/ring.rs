@@ -1,11 +1,13 @@
-//! Frames that go by a ring which is shared with the kernel (PACKET_TX_RING): copied into it here, and sent by the driver from its
-//! pages, without a copy of the kernel's where the driver takes lent pages.
+//! Frames that go by a ring which is shared with the kernel (PACKET_TX_RING): copied into it here,
+//! and sent by the driver from its pages, without a copy of the kernel's where the driver takes
+//! lent pages.
 //!
-//! **Ownership.** A chain's bytes are copied, behind a head that was checked in private memory, and the chain is given back in
-//! the same turn: nothing of the guest is lent. A slot of the ring is the kernel's from then until it is back.
+//! **Ownership.** A chain's bytes are copied, behind a head that was checked in private memory, and
+//! the chain is given back in the same turn: nothing of the guest is lent. A slot of the ring is
+//! the kernel's from then until it is back.
 //!
-//! A batch goes all by the ring, or all by the socket, so that no frame overtakes another. What a ring can't say (UDP
-//! fragmentation, ECN) goes by the socket.
+//! A batch goes all by the ring, or all by the socket, so that no frame overtakes another. What a
+//! ring can't say (UDP fragmentation, ECN) goes by the socket.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,8 +83,8 @@ impl FrameRing {
         Ok(taken)
     }
 
-    /// Has the kernel look at the ring, until it took all or has no room. Frames that are lost are counted, and told to `lost` by
-    /// their numbers. Returns whether the interface was there.
+    /// Has the kernel look at the ring, until it took all or has no room. Frames that are lost are
+    /// counted, and told to `lost` by their numbers. Returns whether the interface was there.
     fn hand_over(&mut self, counters: &Counters, mut lost: impl FnMut(Range<u64>)) -> bool {
         let mut there = true;
         while there && self.ring.waiting() > 0 {
@@ -107,21 +109,22 @@ impl FrameRing {
         there
     }
 
-    /// Hands over frames that the kernel had no room for before, whatever became of the guest's ring that they came from. Returns
-    /// whether the interface was there.
+    /// Hands over frames that the kernel had no room for before, whatever became of the guest's
+    /// ring that they came from. Returns whether the interface was there.
     pub fn flush(&mut self, counters: &Counters) -> bool {
         self.hand_over(counters, |_| {})
     }
 
-    /// Hands over what the kernel takes; the rest is lost and counted. To be called before the ring goes.
+    /// Hands over what the kernel takes; the rest is lost and counted. To be called before the ring
+    /// goes.
     pub fn end(&mut self, counters: &Counters) {
         self.flush(counters);
         counters.dropped_many(DropReason::PortRefused, self.ring.take_back() as u64);
     }
 }
 
-/// The header that says the same of a frame whose checked head, the virtio-net header of `header_len` bytes first, is `private`;
-/// None where a ring has none.
+/// The header that says the same of a frame whose checked head, the virtio-net header of
+/// `header_len` bytes first, is `private`; None where a ring has none.
 fn vnet(private: &[u8], header_len: usize) -> Option<VnetHeader> {
     let word = |at: usize| u16::from_le_bytes([private[at], private[at + 1]]);
     let (size, start, offset) = (word(4), word(6), word(8));
@@ -138,14 +141,15 @@ fn vnet(private: &[u8], header_len: usize) -> Option<VnetHeader> {
 }
 
 impl Transmit {
-    /// Frames go by this ring from now on, or by none; returns the one before. A ring is the port's, and outlives the rings of the
-    /// guest.
+    /// Frames go by this ring from now on, or by none; returns the one before. A ring is the
+    /// port's, and outlives the rings of the guest.
     #[inline]
     pub fn exchange_ring(&mut self, ring: Option<Box<FrameRing>>) -> Option<Box<FrameRing>> {
         std::mem::replace(&mut self.frame_ring, ring)
     }
 
-    /// Puts the frame of `len` bytes in `self.segments`, whose checked head is in that place, into the ring.
+    /// Puts the frame of `len` bytes in `self.segments`, whose checked head is in that place, into
+    /// the ring.
     #[inline]
     pub(super) fn push_by_ring(&mut self, place: &Place, len: usize) -> Result<Pushed, DropReason> {
         let head = &self.private[place.range()];

@@ -1,7 +1,9 @@
-//! What became of frames to send: each is counted when the kernel has taken it, and as what it then was.
+//! What became of frames to send: each is counted when the kernel has taken it, and as what it then
+//! was.
 //!
-//! Plain code. A frame that lies in the TX ring may yet be refused, or be lost with its socket. The kernel takes frames in
-//! order, and a call that has the interface refuse one ends with it (net/xdp/xsk.c, `__xsk_generic_xmit`).
+//! Plain code. A frame that lies in the TX ring may yet be refused, or be lost with its socket. The
+//! kernel takes frames in order, and a call that has the interface refuse one ends with it
+//! (net/xdp/xsk.c, `__xsk_generic_xmit`).
 
 use std::collections::VecDeque;
 
@@ -85,8 +87,9 @@ impl Account {
         self.calls += 1;
     }
 
-    /// All but the last `waiting` pieces were taken from the ring; `refused`: of what was taken since the last time, the last
-    /// frame was dropped. `each` gets the numbers of the frames that were taken.
+    /// All but the last `waiting` pieces were taken from the ring; `refused`: of what was taken
+    /// since the last time, the last frame was dropped. `each` gets the numbers of the frames that
+    /// were taken.
     #[inline]
     pub fn taken(&mut self, waiting: u32, refused: bool, mut each: impl FnMut(u16)) {
         let mut last = None;

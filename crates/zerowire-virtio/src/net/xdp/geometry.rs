@@ -1,9 +1,10 @@
 //! Where a frame lands in a chunk, such that it lands where the guest wants it.
 //!
-//! The kernel puts a received frame 256 + h bytes behind the address A of the fill entry, where h is the headroom that the UMEM
-//! was registered with, and drops a frame that would reach beyond A + c, the end of the chunk (net/xdp/xsk.c, `xsk_rcv_check`).
-//! So for frames of at most F bytes, with h = c − 256 − F, a frame that is to begin at guest byte B gets A = B − 256 − h, and
-//! its chunk ends at B + F: no frame can be written past that, whatever arrives.
+//! The kernel puts a received frame 256 + h bytes behind the address A of the fill entry, where h
+//! is the headroom that the UMEM was registered with, and drops a frame that would reach beyond A +
+//! c, the end of the chunk (net/xdp/xsk.c, `xsk_rcv_check`). So for frames of at most F bytes, with
+//! h = c − 256 − F, a frame that is to begin at guest byte B gets A = B − 256 − h, and its chunk
+//! ends at B + F: no frame can be written past that, whatever arrives.
 
 use zerowire_sys::xdp::KERNEL_HEADROOM_BYTES;
 
@@ -19,8 +20,9 @@ pub const FRAME_OVERHEAD_BYTES: u32 = 18;
 /// The largest MTU that a port can serve, bytes.
 pub const MAX_MTU: usize = (MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES) as usize;
 
-/// Private memory before the guest's, bytes: a chunk begins up to a chunk's length before its buffer, and each address in
-/// guest memory has to be able to carry any cookie ([`zerowire_sys::xdp::address::encode`]), which takes 64 KiB.
+/// Private memory before the guest's, bytes: a chunk begins up to a chunk's length before its
+/// buffer, and each address in guest memory has to be able to carry any cookie
+/// ([`zerowire_sys::xdp::address::encode`]), which takes 64 KiB.
 pub const PADDING_BYTES: usize = 128 << 10;
 
 /// In zero-copy mode a driver is told of room for a frame that is a multiple of this, bytes
@@ -75,7 +77,8 @@ impl Geometry {
         u64::from(CHUNK_BYTES - self.frame_bytes)
     }
 
-    /// The fill entry for a frame that is to begin at byte `frame` of the UMEM; None where there is no chunk before it.
+    /// The fill entry for a frame that is to begin at byte `frame` of the UMEM; None where there is
+    /// no chunk before it.
     #[inline]
     pub fn chunk_for(&self, frame: u64) -> Option<u64> {
         frame.checked_sub(self.frame_offset())

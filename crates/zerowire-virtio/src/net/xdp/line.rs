@@ -1,10 +1,12 @@
-//! Chains of the transmit ring in the order in which they were taken, so that they go back in that order.
+//! Chains of the transmit ring in the order in which they were taken, so that they go back in that
+//! order.
 //!
-//! Plain code. Where the front end keeps no in-flight region, the used index is all that the next process finds of a ring, should
-//! this one die: how many chains came back, and so which ones, as long as they do in the order in which they became available.
-//! Hence a chain that is done waits for those before it. Not for long: a driver may be late with a frame, and the guest's
-//! memory is not to be held by it ([`HOLD`], half of the ring). What goes back then is out of order, and counted; the order
-//! is there again when all chains that were passed are back.
+//! Plain code. Where the front end keeps no in-flight region, the used index is all that the next
+//! process finds of a ring, should this one die: how many chains came back, and so which ones, as
+//! long as they do in the order in which they became available. Hence a chain that is done waits
+//! for those before it. Not for long: a driver may be late with a frame, and the guest's memory is
+//! not to be held by it ([`HOLD`], half of the ring). What goes back then is out of order, and
+//! counted; the order is there again when all chains that were passed are back.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -68,7 +70,8 @@ impl Line {
         self.taken.is_empty()
     }
 
-    /// Whether chains that are out have been passed by others: the used index does not tell which are out.
+    /// Whether chains that are out have been passed by others: the used index does not tell which
+    /// are out.
     #[inline]
     pub fn is_broken(&self) -> bool {
         self.passed > 0
@@ -92,7 +95,8 @@ impl Line {
         self.note_done(now);
     }
 
-    /// A chain that was lent is back. Returns whether it is the next to be given back: then it is not here any more.
+    /// A chain that was lent is back. Returns whether it is the next to be given back: then it is
+    /// not here any more.
     #[inline]
     pub fn back(&mut self, head: u16) -> bool {
         match self.taken.front() {

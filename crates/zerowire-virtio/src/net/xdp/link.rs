@@ -1,8 +1,9 @@
 //! The socket of one queue pair: bound, told to send, taken back from.
 //!
-//! **Who owns what.** The link owns the socket, its part of the slab, and the loans. A closed socket ends all loans: the kernel
-//! has copied what it took, or reads it a last time; it writes to the memory no more in copy mode when `close` returns
-//! (net/xdp/xsk.c, `xsk_unbind_dev` waits for the driver), and in zero-copy mode when the queue can be bound again.
+//! **Who owns what.** The link owns the socket, its part of the slab, and the loans. A closed
+//! socket ends all loans: the kernel has copied what it took, or reads it a last time; it writes to
+//! the memory no more in copy mode when `close` returns (net/xdp/xsk.c, `xsk_unbind_dev` waits for
+//! the driver), and in zero-copy mode when the queue can be bound again.
 
 mod bind;
 mod care;
@@ -38,7 +39,8 @@ const DRAIN: Duration = Duration::from_millis(200);
 /// How long a socket that could not be bound waits until it is tried again.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Sleeps while frames are under way: from the shortest, twice as long each time that nothing has come back, to the longest.
+/// Sleeps while frames are under way: from the shortest, twice as long each time that nothing has
+/// come back, to the longest.
 const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(10));
 
 /// Calls in a row that do nothing before the rest is left to the next turn.
@@ -65,7 +67,8 @@ pub struct Link {
     binding: Binding,
     care: Care,
     missed: Missed,
-    /// Places of the slab that the socket had in its fill ring from the start: from the first one on.
+    /// Places of the slab that the socket had in its fill ring from the start: from the first one
+    /// on.
     pub(super) first_places: usize,
 }
 
@@ -186,11 +189,13 @@ impl Link {
         }
     }
 
-    /// The same, and waits until none are on their way any more that the program has seen before: what came has been written
-    /// then, and lies in the ring. In zero-copy mode the device may still write frames that the host gets.
+    /// The same, and waits until none are on their way any more that the program has seen before:
+    /// what came has been written then, and lies in the ring. In zero-copy mode the device may
+    /// still write frames that the host gets.
     pub fn unsteer_for_good(&mut self) {
         self.unsteer();
-        // Programs and their flushes run under RCU. Where the barrier is not to be had, frames have time to come in.
+        // Programs and their flushes run under RCU. Where the barrier is not to be had, frames have
+        // time to come in.
         if zerowire_sys::syscall::barrier().is_err() {
             std::thread::sleep(NAPS.1);
         }
@@ -209,8 +214,9 @@ impl Link {
         }
     }
 
-    /// How long the worker may sleep: while frames are under way not long, since nothing tells of their completion. A socket
-    /// that could not be bound is tried again here when its time has come.
+    /// How long the worker may sleep: while frames are under way not long, since nothing tells of
+    /// their completion. A socket that could not be bound is tried again here when its time has
+    /// come.
     pub fn sleep_at_most(&mut self) -> Option<Duration> {
         if self.bound.is_some() {
             let due = self.care();
@@ -230,8 +236,9 @@ impl Link {
         Some(self.binding.retry_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
     }
 
-    /// Whether chains are to come back when the kernel has copied their frames, where it does so with all of them: the order in which it
-    /// takes them from the ring is that in which they were lent.
+    /// Whether chains are to come back when the kernel has copied their frames, where it does so
+    /// with all of them: the order in which it takes them from the ring is that in which they were
+    /// lent.
     #[inline]
     pub(super) fn end_loans_with_copy(&mut self, wanted: bool) {
         self.sending.lets_go = self.sending.lets_go.with_chains(wanted);
@@ -242,7 +249,8 @@ impl Link {
         self.sending.lets_go == LetsGo::AtOnceAndChainsCome
     }
 
-    /// Whether chains are back as soon as the kernel takes anything, so that what waits for them waits for nothing else.
+    /// Whether chains are back as soon as the kernel takes anything, so that what waits for them
+    /// waits for nothing else.
     #[inline]
     pub(super) fn keeps_order(&self) -> bool {
         self.ends_with_copy() && !self.sending.down
@@ -265,7 +273,8 @@ impl Link {
         }
     }
 
-    /// Whether lending has to stop for now: so many chains are lent, or none has come back for so long.
+    /// Whether lending has to stop for now: so many chains are lent, or none has come back for so
+    /// long.
     #[inline]
     pub(super) fn holds_enough(&mut self, most: usize) -> bool {
         if self.loans.chains() >= most {
@@ -338,8 +347,9 @@ impl Link {
             taken(&mut self.account, waiting, refused);
         }
         self.sending.unsent = waiting > 0;
-        // An interface that is down takes nothing: what was taken shows that it is up, also where no call for it succeeded (it has
-        // no carrier yet, and refuses each frame) or none was made here (poll sends in copy mode, net/xdp/xsk.c, `xsk_poll`).
+        // An interface that is down takes nothing: what was taken shows that it is up, also where
+        // no call for it succeeded (it has no carrier yet, and refuses each frame) or none was made
+        // here (poll sends in copy mode, net/xdp/xsk.c, `xsk_poll`).
         self.sending.down &= self.sending.unsent;
         if !self.loans.is_empty() {
             self.sending.idle_since.get_or_insert_with(Instant::now);
@@ -358,8 +368,9 @@ impl Link {
         self.sending.unsent
     }
 
-    /// The interface is gone, and the kernel has let go of the queue and its memory with it (net/xdp/xsk.c, `xsk_notifier`):
-    /// another socket is tried for, on the interface that has the name then, with a registration for its frames.
+    /// The interface is gone, and the kernel has let go of the queue and its memory with it
+    /// (net/xdp/xsk.c, `xsk_notifier`): another socket is tried for, on the interface that has the
+    /// name then, with a registration for its frames.
     #[cold]
     fn lost(&mut self, error: Errno) {
         let problem = format!("interface {} is gone ({error})", self.options.interface);

@@ -1,11 +1,12 @@
 //! Frames that are in the kernel's hands on their way out, and what to do when they come back.
 //!
-//! Plain code. A loan is named by a number that travels with each of the frame's pieces as the cookie of its address, and comes
-//! back with its completion. Numbers are given out in turn, and a number that comes back and is not that of a loan is
-//! ignored.
+//! Plain code. A loan is named by a number that travels with each of the frame's pieces as the
+//! cookie of its address, and comes back with its completion. Numbers are given out in turn, and a
+//! number that comes back and is not that of a loan is ignored.
 //!
-//! A chain that goes out as many frames is *held* by a loan of its own, which nothing in the ring names: each frame that lies in
-//! the chain's memory is a part of it, and the chain is back when the last part is and [`Loans::let_go`] was called.
+//! A chain that goes out as many frames is *held* by a loan of its own, which nothing in the ring
+//! names: each frame that lies in the chain's memory is a part of it, and the chain is back when
+//! the last part is and [`Loans::let_go`] was called.
 
 use zerowire_sys::xdp::address::MAX_COOKIE;
 
@@ -74,7 +75,8 @@ impl Loans {
         self.out == 0
     }
 
-    /// The number that the next loan gets; None while all are out. One that never comes back is passed over.
+    /// The number that the next loan gets; None while all are out. One that never comes back is
+    /// passed over.
     #[inline]
     pub fn next(&mut self) -> Option<u16> {
         if self.out + self.held >= LOANS {
@@ -144,7 +146,8 @@ impl Loans {
         self.back(holder)
     }
 
-    /// A piece came back. Returns the chain that is to be given back to the guest, if it was the last piece of one.
+    /// A piece came back. Returns the chain that is to be given back to the guest, if it was the
+    /// last piece of one.
     #[inline]
     pub fn back(&mut self, number: u16) -> Option<u16> {
         let loan = &mut self.loans[usize::from(number) % LOANS];
@@ -171,8 +174,9 @@ impl Loans {
         }
     }
 
-    /// The kernel has made its copy of a frame, and reads the guest's memory no more, though nothing of it has come back.
-    /// Returns the chain that is to be given back to the guest, as [`Self::back`] does.
+    /// The kernel has made its copy of a frame, and reads the guest's memory no more, though
+    /// nothing of it has come back. Returns the chain that is to be given back to the guest, as
+    /// [`Self::back`] does.
     #[inline]
     pub fn copied(&mut self, number: u16) -> Option<u16> {
         let loan = &mut self.loans[usize::from(number) % LOANS];
@@ -193,7 +197,8 @@ impl Loans {
         }
     }
 
-    /// Ends all loans: the socket is gone, and with it the kernel's hold on them. Gives each chain to `each`.
+    /// Ends all loans: the socket is gone, and with it the kernel's hold on them. Gives each chain
+    /// to `each`.
     pub fn end(&mut self, mut each: impl FnMut(u16)) {
         for loan in &mut self.loans {
             if std::mem::take(&mut loan.pieces) == 0 {

@@ -1,26 +1,30 @@
-//! virtio-net over AF_XDP, with the guest's own memory as the UMEM (Documentation/networking/af_xdp.rst).
+//! virtio-net over AF_XDP, with the guest's own memory as the UMEM
+//! (Documentation/networking/af_xdp.rst).
 //!
 //! ```text
-//!  transmit:  [vnet header | frame …][ … ]          receive:   A      A+256+h        A+c
-//!              read once      │        │                        [room  | frame        ]   one chunk
-//!                             ▼        ▼                               ▲              ▲
-//!  TX ring:               { piece } { piece }       guest:     [header | frame        ]   the posted buffer
-//!                                                              G       G+12           G+12+F
+//!  transmit:  [vnet header | frame …][ … ]       receive:   A      A+256+h        A+c
+//!              read once      │        │                     [room  | frame        ]   one chunk
+//!                             ▼        ▼                            ▲              ▲
+//!  TX ring:               { piece } { piece }    guest:     [header | frame        ]   buffer
+//!                                                           G       G+12           G+12+F
 //! ```
 //!
-//! **Transmit.** The pieces of a frame lie in the guest's memory and go to the kernel as they are; their chain is *lent*
-//! ([`loans`]) until the completion ring says that they were sent, and goes back to the guest then, in the order of
-//! completion; where the front end keeps no in-flight region in the order in which chains became available, as far as that can
-//! be ([`line`]). How many chains may be lent and how long is bounded; past that, and where pieces can't go as they are, a
+//! **Transmit.** The pieces of a frame lie in the guest's memory and go to the kernel as they are;
+//! their chain is *lent* ([`loans`]) until the completion ring says that they were sent, and goes
+//! back to the guest then, in the order of completion; where the front end keeps no in-flight
+//! region in the order in which chains became available, as far as that can be ([`line`]). How many
+//! chains may be lent and how long is bounded; past that, and where pieces can't go as they are, a
 //! frame is copied into a private slab and its chain goes back at once.
 //!
-//! **Receive.** A guest's buffer goes to the fill ring such that the frame lands right behind the place of the virtio-net
-//! header, and the chunk ends with the longest frame ([`geometry`]): the kernel itself refuses a longer one, and no byte lands
-//! outside the buffer. The header is written when the frame has come. Buffers that can't go as they are stay here; frames for
-//! them come over the slab.
+//! **Receive.** A guest's buffer goes to the fill ring such that the frame lands right behind the
+//! place of the virtio-net header, and the chunk ends with the longest frame ([`geometry`]): the
+//! kernel itself refuses a longer one, and no byte lands outside the buffer. The header is written
+//! when the frame has come. Buffers that can't go as they are stay here; frames for them come over
+//! the slab.
 //!
-//! **Who owns these bytes.** The guest can read and write its own memory at any time, also while the kernel does; what it can't
-//! reach is the slab, the rings, and memory of other guests. Nothing that decides anything is read from guest memory twice.
+//! **Who owns these bytes.** The guest can read and write its own memory at any time, also while
+//! the kernel does; what it can't reach is the slab, the rings, and memory of other guests. Nothing
+//! that decides anything is read from guest memory twice.
 
 mod account;
 pub mod geometry;
@@ -47,6 +51,6 @@ pub use umem::VmUmem;
 /// Entries of each of a socket's rings.
 pub const RING_ENTRIES: u32 = 2048;
 
-/// How long the kernel may be without completing anything before frames are copied rather than lent; how long a chain that is done waits
-/// for those before it.
+/// How long the kernel may be without completing anything before frames are copied rather than
+/// lent; how long a chain that is done waits for those before it.
 const HOLD: Duration = Duration::from_millis(20);

@@ -1,8 +1,9 @@
 //! What is in the fill ring, and in which order chains were taken.
 //!
-//! Plain code. The kernel takes chunks in the order in which they were posted, and a received frame names its chunk by the
-//! address alone. So the next one is looked for where it is due, and only then everywhere: a driver in zero-copy mode
-//! may use a chunk again that it had given to somebody else's frame, and be late with it.
+//! Plain code. The kernel takes chunks in the order in which they were posted, and a received frame
+//! names its chunk by the address alone. So the next one is looked for where it is due, and only
+//! then everywhere: a driver in zero-copy mode may use a chunk again that it had given to somebody
+//! else's frame, and be late with it.
 
 use std::collections::VecDeque;
 
@@ -118,13 +119,15 @@ impl Order {
         }
     }
 
-    /// Whether another chain may be taken. No sound driver has more chains with the device than the ring has entries.
+    /// Whether another chain may be taken. No sound driver has more chains with the device than the
+    /// ring has entries.
     #[inline]
     pub fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// A chain was taken; there was room for it. Returns its number, which is another one's when it has been used.
+    /// A chain was taken; there was room for it. Returns its number, which is another one's when it
+    /// has been used.
     #[inline]
     pub fn take(&mut self, head: u16) -> u16 {
         let number = self.free.pop().unwrap_or_default();
@@ -145,8 +148,8 @@ impl Order {
         }
     }
 
-    /// Ends: the chains that have others behind them that were used, and those that have none, oldest first. The first
-    /// ones have to be used; the others can be put back.
+    /// Ends: the chains that have others behind them that were used, and those that have none,
+    /// oldest first. The first ones have to be used; the others can be put back.
     pub fn end(&mut self) -> (Vec<u16>, Vec<u16>) {
         let mut left: Vec<Out> = self.out.iter().copied().filter(|out| out.taken > 0).collect();
         left.sort_unstable_by_key(|out| out.taken);

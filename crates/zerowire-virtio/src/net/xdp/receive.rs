@@ -1,8 +1,9 @@
 //! Receive: from the RX ring to the guest's buffers.
 //!
-//! **Ownership.** A chain is taken from the ring, and then either *posted*: its memory is in the fill ring, and the kernel may
-//! write to it; or *kept*: it waits here for a frame that comes over the slab. Before the ring stops the socket is closed, so
-//! that the kernel writes to none of them, and chains that no frame came for are put back ([`XdpReceive::release`]).
+//! **Ownership.** A chain is taken from the ring, and then either *posted*: its memory is in the
+//! fill ring, and the kernel may write to it; or *kept*: it waits here for a frame that comes over
+//! the slab. Before the ring stops the socket is closed, so that the kernel writes to none of them,
+//! and chains that no frame came for are put back ([`XdpReceive::release`]).
 
 mod again;
 mod deliver;
@@ -52,13 +53,15 @@ pub struct XdpReceive {
     posted: Posted,
     /// Of the posted buffers, those that are the guest's.
     posted_chains: usize,
-    /// Places of the slab that are free, and those that hold a frame for which there is no room yet, with its length.
+    /// Places of the slab that are free, and those that hold a frame for which there is no room
+    /// yet, with its length.
     places: Vec<u16>,
     pending: VecDeque<Pending>,
     /// The socket that buffers were posted to, and the registration that its places are in.
     generation: u64,
     registration: u64,
-    /// Bytes of a buffer that a device writes to by itself, without this process seeing each write; 0 in copy mode.
+    /// Bytes of a buffer that a device writes to by itself, without this process seeing each write;
+    /// 0 in copy mode.
     device_reach: usize,
     /// The frame under way has pieces that are to be dropped.
     in_pieces: bool,
@@ -127,7 +130,8 @@ impl XdpReceive {
         &mut self.host.ring
     }
 
-    /// The ring is in other memory, and nothing of it is posted: the next turn finds another socket.
+    /// The ring is in other memory, and nothing of it is posted: the next turn finds another
+    /// socket.
     pub fn moved(&mut self) {
         (self.generation, self.registration, self.device_reach) = (0, 0, 0);
         self.places.clear();
@@ -136,8 +140,8 @@ impl XdpReceive {
         self.abandoned = false;
     }
 
-    /// Bytes of the first buffer that the driver has posted already, as far as they are in one piece; `ring` is one that
-    /// nothing is taken from otherwise.
+    /// Bytes of the first buffer that the driver has posted already, as far as they are in one
+    /// piece; `ring` is one that nothing is taken from otherwise.
     pub fn first_buffer(mut ring: SplitRing, memory: &GuestMemory) -> Option<usize> {
         let mut chains = RxChains::new();
         // A broken chain is found when it is taken.
@@ -150,7 +154,8 @@ impl XdpReceive {
         self.chains.trim();
     }
 
-    /// Gets all buffers back, before the ring stops. Frames that have come by then are given to the guest.
+    /// Gets all buffers back, before the ring stops. Frames that have come by then are given to the
+    /// guest.
     pub fn release(&mut self, link: &mut Link, memory: &GuestMemory, counters: &Counters) {
         if self.abandoned {
             return;
@@ -185,8 +190,8 @@ impl XdpReceive {
         self.abandoned = true;
     }
 
-    /// Closes the socket: nobody writes to the buffers any more, and `each` sees those that were posted. Returns what
-    /// [`Order::end`] does.
+    /// Closes the socket: nobody writes to the buffers any more, and `each` sees those that were
+    /// posted. Returns what [`Order::end`] does.
     fn take_back(
         &mut self,
         link: &mut Link,
@@ -243,8 +248,8 @@ impl XdpReceive {
         let port_empty = link.release();
         let turn = Turn { chains: frames, notify: self.host.ring.publish() };
         posted?;
-        // As soon as half of the ring is with the kernel no driver needs to be asked for more; but a frame that waits for
-        // buffers goes to the guest as soon as they are there.
+        // As soon as half of the ring is with the kernel no driver needs to be asked for more; but
+        // a frame that waits for buffers goes to the guest as soon as they are there.
         let starved = self.posted_chains + self.kept.len() < usize::from(self.host.ring.size() / 2).max(1)
             || !self.pending.is_empty();
         Ok(ReceiveTurn { turn, port_empty, port_gone: false, starved, waiting: false })
@@ -330,8 +335,8 @@ impl XdpReceive {
         sums.bytes += whole as u64;
     }
 
-    /// Takes what the driver has made available: posts it, or keeps it. Frames that wait for chains have them first, and are added to
-    /// `frames` then.
+    /// Takes what the driver has made available: posts it, or keeps it. Frames that wait for chains
+    /// have them first, and are added to `frames` then.
     #[inline]
     fn post(
         &mut self,
@@ -342,7 +347,8 @@ impl XdpReceive {
         frames: &mut usize,
     ) -> Result<(), RingError> {
         let need = self.setup.header_len + geometry.frame_bytes() as usize;
-        // Places of the slab that are there for the driver's sake need chains to go to, until they were used.
+        // Places of the slab that are there for the driver's sake need chains to go to, until they
+        // were used.
         let places = self.posted.len() - self.posted_chains + self.pending.len();
         let first = link.first_places.min(places);
         self.host.ring.refresh()?;
@@ -353,9 +359,9 @@ impl XdpReceive {
             }
             let head = self.chains.heads().next_back().unwrap_or(0);
             self.kept.push_back(self.order.take(head));
-            // Frames come to these places first, so the oldest chains wait for them, and the youngest are kept for answers: so chains
-            // are used in the order in which they became available, from which alone the next process, if this one dies, knows
-            // where to go on.
+            // Frames come to these places first, so the oldest chains wait for them, and the
+            // youngest are kept for answers: so chains are used in the order in which they became
+            // available, from which alone the next process, if this one dies, knows where to go on.
             let next = i.checked_sub(self.setup.reserve).filter(|i| *i >= first);
             let direct = next.filter(|_| !self.setup.copy && self.pending.is_empty());
             match direct.and_then(|i| self.place_of(link, geometry, self.chains.segments(i)).map(|d| (i, d)))
@@ -381,8 +387,8 @@ impl XdpReceive {
         Ok(())
     }
 
-    /// Where a frame lands in a chain with these segments: the chunk, and the segments that hold header and frame. None where
-    /// the longest frame would not lie in one piece behind the header.
+    /// Where a frame lands in a chain with these segments: the chunk, and the segments that hold
+    /// header and frame. None where the longest frame would not lie in one piece behind the header.
     #[inline]
     fn place_of(
         &self,
@@ -394,7 +400,8 @@ impl XdpReceive {
         let first = *segments.first()?;
         let start = link.address(&first)?;
         if geometry.zero_copy() {
-            // The device writes a header of its own right before the frame, and reaches one page only.
+            // The device writes a header of its own right before the frame, and reaches one page
+            // only.
             let chunk = geometry.chunk_for(start + header)?;
             let fits = u64::from(first.len) >= header + frame && link.reaches(chunk, CHUNK_BYTES);
             return fits.then_some((chunk, [Some(first), None]));

@@ -1,9 +1,11 @@
-//! One registration of a guest's memory for all queue pairs of its device, and what became known about it.
+//! One registration of a guest's memory for all queue pairs of its device, and what became known
+//! about it.
 //!
-//! A registration ends when the last pair lets go of it. Where it is not fit any more (a device that can't reach what was
-//! promised, pages that were discarded under it) the queue pairs can't change it one by one: old and new together may be more
-//! than may be pinned. So whoever finds out says it here, and the control thread has all pairs let go of the memory, and then
-//! go on ([`Registrar::attend`]).
+//! A registration ends when the last pair lets go of it. Where it is not fit any more (a device
+//! that can't reach what was promised, pages that were discarded under it) the queue pairs can't
+//! change it one by one: old and new together may be more than may be pinned. So whoever finds out
+//! says it here, and the control thread has all pairs let go of the memory, and then go on
+//! ([`Registrar::attend`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -56,7 +58,8 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// For `pairs` queue pairs on the interface of that name, in the network namespace of the threads that register.
+    /// For `pairs` queue pairs on the interface of that name, in the network namespace of the
+    /// threads that register.
     pub fn new(interface: String, pairs: usize, pin: XdpPin) -> Self {
         Self { interface, pairs, pin, state: Mutex::default(), look: AtomicBool::new(false) }
     }
@@ -92,7 +95,8 @@ impl Registrar {
         self.state().distrust.clone()
     }
 
-    /// No device is to reach guests' memory itself from now on. The control thread has to [attend](Self::attend).
+    /// No device is to reach guests' memory itself from now on. The control thread has to
+    /// [attend](Self::attend).
     pub fn set_distrust(&self, why: &str) {
         let mut state = self.state();
         if state.distrust.is_none() {
@@ -102,8 +106,9 @@ impl Registrar {
         }
     }
 
-    /// Whether frames may be longer by this MTU of the interface than what the memory was registered for, so that the control
-    /// thread has to [attend](Self::attend). A smaller MTU needs no other registration.
+    /// Whether frames may be longer by this MTU of the interface than what the memory was
+    /// registered for, so that the control thread has to [attend](Self::attend). A smaller MTU
+    /// needs no other registration.
     pub fn is_outgrown(&self, umem: &VmUmem, mtu: usize) -> bool {
         let old = umem.geometry();
         if Geometry::new(mtu, old.zero_copy()).frame_bytes() <= old.frame_bytes() {
@@ -114,13 +119,14 @@ impl Registrar {
         true
     }
 
-    /// Frames have passed: whether pages were discarded is to be looked at. The control thread has to [attend](Self::attend).
+    /// Frames have passed: whether pages were discarded is to be looked at. The control thread has
+    /// to [attend](Self::attend).
     pub fn ask_look(&self) {
         self.look.store(true, Ordering::Release);
     }
 
-    /// Looks after the registration, on a thread that no frame waits for. Returns why all queue pairs have to let go of the
-    /// memory and go on with it, if they do.
+    /// Looks after the registration, on a thread that no frame waits for. Returns why all queue
+    /// pairs have to let go of the memory and go on with it, if they do.
     pub fn attend(&self) -> Option<Renewal> {
         let mut state = self.state();
         if let Some(why) = state.renew.take() {

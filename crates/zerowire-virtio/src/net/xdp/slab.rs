@@ -1,7 +1,8 @@
 //! Private memory in the UMEM: heads of frames, and whole frames that are copied.
 //!
-//! Each queue pair has its own part, which nobody else writes but the kernel, and that only to places that are in its hands. A
-//! place is given out by its number; who has the number has the place.
+//! Each queue pair has its own part, which nobody else writes but the kernel, and that only to
+//! places that are in its hands. A place is given out by its number; who has the number has the
+//! place.
 
 use std::ptr::NonNull;
 
@@ -16,8 +17,8 @@ const HEADS: usize = RING_ENTRIES as usize;
 pub const SEND_PLACES: usize = 256;
 /// Places for frames to receive that are copied.
 pub const RECEIVE_PLACES: usize = 256;
-/// Places that a socket in zero-copy mode has in its fill ring from the start: a driver that runs out of chunks may not look for
-/// more until a frame comes.
+/// Places that a socket in zero-copy mode has in its fill ring from the start: a driver that runs
+/// out of chunks may not look for more until a frame comes.
 pub const FIRST_PLACES: usize = 4;
 /// Bytes of a place.
 pub const PLACE_BYTES: usize = CHUNK_BYTES as usize;
@@ -40,8 +41,8 @@ impl Slab {
     /// The part at `start`, which is byte `at` of the UMEM.
     ///
     /// # Safety
-    /// [`PAIR_BYTES`] bytes from `start` on stay mapped readable and writable as long as the value is used, belong to this
-    /// value alone, and are written by the kernel only as the rings say.
+    /// [`PAIR_BYTES`] bytes from `start` on stay mapped readable and writable as long as the value
+    /// is used, belong to this value alone, and are written by the kernel only as the rings say.
     pub unsafe fn new(start: NonNull<u8>, at: u64) -> Self {
         Self { start, at }
     }
@@ -58,7 +59,8 @@ impl Slab {
         HEADS * HEAD_BYTES + (SEND_PLACES + usize::from(place) % RECEIVE_PLACES) * PLACE_BYTES
     }
 
-    /// The head of loan `number`: its bytes, and its address in the UMEM. Not while the kernel has it.
+    /// The head of loan `number`: its bytes, and its address in the UMEM. Not while the kernel has
+    /// it.
     #[inline]
     pub fn head(&mut self, number: usize) -> (&mut [u8], u64) {
         self.part(Self::head_offset(number), HEAD_BYTES)
@@ -76,7 +78,8 @@ impl Slab {
         self.at + Self::receive_offset(place) as u64
     }
 
-    /// `len` bytes from `offset` on of a place that a frame was received into. Not while the kernel has it.
+    /// `len` bytes from `offset` on of a place that a frame was received into. Not while the kernel
+    /// has it.
     #[inline]
     pub fn received(&mut self, place: u16, offset: usize, len: usize) -> &mut [u8] {
         let offset = offset.min(PLACE_BYTES);
@@ -85,9 +88,9 @@ impl Slab {
 
     #[inline]
     fn part(&mut self, offset: usize, len: usize) -> (&mut [u8], u64) {
-        // SAFETY: offsets come from numbers that were reduced to what there is, and lengths end with their place, so that the
-        // bytes lie within PAIR_BYTES; they belong to this value alone by the contract of `new`, and callers don't ask for
-        // what the kernel has.
+        // SAFETY: offsets come from numbers that were reduced to what there is, and lengths end
+        // with their place, so that the bytes lie within PAIR_BYTES; they belong to this value
+        // alone by the contract of `new`, and callers don't ask for what the kernel has.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), len) };
         (bytes, self.at + offset as u64)
     }

@@ -2,9 +2,10 @@
 //!
 //! What a frame asks for in its virtio-net header is done before, in [`offload`].
 //!
-//! **Ownership.** A chain is taken from the ring and lent to the kernel until its last piece is completed; or copied, and given
-//! back at once. Before the ring stops all chains are back ([`XdpTransmit::release`]). Where no in-flight region is kept, chains go
-//! back in the order in which they were taken: each that is not given back at once stands in a [`Line`].
+//! **Ownership.** A chain is taken from the ring and lent to the kernel until its last piece is
+//! completed; or copied, and given back at once. Before the ring stops all chains are back
+//! ([`XdpTransmit::release`]). Where no in-flight region is kept, chains go back in the order in
+//! which they were taken: each that is not given back at once stands in a [`Line`].
 
 mod offload;
 mod pieces;
@@ -28,12 +29,13 @@ use crate::net::{ETH_HEADER_BYTES, PathMode, Policy, header};
 use crate::ring::{RingError, SplitRing};
 use pieces::{add_piece, private_memory};
 
-/// How much of a frame is read into private memory where something inspects it, bytes behind the virtio-net header: Ethernet
-/// with two tags, IPv6 or IPv4 with options, TCP with options.
+/// How much of a frame is read into private memory where something inspects it, bytes behind the
+/// virtio-net header: Ethernet with two tags, IPv6 or IPv4 with options, TCP with options.
 const INSPECT_BYTES: usize = 22 + 60 + 60;
 
-/// The first piece of a frame in pieces has at least so many bytes, if there are so many: the kernel takes the Ethernet header
-/// from it without a further look (net/ethernet/eth.c, `eth_type_trans`).
+/// The first piece of a frame in pieces has at least so many bytes, if there are so many: the
+/// kernel takes the Ethernet header from it without a further look (net/ethernet/eth.c,
+/// `eth_type_trans`).
 const FIRST_PIECE_BYTES: usize = 64;
 
 /// A chain that was taken.
@@ -185,7 +187,8 @@ impl XdpTransmit {
         }
     }
 
-    /// Whether another chain may be taken: one that breaks the rules can't have more of them wait than its ring has entries.
+    /// Whether another chain may be taken: one that breaks the rules can't have more of them wait
+    /// than its ring has entries.
     #[inline]
     fn line_has_room(&self) -> bool {
         self.line.len() < usize::from(self.host.ring.size())
@@ -230,7 +233,8 @@ impl XdpTransmit {
         link.account.settle(counters);
     }
 
-    /// Gives back everything that the driver has made available without sending it. What was queued before goes out.
+    /// Gives back everything that the driver has made available without sending it. What was queued
+    /// before goes out.
     pub fn discard(&mut self, link: &mut Link, counters: &Counters) -> Result<Turn, RingError> {
         if link.is_unsent() {
             link.kick();
@@ -245,7 +249,8 @@ impl XdpTransmit {
         let mut back = self.give_back(link);
         let mut chains = 0;
         self.now = None;
-        // One ring's worth a turn: a driver that adds as fast as this takes must not hold the thread.
+        // One ring's worth a turn: a driver that adds as fast as this takes must not hold the
+        // thread.
         while chains < usize::from(self.host.ring.size())
             && self.line_has_room()
             && let Some(head) = self.host.ring.take()?
@@ -320,7 +325,8 @@ impl XdpTransmit {
         }
     }
 
-    /// Takes one chain and queues its frame. On an error the chain is not given back: its ring stops.
+    /// Takes one chain and queues its frame. On an error the chain is not given back: its ring
+    /// stops.
     #[inline]
     fn chain(
         &mut self,
@@ -383,8 +389,8 @@ impl XdpTransmit {
         self.whole(chain, &private, inspect, link)
     }
 
-    /// Queues the frame in `self.segments` as one, its first `inspect` bytes from `private`, where they lie behind the virtio-net
-    /// header.
+    /// Queues the frame in `self.segments` as one, its first `inspect` bytes from `private`, where
+    /// they lie behind the virtio-net header.
     #[inline]
     fn whole(
         &mut self,
@@ -437,7 +443,8 @@ impl XdpTransmit {
         Ok(Taken::Done)
     }
 
-    /// Whether lending has to stop for now. Where chains have passed others, it does until those are back.
+    /// Whether lending has to stop for now. Where chains have passed others, it does until those
+    /// are back.
     #[inline]
     fn holds_enough(&self, link: &mut Link) -> bool {
         self.line.is_broken() || link.holds_enough(usize::from(self.host.ring.size() / 2).max(1))
@@ -462,8 +469,8 @@ impl XdpTransmit {
         self.pieces.iter().filter(|p| p.0 < private).map(|p| p.1 as usize).sum()
     }
 
-    /// Cuts the frame into pieces as they can be sent from where they lie, a private head first if something was inspected or
-    /// the first piece would be too short. Returns why that can't be.
+    /// Cuts the frame into pieces as they can be sent from where they lie, a private head first if
+    /// something was inspected or the first piece would be too short. Returns why that can't be.
     #[inline]
     fn cut(
         &mut self,

@@ -1,9 +1,10 @@
 //! Whether a device may be trusted to reach what the kernel promised it, and to let go of it.
 //!
-//! With an IOMMU that translates, the kernel maps each page of 4096 bytes by itself (net/xdp/xsk_buff_pool.c, `xp_dma_map`), and
-//! neighbours in a huge page need not be neighbours for the device. Chunks that cross from one page to another are then
-//! thrown away without a word: of the fill ring they are counted nowhere that a program could see (`rx_invalid_descs` is that of
-//! the receive ring, which has none), of the TX ring as `tx_invalid_descs`.
+//! With an IOMMU that translates, the kernel maps each page of 4096 bytes by itself
+//! (net/xdp/xsk_buff_pool.c, `xp_dma_map`), and neighbours in a huge page need not be neighbours
+//! for the device. Chunks that cross from one page to another are then thrown away without a word:
+//! of the fill ring they are counted nowhere that a program could see (`rx_invalid_descs` is that
+//! of the receive ring, which has none), of the TX ring as `tx_invalid_descs`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,13 +14,15 @@ use zerowire_sys::xdp::{Interface, Statistics};
 /// What to do about it.
 const REMEDY: &str = "boot with iommu=pt, or give mode=copy";
 
-/// Whether the driver says that it has AF_XDP's zero-copy mode. It can't say so before Linux 6.3: then it may have it.
+/// Whether the driver says that it has AF_XDP's zero-copy mode. It can't say so before Linux 6.3:
+/// then it may have it.
 pub fn driver_has_zero_copy(interface: &Interface) -> bool {
     let device = Netdev::open().and_then(|mut netdev| netdev.device(interface.index()));
     device.map_or(true, |d| d.has_xsk_zerocopy())
 }
 
-/// Why buffers that cross pages can't be had by the interface's device; None where nothing is known against it.
+/// Why buffers that cross pages can't be had by the interface's device; None where nothing is known
+/// against it.
 pub fn translated(interface: &Interface) -> Option<String> {
     let device = interface.bus_address()?;
     let kind = domain_of(Path::new("/sys/bus/pci/devices"), &device)?;
@@ -31,15 +34,17 @@ pub fn translated(interface: &Interface) -> Option<String> {
     })
 }
 
-/// Whether in copy mode the kernel has its own copy of a frame by the time that it has taken all of it from the TX ring, and reads the
-/// sender's memory no more (net/xdp/xsk.c, `xsk_build_skb`). Not so with drivers that take pages as they are
-/// (IFF_TX_SKB_NO_LINEAR, which no program can see): so only where the driver is known not to. Elsewhere a frame is sent when it is
-/// completed; drivers of NICs are not late with that, but frames on a veth lie in whatever queues are behind it.
+/// Whether in copy mode the kernel has its own copy of a frame by the time that it has taken all of
+/// it from the TX ring, and reads the sender's memory no more (net/xdp/xsk.c, `xsk_build_skb`). Not
+/// so with drivers that take pages as they are (IFF_TX_SKB_NO_LINEAR, which no program can see): so
+/// only where the driver is known not to. Elsewhere a frame is sent when it is completed; drivers
+/// of NICs are not late with that, but frames on a veth lie in whatever queues are behind it.
 pub fn copies_at_once(interface: &Interface) -> bool {
     interface.driver().is_some_and(|driver| driver == "veth")
 }
 
-/// The type of the device's IOMMU domain (Documentation/ABI/testing/sysfs-kernel-iommu_groups); None without an IOMMU.
+/// The type of the device's IOMMU domain (Documentation/ABI/testing/sysfs-kernel-iommu_groups);
+/// None without an IOMMU.
 fn domain_of(devices: &Path, device: &str) -> Option<String> {
     if device.is_empty() || device.contains('/') || device.starts_with('.') {
         return None;
@@ -53,8 +58,8 @@ fn translates(kind: &str) -> bool {
     kind != "identity"
 }
 
-/// Why a socket in zero-copy mode is given up; None while what the kernel has counted is as it should be. No descriptor that
-/// was put into a ring here is invalid in itself.
+/// Why a socket in zero-copy mode is given up; None while what the kernel has counted is as it
+/// should be. No descriptor that was put into a ring here is invalid in itself.
 pub fn distrust(now: &Statistics) -> Option<String> {
     let (to, from) = (now.receive_invalid, now.transmit_invalid);
     (to > 0 || from > 0).then(|| {

@@ -1,9 +1,12 @@
-//! Packet sockets of whole frames on an interface, with virtio-net headers (packet(7), net/packet/af_packet.c).
+//! Packet sockets of whole frames on an interface, with virtio-net headers (packet(7),
+//! net/packet/af_packet.c).
 //!
-//! **What the kernel does to tags.** Before any packet socket sees a received frame, the kernel takes its outer VLAN tag out and
-//! keeps it beside the frame (`skb_vlan_untag`, net/core/skbuff.c): read(2) alone can't tell a frame of one VLAN from that of
-//! another. So there are two kinds of sockets, each with a filter in the kernel: one that gets frames without a tag, and one that
-//! gets the others and is told the tag with each ([`PacketSocket::recv_tagged`]). On the way out a tag is just bytes of the frame.
+//! **What the kernel does to tags.** Before any packet socket sees a received frame, the kernel
+//! takes its outer VLAN tag out and keeps it beside the frame (`skb_vlan_untag`,
+//! net/core/skbuff.c): read(2) alone can't tell a frame of one VLAN from that of another. So there
+//! are two kinds of sockets, each with a filter in the kernel: one that gets frames without a tag,
+//! and one that gets the others and is told the tag with each ([`PacketSocket::recv_tagged`]). On
+//! the way out a tag is just bytes of the frame.
 
 mod promiscuous;
 
@@ -16,8 +19,8 @@ use zerowire_sys::{netdevice, packet as sys};
 pub use promiscuous::Promiscuous;
 pub use zerowire_sys::packet::{Arrived, SLOT_BYTES, SLOTS, Slots, Tag};
 
-/// Bytes that a socket may have in the kernel each way: some dozens of the longest frames, or some thousand short ones. Its
-/// default would be two of the longest.
+/// Bytes that a socket may have in the kernel each way: some dozens of the longest frames, or some
+/// thousand short ones. Its default would be two of the longest.
 const BUFFER_BYTES: i32 = 4 << 20;
 
 /// Which received frames a socket gets.
@@ -97,7 +100,8 @@ pub enum PacketError {
 }
 
 impl PacketError {
-    /// What is against a guest on an interface whose frames have headers of this kind (`ARPHRD_…`, include/uapi/linux/if_arp.h).
+    /// What is against a guest on an interface whose frames have headers of this kind (`ARPHRD_…`,
+    /// include/uapi/linux/if_arp.h).
     pub fn of_kind(interface: &str, kind: u16) -> Option<Self> {
         let interface = interface.to_owned();
         match kind {
@@ -128,8 +132,8 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// A socket in this thread's network namespace, not bound yet, that gets `frames`, and has virtio-net headers of
-    /// `header_bytes` (10 or 12) in front of them both ways.
+    /// A socket in this thread's network namespace, not bound yet, that gets `frames`, and has
+    /// virtio-net headers of `header_bytes` (10 or 12) in front of them both ways.
     ///
     /// # Errors
     /// [`PacketError`] per cause; none about the interface, whose name is only noted.
@@ -166,8 +170,8 @@ impl PacketSocket {
             .map_err(|cause| PacketError::Kernel { interface, header_bytes, cause })
     }
 
-    /// Lets more wait in the kernel than a socket usually may. Without CAP_NET_ADMIN the system's limits hold; the text says
-    /// what that means.
+    /// Lets more wait in the kernel than a socket usually may. Without CAP_NET_ADMIN the system's
+    /// limits hold; the text says what that means.
     pub fn enlarge_buffers(&self) -> Option<String> {
         let set = |option| sys::set(self.fd.as_fd(), libc::SOL_SOCKET, option, BUFFER_BYTES);
         let mut short = false;
@@ -187,8 +191,9 @@ impl PacketSocket {
         })
     }
 
-    /// Looks the interface up by its name, and has the socket receive and send there; all of the interface's frames, whatever
-    /// address they are for. It may be bound already, to one that is gone.
+    /// Looks the interface up by its name, and has the socket receive and send there; all of the
+    /// interface's frames, whatever address they are for. It may be bound already, to one that is
+    /// gone.
     ///
     /// # Errors
     /// [`PacketError`] per cause.
@@ -247,11 +252,13 @@ impl PacketSocket {
         sys::take_drops(self.fd.as_fd()).unwrap_or(0)
     }
 
-    /// Takes the next frame of a socket for tagged ones, its virtio-net header in front: how many bytes of `buffer` it took (or
-    /// would have taken: more than there are where it was cut), and its tag. None while there is no frame.
+    /// Takes the next frame of a socket for tagged ones, its virtio-net header in front: how many
+    /// bytes of `buffer` it took (or would have taken: more than there are where it was cut), and
+    /// its tag. None while there is no frame.
     ///
     /// # Errors
-    /// ENETDOWN: the interface went down or away; EINVAL: a frame whose offloads have no virtio-net header was thrown away.
+    /// ENETDOWN: the interface went down or away; EINVAL: a frame whose offloads have no virtio-net
+    /// header was thrown away.
     pub fn recv_tagged(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Option<Tag>)>> {
         match sys::receive(self.fd.as_fd(), buffer) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
@@ -259,8 +266,8 @@ impl PacketSocket {
         }
     }
 
-    /// Has frames come by a ring, with virtio-net headers of `header_bytes`, the socket's length. What waits in the socket is lost:
-    /// to be called before it is bound.
+    /// Has frames come by a ring, with virtio-net headers of `header_bytes`, the socket's length.
+    /// What waits in the socket is lost: to be called before it is bound.
     ///
     /// # Errors
     /// The kernel has no memory for it, or no room for its mapping.

@@ -6,8 +6,9 @@
 //!   last_batch_head u16 | used_idx u16 |
 //!   for each head: inflight u8 | free [u8; 5] | next u16 | counter u64
 //! ```
-//! Fields are in the byte order of the machine. The places of the queues are not in the protocol; they are where libvhost-user
-//! and DPDK have them, so that a region can go from one back end to the other.
+//! Fields are in the byte order of the machine. The places of the queues are not in the protocol;
+//! they are where libvhost-user and DPDK have them, so that a region can go from one back end to
+//! the other.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +25,8 @@ const ENTRY_BYTES: usize = 16;
 /// Each queue begins at a multiple of this.
 const QUEUE_ALIGN: usize = 64;
 
-/// The memory in which the chains in flight of a device's queues are marked. Shared with the front end, hence hostile.
+/// The memory in which the chains in flight of a device's queues are marked. Shared with the front
+/// end, hence hostile.
 #[derive(Debug)]
 pub struct InflightRegion {
     map: Guarded,
@@ -33,8 +35,8 @@ pub struct InflightRegion {
 }
 
 impl InflightRegion {
-    /// A new region, all zero, for `queues` queues of `queue_size` entries (a power of two), and its file, which can't be
-    /// made shorter: what `VHOST_USER_GET_INFLIGHT_FD` answers.
+    /// A new region, all zero, for `queues` queues of `queue_size` entries (a power of two), and
+    /// its file, which can't be made shorter: what `VHOST_USER_GET_INFLIGHT_FD` answers.
     ///
     /// # Errors
     /// What memfd_create(2), ftruncate(2) and mmap(2) say.
@@ -48,8 +50,8 @@ impl InflightRegion {
         Ok((Self { map, queues, queue_size }, file))
     }
 
-    /// The region that lies at `offset` in `file`, of which the front end says that it has `len` bytes
-    /// (`VHOST_USER_SET_INFLIGHT_FD`).
+    /// The region that lies at `offset` in `file`, of which the front end says that it has `len`
+    /// bytes (`VHOST_USER_SET_INFLIGHT_FD`).
     ///
     /// # Errors
     /// A text that says which number can't be.
@@ -84,7 +86,8 @@ impl InflightRegion {
         (HEADER_BYTES + ENTRY_BYTES * usize::from(queue_size)).next_multiple_of(QUEUE_ALIGN)
     }
 
-    /// Nothing is in flight any more, of any queue: the driver has reset the device, and no ring runs.
+    /// Nothing is in flight any more, of any queue: the driver has reset the device, and no ring
+    /// runs.
     pub fn clear(self: &Arc<Self>) {
         (0..self.queues)
             .filter_map(|queue| Place::new(self, queue))
@@ -134,7 +137,8 @@ impl Place {
     }
 
     pub fn features(&self) -> &AtomicU64 {
-        // SAFETY: byte 0 of the queue's place, which lies in the mapping and begins at a multiple of 64.
+        // SAFETY: byte 0 of the queue's place, which lies in the mapping and begins at a multiple
+        // of 64.
         unsafe { AtomicU64::from_ptr(self.at.cast()) }
     }
 
@@ -156,7 +160,8 @@ impl Place {
     }
 
     fn word(&self, i: usize) -> &AtomicU16 {
-        // SAFETY: callers pass 4 to 7: the header has eight such words, and begins at a multiple of 64.
+        // SAFETY: callers pass 4 to 7: the header has eight such words, and begins at a multiple of
+        // 64.
         unsafe { AtomicU16::from_ptr(self.at.cast::<u16>().wrapping_add(i)) }
     }
 
@@ -178,12 +183,14 @@ impl Place {
     }
 
     pub fn next(&self, head: u16) -> &AtomicU16 {
-        // SAFETY: bytes 6 and 7 of one of the entries that the place has; entries begin at multiples of 16.
+        // SAFETY: bytes 6 and 7 of one of the entries that the place has; entries begin at
+        // multiples of 16.
         unsafe { AtomicU16::from_ptr(self.entry(head).cast::<u16>().wrapping_add(3)) }
     }
 
     pub fn counter(&self, head: u16) -> &AtomicU64 {
-        // SAFETY: bytes 8 to 15 of one of the entries that the place has; entries begin at multiples of 16.
+        // SAFETY: bytes 8 to 15 of one of the entries that the place has; entries begin at
+        // multiples of 16.
         unsafe { AtomicU64::from_ptr(self.entry(head).cast::<u64>().wrapping_add(1)) }
     }
 }

@@ -155,7 +155,8 @@ enum Step {
     /// The memory moves.
     Move,
     Die,
-    /// Death behind the store of the used index, when so many marks of the batch had been taken away.
+    /// Death behind the store of the used index, when so many marks of the batch had been taken
+    /// away.
     DieInPublish(usize),
     /// GET_VRING_BASE; everything was used before.
     Stop,
@@ -298,7 +299,8 @@ proptest! {
         run(&steps, from, order);
     }
 
-    /// Marks are taken away from the last one on: whatever is left of them is a beginning of the available ring.
+    /// Marks are taken away from the last one on: whatever is left of them is a beginning of the
+    /// available ring.
     #[test]
     fn a_death_while_marks_are_taken_away_loses_nothing(taken in 0..=SIZE, gone in 0..=SIZE) {
         let mut driver = Driver::new(3);

@@ -10,8 +10,8 @@ use super::region::Place;
 /// The layout's version (`QueueRegionSplit.version`).
 const VERSION: u16 = 1;
 
-/// What [`Place::handed_on`] holds of a chain whose frame was handed to the kernel. Other back ends leave the byte alone or
-/// zero it: no other value means anything.
+/// What [`Place::handed_on`] holds of a chain whose frame was handed to the kernel. Other back ends
+/// leave the byte alone or zero it: no other value means anything.
 const HANDED_ON: u8 = 0x5a;
 
 /// What a process that died left in flight, in the order in which it was taken.
@@ -50,11 +50,11 @@ impl Tracker {
         })
     }
 
-    /// What a process that died has left in flight of a ring of `size` entries whose used index is `used`. The front end said
-    /// that it goes on at `base`; that counts where nothing is known.
+    /// What a process that died has left in flight of a ring of `size` entries whose used index is
+    /// `used`. The front end said that it goes on at `base`; that counts where nothing is known.
     ///
-    /// In a ring that is used `in_order`, chains before one whose frame was handed on are given back
-    /// with it: the process that died had dropped their frames, or kept them for itself.
+    /// In a ring that is used `in_order`, chains before one whose frame was handed on are given
+    /// back with it: the process that died had dropped their frames, or kept them for itself.
     pub(in crate::ring) fn recover(
         &mut self,
         size: u16,
@@ -148,8 +148,8 @@ impl Tracker {
         p.version().store(VERSION, Ordering::Release);
     }
 
-    /// The ring has stopped: where it goes on is the front end's knowledge now. With chains still out nothing changes, and
-    /// the next one to start this ring has them.
+    /// The ring has stopped: where it goes on is the front end's knowledge now. With chains still
+    /// out nothing changes, and the next one to start this ring has them.
     pub(in crate::ring) fn end(&self) {
         let p = &self.place;
         if (0..p.size()).all(|head| p.inflight(head).load(Ordering::Relaxed) == 0) {
@@ -186,8 +186,8 @@ impl Tracker {
         Some(head)
     }
 
-    /// A head was taken back that was not used. Returns whether it waits to be given out again, so that it is not in the
-    /// available ring.
+    /// A head was taken back that was not used. Returns whether it waits to be given out again, so
+    /// that it is not in the available ring.
     pub(in crate::ring) fn untaken(&mut self, head: u16) -> bool {
         if let Some(i) = self.resumed.iter().position(|h| *h == head) {
             self.resumed.swap_remove(i);
@@ -224,7 +224,8 @@ impl Tracker {
     #[inline]
     pub(in crate::ring) fn used(&mut self, head: u16) {
         let p = &self.place;
-        // What the field holds is this side's own of before, or harms the front end that changed it.
+        // What the field holds is this side's own of before, or harms the front end that changed
+        // it.
         let before = p.last_batch_head().load(Ordering::Relaxed);
         p.next(head).store(before, Ordering::Relaxed);
         p.last_batch_head().store(head, Ordering::Release);

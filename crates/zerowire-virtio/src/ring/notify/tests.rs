@@ -1,7 +1,8 @@
 //! Notifications of a ring, in every order that the memory model allows (checked by loom).
 //!
-//! The device's side is the product's: what [`SplitRing`](crate::ring::SplitRing) calls in `refresh`, `publish` and `arm_for`, and
-//! a loop that goes to sleep as `vsock::group` does. The driver's side is that of zerowire-guest's `DriverRing`.
+//! The device's side is the product's: what [`SplitRing`](crate::ring::SplitRing) calls in
+//! `refresh`, `publish` and `arm_for`, and a loop that goes to sleep as `vsock::group` does. The
+//! driver's side is that of zerowire-guest's `DriverRing`.
 //!
 //! Each test has a process of its own: what loom switches its threads with takes SIGBUS from
 //! [`sigbus`](crate::memory), whose handler others of this process rely on.
@@ -62,7 +63,8 @@ struct Ring<const FENCED: bool> {
     used_idx: Shared<FENCED>,
     used_flags: Shared<FENCED>,
     avail_event: Shared<FENCED>,
-    /// What is in the available ring and behind it, and in the used ring: loom fails if both sides touch one at once.
+    /// What is in the available ring and behind it, and in the used ring: loom fails if both sides
+    /// touch one at once.
     avail: [loom::cell::UnsafeCell<u16>; 2],
     used: [loom::cell::UnsafeCell<u16>; 2],
     kick: Bell,
@@ -92,7 +94,8 @@ impl<const FENCED: bool> Ring<FENCED> {
 
     /// The driver's: `DriverRing::add` and `publish`, and the kick.
     fn offer(&self, i: u16) {
-        // SAFETY: the entry is the driver's until it is shown; loom fails if the device looks at the same time.
+        // SAFETY: the entry is the driver's until it is shown; loom fails if the device looks at
+        // the same time.
         self.avail[usize::from(i)].with_mut(|p| unsafe { *p = 100 + i });
         let old = START.wrapping_add(i);
         let new = old.wrapping_add(1);
@@ -108,8 +111,9 @@ impl<const FENCED: bool> Ring<FENCED> {
         }
     }
 
-    /// The device's: takes the entries up to number `n`, sleeping until there are `wanted` at once (with EVENT_IDX; else any) or
-    /// all. `looks` again after it has asked to be notified, as it must. False where a wake-up is lost.
+    /// The device's: takes the entries up to number `n`, sleeping until there are `wanted` at once
+    /// (with EVENT_IDX; else any) or all. `looks` again after it has asked to be notified, as it
+    /// must. False where a wake-up is lost.
     fn take(&self, from: u16, n: u16, wanted: u16, looks: bool) -> bool {
         let mut next = START.wrapping_add(from);
         loop {
@@ -157,7 +161,8 @@ impl<const FENCED: bool> Ring<FENCED> {
         }
     }
 
-    /// The driver's: reaps the first `n` used elements, sleeping by `DriverRing::arm`. False where a wake-up is lost.
+    /// The driver's: reaps the first `n` used elements, sleeping by `DriverRing::arm`. False where
+    /// a wake-up is lost.
     fn reap(&self, n: u16) -> bool {
         let mut last = START;
         loop {
@@ -187,8 +192,8 @@ impl<const FENCED: bool> Ring<FENCED> {
     }
 }
 
-/// A driver that offers two chains one by one, and a device that sleeps for `wanted`. Returns in how many orders a wake-up is
-/// lost.
+/// A driver that offers two chains one by one, and a device that sleeps for `wanted`. Returns in
+/// how many orders a wake-up is lost.
 fn offers<const FENCED: bool>(event_idx: bool, wanted: u16, looks: bool) -> usize {
     losses(move || {
         let ring = Ring::<FENCED>::new(event_idx);

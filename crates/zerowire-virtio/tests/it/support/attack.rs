@@ -14,8 +14,9 @@ pub const PLAIN: u64 = f::VERSION_1 | f::RING_INDIRECT_DESC | f::RING_EVENT_IDX 
 /// What this device does where it deliberately differs from [`RingAttack::expect`], and why.
 pub fn expected(attack: RingAttack) -> Expect {
     match attack {
-        // Indirect tables may be longer than the queue: Linux guests make such ones (drivers/virtio/virtio_ring.c warns
-        // only for direct chains). The bound is that of one vectored system call.
+        // Indirect tables may be longer than the queue: Linux guests make such ones
+        // (drivers/virtio/virtio_ring.c warns only for direct chains). The bound is that of one
+        // vectored system call.
         RingAttack::IndirectTooLong => Expect::FrameSent,
         // A descriptor of no bytes breaks the ring, wherever it is: no driver makes one.
         RingAttack::ZeroLengthOnly | RingAttack::ZeroLengthAmong => Expect::RingStops,
@@ -70,8 +71,8 @@ pub fn good_frame(queue: &mut RawQueue, peer: &mut Peer, n: u32) {
     assert_eq!(peer.expect().bytes, frame);
 }
 
-/// Carries out one attack on queue 1 of `vm`, whose guest has these features, and checks what comes of
-/// it.
+/// Carries out one attack on queue 1 of `vm`, whose guest has these features, and checks what comes
+/// of it.
 pub fn attack(backend: &Backend, vm: &str, peer: &mut Peer, features: u64, attack: RingAttack) {
     let (mut transport, memory) = front_end(backend, vm, features);
     let mut queue = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
@@ -139,8 +140,8 @@ fn good_receive(queue: &mut RawQueue, peer: &mut Peer, n: u32) {
     assert_eq!(bytes, frame);
 }
 
-/// Carries out one attack on queue 0 of `vm`, whose guest has these features, and checks what comes of
-/// it.
+/// Carries out one attack on queue 0 of `vm`, whose guest has these features, and checks what comes
+/// of it.
 pub fn attack_receive(backend: &Backend, vm: &str, peer: &mut Peer, features: u64, attack: RingAttack) {
     const ROOM: usize = 70;
     let (mut transport, memory) = front_end(backend, vm, features);

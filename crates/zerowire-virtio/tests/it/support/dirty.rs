@@ -1,7 +1,8 @@
-//! Whether the dirty log tells the truth: each byte that the device changed lies in a page that was noted, and each page that
-//! was noted was written.
+//! Whether the dirty log tells the truth: each byte that the device changed lies in a page that was
+//! noted, and each page that was noted was written.
 //!
-//! What the device may write is filled with a byte that it never writes, so that everything it does write is seen.
+//! What the device may write is filled with a byte that it never writes, so that everything it does
+//! write is seen.
 
 use std::collections::BTreeSet;
 
@@ -29,8 +30,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Fills these buffers, and the used elements of these rings, with [`UNTOUCHED`], and keeps what is there. Nothing of it
-    /// may be in use.
+    /// Fills these buffers, and the used elements of these rings, with [`UNTOUCHED`], and keeps
+    /// what is there. Nothing of it may be in use.
     pub fn fresh(memory: &GuestMemory, rings: &[QueueSetup], buffers: &[(u64, u64)]) -> Self {
         for ring in rings {
             view(memory, ring.used.guest.0 + 4, 8 * u64::from(ring.size)).fill(UNTOUCHED);
@@ -45,8 +46,8 @@ impl Watch {
         watch
     }
 
-    /// Fills these buffers with [`UNTOUCHED`] and keeps what is there and in the rings. Used elements may be written again as
-    /// they are.
+    /// Fills these buffers with [`UNTOUCHED`] and keeps what is there and in the rings. Used
+    /// elements may be written again as they are.
     pub fn new(memory: &GuestMemory, rings: &[QueueSetup], buffers: &[(u64, u64)]) -> Self {
         let mut watch = Self { ranges: Vec::new(), unchanged: BTreeSet::new() };
         for &(addr, len) in buffers {
@@ -86,7 +87,8 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Has the device behind `front` note its writes to these rings and buffers from now on. It must be at rest.
+    /// Has the device behind `front` note its writes to these rings and buffers from now on. It
+    /// must be at rest.
     pub fn start(
         front: &mut VhostUser,
         memory: &GuestMemory,

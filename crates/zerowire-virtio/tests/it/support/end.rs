@@ -67,7 +67,8 @@ pub struct End {
 }
 
 impl End {
-    /// Of a connection between these ports, each a CID and a number, with buffers of so many bytes here and at most there.
+    /// Of a connection between these ports, each a CID and a number, with buffers of so many bytes
+    /// here and at most there.
     pub fn new(own: (u64, u32), peer: (u64, u32), kind: Kind, habit: Habit, alloc: u32, most: u32) -> Self {
         Self {
             cid: own.0,
@@ -142,7 +143,8 @@ impl End {
         self.peer_alloc.saturating_sub(self.sent.wrapping_sub(self.peer_forwarded))
     }
 
-    /// Sends up to `len` bytes of its pattern as one packet, with these flags if they are all of them. Returns how many.
+    /// Sends up to `len` bytes of its pattern as one packet, with these flags if they are all of
+    /// them. Returns how many.
     pub fn send(&mut self, len: u32, flags: u32) -> u32 {
         let n = len.min(self.credit()).min(MOST - HEADER_LEN as u32);
         if self.sends() && (n > 0 || len == 0) {
@@ -258,7 +260,8 @@ impl End {
         }
     }
 
-    /// Reads up to `n` bytes; of messages, those that are whole: their length and flags go to `got`.
+    /// Reads up to `n` bytes; of messages, those that are whole: their length and flags go to
+    /// `got`.
     pub fn read(&mut self, n: u32, got: &mut Vec<(u32, u32)>) {
         let before = self.read;
         if self.is_deaf() {

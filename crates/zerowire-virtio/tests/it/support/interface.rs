@@ -2,8 +2,8 @@
 
 const ETHTOOL_STXCSUM: u32 = 0x17;
 
-/// Has the kernel complete checksums before the interface sees a frame, and with that segment long ones: as
-/// `ethtool -K name tx off`.
+/// Has the kernel complete checksums before the interface sees a frame, and with that segment long
+/// ones: as `ethtool -K name tx off`.
 pub fn no_checksums(name: &str) {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)
         .expect("a socket");

@@ -78,7 +78,8 @@ pub fn map(ram: &Ram) -> GuestMemory {
     GuestMemory::new(regions).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Two ends of a socket that keeps the bounds of frames, as a tap does: one for the device, one for the test.
+/// Two ends of a socket that keeps the bounds of frames, as a tap does: one for the device, one for
+/// the test.
 pub fn wire() -> (OwnedFd, OwnedFd) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -1,4 +1,5 @@
-//! Both sides of a queue pair on an AF_XDP socket turn by turn, without a server: a driver's ring, and the socket.
+//! Both sides of a queue pair on an AF_XDP socket turn by turn, without a server: a driver's ring,
+//! and the socket.
 
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -186,7 +187,8 @@ pub fn shape(arguments: &[&str]) {
     assert!(done.status.success(), "tc: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// What the next process would find of the chains in flight: those that it would work on again, and those that it would not.
+/// What the next process would find of the chains in flight: those that it would work on again, and
+/// those that it would not.
 pub fn after_a_crash(pair: &Pair, file: &OwnedFd) -> (usize, usize) {
     let len = rustix::fs::fstat(file).expect("a file").st_size as u64;
     let region = InflightRegion::open(file, 0, len, 1, SIZE).expect("the region");

@@ -238,7 +238,8 @@ impl Guest {
         self.both(|_| {}, host).1
     }
 
-    /// Does the guest's part while a host program does its own; then makes turns until that is done, too.
+    /// Does the guest's part while a host program does its own; then makes turns until that is
+    /// done, too.
     pub fn both<A, B: Send>(
         &mut self,
         guest: impl FnOnce(&mut Self) -> A,

@@ -7,16 +7,19 @@ use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
 use zerowire_wire::vnet::VnetHeader;
 
 impl PacketRing {
-    /// The slot that the next frame goes into: frames go out in the order of the slots, round and round.
+    /// The slot that the next frame goes into: frames go out in the order of the slots, round and
+    /// round.
     pub fn next_slot(&self) -> usize {
         self.order.head()
     }
 
-    /// Loads a frame into a slot, from where [`PacketRing::send_loaded`] sends it as often as wanted. `header` is
-    /// [`VnetHeader::NONE`] without offload. Loading is a copy (`outside`), counted with the first time it is sent.
+    /// Loads a frame into a slot, from where [`PacketRing::send_loaded`] sends it as often as
+    /// wanted. `header` is [`VnetHeader::NONE`] without offload. Loading is a copy (`outside`),
+    /// counted with the first time it is sent.
     ///
     /// # Errors
-    /// [`FrameError::Slot`] when there is no such slot or its frame is under way; otherwise as `push`.
+    /// [`FrameError::Slot`] when there is no such slot or its frame is under way; otherwise as
+    /// `push`.
     pub fn load(&mut self, slot: usize, header: &VnetHeader, frame: &[u8]) -> Result<(), FrameError> {
         self.link.check(self.order.next_number(), frame.len(), self.slot_frame_bytes(), header)?;
         let slots = self.order.len();
@@ -34,13 +37,14 @@ impl PacketRing {
         Ok(())
     }
 
-    /// Pushes up to `count` of the next loaded frames in the order of the slots, without touching their bytes. Returns
-    /// how many: fewer where the next slot is not back yet, or can't be sent: then the next call says why. Flush hands them
-    /// over.
+    /// Pushes up to `count` of the next loaded frames in the order of the slots, without touching
+    /// their bytes. Returns how many: fewer where the next slot is not back yet, or can't be sent:
+    /// then the next call says why. Flush hands them over.
     ///
     /// # Errors
-    /// [`FrameError::Slot`] where the next slot holds no loaded frame, [`FrameError::LongerThanMtu`] where the MTU shrank
-    /// and the kernel doesn't look (options `offload` and `copy_up_to`): nothing was pushed by this call.
+    /// [`FrameError::Slot`] where the next slot holds no loaded frame,
+    /// [`FrameError::LongerThanMtu`] where the MTU shrank and the kernel doesn't look (options
+    /// `offload` and `copy_up_to`): nothing was pushed by this call.
     #[inline]
     pub fn send_loaded(&mut self, count: usize) -> Result<usize, FrameError> {
         for done in 0..count {

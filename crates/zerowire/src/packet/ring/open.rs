@@ -13,14 +13,16 @@ use super::PacketRing;
 use super::ethertypes::EtherTypes;
 use super::order::SlotOrder;
 
-/// Bytes that the kernel counts for a frame in flight besides its data (struct sk_buff and the head of the frame).
+/// Bytes that the kernel counts for a frame in flight besides its data (struct sk_buff and the head
+/// of the frame).
 const OVERHEAD_BYTES: usize = 2048;
 
 impl PacketRing {
     /// Opens a ring on an interface of the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`OpenError`] per cause: no CAP_NET_RAW, no such interface, options out of bounds, no memory, no ring.
+    /// [`OpenError`] per cause: no CAP_NET_RAW, no such interface, options out of bounds, no
+    /// memory, no ring.
     pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
         let mut refusals: Vec<io::Error> = Vec::new();
         let versions: &[Version] = match &options.version {
@@ -83,8 +85,8 @@ impl PacketRing {
         self.order.unsent()
     }
 
-    /// Bytes of the longest frame that a slot holds. The MTU may allow less, but for frames that are to be cut
-    /// ([`PacketRing::push_offload`]).
+    /// Bytes of the longest frame that a slot holds. The MTU may allow less, but for frames that
+    /// are to be cut ([`PacketRing::push_offload`]).
     pub fn slot_frame_bytes(&self) -> usize {
         self.memory.geometry().data_bytes() - self.header_bytes
     }

@@ -3,7 +3,8 @@
 use super::PacketRing;
 
 impl PacketRing {
-    /// Changes bytes of a slot's frame even while the kernel has it, to show which bytes really go out.
+    /// Changes bytes of a slot's frame even while the kernel has it, to show which bytes really go
+    /// out.
     pub fn scribble(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
         self.memory.scribble(slot, self.header_bytes + offset, bytes);
     }

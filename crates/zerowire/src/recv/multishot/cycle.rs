@@ -1,5 +1,6 @@
-//! For measuring: buffers are posted to the ring of provided buffers, named by a completion, lent, dropped and collected, as in a
-//! receiver. The ring is a real one; the completions are made here, as bundles.
+//! For measuring: buffers are posted to the ring of provided buffers, named by a completion, lent,
+//! dropped and collected, as in a receiver. The ring is a real one; the completions are made here,
+//! as bundles.
 
 use super::Multishot;
 use crate::recv::core::RecvState;
@@ -29,7 +30,8 @@ impl Cycle {
         let Self { core, engine: Multishot { machine, buffers, .. }, next } = self;
         let (bytes, count) = (core.buffer_bytes, count.min(machine.posted.count()));
         let first = machine.posted.slot_at(*next);
-        // The slots were taken when their buffers were posted, and no socket is in this ring: nobody writes.
+        // The slots were taken when their buffers were posted, and no socket is in this ring:
+        // nobody writes.
         machine.deliver(core, out, Some(0), (first, count * bytes), |at| buffers.len_at(at));
         *next = next.wrapping_add(count as u16);
     }

@@ -1,7 +1,9 @@
-//! The state machine: what a completion means. Plain code without I/O, so that any sequence of completions can be tried.
+//! The state machine: what a completion means. Plain code without I/O, so that any sequence of
+//! completions can be tried.
 //!
-//! A connection has at most one request in the kernel. `waiting` holds the connections whose request is to be started, in
-//! the order of their ends, so that one that empties the buffers comes after those that found none.
+//! A connection has at most one request in the kernel. `waiting` holds the connections whose
+//! request is to be started, in the order of their ends, so that one that empties the buffers comes
+//! after those that found none.
 
 use super::posted::Posted;
 use crate::recv::Arrival;
@@ -20,7 +22,8 @@ const F_MORE: u32 = 1 << 1;
 pub(super) const BELL: u64 = u64::MAX;
 /// User data of the cancellation of everything.
 pub(super) const CANCEL_ALL: u64 = u64::MAX - 1;
-/// This bit in the user data: the cancellation of a connection's request or, with [`ACCEPT`], of an accept.
+/// This bit in the user data: the cancellation of a connection's request or, with [`ACCEPT`], of an
+/// accept.
 pub(super) const CANCEL: u64 = 1 << 62;
 /// The serial number of a request lies between these bits and its place.
 const SERIALS: u32 = (1 << 30) - 1;
@@ -58,13 +61,15 @@ pub(super) struct ReceiveMachine {
     pub(super) armed: usize,
     /// Bytes that came since this was last set.
     pub(super) came: usize,
-    /// Requests that found no buffer since requests were last started. Each is of another connection.
+    /// Requests that found no buffer since requests were last started. Each is of another
+    /// connection.
     pub(super) starved: usize,
-    /// Connections that received or starved in this turn, and the one that did so last: counted by changes from one to
-    /// another, so that one may be counted more than once.
+    /// Connections that received or starved in this turn, and the one that did so last: counted by
+    /// changes from one to another, so that one may be counted more than once.
     served: usize,
     last: Option<u32>,
-    /// The most of these in a turn since it was last looked whether fewer buffers would do, and the turns since then.
+    /// The most of these in a turn since it was last looked whether fewer buffers would do, and the
+    /// turns since then.
     peak: usize,
     turns: u32,
 }
@@ -97,9 +102,10 @@ impl ReceiveMachine {
         self.depths.1
     }
 
-    /// A turn begins. Buffers are used in the order of their posting, so that with more of them than are needed each is cold
-    /// when its turn comes: from time to time their number is halved when a few for each connection are fewer than that.
-    /// Those that are posted stay; fewer are posted from then on.
+    /// A turn begins. Buffers are used in the order of their posting, so that with more of them
+    /// than are needed each is cold when its turn comes: from time to time their number is halved
+    /// when a few for each connection are fewer than that. Those that are posted stay; fewer are
+    /// posted from then on.
     pub(super) fn turn(&mut self) {
         self.peak = self.peak.max(self.served);
         (self.served, self.last) = (0, None);
@@ -113,8 +119,9 @@ impl ReceiveMachine {
         (self.peak, self.turns) = (0, 0);
     }
 
-    /// A request that found no buffer is started again at the price of an entry, and loses nothing: a single connection gets no
-    /// more buffers for that. Several share what is posted, and each needs some.
+    /// A request that found no buffer is started again at the price of an entry, and loses nothing:
+    /// a single connection gets no more buffers for that. Several share what is posted, and each
+    /// needs some.
     fn starve(&mut self) {
         self.starved += 1;
         if self.starved > 1 {
@@ -238,8 +245,8 @@ impl ReceiveMachine {
             CANCEL_ALL => {}
             cancel if cancel & CANCEL != 0 => self.cancelled(core, cancel, cqe.result),
             accept if accept & ACCEPT != 0 => {
-                // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for:
-                // the kernel has just made this descriptor for us.
+                // SAFETY: user data with this bit is that of accepts, and the listeners know which
+                // of them are asked for: the kernel has just made this descriptor for us.
                 let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
                 core.listeners.completed(accept as u32, cqe.result, cqe.flags & F_MORE != 0, own);
             }
@@ -248,7 +255,8 @@ impl ReceiveMachine {
         true
     }
 
-    /// The buffers that a completion used, from entry `first` on: delivered to `place`, or posted again without one.
+    /// The buffers that a completion used, from entry `first` on: delivered to `place`, or posted
+    /// again without one.
     #[inline]
     pub(super) fn deliver(
         &mut self,
@@ -262,8 +270,8 @@ impl ReceiveMachine {
         self.came = self.came.saturating_add(bytes);
         self.posted.used(first, bytes, buffer_bytes, len_at, |slot, len| match place {
             Some(place) if len > 0 => {
-                // SAFETY: the completion says that the kernel has used the buffer and let go of it; the book refuses a
-                // slot that the kernel did not have.
+                // SAFETY: the completion says that the kernel has used the buffer and let go of it;
+                // the book refuses a slot that the kernel did not have.
                 let filled = unsafe { Filled::buffer(slot, len, buffer_bytes) };
                 core.deliver(out, place, filled, Placed::ByKernel);
             }
@@ -271,8 +279,8 @@ impl ReceiveMachine {
         });
     }
 
-    /// The answer to a cancellation. The kernel doesn't find a request that is just at work, and may put it back: then it is
-    /// cancelled again, if it is still there and not wanted.
+    /// The answer to a cancellation. The kernel doesn't find a request that is just at work, and
+    /// may put it back: then it is cancelled again, if it is still there and not wanted.
     fn cancelled(&mut self, core: &mut RecvState, user_data: u64, result: i32) {
         if result >= 0 {
             return;

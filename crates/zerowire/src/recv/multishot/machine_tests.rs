@@ -78,7 +78,8 @@ fn completion() -> impl Strategy<Value = (Cqe, bool)> {
 }
 
 proptest! {
-    /// No sequence of completions makes it panic, lend a slot twice, lend a byte outside the area, or lose a slot.
+    /// No sequence of completions makes it panic, lend a slot twice, lend a byte outside the area,
+    /// or lose a slot.
     #[test]
     fn hostile_completions_do_no_harm(all in prop::collection::vec(completion(), 0..100), lens in any::<[u8; SLOTS]>()) {
         let mut core = core(3);

@@ -1,11 +1,14 @@
 //! io_uring: multishot receive into provided buffers, in bundles where the kernel has them.
 //!
-//! One request a connection stays in the kernel and fills buffers as data comes; the buffers lie in one ring for all
-//! connections (include/uapi/linux/io_uring.h, `IORING_RECV_MULTISHOT`, `IORING_RECVSEND_BUNDLE`). Few buffers are posted, so that
-//! those that the program gives back are used again while they are in the cache; more are while several connections find none. A connection with a limit receives one buffer at a time.
+//! One request a connection stays in the kernel and fills buffers as data comes; the buffers lie in
+//! one ring for all connections (include/uapi/linux/io_uring.h, `IORING_RECV_MULTISHOT`,
+//! `IORING_RECVSEND_BUNDLE`). Few buffers are posted, so that those that the program gives back are
+//! used again while they are in the cache; more are while several connections find none. A
+//! connection with a limit receives one buffer at a time.
 //!
-//! Memory: with `IORING_SETUP_DEFER_TASKRUN` the kernel receives only while this thread is inside `io_uring_enter`, so no
-//! byte of the area changes between two turns, and none after the ring was closed, whatever is still on its way.
+//! Memory: with `IORING_SETUP_DEFER_TASKRUN` the kernel receives only while this thread is inside
+//! `io_uring_enter`, so no byte of the area changes between two turns, and none after the ring was
+//! closed, whatever is still on its way.
 
 #[cfg(feature = "testing")]
 pub(in crate::recv) mod cycle;
@@ -34,14 +37,15 @@ const SUBMISSIONS: u32 = 256;
 const FEW_COMPLETIONS: u32 = 64;
 /// Completions read at a time.
 const CHUNK: usize = 64;
-/// Bytes of the buffers that are posted at first, and again when few connections are busy: half of a second-level cache of
-/// 1 MiB.
+/// Bytes of the buffers that are posted at first, and again when few connections are busy: half of
+/// a second-level cache of 1 MiB.
 const HOT_BYTES: usize = 512 << 10;
-/// A call to the kernel that brings so many bytes is one of many, and the next one gathers: it waits for [`GATHER`] completions.
+/// A call to the kernel that brings so many bytes is one of many, and the next one gathers: it
+/// waits for [`GATHER`] completions.
 const BUSY_BYTES: usize = 64 << 10;
 const GATHER: usize = 32;
-/// With fewer requests than these in the kernel, a call that starts one doesn't gather: that one has found no buffer before,
-/// and has more to give at once.
+/// With fewer requests than these in the kernel, a call that starts one doesn't gather: that one
+/// has found no buffer before, and has more to give at once.
 const MANY_REQUESTS: usize = 32;
 /// The only group of provided buffers.
 const GROUP: u16 = 0;
@@ -101,7 +105,8 @@ impl Multishot {
 
     /// Pushes an entry that names no memory but the ring of buffers.
     fn push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: the entry names no memory; the ring of buffers names the area's, which outlives the ring.
+        // SAFETY: the entry names no memory; the ring of buffers names the area's, which outlives
+        // the ring.
         unsafe { self.ring.push(entry) }
     }
 
@@ -139,8 +144,8 @@ impl Multishot {
 
     /// Starts requests, and ends those of connections that are paused. True: some were started.
     fn submit(&mut self, core: &mut RecvState) -> bool {
-        // Where buffers are scarce, no more are started than may find one: a request that finds none is lost work. Each
-        // busy connection takes several.
+        // Where buffers are scarce, no more are started than may find one: a request that finds
+        // none is lost work. Each busy connection takes several.
         let posted = self.machine.posted.count();
         let most = match std::mem::take(&mut self.machine.starved) {
             1.. => posted.div_ceil(BUSY_BUFFERS),
@@ -347,7 +352,8 @@ impl Engine for Multishot {
 }
 
 impl Drop for Multishot {
-    /// Ends all requests, so that the sockets are closed when their descriptors are, and not some time later.
+    /// Ends all requests, so that the sockets are closed when their descriptors are, and not some
+    /// time later.
     fn drop(&mut self) {
         let all = types::CancelBuilder::any();
         let entry = opcode::AsyncCancel2::new(all).build().user_data(CANCEL_ALL);

@@ -27,7 +27,8 @@ struct Play {
     is_sound: bool,
 }
 
-/// Bytes as instructions: four each. The first byte of all says whether completions may be such that no kernel sends.
+/// Bytes as instructions: four each. The first byte of all says whether completions may be such
+/// that no kernel sends.
 ///
 /// # Panics
 /// When a slot is lent twice or lost, or a lease lies outside its buffer.

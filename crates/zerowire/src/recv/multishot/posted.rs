@@ -1,7 +1,7 @@
 //! Which buffers lie where in the ring of provided buffers.
 //!
-//! A completion names one buffer, and a bundle fills it and those behind it in the ring's order. Slots are buffers here;
-//! there are at most 32768, so 16 bits name them.
+//! A completion names one buffer, and a bundle fills it and those behind it in the ring's order.
+//! Slots are buffers here; there are at most 32768, so 16 bits name them.
 
 /// See the module.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ impl Posted {
         }
     }
 
-    /// A completion named `first` with `bytes` bytes: `each` gets the slots and their lengths, in order. With no bytes, the
-    /// one slot with 0.
+    /// A completion named `first` with `bytes` bytes: `each` gets the slots and their lengths, in
+    /// order. With no bytes, the one slot with 0.
     pub(super) fn used(
         &mut self,
         first: u16,
@@ -56,7 +56,8 @@ impl Posted {
         // Never more than the whole ring, whatever the completion says.
         for _ in 0..self.slots.len() {
             let slot = self.slots[position];
-            // The kernel shortens the entry of a buffer that it means to fill in part, and may fill others behind it.
+            // The kernel shortens the entry of a buffer that it means to fill in part, and may fill
+            // others behind it.
             let len = left.min(buffer_bytes).min(len_at(position as u16) as usize);
             self.count = self.count.saturating_sub(1);
             each(slot.into(), len);

@@ -47,9 +47,9 @@ pub(super) fn set_blocking(fd: RawFd, blocking: bool) -> io::Result<bool> {
     Ok(!flags.contains(OFlags::NONBLOCK))
 }
 
-/// One `recvmsg` that doesn't wait, of the connection at `place`, into up to `wanted` free buffers and `limit` bytes at
-/// most. Delivers what came. Returns the bytes received, or the errno, and how many bytes were asked for; `None` if no
-/// buffer is free.
+/// One `recvmsg` that doesn't wait, of the connection at `place`, into up to `wanted` free buffers
+/// and `limit` bytes at most. Delivers what came. Returns the bytes received, or the errno, and how
+/// many bytes were asked for; `None` if no buffer is free.
 pub(super) fn receive(
     core: &mut RecvState,
     out: &mut Vec<Arrival>,
@@ -74,7 +74,8 @@ pub(super) fn receive(
         return None;
     }
     core.called();
-    // SAFETY: each piece lies in a buffer that was just taken from the book: nobody else reads or writes it.
+    // SAFETY: each piece lies in a buffer that was just taken from the book: nobody else reads or
+    // writes it.
     let result = unsafe { zerowire_sys::socket::receive(borrow(fd), &vector[..count]) };
     let result = result.map(|received| received.len);
     let got = *result.as_ref().unwrap_or(&0);

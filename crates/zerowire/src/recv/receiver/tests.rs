@@ -10,7 +10,8 @@ use std::net::UdpSocket;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// For each turn how many empty datagrams arrive on the first connection, and the error behind them.
+/// For each turn how many empty datagrams arrive on the first connection, and the error behind
+/// them.
 struct Script(VecDeque<(usize, Option<i32>)>);
 
 impl Engine for Script {

@@ -21,7 +21,8 @@ use zerowire_wire::mapped::{MapOp, MapOptions, MapRequest, POLL_DATA, POLL_END, 
 pub enum Dequeued {
     /// The next window. Dropping it gives it back.
     Window(WindowLease),
-    /// Nothing is published: spin on [`MappedConnection::poll_value`], or [`MappedConnection::wait`].
+    /// Nothing is published: spin on [`MappedConnection::poll_value`], or
+    /// [`MappedConnection::wait`].
     NotYet,
     /// No more data will come: the guest has ended its sending, and this is behind its last byte.
     /// Further calls say the same.
@@ -30,8 +31,8 @@ pub enum Dequeued {
 
 /// A connection with a guest, whose payload arrives in mapped memory.
 ///
-/// Methods take `&self`, and any thread may call them; windows are given out in the order of the stream. Dropping it closes
-/// the connection; leases stay valid.
+/// Methods take `&self`, and any thread may call them; windows are given out in the order of the
+/// stream. Dropping it closes the connection; leases stay valid.
 #[derive(Debug)]
 pub struct MappedConnection {
     pub(super) core: Arc<MappedState>,
@@ -41,7 +42,8 @@ pub struct MappedConnection {
     pub(super) events: OwnedFd,
     pub(super) nonblocking: AtomicBool,
     pub(super) path: PathBuf,
-    /// Written under the lock of `state` only, but for `system_calls`, which the one thread that waits writes.
+    /// Written under the lock of `state` only, but for `system_calls`, which the one thread that
+    /// waits writes.
     pub(super) ledger: Counters,
     kind: Kind,
     host_port: u32,
@@ -57,7 +59,8 @@ pub(super) struct ReadState {
     pub(super) cursor: Option<Cursor>,
 }
 
-/// Connects to a port of the guest and waits until a program there has accepted, or the daemon gives up (10 s).
+/// Connects to a port of the guest and waits until a program there has accepted, or the daemon
+/// gives up (10 s).
 ///
 /// `path` is the daemon's `UDS.map`: what `zerowire vsock --uds` has, with `.map` appended.
 pub fn connect(path: &Path, port: u32, options: &Options) -> Result<MappedConnection, Error> {
@@ -92,9 +95,10 @@ impl MappedConnection {
     /// Takes the next published window, without a system call.
     ///
     /// # Errors
-    /// [`Error::Held`] if the ring has come round to a window that is still held, [`Error::HalfRead`] after a read that left
-    /// a part of one, [`Error::CutShort`] in place of the end if something is missing before it,
-    /// [`Error::NotMapped`], and [`Error::BrokenWindow`].
+    /// [`Error::Held`] if the ring has come round to a window that is still held,
+    /// [`Error::HalfRead`] after a read that left a part of one, [`Error::CutShort`] in place of
+    /// the end if something is missing before it, [`Error::NotMapped`], and
+    /// [`Error::BrokenWindow`].
     pub fn dequeue(&self) -> Result<Dequeued, Error> {
         let mut state = lock(&self.state);
         if let Some(cursor) = &state.cursor {
@@ -147,19 +151,22 @@ impl MappedConnection {
         Ok(view.poll_value(state.next))
     }
 
-    /// The state of the window that comes next, to spin on without a system call: 0 nothing, 1 data, `u32::MAX` no more data
-    /// will come (`POLL_*` of zerowire-wire). 0 also if that window is still held, or the connection is not mapped.
+    /// The state of the window that comes next, to spin on without a system call: 0 nothing, 1
+    /// data, `u32::MAX` no more data will come (`POLL_*` of zerowire-wire). 0 also if that window
+    /// is still held, or the connection is not mapped.
     #[inline]
     pub fn poll_value(&self) -> u32 {
         self.next_poll_value().unwrap_or(POLL_NOTHING)
     }
 
-    /// Removes the connection's mapping; leases keep theirs. The daemon goes on until the windows are full.
+    /// Removes the connection's mapping; leases keep theirs. The daemon goes on until the windows
+    /// are full.
     pub fn unmap(&self) -> Result<(), Error> {
         lock(&self.state).view.take().map(drop).ok_or(Error::NotMapped)
     }
 
-    /// Maps again, after [`Self::unmap`]. Nothing is lost: the next window is the one that would have been next.
+    /// Maps again, after [`Self::unmap`]. Nothing is lost: the next window is the one that would
+    /// have been next.
     pub fn map(&self) -> Result<(), Error> {
         let mut state = lock(&self.state);
         if state.view.is_some() {
@@ -189,8 +196,9 @@ impl MappedConnection {
         self.guest_port
     }
 
-    /// What this program received: windows that were dequeued count as not copied, by this program; what [`std::io::Read`]
-    /// took as copied, because it was asked for. Frames are packets, system calls those that waited.
+    /// What this program received: windows that were dequeued count as not copied, by this program;
+    /// what [`std::io::Read`] took as copied, because it was asked for. Frames are packets, system
+    /// calls those that waited.
     pub fn ledger(&self) -> Totals {
         self.ledger.snapshot()
     }

@@ -1,5 +1,5 @@
-//! The connection without a mapping: a unix socket, as docs/vsock.md has it. For comparison, and for programs that want
-//! both by one interface.
+//! The connection without a mapping: a unix socket, as docs/vsock.md has it. For comparison, and
+//! for programs that want both by one interface.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -27,7 +27,8 @@ pub struct CopyConnection {
     host_port: u32,
 }
 
-/// Connects to a port of the guest. `path` is the daemon's `UDS` for a stream, `UDS.seqpacket` for messages.
+/// Connects to a port of the guest. `path` is the daemon's `UDS` for a stream, `UDS.seqpacket` for
+/// messages.
 pub fn connect_copy(path: &Path, port: u32, kind: Kind) -> Result<CopyConnection, Error> {
     let socket_kind = match kind {
         Kind::Stream => SocketType::STREAM,

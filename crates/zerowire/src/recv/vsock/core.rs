@@ -58,16 +58,18 @@ impl MappedState {
     }
 }
 
-/// Nothing that is done under these locks can be left half done, so that a panic elsewhere does not matter.
+/// Nothing that is done under these locks can be left half done, so that a panic elsewhere does not
+/// matter.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A mapping of all windows. Leases keep it alive.
 ///
-/// Header pages are shared with the daemon, and both sides write them: they are accessed by atomics only. Data pages are
-/// written by the daemon alone, while it owns the window; a slice of them exists only while the program owns it
-/// ([`super::window`]). Guest memory can change at any time and is read by volatile loads only ([`super::volatile`]).
+/// Header pages are shared with the daemon, and both sides write them: they are accessed by atomics
+/// only. Data pages are written by the daemon alone, while it owns the window; a slice of them
+/// exists only while the program owns it ([`super::window`]). Guest memory can change at any time
+/// and is read by volatile loads only ([`super::volatile`]).
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) core: Arc<MappedState>,

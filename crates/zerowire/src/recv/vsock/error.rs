@@ -20,8 +20,8 @@ pub enum Error {
         /// Which value, and what was due.
         what: String,
     },
-    /// What the daemon wrote into a window's headers can't be right. The window was not given out; the connection can't go
-    /// on and should be dropped.
+    /// What the daemon wrote into a window's headers can't be right. The window was not given out;
+    /// the connection can't go on and should be dropped.
     #[error("window {window} is broken: {what}; close the connection and look at the log of zerowire vsock")]
     BrokenWindow {
         /// Its number in the ring.
@@ -39,7 +39,8 @@ pub enum Error {
         /// The guest's port.
         port: u32,
     },
-    /// The daemon closed the connection without marking its end: it ended, or the VM's front end was disconnected.
+    /// The daemon closed the connection without marking its end: it ended, or the VM's front end
+    /// was disconnected.
     #[error("zerowire vsock closed the connection on {} before its end was marked: it ended, or the VM did", .path.display())]
     Disconnected {
         /// The socket.

@@ -100,7 +100,8 @@ fn receive(
         match rustix::net::recvmsg(socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Ok(got) => break got,
             Err(Errno::INTR) => {}
-            // The daemon closed it with the request unread. The news comes once, before an answer that waits, a refusal say.
+            // The daemon closed it with the request unread. The news comes once, before an answer
+            // that waits, a refusal say.
             Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             Err(Errno::CONNRESET) => return Err(Error::Disconnected { path: path.to_owned() }),
             Err(errno) => return Err(Error::System { call: "recvmsg (the answer)", errno }),

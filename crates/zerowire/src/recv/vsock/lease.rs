@@ -26,10 +26,11 @@ pub(super) enum PayloadSpan {
     },
 }
 
-/// A published window. It is the program's until this is dropped; then the daemon may write it again.
+/// A published window. It is the program's until this is dropped; then the daemon may write it
+/// again.
 ///
-/// Several can be held at once, and dropped in any order and by any thread. A lease keeps the memory mapped, also when the
-/// connection is unmapped or dropped.
+/// Several can be held at once, and dropped in any order and by any thread. A lease keeps the
+/// memory mapped, also when the connection is unmapped or dropped.
 #[derive(Debug)]
 #[must_use = "dropping the lease gives the window back"]
 pub struct WindowLease {
@@ -120,7 +121,8 @@ impl ExactSizeIterator for Packets<'_> {}
 /// Where a packet's payload is.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// In the window's data pages, one behind the other: nobody writes them while the window is held.
+    /// In the window's data pages, one behind the other: nobody writes them while the window is
+    /// held.
     Window(&'a [u8]),
     /// In the guest's memory, which the guest can change.
     Guest(VolatileSlice<'a>),
@@ -138,19 +140,21 @@ impl<'a> WindowPacket<'a> {
     #[inline]
     pub fn payload(&self) -> Payload<'a> {
         match self.entry.place {
-            // SAFETY: the place was checked when the window was dequeued; its file is sealed against shrinking and only the
-            // daemon can write it, which does not as long as the lease that `'a` borrows from exists.
+            // SAFETY: the place was checked when the window was dequeued; its file is sealed
+            // against shrinking and only the daemon can write it, which does not as long as the
+            // lease that `'a` borrows from exists.
             PayloadSpan::Data(at) => Payload::Window(unsafe { self.view.memory.bytes(at, self.entry.len) }),
             PayloadSpan::Direct { region, at } => {
                 let start = self.view.regions[region].as_ptr().wrapping_add(at).cast_const();
-                // SAFETY: the place was checked when the window was dequeued; the lease keeps the region mapped.
+                // SAFETY: the place was checked when the window was dequeued; the lease keeps the
+                // region mapped.
                 Payload::Guest(unsafe { VolatileSlice::new(start, self.entry.len) })
             }
         }
     }
 
-    /// The payload, if it is in the window; None if it is in the guest's memory, which happens only on connections with
-    /// [`super::Options::direct`].
+    /// The payload, if it is in the window; None if it is in the guest's memory, which happens only
+    /// on connections with [`super::Options::direct`].
     #[inline]
     pub fn bytes(&self) -> Option<&'a [u8]> {
         match self.payload() {

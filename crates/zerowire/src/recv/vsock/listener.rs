@@ -10,7 +10,8 @@ use super::handshake::{self, ANSWER_TIME};
 use super::options::{Kind, Options};
 use zerowire_wire::mapped::{MapOp, MapRequest};
 
-/// Listens on a port of the host (CID 2) for connections of the guest. Dropping it ends the listening; connections stay.
+/// Listens on a port of the host (CID 2) for connections of the guest. Dropping it ends the
+/// listening; connections stay.
 #[derive(Debug)]
 pub struct MappedListener {
     socket: OwnedFd,

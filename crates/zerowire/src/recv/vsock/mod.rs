@@ -1,15 +1,18 @@
-//! Receiving a guest's streams and messages in mapped memory, from `zerowire vsock` (docs/mapped-receive.md).
+//! Receiving a guest's streams and messages in mapped memory, from `zerowire vsock`
+//! (docs/mapped-receive.md).
 //!
 //! ```no_run
 //! use zerowire::recv::vsock::{self, Dequeued, Options};
 //!
-//! let guest = vsock::connect("/run/vm.vsock.map".as_ref(), 5000, &Options::stream().lowat(65536))?;
+//! let options = Options::stream().lowat(65536);
+//! let guest = vsock::connect("/run/vm.vsock.map".as_ref(), 5000, &options)?;
 //! let mut sum = 0u64;
 //! loop {
 //!     match guest.dequeue()? {
 //!         Dequeued::Window(window) => {
 //!             for packet in window.packets() {
-//!                 sum += packet.bytes().unwrap_or_default().iter().map(|b| u64::from(*b)).sum::<u64>();
+//!                 let bytes = packet.bytes().unwrap_or_default();
+//!                 sum += bytes.iter().map(|b| u64::from(*b)).sum::<u64>();
 //!             }
 //!         } // the window goes back to the daemon here
 //!         Dequeued::NotYet => {
@@ -22,14 +25,15 @@
 //! ```
 //!
 //! # Who owns the memory
-//! The daemon makes two files in memory for each connection. It alone can write the data pages: it seals that file so that a
-//! program can map it for reading only. A published window (`poll_value` 1) belongs to the program until its
-//! [`WindowLease`] is dropped, and the daemon does not touch it before; therefore its bytes are given out as plain slices.
-//! This is a promise of the daemon, which the program trusts as it trusts the kernel with a socket's data: the daemon that
-//! breaks it changes bytes under the program's eyes. What the daemon's memory *says* is not trusted: lengths, offsets and
-//! counts are read once and checked, and a wrong one is [`Error::BrokenWindow`], never a fault. The guest can write neither
-//! file. Payload that stays in guest memory (direct entries) can be changed by the guest at any time, and is given out as a
-//! [`VolatileSlice`].
+//! The daemon makes two files in memory for each connection. It alone can write the data pages: it
+//! seals that file so that a program can map it for reading only. A published window (`poll_value`
+//! 1) belongs to the program until its [`WindowLease`] is dropped, and the daemon does not touch it
+//! before; therefore its bytes are given out as plain slices. This is a promise of the daemon,
+//! which the program trusts as it trusts the kernel with a socket's data: the daemon that breaks it
+//! changes bytes under the program's eyes. What the daemon's memory *says* is not trusted: lengths,
+//! offsets and counts are read once and checked, and a wrong one is [`Error::BrokenWindow`], never
+//! a fault. The guest can write neither file. Payload that stays in guest memory (direct entries)
+//! can be changed by the guest at any time, and is given out as a [`VolatileSlice`].
 
 mod connection;
 mod copy;

@@ -1,5 +1,5 @@
-//! How a connection is mapped. Options are fixed when it is made: they are an argument of connecting and of listening, and
-//! nothing changes them later.
+//! How a connection is mapped. Options are fixed when it is made: they are an argument of
+//! connecting and of listening, and nothing changes them later.
 
 use zerowire_wire::mapped::MapOptions;
 
@@ -23,7 +23,8 @@ impl Kind {
     }
 }
 
-/// Options of connections. The limits are those of [`MapOptions`]; they are checked when a connection is made.
+/// Options of connections. The limits are those of [`MapOptions`]; they are checked when a
+/// connection is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     pub(super) kind: Kind,
@@ -65,15 +66,15 @@ impl Options {
         self
     }
 
-    /// Small packets of a stream, and parts of one message, share pages. Default true; with false each packet starts on a
-    /// page of its own.
+    /// Small packets of a stream, and parts of one message, share pages. Default true; with false
+    /// each packet starts on a page of its own.
     pub fn packed(mut self, packed: bool) -> Self {
         self.map.packed = packed;
         self
     }
 
-    /// Bytes that make the daemon publish a window, as SO_RCVLOWAT does for sockets: 1 to those of a window, default 1. At
-    /// the end of the stream fewer are published too.
+    /// Bytes that make the daemon publish a window, as SO_RCVLOWAT does for sockets: 1 to those of
+    /// a window, default 1. At the end of the stream fewer are published too.
     pub fn lowat(mut self, bytes: u32) -> Self {
         self.map.lowat = bytes;
         self
@@ -85,7 +86,8 @@ impl Options {
         self
     }
 
-    /// Payload stays in the guest's memory where the daemon allows it (`--share-guest-memory`). Default false.
+    /// Payload stays in the guest's memory where the daemon allows it (`--share-guest-memory`).
+    /// Default false.
     pub fn direct(mut self, direct: bool) -> Self {
         self.map.direct = direct;
         self

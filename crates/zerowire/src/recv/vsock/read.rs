@@ -82,11 +82,13 @@ impl MappedConnection {
         }
     }
 
-    /// Appends a whole message to `to`: the bytes up to the end of the message, also over several windows. Returns its flags
-    /// (1 end of message, 2 end of record), or None at the end of the connection.
+    /// Appends a whole message to `to`: the bytes up to the end of the message, also over several
+    /// windows. Returns its flags (1 end of message, 2 end of record), or None at the end of the
+    /// connection.
     ///
     /// # Errors
-    /// WouldBlock on a connection that does not block; then `to` may have a part, and the next call appends the rest.
+    /// WouldBlock on a connection that does not block; then `to` may have a part, and the next call
+    /// appends the rest.
     pub fn read_message(&self, to: &mut Vec<u8>) -> io::Result<Option<u32>> {
         const STEP: usize = 64 << 10;
         loop {
@@ -104,8 +106,9 @@ impl MappedConnection {
 }
 
 impl Read for &MappedConnection {
-    /// Copies what there is, and waits if there is nothing (but see [`MappedConnection::set_nonblocking`]); 0 at the end. Of
-    /// messages, one call never gives bytes of two.
+    /// Copies what there is, and waits if there is nothing (but see
+    /// [`MappedConnection::set_nonblocking`]); 0 at the end. Of messages, one call never gives
+    /// bytes of two.
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         self.read_uninit(as_uninit(to))
     }

@@ -3,11 +3,12 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-/// Bytes in the guest's memory. The guest's driver has lent them to the device and should leave them alone, but nothing keeps
-/// it from writing. So there is no slice of them: copy what has to stay the same between a check and a use.
+/// Bytes in the guest's memory. The guest's driver has lent them to the device and should leave
+/// them alone, but nothing keeps it from writing. So there is no slice of them: copy what has to
+/// stay the same between a check and a use.
 ///
-/// The file behind guest memory is the front end's. If it shrinks the file while the program maps it, an access is SIGBUS, as
-/// with every shared file; QEMU and other front ends don't.
+/// The file behind guest memory is the front end's. If it shrinks the file while the program maps
+/// it, an access is SIGBUS, as with every shared file; QEMU and other front ends don't.
 #[derive(Clone, Copy, Debug)]
 pub struct VolatileSlice<'a> {
     start: *const u8,
@@ -37,7 +38,8 @@ impl<'a> VolatileSlice<'a> {
         self.len == 0
     }
 
-    /// Where they begin, for code that reads by itself. Valid as long as the window is held; read by volatile loads only.
+    /// Where they begin, for code that reads by itself. Valid as long as the window is held; read
+    /// by volatile loads only.
     pub fn as_ptr(&self) -> *const u8 {
         self.start
     }

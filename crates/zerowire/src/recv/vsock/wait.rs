@@ -38,8 +38,9 @@ pub(super) fn event_fd(ready: &OwnedFd, socket: &OwnedFd) -> Result<OwnedFd, Err
 }
 
 impl MappedConnection {
-    /// Sleeps until [`Self::dequeue`] has something to say (a window, or the end): true. False if `timeout` passes first;
-    /// None waits without a limit. Makes no system call if there is something already.
+    /// Sleeps until [`Self::dequeue`] has something to say (a window, or the end): true. False if
+    /// `timeout` passes first; None waits without a limit. Makes no system call if there is
+    /// something already.
     ///
     /// One thread at a time can wait for a connection.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
@@ -69,12 +70,13 @@ impl MappedConnection {
         }
     }
 
-    /// Tells the daemon to make [`AsFd::as_fd`] readable with the next window. Returns true if there is something already;
-    /// then it is not armed: dequeue, and don't sleep.
+    /// Tells the daemon to make [`AsFd::as_fd`] readable with the next window. Returns true if
+    /// there is something already; then it is not armed: dequeue, and don't sleep.
     ///
-    /// An event loop calls this when [`Self::dequeue`] says that there is nothing yet, and [`Self::disarm`] when the
-    /// descriptor is readable. While it is not armed the daemon makes no system call for this connection. When the
-    /// descriptor is readable, there is nothing, and [`Self::is_hung_up`] is true, then the daemon is gone.
+    /// An event loop calls this when [`Self::dequeue`] says that there is nothing yet, and
+    /// [`Self::disarm`] when the descriptor is readable. While it is not armed the daemon makes no
+    /// system call for this connection. When the descriptor is readable, there is nothing, and
+    /// [`Self::is_hung_up`] is true, then the daemon is gone.
     pub fn arm(&self) -> Result<bool, Error> {
         let (view, _) = self.view()?;
         Ok(!sleep_check(view.program_sleeps(), || {
@@ -93,8 +95,8 @@ impl MappedConnection {
         }
     }
 
-    /// Whether the daemon's end of the connection is closed. Windows that are published, and the mark of the end, are still
-    /// there to dequeue.
+    /// Whether the daemon's end of the connection is closed. Windows that are published, and the
+    /// mark of the end, are still there to dequeue.
     pub fn is_hung_up(&self) -> Result<bool, Error> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
         poll_for(&mut fds, Some(Instant::now()))?;
@@ -103,8 +105,8 @@ impl MappedConnection {
 }
 
 impl AsFd for MappedConnection {
-    /// For poll and epoll: readable after [`MappedConnection::arm`] when the daemon has published, and when the daemon is gone.
-    /// Nothing is to be read from it or written to it.
+    /// For poll and epoll: readable after [`MappedConnection::arm`] when the daemon has published,
+    /// and when the daemon is gone. Nothing is to be read from it or written to it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }

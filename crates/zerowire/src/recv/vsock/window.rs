@@ -38,7 +38,8 @@ impl View {
         }
     }
 
-    /// Reads a published window's entries, each word once, and checks them. Returns the bytes of payload.
+    /// Reads a published window's entries, each word once, and checks them. Returns the bytes of
+    /// payload.
     pub(super) fn entries(&self, window: u32, entries: &mut Vec<PacketRange>) -> Result<u64, Error> {
         entries.clear();
         let options = &self.core.options;

@@ -1,12 +1,14 @@
-//! The areas of a registration: one at the start, and those that were added (`ZCRX_CTRL_ADD_AREA`, Linux 7.3).
+//! The areas of a registration: one at the start, and those that were added (`ZCRX_CTRL_ADD_AREA`,
+//! Linux 7.3).
 //!
 //! ```text
 //!  area 0 | b0 | b1 | ...          a completion names area and offset in one word: token | offset;
 //!  area 1 | b0 | b1 | b2 | ...     an entry of the refill ring gives them back in the same form
 //! ```
-//! The kernel takes free buffers of the first area that has any. It uses an area as soon as it was added, for all rings of
-//! the registration: a receiver that gets a completion with a token it doesn't know looks here, where the one that adds holds the
-//! lock until the kernel's answer is noted. Areas can't be taken away again, so that tokens stay as they are.
+//! The kernel takes free buffers of the first area that has any. It uses an area as soon as it was
+//! added, for all rings of the registration: a receiver that gets a completion with a token it
+//! doesn't know looks here, where the one that adds holds the lock until the kernel's answer is
+//! noted. Areas can't be taken away again, so that tokens stay as they are.
 
 use super::Zcrx;
 use super::open::LeasePlan;
@@ -77,8 +79,8 @@ impl Areas {
         self.buffers() * self.first.buffer_bytes as usize
     }
 
-    /// One more, whose `area_bytes` are whole buffers: `register` makes it the kernel's, and gives its token. `None`: there
-    /// are as many as there can be.
+    /// One more, whose `area_bytes` are whole buffers: `register` makes it the kernel's, and gives
+    /// its token. `None`: there are as many as there can be.
     pub(super) fn add(
         &self,
         area: Area,
@@ -140,7 +142,8 @@ impl Zcrx {
         let area = Area::new(options)?;
         let base = area.base();
         core.called();
-        // SAFETY: the list and the pool keep the memory as long as any lease; only leases, of what completions named, read it.
+        // SAFETY: the list and the pool keep the memory as long as any lease; only leases, of what
+        // completions named, read it.
         let added =
             self.shared.areas.add(area, registered, || unsafe { self.zcrx.add_area(base, registered) });
         let cut = match added {

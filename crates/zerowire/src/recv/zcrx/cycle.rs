@@ -1,5 +1,6 @@
-//! For measuring: pieces that completions name are lent, dropped, collected and written to the refill ring, as in a receiver. There is
-//! no kernel: the completions are made here, and the ring is said to be taken.
+//! For measuring: pieces that completions name are lent, dropped, collected and written to the
+//! refill ring, as in a receiver. There is no kernel: the completions are made here, and the ring
+//! is said to be taken.
 
 use super::areas::{AreaCut, Areas};
 use super::shared::SharedIfq;

@@ -1,5 +1,5 @@
-//! A DMA buffer as the area (Documentation/driver-api/dma-buf.rst). Written after the kernel's source; no test of this
-//! project has run it with a NIC, since it needs one.
+//! A DMA buffer as the area (Documentation/driver-api/dma-buf.rst). Written after the kernel's
+//! source; no test of this project has run it with a NIC, since it needs one.
 
 use crate::area::Area;
 use crate::recv::RecvError;
@@ -13,15 +13,17 @@ const IOCTL_SYNC: libc::Ioctl = 0x4008_6200;
 /// `DMA_BUF_SYNC_READ`, with `DMA_BUF_SYNC_START`, which is 0.
 const SYNC_START_READ: u64 = 1;
 
-/// Memory that a driver has exported: of the `udmabuf` device, a DMA heap, or a GPU whose memory can be mapped. A NIC's
-/// queue can place payload in it ([`ZcrxOptions::dmabuf`](super::ZcrxOptions::dmabuf), Linux 6.16).
+/// Memory that a driver has exported: of the `udmabuf` device, a DMA heap, or a GPU whose memory
+/// can be mapped. A NIC's queue can place payload in it
+/// ([`ZcrxOptions::dmabuf`](super::ZcrxOptions::dmabuf), Linux 6.16).
 ///
-/// **Not tested** with a NIC. What is known from the kernel's source: it works on device queues only; the buffer is taken as
-/// a whole; and the kernel can't copy into it, so that payload which the NIC leaves beside the headers (no header split,
-/// small frames with some NICs) can't be received at all: such a connection waits forever.
+/// **Not tested** with a NIC. What is known from the kernel's source: it works on device queues
+/// only; the buffer is taken as a whole; and the kernel can't copy into it, so that payload which
+/// the NIC leaves beside the headers (no header split, small frames with some NICs) can't be
+/// received at all: such a connection waits forever.
 ///
-/// Who else has the buffer mapped or uses it on a device must leave it alone while the receiver and its leases live: leases
-/// are plain slices of its memory.
+/// Who else has the buffer mapped or uses it on a device must leave it alone while the receiver and
+/// its leases live: leases are plain slices of its memory.
 #[derive(Clone, Debug)]
 pub struct Dmabuf {
     fd: Arc<OwnedFd>,
@@ -66,11 +68,13 @@ impl Dmabuf {
         Ok(Area::of_device(self.fd.as_fd(), self.bytes)?)
     }
 
-    /// What the device has written is to be seen by this process (a matter of caches; nothing on most machines).
+    /// What the device has written is to be seen by this process (a matter of caches; nothing on
+    /// most machines).
     pub(super) fn begin_read(&self) -> io::Result<()> {
         let flags = SYNC_START_READ;
         loop {
-            // SAFETY: the kernel reads the 8 bytes of `struct dma_buf_sync`, which live until it returns.
+            // SAFETY: the kernel reads the 8 bytes of `struct dma_buf_sync`, which live until it
+            // returns.
             let r = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_SYNC, &raw const flags) };
             if r >= 0 {
                 return Ok(());

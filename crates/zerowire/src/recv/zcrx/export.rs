@@ -8,11 +8,13 @@ use crate::recv::{Options, RecvError};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The area of a receiver for others to use, on other threads of this process (`ZCRX_CTRL_EXPORT`, Linux 7.0):
-/// [`Receiver::export`](crate::recv::Receiver::export) and [`Receiver::import`](crate::recv::Receiver::import).
+/// The area of a receiver for others to use, on other threads of this process (`ZCRX_CTRL_EXPORT`,
+/// Linux 7.0): [`Receiver::export`](crate::recv::Receiver::export) and
+/// [`Receiver::import`](crate::recv::Receiver::import).
 ///
-/// The memory, the refill ring and, on a device, the queue live until the last receiver and the last lease of all of them
-/// have gone, and this value with its clones. Another process can't take part: it has not the memory.
+/// The memory, the refill ring and, on a device, the queue live until the last receiver and the
+/// last lease of all of them have gone, and this value with its clones. Another process can't take
+/// part: it has not the memory.
 #[derive(Clone, Debug)]
 pub struct SharedArea(Arc<Export>);
 
@@ -28,7 +30,8 @@ impl SharedArea {
         Self(Arc::new(Export { shared, fd }))
     }
 
-    /// Bytes of the area, with those that were added ([`Receiver::add_area`](crate::recv::Receiver::add_area)).
+    /// Bytes of the area, with those that were added
+    /// ([`Receiver::add_area`](crate::recv::Receiver::add_area)).
     pub fn area_bytes(&self) -> usize {
         self.0.shared.areas.bytes()
     }

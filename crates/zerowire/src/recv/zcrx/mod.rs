@@ -7,17 +7,19 @@
 //!   NIC or kernel <── refill ring <── pieces that came back <───┘
 //! ```
 //! # Who owns which bytes
-//! A buffer of the area belongs to the NIC or the kernel until a completion names a piece of it; that piece is then the
-//! program's, as a lease, until an entry of the refill ring gives it back. The kernel counts pieces by buffer and writes a
-//! buffer again only when all have come back.
+//! A buffer of the area belongs to the NIC or the kernel until a completion names a piece of it;
+//! that piece is then the program's, as a lease, until an entry of the refill ring gives it back.
+//! The kernel counts pieces by buffer and writes a buffer again only when all have come back.
 //!
-//! When the ring goes away the kernel takes all buffers back, and a NIC's queue may fill them once more before it is given
-//! another memory. So the ring's descriptor lives in the pool, and goes with the last lease: until then the queue stays
-//! taken, and nobody writes what is lent. Receives are all cancelled when the receiver goes, so that sockets don't stay.
+//! When the ring goes away the kernel takes all buffers back, and a NIC's queue may fill them once
+//! more before it is given another memory. So the ring's descriptor lives in the pool, and goes
+//! with the last lease: until then the queue stays taken, and nobody writes what is lent. Receives
+//! are all cancelled when the receiver goes, so that sockets don't stay.
 //!
 //! # Without a device
-//! The kernel doesn't take entries of the refill ring by itself (io_uring/zcrx.c): it is told to ([`Flush`]). A receive that
-//! finds the area empty ends with ENOMEM and is started again; the bytes stay in the socket meanwhile.
+//! The kernel doesn't take entries of the refill ring by itself (io_uring/zcrx.c): it is told to
+//! ([`Flush`]). A receive that finds the area empty ends with ENOMEM and is started again; the
+//! bytes stay in the socket meanwhile.
 
 mod areas;
 #[cfg(feature = "testing")]
@@ -54,12 +56,14 @@ use zerowire_sys::uring::zcrx::{Event, Zcrx as Registered};
 
 /// Entries a batch.
 const SUBMISSIONS: u32 = 256;
-/// How long connections that found no buffer wait, where it can't be seen that one is free: the NIC's driver has them.
+/// How long connections that found no buffer wait, where it can't be seen that one is free: the
+/// NIC's driver has them.
 const RETRY: Duration = Duration::from_millis(1);
 /// How long one wait for a cancellation takes at most, and how often it is tried.
 const CANCEL_WAIT: Duration = Duration::from_millis(10);
 const CANCEL_TRIES: u32 = 500;
-/// The event of a copy is asked for again after so many turns: its count is read from memory anyway.
+/// The event of a copy is asked for again after so many turns: its count is read from memory
+/// anyway.
 const COPIED_EVERY: u32 = 64;
 
 /// See the module.
@@ -80,7 +84,8 @@ pub(super) struct Zcrx {
     turns: u32,
     /// Leases of the last turn that brought any: without a device each has a buffer of its own.
     came: u32,
-    /// When connections that found no buffer were last started again without a sign that there is one.
+    /// When connections that found no buffer were last started again without a sign that there is
+    /// one.
     tried: Option<Instant>,
 }
 
@@ -133,7 +138,8 @@ impl Zcrx {
         self.shared.queue.is_some()
     }
 
-    /// Whether it can be known here that the kernel has a free buffer: no driver and no other receiver has any.
+    /// Whether it can be known here that the kernel has a free buffer: no driver and no other
+    /// receiver has any.
     fn sees_all(&self) -> bool {
         !self.has_device() && !self.shared.is_exported()
     }

@@ -16,13 +16,14 @@ use std::time::Duration;
 use zerowire_sys::uring::wide::{Completions, WideRing};
 use zerowire_sys::uring::zcrx::{MOST_ENTRIES, Request, Source, Zcrx as Registered};
 
-/// Pieces of a buffer that may be lent at a time on a device queue, where a buffer holds several frames. More wait.
+/// Pieces of a buffer that may be lent at a time on a device queue, where a buffer holds several
+/// frames. More wait.
 const PIECES: usize = 16;
 /// The most leases at a time on a device queue.
 const MOST_SLOTS: usize = 1 << 20;
 
-/// How long a queue that is taken is tried for: the kernel gives a ring's queue back some milliseconds after the ring was
-/// closed, which takes what the driver needs to restart the queue.
+/// How long a queue that is taken is tried for: the kernel gives a ring's queue back some
+/// milliseconds after the ring was closed, which takes what the driver needs to restart the queue.
 const TAKEN_TRIES: u32 = 100;
 const TAKEN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -40,7 +41,8 @@ pub(in crate::recv) struct LeasePlan {
 }
 
 impl LeasePlan {
-    /// For these options, which are in range; `None` for other back ends, which have no use for a DMA buffer.
+    /// For these options, which are in range; `None` for other back ends, which have no use for a
+    /// DMA buffer.
     pub(in crate::recv) fn of(options: &Options) -> Result<Option<Self>, RecvError> {
         let has_device = match options.backend {
             Backend::Queue { .. } => true,
@@ -69,11 +71,13 @@ impl LeasePlan {
 
     /// Leases at a time that an area of so many buffers is good for.
     pub(super) fn slots(buffers: usize, has_device: bool) -> usize {
-        // Without a device every completion has a buffer of its own, so that slots never run out before buffers.
+        // Without a device every completion has a buffer of its own, so that slots never run out
+        // before buffers.
         if has_device { (buffers * PIECES).min(MOST_SLOTS).max(buffers) } else { buffers }
     }
 
-    /// For a receiver that uses the area of another one: `buffers * buffer_bytes` is what it may hold of it.
+    /// For a receiver that uses the area of another one: `buffers * buffer_bytes` is what it may
+    /// hold of it.
     pub(super) fn part(shared: &SharedIfq, options: &Options) -> Self {
         let bytes = options.buffers.saturating_mul(options.buffer_bytes);
         let buffers = bytes / shared.areas.buffer_bytes().max(1) as usize;
@@ -121,7 +125,8 @@ impl Zcrx {
         }
         .and_then(|source| {
             request.source = source;
-            // SAFETY: the area lives in the pool as long as any lease; only leases, of what completions named, read it.
+            // SAFETY: the area lives in the pool as long as any lease; only leases, of what
+            // completions named, read it.
             patiently(queue.is_some(), || unsafe { Registered::new(&ring, &request) })
         });
         let (zcrx, answer) = registered.map_err(|e| explained(e, &queue, &request))?;
@@ -138,8 +143,8 @@ impl Zcrx {
         options: &Options,
     ) -> Result<Self, RecvError> {
         let ring = make_ring(options)?;
-        // SAFETY: the area lives in this core's pool, too, as long as any lease; only leases, of what completions of this
-        // ring named, read it.
+        // SAFETY: the area lives in this core's pool, too, as long as any lease; only leases, of
+        // what completions of this ring named, read it.
         let zcrx = unsafe { Registered::import(&ring, area.fd().as_fd(), area.shared().region()) };
         let zcrx = zcrx.map_err(import_refused)?;
         Ok(Self::on(core, options, ring, zcrx, Arc::clone(area.shared())))
@@ -181,7 +186,8 @@ fn make_ring(options: &Options) -> Result<WideRing, RecvError> {
         .map_err(|e| refused(e, options, kind))
 }
 
-/// A queue that was given back a moment ago is still taken, and its interface may be at work: tries again for a while.
+/// A queue that was given back a moment ago is still taken, and its interface may be at work: tries
+/// again for a while.
 fn patiently<T>(has_device: bool, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut tries = if has_device { TAKEN_TRIES } else { 0 };
     loop {

@@ -43,9 +43,10 @@ struct Play {
     is_sound: bool,
 }
 
-/// Bytes as instructions: eight each. Of the first byte of all the lowest bit says whether completions may be such that no
-/// kernel sends, the next one whether there is a device, the next one whether a second area is added in the middle, and the
-/// next one whether that is another receiver's doing, of which nothing is told.
+/// Bytes as instructions: eight each. Of the first byte of all the lowest bit says whether
+/// completions may be such that no kernel sends, the next one whether there is a device, the next
+/// one whether a second area is added in the middle, and the next one whether that is another
+/// receiver's doing, of which nothing is told.
 ///
 /// # Panics
 /// When a piece is lent twice or lost, or a lease lies outside the area.
@@ -209,7 +210,8 @@ impl Play {
         }
     }
 
-    /// The program stops a connection, goes on with it, or removes it, so that its place is used again.
+    /// The program stops a connection, goes on with it, or removes it, so that its place is used
+    /// again.
     fn change(&mut self, place: u32, how: u8) {
         match how % 3 {
             0 => drop(self.state.unwant(place)),

@@ -1,10 +1,12 @@
-//! The book of the refill ring: which entries are on their way to the kernel. Plain code without I/O.
+//! The book of the refill ring: which entries are on their way to the kernel. Plain code without
+//! I/O.
 //!
 //! ```text
 //!   returned ──> waiting ──publish──> ring: head .. tail ──kernel──> free
 //!                (each receiver's)    never more than its length
 //! ```
-//! Positions run freely over 32 bits; the place is the position modulo the ring's length, a power of two.
+//! Positions run freely over 32 bits; the place is the position modulo the ring's length, a power
+//! of two.
 
 use std::collections::VecDeque;
 use zerowire_sys::uring::zcrx::Rqe;
@@ -22,13 +24,14 @@ impl RefillRing {
         Self { entries, tail: 0 }
     }
 
-    /// Entries in the ring that the kernel, which is at `head`, has not taken. A head that can't be counts as a full ring.
+    /// Entries in the ring that the kernel, which is at `head`, has not taken. A head that can't be
+    /// counts as a full ring.
     pub(super) fn untaken(&self, head: u32) -> u32 {
         self.tail.wrapping_sub(head).min(self.entries)
     }
 
-    /// Moves what waits into the ring, as far as there is room: `write` gets each entry and its position. The new tail, if
-    /// it has moved.
+    /// Moves what waits into the ring, as far as there is room: `write` gets each entry and its
+    /// position. The new tail, if it has moved.
     pub(super) fn publish(
         &mut self,
         waiting: &mut VecDeque<Rqe>,
@@ -66,8 +69,9 @@ mod tests {
     }
 
     proptest! {
-        /// Against a kernel that takes entries when it likes: each arrives once, in order, none is overwritten before it
-        /// was taken, and the ring is never over-full, across the end of the positions too.
+        /// Against a kernel that takes entries when it likes: each arrives once, in order, none is
+        /// overwritten before it was taken, and the ring is never over-full, across the end of the
+        /// positions too.
         #[test]
         fn every_entry_arrives_once(start in prop_oneof![Just(0u32), u32::MAX - 9..=u32::MAX], steps in prop::collection::vec(step(), 0..200)) {
             const ENTRIES: u32 = 8;

@@ -1,4 +1,5 @@
-//! What all receivers of one registration share: the refill ring, what the kernel counts, the areas.
+//! What all receivers of one registration share: the refill ring, what the kernel counts, the
+//! areas.
 //!
 //! ```text
 //!  receiver 1 ─ ring 1 ─┐                                   ┌─ completions of ring 1
@@ -6,9 +7,10 @@
 //!  receiver 2 ─ ring 2 ─┘  one refill ring, under a lock    └─ completions of ring 2
 //! ```
 //! # Who owns which bytes
-//! As with one receiver: a buffer is the kernel's until a completion of one of the rings names a piece of it. What a
-//! receiver leaves behind when it goes (leases that are still out, pieces nobody took) comes back to the others: what
-//! nobody has at once, the leases when the last of them is dropped.
+//! As with one receiver: a buffer is the kernel's until a completion of one of the rings names a
+//! piece of it. What a receiver leaves behind when it goes (leases that are still out, pieces
+//! nobody took) comes back to the others: what nobody has at once, the leases when the last of them
+//! is dropped.
 
 use super::areas::Areas;
 use super::refill::RefillRing;
@@ -96,7 +98,8 @@ impl SharedIfq {
             return;
         }
         let mut ring = lock(&self.ring);
-        // SAFETY: the ring's book gives positions only that the kernel has passed, and this is under its lock.
+        // SAFETY: the ring's book gives positions only that the kernel has passed, and this is
+        // under its lock.
         let tail =
             ring.publish(waiting, self.region.head(), |at, entry| unsafe { self.region.write(at, entry) });
         if let Some(tail) = tail {
@@ -149,7 +152,8 @@ impl Leftover {
         Self { shared, lent: Mutex::default(), _ring: ring }
     }
 
-    /// The receiver goes: `lent` are pieces under leases that are still out, `free` those that nobody has.
+    /// The receiver goes: `lent` are pieces under leases that are still out, `free` those that
+    /// nobody has.
     pub(super) fn set(&self, lent: Vec<Rqe>, free: Vec<Rqe>) {
         *lock(&self.lent) = lent;
         self.shared.leave(free);
@@ -178,7 +182,8 @@ mod tests {
         Rqe { off, len: 1, pad: 0 }
     }
 
-    /// The kernel never counts what it copies of a frame's linear part, so that a queue's figure is never exact.
+    /// The kernel never counts what it copies of a frame's linear part, so that a queue's figure is
+    /// never exact.
     #[test]
     fn a_queue_tells_that_its_figure_may_be_too_high() {
         let area = Area::new(AreaOptions { buffer_bytes: 4096, buffers: 4, pages: Pages::Normal }).unwrap();

@@ -1,7 +1,8 @@
-//! The state machine: what a completion means. Plain code without I/O, so that any sequence of completions can be tried.
+//! The state machine: what a completion means. Plain code without I/O, so that any sequence of
+//! completions can be tried.
 //!
-//! A connection has at most one multishot RECV_ZC in the kernel. Each of its completions with `F_MORE` names a piece of an
-//! area; the last one has none and says why it ended:
+//! A connection has at most one multishot RECV_ZC in the kernel. Each of its completions with
+//! `F_MORE` names a piece of an area; the last one has none and says why it ended:
 //!
 //! | result | meaning | what follows |
 //! | --- | --- | --- |
@@ -11,7 +12,8 @@
 //! | ECANCELED | it was to end | again, if it may |
 //! | another | the connection failed | |
 //!
-//! In none of these cases is a byte taken from the socket that no completion names (io_uring/zcrx.c, `io_zcrx_recv_skb`).
+//! In none of these cases is a byte taken from the socket that no completion names
+//! (io_uring/zcrx.c, `io_zcrx_recv_skb`).
 
 use super::areas::{AreaCut, Areas};
 use crate::recv::Arrival;
@@ -89,8 +91,8 @@ pub(super) struct ZcrxState {
     pub(super) rung: bool,
     /// Events that have come and are to be asked for again.
     pub(super) fired: [bool; 2],
-    /// Bytes that the kernel said it copied, less those that were lent as copied, by all who use the area. `None`: all are
-    /// copied.
+    /// Bytes that the kernel said it copied, less those that were lent as copied, by all who use
+    /// the area. `None`: all are copied.
     owed: Option<Arc<AtomicI64>>,
     areas: Arc<Areas>,
     /// How the areas are cut that this receiver knows, in the pool's order.
@@ -98,8 +100,8 @@ pub(super) struct ZcrxState {
 }
 
 impl ZcrxState {
-    /// For so many leases at a time. The first of the areas is in `pool`, where the others are put, too. With `owed` a NIC
-    /// places what the kernel doesn't say it copied.
+    /// For so many leases at a time. The first of the areas is in `pool`, where the others are put,
+    /// too. With `owed` a NIC places what the kernel doesn't say it copied.
     pub(super) fn new(slots: usize, pool: &Pool, areas: Arc<Areas>, owed: Option<Arc<AtomicI64>>) -> Self {
         let mut state = Self {
             requests: Vec::new(),
@@ -213,8 +215,8 @@ impl ZcrxState {
         self.to_cancel.pop_front()
     }
 
-    /// The next connection to receive on, and how many bytes at most (0: any number): what its limit and its share allow,
-    /// so that one connection can't fill the area before it is paused.
+    /// The next connection to receive on, and how many bytes at most (0: any number): what its
+    /// limit and its share allow, so that one connection can't fill the area before it is paused.
     pub(super) fn next_arm(&mut self, core: &RecvState) -> Option<(u32, u32)> {
         while let Some(place) = self.to_arm.pop_front() {
             let Some(request) = self.requests.get_mut(place as usize) else { continue };
@@ -257,7 +259,8 @@ impl ZcrxState {
         }
     }
 
-    /// Takes completions, those first that found no slot before; false when slots have run out again.
+    /// Takes completions, those first that found no slot before; false when slots have run out
+    /// again.
     pub(super) fn take_all(
         &mut self,
         core: &mut RecvState,
@@ -283,8 +286,8 @@ impl ZcrxState {
     fn take(&mut self, core: &mut RecvState, out: &mut impl Extend<Arrival>, cqe: WideCqe) -> bool {
         let place = cqe.user_data as u32;
         if cqe.user_data & ACCEPT != 0 {
-            // SAFETY: user data with this bit is that of accepts, and the listeners know which of them are asked for:
-            // the kernel has just made this descriptor for us.
+            // SAFETY: user data with this bit is that of accepts, and the listeners know which of
+            // them are asked for: the kernel has just made this descriptor for us.
             let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
             core.listeners.completed(place, cqe.result, cqe.flags & CQE_F_MORE != 0, own);
             return true;
@@ -298,7 +301,8 @@ impl ZcrxState {
                     self.ended(core, out, place, cqe.result);
                 }
             }
-            // It was not there to be cancelled, or just then at work: if it still is to end, it is tried again.
+            // It was not there to be cancelled, or just then at work: if it still is to end, it is
+            // tried again.
             TAG_CANCEL if cqe.result < 0 => {
                 if let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) {
                     request.cancelled = false;
@@ -356,8 +360,9 @@ impl ZcrxState {
             }
             None => Placed::ByKernel,
         };
-        // SAFETY: the completion named these bytes, which the kernel counts as in use until an entry of the refill ring
-        // gives them back; that is made of the slot's piece when the slot comes back.
+        // SAFETY: the completion named these bytes, which the kernel counts as in use until an
+        // entry of the refill ring gives them back; that is made of the slot's piece when the slot
+        // comes back.
         let filled = unsafe { Filled::new(area, offset as usize, len as usize, slot) };
         core.deliver(out, place, filled, placed);
         // What was asked for has come: it ends by itself.
@@ -421,8 +426,8 @@ impl ZcrxState {
         }
     }
 
-    /// All that the kernel counts as in use, in the form in which it is given back: what is lent in the first list, what
-    /// nobody has seen or has any more in the second. Nothing is left here.
+    /// All that the kernel counts as in use, in the form in which it is given back: what is lent in
+    /// the first list, what nobody has seen or has any more in the second. Nothing is left here.
     pub(super) fn leave(&mut self) -> (Vec<Rqe>, Vec<Rqe>) {
         while let Some(cqe) = self.pending.pop_front() {
             self.discard(cqe);

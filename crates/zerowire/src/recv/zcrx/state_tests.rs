@@ -1,5 +1,5 @@
-//! The state machine under a kernel of its own, which empties and fills at random, and under completions that no kernel
-//! sends.
+//! The state machine under a kernel of its own, which empties and fills at random, and under
+//! completions that no kernel sends.
 
 use super::*;
 use crate::area::{Area, AreaOptions, Pages};
@@ -12,7 +12,8 @@ use proptest::prelude::*;
 /// Of the first area, and with the one that is added.
 const FIRST: usize = 4;
 const PAGES: usize = 6;
-/// The areas' numbers, above the offsets' bits: those that the kernel would give, and those that it could.
+/// The areas' numbers, above the offsets' bits: those that the kernel would give, and those that it
+/// could.
 const TOKENS: [[u64; 2]; 2] = [[0, 1 << AREA_SHIFT], [5 << AREA_SHIFT, 1 << AREA_SHIFT]];
 
 fn core(connections: u32) -> RecvState {
@@ -38,7 +39,8 @@ fn state(core: &RecvState, has_device: bool, token: u64) -> ZcrxState {
     ZcrxState::new(core.holdings.slots(), &core.pool, Arc::new(areas), has_device.then(Arc::default))
 }
 
-/// The kernel has a second area from now on, which the state machine hears of by `learn` or by a completion.
+/// The kernel has a second area from now on, which the state machine hears of by `learn` or by a
+/// completion.
 fn append(areas: &Areas, token: u64) -> Area {
     let options = AreaOptions { buffer_bytes: 4096, buffers: PAGES - FIRST, pages: Pages::Normal };
     let area = Area::new(options).unwrap();
@@ -152,7 +154,8 @@ impl Model {
             let area = self.tokens.iter().position(|t| *t == page & AreaCut::TOKEN).unwrap();
             let base = self.areas[area].base().wrapping_add((page & !AreaCut::TOKEN) as usize);
             for i in 0..u64::from(len) {
-                // SAFETY: a page that is free in the model, so that no lease covers it; within the area.
+                // SAFETY: a page that is free in the model, so that no lease covers it; within the
+                // area.
                 unsafe { base.wrapping_add(i as usize).write(byte(place, stream.sent + i)) };
             }
             stream.sent += u64::from(len);
@@ -239,8 +242,9 @@ fn step() -> impl Strategy<Value = ModelStep> {
 }
 
 proptest! {
-    /// Whatever the kernel and the program do in which order, with a second area from some moment on, no byte is lost, doubled or misplaced, no page is written
-    /// while it is lent, and in the end all pages are back.
+    /// Whatever the kernel and the program do in which order, with a second area from some moment
+    /// on, no byte is lost, doubled or misplaced, no page is written while it is lent, and in the
+    /// end all pages are back.
     #[test]
     fn nothing_is_lost(
         steps in prop::collection::vec(step(), 0..120),
@@ -261,7 +265,8 @@ proptest! {
                 }
             }
         }
-        // A stop takes a connection off the list until the receiver resumes it; all else goes on by itself.
+        // A stop takes a connection off the list until the receiver resumes it; all else goes on by
+        // itself.
         for place in (0..2).filter(|p| stopped[*p as usize] && model.core.may_receive(*p)) {
             model.state.want(place);
         }

@@ -5,8 +5,9 @@ use super::{
 };
 use crate::ledger::CopyReason;
 
-/// After so many blocks of each kind a trial is over if one way is dearer by more than so many hundredths: what is far apart
-/// is dear to try and needs few samples, what is close is the reverse.
+/// After so many blocks of each kind a trial is over if one way is dearer by more than so many
+/// hundredths: what is far apart is dear to try and needs few samples, what is close is the
+/// reverse.
 const EARLY_ENDS: [(usize, u64); 2] = [(4, 40), (8, 12)];
 /// How much cheaper (in hundredths) the other way must be to replace the way that serves.
 const HYSTERESIS_PERCENT: u64 = 2;
@@ -15,8 +16,9 @@ const HYSTERESIS_PERCENT: u64 = 2;
 pub(super) enum TrialState {
     /// Blocks take turns; `left` sends of the present block remain.
     Trial { way: SendWay, left: u32 },
-    /// A few lent sends, after the kernel had copied what was lent: only if it lends this one a whole trial follows. `waited`:
-    /// sends since the block's end, while its notifications are out; `read_at`: of those, after which they are read next.
+    /// A few lent sends, after the kernel had copied what was lent: only if it lends this one a
+    /// whole trial follows. `waited`: sends since the block's end, while its notifications are out;
+    /// `read_at`: of those, after which they are read next.
     Knock { left: u32, waited: u32, read_at: u32 },
     /// `way` serves for `left` more sends.
     Run { way: SendWay, left: u32 },
@@ -56,7 +58,8 @@ impl Samples {
         }
     }
 
-    /// Not the median: what disturbs a block makes it dearer, and a hot copy dearer than a loan, which touches less memory.
+    /// Not the median: what disturbs a block makes it dearer, and a hot copy dearer than a loan,
+    /// which touches less memory.
     fn lower_quartile(&mut self) -> u64 {
         let values = &mut self.values[..self.n];
         values.sort_unstable();
@@ -136,8 +139,9 @@ impl Class {
                     *left -= 1;
                     return Decision { way: SendWay::Lend, measure: false, reason };
                 }
-                // Its notifications are still out: copying goes on meanwhile. Some never say anything here (payloads
-                // that had to be gathered, a receiver that stands still), so there is another knock after a while.
+                // Its notifications are still out: copying goes on meanwhile. Some never say
+                // anything here (payloads that had to be gathered, a receiver that stands still),
+                // so there is another knock after a while.
                 *waited += 1;
                 if *waited >= FIRST_RUN {
                     let because = self.because;
@@ -148,8 +152,8 @@ impl Class {
         }
     }
 
-    /// Whether the notifications of a knock should be read now: copying reads none by itself. Ever more seldom while none say
-    /// anything.
+    /// Whether the notifications of a knock should be read now: copying reads none by itself. Ever
+    /// more seldom while none say anything.
     pub(super) fn awaits_answer(&mut self) -> bool {
         let TrialState::Knock { left: 0, waited, read_at } = &mut self.state else { return false };
         let is_due = waited >= read_at;
@@ -215,7 +219,8 @@ impl Class {
             TrialState::Knock { left: 0, .. } if self.copied_in_a_row >= KNOCK => {
                 self.begin_run(SendWay::Copy, Because::KernelCopied);
             }
-            // Also in the middle of a trial: what lending costs when the kernel copies needs no measuring.
+            // Also in the middle of a trial: what lending costs when the kernel copies needs no
+            // measuring.
             TrialState::Trial { .. } | TrialState::Run { way: SendWay::Lend, .. }
                 if self.copied_in_a_row >= COPIED_IN_A_ROW && self.seen_lent == 0 =>
             {

@@ -19,8 +19,8 @@ fn empty() -> Payload {
     Payload::from(&[][..])
 }
 
-/// Turns that were asked for payloads that are not sent yet. Each payload is asked for once, and goes by its own turn, also
-/// if only a part of those before it was taken, or none for a while.
+/// Turns that were asked for payloads that are not sent yet. Each payload is asked for once, and
+/// goes by its own turn, also if only a part of those before it was taken, or none for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ahead {
     turn: Decision,
@@ -122,7 +122,8 @@ impl Sender {
         n
     }
 
-    /// Sends payloads of the same turn; returns how many were taken. None: the caller finds out why by sending one alone.
+    /// Sends payloads of the same turn; returns how many were taken. None: the caller finds out why
+    /// by sending one alone.
     fn send_run(&mut self, payloads: &mut [Payload], turn: Decision) -> usize {
         let start = if turn.measure { cpu_ns() } else { 0 };
         let mut sent = std::mem::take(&mut self.sent);
@@ -200,8 +201,8 @@ impl Sender {
         lost
     }
 
-    /// A datagram in the middle of a batch was refused, and then sent again or lost. One error stands for several: the
-    /// first is told by the next call.
+    /// A datagram in the middle of a batch was refused, and then sent again or lost. One error
+    /// stands for several: the first is told by the next call.
     #[cold]
     fn note_refusal(&mut self, errno: i32, len: usize, is_lost: bool) {
         if is_lost {
@@ -236,7 +237,8 @@ mod tests {
         assert_eq!(Ahead { next: None, ..ahead }.behind(3), None);
     }
 
-    /// Three are asked for, and a fourth that goes another way. Then one is sent, and the rest asked for again.
+    /// Three are asked for, and a fourth that goes another way. Then one is sent, and the rest
+    /// asked for again.
     #[test]
     fn each_payload_is_asked_for_once() {
         let (a, _b) = std::os::unix::net::UnixDatagram::pair().expect("a pair of sockets");
@@ -260,8 +262,8 @@ mod tests {
         assert_eq!(sends(&s), [(8, 1), (512, u64::from(crate::send::auto::WARM_UP) + 3)]);
     }
 
-    /// A back end would give it a number and wait for a notification, which UDP sends for an empty datagram, but not every
-    /// socket.
+    /// A back end would give it a number and wait for a notification, which UDP sends for an empty
+    /// datagram, but not every socket.
     #[test]
     fn nothing_is_never_lent() {
         let socket = || {

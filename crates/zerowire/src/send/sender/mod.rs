@@ -28,8 +28,9 @@ use std::time::{Duration, Instant};
 
 /// `MAX_SKB_FRAGS` (include/linux/skbuff.h) by default: a lent datagram may lie in so many pieces.
 const MAX_LENT_SEGMENTS: usize = 17;
-/// Lent payloads between two readings of the notifications. A notification that is out is charged to the socket (some
-/// 800 of the 131072 bytes of net.core.optmem_max, 20480 on older kernels), so they are read well before that ends.
+/// Lent payloads between two readings of the notifications. A notification that is out is charged
+/// to the socket (some 800 of the 131072 bytes of net.core.optmem_max, 20480 on older kernels), so
+/// they are read well before that ends.
 const READ_EVERY: u32 = 32;
 /// Payloads between two questions for the path's MTU.
 const ASK_PATH_EVERY: u32 = 256;
@@ -66,8 +67,9 @@ struct PartSent {
 /// early. Nobody else may do that. (Who lent before, and has turned SO_ZEROCOPY on for it, does no
 /// harm.) [`SendError::Foreign`] tells of it, but perhaps too late.
 ///
-/// Dropping a sender is [`Close::Abort`]. After `fork` only one of the two processes may use or drop it: they share the
-/// connection, which an abort resets, and a ring's memory is not there in the child.
+/// Dropping a sender is [`Close::Abort`]. After `fork` only one of the two processes may use or
+/// drop it: they share the connection, which an abort resets, and a ring's memory is not there in
+/// the child.
 pub struct Sender {
     back: AnyBackend,
     window: Window,
@@ -119,8 +121,8 @@ impl Sender {
         Self::with_areas(socket, options, &[])
     }
 
-    /// As [`Sender::new`], with areas whose buffers will be sent: with io_uring they are registered once, so that their
-    /// pages need not be pinned for each send.
+    /// As [`Sender::new`], with areas whose buffers will be sent: with io_uring they are registered
+    /// once, so that their pages need not be pinned for each send.
     pub fn with_areas(
         socket: OwnedFd,
         options: Options,
@@ -129,8 +131,8 @@ impl Sender {
         Self::open(socket, options, |socket, kind, options| open(socket, kind, options, areas))
     }
 
-    /// As [`Sender::new`], on a ring that many senders share: ten thousand sockets need one ring, and one set of registered
-    /// areas. `options.backend` is not looked at.
+    /// As [`Sender::new`], on a ring that many senders share: ten thousand sockets need one ring,
+    /// and one set of registered areas. `options.backend` is not looked at.
     ///
     /// # Errors
     /// As [`Sender::new`]; [`SendError::Uring`] when the engine belongs to another thread.
@@ -184,11 +186,12 @@ impl Sender {
         }
     }
 
-    /// Sends a payload: one datagram or message, or bytes of a stream. Waits for room (the socket's buffer, the limits)
-    /// up to [`Options::timeout`]. The payload is dropped when its memory is back, or on an error; [`try_send`] gives it
-    /// back instead.
+    /// Sends a payload: one datagram or message, or bytes of a stream. Waits for room (the socket's
+    /// buffer, the limits) up to [`Options::timeout`]. The payload is dropped when its memory is
+    /// back, or on an error; [`try_send`] gives it back instead.
     ///
-    /// On a stream the call returns when the socket has taken a part; the rest goes with the next calls of the sender.
+    /// On a stream the call returns when the socket has taken a part; the rest goes with the next
+    /// calls of the sender.
     ///
     /// [`try_send`]: Sender::try_send
     #[inline]
@@ -225,8 +228,8 @@ impl Sender {
     }
 
     /// As [`Sender::send`], without waiting. A payload that is not taken is given back, with
-    /// [`SendError::WouldBlock`] when there is no room. A stream may take a part of it: then the rest is kept inside, and
-    /// goes first with the next call (`try_send`, `poll`, `wait`).
+    /// [`SendError::WouldBlock`] when there is no room. A stream may take a part of it: then the
+    /// rest is kept inside, and goes first with the next call (`try_send`, `poll`, `wait`).
     #[inline]
     pub fn try_send(&mut self, payload: impl Into<Payload>) -> Result<Ticket, Refused> {
         let payload = payload.into();
@@ -234,14 +237,16 @@ impl Sender {
         self.attempt(payload, turn)
     }
 
-    /// Sends several payloads in order, datagrams with few system calls (`sendmmsg`). What was sent is taken off the
-    /// front of `payloads`; their tickets follow each other from [`Sender::next_ticket`] on. Waits as
-    /// [`Sender::send`]. On an error what was not sent is still in `payloads`.
+    /// Sends several payloads in order, datagrams with few system calls (`sendmmsg`). What was sent
+    /// is taken off the front of `payloads`; their tickets follow each other from
+    /// [`Sender::next_ticket`] on. Waits as [`Sender::send`]. On an error what was not sent is
+    /// still in `payloads`.
     ///
-    /// A UDP datagram that the network stack refuses after it took later ones of the same call (io_uring hands them over
-    /// together) is sent again, then behind those; if it is refused again, it counts as sent and lost (ledger: dropped), is
-    /// done at once, and the next call tells the error. It also tells the error of an ICMP answer to an earlier datagram
-    /// that the kernel told to one in the middle. One error may stand for several.
+    /// A UDP datagram that the network stack refuses after it took later ones of the same call
+    /// (io_uring hands them over together) is sent again, then behind those; if it is refused
+    /// again, it counts as sent and lost (ledger: dropped), is done at once, and the next call
+    /// tells the error. It also tells the error of an ICMP answer to an earlier datagram that the
+    /// kernel told to one in the middle. One error may stand for several.
     pub fn send_many(&mut self, payloads: &mut Vec<Payload>) -> Result<usize, SendError> {
         let all = payloads.len();
         let mut done = 0;
@@ -250,9 +255,9 @@ impl Sender {
         result.map(|()| all)
     }
 
-    /// Changes [`Options::segment_bytes`] from the next payload on; `None`: each payload is one datagram. The remedy for
-    /// [`SendError::SegmentTooLong`] and [`SendError::SegmentsRefused`], where [`Payload::split`] cuts a payload that was
-    /// refused.
+    /// Changes [`Options::segment_bytes`] from the next payload on; `None`: each payload is one
+    /// datagram. The remedy for [`SendError::SegmentTooLong`] and [`SendError::SegmentsRefused`],
+    /// where [`Payload::split`] cuts a payload that was refused.
     ///
     /// # Errors
     /// [`SendError::Segments`] on other sockets than UDP, and for 0 bytes.
@@ -266,8 +271,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends what waits, and reads the notifications that are there. Returns how many lent payloads came back since the
-    /// last call. Costs no system call when nothing is lent and nothing waits.
+    /// Sends what waits, and reads the notifications that are there. Returns how many lent payloads
+    /// came back since the last call. Costs no system call when nothing is lent and nothing waits.
     pub fn poll(&mut self) -> Result<usize, SendError> {
         self.progress()?;
         Ok(std::mem::take(&mut self.came_back))
@@ -292,8 +297,9 @@ impl Sender {
         self.wait_until(Some(timeout), |w| before == 0 || w.outstanding() < before)
     }
 
-    /// Waits for what kept [`try_send`](Sender::try_send) from taking a payload: room in the socket's buffer, or memory that
-    /// comes back. At most for `timeout`, and often less: try again, it may be refused again.
+    /// Waits for what kept [`try_send`](Sender::try_send) from taking a payload: room in the
+    /// socket's buffer, or memory that comes back. At most for `timeout`, and often less: try
+    /// again, it may be refused again.
     pub fn wait_room(&mut self, timeout: Duration) -> Result<(), SendError> {
         match self.pause(Instant::now(), Some(timeout), self.blocked == Blocked::Room) {
             Ok(()) | Err(SendError::TimedOut { .. }) => self.progress(),
@@ -301,20 +307,23 @@ impl Sender {
         }
     }
 
-    /// Whether a stream has taken only a part of the last payload. The rest goes with the next calls of the sender, so a
-    /// program that has nothing more to send calls [`poll`](Sender::poll) when the socket is writable.
+    /// Whether a stream has taken only a part of the last payload. The rest goes with the next
+    /// calls of the sender, so a program that has nothing more to send calls [`poll`](Sender::poll)
+    /// when the socket is writable.
     pub fn is_partly_sent(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// The next range of tickets whose memory is back, in the order in which it came back. Reads nothing by itself: call
-    /// [`Sender::poll`] first. Up to 65536 ranges are kept; a program that never asks loses the oldest.
+    /// The next range of tickets whose memory is back, in the order in which it came back. Reads
+    /// nothing by itself: call [`Sender::poll`] first. Up to 65536 ranges are kept; a program that
+    /// never asks loses the oldest.
     pub fn next_completion(&mut self) -> Option<Completion> {
         self.window.next_completion()
     }
 
-    /// Calls `f` with each payload whose memory is back, in place of dropping it: with its ticket, and whether it was
-    /// copied. `f` runs inside the sender's calls. Payloads that had to be gathered into one buffer come as that buffer.
+    /// Calls `f` with each payload whose memory is back, in place of dropping it: with its ticket,
+    /// and whether it was copied. `f` runs inside the sender's calls. Payloads that had to be
+    /// gathered into one buffer come as that buffer.
     pub fn on_done(&mut self, f: impl FnMut(Ticket, Payload, bool) + Send + 'static) {
         self.window.on_done(Box::new(f));
     }
@@ -336,8 +345,8 @@ impl Sender {
         self.window.outstanding_bytes()
     }
 
-    /// The ledger. `frames` are payloads, counted when they are sent; bytes of lent payloads are counted when they come
-    /// back, since only then it is known whether the kernel copied them.
+    /// The ledger. `frames` are payloads, counted when they are sent; bytes of lent payloads are
+    /// counted when they come back, since only then it is known whether the kernel copied them.
     pub fn counters(&self) -> Arc<Counters> {
         self.counters.clone()
     }
@@ -398,8 +407,8 @@ impl Sender {
     /// Ends the sender, and says what was left. That not all was back in time is no error.
     ///
     /// # Errors
-    /// With [`Close::Drain`] the first error about payloads that were on their way, beside what was left. The sender has
-    /// ended all the same.
+    /// With [`Close::Drain`] the first error about payloads that were on their way, beside what was
+    /// left. The sender has ended all the same.
     pub fn close(mut self, how: Close) -> Result<Closed, CloseError> {
         let drained = match how {
             Close::Drain(timeout) => self.drain(timeout),
@@ -445,13 +454,14 @@ impl Sender {
     }
 }
 
-/// The socket, for event loops. Level-triggered polling works as follows, and none of it is needed by a program that calls
-/// [`Sender::send`] and [`Sender::wait`]:
+/// The socket, for event loops. Level-triggered polling works as follows, and none of it is needed
+/// by a program that calls [`Sender::send`] and [`Sender::wait`]:
 ///
 /// * writable: after [`SendError::WouldBlock`], or while a part of a payload waits, call again;
-/// * error (`POLLERR`, which is always reported): over socket calls, notifications are there, or an error: call
-///   [`Sender::poll`];
-/// * io_uring's notifications don't come by the socket: put the sender on an [`Engine`] and wait for that, too.
+/// * error (`POLLERR`, which is always reported): over socket calls, notifications are there, or an
+///   error: call [`Sender::poll`];
+/// * io_uring's notifications don't come by the socket: put the sender on an [`Engine`] and wait
+///   for that, too.
 ///
 /// Don't send on it, and don't read its error queue. A sender that lends over socket calls reads
 /// that itself, and throws time stamps of sent packets (SO_TIMESTAMPING) away: take those on a

@@ -22,7 +22,8 @@ impl Sender {
         match sent.id {
             Some(id) => {
                 self.unread += 1;
-                // An id out of order can't happen with one handle of the socket; the memory is then kept until all is.
+                // An id out of order can't happen with one handle of the socket; the memory is then
+                // kept until all is.
                 let _ = self.window.add_id(id);
             }
             None => {
@@ -65,7 +66,8 @@ impl Sender {
                         self.blocked = Blocked::Limit;
                         return Ok(false);
                     }
-                    // A stream can't stop in the middle of a payload: the rest is copied, whatever the mode.
+                    // A stream can't stop in the middle of a payload: the rest is copied, whatever
+                    // the mode.
                     self.pending = Some(PartSent { way: SendWay::Copy, reason: CopyReason::Memlock, ..p });
                 }
                 Err(e) => {
@@ -86,7 +88,8 @@ impl Sender {
         Ok(true)
     }
 
-    /// Before a new payload: errors about earlier ones are told, and the rest of one that was begun goes first.
+    /// Before a new payload: errors about earlier ones are told, and the rest of one that was begun
+    /// goes first.
     pub(super) fn clear_the_way(&mut self) -> Result<(), SendError> {
         if let Some(e) = self.late.take() {
             return Err(e);
@@ -94,7 +97,8 @@ impl Sender {
         if self.flush()? { Ok(()) } else { Err(self.would_block()) }
     }
 
-    /// Reads notifications in the middle of sending: an error is told later, since this payload was sent.
+    /// Reads notifications in the middle of sending: an error is told later, since this payload was
+    /// sent.
     pub(super) fn read_soon(&mut self) {
         let measure = self.lending.auto.as_ref().is_some_and(Auto::wants_notification_cost);
         let start = if measure { cpu_ns() } else { 0 };
@@ -303,8 +307,8 @@ impl Sender {
     }
 }
 
-/// What is left at the end. It goes on the list of orphans unless the kernel holds nothing, also if a program's
-/// `on_done` panics in between.
+/// What is left at the end. It goes on the list of orphans unless the kernel holds nothing, also if
+/// a program's `on_done` panics in between.
 struct Last(Option<Orphan>);
 
 impl Drop for Last {

@@ -11,8 +11,8 @@ use super::{Blocked, MAX_LENT_SEGMENTS, PartSent, READ_EVERY, Sender, is_limit};
 use crate::ledger::CopyReason;
 use std::io;
 
-/// Payloads between the oldest that is out and the newest: bounds the window's memory if one stays out while those behind
-/// it come back.
+/// Payloads between the oldest that is out and the newest: bounds the window's memory if one stays
+/// out while those behind it come back.
 const MAX_SPAN: usize = 1 << 16;
 
 impl Sender {
@@ -99,7 +99,8 @@ impl Sender {
             }
             if !self.has_window(payload.len()) {
                 if self.lending.auto.is_some() {
-                    // What a slow peer holds is bounded; past the bound the socket's buffer takes a copy, if it has room.
+                    // What a slow peer holds is bounded; past the bound the socket's buffer takes a
+                    // copy, if it has room.
                     return self.copy(payload, CopyReason::Held);
                 }
                 self.blocked = Blocked::Limit;
@@ -139,8 +140,8 @@ impl Sender {
         }
     }
 
-    /// Submits; after an error the queue is read, as the back ends ask for. If that takes something back from which a
-    /// limit is counted, there is another attempt.
+    /// Submits; after an error the queue is read, as the back ends ask for. If that takes something
+    /// back from which a limit is counted, there is another attempt.
     #[inline]
     pub(super) fn submit_lent(&mut self, payload: &Payload) -> io::Result<Accepted> {
         if !self.back.lends_freely() {

@@ -11,7 +11,8 @@ use zerowire_sys::socket::Charges;
 use zerowire_sys::socket::error_queue::{self, Note};
 
 impl SocketBackend {
-    /// Reads up to `N` messages of the error queue, and tells the window. Whether there may be more.
+    /// Reads up to `N` messages of the error queue, and tells the window. Whether there may be
+    /// more.
     #[inline]
     pub(super) fn read_notes<const N: usize>(
         &mut self,
@@ -73,11 +74,13 @@ impl SocketBackend {
         self.elders.retain(|elder| elder.outstanding() > 0);
     }
 
-    /// One call on AF_VSOCK may use several numbers: the kernel begins a new packet, with the next number, when credit comes
-    /// in the middle of the call (vsock_connectible_sendmsg, net/vmw_vsock/af_vsock.c), and doesn't say so. Numbers
-    /// therefore tell nothing of a single payload; all are back when the socket is charged for no notification. Nothing else
-    /// tells how many a call used: the peer's credit can't be asked for, and what the socket is charged changes while
-    /// notifications join in its queue. A number that was guessed too low would give memory back that is still read.
+    /// One call on AF_VSOCK may use several numbers: the kernel begins a new packet, with the next
+    /// number, when credit comes in the middle of the call (vsock_connectible_sendmsg,
+    /// net/vmw_vsock/af_vsock.c), and doesn't say so. Numbers therefore tell nothing of a single
+    /// payload; all are back when the socket is charged for no notification. Nothing else tells how
+    /// many a call used: the peer's credit can't be asked for, and what the socket is charged
+    /// changes while notifications join in its queue. A number that was guessed too low would give
+    /// memory back that is still read.
     pub(super) fn reap_vsock(&mut self, window: &mut Window) -> Result<(), SendError> {
         if window.ids_out() == 0 && self.elders.is_empty() {
             return Ok(());

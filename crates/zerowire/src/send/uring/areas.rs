@@ -36,8 +36,8 @@ pub(super) struct Areas {
 }
 
 impl Areas {
-    /// Registers `area`, all of it or nothing that matters: a part that was registered before a failure stays pinned, and
-    /// is of use.
+    /// Registers `area`, all of it or nothing that matters: a part that was registered before a
+    /// failure stays pinned, and is of use.
     pub(super) fn register(&mut self, ring: &SendRing, area: &Area) -> Result<(), EngineError> {
         if self.areas.iter().any(|a| a.id() == area.id()) {
             return Ok(());
@@ -64,7 +64,8 @@ impl Areas {
                 // From an attempt that failed further on.
                 continue;
             }
-            // SAFETY: the range lies in the area, which this value keeps until after the ring is gone.
+            // SAFETY: the range lies in the area, which this value keeps until after the ring is
+            // gone.
             if let Err(cause) = unsafe { ring.register_buffer(self.ranges.len() as u16, start, part) } {
                 return Err(refused(len, cause));
             }

@@ -68,19 +68,19 @@ pub(crate) struct UringBackend {
 
 /// Where other threads use the engine, too, it is kept for so long at a time while waiting.
 const SHARED_WAIT: Duration = Duration::from_millis(1);
-/// What a datagram is charged to the socket's buffer besides its bytes, at most: the kernel's packet, and for each piece
-/// the parts of its first and last page that are none of its bytes.
+/// What a datagram is charged to the socket's buffer besides its bytes, at most: the kernel's
+/// packet, and for each piece the parts of its first and last page that are none of its bytes.
 const CHARGE_BYTES: usize = 2048;
 const CHARGE_PIECE_BYTES: usize = 2 * 4096;
 /// Fewer datagrams than this go linked: asking for the buffer's room costs as much as the links.
 const FEWEST_UNLINKED: usize = 3;
-/// Room for datagrams whose successors are out is waited for so long in a call, at most. The call is none that waits by
-/// its nature, and there was room for all of them a moment before.
+/// Room for datagrams whose successors are out is waited for so long in a call, at most. The call
+/// is none that waits by its nature, and there was room for all of them a moment before.
 const STRAGGLE: Duration = Duration::from_millis(100);
 
 impl UringBackend {
-    /// A socket with a ring of its own, which follows its sender to other threads. `patience`: for how long the sender waits
-    /// for room.
+    /// A socket with a ring of its own, which follows its sender to other threads. `patience`: for
+    /// how long the sender waits for room.
     pub(crate) fn new(
         socket: OwnedFd,
         kind: SocketKind,
@@ -97,7 +97,8 @@ impl UringBackend {
                 this.place.core.with(|c| {
                     // The one that stands for the engine, which is this sender.
                     c.users -= 1;
-                    // A stream is not: its end must go out when it is dropped, also by another thread.
+                    // A stream is not: its end must go out when it is dropped, also by another
+                    // thread.
                     if kind.kind == SocketFamily::Udp {
                         c.register_file(socket);
                     }
@@ -155,12 +156,13 @@ impl UringBackend {
 
     /// How many of `payloads` can go in one call without links.
     ///
-    /// Linked entries (`IOSQE_IO_LINK`) are a promise: one that fails cancels those behind it, so that what was taken is
-    /// the first part of what was given, in order. Each link costs the kernel some 15 % of a send. Without links a
-    /// datagram may fail and its successors go, which must not happen for reasons of every day: so the socket's buffer
-    /// must have room for all of them, and they must be of one length, which is too long for all of them or for none. What
-    /// still goes wrong in the middle (an ICMP error that is told to one of them) is mended in [`mend`] and by
-    /// [`Stragglers`]. Only UDP, which promises no order.
+    /// Linked entries (`IOSQE_IO_LINK`) are a promise: one that fails cancels those behind it, so
+    /// that what was taken is the first part of what was given, in order. Each link costs the
+    /// kernel some 15 % of a send. Without links a datagram may fail and its successors go, which
+    /// must not happen for reasons of every day: so the socket's buffer must have room for all of
+    /// them, and they must be of one length, which is too long for all of them or for none. What
+    /// still goes wrong in the middle (an ICMP error that is told to one of them) is mended in
+    /// [`mend`] and by [`Stragglers`]. Only UDP, which promises no order.
     fn unlinked(&self, payloads: &[Payload], way: SendWay) -> usize {
         let [first, .., _] = payloads else { return 0 };
         if self.kind.kind != SocketFamily::Udp || payloads.len() < FEWEST_UNLINKED {
@@ -252,8 +254,8 @@ impl Submit for UringBackend {
             c.pass_on();
             c.closed().is_some()
         });
-        // Without the engine's lock: a program's `on_done` and its payloads' drop code may use the engine's other senders.
-        // One at a time is taken off, so that none is lost if they panic.
+        // Without the engine's lock: a program's `on_done` and its payloads' drop code may use the
+        // engine's other senders. One at a time is taken off, so that none is lost if they panic.
         while let Some((id, copied)) = self.notices.pop_front() {
             if let Err(unknown) = window.notified(id, id, copied) {
                 tracing::warn!(%unknown, "notification ignored");
@@ -286,8 +288,8 @@ impl Submit for UringBackend {
     fn recover(&mut self, _: &mut Window) -> io::Result<()> {
         // Notifications of io_uring are never lost: if the ring is closed, its end is waited for.
         self.place.core.with(|c| {
-            // Nobody is left who could ask the kernel: once the ring is closed it finishes by itself, and the next
-            // reading tells.
+            // Nobody is left who could ask the kernel: once the ring is closed it finishes by
+            // itself, and the next reading tells.
             if c.users == 0 && !c.is_own_thread() {
                 c.give_up("its last sender is gone".to_owned());
             }

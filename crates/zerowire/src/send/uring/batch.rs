@@ -9,13 +9,14 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use zerowire_sys::uring::sqe::{self, Loan};
 
-/// A stream takes at most this much lent memory in one call: pages that are no registered buffer's are charged to
-/// RLIMIT_MEMLOCK for the whole call, also for what the socket's buffer then doesn't take.
+/// A stream takes at most this much lent memory in one call: pages that are no registered buffer's
+/// are charged to RLIMIT_MEMLOCK for the whole call, also for what the socket's buffer then doesn't
+/// take.
 const LENT_CALL_BYTES: usize = 1 << 20;
 /// An entry's length and result are 31 bits; a whole number of pages of any size.
 const MAX_CALL_BYTES: usize = 1 << 30;
-/// Times that a datagram is sent again whose successors are out. The first may be told the ICMP error that the one sent
-/// again before it caused.
+/// Times that a datagram is sent again whose successors are out. The first may be told the ICMP
+/// error that the one sent again before it caused.
 const MEND_TRIES: usize = 2;
 
 /// Where entries go.
@@ -47,8 +48,8 @@ impl EntryBatch<'_> {
     }
 }
 
-/// Hands a batch over, and appends what was taken to `sent`. The caller keeps the payloads until the
-/// ids are back.
+/// Hands a batch over, and appends what was taken to `sent`. The caller keeps the payloads until
+/// the ids are back.
 pub(super) fn submit(
     c: &mut EngineState,
     to: Lane<'_>,
@@ -94,8 +95,8 @@ fn push(
         let link = batch.is_chain && count + 1 < batch.payloads.len();
         let way = if total == 0 { SendWay::Copy } else { batch.way };
         let built = entry(c, to.socket.as_raw_fd(), message, way, link);
-        // SAFETY: the messages live until `settle` returned, and are leaked if it failed; the caller keeps the
-        // payloads until the ids are back.
+        // SAFETY: the messages live until `settle` returned, and are leaked if it failed; the
+        // caller keeps the payloads until the ids are back.
         if let Err(e) = unsafe { push_entry(c, to.channel, built) } {
             return (count, Err(e));
         }
@@ -108,8 +109,8 @@ fn push(
 ///
 /// # Safety
 /// As [`SendRing::push`](zerowire_sys::uring::ring::SendRing::push); headers and vectors stay until
-/// [`EngineState::settle`] returned, and for good if it failed; the memory to be sent stays until the
-/// channel was told of the id.
+/// [`EngineState::settle`] returned, and for good if it failed; the memory to be sent stays until
+/// the channel was told of the id.
 unsafe fn push_entry(c: &mut EngineState, channel: u32, entry: squeue::Entry) -> io::Result<()> {
     let (ring, book) = c.ring_and_book()?;
     let entry = entry.user_data(book.token().into());
@@ -121,8 +122,9 @@ unsafe fn push_entry(c: &mut EngineState, channel: u32, entry: squeue::Entry) ->
     Ok(())
 }
 
-/// Sends again, at once, what failed in the middle of a batch without links. What had no room is left for later, without the
-/// ring ([`Stragglers`]), and what fails for good to [`Book::take_batch`].
+/// Sends again, at once, what failed in the middle of a batch without links. What had no room is
+/// left for later, without the ring ([`Stragglers`]), and what fails for good to
+/// [`Book::take_batch`].
 ///
 /// [`Book::take_batch`]: super::book::Book::take_batch
 /// [`Stragglers`]: super::straggle::Stragglers

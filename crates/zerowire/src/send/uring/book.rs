@@ -1,10 +1,11 @@
 //! Who waits for what on a ring. Plain state without I/O.
 //!
-//! Every entry has a *token*, its user data. A send has one completion with its result, and, when it lent memory, a
-//! second one when the memory is back (include/uapi/linux/io_uring.h: `IORING_CQE_F_MORE` on the first,
-//! `IORING_CQE_F_NOTIF` on the second; an entry that fails may have both, too). Results are awaited in batches;
-//! notifications come in any order, at any time, and are put into the list of their *channel*, that is of their sender.
-//! A loan gets its id when its result is taken, so ids of a channel have no gaps. Nothing is allocated once there are as
+//! Every entry has a *token*, its user data. A send has one completion with its result, and, when
+//! it lent memory, a second one when the memory is back (include/uapi/linux/io_uring.h:
+//! `IORING_CQE_F_MORE` on the first, `IORING_CQE_F_NOTIF` on the second; an entry that fails may
+//! have both, too). Results are awaited in batches; notifications come in any order, at any time,
+//! and are put into the list of their *channel*, that is of their sender. A loan gets its id when
+//! its result is taken, so ids of a channel have no gaps. Nothing is allocated once there are as
 //! many tokens as are ever out at a time.
 
 use crate::send::backend::Accepted;
@@ -142,7 +143,8 @@ impl Book {
         (self.batch.len(), is_broken)
     }
 
-    /// The first entry at or behind `from` that failed although one behind it was taken, and its error number.
+    /// The first entry at or behind `from` that failed although one behind it was taken, and its
+    /// error number.
     pub(super) fn hole(&self, from: usize) -> Option<(usize, i32)> {
         let failed = |at: &u32| self.tokens[*at as usize].result.filter(|result| *result < 0);
         let end = self.taken();
@@ -172,9 +174,9 @@ impl Book {
         }
     }
 
-    /// The ring was closed. The first `handed_over` entries of the batch were the kernel's: those without a result count
-    /// as lent, since nobody knows, until [`Book::retired_are_back`]. The rest was never taken. What was lent before
-    /// will have no notification.
+    /// The ring was closed. The first `handed_over` entries of the batch were the kernel's: those
+    /// without a result count as lent, since nobody knows, until [`Book::retired_are_back`]. The
+    /// rest was never taken. What was lent before will have no notification.
     pub(super) fn give_up(&mut self, handed_over: usize) {
         for at in 0..handed_over.min(self.batch.len()) {
             let token = &mut self.tokens[self.batch[at] as usize];
@@ -210,9 +212,10 @@ impl Book {
         }
     }
 
-    /// The results of the batch: appends what was taken to `sent`, up to the first error, or without links up to the last
-    /// entry that was taken: those before it that failed are [lost](Accepted::lost). An entry in doubt ([`Book::give_up`])
-    /// counts as taken, with more bytes than any has.
+    /// The results of the batch: appends what was taken to `sent`, up to the first error, or
+    /// without links up to the last entry that was taken: those before it that failed are
+    /// [lost](Accepted::lost). An entry in doubt ([`Book::give_up`]) counts as taken, with more
+    /// bytes than any has.
     pub(super) fn take_batch(&mut self, sent: &mut Vec<Accepted>) -> io::Result<()> {
         let mut error = None;
         let taken = self.taken();
@@ -307,7 +310,8 @@ impl Book {
         }
     }
 
-    /// What was lent when [`Book::retire`] was called is back. Whether it was copied is not known; it counts as copied.
+    /// What was lent when [`Book::retire`] was called is back. Whether it was copied is not known;
+    /// it counts as copied.
     pub(super) fn retired_are_back(&mut self) {
         for index in 0..self.tokens.len() as u32 {
             let token = &self.tokens[index as usize];

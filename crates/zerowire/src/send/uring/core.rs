@@ -1,9 +1,10 @@
 //! One ring: hands entries over, and reads what comes back into the [`Book`].
 //!
-//! Entries are pushed with `MSG_DONTWAIT`, so results are there when the call that hands them over returns.
+//! Entries are pushed with `MSG_DONTWAIT`, so results are there when the call that hands them over
+//! returns.
 //!
-//! Memory: the caller keeps what an entry names until its channel was told. Message headers are only read before the
-//! result.
+//! Memory: the caller keeps what an entry names until its channel was told. Message headers are
+//! only read before the result.
 
 mod drive;
 mod renewal;
@@ -129,7 +130,8 @@ impl EngineState {
         Ok(self.watch.insert(watch).all.clone())
     }
 
-    /// To be called when a channel's notices were taken: others may have some, and a sleeper must hear of them.
+    /// To be called when a channel's notices were taken: others may have some, and a sleeper must
+    /// hear of them.
     pub(super) fn pass_on(&self) {
         if let Some(watch) = &self.watch
             && self.book.waiting() > 0
@@ -163,8 +165,8 @@ impl EngineState {
         }
     }
 
-    /// Registers the one socket that uses this ring, which saves the kernel a look-up and a reference an entry. Nothing
-    /// comes of it where that fails.
+    /// Registers the one socket that uses this ring, which saves the kernel a look-up and a
+    /// reference an entry. Nothing comes of it where that fails.
     pub(super) fn register_file(&mut self, socket: RawFd) {
         self.file = self
             .ring
@@ -173,8 +175,8 @@ impl EngineState {
             .map(|()| socket);
     }
 
-    /// Takes it out of the table, so that closing the socket closes it at once. On another thread than the ring's it goes
-    /// with the ring.
+    /// Takes it out of the table, so that closing the socket closes it at once. On another thread
+    /// than the ring's it goes with the ring.
     pub(super) fn forget_file(&mut self) {
         if let (Some(_), Some(ring)) = (self.file.take(), &self.ring) {
             let _ = ring.register_file(SOCKET_PLACE, -1);

@@ -14,7 +14,8 @@ use zerowire_sys::uring::ring::Threads;
 pub enum Registration {
     /// An error.
     Required,
-    /// Payloads are sent from it all the same, at the price of looking their pages up; [`Engine::describe`] says why.
+    /// Payloads are sent from it all the same, at the price of looking their pages up;
+    /// [`Engine::describe`] says why.
     #[default]
     IfAllowed,
 }
@@ -25,8 +26,8 @@ pub enum Registration {
 pub struct EngineOptions {
     /// Payloads that one system call may hand over: 1 to 32768, rounded up to a power of two.
     pub submissions: u32,
-    /// Notifications that fit the shared queue. More are kept by the kernel, none are lost, but each round then costs a
-    /// system call: about as many as are lent at a time.
+    /// Notifications that fit the shared queue. More are kept by the kernel, none are lost, but
+    /// each round then costs a system call: about as many as are lent at a time.
     pub completions: u32,
     /// Which threads use the engine and its senders.
     pub threads: Threads,
@@ -53,17 +54,20 @@ impl EngineOptions {
         registration: Registration,
     }
 
-    /// For a sender alone: as many completions as it lends at a time by default, in little locked memory.
+    /// For a sender alone: as many completions as it lends at a time by default, in little locked
+    /// memory.
     pub(crate) fn for_one_sender() -> Self {
         Self { submissions: 64, completions: 1024, ..Self::default() }
     }
 }
 
-/// One io_uring for many senders: `Sender::on` puts a socket on it. It holds the areas that are registered, and costs
-/// one descriptor (and one of a pipe) however many sockets there are. It must not be used, nor
-/// dropped with senders that lend, in a child after `fork`: the ring's memory is not there.
+/// One io_uring for many senders: `Sender::on` puts a socket on it. It holds the areas that are
+/// registered, and costs one descriptor (and one of a pipe) however many sockets there are. It must
+/// not be used, nor dropped with senders that lend, in a child after `fork`: the ring's memory is
+/// not there.
 ///
-/// A sender's calls read the notifications of all senders of its engine; each sender's own are told by that sender.
+/// A sender's calls read the notifications of all senders of its engine; each sender's own are told
+/// by that sender.
 #[derive(Clone)]
 pub struct Engine(Arc<User>);
 
@@ -80,7 +84,8 @@ impl Drop for User {
 }
 
 pub(super) fn lock(core: &Mutex<EngineState>) -> MutexGuard<'_, EngineState> {
-    // Nothing in the core panics half-way through a change, and callers' callbacks are called without the lock.
+    // Nothing in the core panics half-way through a change, and callers' callbacks are called
+    // without the lock.
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -88,15 +93,15 @@ impl Engine {
     /// Sets the ring up and registers the areas.
     ///
     /// # Errors
-    /// [`EngineError::Refused`] where io_uring is forbidden or absent; with [`Registration::Required`] the error of the
-    /// first area that can't be registered.
+    /// [`EngineError::Refused`] where io_uring is forbidden or absent; with
+    /// [`Registration::Required`] the error of the first area that can't be registered.
     pub fn new(options: &EngineOptions, areas: &[Area]) -> Result<Self, EngineError> {
         let core = make(options, areas)?;
         Ok(Self(Arc::new(User { core: Arc::new(Mutex::new(core)), watch: OnceLock::new() })))
     }
 
-    /// Registers one more area, or does nothing if it is registered. Its pages are pinned until the engine and its senders
-    /// are gone.
+    /// Registers one more area, or does nothing if it is registered. Its pages are pinned until the
+    /// engine and its senders are gone.
     ///
     /// # Errors
     /// [`EngineError::Memlock`] and others; the engine works on.
@@ -104,10 +109,11 @@ impl Engine {
         lock(&self.0.core).register(area)
     }
 
-    /// For event loops: a descriptor that is readable (level-triggered) when notifications are there for any of its
-    /// senders. Then call [`Sender::poll`](crate::send::Sender::poll) on each sender with something outstanding. Only for
-    /// waiting: don't read, write or change it. From the first call of this on, which makes two descriptors, each
-    /// notification costs a little more.
+    /// For event loops: a descriptor that is readable (level-triggered) when notifications are
+    /// there for any of its senders. Then call [`Sender::poll`](crate::send::Sender::poll) on each
+    /// sender with something outstanding. Only for waiting: don't read, write or change it. From
+    /// the first call of this on, which makes two descriptors, each notification costs a little
+    /// more.
     ///
     /// # Errors
     /// [`EngineError::WrongThread`]; [`EngineError::Watch`] when there are no descriptors left.

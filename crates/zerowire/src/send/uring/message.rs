@@ -4,14 +4,15 @@ use zerowire_sys::socket::{self, MAX_IOV};
 
 use crate::send::Payload;
 
-/// It stays where it is while the kernel may read it, that is until the result of the entry that names its header. The bytes
-/// to be sent belong to the payload.
+/// It stays where it is while the kernel may read it, that is until the result of the entry that
+/// names its header. The bytes to be sent belong to the payload.
 #[derive(Default)]
 pub(super) struct SendMessage(socket::Message);
 
 impl SendMessage {
-    /// Takes the addresses of at most `max_bytes` of the payload's bytes behind the first `from`. Returns how many bytes
-    /// those are: less than asked for when they are in too many pieces for one call.
+    /// Takes the addresses of at most `max_bytes` of the payload's bytes behind the first `from`.
+    /// Returns how many bytes those are: less than asked for when they are in too many pieces for
+    /// one call.
     pub(super) fn fill(&mut self, payload: &Payload, from: usize, max_bytes: usize) -> usize {
         payload.iovecs(from, max_bytes, MAX_IOV, &mut self.0.list)
     }

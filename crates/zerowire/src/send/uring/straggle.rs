@@ -1,7 +1,8 @@
 //! Datagrams of a batch that had no room in the socket's buffer when those behind them had.
 //!
-//! There was room for the whole batch when it was begun ([`send_room`]), so this needs another user of the same socket. They
-//! are sent by plain calls, which copy: a ring that other senders use, too, is neither needed nor kept meanwhile.
+//! There was room for the whole batch when it was begun ([`send_room`]), so this needs another user
+//! of the same socket. They are sent by plain calls, which copy: a ring that other senders use,
+//! too, is neither needed nor kept meanwhile.
 //!
 //! [`send_room`]: crate::send::socket::connection::send_room
 
@@ -24,8 +25,8 @@ impl Stragglers {
         Self { patience, end: None }
     }
 
-    /// Sends those of `payloads` that are lost for want of room, each once at least, and enters into `sent` what became of
-    /// them.
+    /// Sends those of `payloads` that are lost for want of room, each once at least, and enters
+    /// into `sent` what became of them.
     pub(super) fn send(&mut self, socket: &OwnedFd, payloads: &[Payload], sent: &mut [Accepted]) {
         for (payload, sent) in payloads.iter().zip(sent) {
             if sent.is_lost() && sent.refused == Some(libc::EAGAIN) {

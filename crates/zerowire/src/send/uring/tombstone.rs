@@ -1,9 +1,10 @@
 //! When a ring is gone for good.
 //!
-//! A ring that is closed while memory is lent lives on in the kernel until the last notification, and tells nobody. But
-//! it keeps its registered files that long (io_uring/io_uring.c, `io_ring_exit_work`, then `io_ring_ctx_free`): so the
-//! write end of a pipe is registered with each ring and closed here, and the end of that pipe is the end of the ring.
-//! Any thread can look, which matters for rings that only their own thread may ask.
+//! A ring that is closed while memory is lent lives on in the kernel until the last notification,
+//! and tells nobody. But it keeps its registered files that long (io_uring/io_uring.c,
+//! `io_ring_exit_work`, then `io_ring_ctx_free`): so the write end of a pipe is registered with
+//! each ring and closed here, and the end of that pipe is the end of the ring. Any thread can look,
+//! which matters for rings that only their own thread may ask.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -26,8 +26,8 @@ impl XdpSender {
         self.memory("push", address, len)
     }
 
-    /// Bytes of the sender's memory that are with nobody: of a place that is free, or of room that was
-    /// just given out.
+    /// Bytes of the sender's memory that are with nobody: of a place that is free, or of room that
+    /// was just given out.
     #[inline]
     pub(super) fn memory(
         &mut self,
@@ -35,8 +35,8 @@ impl XdpSender {
         address: u64,
         len: usize,
     ) -> Result<&mut [u8], FrameError> {
-        // SAFETY: the callers name no piece that is with the kernel, and `&mut self` says that nobody else builds in it as
-        // long as the slice is borrowed.
+        // SAFETY: the callers name no piece that is with the kernel, and `&mut self` says that
+        // nobody else builds in it as long as the slice is borrowed.
         let bytes = unsafe { self.socket.umem().bytes_mut(address, len) };
         bytes.map_err(|e| self.system(call, io::Error::other(e)))
     }
@@ -44,18 +44,21 @@ impl XdpSender {
 
 #[cfg(feature = "testing")]
 impl XdpSender {
-    /// Changes a resident frame that may be on its way: which bytes arrive shows when they are read.
+    /// Changes a resident frame that may be on its way: which bytes arrive shows when they are
+    /// read.
     ///
     /// False if the frame is not one of this sender, or the range is not within it.
     ///
     /// # Safety
-    /// The kernel may be reading those bytes: what it makes of them is undefined in every sense but the test's.
+    /// The kernel may be reading those bytes: what it makes of them is undefined in every sense but
+    /// the test's.
     pub unsafe fn scribble(&mut self, frame: Resident, offset: usize, bytes: &[u8]) -> bool {
         if !self.residents.has(&frame) || offset.checked_add(bytes.len()).is_none_or(|end| end > frame.len())
         {
             return false;
         }
-        // SAFETY: within a frame that nobody but the kernel reads; `&mut self` says that nobody writes; the borrow ends here.
+        // SAFETY: within a frame that nobody but the kernel reads; `&mut self` says that nobody
+        // writes; the borrow ends here.
         match unsafe { self.socket.umem().bytes_mut(frame.address + offset as u64, bytes.len()) } {
             Ok(room) => room.copy_from_slice(bytes),
             Err(_) => return false,
@@ -109,8 +112,9 @@ impl InPlace for XdpSender {
 }
 
 impl AsFd for XdpSender {
-    /// The socket, for event loops: writable while its transmit ring is at most half full (`xsk_tx_writeable`, net/xdp/xsk.c); in copy
-    /// mode polling it sends. Nothing tells of completions.
+    /// The socket, for event loops: writable while its transmit ring is at most half full
+    /// (`xsk_tx_writeable`, net/xdp/xsk.c); in copy mode polling it sends. Nothing tells of
+    /// completions.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,16 +1,18 @@
-//! Telling the kernel to send, and what it answers (`__xsk_generic_xmit` and `xsk_sendmsg`, net/xdp/xsk.c).
+//! Telling the kernel to send, and what it answers (`__xsk_generic_xmit` and `xsk_sendmsg`,
+//! net/xdp/xsk.c).
 
 use rustix::io::Errno;
 
 use super::XdpSender;
 use crate::send::frame::FrameError;
 
-/// Calls in a row that seem to do nothing before a flush leaves the rest to the next one. Kernels before 6.17 say how far
-/// they are only now and then, so that one such call proves nothing.
+/// Calls in a row that seem to do nothing before a flush leaves the rest to the next one. Kernels
+/// before 6.17 say how far they are only now and then, so that one such call proves nothing.
 const IDLE_CALLS: u32 = 3;
 
 impl XdpSender {
-    /// Publishes what was pushed, and calls the kernel as long as it asks for that and goes on; with `force` at least once.
+    /// Publishes what was pushed, and calls the kernel as long as it asks for that and goes on;
+    /// with `force` at least once.
     pub(super) fn kick(&mut self, force: bool) -> Result<(), FrameError> {
         let Some(ring) = self.socket.transmit() else { return Ok(()) };
         ring.publish();
@@ -56,8 +58,8 @@ impl XdpSender {
         self.socket.transmit().map_or(0, |ring| ring.waiting())
     }
 
-    /// The interface dropped frames: since its other side is down, since its MTU shrank, or since its queue is full. They
-    /// are counted as refused; a lasting cause is an error.
+    /// The interface dropped frames: since its other side is down, since its MTU shrank, or since
+    /// its queue is full. They are counted as refused; a lasting cause is an error.
     fn after_drops(&mut self) -> Result<(), FrameError> {
         self.read_mtu();
         match self.socket.up_and_running() {
@@ -79,8 +81,9 @@ impl XdpSender {
         }
     }
 
-    /// The kernel let go of the interface and reads the ring no more: what it didn't take comes back here, and is counted
-    /// as refused. What is in the interface's queues still comes over the completion ring. Returns how many frames.
+    /// The kernel let go of the interface and reads the ring no more: what it didn't take comes
+    /// back here, and is counted as refused. What is in the interface's queues still comes over the
+    /// completion ring. Returns how many frames.
     fn take_back(&mut self) -> usize {
         self.collect();
         let mut pieces = Vec::new();

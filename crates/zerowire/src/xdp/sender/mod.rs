@@ -1,9 +1,9 @@
 //! Sending whole frames through AF_XDP.
 //!
-//! Memory: `[places to build in][resident frames]`, all the sender's own, registered with the kernel. A place belongs to
-//! the caller of `push` while it builds the frame, and to the kernel until all pieces of it came back over the completion
-//! ring. Resident frames are written when they are loaded and only read from then on, so that one can be on its way
-//! many times at once.
+//! Memory: `[places to build in][resident frames]`, all the sender's own, registered with the
+//! kernel. A place belongs to the caller of `push` while it builds the frame, and to the kernel
+//! until all pieces of it came back over the completion ring. Resident frames are written when they
+//! are loaded and only read from then on, so that one can be on its way many times at once.
 
 mod in_place;
 mod kick;
@@ -38,7 +38,8 @@ const VLAN: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 /// The MTU can change at any time and nobody tells; it is read again this often, in flushes.
 const MTU_EVERY: u32 = 256;
 
-/// Bytes of frames that may be on their way through the kernel in copy mode; the default would stop a fast interface.
+/// Bytes of frames that may be on their way through the kernel in copy mode; the default would stop
+/// a fast interface.
 const SEND_BUFFER_BYTES: usize = 8 << 20;
 
 /// The pauses of a wait for completions, which nothing announces.
@@ -46,8 +47,8 @@ const PAUSE: std::ops::Range<Duration> = Duration::from_micros(20)..Duration::fr
 
 /// Sends frames over one queue of an interface.
 ///
-/// In zero-copy mode the socket also takes over what the queue receives, and drops it: send on a queue that receives
-/// nothing else.
+/// In zero-copy mode the socket also takes over what the queue receives, and drops it: send on a
+/// queue that receives nothing else.
 #[derive(Debug)]
 pub struct XdpSender {
     socket: Socket,
@@ -140,11 +141,12 @@ impl XdpSender {
         self.socket.statistics()
     }
 
-    /// Copies a frame into the resident memory, where it stays until [`unload_all`](Self::unload_all).
+    /// Copies a frame into the resident memory, where it stays until
+    /// [`unload_all`](Self::unload_all).
     ///
     /// # Errors
-    /// [`FrameError::TooShort`], [`FrameError::TooLong`], [`FrameError::LongerThanMtu`]; [`FrameError::Slot`] if there is
-    /// no room for it.
+    /// [`FrameError::TooShort`], [`FrameError::TooLong`], [`FrameError::LongerThanMtu`];
+    /// [`FrameError::Slot`] if there is no room for it.
     pub fn load(&mut self, frame: &[u8]) -> Result<Resident, FrameError> {
         self.check_len(frame.len())?;
         self.check_tag(frame.len(), [frame[12], frame[13]])?;
@@ -158,10 +160,12 @@ impl XdpSender {
         Ok(resident)
     }
 
-    /// Pushes a resident frame: no byte of it is touched. False: the ring is full; flush, reap, and try again.
+    /// Pushes a resident frame: no byte of it is touched. False: the ring is full; flush, reap, and
+    /// try again.
     ///
     /// # Errors
-    /// [`FrameError::LongerThanMtu`] if the MTU has shrunk; [`FrameError::Slot`] if the frame is not one of this sender.
+    /// [`FrameError::LongerThanMtu`] if the MTU has shrunk; [`FrameError::Slot`] if the frame is
+    /// not one of this sender.
     #[inline]
     pub fn send_resident(&mut self, frame: Resident) -> Result<bool, FrameError> {
         if !self.residents.has(&frame) {
@@ -180,7 +184,8 @@ impl XdpSender {
         Ok(true)
     }
 
-    /// Forgets all resident frames and frees their memory; false, and nothing is changed, while frames are outstanding.
+    /// Forgets all resident frames and frees their memory; false, and nothing is changed, while
+    /// frames are outstanding.
     pub fn unload_all(&mut self) -> bool {
         let idle = self.outstanding == 0;
         if idle {
@@ -243,8 +248,8 @@ impl XdpSender {
         self.socket.transmit().is_some_and(|ring| ring.room(pieces) >= pieces)
     }
 
-    /// Writes the descriptors of a frame for which the ring has room. `address` is such that each piece of a chunk's
-    /// length lies in one chunk.
+    /// Writes the descriptors of a frame for which the ring has room. `address` is such that each
+    /// piece of a chunk's length lies in one chunk.
     #[inline]
     fn post(&mut self, address: u64, len: usize) {
         let chunk = self.cut.chunk;
@@ -279,8 +284,8 @@ impl XdpSender {
         }
     }
 
-    /// The length of the frame whose last piece is back, for a resident one; of a built one with whatever piece is the last
-    /// that was missing.
+    /// The length of the frame whose last piece is back, for a resident one; of a built one with
+    /// whatever piece is the last that was missing.
     #[inline]
     fn piece_back(&mut self, address: u64) -> Option<u32> {
         if address < self.cut.building as u64 {
@@ -291,8 +296,8 @@ impl XdpSender {
 
     /// Takes everything out of the completion ring.
     ///
-    /// The frame that came back last is held back by one step: a frame that the interface drops is completed within the
-    /// call that says so, behind all others.
+    /// The frame that came back last is held back by one step: a frame that the interface drops is
+    /// completed within the call that says so, behind all others.
     fn collect(&mut self) {
         let mut last = None;
         while let Some(address) = self.socket.completion().pop() {
@@ -324,8 +329,8 @@ impl FrameSender for XdpSender {
         self.cut.slot.min(self.mtu + ETHERNET_HEADER_BYTES)
     }
 
-    /// A frame that is longer than [`max_frame_bytes`](Self::max_frame_bytes) by a VLAN tag is built, and refused then if
-    /// it has none.
+    /// A frame that is longer than [`max_frame_bytes`](Self::max_frame_bytes) by a VLAN tag is
+    /// built, and refused then if it has none.
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> Result<bool, FrameError> {
         self.check_len(len)?;
         let pieces = len.div_ceil(self.cut.chunk) as u32;

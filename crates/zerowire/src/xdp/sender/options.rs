@@ -23,16 +23,19 @@ pub struct SenderOptions {
     pub mode: Mode,
     /// Frames that can be built or on their way at once, beside resident ones: 1 to 2^20.
     pub frames: u32,
-    /// Bytes of the longest frame that can be built or loaded; 0 for what the MTU takes when the sender is opened.
+    /// Bytes of the longest frame that can be built or loaded; 0 for what the MTU takes when the
+    /// sender is opened.
     pub max_frame_bytes: usize,
-    /// Bytes of memory for frames that are loaded once ([`XdpSender::load`](super::XdpSender::load)).
+    /// Bytes of memory for frames that are loaded once
+    /// ([`XdpSender::load`](super::XdpSender::load)).
     pub resident_bytes: usize,
     /// Huge pages of 2 MiB for all of the memory.
     pub huge_pages: bool,
-    /// Entries of the transmit and the completion ring, a power of two: pieces of frames that can be on their way at
-    /// once.
+    /// Entries of the transmit and the completion ring, a power of two: pieces of frames that can
+    /// be on their way at once.
     pub ring: u32,
-    /// How long to wait for the kernel to let go of a queue whose socket was closed, or of locked memory.
+    /// How long to wait for the kernel to let go of a queue whose socket was closed, or of locked
+    /// memory.
     pub busy_timeout: Duration,
 }
 
@@ -111,8 +114,9 @@ impl UmemCut {
 }
 
 impl SenderOptions {
-    /// Bytes of resident memory ([`resident_bytes`](Self::resident_bytes)) that frames of these lengths need, for a
-    /// sender whose longest frame is `max_frame_bytes`. None if that is more than there are addresses.
+    /// Bytes of resident memory ([`resident_bytes`](Self::resident_bytes)) that frames of these
+    /// lengths need, for a sender whose longest frame is `max_frame_bytes`. None if that is more
+    /// than there are addresses.
     pub fn resident_bytes_for(
         max_frame_bytes: usize,
         frames: impl IntoIterator<Item = usize>,

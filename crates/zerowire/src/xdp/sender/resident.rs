@@ -1,10 +1,12 @@
-//! Frames that stay in the memory and are sent many times. Plain code without memory or system calls.
+//! Frames that stay in the memory and are sent many times. Plain code without memory or system
+//! calls.
 //!
-//! They lie behind each other, each on a cache line of its own; short ones share a chunk, since the kernel takes no piece
-//! that crosses the end of one; one longer than a chunk begins at the start of a chunk, so that its pieces are whole
-//! chunks.
+//! They lie behind each other, each on a cache line of its own; short ones share a chunk, since the
+//! kernel takes no piece that crosses the end of one; one longer than a chunk begins at the start
+//! of a chunk, so that its pieces are whole chunks.
 
-/// Frames start at multiples of this: even addresses also come back whole from kernels that lose bit 0 of a completion.
+/// Frames start at multiples of this: even addresses also come back whole from kernels that lose
+/// bit 0 of a completion.
 const ALIGN: usize = 64;
 
 /// A frame that was loaded.
@@ -71,15 +73,16 @@ impl Residents {
         Some(Resident { address: self.base + start as u64, len: frame_len })
     }
 
-    /// Whether the frame lies here: one of another sender, or from before [`clear`](Self::clear), doesn't.
+    /// Whether the frame lies here: one of another sender, or from before [`clear`](Self::clear),
+    /// doesn't.
     #[inline]
     pub(super) fn has(&self, frame: &Resident) -> bool {
         self.at(&self.lens, frame.address) == Some(frame.len)
             && (frame.address - self.base).is_multiple_of(ALIGN as u64)
     }
 
-    /// The length of the frame whose last piece lies at `address`; None for the other pieces of a frame, and for what is
-    /// no frame.
+    /// The length of the frame whose last piece lies at `address`; None for the other pieces of a
+    /// frame, and for what is no frame.
     #[inline]
     pub(super) fn last_piece(&self, address: u64) -> Option<u32> {
         self.at(&self.lasts, address)

@@ -1,5 +1,5 @@
-//! The places in which frames are built: which are free, and what lies in the others. Plain code without memory or
-//! system calls.
+//! The places in which frames are built: which are free, and what lies in the others. Plain code
+//! without memory or system calls.
 
 /// A place whose frame is with the kernel.
 #[derive(Clone, Copy, Debug, Default)]

@@ -22,8 +22,8 @@ pub fn set_int(socket: &impl AsRawFd, option: i32, value: i32) {
     assert_eq!(r, 0, "setsockopt({option}): {}", std::io::Error::last_os_error());
 }
 
-/// The next datagram. A wait with a timeout is cut short with EINTR when a ring that this thread has used is taken down
-/// (io_uring.c, `io_tctx_exit_cb`).
+/// The next datagram. A wait with a timeout is cut short with EINTR when a ring that this thread
+/// has used is taken down (io_uring.c, `io_tctx_exit_cb`).
 pub fn datagram(socket: &UdpSocket, into: &mut [u8]) -> usize {
     loop {
         match socket.recv(into) {

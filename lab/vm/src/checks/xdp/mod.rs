@@ -2,7 +2,8 @@
 //! card.
 //!
 //! ```text
-//!  guest: zw-xdp (VM) ── zerowire net ── AF_XDP ── virtio-net ── QEMU ── datagrams or tap ── this program
+//!  guest: zw-xdp (VM) ── zerowire net ── AF_XDP ── virtio-net ── QEMU
+//!  host:  this program ── datagrams or tap ── QEMU
 //! ```
 //! Or a program in the guest sends by itself ([`send`], [`replay`]).
 //!

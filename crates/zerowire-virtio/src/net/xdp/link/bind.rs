@@ -41,9 +41,11 @@ pub struct LinkOptions {
     pub attach: Attach,
     /// Whether the interface is promiscuous while there is a socket.
     pub promiscuous: bool,
-    /// Counts chains that were given back before others that the guest had made available before them.
+    /// Counts chains that were given back before others that the guest had made available before
+    /// them.
     pub out_of_order: Arc<AtomicU64>,
-    /// The guest's address where only its own frames and those to groups are to come; None for all of the queue's.
+    /// The guest's address where only its own frames and those to groups are to come; None for all
+    /// of the queue's.
     pub address: Option<[u8; 6]>,
 }
 
@@ -84,7 +86,8 @@ impl Link {
         self.registered.memory = memory.clone();
     }
 
-    /// Closes the socket and lets go of the memory's registration, which ends with the last queue pair that does so.
+    /// Closes the socket and lets go of the memory's registration, which ends with the last queue
+    /// pair that does so.
     pub fn let_go(&mut self) {
         self.close();
         self.drop_socket();
@@ -96,8 +99,8 @@ impl Link {
         self.binding.buffer_bytes = bytes;
     }
 
-    /// Binds the socket for a ring that starts. An interface that is down, or away, or busy is tried again later; other
-    /// errors are the caller's.
+    /// Binds the socket for a ring that starts. An interface that is down, or away, or busy is
+    /// tried again later; other errors are the caller's.
     ///
     /// # Errors
     /// The text says what is wrong.
@@ -124,8 +127,9 @@ impl Link {
         }
     }
 
-    /// Whether another socket has the queue, and not for long: the kernel lets go of a queue some time after its socket was closed,
-    /// so that this passes where it is the one before on this queue.
+    /// Whether another socket has the queue, and not for long: the kernel lets go of a queue some
+    /// time after its socket was closed, so that this passes where it is the one before on this
+    /// queue.
     pub(in crate::net::xdp) fn waits_for_queue(&self) -> bool {
         self.bound.is_none() && self.binding.busy_since.is_some_and(|since| since.elapsed() < BUSY_HOLD)
     }
@@ -193,7 +197,8 @@ impl Link {
 
     fn bind_as(&mut self, zero_copy: bool) -> Result<(), XdpError> {
         let interface = Interface::open(&self.options.interface)?;
-        // The kernel says so when it binds, and the memory would have been registered for nothing by then, at each try.
+        // The kernel says so when it binds, and the memory would have been registered for nothing
+        // by then, at each try.
         if let Ok((false, _)) = interface.up_and_running() {
             return Err(XdpError::Down { interface: interface.name().to_owned() });
         }
@@ -209,7 +214,8 @@ impl Link {
         let zero_copy = umem.geometry().zero_copy();
         // SAFETY: one link a queue pair; the slab is dropped with the socket, before the memory.
         let slab = unsafe { umem.slab(self.options.pair) };
-        // Also where nothing is received yet, or any more: the ring that receives next finds this socket.
+        // Also where nothing is received yet, or any more: the ring that receives next finds this
+        // socket.
         let first = if zero_copy { FIRST_PLACES } else { 0 };
         let socket = self.open_socket(&umem, &slab, first)?;
         // The name may have become another interface's since.
@@ -247,7 +253,8 @@ impl Link {
         }
     }
 
-    /// A socket in the mode of the registration, with the first chunks of the slab in its fill ring.
+    /// A socket in the mode of the registration, with the first chunks of the slab in its fill
+    /// ring.
     fn open_socket(&mut self, umem: &Arc<VmUmem>, slab: &Slab, first: usize) -> Result<Socket, XdpError> {
         let zero_copy = umem.geometry().zero_copy();
         let rings = RingSizes {
@@ -273,7 +280,8 @@ impl Link {
         })
     }
 
-    /// The receive ring stops: see [`Self::close`]. The next frame to send has a socket bound again.
+    /// The receive ring stops: see [`Self::close`]. The next frame to send has a socket bound
+    /// again.
     pub fn stop_receiving(&mut self) {
         if self.wanted == Wanted::ToReceive {
             self.wanted = Wanted::ToSend;
@@ -281,14 +289,16 @@ impl Link {
         self.close();
     }
 
-    /// Sends what is under way, and closes the socket: from then on nobody writes to the guest's memory.
+    /// Sends what is under way, and closes the socket: from then on nobody writes to the guest's
+    /// memory.
     pub fn close(&mut self) {
         self.unsteer();
         self.drain();
         let fence = self.bound.as_ref().is_some_and(|b| b.socket.zero_copy() && b.posted);
         self.drop_socket();
         if fence {
-            // The device lets go of the buffers some milliseconds later; that it did shows when the queue can be had again.
+            // The device lets go of the buffers some milliseconds later; that it did shows when the
+            // queue can be had again.
             if let Err(e) = self.bind_as(true) {
                 tracing::error!("{e}; the device may still write to buffers of a queue that was stopped");
             }

@@ -1,12 +1,14 @@
-//! What a link looks at now and then: whether a device reaches what it was given, and whether memory is still the guest's.
+//! What a link looks at now and then: whether a device reaches what it was given, and whether
+//! memory is still the guest's.
 
 use std::time::{Duration, Instant};
 
 use super::Link;
 use crate::net::xdp::{HOLD, trust};
 
-/// When a socket in zero-copy mode is looked at: so long after it was bound, twice as long after each time, and no more behind
-/// the last, but while sent frames don't come back: then each [`HOLD`].
+/// When a socket in zero-copy mode is looked at: so long after it was bound, twice as long after
+/// each time, and no more behind the last, but while sent frames don't come back: then each
+/// [`HOLD`].
 const CHECKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
 /// While frames pass, the guest's memory is looked at so often.
@@ -68,7 +70,8 @@ impl Link {
         }
     }
 
-    /// Looks at what is due. Returns how long it is until something is again, where frames need not pass for that.
+    /// Looks at what is due. Returns how long it is until something is again, where frames need not
+    /// pass for that.
     pub(super) fn care(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if self.care.moved && self.care.looked.is_none_or(|at| now >= at + LOOK_EVERY) {
@@ -112,7 +115,8 @@ impl Link {
 mod tests {
     use super::*;
 
-    /// Milliseconds after the bind at which the socket is checked; frames don't come back in `held`.
+    /// Milliseconds after the bind at which the socket is checked; frames don't come back in
+    /// `held`.
     fn checks(zero_copy: bool, until: u64, held: std::ops::Range<u64>) -> Vec<u64> {
         let start = Instant::now();
         let mut care = Care::default();

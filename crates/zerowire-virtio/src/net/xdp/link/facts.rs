@@ -2,8 +2,8 @@
 
 use crate::net::xdp::geometry::Geometry;
 
-/// Pages that chunks lie in as a whole, bytes. With pages of 4 KiB nearly each chunk crosses from one to another, which are
-/// no neighbours for a device: it would drop every frame.
+/// Pages that chunks lie in as a whole, bytes. With pages of 4 KiB nearly each chunk crosses from
+/// one to another, which are no neighbours for a device: it would drop every frame.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 
 /// What is known when the socket is to be bound.
@@ -24,8 +24,9 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Why zero-copy mode does not do, in words that name the remedy where there is one; None where nothing speaks against it.
-    /// First what nobody can change, so that nobody is sent for huge pages that don't help.
+    /// Why zero-copy mode does not do, in words that name the remedy where there is one; None where
+    /// nothing speaks against it. First what nobody can change, so that nobody is sent for huge
+    /// pages that don't help.
     pub(super) fn against_zero_copy(self) -> Option<String> {
         if !self.driver_has_it {
             return Some("its driver has no such mode".to_owned());

@@ -1,4 +1,5 @@
-//! Frames that the kernel, or the program on the interface, dropped before anybody here saw them. Plain code.
+//! Frames that the kernel, or the program on the interface, dropped before anybody here saw them.
+//! Plain code.
 
 use zerowire::ledger::{Counters, DropReason};
 use zerowire_sys::xdp::Statistics;
@@ -6,7 +7,8 @@ use zerowire_sys::xdp::Statistics;
 /// What was dropped, and what of it is counted.
 #[derive(Debug, Default)]
 pub(super) struct Missed {
-    /// What the socket had dropped when it was looked at last, and the program of its queue's frames.
+    /// What the socket had dropped when it was looked at last, and the program of its queue's
+    /// frames.
     by_socket: u64,
     by_program: u64,
     /// Not counted yet: for want of a buffer, and longer than the port takes.
@@ -15,7 +17,8 @@ pub(super) struct Missed {
 }
 
 impl Missed {
-    /// The queue's frames come to a socket from now on. What the program dropped before was another one's.
+    /// The queue's frames come to a socket from now on. What the program dropped before was another
+    /// one's.
     pub(super) fn begin(&mut self, by_program: u64) {
         self.by_program = by_program;
     }
@@ -47,8 +50,8 @@ impl Missed {
 }
 
 impl super::Link {
-    /// Counts frames that nobody here saw, as far as they are known: looked at once a second while frames pass, and when the socket
-    /// is closed.
+    /// Counts frames that nobody here saw, as far as they are known: looked at once a second while
+    /// frames pass, and when the socket is closed.
     #[inline]
     pub fn count_missed(&mut self, counters: &Counters) {
         self.missed.count(counters);

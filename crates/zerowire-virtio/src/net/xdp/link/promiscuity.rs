@@ -1,4 +1,5 @@
-//! The interface is promiscuous while there is a socket, so that frames for the guest's address pass a filter in the NIC.
+//! The interface is promiscuous while there is a socket, so that frames for the guest's address
+//! pass a filter in the NIC.
 
 use zerowire_sys::xdp::Interface;
 
@@ -19,8 +20,8 @@ impl Promiscuity {
         Self { wanted, held: None, problem: None }
     }
 
-    /// Begins with this interface. The port does without where that fails: not each NIC filters, and the rest of its frames come
-    /// all the same.
+    /// Begins with this interface. The port does without where that fails: not each NIC filters,
+    /// and the rest of its frames come all the same.
     pub(super) fn begin(&mut self, interface: &Interface) {
         if !self.wanted {
             return;

@@ -1,4 +1,5 @@
-//! Buffers that were posted and have to be posted once more: their frame was dropped, or their socket is another one now.
+//! Buffers that were posted and have to be posted once more: their frame was dropped, or their
+//! socket is another one now.
 
 use zerowire::ledger::{Counters, DropReason};
 
@@ -9,8 +10,8 @@ use crate::net::xdp::link::Link;
 use crate::net::xdp::posted::Buffer;
 
 impl XdpReceive {
-    /// A buffer whose frame was dropped, or whose socket is another one now. One that can't be posted as it is any more waits
-    /// for frames that come over the slab.
+    /// A buffer whose frame was dropped, or whose socket is another one now. One that can't be
+    /// posted as it is any more waits for frames that come over the slab.
     #[cold]
     pub(super) fn post_once_more(
         &mut self,
@@ -36,7 +37,8 @@ impl XdpReceive {
         }
     }
 
-    /// Has a chain that was posted wait here; one that can't be parsed any more is given back empty.
+    /// Has a chain that was posted wait here; one that can't be parsed any more is given back
+    /// empty.
     #[cold]
     fn keep(&mut self, head: u16, taken: u16, geometry: Geometry, memory: &GuestMemory) {
         let need = self.setup.header_len + geometry.frame_bytes() as usize;
@@ -71,7 +73,8 @@ impl XdpReceive {
     ) {
         self.generation = link.generation();
         self.in_pieces = false;
-        // Frames wait in the slab of the registration that they came to; the first places are in the fill ring already.
+        // Frames wait in the slab of the registration that they came to; the first places are in
+        // the fill ring already.
         let moved = std::mem::replace(&mut self.registration, link.registration()) != link.registration();
         let first = link.first_places;
         self.drop_pending(|place| moved || usize::from(place) < first, counters);

@@ -1,9 +1,10 @@
-//! Frames that ask for a checksum or for segments: done here, since AF_XDP has neither for frames in pieces.
+//! Frames that ask for a checksum or for segments: done here, since AF_XDP has neither for frames
+//! in pieces.
 //!
-//! A frame with a checksum goes the way of all frames, with a private head that holds the completed field. A long frame becomes
-//! many: each has private headers in the slab, and its payload behind them, copied, or in the chain, which is held until the last
-//! one is back. Where the TX ring has no room for more, the rest waits for the next turn; no other chain is begun before it is
-//! done.
+//! A frame with a checksum goes the way of all frames, with a private head that holds the completed
+//! field. A long frame becomes many: each has private headers in the slab, and its payload behind
+//! them, copied, or in the chain, which is held until the last one is back. Where the TX ring has
+//! no room for more, the rest waits for the next turn; no other chain is begun before it is done.
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_sys::xdp::MAX_PIECES;
@@ -24,7 +25,8 @@ use crate::net::{MAX_FRAME_BYTES, header};
 // The headers of any frame fit into a head.
 const _: () = assert!(HEADERS_BYTES <= HEAD_BYTES);
 
-/// A long frame, as far as it has been cut. Its segments are those of [`XdpTransmit`]: no other chain is parsed meanwhile.
+/// A long frame, as far as it has been cut. Its segments are those of [`XdpTransmit`]: no other
+/// chain is parsed meanwhile.
 #[derive(Debug)]
 pub(super) struct Long {
     head: u16,
@@ -37,8 +39,8 @@ pub(super) struct Long {
 }
 
 impl XdpTransmit {
-    /// Queues the frame in `self.segments`, which asks for something; `start` is its virtio-net header and what was read of it
-    /// already.
+    /// Queues the frame in `self.segments`, which asks for something; `start` is its virtio-net
+    /// header and what was read of it already.
     #[inline(never)]
     pub(super) fn offloaded(
         &mut self,
@@ -123,7 +125,8 @@ impl XdpTransmit {
         Taken::Done
     }
 
-    /// Goes on with a long frame, if one is under way, as far as there is room. Returns how many frames were queued.
+    /// Goes on with a long frame, if one is under way, as far as there is room. Returns how many
+    /// frames were queued.
     pub(super) fn go_on(&mut self, link: &mut Link, counters: &Counters) -> usize {
         let Some(mut long) = self.long.take() else { return 0 };
         if !link.loans.is_held(long.holder) {
@@ -148,7 +151,8 @@ impl XdpTransmit {
         queued
     }
 
-    /// Ends a long frame that is under way where it is; its chain comes back with the frames that were queued.
+    /// Ends a long frame that is under way where it is; its chain comes back with the frames that
+    /// were queued.
     pub(super) fn end_long(&mut self, link: &mut Link, counters: &Counters) {
         if let Some(long) = self.long.take() {
             counters.dropped(DropReason::PortRefused);
@@ -172,9 +176,10 @@ impl XdpTransmit {
         } else if len > self.gather_max_bytes {
             self.lend_part(long, number, link)
         } else if link.loans.places() > 0 {
-            // One piece: for each one behind the first the kernel takes a page and copies into that (net/xdp/xsk.c,
-            // `xsk_build_skb`), which costs more than a copy of bytes that are read for their sum anyway. Measured with
-            // examples/offload_cost.rs for short and for the longest frames, see docs/xdp.md.
+            // One piece: for each one behind the first the kernel takes a page and copies into that
+            // (net/xdp/xsk.c, `xsk_build_skb`), which costs more than a copy of bytes that are read
+            // for their sum anyway. Measured with examples/offload_cost.rs for short and for the
+            // longest frames, see docs/xdp.md.
             Some(CopyReason::Cheaper)
         } else if !self.scarce {
             // The places come back when the kernel is told to send.
@@ -192,7 +197,8 @@ impl XdpTransmit {
         true
     }
 
-    /// Cuts the next frame of a long one into private headers and pieces of the chain, and lends it. Returns why that can't be.
+    /// Cuts the next frame of a long one into private headers and pieces of the chain, and lends
+    /// it. Returns why that can't be.
     fn lend_part(&mut self, long: &mut Long, number: u16, link: &mut Link) -> Option<CopyReason> {
         let (headers, payload) = (long.segmenter.headers_len(), long.segmenter.payload_len(long.next));
         let (slab, _) = link.memory()?;
@@ -222,8 +228,8 @@ impl XdpTransmit {
         None
     }
 
-    /// Copies the next frame of a long one, `len` bytes with its headers, into the slab, and sums the copy. False where there is no
-    /// room.
+    /// Copies the next frame of a long one, `len` bytes with its headers, into the slab, and sums
+    /// the copy. False where there is no room.
     fn copy_part(
         &mut self,
         long: &mut Long,
@@ -251,8 +257,8 @@ impl XdpTransmit {
     }
 }
 
-/// Bytes of the frame that are to be read into private memory for what the header at the begin of `start` asks for, which has
-/// not been checked yet.
+/// Bytes of the frame that are to be read into private memory for what the header at the begin of
+/// `start` asks for, which has not been checked yet.
 fn head_len(start: &[u8], frame_len: usize) -> usize {
     let word = |at: usize| start.get(at..at + 2).map_or(0, |b| usize::from(u16::from_le_bytes([b[0], b[1]])));
     let cut = start.get(1).is_some_and(|gso| *gso != header::GSO_NONE);

@@ -4,8 +4,8 @@ use crate::net::xdp::geometry::CHUNK_BYTES;
 use crate::net::xdp::link::Link;
 use crate::net::xdp::loans::Lent;
 
-/// Private memory for a frame that is copied, and its address: the head of loan `number` if it fits in there, else a place of the
-/// slab. None where none is free.
+/// Private memory for a frame that is copied, and its address: the head of loan `number` if it fits
+/// in there, else a place of the slab. None where none is free.
 #[inline]
 pub(super) fn private_memory(link: &mut Link, number: u16, in_head: bool) -> Option<(Lent, &mut [u8], u64)> {
     link.memory()?;
@@ -18,7 +18,8 @@ pub(super) fn private_memory(link: &mut Link, number: u16, in_head: bool) -> Opt
     Some((lent, bytes, at))
 }
 
-/// Adds bytes of the UMEM to a frame, in pieces of a chunk's length at most. False where it then has more than `most`.
+/// Adds bytes of the UMEM to a frame, in pieces of a chunk's length at most. False where it then
+/// has more than `most`.
 #[inline]
 pub(super) fn add_piece(pieces: &mut Vec<(u64, u32)>, mut at: u64, mut left: u32, most: usize) -> bool {
     while left > 0 {

@@ -80,7 +80,8 @@ impl Flow {
         guest.send(&h.to_bytes(), 0, Layout(0))
     }
 
-    /// Sends `len` bytes of the pattern; credit is the caller's affair. False where the ring is full.
+    /// Sends `len` bytes of the pattern; credit is the caller's affair. False where the ring is
+    /// full.
     pub fn send(&mut self, guest: &mut Guest, len: u32, flags: u32, layout: Layout) -> bool {
         let mut packet = Header { flags, ..self.header(Op::Rw, len) }.to_bytes().to_vec();
         packet.extend(bytes(self.sent, len));
@@ -91,8 +92,9 @@ impl Flow {
         done
     }
 
-    /// Whether a chain for so many bytes leaves room for others although programs may hold many: those that take as many
-    /// descriptors as a chain may have are bounded by the device, of shorter ones a few are let through.
+    /// Whether a chain for so many bytes leaves room for others although programs may hold many:
+    /// those that take as many descriptors as a chain may have are bounded by the device, of
+    /// shorter ones a few are let through.
     pub fn leaves_room(guest: &Guest, len: u32, layout: Layout) -> bool {
         const SHORT: usize = 6;
         layout.descriptors(crate::vsock::packet::HEADER_LEN + len as usize) == 4

@@ -167,7 +167,8 @@ impl Guest {
         r.lent.iter().zip(r.descriptors).filter(|(lent, n)| lent.is_some() && *n < 4).count()
     }
 
-    /// Transmits bytes as one chain, with room for `extra` more behind them. False where all chains are lent.
+    /// Transmits bytes as one chain, with room for `extra` more behind them. False where all chains
+    /// are lent.
     pub fn send(&mut self, bytes: &[u8], extra: usize, layout: Layout) -> bool {
         let len = (bytes.len() + extra).clamp(1, SLOT_BYTES);
         let Some(slot) = self.free(TX_QUEUE) else { return false };
@@ -245,7 +246,8 @@ impl Guest {
         self.rings[usize::from(queue)].kicks
     }
 
-    /// A free chain of one descriptor with anything in it; head and all may be wrong. The ring may be broken then.
+    /// A free chain of one descriptor with anything in it; head and all may be wrong. The ring may
+    /// be broken then.
     pub fn lend_anything(&mut self, queue: u16, head: u16, addr: u64, len: u32, flags: u16, next: u16) {
         let Some(slot) = self.free(queue) else { return };
         self.put(ring_at(queue) + u64::from(slot) * 64, &descriptor(addr, len, flags, next));
@@ -257,7 +259,8 @@ impl Guest {
         self.offer(queue, head, None);
     }
 
-    /// Takes what the device gave back: each chain once, with no more bytes than it has. Received packets are copied out.
+    /// Takes what the device gave back: each chain once, with no more bytes than it has. Received
+    /// packets are copied out.
     pub fn reap(&mut self, queue: u16, each: impl FnMut(Vec<u8>)) {
         self.reap_from(44, queue, each);
     }

@@ -1,5 +1,6 @@
-//! A guest that keeps to the rules, beside one that does not: a connection to a host program, bytes both ways, every one
-//! checked. It also answers what the other guest sends it, and sees that no credit is exceeded.
+//! A guest that keeps to the rules, beside one that does not: a connection to a host program, bytes
+//! both ways, every one checked. It also answers what the other guest sends it, and sees that no
+//! credit is exceeded.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,5 @@
-//! A byte string as what hostile programs with mapped receive do, beside two sound connections of the same guest.
+//! A byte string as what hostile programs with mapped receive do, beside two sound connections of
+//! the same guest.
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -68,7 +69,8 @@ impl Drop for Scene {
     }
 }
 
-/// Plays a script, with sockets in a new directory below `dir`. Panics where the device does what it must not.
+/// Plays a script, with sockets in a new directory below `dir`. Panics where the device does what
+/// it must not.
 pub fn play_mapped(dir: &Path, script: &[u8]) {
     let mut s = Script(script);
     let mut scene = Scene::new(dir, s.byte()).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
@@ -298,7 +300,8 @@ impl Scene {
         self.mapped.get(usize::from(n) % self.mapped.len().max(1))
     }
 
-    /// A window's `poll_value`: given back, in any order, or anything else; with the doorbell or without.
+    /// A window's `poll_value`: given back, in any order, or anything else; with the doorbell or
+    /// without.
     fn set_poll(&mut self, s: &mut Script<'_>) {
         let (pick, window, value) = (s.byte(), s.byte(), s.of(&[0, 0, 0, 0, 1, 2, 1 << 31, u32::MAX]));
         let Some(m) = self.pick(pick) else { return };
@@ -330,8 +333,8 @@ impl Scene {
             5 => drop(rustix::net::recv(&m.ready, &mut [0u8; 64][..], RecvFlags::DONTWAIT)),
             6 => drop(rustix::net::shutdown(&m.ready, Shutdown::Both)),
             _ => {
-                // The flags belong to the open file, which both sides share: nobody may wait for its sake. For a program that
-                // does so itself this is no test: they are put back.
+                // The flags belong to the open file, which both sides share: nobody may wait for
+                // its sake. For a program that does so itself this is no test: they are put back.
                 let _ = rustix::fs::fcntl_setfl(&m.released, rustix::fs::OFlags::empty());
                 self.harness.turn();
                 if let Some(m) = self.pick(pick) {

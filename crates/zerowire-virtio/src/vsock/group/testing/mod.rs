@@ -1,9 +1,11 @@
-//! Drives the device without its thread: for property tests and fuzz targets, behind the feature `testing`.
+//! Drives the device without its thread: for property tests and fuzz targets, behind the feature
+//! `testing`.
 //!
-//! [`Harness`] is the group's loop, one look at a time. [`Guest`] is a driver that writes any chain into its rings and
-//! checks that each comes back once. [`Scene`] plays a byte string: a hostile guest and its host programs beside
-//! another VM, whose traffic must not notice. [`play_mapped`] plays one as hostile programs with mapped receive beside other
-//! connections of the same VM. [`Program`] is such a program, as hostile or as sound as its caller, and [`Flow`] the guest's
+//! [`Harness`] is the group's loop, one look at a time. [`Guest`] is a driver that writes any chain
+//! into its rings and checks that each comes back once. [`Scene`] plays a byte string: a hostile
+//! guest and its host programs beside another VM, whose traffic must not notice. [`play_mapped`]
+//! plays one as hostile programs with mapped receive beside other connections of the same VM.
+//! [`Program`] is such a program, as hostile or as sound as its caller, and [`Flow`] the guest's
 //! end of a connection.
 
 mod flow;

@@ -1,5 +1,5 @@
-//! A program with mapped receive that does everything by system calls on the files, so that it can be as hostile as a script
-//! wants it: no memory of this process is at stake.
+//! A program with mapped receive that does everything by system calls on the files, so that it can
+//! be as hostile as a script wants it: no memory of this process is at stake.
 
 use std::io;
 use std::io::IoSliceMut;
@@ -194,8 +194,8 @@ impl Mapped {
         self.next
     }
 
-    /// The next window in order, read as docs/mapped-receive.md says. Panics where it can't be right, so only for a program
-    /// that wrote nothing into its header pages but what it should.
+    /// The next window in order, read as docs/mapped-receive.md says. Panics where it can't be
+    /// right, so only for a program that wrote nothing into its header pages but what it should.
     pub fn dequeue(&mut self) -> Next {
         let start = self.options.header_at(self.next);
         match self.word(start) {
@@ -238,7 +238,8 @@ impl Mapped {
     /// Gives a window back, and wakes the daemon if it waits.
     pub fn release(&self, window: u32) {
         self.set_poll(window, POLL_NOTHING);
-        // As the library does (`doorbell::wake_if_wanted`): a daemon that waits for another window is left in peace.
+        // As the library does (`doorbell::wake_if_wanted`): a daemon that waits for another window
+        // is left in peace.
         if [ANY, only(window)].contains(&self.word(DAEMON_WAITS_AT)) {
             self.store(DAEMON_WAITS_AT, 0);
             self.ring(1);

@@ -81,7 +81,8 @@ impl Drop for Scene {
     }
 }
 
-/// Plays a script, with sockets in a new directory below `dir`. Panics where the device does what it must not.
+/// Plays a script, with sockets in a new directory below `dir`. Panics where the device does what
+/// it must not.
 pub fn play(dir: &Path, script: &[u8]) {
     let mut scene = Scene::new(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
     let mut script = Script(script);

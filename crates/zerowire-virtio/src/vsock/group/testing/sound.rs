@@ -1,4 +1,5 @@
-//! Two sound connections of one guest, to a program that reads a socket and to one with mapped receive: every byte is checked.
+//! Two sound connections of one guest, to a program that reads a socket and to one with mapped
+//! receive: every byte is checked.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
@@ -34,7 +35,8 @@ impl Sound {
         let _ = rustix::net::shutdown(&self.program.socket, rustix::net::Shutdown::Both);
     }
 
-    /// Reads all that is there; of the windows it keeps some, and gives the others back, the oldest or the newest first.
+    /// Reads all that is there; of the windows it keeps some, and gives the others back, the oldest
+    /// or the newest first.
     pub fn read(&mut self, keep: usize, newest: bool) {
         let mut buffer = [0; 8192];
         loop {

@@ -12,8 +12,9 @@ fn notification(token: u32, copied: bool) -> Cqe {
 }
 
 proptest! {
-    /// Batches with results of all kinds, notifications in any order, before or after the results are taken: every
-    /// id that was given comes back once, with its flag, to its own channel, and nothing else does.
+    /// Batches with results of all kinds, notifications in any order, before or after the results
+    /// are taken: every id that was given comes back once, with its flag, to its own channel, and
+    /// nothing else does.
     #[test]
     fn every_loan_comes_back_once(
         batches in prop::collection::vec(

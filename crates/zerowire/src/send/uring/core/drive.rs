@@ -8,7 +8,8 @@ use zerowire_sys::uring::ring::{Cqe, SendRing};
 
 /// Completions read at a time.
 const CHUNK: usize = 32;
-/// A result that doesn't come at once is asked for again after this long. It only matters if the kernel breaks its word.
+/// A result that doesn't come at once is asked for again after this long. It only matters if the
+/// kernel breaks its word.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Between two looks where nothing can be waited for.
 const BLIND_PAUSE: Duration = Duration::from_millis(1);
@@ -16,8 +17,8 @@ const BLIND_PAUSE: Duration = Duration::from_millis(1);
 const MAX_REFUSALS: u32 = 10_000;
 
 impl EngineState {
-    /// To be called before entries are made and pushed. EEXIST: this is not the thread that may. EBADFD: the ring was
-    /// closed for good.
+    /// To be called before entries are made and pushed. EEXIST: this is not the thread that may.
+    /// EBADFD: the ring was closed for good.
     ///
     /// `is_chain`: the entries will be linked, so that one that fails cancels those behind it.
     pub(in crate::send::uring) fn begin(&mut self, is_chain: bool) -> io::Result<()> {
@@ -37,7 +38,8 @@ impl EngineState {
         }
     }
 
-    /// Hands the batch over and waits for the results, which are there at once. Then [`Book::take_batch`] gives them.
+    /// Hands the batch over and waits for the results, which are there at once. Then
+    /// [`Book::take_batch`] gives them.
     ///
     /// # Errors
     /// EBADFD: the ring failed, and was closed. Then, too, the book knows what was taken.
@@ -47,12 +49,13 @@ impl EngineState {
             let Some(ring) = &mut self.ring else { return Err(no_ring()) };
             let held = ring.held();
             let out = self.book.unsettled().saturating_sub(held);
-            // Entries are worked off as they are handed over, but the later ones of a chain, and notifications, need the
-            // kernel's deferred work, which is done while waiting. Each entry has one result at least, so never more is
-            // waited for than comes.
+            // Entries are worked off as they are handed over, but the later ones of a chain, and
+            // notifications, need the kernel's deferred work, which is done while waiting. Each
+            // entry has one result at least, so never more is waited for than comes.
             let (count, want) = match (out, self.book.batch()) {
-                // If the kernel took only the first part of the batch (it had no memory for more) the rest goes after
-                // that part's results: the entries of a chain are no longer linked to it.
+                // If the kernel took only the first part of the batch (it had no memory for more)
+                // the rest goes after that part's results: the entries of a chain are no longer
+                // linked to it.
                 (1.., _) => (0, out),
                 // And not at all behind one of a chain that failed.
                 (0, (_, true)) => {
@@ -84,7 +87,8 @@ impl EngineState {
         Ok(())
     }
 
-    /// Reads the completions that are there. A system call is made only when the kernel says that it has more.
+    /// Reads the completions that are there. A system call is made only when the kernel says that
+    /// it has more.
     pub(in crate::send::uring) fn reap(&mut self) {
         self.follow();
         if let Some(watch) = &self.watch
@@ -127,7 +131,8 @@ impl EngineState {
         self.drain();
     }
 
-    /// Whether a whole wait may be spent in [`EngineState::wait`]: no other thread needs the core meanwhile.
+    /// Whether a whole wait may be spent in [`EngineState::wait`]: no other thread needs the core
+    /// meanwhile.
     pub(in crate::send::uring) fn waits_alone(&self) -> bool {
         self.rule.waits_alone()
     }

@@ -8,14 +8,16 @@ use std::io;
 use zerowire_sys::uring::ring::{SendRing, Threads};
 
 impl EngineState {
-    /// The ring can't be driven any more. Notifications may have been lost, too (EBADR), so it is closed.
+    /// The ring can't be driven any more. Notifications may have been lost, too (EBADR), so it is
+    /// closed.
     #[cold]
     pub(super) fn fail(&mut self, e: &io::Error) {
         self.drain();
         self.give_up(format!("io_uring_enter failed: {e}"));
     }
 
-    /// Closes the ring for good. What is lent comes back when the kernel has freed the ring: then the channels are told.
+    /// Closes the ring for good. What is lent comes back when the kernel has freed the ring: then
+    /// the channels are told.
     pub(in crate::send::uring) fn give_up(&mut self, why: String) {
         let Some(mut ring) = self.ring.take() else { return };
         let handed_over = self.book.batch().0.saturating_sub(ring.held());
@@ -58,15 +60,17 @@ impl EngineState {
     fn bury(&mut self) {
         if let Some(stone) = self.stone.take() {
             if let Some(watch) = &self.watch {
-                // Without it a program that waits for the engine hears of these loans when it polls its senders.
+                // Without it a program that waits for the engine hears of these loans when it polls
+                // its senders.
                 let _ = stone.watch(&watch.all);
             }
             self.retired.push(stone);
         }
     }
 
-    /// A sender's own ring is for one thread, which is cheaper. When the sender moves, another ring takes its place, for
-    /// any thread this time. What the first one lent comes back when the kernel has freed it.
+    /// A sender's own ring is for one thread, which is cheaper. When the sender moves, another ring
+    /// takes its place, for any thread this time. What the first one lent comes back when the
+    /// kernel has freed it.
     pub(super) fn follow(&mut self) {
         if self.users == 0 || self.ring.is_none() || !self.rule.has_to_follow() {
             return;
@@ -79,8 +83,9 @@ impl EngineState {
         }
     }
 
-    /// Tells of the loans of rings that were closed, once the kernel has freed them all. Whether they were copied is not
-    /// known; they count as copied. Not between handing a batch over and taking its results.
+    /// Tells of the loans of rings that were closed, once the kernel has freed them all. Whether
+    /// they were copied is not known; they count as copied. Not between handing a batch over and
+    /// taking its results.
     pub(super) fn look_after_retired(&mut self) {
         if !self.retired.is_empty() && self.retired.iter().all(Tombstone::is_gone) {
             self.retired.clear();

@@ -59,12 +59,13 @@ impl ThreadRule {
     }
 }
 
-/// A number that no other thread of this process has or had. (An address would come back with another thread; the
-/// standard library's id costs more than the rest of a look.)
+/// A number that no other thread of this process has or had. (An address would come back with
+/// another thread; the standard library's id costs more than the rest of a look.)
 fn thread_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     thread_local!(static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
-    // Not while the thread's own variables are being dropped: then it is none that ever made a ring.
+    // Not while the thread's own variables are being dropped: then it is none that ever made a
+    // ring.
     NUMBER.try_with(|n| *n).unwrap_or(u64::MAX)
 }
 
