@@ -113,7 +113,7 @@ fn measure(options: &AbOptions) -> Result<AbReport> {
 /// One run of a build: its JSON.
 fn run(program: &Path, command: &[String]) -> Result<Value> {
     let output = Command::new(program)
-        .args(command)
+        .args(arguments(program, command))
         .args(["--rounds", "1", "--json", "-"])
         .stdin(Stdio::null())
         .output()
@@ -124,6 +124,13 @@ fn run(program: &Path, command: &[String]) -> Result<Value> {
         bail!("{} ended with {}: {last}", program.display(), output.status);
     }
     serde_json::from_slice(&output.stdout).with_context(|| format!("{} printed no JSON", program.display()))
+}
+
+/// The arguments of a build: those of a build from the time when the benchmarks were a command of
+/// `zerowire` begin with that command.
+fn arguments<'a>(program: &Path, command: &'a [String]) -> Vec<&'a str> {
+    let bench = program.file_name().is_some_and(|name| name == "zerowire").then_some("bench");
+    bench.into_iter().chain(command.iter().map(String::as_str)).collect()
 }
 
 /// A figure of one run.
@@ -298,6 +305,13 @@ mod tests {
         for word in ["tcp-rx: medians of 3 rounds", "NEW / OLD", "1.050..1.050", "connections 16, hot"] {
             assert!(text.contains(word), "{word}: {text}");
         }
+    }
+
+    #[test]
+    fn an_old_zerowire_has_the_benchmarks_as_a_command() {
+        let command = ["tcp-rx".to_owned(), "--quick".to_owned()];
+        assert_eq!(arguments(Path::new("/old/zerowire"), &command), ["bench", "tcp-rx", "--quick"]);
+        assert_eq!(arguments(Path::new("/new/zerowire-bench"), &command), ["tcp-rx", "--quick"]);
     }
 
     #[test]

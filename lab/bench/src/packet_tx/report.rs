@@ -24,7 +24,7 @@ pub struct PacketTx;
 
 /// A column, bare or by the library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Sender {
+pub struct TxVariant {
     /// Which column.
     pub column: Column,
     /// Whose calls.
@@ -50,13 +50,13 @@ impl fmt::Display for Kind {
     }
 }
 
-impl fmt::Display for Sender {
+impl fmt::Display for TxVariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.column, self.kind)
     }
 }
 
-impl Sender {
+impl TxVariant {
     /// What it is compared with: the bare loop of its column, and the copying column of its family,
     /// bare where that was measured.
     pub(super) fn bases(self) -> Vec<Base<Self>> {
@@ -88,7 +88,7 @@ pub struct RowFacts {
 
 /// What is known of a sender in a row besides its figures.
 #[derive(Debug, Clone, Serialize)]
-pub struct SenderFacts {
+pub struct TxFacts {
     /// What kernel and ledger say about the bytes of the warm-up and all rounds.
     pub proof: Proof,
     /// See [`Column::kernel_tells`].
@@ -101,8 +101,8 @@ pub struct SenderFacts {
 impl Subject for PacketTx {
     type Cell = TxCase;
     type CellFacts = RowFacts;
-    type Variant = Sender;
-    type Facts = SenderFacts;
+    type Variant = TxVariant;
+    type Facts = TxFacts;
     type Sample = TxSample;
 
     const FIGURES: &'static [Figure<Self>] = &[
@@ -153,13 +153,13 @@ pub struct TxReport {
 
 impl CellReport<PacketTx> {
     /// The line of a column and kind.
-    pub fn sender(&self, column: Column, kind: Kind) -> Option<&Line<PacketTx>> {
-        self.line(&Sender { column, kind })
+    pub fn variant(&self, column: Column, kind: Kind) -> Option<&Line<PacketTx>> {
+        self.line(&TxVariant { column, kind })
     }
 
     /// The library's line of a column, or the bare one where only that was measured.
     pub fn shown(&self, column: Column) -> Option<&Line<PacketTx>> {
-        self.sender(column, Kind::Library).or_else(|| self.sender(column, Kind::Bare))
+        self.variant(column, Kind::Library).or_else(|| self.variant(column, Kind::Bare))
     }
 }
 
@@ -241,7 +241,7 @@ impl Report for TxReport {
                 format!("CPU time of the library against bare system calls, {sink}, {set}"),
                 "CPU time / CPU time of the bare loop",
                 &rows,
-                |row, column| row.sender(column, Kind::Library)?.spread("cpu_to_bare"),
+                |row, column| row.variant(column, Kind::Library)?.spread("cpu_to_bare"),
             );
             [("cpu", cpu), ("floor", floor)]
                 .map(|(kind, chart)| (format!("packet-tx-{kind}-{sink}-{set}.svg"), chart))

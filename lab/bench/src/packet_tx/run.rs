@@ -12,7 +12,7 @@ use super::lab::Lab;
 use super::measure::{self, Softirq};
 use super::options::PacketTxOptions;
 use super::replay;
-use super::report::{Kind, PacketTx, RowFacts, Sender, SenderFacts, TxReport};
+use super::report::{Kind, PacketTx, RowFacts, TxFacts, TxReport, TxVariant};
 use super::source::Source;
 use super::way::{Proof, Way};
 use super::{bare, library};
@@ -131,7 +131,7 @@ fn measure_case(
     let mut seats: Vec<Seat> = senders.iter().map(|_| Seat::default()).collect();
     let sends = case.sends(options.quick);
     let runs = interleave(senders.len(), options.rounds(), case, progress, |index, turn| {
-        let Sender { column, kind } = senders[index];
+        let TxVariant { column, kind } = senders[index];
         let seat = &mut seats[index];
         let mut way = match seat.way.take() {
             Some(way) => way,
@@ -163,7 +163,7 @@ fn measure_case(
     }
     let tried = senders.into_iter().zip(seats).zip(runs).map(|((sender, seat), runs)| {
         let Seat { proof, path, .. } = seat;
-        let facts = SenderFacts { proof, kernel_tells: sender.column.kernel_tells(), path };
+        let facts = TxFacts { proof, kernel_tells: sender.column.kernel_tells(), path };
         Tried { variant: sender, bases: sender.bases(), facts, runs }
     });
     let facts = RowFacts {
@@ -183,10 +183,10 @@ struct Seat<'a> {
 }
 
 /// What is measured in each case, in order: each column bare and by the library.
-fn senders(options: &PacketTxOptions) -> Vec<Sender> {
+fn senders(options: &PacketTxOptions) -> Vec<TxVariant> {
     let kinds = if options.floor_only { &[Kind::Bare][..] } else { &[Kind::Bare, Kind::Library] };
     let all =
-        options.columns.iter().flat_map(|&column| kinds.iter().map(move |&kind| Sender { column, kind }));
+        options.columns.iter().flat_map(|&column| kinds.iter().map(move |&kind| TxVariant { column, kind }));
     all.filter(|sender| sender.kind == Kind::Library || sender.column != Column::Auto).collect()
 }
 

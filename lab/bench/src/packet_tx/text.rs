@@ -163,7 +163,7 @@ fn section(out: &mut String, sink: SinkKind, columns: &[Column], rows: &[&CellRe
         let text = |row: &&CellReport<PacketTx>, column: &Column| {
             let line = match part.which {
                 Which::Shown => row.shown(*column),
-                Which::Only(kind) => row.sender(*column, kind),
+                Which::Only(kind) => row.variant(*column, kind),
             };
             part.text.of(row, line?)
         };

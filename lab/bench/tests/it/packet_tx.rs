@@ -45,7 +45,7 @@ fn every_column_sends_the_right_count_to_the_ifb() {
     for case in &report.cases {
         for column in Column::ALL {
             for kind in [Kind::Bare, Kind::Library] {
-                let Some(line) = case.sender(column, kind) else {
+                let Some(line) = case.variant(column, kind) else {
                     assert_eq!((column, kind), (Column::Auto, Kind::Bare));
                     continue;
                 };
@@ -61,7 +61,7 @@ fn every_column_sends_the_right_count_to_the_ifb() {
             }
             if LENDING.contains(&column) || column == Column::Ring {
                 for kind in [Kind::Bare, Kind::Library] {
-                    let proof = case.sender(column, kind).unwrap().facts.proof;
+                    let proof = case.variant(column, kind).unwrap().facts.proof;
                     assert_eq!(proof.zero_copied_share(), 1.0, "{column} {kind}: {proof:?}");
                 }
             }
@@ -79,13 +79,13 @@ fn every_column_reaches_the_receiver_and_lent_memory_is_copied_for_it() {
     for case in &report.cases {
         for column in LENDING {
             for kind in [Kind::Bare, Kind::Library] {
-                let line = case.sender(column, kind).unwrap();
+                let line = case.variant(column, kind).unwrap();
                 assert_eq!(line.facts.proof.kernel_copied_share(), Some(1.0), "{column} {kind}");
                 assert!(line.spread("receiver_ns").is_some());
             }
         }
         assert_eq!(case.lines.len(), 2 * Column::ALL.len() - 1);
-        assert!(!case.sender(Column::Ring, Kind::Library).unwrap().facts.kernel_tells);
+        assert!(!case.variant(Column::Ring, Kind::Library).unwrap().facts.kernel_tells);
     }
     for words in ["not told", "negative control", "of the receiver", "published zc"] {
         assert!(text.contains(words), "{words:?} is missing in:\n{text}");
