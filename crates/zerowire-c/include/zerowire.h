@@ -508,8 +508,8 @@ typedef struct zw_entry {
     uint32_t flags;
 } zw_entry;
 
-// What follows an entry with ZW_ENTRY_DIRECT: the payload's offset in guest memory region (flags
-// >> ZW_REGION_SHIFT).
+// What follows an entry with ZW_ENTRY_DIRECT: the payload's offset in guest memory region
+// (flags >> ZW_REGION_SHIFT).
 typedef struct zw_entry_offset {
     // Its lower half.
     uint32_t offset_low;

@@ -47,8 +47,8 @@ pub struct MappedEntry {
     pub flags: u32,
 }
 
-/// What follows an entry with ZW_ENTRY_DIRECT: the payload's offset in guest memory region (flags
-/// >> ZW_REGION_SHIFT).
+/// What follows an entry with ZW_ENTRY_DIRECT: the payload's offset in guest memory region
+/// (flags >> ZW_REGION_SHIFT).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct EntryOffset {

@@ -87,8 +87,8 @@ impl VmUmem {
             unaligned: true,
             ..UmemOptions::default()
         };
-        // Before a page comes: reclaim takes pages that are pinned and not locked out of the page table,
-        // as if they had been discarded.
+        // Before a page comes: reclaim takes pages that are pinned and not locked out of the page
+        // table, as if they had been discarded.
         composite.keep();
         // SAFETY: the range stays mapped as long as `composite`, which goes after the registration
         // and which sockets of this value don't outlive (see `Link`). No reference into the guest's

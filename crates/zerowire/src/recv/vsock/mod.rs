@@ -26,8 +26,8 @@
 //!
 //! # Who owns the memory
 //! The daemon makes two files in memory for each connection. It alone can write the data pages: it
-//! seals that file so that a program can map it for reading only. A published window (`poll_value`
-//! 1) belongs to the program until its [`WindowLease`] is dropped, and the daemon does not touch it
+//! seals that file so that a program can map it for reading only. A published window belongs to the
+//! program (`poll_value` 1) until its [`WindowLease`] is dropped, and the daemon does not touch it
 //! before; therefore its bytes are given out as plain slices. This is a promise of the daemon,
 //! which the program trusts as it trusts the kernel with a socket's data: the daemon that breaks it
 //! changes bytes under the program's eyes. What the daemon's memory *says* is not trusted: lengths,

@@ -14,8 +14,8 @@ each, and divides the CPU figures of NEW by those of OLD. 'net' and 'vsock' comp
 \n\
 Example:\n  zerowire-bench ab /tmp/before /tmp/after -- packet-tx --quick --sizes 1000 --columns zc")]
 pub struct AbArgs {
-    /// The build of zerowire-bench that the other one is compared with, or an old 'zerowire' that has
-    /// 'bench'.
+    /// The build of zerowire-bench that the other one is compared with, or an old 'zerowire' that
+    /// has 'bench'.
     #[arg(value_name = "OLD")]
     old: PathBuf,
     /// The other build.
