@@ -1,6 +1,7 @@
 //! Where host programs connect to a VM's device, and those that have not said what they want.
 
 mod line;
+mod map_clients;
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub(super) use line::{HostLine, read_line};
+pub(super) use map_clients::MAX_CLIENTS;
 use rustix::net::SocketType;
 
 use super::mapped::{MapClient, MapPolicy};

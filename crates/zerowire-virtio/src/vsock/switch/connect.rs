@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::fate::{abort, remove, reset};
 use super::mapped::{self, attach_mapped};
 use super::sibling::{pass_acceptance, requested_of_sibling};
-use super::{Event, Io, Rest, Timers, Watch, map_clients};
+use super::{Event, Io, Rest, Timers, Watch};
 use crate::vsock::connection::{End, HostEnd, MappedEnd, VsockConnection, Windowing};
 use crate::vsock::credit::{FromGuest, SOCKET_BYTES, SocketCredit};
 use crate::vsock::mapped::AskedFor;
@@ -52,7 +52,7 @@ pub(super) fn dial(vm: &mut GroupVm, slot: u32, first: bool, io: &mut Io) -> boo
         }
         // Programs at the path come first, also those that are busy. Without one the port is that
         // of a program at `UDS.map`.
-        Err(e) => match map_clients::listener_at(vm, port, kind).filter(|_| is_nobody(&e)) {
+        Err(e) => match vm.doors.map_listener_at(port, kind).filter(|_| is_nobody(&e)) {
             Some(client) => attach_mapped(vm, slot, client, io),
             None => Err(e),
         },

@@ -10,18 +10,12 @@ use super::connect::offer;
 use super::host::MAX_ACCEPTS;
 use super::mapped::pair;
 use super::{Event, Io};
-use crate::vsock::doors::MAX_HANDSHAKES;
+use crate::vsock::doors::MAX_CLIENTS;
 use crate::vsock::mapped::{AskedFor, MapClient, Stage, receive_request, send_reply};
 use crate::vsock::packet::Kind;
 use crate::vsock::protocol::ANSWER_PATIENCE;
 use crate::vsock::table::SlotKey;
 use crate::vsock::vm::GroupVm;
-
-/// Programs that listen for mapped connections, and those that are about to ask, of a VM.
-pub(in crate::vsock) const MAX_CLIENTS: usize = 2 * MAX_HANDSHAKES;
-
-/// The most credit that a program may ask for, bytes.
-const MAX_CREDIT: u32 = 16 << 20;
 
 /// Programs connect at the control socket. Those that are too many for now are accepted in the VM's
 /// next turns.
@@ -59,18 +53,11 @@ fn greet(vm: &mut GroupVm, socket: OwnedFd, io: &mut Io) {
         let _ = send_reply(&socket, &MapReply::error(libc::EPERM as u16, text), &[]);
         return;
     };
-    let i = match vm.doors.map_clients.iter().position(Option::is_none) {
-        Some(i) => i,
-        None if vm.doors.map_clients.len() < MAX_CLIENTS => {
-            vm.doors.map_clients.push(None);
-            vm.doors.map_clients.len() - 1
-        }
-        None => {
-            let text = format!("{MAX_CLIENTS} programs listen or are about to ask: try again later");
-            vm.counters.bad_handshakes.add(1);
-            let _ = send_reply(&socket, &MapReply::error(libc::EAGAIN as u16, text), &[]);
-            return;
-        }
+    let Some(i) = vm.doors.place_of_map_client() else {
+        let text = format!("{MAX_CLIENTS} programs listen or are about to ask: try again later");
+        vm.counters.bad_handshakes.add(1);
+        let _ = send_reply(&socket, &MapReply::error(libc::EAGAIN as u16, text), &[]);
+        return;
     };
     let place = SlotKey { slot: i as u32, tenant: vm.doors.next_tenant() };
     if io.watch.add(&socket, Event::MapClient { vm: vm.id.index, place }).is_err() {
@@ -90,7 +77,7 @@ pub(super) fn heard(vm: &mut GroupVm, place: SlotKey, io: &mut Io) {
         Ok(None) => return,
         Ok(Some(r)) if matches!(client.stage, Stage::Asking { .. }) => {
             let user = client.user;
-            check_request(vm, user, r)
+            vm.doors.check_request(user, r, vm.limits.buffer_bytes)
         }
         Ok(Some(_)) => Err((libc::EINVAL, "a second request on one socket: open another one".to_owned())),
         Err(text) => Err((libc::EINVAL, text)),
@@ -126,52 +113,6 @@ pub(super) fn heard(vm: &mut GroupVm, place: SlotKey, io: &mut Io) {
     }
 }
 
-/// Whether a request can be granted, with what is granted.
-fn check_request(vm: &GroupVm, user: u32, mut r: MapRequest) -> Result<MapRequest, (i32, String)> {
-    match r.op {
-        MapOp::Connect if !vm.doors.map_policy.may_connect(user) => {
-            let text = format!(
-                "user {user} may not connect to the guest with mapped receive: start zerowire vsock with --map-allow {user}"
-            );
-            return Err((libc::EPERM, text));
-        }
-        MapOp::Listen if !vm.doors.map_policy.may_listen(user, r.port) => {
-            let port = r.port;
-            let text = format!(
-                "user {user} may not listen on port {port} with mapped receive: start zerowire vsock with --map-listen \
-                 {user}:{port}"
-            );
-            return Err((libc::EPERM, text));
-        }
-        _ => {}
-    }
-    let (asked, policy) = (r.options.total_len(), &vm.doors.map_policy);
-    for (most, flag) in [(policy.max_bytes, "--map-max"), (policy.max_total_bytes, "--map-total")] {
-        if asked > most {
-            let text = format!(
-                "{asked} bytes of windows are more than the {most} of {flag}: take fewer or smaller windows, or give it more"
-            );
-            return Err((libc::EINVAL, text));
-        }
-    }
-    if r.options.credit > MAX_CREDIT {
-        return Err((libc::EINVAL, format!("credit: {} is more than {MAX_CREDIT}", r.options.credit)));
-    }
-    if r.options.credit == 0 {
-        r.options.credit = vm.limits.buffer_bytes;
-    }
-    if r.options.direct && !vm.doors.map_policy.share_guest_memory {
-        let text = "direct windows: zerowire vsock was started without --share-guest-memory".to_owned();
-        return Err((libc::EPERM, text));
-    }
-    let kind = Kind::new(r.kind);
-    let taken = |c: &MapClient| matches!(c.stage, Stage::Listening { port, kind: k, .. } if port == r.port && Some(k) == kind);
-    if r.op == MapOp::Listen && vm.doors.map_clients.iter().flatten().any(taken) {
-        return Err((libc::EADDRINUSE, format!("port {}: another program listens there", r.port)));
-    }
-    Ok(r)
-}
-
 /// A program asks for a mapped connection to the guest.
 fn offer_mapped(vm: &mut GroupVm, r: MapRequest, control: OwnedFd, io: &mut Io) {
     let now = io.timers.now();
@@ -201,15 +142,6 @@ fn offer_mapped(vm: &mut GroupVm, r: MapRequest, control: OwnedFd, io: &mut Io) 
             let _ = send_reply(&control, &MapReply::error(libc::ENFILE as u16, text), &[]);
         }
     }
-}
-
-/// The program that takes the guest's connections to a port in windows.
-pub(super) fn listener_at(vm: &GroupVm, port: u32, kind: Kind) -> Option<usize> {
-    vm.doors.map_clients.iter().position(|c| {
-        c.as_ref().is_some_and(
-            |c| matches!(c.stage, Stage::Listening { port: p, kind: k, .. } if (p, k) == (port, kind)),
-        )
-    })
 }
 
 /// Programs that have not said in time what they want go.

@@ -36,8 +36,6 @@ use rustix::event::epoll::EventFlags;
 
 pub(super) use self::current::Current;
 pub(super) use self::gate::Gate;
-#[cfg(feature = "testing")]
-pub(super) use self::map_clients::MAX_CLIENTS;
 pub(super) use self::mapped::{take_back_all, wait_for_chains};
 use self::timers::Timers;
 use self::to_host::Run;

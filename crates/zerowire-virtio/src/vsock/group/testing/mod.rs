@@ -24,8 +24,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use super::super::connection::{End, Windowing};
-use super::super::doors::MAX_HANDSHAKES;
-use super::super::switch::MAX_CLIENTS;
+use super::super::doors::{MAX_CLIENTS, MAX_HANDSHAKES};
 use super::super::vm::MAX_RESETS;
 use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, Switch, TX_QUEUE, Watch};
 use crate::daemon::SocketAccess;
