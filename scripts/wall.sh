@@ -4,7 +4,7 @@
 #   scripts/wall.sh [PROGRAM]
 #
 # Fails if the program `zerowire` or the C library depends on a package of lab/, or on one that only
-# the lab needs. Fails if PROGRAM (default target/release/zerowire) has more than 5 MiB when stripped.
+# the lab needs. Fails if PROGRAM (default target/release/zerowire) has more than 5 MB when stripped.
 # A program that was not built, or whose sources have changed since, is left out.
 set -eu
 
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 PATH=$PATH:${HOME:-/root}/.cargo/bin
 export PATH
 CARGO=${CARGO:-cargo}
-most=$((5 * 1024 * 1024))
+most=5000000
 program=${1:-target/release/zerowire}
 
 lab=$(sed -n 's/^name = "\(.*\)"$/\1/p' lab/*/Cargo.toml)
