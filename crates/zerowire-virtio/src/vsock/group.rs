@@ -12,7 +12,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use super::queues::{Queue, Receive};
+use super::queues::Receive;
 use super::switch::{Event, Switch, Watch, take_back_all, token, wait_for_chains};
 pub(crate) use super::vm::GroupVm;
 use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
@@ -353,7 +353,7 @@ impl RingThread for Loop {
             }
         }
         let vm = &mut self.switch.vms[v];
-        let mut ring = Queue::new(setup, &vm.rings.memory)?;
+        let mut ring = HostRing::new(setup, &vm.rings.memory)?;
         ring.resume()?;
         match queue {
             TX_QUEUE => {

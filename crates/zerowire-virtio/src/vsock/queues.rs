@@ -2,7 +2,7 @@
 
 use super::packet::{HEADER_LEN, Header, MAX_PAYLOAD};
 use super::socket::MAX_IOV;
-pub use crate::host::HostRing as Queue;
+use crate::host::HostRing;
 use crate::memory::{GuestMemory, Segment, access};
 use crate::ring::{ChainCursor, RingError, RingRule, RxChains, SplitRing};
 
@@ -10,18 +10,18 @@ use crate::ring::{ChainCursor, RingError, RingRule, RxChains, SplitRing};
 #[derive(Debug)]
 pub struct Receive {
     /// Its ring.
-    pub queue: Queue,
+    pub queue: HostRing,
     chains: RxChains,
 }
 
 impl Receive {
     /// On this ring.
-    pub fn new(queue: Queue) -> Self {
+    pub fn new(queue: HostRing) -> Self {
         Self { queue, chains: RxChains::new() }
     }
 
     /// Gives up the ring.
-    pub fn into_queue(self) -> Queue {
+    pub fn into_queue(self) -> HostRing {
         self.queue
     }
 

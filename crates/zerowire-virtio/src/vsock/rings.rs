@@ -10,7 +10,8 @@ use super::VsockCounters;
 use super::loans::Loans;
 use super::mapped::DirectChain;
 use super::packet::Header;
-use super::queues::{Queue, Receive};
+use super::queues::Receive;
+use crate::host::HostRing;
 use crate::memory::{GuestMemory, Segment};
 use crate::ring::RingError;
 
@@ -28,8 +29,8 @@ fn batch(size: u16, posted: u16) -> u16 {
 #[derive(Debug)]
 pub(super) struct VmRings {
     pub rx: Option<Box<Receive>>,
-    pub tx: Option<Box<Queue>>,
-    pub events: Option<Box<Queue>>,
+    pub tx: Option<Box<HostRing>>,
+    pub events: Option<Box<HostRing>>,
     /// True: the transmit queue may hold packets.
     pub kicked: bool,
     /// Whether something waits for receive buffers.

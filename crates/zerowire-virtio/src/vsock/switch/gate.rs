@@ -13,9 +13,9 @@
 use std::time::{Duration, Instant};
 
 use super::{Io, Timers};
+use crate::host::HostRing;
 use crate::memory::{GuestMemory, access};
 use crate::ring::{ChainCursor, RingError, RingRule};
-use crate::vsock::queues::Queue;
 use crate::vsock::rings::VmRings;
 use crate::vsock::vm::GroupVm;
 
@@ -47,7 +47,7 @@ pub(in crate::vsock) enum Gate {
 
 impl Gate {
     /// What it is after a look at the driver's event queue.
-    fn pass(self, queue: &mut Queue, memory: &GuestMemory, hint: &mut usize) -> Result<Self, RingError> {
+    fn pass(self, queue: &mut HostRing, memory: &GuestMemory, hint: &mut usize) -> Result<Self, RingError> {
         match self {
             Self::Open => Ok(self),
             Self::Due { until } => {
@@ -125,7 +125,7 @@ pub(super) fn scan(vm: &mut GroupVm, now: Instant, timers: &mut Timers) {
 
 /// Writes the event into a buffer of the driver's, if there is one. Returns the available index
 /// before the driver sees it.
-fn put_reset(queue: &mut Queue, memory: &GuestMemory, hint: &mut usize) -> Result<Option<u16>, RingError> {
+fn put_reset(queue: &mut HostRing, memory: &GuestMemory, hint: &mut usize) -> Result<Option<u16>, RingError> {
     let ring = &mut queue.ring;
     // The driver kicks when it posts a buffer later.
     if ring.available()? == 0 && !ring.arm()? {
