@@ -5,14 +5,15 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use crate::support::attack::PLAIN;
 use crate::support::cloud_hypervisor::{Device, Queue};
 use crate::support::vsock::{Vm as VsockVm, VsockBackend};
 use crate::support::{Backend, Peer, Vm, frames, guest_memory, in_netns, wait_until};
 use vhost::VhostBackend;
-use vhost::vhost_user::Frontend;
 use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
+use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use zerowire_guest::misbehave::RawDesc;
 use zerowire_guest::{GuestSlice, features as f};
 
@@ -189,6 +190,30 @@ fn a_state_of_another_device_is_refused_with_the_reason() {
         assert!(net.device.load(&mut vu, b""), "an empty one is taken after that");
         net.device.set_up(&mut vu, false, Some(&[0, 0]));
         net.ping(&mut peer);
+    });
+}
+
+/// A process that the front end forks holds its descriptors until it executes another program.
+#[test]
+fn the_end_of_a_state_is_waited_for_and_not_for_ever() {
+    in_netns(|| {
+        let mut net = Net::new();
+        let (backend, _peer) = backend();
+        let mut vu = net.device.connect(&backend.path("zwch"));
+        let held = net.device.start_load(&mut vu, b"");
+        let child = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(held);
+        });
+        vu.check_device_state().expect("taken when the last descriptor is closed");
+        child.join().expect("closed");
+
+        let held = net.device.start_load(&mut vu, b"");
+        vu.check_device_state().expect_err("it stays open");
+        let text = backend.stats("zwch").last_error.unwrap_or_default();
+        assert!(text.contains("CHECK_DEVICE_STATE: the front end asks"), "{text}");
+        drop(held);
+        assert!(net.device.load(&mut vu, b""), "the connection goes on");
     });
 }
 

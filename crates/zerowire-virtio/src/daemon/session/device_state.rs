@@ -8,7 +8,8 @@
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, retry_on_intr};
 use zerowire_vhost_user::{Message, Request, StateTransfer, protocol as p};
 
 use super::{Answer, Session, SessionError, not_offered};
@@ -18,6 +19,10 @@ const NO_FD: u64 = 1 << 8;
 
 /// Any other answer with a low byte that is not 0 says that it failed.
 const FAILED: u64 = 1;
+
+/// How long the front end's end may stay open after it asks for the outcome. It has closed its own
+/// descriptor by then; a child that it forks at that moment holds another until it executes.
+const CLOSED_WITHIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 impl Session<'_> {
     /// A descriptor to write the state to, or to read it from. Closing one that is written to says
@@ -58,8 +63,11 @@ impl Session<'_> {
     }
 }
 
-/// Whether nothing was written to the other end of `file`, and that is closed. Does not wait.
+/// Whether nothing was written to the other end of `file`, and that is closed.
 fn is_empty(file: &OwnedFd) -> Result<(), String> {
+    let mut fds = [PollFd::new(file, PollFlags::IN)];
+    // What the wait could not find out, the read does.
+    let _ = retry_on_intr(|| poll(&mut fds, Some(&CLOSED_WITHIN)));
     let mut bytes = [0; 64];
     // At the file's own position: a pipe or a socket has no other.
     match preadv2(file, &mut [IoSliceMut::new(&mut bytes)], u64::MAX, ReadWriteFlags::NOWAIT) {
@@ -70,7 +78,7 @@ fn is_empty(file: &OwnedFd) -> Result<(), String> {
                 .to_owned())
         }
         Err(Errno::AGAIN) => {
-            Err("the front end asks for the outcome before it has closed its end".to_owned())
+            Err("the front end asks for the outcome and does not close its end of the transfer".to_owned())
         }
         Err(e) => Err(format!("the state can't be read: {e}")),
     }

@@ -153,11 +153,16 @@ impl Device {
 
     /// restore_backend_state: whether the back end takes these bytes for its state.
     pub fn load(&self, vu: &mut Frontend, state: &[u8]) -> bool {
+        drop(self.start_load(vu, state));
+        vu.check_device_state().is_ok()
+    }
+
+    /// A transfer whose bytes are written and whose end is open.
+    pub fn start_load(&self, vu: &mut Frontend, state: &[u8]) -> File {
         let (local, remote) = UnixStream::pair().expect("a pair");
         let mut file = transfer(vu, Direction::LOAD, local, remote);
         file.write_all(state).expect("written");
-        drop(file);
-        vu.check_device_state().is_ok()
+        file
     }
 
     /// start_dirty_log: a log, the feature, and addresses whose used rings are logged.
