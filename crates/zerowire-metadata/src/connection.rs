@@ -1,8 +1,7 @@
 //! One TCP connection: requests in, responses out, time limits.
 //!
-//! A connection holds at most one response, and reads no further request
-//! before it is sent: pipelined requests wait in the receive buffer, which TCP
-//! flow control bounds.
+//! A connection holds at most one response, and reads no further request before that is sent.
+//! Pipelined requests wait in the receive buffer, which TCP flow control bounds.
 
 use std::time::Duration;
 
@@ -35,9 +34,9 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 /// Time in TIME-WAIT; the TCP stack's own 10 seconds end it before.
 const FINISHED_LIMIT: Duration = Duration::from_secs(15);
 
-/// Hop limit of what follows a PUT on a connection, as of EC2's answers to a
-/// PUT: the guest's own stack takes it, and forwards it to nobody, so that no
-/// token leaves the guest by a container's network, a NAT or an open proxy.
+/// Hop limit of packets that follow a PUT on a connection, as EC2 sets it on answers to a PUT. The
+/// guest's own stack takes them and forwards them to nobody. So no token leaves the guest by a
+/// container's network, a NAT or an open proxy.
 const TOKEN_HOP_LIMIT: u8 = 1;
 
 /// What a connection waits for; each has its time limit.
@@ -116,8 +115,8 @@ impl HttpConnection {
         self.deadline
     }
 
-    /// Whether it could be given up for a new connection: nothing is asked,
-    /// nothing is owed, and that for long enough that no request is on its way.
+    /// Whether it could be given up for a new connection. It owes no answer, and it has been idle
+    /// for long enough that no request is on its way.
     pub(crate) fn is_idle(&self, now: Duration) -> bool {
         self.phase == Phase::Idle
             && now.saturating_add(IDLE_LIMIT) >= self.deadline.saturating_add(EVICTION_AGE)

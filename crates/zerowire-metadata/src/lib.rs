@@ -17,16 +17,14 @@
 //!        pop_frame ◀── frames for the guest ◀───┘
 //! ```
 //!
-//! The behaviour follows what cloud images expect from version 2 of such
-//! services: a token by `PUT /latest/api/token` with a lifetime, then `GET` of
-//! paths of a JSON tree with that token; directories list one name a line.
-//! Answers to a PUT have hop limit 1: the guest's stack takes them and forwards
-//! them to nobody. Requests for another host are refused.
+//! The behaviour follows what cloud images expect from version 2 of such services. A client gets a
+//! token with a lifetime by `PUT /latest/api/token`, then sends it with a `GET` of each path of a
+//! JSON tree. Directories list one name a line. Answers to a PUT have hop limit 1: the guest's
+//! stack takes them and forwards them to nobody. Requests for another host are refused.
 //!
-//! Memory and aliasing rules: every frame is copied into private memory before
-//! it is looked at, so that a guest that changes its memory meanwhile changes
-//! nothing here. Queues, connections, buffers and tokens are bounded by named
-//! constants, whatever a guest sends.
+//! Memory and aliasing rules: every frame is copied into private memory before any of it is read. A
+//! guest that changes its memory meanwhile changes nothing here. Named constants bound queues,
+//! connections, buffers and tokens, whatever a guest sends.
 //!
 //! Not supported: VLAN tags, IPv6 extension headers, IP fragments, TLS, ranges, compression.
 

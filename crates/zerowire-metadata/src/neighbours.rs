@@ -1,8 +1,7 @@
 //! Which MAC address to answer: learnt from the guest's own frames.
 //!
-//! A guest may have any address, with the service on-link or behind a
-//! gateway, so no subnet logic applies: the reply goes to the address that the
-//! question came from.
+//! A guest may have any address, with the service on-link or behind a gateway, so no subnet logic
+//! applies. The reply goes to the address that the question came from.
 
 use std::net::IpAddr;
 

@@ -142,10 +142,9 @@ impl MetadataService {
         self.queues.pop()
     }
 
-    /// When [`Self::poll`] is to be called next if no frame comes before, on
-    /// the clock of `now`; at most `now` means at once. `None` while nothing is
-    /// under way: an idle guest costs nothing. While the queue of frames for
-    /// the guest is full, only time limits count.
+    /// When to call [`Self::poll`] next if no frame comes before, on the clock of `now`; at most
+    /// `now` means at once. `None` while nothing is under way: an idle guest costs nothing. While
+    /// the queue of frames for the guest is full, only time limits count.
     pub fn next_deadline(&mut self, now: Duration) -> Option<Duration> {
         self.now = self.now.max(now);
         let limits = self.connections.iter().map(HttpConnection::deadline).min();

@@ -7,8 +7,8 @@ use std::time::Duration;
 /// expect.
 pub const MAX_TOKEN_TTL_SECONDS: u32 = 21_600;
 
-/// Tokens kept for a guest; past it the one that expires soonest goes. 1024 is
-/// far more than agents of one guest use and costs at most 48 KiB.
+/// Tokens kept for a guest. Beyond it the token that expires soonest is dropped. 1024 is far more
+/// than agents of one guest use, and costs at most 48 KiB.
 pub const MAX_TOKENS: usize = 1024;
 
 /// Bytes of randomness in a token: 256 bits can't be guessed.

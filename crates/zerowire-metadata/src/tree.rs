@@ -1,10 +1,9 @@
 //! The metadata: a JSON document, prepared once so that answering is slicing.
 //!
-//! Every answer that a path can have is written once when the tree is made:
-//! the compact JSON of the whole document, in which the JSON of each node is a
-//! contiguous piece, and an arena of texts (strings as they are, listings of
-//! objects). A response then is a range of bytes in a shared tree: no memory
-//! grows with the number of requests.
+//! Every answer that a path can have is written once, when the tree is made. The compact JSON of
+//! the whole document contains the JSON of each node as one contiguous piece. An arena holds the
+//! texts: strings as they are, and listings of objects. A response is a range of bytes in a shared
+//! tree: no memory grows with the number of requests.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -23,11 +22,15 @@ pub const MAX_DEPTH: usize = 128;
 
 /// A metadata document, ready to be served.
 ///
-/// Rules for what a path gives as text: an object lists its keys, sorted, one
-/// a line, with a slash after those that are objects (a `/` or `%` in a key is
-/// listed percent-encoded, as a path must write it); a string is given as it
-/// is; a number, a boolean or an array is given as compact JSON; null is
-/// empty. As JSON every node is given compactly. Paths don't lead into arrays.
+/// Rules for what a path gives as text:
+///
+/// - An object lists its keys, sorted, one a line, with a slash after those that are objects. A `/`
+///   or `%` in a key is listed percent-encoded, as a path must write it.
+/// - A string is given as it is.
+/// - A number, a boolean or an array is given as compact JSON.
+/// - null is empty.
+///
+/// As JSON every node is given compactly. Paths don't lead into arrays.
 #[derive(Debug)]
 pub struct MetadataTree {
     root: Node,

@@ -36,16 +36,18 @@ fn field(headers: &[u8], place: Range<usize>) -> Option<&[u8]> {
 /// Whether the frame that begins with `headers` belongs to the metadata
 /// service.
 ///
-/// `headers` are the first bytes of an Ethernet frame, without a virtio-net
-/// header; 78 bytes are enough to decide, fewer give `false` where the deciding
-/// field is missing. The caller keeps the bytes; pass a private copy if the
-/// guest can change the original, and hand the same copy to
+/// `headers` are the first bytes of an Ethernet frame, without a virtio-net header. 78 bytes are
+/// enough to decide; fewer give `false` where the deciding field is missing. The caller keeps the
+/// bytes. If the guest can change the original, pass a private copy, and hand the same copy to
 /// [`crate::MetadataService::ingest`].
 ///
-/// True for an ARP request whose target protocol address is
-/// [`SERVICE_ADDRESS`], for a neighbour solicitation for [`SERVICE_ADDRESS_V6`],
-/// and for every IP packet (any protocol) sent to one of them, whatever the
-/// destination MAC. Frames with an 802.1Q tag are not taken.
+/// True for:
+///
+/// - an ARP request whose target protocol address is [`SERVICE_ADDRESS`],
+/// - a neighbour solicitation for [`SERVICE_ADDRESS_V6`],
+/// - every IP packet (any protocol) sent to one of them, whatever the destination MAC.
+///
+/// Frames with an 802.1Q tag are not taken.
 #[inline]
 #[must_use]
 pub fn wants(headers: &[u8]) -> bool {

@@ -1,8 +1,8 @@
 //! Whose name a request came by (RFC 9110 section 7.2).
 //!
-//! A page in a browser of the guest's can have its own name resolve to the
-//! service's address (DNS rebinding), and then asks the service as if that were
-//! the page's own server. Its requests carry that name.
+//! A page in a browser of the guest's can have its own name resolve to the service's address (DNS
+//! rebinding). It then sends requests to the service as if that were the page's own server. These
+//! requests carry the page's name.
 
 use std::net::Ipv4Addr;
 

@@ -1,5 +1,5 @@
-//! HTTP/1.1 (RFC 9112) as far as a metadata service needs it: requests are
-//! parsed from a bounded buffer, answers are a head and a body that is shared.
+//! HTTP/1.1 (RFC 9112) as far as a metadata service needs it. Requests are parsed from a bounded
+//! buffer; an answer is a head and a shared body.
 
 mod accept;
 mod host;

@@ -23,8 +23,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Duration,
 }
 
-/// The answer to a request, and how many bytes of its body are to be skipped
-/// before the next request.
+/// The answer to a request, and how many bytes of its body to skip before the next request.
 pub(crate) fn respond(head: &Head, context: &mut Context<'_>) -> (Response, u64) {
     let has_body = head.body.chunked || head.body.content_length > 0;
     let skips_body = has_body

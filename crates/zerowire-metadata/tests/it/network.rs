@@ -278,7 +278,7 @@ fn a_burst_of_clients_is_served_without_resets() {
     let mut guest = Guest::new(DOCUMENT, TokenPolicy::Optional);
     let handles: Vec<_> = (0..3 * MAX_CONNECTIONS).map(|_| guest.open()).collect();
     for handle in handles {
-        // Those beyond the slots are tried again by TCP until one is free.
+        // TCP retries those beyond the slots until one is free.
         guest.run_until("connect", |guest| guest.socket(handle).may_send());
         guest.send(handle, REQUEST);
         assert_eq!(guest.answer(handle).text(), "hello\n");

@@ -1,5 +1,5 @@
-//! A guest for the tests: a second TCP stack as client, a wire that can lose
-//! frames, a gateway, and a clock that is only a number.
+//! A guest for the tests. It has a second TCP stack as client, a wire that can lose frames, a
+//! gateway, and a clock that is only a number.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
