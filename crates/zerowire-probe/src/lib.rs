@@ -2,14 +2,14 @@
 //! part.
 //!
 //! Each check tries the thing itself: it opens the device, makes the socket, registers the memory.
-//! A configuration file or a version number is only read where trying would disturb something (a
+//! It reads a configuration file or a version number only where a try would disturb something (a
 //! NIC's queue) or can't be undone. What a check makes (a tap that is never set up, rings, sockets,
 //! mappings) belongs to it and is gone when it returns. No check changes a setting, and none sends
 //! a frame.
 //!
-//! Two stages, so that the words can be tested without the machine: a *probe* runs system calls and
-//! returns plain results; a *translation* is a pure function from those results (mostly an errno)
-//! to a [`Finding`].
+//! There are two stages, so that tests of the words need no machine. A *probe* runs system calls
+//! and returns plain results. A *translation* is a pure function from those results (mostly an
+//! errno) to a [`Finding`].
 //!
 //! [`run`] looks at all jobs; [`queue::run`] at one interface and its queues.
 //!

@@ -19,7 +19,7 @@ const TRIED_BYTES: u64 = 64 << 20;
 /// The answer is exact to this.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// Size of the huge pages that are asked for.
+/// Size of the huge pages that the probe maps.
 const HUGE_BYTES: usize = 2 << 20;
 
 pub(super) fn check(todo: &mut Todo, machine: &MachineFacts, has_ring: bool) {

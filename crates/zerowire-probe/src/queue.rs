@@ -1,9 +1,9 @@
 //! One queue of one interface: whether io_uring can receive into it without a copy, and what is
 //! missing (`zerowire doctor -i IF -q Q`; Documentation/networking/iou-zcrx.rst).
 //!
-//! Settings are read by netlink and never changed; the queue is not registered, since that restarts
-//! it under traffic. What is tried is a registration for an interface that can't exist, which shows
-//! whether kernel and user may.
+//! Settings are read by netlink and never changed. The queue is not registered, since that restarts
+//! it under traffic. Instead the probe tries a registration for an interface that can't exist,
+//! which shows whether kernel and user may.
 //!
 //! As everywhere in the probe: `facts` runs system calls, `checks` turns their results into
 //! findings.
@@ -54,7 +54,7 @@ pub struct Settings {
 pub struct QueueState {
     /// Its number.
     pub queue: u32,
-    /// Who has put memory of its own under it; `None`: nobody, as far as is told.
+    /// Who has put memory of its own under it; `None`: nobody, as far as the kernel reports.
     pub user: Option<QueueUser>,
     /// Number of the NAPI instance that serves it.
     pub napi: Option<u32>,
@@ -74,11 +74,11 @@ pub struct QueueReport {
     pub interface: String,
     /// The queue that was asked about.
     pub queue: Option<u32>,
-    /// What was read; `None` where there is no such interface.
+    /// What was read; `None` where the interface does not exist.
     pub settings: Option<Settings>,
     /// The queues in use.
     pub queues: Vec<QueueState>,
-    /// The checks, in the order in which they are to be settled.
+    /// The checks, in the order in which to settle them.
     pub checks: Vec<Check>,
     /// `Ok`: it can be registered and data arrives without a copy; `Degraded`: it can be
     /// registered; `Missing`: it can't.
@@ -121,7 +121,7 @@ fn report(
     }
 }
 
-/// The checks one by one, in the order in which they are to be settled.
+/// The checks one by one, in the order in which to settle them.
 fn checks(
     machine: &MachineFacts,
     asked: &Asked<'_>,

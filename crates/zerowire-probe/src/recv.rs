@@ -1,8 +1,8 @@
 //! Receiving through io_uring: buffer rings, and zero-copy receive
 //! (Documentation/networking/iou-zcrx.rst).
 //!
-//! A NIC's queue is never registered here: that would restart the queue under traffic. What a NIC
-//! can do is told by its driver's name, in the line on NICs.
+//! A NIC's queue is never registered here: that would restart the queue under traffic. The line on
+//! NICs says by the driver's name what a NIC can do.
 
 use std::io;
 
@@ -106,7 +106,7 @@ fn translate_zcrx(tried: Option<(Result<(), i32>, Result<(), i32>)>) -> Finding 
     }
 }
 
-/// `None`: there is no zero-copy receive. Else whether areas can be added.
+/// `None`: zero-copy receive is missing. Else whether areas can be added.
 fn translate_areas(more: Option<bool>) -> Finding {
     let lost = "A receiver keeps the buffers that it was made with.";
     match more {

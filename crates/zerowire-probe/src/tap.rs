@@ -18,7 +18,7 @@ const TEMPORARY: &str = "zwdoc%d";
 /// Length of the virtio-net header with `num_buffers` (virtio 1.3 §5.1.6), bytes.
 const HEADER_LEN: usize = 12;
 
-/// Offload sets that are asked for one by one: name and bits (include/uapi/linux/if_tun.h). Each
+/// Offload sets that the probe sets one by one: name and bits (include/uapi/linux/if_tun.h). Each
 /// needs TUN_F_CSUM.
 const OFFLOADS: [(&str, u32); 5] =
     [("csum", 0x01), ("tso4", 0x03), ("tso6", 0x05), ("ufo", 0x11), ("uso", 0x61)];

@@ -22,7 +22,7 @@ pub struct Advice {
 /// More queues than this are not named one by one.
 const MOST_WEIGHTS: u32 = 64;
 
-/// The command that spreads all flows over the other queues; `None` where there is no other one.
+/// The command that spreads all flows over the other queues; `None` if this queue is the only one.
 pub(super) fn rss_command(interface: &str, queue: u32, count: u32) -> Option<String> {
     let others = count.checked_sub(1).filter(|n| *n > 0)?;
     Some(if queue >= others {
@@ -38,7 +38,7 @@ pub(super) fn rss_command(interface: &str, queue: u32, count: u32) -> Option<Str
     })
 }
 
-/// The commands, in the order in which they are to be given. Without a queue: for the last one.
+/// The commands, in the order in which to run them. Without a queue: for the last one.
 pub(super) fn commands(facts: &Facts, queue: Option<u32>) -> Vec<Advice> {
     let i = &facts.link.name;
     let count = facts.receive_queues().unwrap_or(1);

@@ -47,7 +47,7 @@ fn number(e: &NetlinkError) -> i32 {
 }
 
 impl Facts {
-    /// Asks for everything; the error number where there is no such interface.
+    /// Reads everything; the error number where the interface does not exist.
     pub(super) fn gather(interface: &str) -> Result<Self, i32> {
         let link = Link::find(interface).map_err(|e| number(&e))?;
         let index = link.index;
@@ -91,7 +91,7 @@ impl Facts {
         self.driver.as_deref().is_some_and(|d| nic::SPLITTING.contains(&d))
     }
 
-    /// Header split, where it is told.
+    /// Header split, where the driver reports it.
     pub(super) fn data_split(&self) -> Option<DataSplit> {
         self.rings.as_ref().ok()?.data_split
     }
