@@ -73,7 +73,7 @@ pub enum WireError {
         /// The peer's code, not 0.
         code: u64,
     },
-    /// A reply to another request, or a message that is no reply, came.
+    /// A reply to another request, or a message that isn't a reply, came.
     #[error(
         "a reply to {} was awaited, but {} with flags {flags:#x} came",
         Request::describe(*wanted),

@@ -1,11 +1,9 @@
 //! The vhost-user wire protocol: messages, file descriptors, feature bits.
 //!
-//! vhost-user is how a VMM (the front end) hands the queues of a virtio
-//! device to another process (the back end): over a Unix stream socket go
-//! small messages with file descriptors attached (QEMU
-//! `docs/interop/vhost-user.rst`). This crate encodes and decodes them for
-//! both sides. It knows no device and keeps no state but a half-received
-//! message.
+//! vhost-user is how a VMM (the front end) hands the queues of a virtio device to another process
+//! (the back end). Both exchange small messages with file descriptors attached, over a Unix stream
+//! socket (QEMU `docs/interop/vhost-user.rst`). This crate encodes and decodes them for both sides.
+//! It knows no device and keeps no state but a half-received message.
 //!
 //! - [`MessageSocket`] moves whole messages over a socket,
 //! - [`Message`] is one received message with typed, checked readers,
@@ -13,14 +11,13 @@
 //! - [`features`] and [`protocol`] name the bits.
 //!
 //! # Who owns what
-//! Received file descriptors become [`std::os::fd::OwnedFd`] before anything
-//! else is looked at, so that dropping a [`Message`], an error or a
-//! [`MessageSocket`] closes them. Sent descriptors are borrowed.
+//! Received file descriptors become [`std::os::fd::OwnedFd`] before anything else is read. So
+//! dropping a [`Message`], an error or a [`MessageSocket`] closes them. Sent descriptors are
+//! borrowed.
 //!
 //! # Trust
-//! The peer is not trusted: sizes are bounded before memory is taken, at most
-//! [`MAX_FDS`] descriptors are accepted a message, and each reader checks the
-//! exact size that the protocol gives.
+//! The peer is not trusted. Sizes are bounded before memory is taken. At most [`MAX_FDS`]
+//! descriptors are accepted a message. Each reader checks the exact size that the protocol gives.
 //!
 //! ```
 //! use std::os::unix::net::UnixStream;

@@ -8,8 +8,8 @@ use crate::{
     WireError,
 };
 
-/// One message: header, payload and the descriptors that came with it, which
-/// it owns until they are taken; the rest are closed when it is dropped.
+/// One message: header, payload and the descriptors that came with it. It owns the descriptors
+/// until a caller takes them, and closes the rest when it is dropped.
 #[derive(Debug)]
 pub struct Message {
     header: Header,
@@ -22,7 +22,7 @@ pub struct Message {
 pub struct VringFd {
     /// Index of the ring (bits 0 to 7).
     pub index: usize,
-    /// The descriptor; none when bit 8 says so (the ring is to be polled).
+    /// The descriptor; none when bit 8 says so (the back end must poll the ring).
     pub fd: Option<OwnedFd>,
 }
 
@@ -46,7 +46,7 @@ impl Message {
         &self.body
     }
 
-    /// What is asked for.
+    /// The request.
     ///
     /// # Errors
     /// [`WireError::UnknownRequest`].
@@ -65,8 +65,8 @@ impl Message {
         self.header.flags & FLAG_REPLY != 0
     }
 
-    /// Checks that there is no payload. Front ends may send one u64 with
-    /// requests that need none, so that one is accepted.
+    /// Checks that the payload is empty. Front ends may send one u64 with requests that need none,
+    /// so that one is accepted.
     ///
     /// # Errors
     /// [`WireError::BadSize`].

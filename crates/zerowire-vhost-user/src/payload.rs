@@ -376,7 +376,7 @@ pub enum StateTransfer {
 }
 
 impl StateTransfer {
-    /// The bytes on the wire. The phase is "stopped": there is no other.
+    /// The bytes on the wire. The phase is always "stopped", the only one.
     pub fn encode(self) -> [u8; 8] {
         let mut bytes = [0; 8];
         bytes[..4].copy_from_slice(&(self as u32).to_ne_bytes());

@@ -13,8 +13,8 @@ fn pair() -> (MessageSocket, MessageSocket) {
     (MessageSocket::new(a), MessageSocket::new(b))
 }
 
-/// A pipe whose read end tells when every write end is closed: that is how
-/// these tests see leaked descriptors without looking at the whole process.
+/// A pipe whose read end tells when every write end is closed. These tests see leaked descriptors
+/// by it, without a look at the whole process.
 fn pipe() -> (File, OwnedFd) {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     (File::from(read), write)
