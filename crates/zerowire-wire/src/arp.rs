@@ -10,5 +10,5 @@ use std::ops::Range;
 pub const OPERATION: Range<usize> = 6..8;
 /// The operation "request", as it stands in a packet.
 pub const REQUEST: [u8; 2] = [0, 1];
-/// The IPv4 address that is asked for.
+/// The IPv4 address that the sender asks for.
 pub const TARGET_ADDRESS: Range<usize> = 24..28;

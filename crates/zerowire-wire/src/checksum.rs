@@ -1,8 +1,8 @@
 //! The internet checksum (RFC 1071).
 //!
-//! Words are added as they lie in memory, 32 bits at a time into 64: no carry is lost, a sum in the
-//! other byte order is the same sum with its bytes exchanged, and the compiler makes vector code of
-//! the loop.
+//! Words are added as they lie in memory, 32 bits at a time into 64. So no carry is lost, and the
+//! compiler makes vector code of the loop. A sum in the other byte order is the same sum with its
+//! bytes exchanged.
 
 /// Bytes of a round of the inner loop.
 const ROUND: usize = 64;
@@ -28,8 +28,8 @@ impl Checksum {
         self.add_words(words(bytes), bytes.len());
     }
 
-    /// Adds a run of `len` bytes whose words somebody else has added: as they lie in memory, 32
-    /// bits at a time, the last one filled up with zeros.
+    /// Adds a run of `len` bytes whose words somebody else has added. `sum` has them as they lie in
+    /// memory, 32 bits at a time, the last one filled up with zeros.
     #[inline]
     pub fn add_words(&mut self, sum: u64, len: usize) {
         let folded = fold(sum);
@@ -70,8 +70,8 @@ impl Checksum {
         !self.folded()
     }
 
-    /// The same for a field in which 0 means that there is no checksum (RFC 768): 0xffff, which is
-    /// the same number, stands for it.
+    /// The same for a field in which 0 means "without a checksum" (RFC 768): 0xffff, which is the
+    /// same number, stands for it.
     #[inline]
     pub fn finish_nonzero(&self) -> u16 {
         match self.finish() {

@@ -1,15 +1,15 @@
 //! Sleeping and waking between two processes that share a flag word, with a system call only when
 //! somebody sleeps.
 //!
-//! One side publishes something in shared memory (a window's `poll_value`), the other one looks for
-//! it and sleeps on an eventfd when there is nothing. The sleeper raises the flag and then looks
-//! again; the waker publishes and then looks at the flag. Each side has a sequentially consistent
-//! fence between its store and its load. So at least one of them sees what the other one stored
-//! (the store-buffering litmus test), and no wake-up is lost.
+//! One side publishes something in shared memory (a window's `poll_value`). The other side looks
+//! for it and sleeps on an eventfd when it finds nothing. The sleeper raises the flag and then
+//! looks again; the waker publishes and then looks at the flag. Each side has a sequentially
+//! consistent fence between its store and its load. So at least one of them sees what the other one
+//! stored (the store-buffering litmus test), and no wake-up is lost.
 //!
-//! The flag lies in memory that the other process can write: any value but 0 counts as raised, and
-//! a wrong value leads to one superfluous or one missing wake-up of the process that wrote it, and
-//! to nothing else.
+//! The flag lies in memory that the other process can write. Any value but 0 counts as raised. A
+//! wrong value leads to one superfluous or one missing wake-up of the process that wrote it, and to
+//! nothing else.
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 

@@ -19,8 +19,8 @@ pub enum IpError {
     Version(u8),
 }
 
-/// The sum of the pseudo header (RFC 9293 §3.1, RFC 768, RFC 8200 §8.1): both addresses as they
-/// stand in the IP header, the protocol, and the length of the transport's part in bytes.
+/// The sum of the pseudo header (RFC 9293 §3.1, RFC 768, RFC 8200 §8.1). It covers both addresses
+/// as they stand in the IP header, the protocol, and the length of the transport's part in bytes.
 #[inline]
 pub fn pseudo_header(addresses: &[u8], protocol: u8, len: u32) -> Checksum {
     let mut sum = Checksum::new();

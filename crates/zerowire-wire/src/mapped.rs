@@ -168,7 +168,7 @@ pub enum MapOp {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapRequest {
-    /// What is asked for.
+    /// The request.
     pub op: MapOp,
     /// The guest's port, or the host's.
     pub port: u32,

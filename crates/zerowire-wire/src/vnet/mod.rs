@@ -18,7 +18,7 @@ use crate::{tcp, udp};
 /// Bytes of the header without `num_buffers`.
 pub const VNET_HEADER_BYTES: usize = 10;
 
-/// Flag `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum is to be completed.
+/// Flag `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the receiver of the header completes the checksum.
 pub const NEEDS_CSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_NONE`: the frame is not to be cut.
 pub const GSO_NONE: u8 = 0;
@@ -187,17 +187,17 @@ impl VnetHeader {
         Self { hdr_len: if len > u16::MAX as usize { 0 } else { len as u16 }, ..Self::NONE }
     }
 
-    /// The checksum of everything from `csum_start` on is to be put at `csum_start + csum_offset`,
-    /// where the frame holds the sum of the pseudo header.
+    /// Requests the checksum of everything from `csum_start` on. It goes to `csum_start +
+    /// csum_offset`, where the frame holds the sum of the pseudo header.
     #[must_use]
     #[inline]
     pub const fn checksum(csum_start: u16, csum_offset: u16) -> Self {
         Self { flags: NEEDS_CSUM, csum_start, csum_offset, ..Self::NONE }
     }
 
-    /// The frame is to be cut: each segment gets the first `hdr_len` bytes and `gso_size` bytes of
-    /// payload. Checksums are as in [`VnetHeader::checksum`]; `csum_start` is the start of the TCP
-    /// or UDP header.
+    /// Requests that the frame be cut. Each segment gets the first `hdr_len` bytes and `gso_size`
+    /// bytes of payload. Checksums are as in [`VnetHeader::checksum`]; `csum_start` is the start of
+    /// the TCP or UDP header.
     ///
     /// # Errors
     /// [`VnetError`] for the first rule that is broken.
@@ -222,7 +222,7 @@ impl VnetHeader {
     }
 
     /// Reads the headers of a whole TCP or UDP frame, and makes it ready: the checksum field gets
-    /// the sum of the pseudo header. The frame is to be cut into segments of `gso_size` bytes of
+    /// the sum of the pseudo header. With `gso_size`, segments of the frame get that many bytes of
     /// payload; None: only its checksum is left to do.
     ///
     /// # Errors
@@ -242,7 +242,7 @@ impl VnetHeader {
         Ok(header)
     }
 
-    /// Whether the frame is to be cut.
+    /// Whether the header requests that the frame be cut.
     #[must_use]
     #[inline]
     pub const fn is_segmented(&self) -> bool {
