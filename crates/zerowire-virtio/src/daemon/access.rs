@@ -1,9 +1,9 @@
 //! Who may connect to a socket that this process makes: its owner, its group and its mode.
 //!
 //! The folder of a socket may belong to somebody else, who can put another file in the socket's
-//! place at any time. So nothing is changed by path: the kernel makes the file with at most the
-//! mode asked for, and what is still missing is set on the socket's own file. Nobody can connect
-//! meanwhile: the socket does not listen yet.
+//! place at any time. So nothing is changed by path. The kernel makes the file with at most the
+//! mode that the user gave. What is still missing is set on the socket's own file. Nobody can
+//! connect meanwhile: the socket does not listen yet.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -79,8 +79,8 @@ fn bound_file(socket: &OwnedFd, path: &Path) -> Result<OwnedFd, ListenError> {
     zerowire_sys::socket::bound_file(socket).or_else(|_| file_at(path))
 }
 
-/// The file at `path` if it can only be a socket of this user that was made in that folder: it has
-/// one name, and whoever can put it there can make it anyway.
+/// The file at `path` if it can only be a socket of this user that was made in that folder. Such a
+/// socket has one name, and whoever can put it there can make it anyway.
 fn file_at(path: &Path) -> Result<OwnedFd, ListenError> {
     let replaced = || ListenError::Replaced(path.to_owned());
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -179,8 +179,8 @@ mod tests {
         assert!(file_at(&path).is_err(), "nothing there");
     }
 
-    /// Somebody swaps the socket for a link to another file, as fast as possible, while it is made
-    /// again and again with the rights that its owner gave the one before.
+    /// Somebody swaps the socket for a link to another file, as fast as possible. Meanwhile it is
+    /// made again and again, with the rights that its owner gave the one before.
     #[test]
     fn no_swap_of_a_socket_that_is_made_again_changes_another_file() {
         let (dir, path, victim) = folder();

@@ -139,7 +139,7 @@ pub(super) fn stop_all<'a, B: Backing>(served: impl Iterator<Item = &'a mut Serv
     }
 }
 
-/// How long to wait before something is tried again that the system refused.
+/// How long to wait before a retry of what the system refused.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// The control thread: one front end after another.
@@ -228,8 +228,8 @@ fn sleep(control: &Control, fd: Option<BorrowedFd<'_>>, link: Option<&Follower>,
     control.drain_wake();
 }
 
-/// Time for a front end that came by the socket to send its first message: they all begin at once,
-/// and one that does not keeps the VM from its own.
+/// Time for a front end that connected by the socket to send its first message. All of them begin
+/// at once; one that does not keeps the VM from its own front end.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 
 /// Serves one connection until it ends, whatever the reason. Its first message has to come by

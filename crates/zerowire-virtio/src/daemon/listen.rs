@@ -36,7 +36,7 @@ pub enum ListenError {
     /// Another process listens there.
     #[error("socket path {0} is in use by a running process: stop that one or give another path")]
     InUse(PathBuf),
-    /// There is a file that is no socket.
+    /// A file is there, and it is not a socket.
     #[error("socket path {0} exists and is not a socket: remove it or give another path")]
     NotASocket(PathBuf),
     /// Longer than a unix socket's address takes.
@@ -69,7 +69,7 @@ pub enum ListenError {
          user can write"
     )]
     Replaced(PathBuf),
-    /// The descriptor is no unix stream socket.
+    /// The descriptor is not a unix stream socket.
     #[error(
         "descriptor {fd} is not a unix stream socket: {cause}; give the number of one that this process was started with, \
          listening or connected"
@@ -168,15 +168,15 @@ impl Listener {
         }
     }
 
-    /// Takes a descriptor that this process was started with. To be called before anything else is
-    /// opened: a number that the user got wrong is then one that is not open, and not that of
-    /// something of this process's own.
+    /// Takes a descriptor that this process was started with. Call it before anything else is
+    /// opened. A number that the user got wrong then isn't open, and can't be a descriptor of this
+    /// process's own.
     pub(super) fn inherit(fd: RawFd) -> Result<Self, ListenError> {
         let bad = |cause: io::Error| ListenError::BadFd { fd, cause };
         if fd < 0 {
             return Err(bad(io::Error::from_raw_os_error(libc::EBADF)));
         }
-        // SAFETY: only asks; a number that is no descriptor gives EBADF.
+        // SAFETY: only asks; a number that names no descriptor gives EBADF.
         if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
             return Err(bad(io::Error::last_os_error()));
         }

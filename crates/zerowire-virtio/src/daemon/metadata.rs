@@ -32,8 +32,9 @@ impl MetadataSource {
             .map_err(|e| format!("metadata file {}: {e}", self.file.display()))
     }
 
-    /// At most a byte more than a tree may have, so that one that is too long is known by that.
-    /// What is no file may have no end, or none for now, which would keep the VMs waiting.
+    /// Reads at most a byte more than a tree may have: that byte shows that the file is too long.
+    /// It refuses what is not a regular file. That may have no end, or none for now, and would keep
+    /// the VMs waiting.
     fn read(&self) -> std::io::Result<String> {
         let mut text = String::new();
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&self.file)?;
@@ -56,7 +57,7 @@ pub(super) enum MetadataDetour {
     Forward { to: RingClient<MetadataCommand>, pending: Arc<AtomicUsize> },
 }
 
-/// What the worker with the service is told.
+/// Commands to the worker with the service.
 #[derive(Debug)]
 pub(super) enum MetadataCommand {
     /// New metadata.

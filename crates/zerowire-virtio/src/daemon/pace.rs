@@ -1,8 +1,8 @@
-//! When the next front end is let in: one that fails and connects again at once must cost neither
+//! When to let the next front end in. One that fails and connects again at once must cost neither
 //! CPU time nor lines of the log.
 //!
-//! Sessions that end soon after the one before are free up to a number; each further one is
-//! followed by a longer wait. A longer session ends that, and so does time without any.
+//! Sessions that end soon after the one before are free up to a number. A longer wait follows each
+//! further one. A longer session ends that, and so does time without any.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ const FIRST: Duration = Duration::from_millis(10);
 /// The longest wait: 20 sessions a second cost nothing. Less than [`CALM`], so that waiting is not
 /// taken for calm.
 const LONGEST: Duration = Duration::from_millis(50);
-/// From the end of a session to the end of the next: what is longer is no quick session.
+/// From the end of a session to the end of the next: a session that takes longer is not quick.
 const CALM: Duration = Duration::from_secs(1);
 /// Front ends in a row that left for one reason when the log says so.
 const TELLING: u32 = 3;

@@ -45,9 +45,10 @@ pub struct VmConfig {
     /// The device's address, for a front end that asks the back end for the configuration space.
     /// None where the front end keeps it itself, as QEMU does.
     pub mac: Option<MacAddress>,
-    /// Whether post-copy (PAGEFAULT) is offered, where the port and the system allow it. The front
-    /// end gets a userfaultfd of this process then. With that it can stop any of its threads, and
-    /// write into any of its memory that has not been touched yet, not only into its own VM's.
+    /// Whether to offer post-copy (PAGEFAULT), where the port and the system allow it. The front
+    /// end then gets a userfaultfd of this process. With it the front end can stop any thread of
+    /// this process. It can also write into any of this process's memory that has not been touched
+    /// yet, not only into its own VM's.
     pub postcopy: bool,
 }
 
@@ -58,8 +59,8 @@ impl VmConfig {
     }
 }
 
-/// Shares what may be pinned among the VMs. Without a budget of the operator's the kernel's limit
-/// is what there is to share.
+/// Shares what may be pinned among the VMs. Without a budget of the operator's they share the
+/// kernel's limit.
 fn share_budget(vms: usize, parts: usize) {
     let budget = PinBudget::of_process();
     budget.share_among(vms, parts);

@@ -1,15 +1,15 @@
 //! Has a guest see whether its port's interface can carry frames (`link=follow`).
 //!
 //! vhost-user has no message for a link's state that QEMU acts on. But QEMU takes a back end that
-//! is gone for a link that is down (net/vhost-user.c: the network client is set down when its
-//! connection closes, and up when there is one again). So while the interface is down or gone the
-//! front end is disconnected, and its attempts to connect are refused: by a socket on which nobody
+//! is gone for a link that is down. It sets the network client down when its connection closes, and
+//! up when there is one again (net/vhost-user.c). So the front end is disconnected while the
+//! interface is down or gone. Its attempts to connect are refused, by a socket on which nobody
 //! listens. One that accepts and says nothing would stop QEMU's main loop, which waits for answers.
 //!
 //! **Front ends that start meanwhile.** QEMU waits, and does nothing else, until the first
-//! connection of a device is there. So that a VM can start with its cable unplugged, a front end
-//! that has not been turned away yet is let in, and turned away [`LET_IN`] later. Which one it is
-//! says its process.
+//! connection of a device is there. A VM can start with its cable unplugged nevertheless. A front
+//! end that has not been turned away yet is let in, and turned away [`LET_IN`] later. A front end
+//! is known by its process.
 
 mod peer;
 mod steady;
@@ -72,7 +72,7 @@ impl LinkState {
     }
 }
 
-/// What is told of a link that is followed.
+/// State of a followed link that its statistics show.
 #[derive(Debug, Default)]
 pub(super) struct LinkShared {
     down: AtomicBool,
@@ -122,8 +122,8 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Follows the interface of that name in this thread's network namespace, which must be the
-    /// control thread's as well.
+    /// Follows `interface` in this thread's network namespace, which must be the control thread's
+    /// as well.
     ///
     /// # Errors
     /// No socket for link events can be had.

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 /// A shorter interruption is none: switches and drivers make some.
 const DOWN: Duration = Duration::from_millis(200);
 
-/// How long a link must stand before it counts as up: from the first to the second, doubled each
-/// time that it goes down again within [`STANDS`], so that one that flaps has guests connect and
-/// register their memory seldom.
+/// How long a link must stand before it counts as up: from the first to the second. The time
+/// doubles whenever the link goes down again within [`STANDS`]. So guests of a link that flaps
+/// seldom connect and register their memory.
 const UP: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(16));
 
-/// A link that was up for so long does not flap.
+/// A link that was up for this long does not flap.
 const STANDS: Duration = Duration::from_secs(10);
 
 /// A link's state, without what passes quickly.

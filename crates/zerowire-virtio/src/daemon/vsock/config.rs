@@ -1,4 +1,4 @@
-//! What a VM's vsock device is to be, and which configurations make no sense together.
+//! The configuration of a VM's vsock device, and which configurations make no sense together.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -49,8 +49,8 @@ pub struct VsockConfig {
     pub access: SocketAccess,
     /// The guest's address, 3 to 4294967294, another one for each VM.
     pub cid: u64,
-    /// Where the host meets the guest: host programs connect to this path (stream sockets) and to
-    /// the path with `.seqpacket` behind it (message sockets); the guest's connections to the host
+    /// Where the host meets the guest. Host programs connect to this path (stream sockets) and to
+    /// the path with `.seqpacket` behind it (message sockets). The guest's connections to the host
     /// go to the path with `_PORT` behind it.
     pub uds: PathBuf,
     /// Which programs may connect to these sockets, and to that of `map`.

@@ -78,7 +78,7 @@ fn nothing_may_be_there_twice() {
     assert!(e.contains("/run/a.vsock"), "{e}");
 }
 
-/// A guest connects to UDS_PORT: there is no socket of any VM.
+/// A guest connects to UDS_PORT: no VM may have a socket there.
 #[test]
 fn no_socket_lies_where_a_guests_connections_arrive() {
     let named = |name: &str, cid| VsockConfig { uds: format!("/run/{name}").into(), ..config(name, cid) };
