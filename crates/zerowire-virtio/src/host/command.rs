@@ -207,8 +207,8 @@ fn replace_kick<T: RingThread>(thread: &mut T, at: At, fd: OwnedFd) {
     }
 }
 
-/// The descriptor is watched edge-triggered, so that it never has to be read: each write to it is
-/// an edge. epoll watches the open file through the descriptor that the ring keeps.
+/// The descriptor is watched edge-triggered, since each write to it is an edge: it never has to be
+/// read. epoll watches the open file through the descriptor that the ring keeps.
 fn watch_kick<T: RingThread>(thread: &T, at: At) -> Result<(), String> {
     let Some(kick) = thread.ring(at).and_then(HostRing::kick) else { return Ok(()) };
     let (epoll, token) = thread.epoll();

@@ -1,12 +1,12 @@
 //! What serves virtqueues, whatever device they belong to.
 //!
-//! A control thread has a `RingClient`, whose calls become a `RingCommand` each. The thread that
-//! serves the rings is a `RingThread`, and `carry_out` does for it what is the same for every
+//! A control thread has a `RingClient`, each of whose calls becomes a `RingCommand`. The thread
+//! that serves the rings is a `RingThread`. `carry_out` does for it what is the same for every
 //! device. Its loop is a `turns::TurnLoop`.
 //!
 //! **Who owns what.** A ring's descriptors and the pointers into its memory belong to its
-//! `HostRing`, which the serving thread has from the ring's start to its stop. A command is
-//! answered when nothing of what it replaced is in use any more.
+//! `HostRing`. The serving thread has that from the ring's start to its stop. A command is answered
+//! when nothing of what it replaced is in use any more.
 
 mod client;
 pub(crate) mod command;

@@ -35,7 +35,7 @@ pub struct HostRing {
     log_at: Option<u64>,
     /// What marks its chains in flight, until [`Self::resume`] hands it to the ring.
     inflight: Option<Box<Tracker>>,
-    /// None where nobody notifies this side, and the ring is looked at by turns.
+    /// None where nobody notifies this side, which then polls the ring by turns.
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,

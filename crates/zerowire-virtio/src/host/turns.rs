@@ -36,7 +36,7 @@ pub enum Worked {
     Idle,
     /// Something moved.
     Busy {
-        /// The rings are looked at some more before the thread sleeps.
+        /// The thread polls the rings some more before it sleeps.
         lingers: bool,
         /// What events could say is known, for some turns.
         knows_events: bool,
@@ -51,7 +51,7 @@ pub enum Armed {
     /// Rings have entries, and the turn before could not move any: another turn, and longer and
     /// longer sleeps behind it.
     Blocked,
-    /// It may, for so long at most.
+    /// It may, for this long at most.
     Rest(Option<Duration>),
 }
 
@@ -59,9 +59,9 @@ pub enum Armed {
 pub trait Turns: RingThread {
     /// Looks at the rings behind the last work, before the thread may sleep.
     const LINGER: u32;
-    /// A thread that works asks for events each so many turns.
+    /// How many turns a thread that works takes from one request for events to the next.
     const TURNS_UNASKED: u32;
-    /// One that lingers does so each so many looks; None where it does not.
+    /// The same for the looks of a thread that lingers; None where it does not ask.
     const LOOKS_UNASKED: Option<u32>;
     /// What epoll gives when commands have come.
     const WAKE: u64;
@@ -79,7 +79,7 @@ pub trait Turns: RingThread {
     /// Moves a batch of everything.
     fn turn(&mut self, woke: Woke) -> Worked;
 
-    /// Something moved, and events are asked for.
+    /// Something moved, and the thread is about to ask for events.
     fn ask(&mut self) {}
 
     /// Whether what has moved has to wait for the guest, so that lingering would hold that up;
@@ -91,7 +91,8 @@ pub trait Turns: RingThread {
     /// Asks drivers for notifications.
     fn arm(&mut self) -> Armed;
 
-    /// Events are asked for, for so long at most; returns how long it is in the end.
+    /// The thread is about to ask for events, and to wait at most `limit`. Returns the limit to
+    /// use.
     fn waits(&mut self, limit: Option<Duration>) -> Option<Duration> {
         limit
     }
@@ -128,8 +129,8 @@ struct Taking<'a, T: Turns> {
 }
 
 impl<D> TurnLoop<D> {
-    /// With the receiving end of the thread's mailbox, which `wake` belongs to; takes so many
-    /// events at once.
+    /// With the receiving end of the thread's mailbox, which `wake` belongs to. Takes at most
+    /// `events` events at once.
     pub fn new(commands: Receiver<RingCommand<D>>, wake: Arc<OwnedFd>, events: usize) -> Self {
         Self {
             commands,
@@ -249,7 +250,7 @@ impl<D> TurnLoop<D> {
             |t, command| t.ended |= carry_out(t.thread, command).is_break(),
         );
         self.ended |= taking.ended || !open;
-        // What they changed is looked at.
+        // The turns that follow look at what they changed.
         self.cadence.linger(T::LINGER);
     }
 }

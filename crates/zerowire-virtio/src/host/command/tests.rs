@@ -51,7 +51,7 @@ fn setup(queue: u16, kick: &OwnedFd) -> RingSetup {
     }
 }
 
-/// A thread with two queues of one VM, which notes what it is told.
+/// A thread with two queues of one VM, which notes the commands that it gets.
 struct Thread {
     rings: [Option<HostRing>; 2],
     memory: Arc<GuestMemory>,

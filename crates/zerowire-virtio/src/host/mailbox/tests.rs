@@ -1,7 +1,7 @@
 //! A mailbox's two ends, in every order of their steps (checked by loom).
 //!
 //! Each test has a process of its own: what loom switches its threads with takes SIGBUS from
-//! [`sigbus`](crate::memory), whose handler others of this process rely on.
+//! [`sigbus`](crate::memory). Other tests of this process rely on that handler.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,7 +63,7 @@ pub(crate) fn losses(body: impl Fn() -> bool + Sync + Send + 'static) -> usize {
     lost.load(Ordering::Relaxed)
 }
 
-/// The channel. (loom's own one does not try the orders in which an empty queue is looked at.)
+/// The channel. (loom's own one does not try the orders in which a receiver finds it empty.)
 #[derive(Clone)]
 struct Queue(Arc<Mutex<VecDeque<u32>>>);
 

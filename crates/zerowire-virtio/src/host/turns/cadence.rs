@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// After so many turns in which rings had entries and nothing could be moved, since a port takes
-/// none for now, a thread sleeps between turns. Commands are taken meanwhile.
+/// Turns in which rings had entries and nothing could be moved, since a port takes none for now.
+/// After this many the thread sleeps between turns. It takes commands meanwhile.
 const TURNS_BLOCKED: u32 = 16;
 
-/// How long such a thread sleeps at first, and at most: twice as long each time, so that a port
-/// that takes nothing for long costs next to nothing.
+/// How long such a thread sleeps at first, and at most. The sleep doubles each time: a port that
+/// takes nothing for long costs next to nothing.
 const BLOCKED_NAP: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(10)];
 
 /// How long a thread sleeps that has been blocked for `turns`.
@@ -19,7 +19,7 @@ fn blocked_nap(turns: u32) -> Duration {
 /// What follows a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Another turn, and nobody is asked for events before.
+    /// Another turn, without a request for events before it.
     Turn,
     /// Another turn, behind the events that have come.
     Ask,
@@ -54,8 +54,8 @@ impl Cadence {
         self.phase = Phase::Linger(looks);
     }
 
-    /// A turn moved something, and so many looks follow the last one that does. Events are asked
-    /// for each so many turns if what they say is known, and at once else.
+    /// A turn moved something: up to `looks` looks follow the last turn that does. The next request
+    /// for events comes after `turns_unasked` turns if what they say is known, and at once else.
     #[inline]
     pub(super) fn worked(&mut self, looks: u32, knows_events: bool, turns_unasked: u32) -> Next {
         self.linger(looks);
@@ -63,8 +63,8 @@ impl Cadence {
         if self.unasked < turns_unasked { Next::Turn } else { Next::Ask }
     }
 
-    /// A turn moved nothing. Of the `all` looks each so many ask for events; there are none if the
-    /// guest must wait.
+    /// A turn moved nothing. Of the `all` looks one in `looks_unasked` asks for events. No looks
+    /// follow if the guest must wait.
     #[inline]
     pub(super) fn idled(
         &mut self,
@@ -102,7 +102,7 @@ impl Cadence {
         self.phase = Phase::Linger(0);
     }
 
-    /// Events are asked for.
+    /// The thread asks for events.
     #[inline]
     pub(super) fn asked(&mut self) {
         self.unasked = 0;
@@ -172,7 +172,7 @@ mod tests {
         worked(&mut cadence);
         assert_eq!(cadence.idled(LINGER, Some(8), || true), Next::Rest);
         assert_eq!(idled(&mut cadence), Next::Rest, "it does not begin again");
-        // Once it has begun nobody is asked.
+        // Once the thread has begun to linger, it does not check the guest.
         worked(&mut cadence);
         idled(&mut cadence);
         assert_eq!(cadence.idled(LINGER, None, || panic!("asked")), Next::Turn);

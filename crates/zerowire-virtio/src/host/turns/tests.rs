@@ -10,7 +10,7 @@ use crate::memory::GuestMemory;
 
 const BUSY: Worked = Worked::Busy { lingers: true, knows_events: true };
 
-/// A thread that does what a script says, and notes what it is asked.
+/// A thread that does what a script says, and notes the calls it gets.
 struct Thread {
     epoll: OwnedFd,
     worked: VecDeque<Worked>,
@@ -139,7 +139,7 @@ fn a_thread_that_works_takes_commands_now_and_then() {
     }
     let seen = ["turn", "turn", "turn", "turn", "ask"];
     assert_eq!(thread.seen(), [&seen[..], &["command", "woken"], &seen].concat());
-    // Where more may be known by events they are asked for at once.
+    // Where events may say more, the thread asks for them at once.
     thread.worked.push_back(Worked::Busy { lingers: false, knows_events: false });
     assert!(turns.step(&mut thread, None));
     assert_eq!(thread.seen(), ["turn", "ask"]);
@@ -194,7 +194,7 @@ fn a_thread_without_memory_takes_commands_and_no_turns() {
     assert!(commands.send(RingCommand::Memory { vm: 0, memory: Arc::default(), reply }));
     assert!(turns.step(&mut thread, None) && !thread.released);
     assert_eq!((answer.try_recv(), thread.seen()), (Ok(()), vec!["sleep"]));
-    // What the command changed is looked at.
+    // The next turn looks at what the command changed.
     assert!(turns.step(&mut thread, None));
     assert_eq!(thread.seen(), ["turn"]);
 }
