@@ -1,9 +1,9 @@
 //! The scatter lists of a batch, in memory that does not move.
 //!
 //! **Who holds what.** A queued operation names its list by address ([`super::Op::iov`]), and the
-//! kernel follows that until the batch has run. So the lists of a batch lie in one array of a
-//! length that is given once: an entry that it has no room for is refused, where a growing one
-//! would leave the operations before with memory that was freed.
+//! kernel follows that until the batch has run. So the lists of a batch lie in one array whose
+//! length is fixed when it is made. An entry that does not fit is refused. A growing array would
+//! leave earlier operations with memory that was freed.
 
 /// Scatter lists, one behind the other.
 #[derive(Debug)]
@@ -14,12 +14,12 @@ pub struct Lists {
     most: usize,
 }
 
-/// There is no room for another entry.
+/// The array has no room for another entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
 impl Lists {
-    /// Room for so many entries.
+    /// Room for `most` entries.
     pub fn new(most: usize) -> Self {
         Self { entries: Vec::with_capacity(most), most }
     }
@@ -51,7 +51,7 @@ impl Lists {
     /// Appends an entry.
     ///
     /// # Errors
-    /// There is no room; nothing has changed.
+    /// The array is full; nothing has changed.
     #[inline]
     pub fn push(&mut self, entry: libc::iovec) -> Result<(), Full> {
         if self.room() == 0 {
@@ -61,8 +61,9 @@ impl Lists {
         Ok(())
     }
 
-    /// Appends memory to the list that begins at `start`, which is the last one. What lies right
-    /// behind its last entry, as a guest cuts buffers out of larger blocks, becomes part of that.
+    /// Appends memory to the list that begins at `start`, which is the last one. Memory right
+    /// behind its last entry extends that entry, as where a guest cuts buffers out of larger
+    /// blocks.
     ///
     /// # Errors
     /// As [`Self::push`].

@@ -1,8 +1,8 @@
 //! Writes to a socket: a batch is one sendmmsg(2).
 //!
-//! A packet socket takes a frame of a message with less work than by write(2), and much less than
-//! by a ring's WRITE, which goes through the layer of files (`zerowire-bench net --port packet
-//! --direction tx`).
+//! A packet socket takes a frame of a message with less work than by write(2). The work is much
+//! less than by a ring's WRITE, which goes through the layer of files (`zerowire-bench net --port
+//! packet --direction tx`).
 
 use std::os::fd::RawFd;
 
@@ -24,8 +24,8 @@ impl std::fmt::Debug for Messages {
 }
 
 impl Messages {
-    /// Carries out writes, in their order; how many system calls it took. Behind one for which the
-    /// socket has no room (EAGAIN) none is tried.
+    /// Carries out writes, in their order; returns how many system calls it took. Behind a write
+    /// for which the socket has no room (EAGAIN) it tries no other.
     ///
     /// # Safety
     /// As [`super::PortIo::push`], for each of them.

@@ -1,8 +1,8 @@
 //! How frames pass between memory and a port's file: by system calls, one a frame, or one a batch
 //! where the port is a socket.
 //!
-//! All is done before [`PortIo::run`] returns: nothing is lent to the kernel across calls, so that
-//! a ring can stop, or memory go, between two batches. The file does not block: a port without a
+//! All is done before [`PortIo::run`] returns, and nothing is lent to the kernel across calls. So a
+//! ring can stop, or memory go, between two batches. The file does not block: a port without a
 //! frame says so at once.
 
 mod lists;
@@ -101,8 +101,8 @@ impl PortIo {
         self.calls += 1;
     }
 
-    /// Bytes that can be handed to a socket before it is full, as it counts them: what it may have
-    /// in the kernel less what it has. None where the port is no socket.
+    /// Bytes that a socket takes before it is full, as the socket counts them: its limit less what
+    /// is unsent. None where the port is not a socket.
     pub fn send_room(&self) -> Option<usize> {
         let most = rustix::net::sockopt::socket_send_buffer_size(&self.file).ok()?;
         let used = zerowire_sys::socket::unsent(&self.file).ok()?;
@@ -116,8 +116,8 @@ impl PortIo {
         self.done.last().map(|d| d.result)
     }
 
-    /// Runs the batch and returns what came of it, in the order in which the operations were
-    /// carried out, and how many system calls it took.
+    /// Runs the batch. Returns the results in the order in which the operations were carried out,
+    /// and how many system calls they took.
     #[inline]
     pub fn run(&mut self) -> (&[Done], u64) {
         let mut calls = std::mem::take(&mut self.calls);

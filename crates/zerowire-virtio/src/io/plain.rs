@@ -6,9 +6,9 @@ use zerowire_sys::syscall;
 
 use super::{Done, Op};
 
-/// Carries out operations of a batch, one behind the other; how many system calls it took. Nothing
-/// else is done between two of them: what a program does there costs the kernel's code its place in
-/// the processor's first-level cache and predictors.
+/// Carries out operations of a batch, one behind the other; returns how many system calls it took.
+/// Nothing else is done between two of them. What a program does there costs the kernel's code its
+/// place in the processor's first-level cache and predictors.
 ///
 /// # Safety
 /// As [`super::PortIo::push`], for each of them.
@@ -16,7 +16,7 @@ pub(super) unsafe fn run(fd: RawFd, ops: &mut Vec<Op>, done: &mut Vec<Done>) -> 
     let mut calls = 0;
     let mut empty = false;
     for op in ops.drain(..) {
-        // Behind a read that found nothing a further one is in vain.
+        // Behind a read that found nothing a further one finds nothing either.
         if empty && !op.write {
             done.push(Done { slot: op.slot, result: -libc::EAGAIN });
             continue;
