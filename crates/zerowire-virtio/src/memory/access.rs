@@ -1,8 +1,8 @@
 //! Copies between guest memory and private memory.
 //!
 //! The guest may write the same bytes meanwhile. What arrives is then a mixture of old and new
-//! bytes, which is no worse than what a hostile guest could have written in the first place: the
-//! bytes are data, and what is to be trusted of them is checked in the private copy.
+//! bytes, and a hostile guest could have written worse in the first place. The bytes are data, and
+//! this side checks what it relies on in the private copy.
 
 use super::Segment;
 
@@ -13,7 +13,7 @@ pub fn read(segments: &[Segment], skip: usize, dst: &mut [u8]) -> usize {
     let mut done = 0;
     walk(segments, skip, len, |ptr, n| {
         // SAFETY: `ptr..ptr + n` is a part of a segment, which lies in mapped guest memory that the
-        // caller holds; dst has room for n more bytes, and is private memory, so that the two don't
+        // caller holds. dst has room for n more bytes. It is private memory, so the two don't
         // overlap.
         unsafe { std::ptr::copy_nonoverlapping(ptr, dst.as_mut_ptr().add(done), n) };
         done += n;
@@ -33,8 +33,8 @@ pub fn write(segments: &[Segment], skip: usize, src: &[u8]) -> usize {
     done
 }
 
-/// As [`write`], from the beginning, for a header of so many bytes: nearly always all of it lies in
-/// the first segment, and a length that is known costs no call.
+/// As [`write`], from the beginning, for a header of `N` bytes. Nearly always all of it lies in the
+/// first segment, and a copy of a known length costs no call.
 #[inline(always)]
 pub fn write_header<const N: usize>(segments: &[Segment], header: &[u8; N]) {
     match segments.first() {

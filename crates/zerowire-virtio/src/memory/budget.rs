@@ -1,13 +1,13 @@
 //! How much of guests' memory this process may pin.
 //!
 //! Registered memory (an AF_XDP UMEM) can't be swapped, ballooned or moved. The kernel bounds it by
-//! RLIMIT_MEMLOCK for users without CAP_IPC_LOCK and not at all for others; the budget is the
-//! operator's own bound, for all VMs of the process together. What is asked for first is given
-//! first, whole or not at all, and comes back with its registration: no VM loses what it has to
+//! RLIMIT_MEMLOCK for users without CAP_IPC_LOCK, and not at all for others. The budget is the
+//! operator's own bound, for all VMs of the process together. The first request gets memory first,
+//! whole or not at all. The memory comes back with its registration: no VM loses what it has to
 //! another one.
 //!
 //! VMs that can do with a part (`pin=partial`) share: each has at most the budget divided by the
-//! number of VMs, and what is asked for as a whole has to leave their shares alone, so that each
+//! number of VMs. Requests for memory as a whole must leave these shares alone, so that each VM
 //! gets its own whenever it comes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,7 +42,7 @@ pub enum Shares {
     None,
     /// So many bytes are kept for them.
     Kept(u64),
-    /// It is this VM's share, of so many bytes, that is too small.
+    /// This VM's share, of this many bytes, is too small.
     Own(u64),
 }
 

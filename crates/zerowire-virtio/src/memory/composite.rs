@@ -52,16 +52,16 @@ pub struct Composite {
     len: usize,
     padding: usize,
     slab_at: usize,
-    /// By region: what is added to a segment's pointer to find its distance from the base, and the
-    /// pointer at which the part that is in the range ends.
+    /// By region: what to add to a segment's pointer for its distance from the base, and the
+    /// pointer where the part in the range ends.
     places: Vec<Place>,
     /// Bytes of the smallest page behind any of the guest's memory.
     smallest_page: usize,
 }
 
 impl Composite {
-    /// Maps `memory`, at most `most` bytes of it in whole pages, with `padding` bytes of private
-    /// memory before it and `slab` bytes behind; both are multiples of the page size.
+    /// Maps `memory`, at most `most` bytes of it in whole pages. `padding` bytes of private memory
+    /// lie before it and `slab` bytes behind; both are multiples of the page size.
     ///
     /// # Errors
     /// What mmap says.

@@ -50,7 +50,7 @@ pub enum MemoryError {
         /// Bytes there.
         have: u64,
     },
-    /// Its file is no memory.
+    /// Its file can't be mapped as memory.
     #[error("memory region at guest address {guest_addr:#x}: {cause}")]
     File {
         /// The region's guest-physical address.

@@ -4,13 +4,13 @@
 //! memory, from address 0 on (QEMU `docs/interop/vhost-user.rst`, "Migration"). A writer sets the
 //! bits of what it wrote; the front end clears them when it sends the pages.
 //!
-//! **Order.** The bytes come first and their bit after them: a front end that clears the bit and
+//! **Order.** The bytes come first and their bit after them. A front end that clears the bit and
 //! then reads the page would miss bytes that are written later than the bit. Bits are set by an
 //! atomic OR, since the front end clears them at the same time.
 //!
-//! **Who owns the log.** The front end does, and may change or truncate it: nothing is ever read
-//! back from it but to set bits, and a truncated one is caught as lost guest memory is (`sigbus`).
-//! Its length was checked when it was mapped, and bits beyond it are not set.
+//! **Who owns the log.** The front end does, and may change or truncate it. Nothing is ever read
+//! back from it but to set bits. A truncated log is caught as lost guest memory is (`sigbus`). Its
+//! length was checked when it was mapped, and bits beyond it are not set.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,7 +31,7 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Bytes of guest memory that a byte of the log stands for.
 const BYTE_COVERS: u64 = 8 * PAGE_BYTES;
 
-/// Bytes of a log at most, for guest addresses below 32 TiB, which no guest reaches: a front end
+/// Bytes of a log at most, for guest addresses below 32 TiB, which no guest reaches. A front end
 /// that describes memory at the end of the address space can't have this process look through more.
 const MAX_BYTES: u64 = 1 << 30;
 
@@ -49,7 +49,7 @@ pub enum LogError {
         /// Its length.
         len: u64,
     },
-    /// Its file is no memory.
+    /// Its file can't be mapped as memory.
     #[error("the dirty log: {0}")]
     File(#[from] NotMemory),
     /// The file ends before the log does: setting a bit in the rest would raise SIGBUS.
@@ -60,7 +60,7 @@ pub enum LogError {
         /// Bytes there.
         have: u64,
     },
-    /// The log does not reach the end of what is to be logged.
+    /// The log does not reach the end of what it must cover.
     #[error(
         "the dirty log's {len} bytes cover guest addresses below {covers:#x}, and {what} ends at {need:#x}: a log of {} bytes is needed",
         need.div_ceil(BYTE_COVERS)
@@ -72,7 +72,7 @@ pub enum LogError {
         covers: u64,
         /// What it does not reach.
         what: String,
-        /// The end of that.
+        /// Where that ends.
         need: u64,
     },
     /// Beyond what any log covers here.
@@ -80,7 +80,7 @@ pub enum LogError {
     TooHigh {
         /// What lies there.
         what: String,
-        /// The end of that.
+        /// Where that ends.
         end: u64,
     },
     /// The kernel refused the mapping.

@@ -1,15 +1,15 @@
 //! Guest memory.
 //!
-//! **Who owns these bytes.** The guest does, and it changes them at any moment, from other CPUs,
-//! while this process reads them. No Rust reference (`&[u8]`, `&mut [u8]`) into guest memory ever
-//! exists: it is reached only through raw pointers, by volatile or atomic accesses, by `copy`
+//! **Who owns these bytes.** The guest does. It changes them at any moment, from other CPUs, while
+//! this process reads them. No Rust reference (`&[u8]`, `&mut [u8]`) into guest memory ever exists.
+//! The process reaches it only through raw pointers, by volatile or atomic accesses, by `copy`
 //! functions into private memory, or by the kernel. What is read once is checked in its private
 //! copy and never read again.
 //!
 //! **Until when.** A [`GuestMemory`] is an immutable snapshot of the memory table behind an `Arc`.
-//! A thread that works on rings keeps one snapshot; the mapping goes when the last snapshot goes,
-//! so that no thread can touch memory that was unmapped (CVE-2021-3748 is the case of a device that
-//! did).
+//! A thread that works on rings keeps one snapshot, and the mapping goes when the last snapshot
+//! goes. So no thread can touch memory that was unmapped (CVE-2021-3748 is the case of a device
+//! that did).
 
 pub mod access;
 mod budget;

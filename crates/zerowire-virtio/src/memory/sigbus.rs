@@ -21,8 +21,8 @@ use zerowire_sys::map::{Mapping, leave_out_of_dumps};
 
 use super::region_pool::{OWN_REGIONS, SHARED_REGIONS};
 
-/// Mappings at a time: the most regions of the most VMs, and for each its in-flight region and its
-/// dirty log, the old and the new, so that there is always room.
+/// Mappings at a time: the most regions of the most VMs. For each VM come its in-flight region and
+/// its dirty log, the old and the new. So there is always room.
 const SLOTS: usize = 256 * (OWN_REGIONS + 3) + SHARED_REGIONS;
 
 struct Slot {
@@ -162,7 +162,7 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
         Action::Default => false,
     };
     if !handled {
-        // SAFETY: the default action takes over when the access is tried again.
+        // SAFETY: the default action takes over when the thread repeats the access.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
     }
 }
@@ -198,13 +198,12 @@ fn say(message: &'static [u8]) {
 /// Puts zeroed memory in the place of `lost`, whole pages at the end of a mapping of guest memory.
 fn replace(lost: &Range<usize>) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // A kernel that never overcommits (vm.overcommit_memory = 2) may refuse private memory of that
-    // length.
+    // A kernel that never overcommits (vm.overcommit_memory = 2) may refuse private memory as long
+    // as this.
     map_zeros(lost, flags, -1) || replace_by_file(lost)
 }
 
-/// As [`replace`], by a file without content: of that the kernel charges only pages that are
-/// touched.
+/// As [`replace`], by a file without content: the kernel charges only its pages that are touched.
 fn replace_by_file(lost: &Range<usize>) -> bool {
     // SAFETY: the name is a C string.
     let file = unsafe { libc::memfd_create(c"zerowire-lost".as_ptr(), libc::MFD_CLOEXEC) };

@@ -17,7 +17,7 @@ use zerowire_sys::map::Mapping;
 pub(super) const MAX_BYTES: u64 = 16 << 40;
 
 /// At most this many memory regions a VM: what `VHOST_USER_GET_MAX_MEM_SLOTS` answers, as QEMU's
-/// libvhost-user does. KVM had so many slots for a guest once.
+/// libvhost-user does. KVM once had that many slots for a guest.
 pub const MAX_REGIONS: usize = 509;
 
 /// One region as the front end described it (vhost-user, "Memory region description").
@@ -317,7 +317,7 @@ impl GuestMemory {
         self.regions.iter().map(|r| r.len).sum()
     }
 
-    /// Whether there is no memory.
+    /// Whether the VM has no memory.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
@@ -334,8 +334,8 @@ impl GuestMemory {
 
     /// Appends the segments of `[addr, addr + len)` to `out`. `hint` is the region of the last
     /// translation: most buffers lie in the same one. Returns false, with `out` as it was, where a
-    /// byte is not backed or the list is full (virtio 1.3 §2.7.5: addresses are guest-physical; a
-    /// range may cross adjacent regions).
+    /// byte is not backed or the list is full. Addresses are guest-physical, and a range may cross
+    /// adjacent regions (virtio 1.3 §2.7.5).
     #[inline]
     pub fn translate<L: SegmentList>(&self, addr: u64, len: u32, hint: &mut usize, out: &mut L) -> bool {
         match self.within(addr, len, *hint) {
@@ -387,7 +387,7 @@ pub trait SegmentList {
     fn mark(&self) -> usize;
     /// Drops what was added since `mark`.
     fn rewind(&mut self, mark: usize);
-    /// Adds one; false where there is no room.
+    /// Adds one; false where the list is full.
     fn push_segment(&mut self, segment: Segment) -> bool;
 }
 
@@ -425,7 +425,7 @@ fn check(guest_addr: u64, len: u64, user_addr: u64, offset: u64) -> Result<(), M
 }
 
 /// Bytes of a page of `file`: that of huge pages where it lies on hugetlbfs (fs/hugetlbfs/inode.c).
-/// What other file systems call their block size is no page size.
+/// Other file systems' block size is not a page size.
 pub(crate) fn page_size(file: impl AsFd) -> io::Result<u64> {
     const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
     let fs = rustix::fs::fstatfs(file)?;
