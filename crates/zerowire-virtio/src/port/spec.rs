@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::tap::{MAX_QUEUES, TapSpec};
 
-/// A port as it is asked for.
+/// A port as the user describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSpec {
     /// `tap:NAME[,queues=N]`: a tap interface.
@@ -75,7 +75,7 @@ impl FollowLink {
         }
     }
 
-    /// As it is given on the command line, if it is no default.
+    /// The text on the command line; empty for the default.
     fn option(self) -> &'static str {
         match self {
             Self::Ignore => "",
@@ -207,10 +207,10 @@ impl XdpSpec {
         }
     }
 
-    /// Whether checksums and segments are done in software, as was asked for or by default: in copy
-    /// mode that costs less than it spares the guest (measured: docs/xdp.md); where the interface's
-    /// driver has a zero-copy mode, and that may be taken, frames could not go out from where they
-    /// lie any more.
+    /// Whether checksums and segments are done in software, as the user wants it or by default. In
+    /// copy mode that costs less than it spares the guest (measured: docs/xdp.md). It isn't the
+    /// default where the interface's driver has a zero-copy mode that may be used. Frames could not
+    /// go out from where they lie any more.
     pub fn does_offloads(&self, driver_has_zero_copy: bool) -> bool {
         self.offloads.unwrap_or(match (self.mode, self.filter) {
             (XdpMode::Copy, _) | (XdpMode::Auto, XdpMatch::Mac(_)) => true,

@@ -17,10 +17,10 @@ pub const MAX_QUEUES: usize = 128;
 
 /// How long to wait for a busy tap, and how long between two tries.
 ///
-/// A process gives its taps back before its parent hears of its end: nothing is busy for who waits
-/// for that. Who starts when the process is killed waits a few ms for a tap that stays, and some
-/// 20 ms for each tap that goes with the process: 8 took 0.15 s, 64 1.1 to 2.3 s, 256 9.6 s (Linux
-/// 6.18).
+/// A process gives its taps back before its parent hears of its end: nothing is busy for a starter
+/// that waits for that. A process that starts when the old one is killed waits longer. It waits a
+/// few ms for a tap that stays, and some 20 ms for each tap that goes with the old process. 8 taps
+/// took 0.15 s, 64 taps 1.1 to 2.3 s, 256 taps 9.6 s (Linux 6.18).
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -80,7 +80,7 @@ impl TapOffloads {
 /// Why a tap can't be used. The text is what the user reads.
 #[derive(Debug, Error)]
 pub enum TapError {
-    /// The name is no interface name.
+    /// The name can't be an interface name.
     #[error("tap name '{0}' must have 1 to 15 bytes, without '/' and spaces")]
     Name(String),
     /// Too many queues.
@@ -259,7 +259,7 @@ impl Tap {
         }
     }
 
-    /// Drops frames that wait in the queues: they were for a guest that is gone, and may carry
+    /// Drops frames that wait in the queues. They were for a guest that is gone, and may carry
     /// offloads that the next one does not know.
     pub fn flush(&self) {
         let mut scratch = [0u8; 64];
@@ -375,8 +375,8 @@ fn remedy(name: &str, multi: bool, e: &io::Error) -> String {
             "run with CAP_NET_ADMIN, or make the tap first with 'ip tuntap add {name} mode tap vnet_hdr{flag} user USER'"
         ),
         Some(libc::EBUSY) => "another program holds it: stop that one or take another name".to_owned(),
-        // An interface of that name is there, and it is another one than was asked for
-        // (drivers/net/tun.c, `tun_set_iff`).
+        // The interface exists, and it is another one than the user wants (drivers/net/tun.c,
+        // `tun_set_iff`).
         Some(libc::EINVAL) => match kind(name).as_deref() {
             Some("tap") if multi => {
                 format!(

@@ -2,9 +2,9 @@
 //! would wait for ever.
 //!
 //! The kernel tells a bound socket nothing that a waiting thread could see (net/xdp/xsk.c,
-//! `xsk_notifier`), but tells of interfaces by rtnetlink (man 7 rtnetlink, RTM_NEWLINK and
-//! RTM_DELLINK). A filter in the kernel lets only what was asked for through, so that nobody wakes
-//! for other things.
+//! `xsk_notifier`). But it reports interfaces by rtnetlink (man 7 rtnetlink, RTM_NEWLINK and
+//! RTM_DELLINK). A filter in the kernel lets only the wanted messages through, so that nobody wakes
+//! for others.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -83,7 +83,7 @@ impl AsFd for LinkWatch {
     }
 }
 
-/// Lets only what is to be heard of through. Loads are in network order
+/// Lets only the wanted messages through. Loads are in network order
 /// (Documentation/networking/filter.rst).
 fn filter(socket: &OwnedFd, of: Of) -> Result<(), Errno> {
     let code = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };

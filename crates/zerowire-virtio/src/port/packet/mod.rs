@@ -2,11 +2,11 @@
 //! net/packet/af_packet.c).
 //!
 //! **What the kernel does to tags.** Before any packet socket sees a received frame, the kernel
-//! takes its outer VLAN tag out and keeps it beside the frame (`skb_vlan_untag`,
-//! net/core/skbuff.c): read(2) alone can't tell a frame of one VLAN from that of another. So there
-//! are two kinds of sockets, each with a filter in the kernel: one that gets frames without a tag,
-//! and one that gets the others and is told the tag with each ([`PacketSocket::recv_tagged`]). On
-//! the way out a tag is just bytes of the frame.
+//! takes its outer VLAN tag out (`skb_vlan_untag`, net/core/skbuff.c). It keeps the tag beside the
+//! frame: read(2) alone can't tell a frame of one VLAN from one of another. So there are two kinds
+//! of sockets, each with a filter in the kernel. One gets frames without a tag. The other one gets
+//! the rest, each with its tag ([`PacketSocket::recv_tagged`]). On the way out a tag is just bytes
+//! of the frame.
 
 mod promiscuous;
 
@@ -48,7 +48,7 @@ pub enum PacketError {
         /// What the kernel said.
         cause: io::Error,
     },
-    /// There is no interface of this name in this network namespace.
+    /// This network namespace has no interface of this name.
     #[error("no interface {interface} in this network namespace: 'ip link' lists those that there are")]
     NoInterface {
         /// The name.
@@ -132,7 +132,7 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// A socket in this thread's network namespace, not bound yet, that gets `frames`, and has
+    /// A socket in this thread's network namespace that gets `frames`, not bound yet. Frames have
     /// virtio-net headers of `header_bytes` (10 or 12) in front of them both ways.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl PacketSocket {
         }
         let set =
             |option, value, name| sys::set(fd.as_fd(), libc::SOL_PACKET, option, value).map_err(system(name));
-        // A port is no tap on the wire: what this host sends there is not for the guest.
+        // A port doesn't tap the wire: what this host sends there is not for the guest.
         set(libc::PACKET_IGNORE_OUTGOING, 1, "PACKET_IGNORE_OUTGOING")?;
         if tagged {
             set(libc::PACKET_AUXDATA, 1, "PACKET_AUXDATA")?;
@@ -252,12 +252,12 @@ impl PacketSocket {
         sys::take_drops(self.fd.as_fd()).unwrap_or(0)
     }
 
-    /// Takes the next frame of a socket for tagged ones, its virtio-net header in front: how many
-    /// bytes of `buffer` it took (or would have taken: more than there are where it was cut), and
-    /// its tag. None while there is no frame.
+    /// Takes the next frame of a socket for tagged ones, its virtio-net header in front, and its
+    /// tag. The number is how many bytes of `buffer` the frame took. A frame that was cut would
+    /// have taken more than `buffer` has, and the number says so. None while no frame waits.
     ///
     /// # Errors
-    /// ENETDOWN: the interface went down or away; EINVAL: a frame whose offloads have no virtio-net
+    /// ENETDOWN: the interface went down or away. EINVAL: a frame whose offloads have no virtio-net
     /// header was thrown away.
     pub fn recv_tagged(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Option<Tag>)>> {
         match sys::receive(self.fd.as_fd(), buffer) {

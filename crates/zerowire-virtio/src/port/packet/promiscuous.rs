@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::sys;
 
-/// Keeps an interface promiscuous as long as it lives. The kernel counts who wants that, and undoes
+/// Keeps an interface promiscuous as long as it lives. The kernel counts who wants that. It undoes
 /// it when the socket is closed, however the process ends, or when the interface goes
 /// (`packet_flush_mclist`, `packet_notifier`, net/packet/af_packet.c).
 #[derive(Debug)]
@@ -31,12 +31,12 @@ impl Promiscuous {
 impl Drop for Promiscuous {
     /// Does not leave it to the end of the socket, for two reasons. A process that is being started
     /// has a copy of the descriptor for a moment, and the socket lives as long. And an interface
-    /// that is on its way to another network namespace would stay promiscuous there:
-    /// `packet_release` takes the socket from the list of those that `packet_notifier` goes
-    /// through, waits for the move to end, and does not find the interface any more. This waits as
-    /// well, with the socket in the list.
+    /// that is on its way to another network namespace would stay promiscuous there.
+    /// `packet_release` takes the socket from the list that `packet_notifier` goes through, and
+    /// waits for the move to end. It then does not find the interface any more. This waits as well,
+    /// with the socket in the list.
     fn drop(&mut self) {
-        // An interface that is gone is no error, and what else fails is left to the end of the
+        // An interface that is gone is not an error. Other failures are left to the end of the
         // socket.
         let _ = sys::end_promiscuous(self.socket.as_fd(), self.index);
     }
