@@ -56,8 +56,8 @@ impl Descriptor {
     }
 }
 
-/// A position in a chain. It holds no borrow, so that a chain can be parsed as far as is needed now
-/// and further later: a frame of 60 bytes costs the same in a chain of one descriptor as in one of
+/// A position in a chain. It holds no borrow, so a caller can parse a chain as far as it needs now
+/// and further later. A frame of 60 bytes costs the same in a chain of one descriptor as in one of
 /// forty.
 #[derive(Clone, Copy, Debug)]
 pub struct ChainCursor {

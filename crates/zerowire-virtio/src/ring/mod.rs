@@ -2,7 +2,7 @@
 //!
 //! **Memory rules.** The descriptor table, the available ring and the used ring lie in guest
 //! memory, which the guest changes at any time. Each field is read once, by a volatile or atomic
-//! access, into a private copy; an index from the guest never becomes an address before it was
+//! access, into a private copy. An index from the guest never becomes an address before it was
 //! checked. The pointers were checked against the memory table when the ring was started, and the
 //! ring's owner holds that table.
 

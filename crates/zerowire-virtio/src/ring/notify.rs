@@ -1,10 +1,10 @@
-//! Whether the other side of a ring is to be notified, and asking it to notify (virtio 1.3 §2.7.7,
+//! Whether to notify the other side of a ring, and how to ask it to notify (virtio 1.3 §2.7.7,
 //! §2.7.10).
 //!
-//! Who gives stores the index and then looks at what the other side wishes; who is about to sleep
-//! stores its wish and then looks at the index. Each has a sequentially consistent fence between
-//! its store and its load. So at least one of them sees what the other one stored (the
-//! store-buffering litmus test), and no wake-up is lost.
+//! The side that gives entries stores the index and then looks at what the other side wishes. The
+//! side that is about to sleep stores its wish and then looks at the index. Each has a sequentially
+//! consistent fence between its store and its load. So at least one of them sees what the other one
+//! stored (the store-buffering litmus test), and no wake-up is lost.
 
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
@@ -62,8 +62,8 @@ pub enum Wish<'a, W> {
     Flags(&'a W),
 }
 
-/// To be called after the used index was shown, which went from `old` to `new`: says whether the
-/// driver is to be notified.
+/// Whether to notify the driver. Call this after the used index was shown, which went from `old` to
+/// `new`.
 #[inline]
 pub fn wants<W: Word>(wish: Wish<'_, W>, new: u16, old: u16) -> bool {
     // The driver arms its event and then looks at the index; the index must be visible before the
@@ -75,8 +75,8 @@ pub fn wants<W: Word>(wish: Wish<'_, W>, new: u16, old: u16) -> bool {
     }
 }
 
-/// Asks the driver for notifications: `value` is the event index, or the flags. The available index
-/// is to be looked at after that, and before sleeping.
+/// Asks the driver for notifications: `value` is the event index, or the flags. Look at the
+/// available index after that, and before sleeping.
 #[inline]
 pub fn ask<W: Word>(wish: &W, value: u16) {
     wish.set(value);

@@ -10,11 +10,11 @@ use crate::memory::{GuestMemory, Segment};
 const MAX_AHEAD: usize = 1024;
 
 /// Segments of a chain that are used at most, give or take those of one descriptor, which may span
-/// all regions; one vectored system call takes 1024 with the scratch memory behind. A frame that
+/// all regions. One vectored system call takes 1024 with the scratch memory behind. A frame that
 /// needs more is dropped and counted.
 const MAX_SEGMENTS: usize = 900;
 
-/// Of a chain that is no more than one segment: it has no list.
+/// Of a chain of at most one segment: it has no list.
 const NO_LIST: u16 = u16::MAX;
 
 /// A chain that was taken. Nearly all are one plain descriptor, which lies in one region: what is
@@ -167,10 +167,10 @@ impl RxChains {
         Ok(true)
     }
 
-    /// Takes chains of one segment each in the region used last, as long as less than `need` bytes
-    /// are there and the guest has posted such ones, at most `most`; `each` is told where they lie.
-    /// Returns how many that is, and how many bytes they hold. One of another kind behind them is
-    /// taken as well, and is not among these.
+    /// Takes at most `most` chains of one segment each in the region used last. It takes them as
+    /// long as less than `need` bytes are there and the guest has posted such chains. `each` gets
+    /// the place of each. Returns how many it took, and how many bytes they hold. A chain of
+    /// another kind behind them is taken as well, and does not count.
     #[inline]
     pub(crate) fn take_plain(
         &mut self,

@@ -31,8 +31,8 @@ pub struct RingLog {
 }
 
 impl RingLog {
-    /// The log of `memory`, for a ring whose writes are to be noted from guest address `at` on, if
-    /// they are.
+    /// The log of `memory`, for a ring whose writes are noted from guest address `at` on; None if
+    /// they aren't.
     pub fn of(memory: &GuestMemory, at: Option<u64>) -> Option<Self> {
         Some(Self { log: memory.log()?.clone(), at: at? })
     }
@@ -98,8 +98,8 @@ pub struct SplitRing {
     again: u16,
 }
 
-// SAFETY: the pointers name guest memory, which the ring's owner keeps mapped by holding the
-// GuestMemory that they were made from; all accesses are volatile or atomic.
+// SAFETY: the pointers name guest memory, which the ring's owner keeps mapped. It holds the
+// GuestMemory that they were made from. All accesses are volatile or atomic.
 unsafe impl Send for SplitRing {}
 
 impl SplitRing {
@@ -179,7 +179,7 @@ impl SplitRing {
         self.size
     }
 
-    /// What the driver was promised. It is told so before a chain is used.
+    /// Sets what the driver was promised. Call it before a chain is used.
     pub fn set_order(&mut self, order: UsedOrder) {
         self.order = order;
     }
@@ -220,8 +220,8 @@ impl SplitRing {
         self.next_used
     }
 
-    /// Gives entries back, so that they are taken again: the heads that were taken last, in the
-    /// order in which they were, none of them used.
+    /// Gives entries back, so that they are taken again. `heads` are those that were taken last, in
+    /// the order in which they were taken; none of them was used.
     pub fn untake(&mut self, heads: impl DoubleEndedIterator<Item = u16>) {
         for head in heads.rev() {
             let elsewhere = self.tracker.as_mut().is_some_and(|t| t.untaken(head));
@@ -302,10 +302,10 @@ impl SplitRing {
         Ok(head)
     }
 
-    /// Asks the CPU for the descriptors of up to `n` entries behind those that were taken, which
-    /// another CPU wrote a moment ago. Called while the kernel works on one batch, it has the next
-    /// one's descriptors arrive side by side meanwhile, where one miss after the other would be
-    /// waited for.
+    /// Asks the CPU for the descriptors of up to `n` entries behind those that were taken. Another
+    /// CPU wrote them a moment ago. Called while the kernel works on one batch, it has the next
+    /// one's descriptors arrive side by side. Otherwise the thread would wait for one miss after
+    /// the other.
     #[inline]
     pub fn prefetch(&self, n: u16) {
         let ahead = self.avail_word(1).get().wrapping_sub(self.next_avail);
@@ -378,8 +378,8 @@ impl SplitRing {
         notify::wants(wish, self.next_used, old)
     }
 
-    /// Asks the driver for a notification with the next entry it makes available, and returns
-    /// whether there are entries already (virtio 1.3 §2.7.10: check again after arming).
+    /// Asks the driver for a notification with the next entry it makes available. Returns whether
+    /// there are entries already (virtio 1.3 §2.7.10: check again after arming).
     pub fn arm(&mut self) -> Result<bool, RingError> {
         self.arm_for(1)
     }

@@ -1,28 +1,28 @@
 //! Chains in flight, remembered outside of this process (vhost-user, "Inflight I/O tracking").
 //!
 //! A back end that dies takes its knowledge of which chains it has with it. Where chains are used
-//! in the order in which they became available the used index alone tells; where they are not
-//! (payload lent to a program, frames that a driver sends when it likes) nothing in guest memory
-//! does. So the front end keeps a piece of memory that both sides share, and here each chain is
-//! marked when it is taken and unmarked when it is used.
+//! in the order in which they became available the used index alone tells. Otherwise nothing in
+//! guest memory does (payload lent to a program, frames that a driver sends when it likes). So the
+//! front end keeps a piece of memory that both sides share. Each chain is marked there when it is
+//! taken and unmarked when it is used.
 //!
-//! **Who owns these bytes.** The front end shares them, so that what lies there is hostile when a
-//! ring starts: versions, indices and lists are checked, then this side goes by its own copy and
-//! only writes. The guest does not see them.
+//! **Who owns these bytes.** The front end shares them, so they are hostile when a ring starts.
+//! This side checks versions, indices and lists. Then it goes by its own copy and only writes. The
+//! guest does not see them.
 //!
 //! **What a death leaves behind.** A process dies between two of its instructions, and what it has
 //! stored until then stays. Hence only the compiler must keep these orders:
-//! * a chain is marked, in one store, before anything is done with it: the marked ones and those
-//!   that were used are always the first of the available ring, so that their number says where to
-//!   take the next one;
-//! * the used index is stored while all marks of its batch are still there, and `used_idx` behind
-//!   the last one was taken away: a difference between the two says that the batch at
+//! * A chain is marked, in one store, before anything is done with it. So the marked ones and those
+//!   that were used are always the first of the available ring, and their number says where to take
+//!   the next one.
+//! * The used index is stored while all marks of its batch are still there. `used_idx` is stored
+//!   after the last mark was taken away. A difference between the two says that the batch at
 //!   `last_batch_head` was used, whatever its marks say.
 //!
 //! **What a path adds.** A frame that was handed to the kernel may or may not have gone out when
-//! the process dies. Such a chain bears a second mark, in bytes that the protocol leaves free; the
-//! next back end gives it back without sending the frame again. Other back ends know nothing of it,
-//! and send it again.
+//! the process dies. Such a chain bears a second mark, in bytes that the protocol leaves free. The
+//! next back end gives it back without sending the frame again. Other back ends know nothing of the
+//! mark, and send the frame again.
 
 mod region;
 mod tracker;

@@ -6,8 +6,8 @@
 //!   last_batch_head u16 | used_idx u16 |
 //!   for each head: inflight u8 | free [u8; 5] | next u16 | counter u64
 //! ```
-//! Fields are in the byte order of the machine. The places of the queues are not in the protocol;
-//! they are where libvhost-user and DPDK have them, so that a region can go from one back end to
+//! Fields are in the byte order of the machine. The protocol doesn't give the places of the queues.
+//! They are where libvhost-user and DPDK have them, so that a region can go from one back end to
 //! the other.
 
 use std::io;
@@ -36,7 +36,7 @@ pub struct InflightRegion {
 
 impl InflightRegion {
     /// A new region, all zero, for `queues` queues of `queue_size` entries (a power of two), and
-    /// its file, which can't be made shorter: what `VHOST_USER_GET_INFLIGHT_FD` answers.
+    /// its file. The file can't be made shorter. `VHOST_USER_GET_INFLIGHT_FD` answers with both.
     ///
     /// # Errors
     /// What memfd_create(2), ftruncate(2) and mmap(2) say.

@@ -155,8 +155,7 @@ enum Step {
     /// The memory moves.
     Move,
     Die,
-    /// Death behind the store of the used index, when so many marks of the batch had been taken
-    /// away.
+    /// Death after the store of the used index, when this many marks of the batch were taken away.
     DieInPublish(usize),
     /// GET_VRING_BASE; everything was used before.
     Stop,

@@ -51,10 +51,12 @@ impl Tracker {
     }
 
     /// What a process that died has left in flight of a ring of `size` entries whose used index is
-    /// `used`. The front end said that it goes on at `base`; that counts where nothing is known.
+    /// `used`. The front end said that the ring goes on at `base`; that counts where nothing is
+    /// known.
     ///
-    /// In a ring that is used `in_order`, chains before one whose frame was handed on are given
-    /// back with it: the process that died had dropped their frames, or kept them for itself.
+    /// A ring that is used `in_order` may have chains before one whose frame was handed on. They
+    /// are given back with it: the process that died had dropped their frames, or kept them for
+    /// itself.
     pub(in crate::ring) fn recover(
         &mut self,
         size: u16,

@@ -1,11 +1,11 @@
 //! Notifications of a ring, in every order that the memory model allows (checked by loom).
 //!
 //! The device's side is the product's: what [`SplitRing`](crate::ring::SplitRing) calls in
-//! `refresh`, `publish` and `arm_for`, and a loop that goes to sleep as `vsock::group` does. The
-//! driver's side is that of zerowire-guest's `DriverRing`.
+//! `refresh`, `publish` and `arm_for`. A loop goes to sleep as `vsock::group` does. The driver's
+//! side is that of zerowire-guest's `DriverRing`.
 //!
 //! Each test has a process of its own: what loom switches its threads with takes SIGBUS from
-//! [`sigbus`](crate::memory), whose handler others of this process rely on.
+//! [`sigbus`](crate::memory). Other tests of this process rely on that handler.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU16, Ordering, fence};

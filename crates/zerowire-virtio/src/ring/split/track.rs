@@ -7,9 +7,9 @@ use crate::ring::RingError;
 use crate::ring::inflight::{Recovered, Tracker};
 
 impl SplitRing {
-    /// From now on chains in flight are marked in `tracker`, and what a process that died has left
-    /// there is taken up: called once, on a ring of which nothing was taken. Its base counts only
-    /// where the tracker knows nothing.
+    /// From now on chains in flight are marked in `tracker`, and the ring takes up what a process
+    /// that died has left there. Call it once, on a ring of which nothing was taken. The ring's
+    /// base counts only where the tracker knows nothing.
     ///
     /// # Errors
     /// A text that says why what lies there can't be this ring's.
@@ -55,9 +55,9 @@ impl SplitRing {
         (0..n).map(move |i| self.avail_word(2 + slot(i)).load(Ordering::Relaxed))
     }
 
-    /// Has the heads `again` given out once more. Where they are what the available ring has behind
-    /// the used ones, as on every path that uses chains in order, it is rewound and nothing has to
-    /// be remembered.
+    /// Has the heads `again` given out once more. On paths that use chains in order, they are what
+    /// the available ring has behind the used ones. The ring is rewound then, and nothing has to be
+    /// remembered.
     fn resume(&mut self, again: &[u16]) {
         let start = self.next_avail.wrapping_sub(again.len() as u16);
         let is_next =
@@ -87,8 +87,8 @@ impl SplitRing {
     }
 
     /// The frames of these chains are handed to the kernel next. If this process dies before they
-    /// are used, the next one gives them back as they are: whether the frames went out is not
-    /// known, and none is to go out twice.
+    /// are used, the next one gives them back as they are. It can't know whether the frames went
+    /// out, and none may go out twice.
     #[inline]
     pub fn hand_on(&mut self, heads: impl Iterator<Item = u16>) {
         if let Some(t) = &self.tracker {
@@ -114,9 +114,9 @@ impl SplitRing {
         self.tracker = tracker;
     }
 
-    /// The ring stops: everything that was taken has been used or given back. What a process before
-    /// had taken, and this one did not come to, is used as it is, since no place in the available
-    /// ring stands for it any more. Returns whether the driver is to be notified.
+    /// The ring stops: everything that was taken has been used or given back. A process before may
+    /// have taken chains that this one did not come to. These are used as they are, since no place
+    /// in the available ring stands for them any more. Returns whether to notify the driver.
     ///
     /// A ring that is `broken` is not touched, and all marks go: the driver resets it.
     pub fn end_tracking(&mut self, broken: bool) -> bool {
