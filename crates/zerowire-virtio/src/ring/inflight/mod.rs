@@ -12,9 +12,9 @@
 //!
 //! **What a death leaves behind.** A process dies between two of its instructions, and what it has
 //! stored until then stays. Hence only the compiler must keep these orders:
-//! * A chain is marked, in one store, before anything is done with it. So the marked ones and those
-//!   that were used are always the first of the available ring, and their number says where to take
-//!   the next one.
+//! * A chain is marked, in one store, before anything is done with it. So the marked ones and the
+//!   used ones are always the first of the available ring. Their number says where to take the next
+//!   one.
 //! * The used index is stored while all marks of its batch are still there. `used_idx` is stored
 //!   after the last mark was taken away. A difference between the two says that the batch at
 //!   `last_batch_head` was used, whatever its marks say.
