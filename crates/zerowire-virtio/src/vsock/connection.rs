@@ -369,7 +369,7 @@ impl VsockConnection {
 
     /// The guest receives no more. What waits for it goes, and the program is not read again. Its
     /// next write fails, as it does toward a process that has ended its receiving. Returns whether
-    /// the guest is to be told of something.
+    /// the guest must hear of something.
     fn guest_reads_no_more(&mut self) -> bool {
         self.held = None;
         let Some(inlet) = self.inlet() else { return false };
@@ -437,8 +437,8 @@ impl VsockConnection {
         }
     }
 
-    /// No more bytes of the guest will come: once nothing waits, the program of a mapped
-    /// connection is told. A guest that did not end its sending has cut the data short.
+    /// No more bytes of the guest will come: the program of a mapped connection hears so once
+    /// nothing waits. A guest that did not end its sending has cut the data short.
     pub fn end_windows(&mut self) {
         let is_cut = !self.protocol.guest().sends_no_more();
         if let Some(mapped) = self.mapped()

@@ -146,7 +146,7 @@ impl Doors {
         with_suffix(&self.uds, &format!("_{port}"))
     }
 
-    /// Whether a host program may listen at a path: there is a file, and it is no socket of this
+    /// Whether a host program may listen at a path: a file is there, and it is not a socket of this
     /// process, by whatever name.
     pub(super) fn may_dial(&self, path: &Path) -> io::Result<()> {
         if self.own_sockets.contains(&file_id(path)?) {
@@ -162,8 +162,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// Which of the programs that have not said where to gives way to a new one: the oldest of the user
-/// who has most of them. So idle ones of one user push out no other user's.
+/// Which of the programs that have not said where to gives way to a new one. It is the oldest of
+/// the user who has most of them. So idle ones of one user push out no other user's.
 fn gives_way(waiting: impl Iterator<Item = Option<(u32, Instant)>> + Clone) -> usize {
     let users = waiting.clone().flatten().map(|(user, _)| user);
     // Mostly all are one user's: they are counted once.

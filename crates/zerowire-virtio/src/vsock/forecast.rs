@@ -1,7 +1,8 @@
 //! How long the next message of a host program will be.
 
-/// After so many messages in a row that are no longer than one before, the next one is expected not
-/// to be. It is read without a look at its length; where it is longer, all of it is copied once.
+/// After this many messages in a row that are no longer than one before, the next one is expected
+/// not to be longer. It is read without a look at its length; where it is longer, all of it is
+/// copied once.
 const SURE: u8 = 16;
 
 /// The longest message that is expected, bytes: for longer ones a call more makes no difference.

@@ -27,13 +27,14 @@ pub mod testing;
 /// Stack of the thread, bytes. Untouched pages cost nothing.
 const STACK_BYTES: usize = 512 * 1024;
 
-/// How long a starved guest has to post a good part of its ring, before any buffer will do; a
-/// program to release all that is lent to it; and a guest to send more, before it is told of credit
-/// that is less than half of what it may use.
+/// How long a group waits:
+///
+/// - for a starved guest to post a good part of its ring, before any buffer will do,
+/// - for a program to release all that is lent to it,
+/// - for a guest to send more, before it hears of credit below half of what it may use.
 const SETTLE_AFTER: Duration = Duration::from_millis(1);
 
-/// How often that time passes without a review of credit, in a group that is never idle for so
-/// long.
+/// How often that time passes without a review of credit, in a group that is never idle that long.
 const BUSY_REVIEWS: u32 = 16;
 
 /// How long the end of a group waits for its thread.
@@ -116,8 +117,8 @@ struct Loop {
     stepped: bool,
 }
 
-/// When credit that guests don't know of is looked at. It has a timer of its own: a short timeout
-/// of each sleep costs more than the sleep, since the processor's timer is set twice.
+/// When to look at credit that guests don't know of. It has a timer of its own. A short timeout of
+/// each sleep costs more than the sleep, since the processor's timer is set twice.
 struct Review {
     timer: OwnedFd,
     set: bool,
@@ -298,7 +299,7 @@ impl Loop {
         }
     }
 
-    /// Something about a VM's rings is new: both are looked at.
+    /// Something about a VM's rings is new: both need a look.
     fn look(&mut self, vm: usize) {
         let vm = &mut self.switch.vms[vm];
         vm.rings.kicked = true;

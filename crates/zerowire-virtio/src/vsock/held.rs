@@ -73,8 +73,8 @@ impl Held {
         });
     }
 
-    /// Appends `len` bytes that are still to be written: `each` is told where, run by run. They
-    /// mean nothing before.
+    /// Appends `len` bytes that are not written yet. `each` gets their places, run by run, and
+    /// writes them; they mean nothing before.
     pub fn make_room(&mut self, len: usize, each: impl FnMut(&mut [u8])) {
         self.bytes.append(len, each);
     }

@@ -23,7 +23,8 @@ impl Loans {
         self.descriptors + usize::from(chain.descriptors) <= size / 2
     }
 
-    /// Whether so much of a ring of this size is lent that any chain which comes back helps.
+    /// Whether so large a part of a ring of this size is lent that any chain which comes back
+    /// helps.
     pub(super) fn are_many(&self, size: usize) -> bool {
         self.descriptors > size / 4
     }

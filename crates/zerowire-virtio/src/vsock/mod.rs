@@ -61,9 +61,9 @@ pub fn offered(lends: bool) -> u64 {
 /// Bounds of one VM's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VsockLimits {
-    /// Bytes that a guest may send on a connection before the other side has taken them: the credit
-    /// that it is given (`buf_alloc`, virtio 1.3 §5.10.6.3), and the most that waits for a slow
-    /// host program; 4 KiB to 16 MiB.
+    /// Bytes that a guest may send on a connection before the other side has taken them; 4 KiB to
+    /// 16 MiB. They are the credit that it is given (`buf_alloc`, virtio 1.3 §5.10.6.3), and the
+    /// most that waits for a slow host program.
     pub buffer_bytes: u32,
     /// Connections at once; further ones are reset. 1 to 65536.
     pub max_connections: usize,
@@ -73,8 +73,8 @@ pub struct VsockLimits {
     /// Of these, the ones that all other guests together may have, so that the rest are the host's.
     /// Seven eighths, rounded up, where it is None.
     pub sibling_connections: Option<usize>,
-    /// Connection requests of the guest to the host a second, and at once, that are looked at;
-    /// further ones are reset unseen. Up to 1000000; 0 for no bound.
+    /// Connection requests of the guest to the host that the device handles a second, and at once.
+    /// It resets further ones unseen. Up to 1000000; 0 for no bound.
     pub request_rate: u32,
 }
 

@@ -24,8 +24,9 @@ use zerowire::ledger::DropReason;
 use super::credit::{BeyondSent, Credit, FromGuest, ToGuest};
 use super::packet::{Header, Kind, Op};
 
-/// How long the other side may take to answer: a guest that is offered a connection, a host program
-/// whose backlog is full, one that connected and does not say where to.
+/// How long the other side may take to answer. The other side is a guest that is offered a
+/// connection or a host program whose backlog is full. Or it is one that connected and does not say
+/// where to.
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a guest may take to confirm that it knows of the end (as long as Linux waits,
@@ -44,8 +45,8 @@ const ASK_AFTER: (Duration, Duration) = (Duration::from_millis(1), Duration::fro
 pub enum Phase {
     /// The guest asked; the far side has not answered yet.
     Asked {
-        /// When patience with a far side ends that is tried again. None where another guest is
-        /// asked: it has a time of its own.
+        /// When patience ends with a far side that is still dialled. None where another guest must
+        /// answer: it has a time of its own.
         until: Option<Instant>,
     },
     /// The far side asked; the guest has not answered yet.
@@ -83,8 +84,8 @@ struct Owed {
     ask: Asking,
 }
 
-/// How far asking the guest for credit has come. A guest whose program does not read is asked once,
-/// until some comes: else it would be asked again with each of its answers.
+/// How far the request for the guest's credit has come. A guest whose program does not read gets
+/// one request until some credit comes: else each of its answers would bring it another one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asking {
     /// It was not asked.
@@ -112,7 +113,7 @@ struct SideEnds {
     guest: Shut,
     /// By the far side.
     far: Shut,
-    /// What the guest was told of that.
+    /// What the guest was told of `far`.
     told: Shut,
 }
 
@@ -125,8 +126,8 @@ impl SideEnds {
     }
 }
 
-/// When a guest is asked again, and how long after the last time. A driver tells of room when it
-/// has little: of packets that were read, which have few bytes, it may say nothing by itself.
+/// When to ask a guest again, and how long after the last time. A driver tells of room when it has
+/// little. Of packets that were read, which have few bytes, it may say nothing by itself.
 #[derive(Clone, Copy, Debug)]
 struct AskAgain {
     at: Instant,
@@ -143,7 +144,7 @@ pub struct Protocol {
     pub from: FromGuest,
     /// What may be sent to the guest.
     pub to: ToGuest,
-    /// The guest is asked again for news of packets that it has read.
+    /// When to ask the guest again for news of packets that it has read.
     asks: Option<AskAgain>,
 }
 
@@ -228,8 +229,8 @@ impl Protocol {
     #[inline]
     fn fields(&mut self, op: Op, h: &Header) -> Fields {
         let before = (self.to.free(), self.to.unread_packets());
-        // A connection that the guest begins anew has new counts, and a reset may come from a
-        // driver that knows of no connection, with no counts at all (Linux,
+        // A connection that the guest begins anew has new counts. A reset may come from a driver
+        // that knows of no connection, with no counts at all (Linux,
         // `virtio_transport_reset_no_sock`).
         let counts = !matches!(op, Op::Request | Op::Rst);
         let credit = if counts { self.to.update(h.buf_alloc, h.fwd_cnt) } else { Ok(Credit::New) };
@@ -360,9 +361,9 @@ impl Protocol {
         }
     }
 
-    /// The sibling asks for the guest's credit. The guest is asked however often it was before: an
-    /// answer that brought nothing may have come too early, and one that was not out of room then
-    /// says nothing more by itself.
+    /// The sibling asks for the guest's credit. This side asks the guest however often it did so
+    /// before. An answer that brought nothing may have come too early, and a guest that was not out
+    /// of room then says nothing more by itself.
     pub fn pass_ask(&mut self) {
         self.owed.ask = match self.owed.ask {
             Asking::No | Asking::Passed => Asking::Passed,
@@ -370,8 +371,8 @@ impl Protocol {
         };
     }
 
-    /// Something waits because too many packets are unread, not for credit: the guest is asked
-    /// whether it has read some, again and again until it has.
+    /// Something waits because too many packets are unread, not for credit. This side asks the
+    /// guest whether it has read some, again and again until it has.
     fn await_reads(&mut self, now: impl FnOnce() -> Instant) -> Waits {
         self.ask();
         if self.asks.is_some() {

@@ -1,7 +1,7 @@
 //! How many connection requests of a guest the device answers with more than RST.
 //!
-//! A request to the host opens a socket and connects it, as long as many small packets take. What
-//! comes beyond a rate is answered without any of that.
+//! A request to the host opens a socket and connects it, which takes as long as many small packets.
+//! Requests beyond a rate are answered without any of it.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::news::News;
 /// A bucket of as many requests as may come in a second; it fills evenly, and is full at first.
 #[derive(Debug)]
 pub struct RequestRate {
-    /// Between two requests of a guest that asks all the time; zero where there is no bound.
+    /// Between two requests of a guest that asks all the time; zero for no bound.
     interval: Duration,
     /// From an empty bucket to one with all but one request.
     most: Duration,

@@ -18,9 +18,9 @@ use crate::ring::RingError;
 /// The part of its ring that a starved guest is to post, before it is served again.
 const STARVED_PART: u16 = 4;
 
-/// Receive buffers that a starved guest is waited for, with a ring of `size` and `posted` at once
-/// at most: a quarter of the ring, so that each turn has a batch, but no more than half of what
-/// comes, so that guest and device work side by side.
+/// How many receive buffers to wait for from a starved guest, with a ring of `size` and `posted` at
+/// once at most. That is a quarter of the ring, so that each turn has a batch. It is at most half
+/// of what comes, so that guest and device work side by side.
 fn batch(size: u16, posted: u16) -> u16 {
     (size / STARVED_PART).min(posted / 2).max(1)
 }

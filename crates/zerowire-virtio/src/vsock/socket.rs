@@ -23,11 +23,11 @@ pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
 }
 
 /// Asks for room for `bytes` in what is sent and not read yet, as far as the system allows
-/// (`net.core.wmem_max`); never for less than there is. Returns what there is now, the kernel's own
-/// needs included.
+/// (`net.core.wmem_max`). It never makes the room smaller. Returns the room that there is now, the
+/// kernel's own needs included.
 pub fn reserve(socket: &OwnedFd, bytes: usize) -> usize {
     let room = || rustix::net::sockopt::socket_send_buffer_size(socket).unwrap_or(0);
-    // What is asked for is doubled, for the kernel's own needs (net/core/sock.c).
+    // The kernel doubles the size, for its own needs (net/core/sock.c).
     if room() >= 2 * bytes {
         return room();
     }
@@ -107,7 +107,7 @@ pub fn unread(socket: &OwnedFd) -> usize {
     socket::unsent(socket).unwrap_or(0)
 }
 
-/// Whether the kernel calls a socket with `room` writable with so much unread: a quarter of it
+/// Whether the kernel calls a socket with `room` writable with this much unread: a quarter of it
 /// (net/unix/af_unix.c, `unix_writable`).
 pub fn is_writable(unread: usize, room: usize) -> bool {
     4 * unread <= room

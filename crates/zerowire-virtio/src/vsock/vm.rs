@@ -23,8 +23,8 @@ use super::{F_SEQPACKET, VsockCounters, VsockLimits};
 use crate::daemon::{ListenError, SocketAccess};
 use crate::ring::{RingAddresses, RingError};
 
-/// Resets of no connection that wait for receive buffers; with so many the guest's own packets
-/// wait, too.
+/// Resets of no connection that wait for receive buffers at most. At this number the guest's own
+/// packets wait, too.
 pub(super) const MAX_RESETS: usize = 1024;
 
 /// Who a VM is.

@@ -45,7 +45,7 @@ impl Scene {
         host
     }
 
-    /// The guest sends so many bytes. Returns whether something waits then.
+    /// The guest sends `len` bytes. Returns whether something waits then.
     fn send(&mut self, len: usize, end: Option<u32>) -> bool {
         let bytes = vec![1u8; len];
         let part = Segment { ptr: bytes.as_ptr().cast_mut(), len: len as u32, region: 0 };

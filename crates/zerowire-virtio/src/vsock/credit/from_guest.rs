@@ -61,7 +61,7 @@ impl FromGuest {
     }
 
     /// The bytes go to a sibling that says this of its buffer. The sender may send as much as the
-    /// sibling takes, or as may wait here, whichever is less: a larger buffer than this one counts
+    /// sibling takes, or as may wait here, whichever is less. A larger buffer than this one counts
     /// as bytes that have left early, yet no byte leaves before it is with the sibling.
     pub fn follow(&mut self, sibling: &ToGuest) {
         self.offered = sibling.alloc().min(self.buffer);
@@ -74,8 +74,8 @@ impl FromGuest {
         self.forward(known.saturating_sub(in_flight));
     }
 
-    /// Whether a sender to a sibling is to be told without a word of the sibling's: as
-    /// [`Self::is_news`], or it knows of no room at all and there is some.
+    /// Whether to tell a sender to a sibling without a word of the sibling's. That is so as in
+    /// [`Self::is_news`], or if it knows of no room at all and has some.
     pub fn is_due(&self) -> bool {
         self.is_news() || (self.is_used_up() && self.forwarded != self.told)
     }

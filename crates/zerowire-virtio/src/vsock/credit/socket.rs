@@ -1,9 +1,9 @@
 //! The room of a host program's socket, as credit for the guest that sends to it.
 //!
-//! A guest gets credit for bytes that the program has read, and for as many more as the socket
-//! keeps beside a buffer full of them. So the socket always has room for what comes, and nothing is
-//! copied to wait for a program that is merely slower than the guest. The kernel tells how much is
-//! unread when asked, and of its own accord when most of it was read.
+//! A guest gets credit for bytes that the program has read. It gets credit for as many more as the
+//! socket keeps beside a buffer full of them. So the socket always has room for what comes. Nothing
+//! is copied to wait for a program that is merely slower than the guest. The kernel tells how much
+//! is unread when asked, and of its own accord when most of it was read.
 //!
 //! Plain counts: no descriptor in here, and no system call.
 
@@ -59,8 +59,8 @@ impl SocketCredit {
         self.uncredited += self.lost(n as u32);
     }
 
-    /// Whether the socket, if nothing waits for it, takes `n` bytes by one call for sure, and the
-    /// guest has credit for them as soon as it has.
+    /// Whether the socket, if nothing waits for it, surely takes `n` bytes by one call. The guest
+    /// then has credit for them as soon as the socket has them.
     pub fn surely_takes(&self, n: u32) -> bool {
         let room = self.kernel_needs.saturating_add(kernel_needs(n)) as usize <= self.room;
         room && self.in_socket.saturating_add(n) <= self.ahead
@@ -86,8 +86,8 @@ impl SocketCredit {
         self.drained(self.room / 4)
     }
 
-    /// Gives the guest credit for what the program has read. `unread` is what the kernel keeps, its
-    /// own needs included; it is asked only where that makes a difference.
+    /// Gives the guest credit for what the program has read. `unread` asks the kernel for the bytes
+    /// that it keeps, its own needs included; this is called only where that makes a difference.
     pub fn review(
         &mut self,
         incoming: &mut FromGuest,
@@ -121,8 +121,8 @@ impl SocketCredit {
         self.leaves(self.in_socket.min(unread as u32))
     }
 
-    /// The kernel calls the socket writable, with at most so much unread, and says nothing of what
-    /// is read from now on: the guest has credit again for all.
+    /// The kernel calls the socket writable, with at most `unread` bytes unread, and reports no
+    /// later reads: the guest has credit again for all.
     fn drained(&mut self, unread: usize) -> u32 {
         self.in_socket = self.in_socket.min(unread as u32);
         self.kernel_needs = self.kernel_needs.min(unread as u32);
@@ -135,8 +135,8 @@ impl SocketCredit {
     }
 }
 
-/// What the kernel takes of a socket's room for `n` bytes of one call at most. A piece is up to
-/// 48 KiB long, kept in blocks whose length is a power of 2, with some hundred bytes of its own
+/// What the kernel takes of a socket's room for `n` bytes of one call at most. A piece is up to 48
+/// KiB long. It is kept in blocks whose length is a power of 2, with some hundred bytes of its own
 /// (net/unix/af_unix.c, `unix_stream_sendmsg`; `truesize` of a sk_buff).
 fn kernel_needs(n: u32) -> u32 {
     n.saturating_mul(2).saturating_add((1 + n / (32 << 10)) << 11)

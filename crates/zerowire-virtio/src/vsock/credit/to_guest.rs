@@ -2,10 +2,10 @@
 
 use crate::vsock::packet::Kind;
 
-/// What this side may send to a guest: bytes that it has room for, which it says itself and is not
-/// believed more than is plausible; and packets that it may leave unread, of which it says nothing.
-/// Linux resets a connection when more than `buf_alloc / 576` packets are unread
-/// (net/vmw_vsock/virtio_transport_common.c, `virtio_transport_inc_rx_pkt`).
+/// What this side may send to a guest, in bytes and in packets. The guest says itself how many
+/// bytes it has room for; this is not believed beyond what is plausible. It says nothing of the
+/// packets that it may leave unread. Linux resets a connection when more than `buf_alloc / 576`
+/// packets are unread (net/vmw_vsock/virtio_transport_common.c, `virtio_transport_inc_rx_pkt`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ToGuest {
     alloc: u32,
@@ -20,7 +20,7 @@ pub struct ToGuest {
 /// systems whose packets are dearer.
 const BYTES_A_PACKET: u32 = 1024;
 
-/// Packets that a guest has not read, as far as is known, in groups: those of a group count until
+/// Packets that a guest has not read, as far as is known, in groups. Those of a group count until
 /// all of its bytes were read.
 #[derive(Clone, Copy, Debug, Default)]
 struct UnreadPackets {
@@ -83,7 +83,7 @@ pub struct BeyondSent;
 
 impl ToGuest {
     /// Takes the fields of a header from the guest. A driver's threads may send an older count
-    /// behind a newer one: the newest is kept, and the buffer that came with it, since a driver
+    /// behind a newer one. The newest is kept, and the buffer that came with it, since a driver
     /// fills in both fields at once.
     pub fn update(&mut self, alloc: u32, forwarded: u32) -> Result<Credit, BeyondSent> {
         let step = forwarded.wrapping_sub(self.forwarded);

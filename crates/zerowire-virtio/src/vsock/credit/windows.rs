@@ -18,7 +18,7 @@ pub trait Releases {
 pub struct WindowCredit {
     /// Bytes that were copied into windows, and for which the guest has no credit again.
     uncredited: u32,
-    /// True: the program keeps windows while it waits. The guest is told of any room.
+    /// True: the program keeps windows while it waits. The guest hears of any room.
     tells_any: bool,
 }
 
@@ -50,7 +50,7 @@ impl WindowCredit {
                 due = incoming.is_news() || (self.tells_any && incoming.untold() > 0);
                 let any = why != Why::Routine;
                 let waits = !due && (incoming.lacks(self.uncredited) || (any && self.uncredited > 0));
-                // Of a window the program tells, if it is asked to.
+                // The program reports a window that comes back, if it was asked to.
                 let wanted = if any || self.tells_any { 1 } else { incoming.short_of_news() };
                 told = waits && self.tells_any;
                 if !waits || !windows.as_mut().is_some_and(|w| w.wait_for_bytes(wanted)) {
@@ -75,14 +75,15 @@ impl WindowCredit {
 mod tests {
     use super::*;
 
-    /// Windows with so many bytes out, of which some are back each time they are asked for.
+    /// Windows with `out` bytes out. `back` bytes of them are back at the next call of
+    /// `take_released`.
     #[derive(Default)]
     struct Fake {
         out: u32,
         back: u32,
         /// What was asked for.
         asked: Vec<u32>,
-        /// How many bytes come back while it is asked for them.
+        /// How many bytes come back during `wait_for_bytes`.
         meanwhile: u32,
     }
 

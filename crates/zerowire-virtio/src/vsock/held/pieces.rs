@@ -21,7 +21,7 @@ const SPARE_ENTRIES: usize = 128;
 thread_local!(static PIECES: RefCell<Vec<Piece>> = const { RefCell::new(Vec::new()) });
 
 fn take() -> Piece {
-    // Where the thread is about to end there is no list any more.
+    // A thread that is about to end has lost its list.
     let kept = PIECES.try_with(|kept| kept.borrow_mut().pop());
     kept.ok().flatten().unwrap_or_else(|| Box::new([0; PIECE]))
 }

@@ -45,8 +45,8 @@ pub enum Stage {
     },
 }
 
-/// A program that waits for the guest's answer. If none comes before this is dropped, it is told
-/// so.
+/// A program that waits for the guest's answer. If none comes before this is dropped, the program
+/// hears so.
 #[derive(Debug)]
 pub struct AskedFor {
     /// Its control socket; None once it was answered.

@@ -78,8 +78,8 @@ impl Memory {
 
     fn bytes(&mut self, at: usize, len: usize) -> &mut [u8] {
         assert!(at + len <= self.data.len(), "an offset of the layout");
-        // SAFETY: the range lies in the mapping, of which this is the only view that can write: the
-        // file is sealed against further ones, and the program's can only read.
+        // SAFETY: the range lies in the mapping, and this is the only view of it that can write.
+        // The file is sealed against further ones, and the program's can only read.
         unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().add(at), len) }
     }
 

@@ -1,5 +1,6 @@
 //! Mapped receive: a host program gets a guest's payload in memory that it shares with this
-//! process, in windows that are published and released by one store each (docs/mapped-receive.md).
+//! process. The payload lies in windows, each published and released by one store
+//! (docs/mapped-receive.md).
 
 mod client;
 mod direct;
@@ -16,8 +17,8 @@ pub use memory::ProgramFiles;
 pub use quota::{MapClaim, MapUse};
 pub use windows::{Ended, Windows};
 
-/// [`MapPolicy::hold`] where nothing else is asked for: a program that works on its windows has
-/// given them back long before, and one that was not scheduled for some time slices as well.
+/// The default of [`MapPolicy::hold`]. A program that works on its windows has given them back long
+/// before. One that was not scheduled for some time slices has as well.
 const HOLD: Duration = Duration::from_millis(100);
 
 /// A user whose programs may take the guest's connections to ports of the host.
@@ -47,8 +48,8 @@ pub struct MapPolicy {
     /// Programs that ask for it get the guest's memory to read, all of it, so that payload needs no
     /// copy. What else the guest keeps there they can read as well.
     pub share_guest_memory: bool,
-    /// How long a chain of the guest may be lent to such a program before further payload for it is
-    /// copied, until it has given back all that it holds; 1 ms to 60 s.
+    /// How long a chain of the guest may be lent to such a program; 1 ms to 60 s. After that,
+    /// further payload for it is copied until it has given back all that it holds.
     pub hold: Duration,
 }
 

@@ -88,15 +88,15 @@ impl Drop for MapClaim {
     }
 }
 
-/// A VM's share of mapped connections, of `vms` VMs: together they take half of the mappings
-/// and half of the descriptors that the process may have.
+/// A VM's share of mapped connections, of `vms` VMs. Together they take half of the mappings and
+/// half of the descriptors that the process may have.
 fn share(mappings: u64, descriptors: u64, vms: usize) -> usize {
     let all = (mappings / 4).min(descriptors / 6);
     (all / vms.max(1) as u64).max(LEAST_SHARE) as usize
 }
 
 impl MapPolicy {
-    /// Sets the bound of mapped connections where none was given: the VM's share of what this
+    /// Sets the bound of mapped connections where none was given. It is the VM's share of what this
     /// process may have, of `vms` VMs, and no more than all of its connections.
     pub fn complete(&mut self, vms: usize, all_connections: usize) {
         self.max_connections.get_or_insert_with(|| {

@@ -151,10 +151,10 @@ impl Windows {
         self.bell.ring(self.memory.word(PROGRAM_SLEEPS_AT));
     }
 
-    /// At the end of a turn: publishes what is due; [`Self::tell`] comes after it. Whoever is
-    /// behind gets fuller windows: the last one that is free is not published before it is full,
-    /// another one was released, or the program sleeps: it has taken all that was published then,
-    /// and may hold it until more comes. Returns true if one was released meanwhile: settle again.
+    /// At the end of a turn: publishes what is due; [`Self::tell`] comes after it. A program that
+    /// is behind gets fuller windows: the last free window waits until it is full, another one is
+    /// released, or the program sleeps. A program that sleeps has taken all that was published, and
+    /// may hold it until more comes. Returns true if a window was released meanwhile: settle again.
     pub fn settle(&mut self) -> bool {
         if self.ended == Ended::Due {
             self.tell_end();
@@ -201,12 +201,12 @@ impl Windows {
         self.wait_for(self.filling.window)
     }
 
-    /// Asks to be told when the window comes back: of that one alone, or of one before it that is
-    /// waited for already. Returns true if it is back by now. The announcement stays then, for
-    /// another wait may rest on it.
+    /// Asks the program to tell when the window comes back. It tells of that one alone, or of one
+    /// before it that this side waits for already. Returns true if the window is back by now. The
+    /// announcement stays then, for another wait may rest on it.
     ///
-    /// Whatever waits here can go on only when everything before it is back as well, and announces
-    /// itself anew when anything is told ([`Self::told_of_release`]).
+    /// Whatever waits here can go on only when everything before it is back as well. It announces
+    /// itself anew when the program tells of a release ([`Self::told_of_release`]).
     fn wait_for(&mut self, window: u32) -> bool {
         let before = |w: &u32| *w != window && !self.is_ours(*w) && self.age(*w) < self.age(window);
         let awaited = self.bell.awaited.filter(before).unwrap_or(window);
@@ -226,8 +226,8 @@ impl Windows {
         (window + self.options.windows - self.filling.window) % self.options.windows
     }
 
-    /// What the guest sent does not come whole, which the program is told with the end. Without
-    /// effect once all of it is published.
+    /// What the guest sent does not come whole; the program hears so with the end. Without effect
+    /// once all of it is published.
     pub fn cut_short(&mut self) {
         self.cut_short |= self.ended == Ended::No;
     }
@@ -237,7 +237,7 @@ impl Windows {
         self.memory.word(READS_NO_MORE_AT).load(Ordering::Acquire) != 0
     }
 
-    /// No more data will come: the program is told behind what is there.
+    /// No more data will come: the program hears so behind what was published.
     pub fn end(&mut self) {
         if self.ended == Ended::No {
             self.cut_short |= self.filling.in_message;

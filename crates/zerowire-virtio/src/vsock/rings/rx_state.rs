@@ -46,7 +46,7 @@ impl RxState {
         matches!(self, Self::Retry | Self::StarvedAny { .. })
     }
 
-    /// There is no buffer for what waits.
+    /// No buffer is left for what waits.
     pub fn starve(&mut self) {
         *self = match *self {
             Self::Flowing => Self::Starved { turns: 0 },
@@ -108,8 +108,8 @@ mod tests {
         };
         let starved = Starved { turns: 7 };
         let any = StarvedAny { turns: 7 };
-        // State, then what it is after: no buffer, a notification, movement, the end of patience,
-        // and a look at a batch, at one buffer too few, and at none.
+        // State, then the state after each of these: no buffer, a notification, movement, the end
+        // of patience. Then after a look at a batch, at one buffer too few, and at none.
         let table = [
             (Flowing, [Starved { turns: 0 }, Flowing, Flowing, Flowing, Flowing, Flowing, Flowing]),
             (

@@ -1,13 +1,13 @@
 //! The event queue: telling a driver that the transport was reset (virtio 1.3 §5.10.6.7).
 //!
-//! A driver that goes on here after it had another device behind it, on the host that it migrated
-//! from or in a back end that has ended, has connections that nobody here knows. The event makes it
-//! end them all, also those that would wait for bytes forever. Front ends that keep the queue to
-//! themselves, as QEMU does, are not told so: there the driver learns of the end of a connection
-//! from the reset that answers its next packet.
+//! A driver may go on here that had another device behind it before. That device was on the host
+//! that the driver migrated from, or in a back end that has ended. The driver then has connections
+//! that nobody here knows. The event makes it end them all, also those that would wait for bytes
+//! forever. Front ends that keep the queue to themselves, as QEMU does, get no event. There the
+//! driver learns of the end of a connection from the reset that answers its next packet.
 //!
 //! A driver that takes the event ends all connections that it has by then, also new ones (Linux,
-//! `virtio_vsock_event_handle`), and posts the buffer anew behind that. Until then none begins: see
+//! `virtio_vsock_event_handle`). It posts the buffer anew behind that. Until then none begins: see
 //! [`Gate`].
 
 use std::time::{Duration, Instant};

@@ -68,8 +68,7 @@ fn accept(vm: &mut GroupVm, kind: Kind, io: &mut Io) -> bool {
             Err(rustix::io::Errno::AGAIN) => return false,
             Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
             Err(e) => {
-                // Out of descriptors, most likely: the ones that wait are looked at again with the
-                // deadlines.
+                // Out of descriptors, most likely: the timer of deadlines retries those that wait.
                 tracing::error!("{}: accept failed: {e}; see 'ulimit -n'", vm.id.name);
                 io.timers.look_after(std::time::Duration::from_secs(1));
                 return false;

@@ -11,7 +11,7 @@
 //! One thread owns a whole group, so that a packet from one guest to another needs no lock. Each VM
 //! has a bounded turn. It borrows that VM, and the [`Rest`] of the group: the other VMs, and what
 //! all share. Within a turn a connection is found once, as [`Current`], and handed on. The VM owns
-//! its rings and the memory that they lie in; segments of a turn point into that memory and do not
+//! its rings and the memory that they lie in. Segments of a turn point into that memory and do not
 //! outlive the turn.
 
 mod connect;
@@ -128,8 +128,8 @@ impl Switch {
         }
     }
 
-    /// Whether the one that sent last has used up its credit, so that nothing more comes from it
-    /// before the host program has read: looking for more would only keep that program waiting, if
+    /// Whether the connection that sent last has used up its credit. Nothing more comes from it
+    /// before the host program has read. A further look would only keep that program waiting, if
     /// this CPU is its.
     pub fn guest_must_wait(&mut self) -> bool {
         self.io.last_sender.is_some_and(|(v, slot)| {

@@ -94,8 +94,8 @@ impl Run {
 /// What a program with direct windows may keep of the guest's chains.
 #[derive(Debug, Default)]
 pub(super) struct Lendable {
-    /// The chain of the packet that is looked at. What may be lent is never collected: its packet
-    /// leaves before the next one is looked at.
+    /// The chain of the packet in hand. What may be lent is never collected: its packet leaves
+    /// before the next one is parsed.
     pub chain: DirectChain,
     /// True: it was lent.
     pub lent: bool,
@@ -211,9 +211,9 @@ fn send_piece(vm: &mut GroupVm, slot: u32, piece: Piece<'_>, loan: &mut Lendable
 }
 
 /// Gives the guest of a stream its credit back before the host program's socket has the bytes,
-/// where that has room for them: a guest whose credit one packet uses up gets the next one ready
+/// where that has room for them. A guest whose credit one packet uses up gets the next one ready
 /// while the kernel copies this one. Should the socket not take all of them (the system has no
-/// memory), the rest is held, and there is no such promise until it is gone.
+/// memory), the rest is held. No such promise is made until it is gone.
 fn promise_room(at: &mut Current<'_>, rings: &mut VmRings, bytes: u32, others: &mut Others<'_>) {
     if rings.state.is_starved() {
         return;

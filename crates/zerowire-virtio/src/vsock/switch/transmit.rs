@@ -27,8 +27,8 @@ use crate::vsock::vm::{GroupVm, Identity, MAX_RESETS};
 /// What a VM's turn may cost, in packets with payload: chains of a turn at most.
 pub(super) const MAX_BATCH: usize = 64;
 
-/// A request opens a socket, connects it and closes it again, or sets it up: as long as a credit's
-/// worth of payload, for which others of the group wait.
+/// A request opens a socket, connects it and closes it again, or sets it up. That takes as long as
+/// a credit's worth of payload, and others of the group wait for it.
 const REQUEST_COST: usize = 32;
 
 /// A packet of another connection than the one before takes a system call of its own.
@@ -342,9 +342,9 @@ fn payload(
     }
 }
 
-/// Nothing has happened for a while. Each guest that a part of its credit was kept from is told of
-/// it: it may let less be under way than it may, and wait for that. Each program that is behind
-/// gets what is there. Returns whether there are any such connections.
+/// Nothing has happened for a while. Each guest that a part of its credit was kept from hears of
+/// it. It may keep less under way than it is allowed to, and wait for that part. Each program that
+/// is behind gets what was kept back. Returns whether there are any such connections.
 pub(super) fn review_quiet(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
     let mut any = false;
     // One that is put into the list again waits for the next time.

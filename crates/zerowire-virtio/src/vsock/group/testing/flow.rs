@@ -92,9 +92,9 @@ impl Flow {
         done
     }
 
-    /// Whether a chain for so many bytes leaves room for others although programs may hold many:
-    /// those that take as many descriptors as a chain may have are bounded by the device, of
-    /// shorter ones a few are let through.
+    /// Whether a chain for `len` bytes leaves room for others although programs may hold many. The
+    /// device bounds those that take as many descriptors as a chain may have. Of shorter ones a few
+    /// are let through.
     pub fn leaves_room(guest: &Guest, len: u32, layout: Layout) -> bool {
         const SHORT: usize = 6;
         layout.descriptors(crate::vsock::packet::HEADER_LEN + len as usize) == 4

@@ -333,8 +333,9 @@ impl Scene {
             5 => drop(rustix::net::recv(&m.ready, &mut [0u8; 64][..], RecvFlags::DONTWAIT)),
             6 => drop(rustix::net::shutdown(&m.ready, Shutdown::Both)),
             _ => {
-                // The flags belong to the open file, which both sides share: nobody may wait for
-                // its sake. For a program that does so itself this is no test: they are put back.
+                // The flags belong to the open file, which both sides share. This side must not
+                // block because of them. A program that itself blocks would test nothing: the flags
+                // are put back.
                 let _ = rustix::fs::fcntl_setfl(&m.released, rustix::fs::OFlags::empty());
                 self.harness.turn();
                 if let Some(m) = self.pick(pick) {

@@ -1,5 +1,5 @@
-//! A program with mapped receive that does everything by system calls on the files, so that it can
-//! be as hostile as a script wants it: no memory of this process is at stake.
+//! A program with mapped receive that does everything by system calls on the files. It can be as
+//! hostile as a script wants it: no memory of this process is at stake.
 
 use std::io;
 use std::io::IoSliceMut;

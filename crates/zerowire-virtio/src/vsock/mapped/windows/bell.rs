@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicU32;
 use rustix::net::SendFlags;
 use zerowire_wire::doorbell;
 
-/// Bytes that are published in one turn before the program is told, rather than at the turn's end.
-/// One call for several windows spares both sides' CPU time; a program with a CPU of its own should
-/// not wait for a long turn.
+/// Bytes published in one turn after which the program is woken before the turn's end. One call for
+/// several windows spares both sides' CPU time. A program with a CPU of its own should not wait for
+/// a long turn.
 pub(super) const TELL_AFTER: usize = 256 << 10;
 
 /// What the two sides tell each other, beside the windows.
@@ -30,8 +30,7 @@ impl Bell {
         Self { ready, untold: 0, due: false, awaited: None }
     }
 
-    /// A window with so many bytes was published. Returns whether the program is to be told at
-    /// once.
+    /// A window with `bytes` was published. Returns whether to wake the program at once.
     pub(super) fn published(&mut self, bytes: usize) -> bool {
         self.untold += bytes;
         self.due = true;

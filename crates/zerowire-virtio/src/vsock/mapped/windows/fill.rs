@@ -66,7 +66,7 @@ impl Filling {
         (self.entries - 1, len)
     }
 
-    /// The window was published: the next one of so many comes.
+    /// The window was published: the next one of `windows` comes.
     pub(super) fn go_on(&mut self, windows: u32) {
         let window = (self.window + 1) % windows;
         *self = Self { window, in_message: self.in_message, lost_end: self.lost_end, ..Self::default() };

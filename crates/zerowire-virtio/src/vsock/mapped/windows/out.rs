@@ -15,7 +15,7 @@ pub(super) struct OutWindows {
 }
 
 impl OutWindows {
-    /// Of so many windows, none of which is out.
+    /// Of `windows` windows, none of which is out.
     pub(super) fn new(windows: u32) -> Self {
         Self { bytes: vec![0; windows as usize], oldest: 0, count: 0, freed: 0 }
     }

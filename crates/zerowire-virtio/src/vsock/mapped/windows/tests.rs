@@ -267,7 +267,7 @@ fn chains_are_told_of_when_all_are_back_or_one_by_one() {
     assert!(w.wait_for_chains(false), "one is back");
 }
 
-/// Windows that are published in one turn are told of once.
+/// Windows that are published in one turn wake the program once.
 #[test]
 fn a_sleeping_program_is_woken_once_a_turn() {
     let options = MapOptions { windows: 8, data_pages: 1, ..Default::default() };
