@@ -1,4 +1,4 @@
-//! Receiving through io_uring: buffer rings, and zero-copy receive
+//! Receive through io_uring: buffer rings, and zero-copy receive
 //! (Documentation/networking/iou-zcrx.rst).
 //!
 //! A NIC's queue is never registered here: that would restart the queue under traffic. The line on

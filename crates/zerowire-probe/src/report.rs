@@ -128,7 +128,7 @@ impl Finding {
 /// One line of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// What was checked.
     #[serde(flatten)]
     pub subject: Subject,
     /// What was found.

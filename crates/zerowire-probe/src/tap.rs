@@ -30,7 +30,7 @@ type Attempt = Result<(), i32>;
 struct Trial {
     /// Opening /dev/net/tun.
     device: Attempt,
-    /// Making a tap with a virtio-net header of 12 bytes.
+    /// The attempt to make a tap with a virtio-net header of 12 bytes.
     made: Attempt,
     /// The same with IFF_MULTI_QUEUE.
     multi_queue: Attempt,

@@ -30,8 +30,7 @@ pub struct VringFd {
 pub(crate) const VRING_NO_FD: u64 = 1 << 8;
 
 impl Message {
-    /// Puts a message together, as a receiver does; `header.size` is not
-    /// looked at.
+    /// Puts a message together, as a receiver does; ignores `header.size`.
     pub fn new(header: Header, body: Vec<u8>, fds: Vec<OwnedFd>) -> Message {
         Message { header, body, fds }
     }

@@ -187,8 +187,8 @@ impl MemoryTable {
         bytes
     }
 
-    /// Reads a table: as long as its regions need, or the whole array of
-    /// eight, whose unused entries are not looked at.
+    /// Reads a table: as long as its regions need, or the whole array of eight, whose unused
+    /// entries it ignores.
     ///
     /// # Errors
     /// [`WireError::BadSize`], [`WireError::BadValue`].

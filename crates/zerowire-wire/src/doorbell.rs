@@ -1,5 +1,5 @@
-//! Sleeping and waking between two processes that share a flag word, with a system call only when
-//! somebody sleeps.
+//! How two processes that share a flag word sleep and wake, with a system call only when somebody
+//! sleeps.
 //!
 //! One side publishes something in shared memory (a window's `poll_value`). The other side looks
 //! for it and sleeps on an eventfd when it finds nothing. The sleeper raises the flag and then

@@ -42,8 +42,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header at the start of `packet`. Options and addresses are not looked at, and may
-    /// be missing.
+    /// Reads the header at the start of `packet`. Ignores options and addresses, which may be
+    /// missing.
     ///
     /// # Errors
     /// [`IpError`].

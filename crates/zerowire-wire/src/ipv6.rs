@@ -35,7 +35,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header at the start of `packet`. Addresses are not looked at, and may be missing.
+    /// Reads the header at the start of `packet`. Ignores addresses, which may be missing.
     ///
     /// # Errors
     /// [`IpError`].

@@ -107,7 +107,7 @@ fn get(head: &Head, context: &mut Context<'_>) -> Reply {
     if is_token_path(&head.path) {
         return not_allowed("PUT");
     }
-    // Checked before the tree is, so that nobody learns paths without a token.
+    // The token is checked before the tree, so that nobody learns paths without one.
     match &head.token {
         Some(token) if context.tokens.is_valid(context.now, token) => {}
         Some(_) => {

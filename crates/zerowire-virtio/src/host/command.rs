@@ -84,7 +84,7 @@ pub trait RingThread {
     /// From now on this is a VM's memory: its rings, which were released, move over and go on.
     fn set_memory(&mut self, vm: usize, memory: Arc<GuestMemory>);
 
-    /// A ring, its state or its kick is new: it has to be looked at.
+    /// A ring, its state or its kick is new: the thread must check it.
     fn changed(&mut self, at: At);
 
     /// A VM's front end has left, and its rings have stopped.

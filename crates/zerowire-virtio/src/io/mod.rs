@@ -135,7 +135,7 @@ impl PortIo {
         (&self.done, calls)
     }
 
-    /// Forgets the results of the last batch; to be called before the next one is pushed.
+    /// Forgets the results of the last batch. Call it before the next one is pushed.
     #[inline]
     pub fn clear(&mut self) {
         debug_assert!(self.batch.is_empty(), "the last batch was pushed and not run");

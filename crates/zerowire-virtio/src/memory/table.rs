@@ -116,7 +116,7 @@ unsafe impl Send for Segment {}
 /// An immutable snapshot of the memory table.
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
-    /// Sorted by guest address, not overlapping.
+    /// In order of guest address, not overlapping.
     regions: Vec<Region>,
     /// Where writes are noted, while the guest migrates.
     log: Option<DirtyLog>,
@@ -259,8 +259,8 @@ impl GuestMemory {
     }
 
     /// Notes that `len` bytes of the segments, `skip` bytes in, were written by this process or by
-    /// the kernel in its name. Called behind each write, before the ring says so or stops. One
-    /// branch while the guest does not migrate.
+    /// the kernel in its name. Call it behind each write, before the ring says so or stops. It
+    /// costs one branch while the guest does not migrate.
     #[inline]
     pub fn wrote(&self, segments: &[Segment], skip: usize, len: usize) {
         if let Some(log) = &self.log {

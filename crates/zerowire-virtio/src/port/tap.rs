@@ -305,10 +305,10 @@ impl AsRawFd for Tap {
 
 /// The tap's first queue, and whether this call has made the interface.
 ///
-/// A back end that starts while another one ends finds the other's tap busy, and then none. So
-/// whether there is one is not looked at before: the call that makes one says so (IFF_TUN_EXCL).
-/// The call that takes one that is there makes another one where that has gone meanwhile: its
-/// number tells.
+/// A back end that starts while another one ends finds the other's tap busy, and then none. So this
+/// does not check first whether there is one: the call that makes one says so (IFF_TUN_EXCL). The
+/// call that takes an existing tap makes another one where that has gone meanwhile: its number
+/// tells.
 fn make_or_find(name: &str, multi: bool) -> Result<(OwnedFd, bool), TapError> {
     let start = Instant::now();
     loop {

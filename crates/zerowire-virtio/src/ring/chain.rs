@@ -1,4 +1,4 @@
-//! Walking a descriptor chain, a descriptor at a time.
+//! Walks a descriptor chain, a descriptor at a time.
 
 use super::{RingError, RingRule, SplitRing};
 use crate::memory::GuestMemory;

@@ -44,7 +44,7 @@ struct List {
 pub(crate) struct RxChains {
     ready: VecDeque<Chain>,
     lists: Vec<List>,
-    /// Lists that no chain has, to be used again.
+    /// Lists that no chain has, kept for reuse.
     spare: Vec<u16>,
     hint: usize,
 }

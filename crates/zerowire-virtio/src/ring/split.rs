@@ -303,9 +303,9 @@ impl SplitRing {
     }
 
     /// Asks the CPU for the descriptors of up to `n` entries behind those that were taken. Another
-    /// CPU wrote them a moment ago. Called while the kernel works on one batch, it has the next
-    /// one's descriptors arrive side by side. Otherwise the thread would wait for one miss after
-    /// the other.
+    /// CPU wrote them a moment ago. The caller does so while the kernel works on one batch: the
+    /// next one's descriptors then arrive side by side. Otherwise the thread would wait for one
+    /// miss after the other.
     #[inline]
     pub fn prefetch(&self, n: u16) {
         let ahead = self.avail_word(1).get().wrapping_sub(self.next_avail);

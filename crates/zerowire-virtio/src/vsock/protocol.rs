@@ -208,7 +208,7 @@ impl Protocol {
         matches!(self.phase, Phase::Open { .. }) && !self.ends.guest.receives_no_more()
     }
 
-    /// Whether the guest is still to be told of the connection, so that payload can't go yet.
+    /// Whether the guest has yet to hear of the connection, so that payload can't go yet.
     pub fn owes_beginning(&self) -> bool {
         matches!(self.phase, Phase::Offered { due: true, .. } | Phase::Open { due: true, .. })
     }

@@ -24,7 +24,7 @@ pub struct RequestRate {
 impl RequestRate {
     /// For `a_second` requests a second; 0 for no bound.
     pub fn new(a_second: u32) -> Self {
-        // Rounded up: not one more than that.
+        // It is rounded up: not one more than that.
         let interval = match a_second {
             0 => Duration::ZERO,
             n => Duration::from_nanos(1_000_000_000u64.div_ceil(u64::from(n))),

@@ -227,7 +227,7 @@ impl Follower {
         [Some(self.watch.as_fd()), process].into_iter().flatten()
     }
 
-    /// How long it is at most until it has to be looked at.
+    /// How long the control thread may wait until it must check again.
     pub(super) fn due(&self, connected: bool) -> Option<Duration> {
         let ends = (connected && !self.steady.is_up()).then(|| LET_IN.saturating_sub(self.since.elapsed()));
         [self.steady.due(Instant::now()), ends].into_iter().flatten().min()

@@ -1,4 +1,4 @@
-//! Serving virtio-vsock: a control thread for each VM, and one data thread for each set of VMs that
+//! Serves virtio-vsock: a control thread for each VM, and one data thread for each set of VMs that
 //! share groups.
 
 mod config;

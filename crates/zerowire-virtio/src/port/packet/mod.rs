@@ -267,7 +267,7 @@ impl PacketSocket {
     }
 
     /// Has frames come by a ring, with virtio-net headers of `header_bytes`, the socket's length.
-    /// What waits in the socket is lost: to be called before it is bound.
+    /// What waits in the socket is lost: call this before it is bound.
     ///
     /// # Errors
     /// The kernel has no memory for it, or no room for its mapping.

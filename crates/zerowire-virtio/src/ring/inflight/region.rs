@@ -25,8 +25,8 @@ const ENTRY_BYTES: usize = 16;
 /// Each queue begins at a multiple of this.
 const QUEUE_ALIGN: usize = 64;
 
-/// The memory in which the chains in flight of a device's queues are marked. Shared with the front
-/// end, hence hostile.
+/// The memory in which the chains in flight of a device's queues are marked. The front end shares
+/// it, hence it is hostile.
 #[derive(Debug)]
 pub struct InflightRegion {
     map: Guarded,

@@ -1,4 +1,4 @@
-//! Publishing windows and taking them back. How they are filled: [`fill`] by copying, [`lend`] with
+//! Publishes windows and takes them back. How they are filled: [`fill`] by copying, [`lend`] with
 //! chains of the guest.
 //!
 //! ```text
@@ -195,8 +195,8 @@ impl Windows {
         }
     }
 
-    /// Asks to be told of the next release. Returns true if the window that is wanted is free by
-    /// now.
+    /// Asks the program to tell of the next release. Returns true if the window that is wanted is
+    /// free by now.
     pub fn wait_for_room(&mut self) -> bool {
         self.wait_for(self.filling.window)
     }

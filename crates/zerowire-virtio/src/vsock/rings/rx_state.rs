@@ -20,7 +20,7 @@ pub(in crate::vsock) enum RxState {
         /// Turns for which it has.
         turns: u32,
     },
-    /// Waiting for a batch has timed out: what is posted is used.
+    /// The wait for a batch has timed out: what is posted is used.
     Retry,
     /// That did not suffice: the next buffer wakes the thread.
     StarvedAny {

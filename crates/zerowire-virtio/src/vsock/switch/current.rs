@@ -116,8 +116,8 @@ impl Current<'_> {
         self.watch_room(watch)
     }
 
-    /// Asks for news of room in the socket, while something waits for it, bytes or credit. Asked
-    /// for all the time, each read of the host program would wake this thread.
+    /// Asks for news of room in the socket, while something waits for it, bytes or credit. If it
+    /// asked all the time, each read of the host program would wake this thread.
     fn watch_room(&mut self, watch: &Watch) -> Fate {
         let End::Host(host) = &mut self.c.end else { return Fate::Stays };
         let Some(interest) = host.out.new_interest() else { return Fate::Stays };

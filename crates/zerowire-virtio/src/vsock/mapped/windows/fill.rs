@@ -1,4 +1,4 @@
-//! Copying payload into windows: where bytes go, and how packets become entries.
+//! Copies payload into windows: where bytes go, and how packets become entries.
 
 use zerowire_wire::mapped::{ENTRY_EOM, MapOptions, PAGE};
 

@@ -1,4 +1,4 @@
-//! Lending payload as it lies in guest memory, and taking chains back.
+//! Lends payload as it lies in guest memory, and takes chains back.
 
 use std::time::Instant;
 
@@ -85,9 +85,9 @@ impl Windows {
         self.direct = Some(direct);
     }
 
-    /// Asks to be told of a release, while chains are lent: `of_any`, or of the window that went
-    /// out last, whose release brings all back with one word. Returns true if a window is back by
-    /// now.
+    /// Asks the program to tell of a release, while chains are lent: `of_any`, or of the window
+    /// that went out last. The release of that one brings all back with one word. Returns true if a
+    /// window is back by now.
     pub fn wait_for_chains(&mut self, of_any: bool) -> bool {
         let Some(direct) = self.direct.as_ref().filter(|d| d.lent() > 0) else { return false };
         let last = direct.out().max_by_key(|w| self.age(*w));
