@@ -23,7 +23,10 @@ fn children(of: u32) -> Vec<String> {
 /// A benchmark that has started its back end: the folder is there, and the VM's socket in it.
 fn started(arguments: &[&str], folder: &Path) -> Child {
     assert!(program().is_file());
-    let mut child = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"))
+    // It leaves a signal ignored that is ignored when it starts, as in a shell's background.
+    let mut child = Command::new("env")
+        .arg("--default-signal=INT,TERM")
+        .arg(env!("CARGO_BIN_EXE_zerowire-bench"))
         .args(arguments)
         .env("TMPDIR", folder)
         .stdin(Stdio::null())
@@ -51,7 +54,12 @@ fn a_signal_leaves_no_process_and_no_file_behind() {
         assert!(!back_ends.is_empty(), "{arguments:?}");
         // SAFETY: the call takes numbers, and the child was not waited for.
         assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, signal) }, 0);
-        let status = child.wait().expect("its status");
+        let mut status = None;
+        wait_until("the benchmark ends", || {
+            status = child.try_wait().expect("its status");
+            status.is_some()
+        });
+        let status = status.expect("it has ended");
         assert_eq!(status.signal(), Some(signal), "{arguments:?}: {status}");
         for pid in back_ends {
             let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
