@@ -29,6 +29,7 @@ use super::device::Device;
 use super::pace::Progress;
 use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
 use crate::ring::inflight::InflightRegion;
+use device_state::DeviceState;
 use postcopy::Postcopy;
 use vring::Vrings;
 
@@ -63,8 +64,7 @@ pub(super) struct Session<'a> {
     rings: Vrings,
     /// Where chains in flight are marked.
     inflight: Option<Arc<InflightRegion>>,
-    /// Where the state that the front end loads comes from, until it asks whether that went well.
-    loading: Option<OwnedFd>,
+    state: DeviceState,
     /// Set between POSTCOPY_ADVISE and POSTCOPY_END.
     postcopy: Option<Postcopy>,
     status: u64,
@@ -87,7 +87,7 @@ impl<'a> Session<'a> {
             rings: Vrings::new(device.queues(), device.queue_hint()),
             device,
             inflight: None,
-            loading: None,
+            state: DeviceState::default(),
             postcopy: None,
             status: 0,
             progress: Progress::default(),
@@ -138,16 +138,29 @@ impl<'a> Session<'a> {
                 Ok(connection.send_reply(&message, &0u64.to_le_bytes(), &[])?)
             }
             Ok(Answer::None) => Ok(()),
+            Ok(Answer::Failed(text)) => {
+                self.report_refusal(request.name(), &text);
+                Ok(connection.send_reply(&message, &FAILED.to_le_bytes(), &[])?)
+            }
             Err(SessionError::Refused { request, text }) if acknowledge => {
-                tracing::error!("{}: {request} refused: {text}", self.vm.control().name);
-                self.vm.set_error(format!("{request}: {text}"));
+                self.report_refusal(request, &text);
                 // A log of no bytes is none.
                 let none = LogRegion { size: 0, mmap_offset: 0 }.encode();
-                let body = if is_log { &none[..] } else { &1u64.to_le_bytes() };
+                let body = if is_log { &none[..] } else { &FAILED.to_le_bytes() };
                 Ok(connection.send_reply(&message, body, &[])?)
             }
             Err(e) => Err(e),
         }
+    }
+
+    fn report_refusal(&self, request: &str, text: &str) {
+        tracing::error!("{}: {request} refused: {text}", self.vm.control().name);
+        self.vm.set_error(format!("{request}: {text}"));
+    }
+
+    /// Fails where a protocol feature is not in force that the request needs.
+    fn require(&self, feature: u64, request: Request) -> Result<(), SessionError> {
+        if self.protocol & feature == 0 { Err(not_offered(request)) } else { Ok(()) }
     }
 
     fn carry_out(
@@ -196,8 +209,14 @@ impl<'a> Session<'a> {
             Request::NetSetMtu => self.device.set_mtu(message.u64()?)?,
             Request::GetInflightFd => return self.get_inflight(message),
             Request::SetInflightFd => self.set_inflight(message)?,
-            Request::SetDeviceStateFd => return self.set_device_state_fd(message),
-            Request::CheckDeviceState => return self.check_device_state(message),
+            Request::SetDeviceStateFd => {
+                self.require(p::DEVICE_STATE, request)?;
+                return self.state.transfer(message, self.rings.any_started());
+            }
+            Request::CheckDeviceState => {
+                self.require(p::DEVICE_STATE, request)?;
+                return self.state.check(message);
+            }
             Request::GetConfig => return self.get_config(message),
             Request::SetConfig => return self.set_config(message),
             Request::SetBackendReqFd => self.backend_channel = Some(message.take_fd()?),
@@ -354,12 +373,18 @@ fn takes_descriptors(request: Request) -> bool {
 /// `DEVICE_NEEDS_RESET` (virtio 1.3 §2.1).
 const DEVICE_NEEDS_RESET: u64 = 64;
 
+/// Answers a request that failed.
+const FAILED: u64 = 1;
+
 /// What is sent back.
 enum Answer {
     None,
     Bytes(Vec<u8>),
     /// With a descriptor, which this side needs no more.
     WithFile(Vec<u8>, Option<OwnedFd>),
+    /// The request failed for this reason. The front end hears that it did, whether it asked for
+    /// acknowledgements or not.
+    Failed(String),
 }
 
 impl Answer {

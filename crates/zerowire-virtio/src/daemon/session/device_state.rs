@@ -10,56 +10,49 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ReadWriteFlags, preadv2, retry_on_intr};
-use zerowire_vhost_user::{Message, Request, StateTransfer, protocol as p};
+use zerowire_vhost_user::{Message, StateTransfer};
 
-use super::{Answer, Session, SessionError, not_offered};
+use super::{Answer, SessionError};
 
 /// In the answer to SET_DEVICE_STATE_FD: the back end goes on with the front end's descriptor.
 const NO_FD: u64 = 1 << 8;
-
-/// Any other answer with a low byte that is not 0 says that it failed.
-const FAILED: u64 = 1;
 
 /// How long the front end's end may stay open after it asks for the outcome. It has closed its own
 /// descriptor by then; a child that it forks at that moment holds another until it executes.
 const CLOSED_WITHIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-impl Session<'_> {
-    /// A descriptor to write the state to, or to read it from. Closing one that is written to says
-    /// that this is all.
-    pub(super) fn set_device_state_fd(&mut self, message: &mut Message) -> Result<Answer, SessionError> {
-        let request = Request::SetDeviceStateFd;
-        self.check_device_state_offered(request)?;
+/// The transfer of the device's state.
+#[derive(Debug, Default)]
+pub(super) struct DeviceState {
+    /// Where the state that the front end loads comes from, until it asks whether that went well.
+    loading: Option<OwnedFd>,
+}
+
+impl DeviceState {
+    /// SET_DEVICE_STATE_FD: a descriptor to write the state to, or to read it from. Closing one
+    /// that is written to says that this is all. `running` is a queue whose ring runs.
+    pub(super) fn transfer(
+        &mut self,
+        message: &mut Message,
+        running: Option<usize>,
+    ) -> Result<Answer, SessionError> {
         let transfer = message.state_transfer()?;
         let file = message.take_fd()?;
-        if let Some(i) = self.rings.any_started() {
-            return Ok(self.state_failed(request, &format!("sent while queue {i} runs")));
+        if let Some(i) = running {
+            return Ok(Answer::Failed(format!("sent while queue {i} runs")));
         }
         self.loading = (transfer == StateTransfer::Load).then_some(file);
         Ok(Answer::u64(NO_FD))
     }
 
-    /// Whether the transfer went well. The front end has written all before it asks.
-    pub(super) fn check_device_state(&mut self, message: &Message) -> Result<Answer, SessionError> {
-        let request = Request::CheckDeviceState;
-        self.check_device_state_offered(request)?;
+    /// CHECK_DEVICE_STATE: whether the transfer went well. The front end has written all before it
+    /// asks.
+    pub(super) fn check(&mut self, message: &Message) -> Result<Answer, SessionError> {
         message.empty()?;
         Ok(match self.loading.take().map_or(Ok(()), |file| is_empty(&file)) {
             Ok(()) => Answer::u64(0),
-            Err(text) => self.state_failed(request, &text),
+            Err(text) => Answer::Failed(text),
         })
-    }
-
-    fn check_device_state_offered(&self, request: Request) -> Result<(), SessionError> {
-        if self.protocol & p::DEVICE_STATE == 0 { Err(not_offered(request)) } else { Ok(()) }
-    }
-
-    /// The front end hears of it by the answer, whether it asked for acknowledgements or not.
-    fn state_failed(&self, request: Request, text: &str) -> Answer {
-        let request = request.name();
-        tracing::error!("{}: {request} refused: {text}", self.vm.control().name);
-        self.vm.set_error(format!("{request}: {text}"));
-        Answer::u64(FAILED)
     }
 }
 
