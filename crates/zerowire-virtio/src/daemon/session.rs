@@ -28,8 +28,8 @@ use super::control::Backing;
 use super::device::Device;
 use super::pace::Progress;
 use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
-use crate::ring::inflight::InflightRegion;
 use device_state::DeviceState;
+use inflight::InflightTracking;
 use postcopy::Postcopy;
 use vring::Vrings;
 
@@ -62,8 +62,7 @@ pub(super) struct Session<'a> {
     /// Regions that were added again, as often as they were.
     repeats: Vec<(u64, u64, u64)>,
     rings: Vrings,
-    /// Where chains in flight are marked.
-    inflight: Option<Arc<InflightRegion>>,
+    inflight: InflightTracking,
     state: DeviceState,
     /// Set between POSTCOPY_ADVISE and POSTCOPY_END.
     postcopy: Option<Postcopy>,
@@ -86,7 +85,7 @@ impl<'a> Session<'a> {
             repeats: Vec::new(),
             rings: Vrings::new(device.queues(), device.queue_hint()),
             device,
-            inflight: None,
+            inflight: InflightTracking::default(),
             state: DeviceState::default(),
             postcopy: None,
             status: 0,
@@ -207,8 +206,14 @@ impl<'a> Session<'a> {
             Request::SetVringErr => self.set_vring_err(message)?,
             Request::SetVringEnable => self.set_vring_enable(message)?,
             Request::NetSetMtu => self.device.set_mtu(message.u64()?)?,
-            Request::GetInflightFd => return self.get_inflight(message),
-            Request::SetInflightFd => self.set_inflight(message)?,
+            Request::GetInflightFd => {
+                self.require(p::INFLIGHT_SHMFD, request)?;
+                return self.inflight.create(message, &self.rings, &self.vm.control().name);
+            }
+            Request::SetInflightFd => {
+                self.require(p::INFLIGHT_SHMFD, request)?;
+                self.inflight.open(message, &self.rings)?;
+            }
             Request::SetDeviceStateFd => {
                 self.require(p::DEVICE_STATE, request)?;
                 return self.state.transfer(message, self.rings.any_started());
@@ -317,7 +322,7 @@ impl<'a> Session<'a> {
         if status == 0 {
             self.stop_all();
             self.device.was_reset();
-            self.forget_inflight();
+            self.inflight.clear();
         }
         // The device's own to say.
         self.status = status & 0xff & !DEVICE_NEEDS_RESET;

@@ -76,7 +76,7 @@ impl Session<'_> {
         };
         check_eventfd(request, format_args!("queue {}", v.index), &kick)?;
         let queue = v.index as u16;
-        let inflight = self.tracker(queue);
+        let inflight = self.inflight.tracker(queue);
         let ring = self.rings.named(request, v.index)?;
         if ring.started {
             self.device.kick(queue, kick);
