@@ -12,6 +12,7 @@ mod inflight;
 mod memory;
 mod migration;
 mod postcopy;
+mod requests;
 mod vring;
 mod vrings;
 
@@ -27,9 +28,10 @@ use zerowire_vhost_user::{
 use super::control::Backing;
 use super::device::Device;
 use super::pace::Progress;
-use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS};
+use crate::memory::{GuestMemory, MAX_REGIONS};
 use device_state::DeviceState;
 use inflight::InflightTracking;
+use migration::Migration;
 use postcopy::Postcopy;
 use vring::Vrings;
 
@@ -55,10 +57,7 @@ pub(super) struct Session<'a> {
     protocol: u64,
     /// With the log in which writes are noted.
     memory: Arc<GuestMemory>,
-    /// The front end's log.
-    log: Option<DirtyLog>,
-    /// Is notified of its changes.
-    log_signal: Option<Arc<OwnedFd>>,
+    migration: Migration,
     /// Regions that were added again, as often as they were.
     repeats: Vec<(u64, u64, u64)>,
     rings: Vrings,
@@ -80,8 +79,7 @@ impl<'a> Session<'a> {
             acked: 0,
             protocol: 0,
             memory: Arc::default(),
-            log: None,
-            log_signal: None,
+            migration: Migration::default(),
             repeats: Vec::new(),
             rings: Vrings::new(device.queues(), device.queue_hint()),
             device,
@@ -269,8 +267,7 @@ impl<'a> Session<'a> {
             return Err(refused(Request::SetFeatures, e.to_string()));
         }
         if before & !bits & f::VHOST_LOG_ALL != 0 {
-            // The next migration has a log of its own.
-            self.log = None;
+            self.migration.end();
         }
         self.vm.control().acked_features.store(bits, Ordering::Relaxed);
         Ok(())
@@ -342,7 +339,7 @@ impl<'a> Session<'a> {
         self.device.reset(&self.memory);
         self.acked = 0;
         self.vm.control().acked_features.store(0, Ordering::Relaxed);
-        self.log = None;
+        self.migration.end();
         self.memory = Arc::new(self.memory.with_log(None));
         self.device.set_log(&self.memory);
         self.set_status(0);

@@ -1,7 +1,6 @@
 //! Messages about guest memory.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use zerowire_vhost_user::{MemoryRegion, MemoryTable, Message, Request, SingleRegion};
 
@@ -77,20 +76,6 @@ impl Session<'_> {
             .without_region(r.guest_addr, r.user_addr, r.size)
             .map_err(|e| refused(request, e.to_string()))?;
         self.keep_or_use(request, memory).map(drop)
-    }
-
-    /// The device has the new memory when this returns, and the old one is unmapped. Memory that
-    /// the dirty log does not cover is refused.
-    pub(super) fn replace_memory(
-        &mut self,
-        request: Request,
-        memory: GuestMemory,
-    ) -> Result<(), SessionError> {
-        let log = self.log_for(&memory).map_err(|e| refused(request, e.to_string()))?;
-        let old = std::mem::replace(&mut self.memory, Arc::new(memory.with_log(log)));
-        self.device.set_memory(&self.memory);
-        self.take_over(&old);
-        Ok(())
     }
 }
 
