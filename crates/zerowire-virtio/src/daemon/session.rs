@@ -17,7 +17,6 @@ mod vring;
 mod vrings;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use thiserror::Error;
@@ -28,9 +27,10 @@ use zerowire_vhost_user::{
 use super::control::Backing;
 use super::device::Device;
 use super::pace::Progress;
-use crate::memory::{GuestMemory, MAX_REGIONS};
+use crate::memory::MAX_REGIONS;
 use device_state::DeviceState;
 use inflight::InflightTracking;
+use memory::SessionMemory;
 use migration::Migration;
 use postcopy::Postcopy;
 use vring::Vrings;
@@ -55,16 +55,12 @@ pub(super) struct Session<'a> {
     device: Box<dyn Device + 'a>,
     acked: u64,
     protocol: u64,
-    /// With the log in which writes are noted.
-    memory: Arc<GuestMemory>,
+    memory: SessionMemory,
     migration: Migration,
-    /// Regions that were added again, as often as they were.
-    repeats: Vec<(u64, u64, u64)>,
     rings: Vrings,
     inflight: InflightTracking,
     state: DeviceState,
-    /// Set between POSTCOPY_ADVISE and POSTCOPY_END.
-    postcopy: Option<Postcopy>,
+    postcopy: Postcopy,
     status: u64,
     progress: Progress,
     /// The channel for requests to the front end; held open, never written.
@@ -78,14 +74,13 @@ impl<'a> Session<'a> {
             vm,
             acked: 0,
             protocol: 0,
-            memory: Arc::default(),
+            memory: SessionMemory::default(),
             migration: Migration::default(),
-            repeats: Vec::new(),
             rings: Vrings::new(device.queues(), device.queue_hint()),
             device,
             inflight: InflightTracking::default(),
             state: DeviceState::default(),
-            postcopy: None,
+            postcopy: Postcopy::default(),
             status: 0,
             progress: Progress::default(),
             backend_channel: None,
@@ -118,7 +113,7 @@ impl<'a> Session<'a> {
             return Err(SessionError::Protocol { request: "message", text });
         }
         // QEMU confirms memory that has not changed under the number 0.
-        if message.header().request == 0 && self.is_confirmation(&message) {
+        if message.header().request == 0 && self.postcopy.is_confirmation(&message) {
             return Ok(());
         }
         let request = message.request()?;
@@ -178,6 +173,7 @@ impl<'a> Session<'a> {
             }
             _ => {}
         }
+        let name = &self.vm.control().name;
         match request {
             Request::GetFeatures => return Ok(Answer::u64(self.device.offered())),
             Request::SetFeatures => self.set_features(message.u64()?)?,
@@ -185,13 +181,17 @@ impl<'a> Session<'a> {
             Request::SetProtocolFeatures => self.set_protocol_features(message.u64()?)?,
             Request::SetOwner | Request::ResetOwner => message.empty()?,
             Request::GetQueueNum => return Ok(Answer::u64(self.rings.count() as u64)),
-            Request::SetMemTable => return self.set_mem_table(message),
+            Request::SetMemTable | Request::AddMemReg | Request::RemMemReg => {
+                return self.change_memory(request, message);
+            }
             Request::GetMaxMemSlots => return Ok(Answer::u64(MAX_REGIONS as u64)),
-            Request::AddMemReg => return self.add_mem_reg(message),
-            Request::RemMemReg => self.rem_mem_reg(message)?,
-            Request::PostcopyAdvise => return self.postcopy_advise(message, connection),
-            Request::PostcopyListen => self.postcopy_listen(message)?,
-            Request::PostcopyEnd => self.postcopy_end(message)?,
+            Request::PostcopyAdvise => {
+                message.empty()?;
+                self.require(p::PAGEFAULT, request)?;
+                return self.postcopy.advise(connection, name);
+            }
+            Request::PostcopyListen => self.postcopy.listen(message, self.memory.current(), name)?,
+            Request::PostcopyEnd => self.postcopy.end(message, name)?,
             Request::SetLogBase => return self.set_log_base(message),
             Request::SetLogFd => self.set_log_fd(message)?,
             Request::SendRarp => self.send_rarp(message)?,
@@ -206,7 +206,7 @@ impl<'a> Session<'a> {
             Request::NetSetMtu => self.device.set_mtu(message.u64()?)?,
             Request::GetInflightFd => {
                 self.require(p::INFLIGHT_SHMFD, request)?;
-                return self.inflight.create(message, &self.rings, &self.vm.control().name);
+                return self.inflight.create(message, &self.rings, name);
             }
             Request::SetInflightFd => {
                 self.require(p::INFLIGHT_SHMFD, request)?;
@@ -336,12 +336,12 @@ impl<'a> Session<'a> {
     fn reset_device(&mut self) {
         self.stop_all();
         self.rings.forget();
-        self.device.reset(&self.memory);
+        self.device.reset(self.memory.current());
         self.acked = 0;
         self.vm.control().acked_features.store(0, Ordering::Relaxed);
         self.migration.end();
-        self.memory = Arc::new(self.memory.with_log(None));
-        self.device.set_log(&self.memory);
+        self.memory.replace(self.memory.current().with_log(None));
+        self.device.set_log(self.memory.current());
         self.set_status(0);
     }
 }
@@ -349,7 +349,7 @@ impl<'a> Session<'a> {
 impl Drop for Session<'_> {
     fn drop(&mut self) {
         // Nobody waits for pages any more.
-        self.postcopy = None;
+        self.postcopy = Postcopy::default();
         self.stop_all();
     }
 }

@@ -131,7 +131,7 @@ impl Session<'_> {
         addresses: RingAddresses,
         marked: bool,
     ) -> Result<u16, SessionError> {
-        let used = SplitRing::new(queue, size, addresses, base, false, &self.memory)
+        let used = SplitRing::new(queue, size, addresses, base, false, self.memory.current())
             .map_err(|text| refused(Request::SetVringKick, text))?
             .next_used();
         if used == base || !(marked || self.device.uses_in_order(queue)) {
