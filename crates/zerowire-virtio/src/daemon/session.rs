@@ -8,6 +8,7 @@
 //! closed.
 
 mod device_state;
+mod eventfd;
 mod inflight;
 mod memory;
 mod migration;
@@ -33,7 +34,7 @@ use inflight::InflightTracking;
 use memory::SessionMemory;
 use migration::Migration;
 use postcopy::Postcopy;
-use vring::Vrings;
+use vrings::{Notifier, Vrings};
 
 /// Why a message was not carried out.
 #[derive(Debug, Error)]
@@ -195,14 +196,25 @@ impl<'a> Session<'a> {
             Request::SetLogBase => return self.set_log_base(message),
             Request::SetLogFd => self.set_log_fd(message)?,
             Request::SendRarp => self.send_rarp(message)?,
-            Request::SetVringNum => self.set_vring_num(message)?,
+            Request::SetVringNum => self.rings.set_size(message)?,
             Request::SetVringAddr => self.set_vring_addr(message)?,
-            Request::SetVringBase => self.set_vring_base(message)?,
+            Request::SetVringBase => self.rings.set_base(message)?,
             Request::GetVringBase => return self.get_vring_base(message),
             Request::SetVringKick => self.set_vring_kick(message)?,
-            Request::SetVringCall => self.set_vring_call(message)?,
-            Request::SetVringErr => self.set_vring_err(message)?,
-            Request::SetVringEnable => self.set_vring_enable(message)?,
+            Request::SetVringCall => {
+                if let Some(Notifier { queue, fd }) = self.rings.set_call(message)? {
+                    self.device.call(queue, fd);
+                }
+            }
+            Request::SetVringErr => {
+                if let Some(Notifier { queue, fd }) = self.rings.set_err(message)? {
+                    self.device.err(queue, fd);
+                }
+            }
+            Request::SetVringEnable => {
+                let (queue, on, runs) = self.rings.enable(message)?;
+                self.device.enable(queue, on, runs);
+            }
             Request::NetSetMtu => self.device.set_mtu(message.u64()?)?,
             Request::GetInflightFd => {
                 self.require(p::INFLIGHT_SHMFD, request)?;
@@ -327,8 +339,8 @@ impl<'a> Session<'a> {
     }
 
     fn stop_all(&mut self) {
-        for i in 0..self.rings.count() {
-            self.stop_ring(i);
+        for queue in 0..self.rings.count() {
+            self.stop_ring(queue as u16);
         }
     }
 

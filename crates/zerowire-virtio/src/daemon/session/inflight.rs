@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use zerowire_vhost_user::{Inflight, Message, Request};
 
-use super::vring::Vrings;
+use super::vrings::Vrings;
 use super::{Answer, SessionError, protocol, refused};
 use crate::ring::inflight::{InflightRegion, Tracker};
 

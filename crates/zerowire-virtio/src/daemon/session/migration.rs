@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use zerowire_vhost_user::{Message, Request, features as f};
 
-use super::vring::Vrings;
-use super::vrings::check_notifier;
+use super::eventfd::check_notifier;
+use super::vrings::Vrings;
 use super::{Answer, SessionError, refused};
 use crate::memory::{DirtyLog, GuestMemory, LogError};
 

@@ -1,4 +1,4 @@
-//! What the front end has told of its rings, and what it may tell of a ring that runs. Plain rules,
+//! What the front end has told of a ring, and what it may tell of one that runs. Plain rules,
 //! without a device.
 
 use std::os::fd::OwnedFd;
@@ -7,8 +7,8 @@ use zerowire_vhost_user::{Request, VringAddr};
 
 use super::migration::log_address;
 use super::{SessionError, protocol};
-use crate::host::RingState;
-use crate::ring::{RingAddresses, used_ring_bytes};
+use crate::host::{RingSetup, RingState};
+use crate::ring::RingAddresses;
 
 /// What the front end has told of a ring.
 #[derive(Debug, Default)]
@@ -67,62 +67,35 @@ impl Vring {
         self.base = base;
         Ok(())
     }
+
+    /// How this ring, which is `queue`'s, starts: without marks in an in-flight region.
+    pub(super) fn setup(&self, queue: u16, kick: OwnedFd, acked: u64) -> Result<RingSetup, SessionError> {
+        let request = Request::SetVringKick;
+        let Some(addresses) = self.addresses else {
+            return Err(protocol(request, format!("queue {queue}: started without SET_VRING_ADDR")));
+        };
+        if self.size == 0 {
+            return Err(protocol(request, format!("queue {queue}: started without SET_VRING_NUM")));
+        }
+        Ok(RingSetup {
+            queue,
+            size: self.size,
+            addresses,
+            base: self.base,
+            acked,
+            state: self.state,
+            log_at: self.log_at,
+            inflight: None,
+            kick,
+            call: duplicate(&self.call),
+            err: duplicate(&self.err),
+        })
+    }
 }
 
-/// The rings of a device.
-#[derive(Debug)]
-pub(super) struct Vrings {
-    rings: Vec<Vring>,
-    /// What a front end that names another queue is told.
-    hint: &'static str,
-}
-
-impl Vrings {
-    pub(super) fn new(queues: usize, hint: &'static str) -> Self {
-        Self { rings: (0..queues).map(|_| Vring::default()).collect(), hint }
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.rings.len()
-    }
-
-    /// What a front end that asks for more queues than there are should be given.
-    pub(super) fn describe(&self) -> String {
-        format!("{} queues; {}", self.rings.len(), self.hint)
-    }
-
-    /// The ring of queue `index`, which the front end has named.
-    pub(super) fn named(&mut self, request: Request, index: usize) -> Result<&mut Vring, SessionError> {
-        let (count, hint) = (self.rings.len(), self.hint);
-        self.rings
-            .get_mut(index)
-            .ok_or_else(|| protocol(request, format!("queue {index} of {count}: {hint}")))
-    }
-
-    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut Vring> {
-        self.rings.get_mut(index)
-    }
-
-    /// A queue whose ring runs.
-    pub(super) fn any_started(&self) -> Option<usize> {
-        self.rings.iter().position(|r| r.started)
-    }
-
-    /// Rings need not be enabled any more.
-    pub(super) fn enable_all(&mut self) {
-        self.rings.iter_mut().for_each(|r| r.state = RingState::Enabled);
-    }
-
-    /// Nothing was told. No ring runs.
-    pub(super) fn forget(&mut self) {
-        self.rings.fill_with(Vring::default);
-    }
-
-    /// The queues whose used rings are logged, and where those end.
-    pub(super) fn logged(&self) -> impl Iterator<Item = (usize, u64)> {
-        let end = |at: u64, size| at.saturating_add(used_ring_bytes(size));
-        self.rings.iter().enumerate().filter_map(move |(i, r)| Some((i, end(r.log_at?, r.size))))
-    }
+/// A second descriptor for the device's thread.
+pub(super) fn duplicate(fd: &Option<OwnedFd>) -> Option<OwnedFd> {
+    fd.as_ref().and_then(|fd| fd.try_clone().ok())
 }
 
 #[cfg(test)]
@@ -135,14 +108,6 @@ mod tests {
 
     fn address(desc: u64, flags: u32) -> VringAddr {
         VringAddr { index: 0, flags, desc, used: 0x3000, avail: 0x2000, log: 0x5000 }
-    }
-
-    #[test]
-    fn a_queue_that_is_not_there_is_told_with_what_helps() {
-        let mut rings = Vrings::new(2, "ask for fewer");
-        assert!(rings.named(Request::SetVringNum, 1).is_ok());
-        assert!(text(rings.named(Request::SetVringNum, 2)).contains("queue 2 of 2: ask for fewer"));
-        assert_eq!((rings.count(), rings.describe().as_str()), (2, "2 queues; ask for fewer"));
     }
 
     #[test]
@@ -164,22 +129,5 @@ mod tests {
         assert_eq!(ring.set_addresses(&address(0x1000, 1)).expect("addresses"), None);
         assert_eq!(ring.set_addresses(&address(0x1000, 0)).expect("addresses"), Some(0x5000));
         assert_eq!((ring.size, ring.base), (256, 65_535));
-    }
-
-    #[test]
-    fn rings_are_forgotten_together() {
-        let mut rings = Vrings::new(3, "");
-        rings.enable_all();
-        for i in 0..3 {
-            rings.get_mut(i).expect("it is there").started = i == 1;
-        }
-        let ring = rings.get_mut(2).expect("it is there");
-        (ring.size, ring.log_at) = (256, Some(0x1000));
-        assert_eq!(rings.any_started(), Some(1));
-        assert_eq!(rings.logged().collect::<Vec<_>>(), [(2, 0x1000 + used_ring_bytes(256))]);
-        assert!(rings.rings.iter().all(|r| r.state == RingState::Enabled));
-        rings.forget();
-        assert_eq!((rings.any_started(), rings.logged().count()), (None, 0));
-        assert!(rings.rings.iter().all(|r| r.state == RingState::Waiting));
     }
 }

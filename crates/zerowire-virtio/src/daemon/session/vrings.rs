@@ -1,70 +1,125 @@
-//! Messages about rings.
+//! The rings of a device, and what messages say of them. What a device that runs is told of it is
+//! returned.
 
 use std::os::fd::OwnedFd;
 
 use zerowire_vhost_user::{Message, Request};
 
-use super::{Answer, Session, SessionError, protocol, refused};
+use super::eventfd::{check_eventfd, check_notifier};
+use super::vring::{Vring, duplicate};
+use super::{SessionError, protocol, refused};
 use crate::host::{RingSetup, RingState};
-use crate::memory::is_eventfd;
-use crate::ring::{RingAddresses, SplitRing};
+use crate::ring::used_ring_bytes;
 
-impl Session<'_> {
-    pub(super) fn set_vring_num(&mut self, message: &Message) -> Result<(), SessionError> {
-        let state = message.vring_state()?;
-        self.rings.named(Request::SetVringNum, state.index as usize)?.set_size(state.index, state.num)
+/// Where writes to a used ring are logged from now on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LogChange {
+    pub queue: u16,
+    /// Where they were logged until now.
+    pub before: Option<u64>,
+    pub now: Option<u64>,
+    /// True: the ring runs.
+    pub runs: bool,
+}
+
+/// What a driver's descriptor is for.
+#[derive(Debug)]
+pub(super) enum Kick {
+    /// The ring runs, and is notified by another descriptor from now on.
+    Replace(u16, OwnedFd),
+    /// The ring starts, but for its marks in an in-flight region.
+    Start(RingSetup),
+}
+
+/// A descriptor to notify a front end by, or none any more.
+#[derive(Debug)]
+pub(super) struct Notifier {
+    pub queue: u16,
+    pub fd: Option<OwnedFd>,
+}
+
+/// The rings of a device.
+#[derive(Debug)]
+pub(super) struct Vrings {
+    rings: Vec<Vring>,
+    /// What a front end that names another queue is told.
+    hint: &'static str,
+}
+
+impl Vrings {
+    pub(super) fn new(queues: usize, hint: &'static str) -> Self {
+        Self { rings: (0..queues).map(|_| Vring::default()).collect(), hint }
     }
 
-    pub(super) fn set_vring_addr(&mut self, message: &Message) -> Result<(), SessionError> {
+    pub(super) fn count(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// What a front end that asks for more queues than there are should be given.
+    pub(super) fn describe(&self) -> String {
+        format!("{} queues; {}", self.rings.len(), self.hint)
+    }
+
+    /// The ring of queue `index`, which the front end has named.
+    pub(super) fn named(&mut self, request: Request, index: usize) -> Result<&mut Vring, SessionError> {
+        let (count, hint) = (self.rings.len(), self.hint);
+        self.rings
+            .get_mut(index)
+            .ok_or_else(|| protocol(request, format!("queue {index} of {count}: {hint}")))
+    }
+
+    /// The ring of a queue that the device has.
+    pub(super) fn get_mut(&mut self, queue: u16) -> Option<&mut Vring> {
+        self.rings.get_mut(usize::from(queue))
+    }
+
+    /// A queue whose ring runs.
+    pub(super) fn any_started(&self) -> Option<usize> {
+        self.rings.iter().position(|r| r.started)
+    }
+
+    /// Rings need not be enabled any more.
+    pub(super) fn enable_all(&mut self) {
+        self.rings.iter_mut().for_each(|r| r.state = RingState::Enabled);
+    }
+
+    /// Nothing was told. No ring runs.
+    pub(super) fn forget(&mut self) {
+        self.rings.fill_with(Vring::default);
+    }
+
+    /// The queues whose used rings are logged, and where those end.
+    pub(super) fn logged(&self) -> impl Iterator<Item = (usize, u64)> {
+        let end = |at: u64, size| at.saturating_add(used_ring_bytes(size));
+        self.rings.iter().enumerate().filter_map(move |(i, r)| Some((i, end(r.log_at?, r.size))))
+    }
+
+    /// SET_VRING_NUM.
+    pub(super) fn set_size(&mut self, message: &Message) -> Result<(), SessionError> {
+        let state = message.vring_state()?;
+        self.named(Request::SetVringNum, state.index as usize)?.set_size(state.index, state.num)
+    }
+
+    /// SET_VRING_BASE.
+    pub(super) fn set_base(&mut self, message: &Message) -> Result<(), SessionError> {
+        let state = message.vring_state()?;
+        self.named(Request::SetVringBase, state.index as usize)?.set_base(state.index, state.num)
+    }
+
+    /// SET_VRING_ADDR. Returns what changes in where the ring's writes are logged.
+    pub(super) fn set_addresses(&mut self, message: &Message) -> Result<Option<LogChange>, SessionError> {
         let a = message.vring_addr()?;
-        let index = a.index as usize;
-        let ring = self.rings.named(Request::SetVringAddr, index)?;
+        let ring = self.named(Request::SetVringAddr, a.index as usize)?;
         let before = ring.set_addresses(&a)?;
-        let (log_at, started) = (ring.log_at, ring.started);
-        if before == log_at {
-            return Ok(());
-        }
-        // A log of this process's own reaches as far as it has to, the front end's is checked.
-        if let Err(e) = self.renew_log() {
-            self.rings.named(Request::SetVringAddr, index)?.log_at = before;
-            return Err(refused(Request::SetVringAddr, e.to_string()));
-        }
-        if started {
-            self.device.log_ring(a.index as u16, log_at);
-        }
-        Ok(())
+        let change = LogChange { queue: a.index as u16, before, now: ring.log_at, runs: ring.started };
+        Ok((change.before != change.now).then_some(change))
     }
 
-    pub(super) fn set_vring_base(&mut self, message: &Message) -> Result<(), SessionError> {
-        let state = message.vring_state()?;
-        self.rings.named(Request::SetVringBase, state.index as usize)?.set_base(state.index, state.num)
-    }
-
-    /// Stops the ring and answers where it has to go on.
-    pub(super) fn get_vring_base(&mut self, message: &Message) -> Result<Answer, SessionError> {
-        let state = message.vring_state()?;
-        let index = state.index as usize;
-        self.rings.named(Request::GetVringBase, index)?;
-        let base = self.stop_ring(index);
-        let mut body = state.index.to_le_bytes().to_vec();
-        body.extend_from_slice(&u32::from(base).to_le_bytes());
-        Ok(Answer::Bytes(body))
-    }
-
-    pub(super) fn stop_ring(&mut self, index: usize) -> u16 {
-        let Some(ring) = self.rings.get_mut(index) else { return 0 };
-        if std::mem::take(&mut ring.started)
-            && let Some(base) = self.device.stop(index as u16)
-        {
-            ring.base = base;
-        }
-        ring.base
-    }
-
-    pub(super) fn set_vring_kick(&mut self, message: &mut Message) -> Result<(), SessionError> {
+    /// SET_VRING_KICK, for a driver that acknowledged these features.
+    pub(super) fn kick(&mut self, message: &mut Message, acked: u64) -> Result<Kick, SessionError> {
         let request = Request::SetVringKick;
         let v = message.vring_fd()?;
-        self.rings.named(request, v.index)?;
+        let ring = self.named(request, v.index)?;
         let Some(kick) = v.fd else {
             return Err(refused(
                 request,
@@ -76,99 +131,39 @@ impl Session<'_> {
         };
         check_eventfd(request, format_args!("queue {}", v.index), &kick)?;
         let queue = v.index as u16;
-        let inflight = self.inflight.tracker(queue);
-        let ring = self.rings.named(request, v.index)?;
         if ring.started {
-            self.device.kick(queue, kick);
-            return Ok(());
+            return Ok(Kick::Replace(queue, kick));
         }
-        let Some(addresses) = ring.addresses else {
-            return Err(protocol(request, format!("queue {}: started without SET_VRING_ADDR", v.index)));
-        };
-        let (size, base, is_logged) = (ring.size, ring.base, ring.log_at.is_some());
-        if size == 0 {
-            return Err(protocol(request, format!("queue {}: started without SET_VRING_NUM", v.index)));
-        }
-        if is_logged {
-            // Its size may have been told behind its addresses.
-            self.renew_log().map_err(|e| refused(request, e.to_string()))?;
-        }
-        let base = self.first_entry(queue, (size, base), addresses, inflight.is_some())?;
-        let ring = self.rings.named(request, v.index)?;
-        let setup = RingSetup {
-            queue,
-            size,
-            addresses,
-            base,
-            acked: self.acked,
-            state: ring.state,
-            log_at: ring.log_at,
-            inflight,
-            kick,
-            call: duplicate(&ring.call),
-            err: duplicate(&ring.err),
-        };
-        self.device.start(setup).map_err(|text| refused(request, text))?;
-        ring.started = true;
-        Ok(())
+        ring.setup(queue, kick, acked).map(Kick::Start)
     }
 
-    /// Where a ring that starts takes its first available entry.
-    ///
-    /// A ring that has stopped has nothing in flight: all entries before the used index are used,
-    /// and none behind it. So it begins at the used index, whatever base the front end gives:
-    /// cloud-hypervisor gives the *available* index where it did not stop the ring itself, and all
-    /// buffers that the driver has posted would be skipped. The same holds after a back end that
-    /// died, where chains are used in the order in which they became available.
-    ///
-    /// Where they are not, and no in-flight region (`marked`) says which ones are out, the used
-    /// index says how many came back and not which. Then the base is taken as it was given: to skip
-    /// chains is better than to return some twice.
-    fn first_entry(
-        &self,
-        queue: u16,
-        (size, base): (u16, u16),
-        addresses: RingAddresses,
-        marked: bool,
-    ) -> Result<u16, SessionError> {
-        let used = SplitRing::new(queue, size, addresses, base, false, self.memory.current())
-            .map_err(|text| refused(Request::SetVringKick, text))?
-            .next_used();
-        if used == base || !(marked || self.device.uses_in_order(queue)) {
-            return Ok(base);
-        }
-        tracing::info!(
-            "{}: queue {queue} begins at its used index {used}, not at the base {base} that the front end gives",
-            self.vm.control().name
-        );
-        Ok(used)
+    /// SET_VRING_CALL. Returns the descriptor for the device, where the ring runs.
+    pub(super) fn set_call(&mut self, message: &mut Message) -> Result<Option<Notifier>, SessionError> {
+        self.set_notifier(Request::SetVringCall, message, |ring| &mut ring.call)
     }
 
-    pub(super) fn set_vring_call(&mut self, message: &mut Message) -> Result<(), SessionError> {
+    /// SET_VRING_ERR. Returns the descriptor for the device, where the ring runs.
+    pub(super) fn set_err(&mut self, message: &mut Message) -> Result<Option<Notifier>, SessionError> {
+        self.set_notifier(Request::SetVringErr, message, |ring| &mut ring.err)
+    }
+
+    fn set_notifier(
+        &mut self,
+        request: Request,
+        message: &mut Message,
+        field: impl FnOnce(&mut Vring) -> &mut Option<OwnedFd>,
+    ) -> Result<Option<Notifier>, SessionError> {
         let v = message.vring_fd()?;
-        let ring = self.rings.named(Request::SetVringCall, v.index)?;
-        check_notifier(Request::SetVringCall, format_args!("queue {}", v.index), &v.fd)?;
-        ring.call = v.fd;
-        if ring.started {
-            let fd = duplicate(&ring.call);
-            self.device.call(v.index as u16, fd);
-        }
-        Ok(())
+        let ring = self.named(request, v.index)?;
+        check_notifier(request, format_args!("queue {}", v.index), &v.fd)?;
+        let runs = ring.started;
+        let kept = field(ring);
+        *kept = v.fd;
+        Ok(runs.then(|| Notifier { queue: v.index as u16, fd: duplicate(kept) }))
     }
 
-    pub(super) fn set_vring_err(&mut self, message: &mut Message) -> Result<(), SessionError> {
-        let v = message.vring_fd()?;
-        let ring = self.rings.named(Request::SetVringErr, v.index)?;
-        check_notifier(Request::SetVringErr, format_args!("queue {}", v.index), &v.fd)?;
-        ring.err = v.fd;
-        if ring.started {
-            let fd = duplicate(&ring.err);
-            self.device.err(v.index as u16, fd);
-        }
-        Ok(())
-    }
-
-    pub(super) fn set_vring_enable(&mut self, message: &Message) -> Result<(), SessionError> {
+    /// SET_VRING_ENABLE. Returns the queue, whether it is enabled, and whether its ring runs.
+    pub(super) fn enable(&mut self, message: &Message) -> Result<(u16, bool, bool), SessionError> {
         let request = Request::SetVringEnable;
         let state = message.vring_state()?;
         let index = state.index as usize;
@@ -177,44 +172,42 @@ impl Session<'_> {
             1 => true,
             n => return Err(protocol(request, format!("queue {index}: {n} is neither 0 nor 1"))),
         };
-        let ring = self.rings.named(request, index)?;
+        let ring = self.named(request, index)?;
         ring.state = RingState::set(on);
-        let runs = ring.started;
-        self.device.enable(index as u16, on, runs);
-        Ok(())
+        Ok((index as u16, on, ring.started))
     }
 }
 
-/// A descriptor that a device's thread writes to must neither block it nor keep what is written:
-/// only an eventfd will do, in its mode that does not wait.
-///
-/// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up the
-/// thread that serves its queues then (with vsock, that of all VMs of its groups), until somebody
-/// waits for that thread ([`crate::host::writers`]).
-pub(super) fn check_notifier(
-    request: Request,
-    of: impl std::fmt::Display,
-    fd: &Option<OwnedFd>,
-) -> Result<(), SessionError> {
-    let Some(fd) = fd else { return Ok(()) };
-    check_eventfd(request, &of, fd)?;
-    let failed = |e: rustix::io::Errno| refused(request, format!("{of}: its descriptor can't be used: {e}"));
-    let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
-    rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Any other descriptor can be one that a process of the front end's answers for.
-fn check_eventfd(request: Request, of: impl std::fmt::Display, fd: &OwnedFd) -> Result<(), SessionError> {
-    match is_eventfd(fd) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(protocol(request, format!("{of}: the descriptor is not an eventfd"))),
-        Err(e) => Err(refused(
-            request,
-            format!("{of}: what its descriptor is can't be read below /proc: {e}; mount /proc for zerowire"),
-        )),
+    fn text(refused: Result<impl Sized, SessionError>) -> String {
+        refused.err().expect("it is refused").to_string()
     }
-}
 
-fn duplicate(fd: &Option<OwnedFd>) -> Option<OwnedFd> {
-    fd.as_ref().and_then(|fd| fd.try_clone().ok())
+    #[test]
+    fn a_queue_that_is_not_there_is_told_with_what_helps() {
+        let mut rings = Vrings::new(2, "ask for fewer");
+        assert!(rings.named(Request::SetVringNum, 1).is_ok());
+        assert!(text(rings.named(Request::SetVringNum, 2)).contains("queue 2 of 2: ask for fewer"));
+        assert_eq!((rings.count(), rings.describe().as_str()), (2, "2 queues; ask for fewer"));
+    }
+
+    #[test]
+    fn rings_are_forgotten_together() {
+        let mut rings = Vrings::new(3, "");
+        rings.enable_all();
+        for i in 0..3 {
+            rings.get_mut(i).expect("it is there").started = i == 1;
+        }
+        let ring = rings.get_mut(2).expect("it is there");
+        (ring.size, ring.log_at) = (256, Some(0x1000));
+        assert_eq!(rings.any_started(), Some(1));
+        assert_eq!(rings.logged().collect::<Vec<_>>(), [(2, 0x1000 + used_ring_bytes(256))]);
+        assert!(rings.rings.iter().all(|r| r.state == RingState::Enabled));
+        rings.forget();
+        assert_eq!((rings.any_started(), rings.logged().count()), (None, 0));
+        assert!(rings.rings.iter().all(|r| r.state == RingState::Waiting));
+    }
 }

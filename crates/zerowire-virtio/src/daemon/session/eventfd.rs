@@ -1,0 +1,42 @@
+//! What descriptors of a front end must be.
+
+use std::os::fd::OwnedFd;
+
+use zerowire_vhost_user::Request;
+
+use super::{SessionError, protocol, refused};
+use crate::memory::is_eventfd;
+
+/// A descriptor that a device's thread writes to must neither block it nor keep what is written:
+/// only an eventfd will do, in its mode that does not wait.
+///
+/// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up the
+/// thread that serves its queues then (with vsock, that of all VMs of its groups), until somebody
+/// waits for that thread ([`crate::host::writers`]).
+pub(super) fn check_notifier(
+    request: Request,
+    of: impl std::fmt::Display,
+    fd: &Option<OwnedFd>,
+) -> Result<(), SessionError> {
+    let Some(fd) = fd else { return Ok(()) };
+    check_eventfd(request, &of, fd)?;
+    let failed = |e: rustix::io::Errno| refused(request, format!("{of}: its descriptor can't be used: {e}"));
+    let flags = rustix::fs::fcntl_getfl(fd).map_err(failed)?;
+    rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK).map_err(failed)
+}
+
+/// Any other descriptor can be one that a process of the front end's answers for.
+pub(super) fn check_eventfd(
+    request: Request,
+    of: impl std::fmt::Display,
+    fd: &OwnedFd,
+) -> Result<(), SessionError> {
+    match is_eventfd(fd) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(protocol(request, format!("{of}: the descriptor is not an eventfd"))),
+        Err(e) => Err(refused(
+            request,
+            format!("{of}: what its descriptor is can't be read below /proc: {e}; mount /proc for zerowire"),
+        )),
+    }
+}
