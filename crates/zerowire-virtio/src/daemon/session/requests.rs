@@ -1,6 +1,8 @@
-//! Requests that change the device while it runs.
+//! Requests that reach the device: features, status, memory, the log, rings.
 
-use zerowire_vhost_user::{Message, Request, protocol as p};
+use std::sync::atomic::Ordering;
+
+use zerowire_vhost_user::{Config, Message, Request, WireError, features as f, protocol as p};
 
 use super::memory::MemoryChange;
 use super::migration::take_over;
@@ -10,7 +12,121 @@ use crate::host::RingSetup;
 use crate::memory::{GuestMemory, LogError};
 use crate::ring::SplitRing;
 
+/// `DEVICE_NEEDS_RESET` (virtio 1.3 §2.1).
+const DEVICE_NEEDS_RESET: u64 = 64;
+
 impl Session<'_> {
+    pub(super) fn set_features(&mut self, bits: u64) -> Result<(), SessionError> {
+        let request = Request::SetFeatures;
+        let unknown = bits & !self.device.offered();
+        if unknown != 0 {
+            return Err(protocol(
+                request,
+                format!("features {} were not offered", self.device.feature_names(unknown).join(", ")),
+            ));
+        }
+        if let Some(i) = self.rings.any_started() {
+            // Logging goes on and off while rings run.
+            if (bits ^ self.driver.acked) & !f::VHOST_LOG_ALL == 0 {
+                return self.set_acked(bits);
+            }
+            return Err(protocol(request, format!("features changed to {bits:#x} while queue {i} runs")));
+        }
+        self.set_acked(bits)?;
+        // Without the bit there is no SET_VRING_ENABLE: rings are enabled from the start
+        // (vhost-user, "Ring states"). With it they keep their state: QEMU enables the rings of a
+        // device with one queue pair before it sets features.
+        if bits & f::VHOST_USER_PROTOCOL_FEATURES == 0 {
+            self.rings.enable_all();
+        }
+        self.device.set_features(bits).map_err(|text| refused(request, text))
+    }
+
+    fn set_acked(&mut self, bits: u64) -> Result<(), SessionError> {
+        let before = std::mem::replace(&mut self.driver.acked, bits);
+        if let Err(e) = self.renew_log() {
+            self.driver.acked = before;
+            return Err(refused(Request::SetFeatures, e.to_string()));
+        }
+        if before & !bits & f::VHOST_LOG_ALL != 0 {
+            self.migration.end();
+        }
+        self.vm.control().acked_features.store(bits, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn set_protocol_features(&mut self, bits: u64) -> Result<(), SessionError> {
+        let unknown = bits & !self.device.protocol_features();
+        if unknown != 0 {
+            let text = format!("protocol features {unknown:#x} were not offered");
+            return Err(protocol(Request::SetProtocolFeatures, text));
+        }
+        self.front_end.set_protocol_features(bits);
+        self.vm.control().protocol_features.store(bits, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// A part of configuration space. An error is signalled by an answer without payload
+    /// (vhost-user GET_CONFIG).
+    pub(super) fn get_config(&mut self, message: &Message) -> Result<Answer, SessionError> {
+        let Some(space) = self.device.config() else { return Err(not_offered(Request::GetConfig)) };
+        let part = match message.config() {
+            Ok(part) => part,
+            Err(WireError::BadValue { .. }) => return Ok(Answer::Bytes(Vec::new())),
+            Err(e) => return Err(e.into()),
+        };
+        // The sum is at most MAX_CONFIG.
+        let (from, to) = (part.offset as usize, part.offset as usize + part.data.len());
+        Ok(Answer::Bytes(match space.get(from..to) {
+            Some(data) => Config { data: data.to_vec(), ..part }.encode(),
+            None => Vec::new(),
+        }))
+    }
+
+    pub(super) fn set_config(&mut self, message: &Message) -> Result<(), SessionError> {
+        let request = Request::SetConfig;
+        if self.device.config().is_none() {
+            return Err(not_offered(request));
+        }
+        message.config()?;
+        Err(refused(request, "all of the configuration space is read-only".to_owned()))
+    }
+
+    /// With DEVICE_NEEDS_RESET where a ring broke (virtio 1.3 §2.1.2).
+    pub(super) fn reported_status(&self) -> u64 {
+        if self.device.needs_reset() { self.driver.status | DEVICE_NEEDS_RESET } else { self.driver.status }
+    }
+
+    pub(super) fn set_status(&mut self, status: u64) {
+        if status == 0 {
+            self.stop_all();
+            self.device.was_reset();
+            self.inflight.clear();
+        }
+        // The device's own to say.
+        self.driver.status = status & 0xff & !DEVICE_NEEDS_RESET;
+        self.vm.control().status.store(self.driver.status, Ordering::Relaxed);
+    }
+
+    pub(super) fn stop_all(&mut self) {
+        for queue in 0..self.rings.count() {
+            self.stop_ring(queue as u16);
+        }
+    }
+
+    /// All rings stop and forget what they were told; the memory stays (vhost-user RESET_DEVICE).
+    pub(super) fn reset_device(&mut self) {
+        self.stop_all();
+        self.rings.forget();
+        self.device.reset(self.memory.current());
+        self.driver.acked = 0;
+        self.vm.control().acked_features.store(0, Ordering::Relaxed);
+        self.migration.end();
+        self.memory.replace(self.memory.current().with_log(None));
+        self.device.set_log(self.memory.current());
+        self.set_status(0);
+    }
+
     /// SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG, or the front end's word on what it was told then.
     pub(super) fn change_memory(
         &mut self,
@@ -36,7 +152,7 @@ impl Session<'_> {
     fn replace_memory(&mut self, request: Request, memory: GuestMemory) -> Result<(), SessionError> {
         let log = self
             .migration
-            .log_for(self.acked, &memory, &self.rings)
+            .log_for(self.driver.acked, &memory, &self.rings)
             .map_err(|e| refused(request, e.to_string()))?;
         let old = self.memory.replace(memory.with_log(log));
         self.device.set_memory(self.memory.current());
@@ -47,7 +163,7 @@ impl Session<'_> {
     /// Another log.
     pub(super) fn set_log_base(&mut self, message: &mut Message) -> Result<Answer, SessionError> {
         let request = Request::SetLogBase;
-        if self.protocol & p::LOG_SHMFD == 0 {
+        if !self.front_end.has(p::LOG_SHMFD) {
             let text = "it needs protocol feature LOG_SHMFD, which is not in force".to_owned();
             return Err(protocol(request, text));
         }
@@ -65,7 +181,7 @@ impl Session<'_> {
     /// The device notes its writes as it is to from now on.
     pub(super) fn renew_log(&mut self) -> Result<(), LogError> {
         let memory = self.memory.current();
-        let log = self.migration.log_for(self.acked, memory, &self.rings)?;
+        let log = self.migration.log_for(self.driver.acked, memory, &self.rings)?;
         if log.is_none() && memory.log().is_none() {
             return Ok(());
         }
@@ -127,7 +243,7 @@ impl Session<'_> {
     /// SET_VRING_KICK: starts a ring, or changes the descriptor of one that runs.
     pub(super) fn set_vring_kick(&mut self, message: &mut Message) -> Result<(), SessionError> {
         let refuse = |text| refused(Request::SetVringKick, text);
-        let mut setup = match self.rings.kick(message, self.acked)? {
+        let mut setup = match self.rings.kick(message, self.driver.acked)? {
             Kick::Replace(queue, kick) => {
                 self.device.kick(queue, kick);
                 return Ok(());
