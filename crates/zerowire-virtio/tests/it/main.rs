@@ -37,6 +37,7 @@ mod receive_chains;
 mod rings;
 mod transmit;
 mod truth;
+mod vring_base;
 mod vsock_answers;
 mod vsock_config;
 mod vsock_credit;
