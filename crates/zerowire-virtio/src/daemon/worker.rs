@@ -3,11 +3,12 @@
 //! The loop is [`TurnLoop`]'s; a turn moves a batch each way.
 
 mod commands;
+mod port_events;
 mod states;
 mod waking;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -25,6 +26,7 @@ use crate::memory::GuestMemory;
 use crate::net::receive::SETTLE_AFTER;
 use crate::net::transmit::Detour;
 use crate::ring::RingError;
+use port_events::PortEvents;
 use states::{PortWatch, RxWait};
 use waking::TRIM_AFTER;
 
@@ -33,10 +35,6 @@ const TAG_PORT: u64 = 1;
 const TAG_TRANSMIT: u64 = 2;
 const TAG_RECEIVE: u64 = 3;
 const TAG_EVENTS: u64 = 4;
-
-/// The port is watched for one event at a time, and again only when it was found empty: frames that
-/// arrive while the guest has no buffers wake nobody.
-const PORT_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
 
 /// After work a worker looks at its rings this many times more before it sleeps, one to two
 /// microseconds: a driver on another CPU that is about to add a buffer is met awake, where waking
@@ -112,11 +110,8 @@ struct Worker<P: Path> {
     detour: Option<MetadataDetour>,
     forwarded: Arc<AtomicUsize>,
     control: Waker,
-    epoll: OwnedFd,
+    events: PortEvents,
     life: Life,
-    port: PortWatch,
-    /// Turns with frames to send since the last sleep.
-    sends: u32,
     rx: RxWait,
     /// No burst has touched memory that could be let go of.
     trimmed: bool,
@@ -132,12 +127,9 @@ enum Life {
 
 impl<P: Path> Worker<P> {
     fn new(setup: WorkerSetup, make: impl FnOnce() -> io::Result<P>, wake: &OwnedFd) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        watch(&epoll, wake.as_fd(), TAG_WAKE)?;
+        let events = PortEvents::new(setup.pair, wake)?;
         let path = make()?;
-        if let Some(port) = path.port() {
-            epoll::add(&epoll, port, epoll::EventData::new_u64(TAG_PORT), PORT_EVENTS)?;
-        }
+        events.add(path.port())?;
         let mut worker = Self {
             pair: setup.pair,
             transmit: None,
@@ -148,10 +140,8 @@ impl<P: Path> Worker<P> {
             detour: setup.detour,
             forwarded: setup.forwarded,
             control: setup.control,
-            epoll,
+            events,
             life: Life::Serving,
-            port: PortWatch::Ready,
-            sends: 0,
             rx: RxWait::new(),
             trimmed: true,
         };
@@ -189,7 +179,7 @@ impl<P: Path> Worker<P> {
     /// Receives a batch. Returns whether frames came.
     #[inline]
     fn receive(&mut self, woke: Woke) -> bool {
-        if !self.port.is_ready() && !self.rx.has_frame() {
+        if !self.events.port.is_ready() && !self.rx.has_frame() {
             return false;
         }
         // Without a new buffer nothing has changed for a guest that is short of them, but for time
@@ -211,10 +201,10 @@ impl<P: Path> Worker<P> {
                     counters.calls.add(1);
                 }
                 if r.port_gone {
-                    self.port = PortWatch::Gone;
+                    self.events.port = PortWatch::Gone;
                     self.port_gone();
-                } else if r.port_empty && self.port.set_empty() {
-                    self.watch_port();
+                } else if r.port_empty && self.events.port.set_empty() {
+                    self.events.ask(self.path.port());
                 }
                 r.turn.chains > 0
             }
@@ -235,6 +225,13 @@ impl<P: Path> Worker<P> {
             format!("queue pair {}: the port is gone or its queue detached; nothing is received", self.pair);
         tracing::error!("{text}");
         self.shared.set_error(text);
+    }
+
+    /// The path has another descriptor.
+    #[cold]
+    fn watch_new_port(&mut self) {
+        self.events.renew(self.path.port(), self.path.events());
+        self.describe();
     }
 
     /// Says in the statistics which path runs.
@@ -305,8 +302,8 @@ impl<P: Path> Turns for Worker<P> {
     #[inline]
     fn turn(&mut self, woke: Woke) -> Worked {
         let sent = self.transmit();
-        if sent {
-            self.note_sending();
+        if sent && P::POSTS_AHEAD && self.events.sent() {
+            self.events.take_out(self.path.port());
         }
         let mut busy = sent;
         // Sending may have opened the port, or the turn before; the receive side asks for its next
@@ -314,7 +311,7 @@ impl<P: Path> Turns for Worker<P> {
         if self.path.renewed() {
             self.watch_new_port();
         }
-        self.port.begin_turn();
+        self.events.port.begin_turn();
         busy |= self.receive(woke);
         if self.detour.is_some() {
             busy |= self.pump_metadata();
@@ -332,7 +329,7 @@ impl<P: Path> Turns for Worker<P> {
             lingers: sent || self.rx.is_short() || !P::POSTS_AHEAD,
             // While the port has frames both directions are looked at in each turn: only commands
             // can wait.
-            knows_events: self.port.is_ready(),
+            knows_events: self.events.port.is_ready(),
         }
     }
 
@@ -353,7 +350,7 @@ impl<P: Path> Turns for Worker<P> {
     }
 
     fn sleeps(&mut self) {
-        self.put_port_in();
+        self.events.put_in(self.path.port());
     }
 
     fn event(&mut self, token: u64, _flags: epoll::EventFlags) -> bool {
@@ -368,9 +365,4 @@ impl<P: Path> Turns for Worker<P> {
         self.rx.slept();
         false
     }
-}
-
-fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, tag: u64) -> io::Result<()> {
-    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(tag), flags)?)
 }

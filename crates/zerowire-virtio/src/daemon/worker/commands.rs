@@ -38,7 +38,7 @@ impl<P: Path> RingThread for Worker<P> {
     }
 
     fn epoll(&self) -> (&OwnedFd, fn(At) -> u64) {
-        (&self.epoll, |at| match Direction::of(at.queue) {
+        (self.events.epoll(), |at| match Direction::of(at.queue) {
             Direction::Transmit => TAG_TRANSMIT,
             Direction::Receive => TAG_RECEIVE,
         })
@@ -96,7 +96,7 @@ impl<P: Path> RingThread for Worker<P> {
         // A ring that comes back with its memory is looked at.
         self.rx.posted();
         if P::POSTS_AHEAD {
-            self.port.set_ready();
+            self.events.port.set_ready();
         }
         for p in &problems {
             self.shared.set_error(p.clone());
@@ -108,7 +108,7 @@ impl<P: Path> RingThread for Worker<P> {
 
     fn changed(&mut self, _at: At) {
         self.rx.begin();
-        self.port.set_ready();
+        self.events.port.set_ready();
     }
 
     /// A worker ends with its front end.
