@@ -4,13 +4,14 @@
 
 mod commands;
 mod port_events;
+mod report;
 mod states;
 mod waking;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -25,8 +26,8 @@ use crate::host::{RingClient, RingState, RingThread, refuse_all};
 use crate::memory::GuestMemory;
 use crate::net::receive::SETTLE_AFTER;
 use crate::net::transmit::Detour;
-use crate::ring::RingError;
 use port_events::PortEvents;
+use report::Report;
 use states::{PortWatch, RxWait};
 use waking::TRIM_AFTER;
 
@@ -100,13 +101,12 @@ impl Drop for WorkerHandle {
 }
 
 struct Worker<P: Path> {
-    pair: usize,
     // Rings hold pointers into the memory: they go first.
     transmit: Option<P::Transmit>,
     receive: Option<P::Receive>,
     memory: Arc<GuestMemory>,
     path: P,
-    shared: Arc<Shared>,
+    report: Report,
     detour: Option<MetadataDetour>,
     forwarded: Arc<AtomicUsize>,
     control: Waker,
@@ -131,12 +131,11 @@ impl<P: Path> Worker<P> {
         let path = make()?;
         events.add(path.port())?;
         let mut worker = Self {
-            pair: setup.pair,
             transmit: None,
             receive: None,
             memory: Arc::default(),
             path,
-            shared: setup.shared,
+            report: Report::new(setup.pair, setup.shared),
             detour: setup.detour,
             forwarded: setup.forwarded,
             control: setup.control,
@@ -153,7 +152,7 @@ impl<P: Path> Worker<P> {
     #[inline]
     fn transmit(&mut self) -> bool {
         let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_drained()) else { return false };
-        let counters = &self.shared.pairs[self.pair].transmit;
+        let counters = &self.report.counters().transmit;
         let result = if side.host().state() == RingState::Enabled {
             let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
             side.run(&mut self.path, &self.memory, counters, detour)
@@ -170,7 +169,7 @@ impl<P: Path> Worker<P> {
             Err(e) => {
                 side.host().call();
                 side.fail(&mut self.path, counters);
-                self.failed(&e);
+                self.report.ring_broke(&e);
                 false
             }
         }
@@ -193,7 +192,7 @@ impl<P: Path> Worker<P> {
         {
             return false;
         }
-        let counters = &self.shared.pairs[self.pair].receive;
+        let counters = &self.report.counters().receive;
         match side.run(&mut self.path, &self.memory, counters) {
             Ok(r) => {
                 self.rx.ran(r.starved, r.waiting, || Instant::now() + SETTLE_AFTER);
@@ -202,7 +201,7 @@ impl<P: Path> Worker<P> {
                 }
                 if r.port_gone {
                     self.events.port = PortWatch::Gone;
-                    self.port_gone();
+                    self.report.port_gone();
                 } else if r.port_empty && self.events.port.set_empty() {
                     self.events.ask(self.path.port());
                 }
@@ -211,35 +210,17 @@ impl<P: Path> Worker<P> {
             Err(e) => {
                 side.host().call();
                 side.fail(&mut self.path, counters);
-                self.failed(&e);
+                self.report.ring_broke(&e);
                 false
             }
         }
-    }
-
-    /// The interface was deleted, or this queue detached: reads fail until a ring is started or
-    /// enabled again.
-    #[cold]
-    fn port_gone(&self) {
-        let text =
-            format!("queue pair {}: the port is gone or its queue detached; nothing is received", self.pair);
-        tracing::error!("{text}");
-        self.shared.set_error(text);
     }
 
     /// The path has another descriptor.
     #[cold]
     fn watch_new_port(&mut self) {
         self.events.renew(self.path.port(), self.path.events());
-        self.describe();
-    }
-
-    /// Says in the statistics which path runs.
-    #[cold]
-    fn describe(&self) {
-        if self.pair == 0 {
-            self.shared.set_path(self.path.describe());
-        }
+        self.report.path(|| self.path.describe());
     }
 
     /// Lets the metadata service answer. Returns whether it gave the guest anything.
@@ -249,7 +230,7 @@ impl<P: Path> Worker<P> {
             return false;
         }
         let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active()) else { return false };
-        let counters = &self.shared.pairs[self.pair].receive;
+        let counters = &self.report.counters().receive;
         let memory = &self.memory;
         let mut error = None;
         let mut given = false;
@@ -265,22 +246,13 @@ impl<P: Path> Worker<P> {
         });
         if let Some(e) = error {
             side.fail(&mut self.path, counters);
-            self.failed(&e);
+            self.report.ring_broke(&e);
             return false;
         }
         if given && side.host_mut().ring.publish() && side.host().call() {
             counters.calls.add(1);
         }
         given
-    }
-
-    #[cold]
-    fn failed(&mut self, error: &RingError) {
-        // The text goes first: who sees the count finds the text that belongs to it.
-        self.shared.set_error(error.to_string());
-        self.shared.ring_errors.fetch_add(1, Ordering::Release);
-        self.shared.needs_reset.store(true, Ordering::Release);
-        tracing::error!("{error}; this queue is stopped until the driver resets it");
     }
 }
 
@@ -291,7 +263,7 @@ impl<P: Path> Turns for Worker<P> {
     const WAKE: u64 = TAG_WAKE;
 
     fn label(&self) -> String {
-        format!("queue pair {}: ", self.pair)
+        format!("queue pair {}: ", self.report.pair)
     }
 
     #[inline]
@@ -344,7 +316,7 @@ impl<P: Path> Turns for Worker<P> {
             limit = Some(Duration::ZERO);
         }
         if self.path.changed() {
-            self.describe();
+            self.report.path(|| self.path.describe());
         }
         limit
     }

@@ -15,7 +15,7 @@ impl<P: Path> RingThread for Worker<P> {
     type Device = MetadataCommand;
 
     fn queues(&self) -> Range<u16> {
-        let first = 2 * self.pair as u16;
+        let first = 2 * self.report.pair as u16;
         first..first + 2
     }
 
@@ -48,7 +48,7 @@ impl<P: Path> RingThread for Worker<P> {
         match Direction::of(at.queue) {
             Direction::Transmit => {
                 let (side, recovered) = P::Transmit::start(&mut self.path, setup, &self.memory)?;
-                self.shared.unsure.fetch_add(recovered.unsure as u64, Ordering::Relaxed);
+                self.report.unsure(recovered.unsure);
                 self.transmit = Some(side);
             }
             Direction::Receive => {
@@ -59,7 +59,7 @@ impl<P: Path> RingThread for Worker<P> {
     }
 
     fn remove(&mut self, at: At) -> Option<HostRing> {
-        let (counters, memory) = (&self.shared.pairs[self.pair], &self.memory);
+        let (counters, memory) = (self.report.counters(), &self.memory);
         Some(match Direction::of(at.queue) {
             Direction::Transmit => self.transmit.take()?.end(&mut self.path, memory, &counters.transmit),
             Direction::Receive => self.receive.take()?.end(&mut self.path, memory, &counters.receive),
@@ -70,7 +70,7 @@ impl<P: Path> RingThread for Worker<P> {
         if std::mem::replace(&mut self.life, Life::Released) == Life::Released {
             return;
         }
-        let counters = &self.shared.pairs[self.pair];
+        let counters = self.report.counters();
         if let Some(side) = &mut self.receive {
             side.let_go(&mut self.path, &self.memory, &counters.receive);
         }
@@ -98,12 +98,8 @@ impl<P: Path> RingThread for Worker<P> {
         if P::POSTS_AHEAD {
             self.events.port.set_ready();
         }
-        for p in &problems {
-            self.shared.set_error(p.clone());
-            self.shared.ring_errors.fetch_add(1, Ordering::Release);
-            tracing::error!("{p}; this queue waits until its memory comes back");
-        }
-        self.describe();
+        problems.iter().for_each(|problem| self.report.ring_waits(problem));
+        self.report.path(|| self.path.describe());
     }
 
     fn changed(&mut self, _at: At) {

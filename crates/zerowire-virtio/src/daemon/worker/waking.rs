@@ -15,7 +15,7 @@ impl<P: Path> Worker<P> {
     pub(super) fn arm_rings(&mut self) -> bool {
         let mut work = false;
         let mut error = None;
-        let counters = &self.shared.pairs[self.pair];
+        let counters = self.report.counters();
         if let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_drained()) {
             match side.host_mut().ring.arm() {
                 Ok(more) => work |= more,
@@ -43,7 +43,7 @@ impl<P: Path> Worker<P> {
             }
         }
         if let Some(e) = error {
-            self.failed(&e);
+            self.report.ring_broke(&e);
         }
         if work && let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_sound()) {
             side.host_mut().ring.disarm();
@@ -82,14 +82,14 @@ impl<P: Path> Worker<P> {
             TAG_PORT => self.events.port.set_ready(),
             TAG_EVENTS => self.path.notice(),
             TAG_TRANSMIT => {
-                self.shared.pairs[self.pair].transmit.kicks.add(1);
+                self.report.counters().transmit.kicks.add(1);
                 // A broken ring may lie in memory that is gone.
                 if let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_sound()) {
                     side.host_mut().ring.disarm();
                 }
             }
             TAG_RECEIVE => {
-                self.shared.pairs[self.pair].receive.kicks.add(1);
+                self.report.counters().receive.kicks.add(1);
                 self.rx.posted();
                 if P::POSTS_AHEAD {
                     self.events.port.set_ready();
