@@ -11,12 +11,10 @@ use crate::vsock::mapped::DirectChain;
 
 const HOLD: Duration = Duration::from_millis(100);
 
-impl Windows {
-    fn push_bytes(&mut self, bytes: &[u8], end: Option<u32>) -> usize {
-        let mut held = Held::default();
-        held.push_bytes(bytes);
-        self.push_held(&held, bytes.len(), end)
-    }
+fn push(w: &mut Windows, bytes: &[u8], end: Option<u32>) -> usize {
+    let mut held = Held::default();
+    held.push_bytes(bytes);
+    w.push_held(&held, bytes.len(), end)
 }
 
 fn chain(head: u16) -> DirectChain {
@@ -40,7 +38,7 @@ fn release(w: &Windows, window: u32) {
 fn packets_of_56_4096_and_8200_bytes() {
     let mut w = windows(MapOptions { packed: false, ..Default::default() }, Kind::Stream);
     for (n, len) in [(1u8, 56), (2, 4096), (3, 8200)] {
-        assert_eq!(w.push_bytes(&vec![n; len], None), len);
+        assert_eq!(push(&mut w, &vec![n; len], None), len);
     }
     assert_eq!(word(&w, 0, 0), POLL_NOTHING);
     assert!(!w.settle());
@@ -56,7 +54,7 @@ fn packets_of_56_4096_and_8200_bytes() {
 fn small_packets_of_a_stream_share_pages() {
     let mut w = windows(MapOptions::default(), Kind::Stream);
     for _ in 0..5000 {
-        assert_eq!(w.push_bytes(&[1], None), 1);
+        assert_eq!(push(&mut w, &[1], None), 1);
     }
     w.settle();
     assert_eq!([word(&w, 0, 1), word(&w, 0, 2), word(&w, 0, 4)], [2, 5000, 0]);
@@ -65,10 +63,10 @@ fn small_packets_of_a_stream_share_pages() {
 #[test]
 fn messages_keep_their_bounds_in_parts() {
     let mut w = windows(MapOptions { data_pages: 2, ..Default::default() }, Kind::SeqPacket);
-    w.push_bytes(&[1; 10], None);
-    w.push_bytes(&[2; 20], Some(1));
+    push(&mut w, &[1; 10], None);
+    push(&mut w, &[2; 20], Some(1));
     // A message that is longer than what is left of the window.
-    assert_eq!(w.push_bytes(&[3; 5000], Some(3)), 5000);
+    assert_eq!(push(&mut w, &[3; 5000], Some(3)), 5000);
     w.settle();
     assert_eq!((2..8).map(|i| word(&w, 0, i)).collect::<Vec<_>>(), [30, 1, 4096, 0, 0, 0]);
     assert_eq!((2..6).map(|i| word(&w, 1, i)).collect::<Vec<_>>(), [904, 3, 0, 0]);
@@ -77,32 +75,32 @@ fn messages_keep_their_bounds_in_parts() {
 #[test]
 fn an_end_that_comes_alone_is_told_once() {
     let mut w = windows(MapOptions::default(), Kind::SeqPacket);
-    w.push_bytes(&[1; 10], None);
-    w.push_bytes(&[], Some(1));
+    push(&mut w, &[1; 10], None);
+    push(&mut w, &[], Some(1));
     w.settle();
     assert_eq!((word(&w, 0, 2), word(&w, 0, 3)), (10, 1));
-    w.push_bytes(&[], Some(1));
+    push(&mut w, &[], Some(1));
     assert!(!w.has_lost_end(), "an empty message is no end of the one before");
-    w.push_bytes(&[2; 10], None);
+    push(&mut w, &[2; 10], None);
     w.settle();
-    w.push_bytes(&[], Some(1));
+    push(&mut w, &[], Some(1));
     assert!(w.has_lost_end(), "its part is the program's already");
 }
 
 #[test]
 fn who_is_behind_gets_fuller_windows() {
     let mut w = windows(MapOptions { windows: 2, data_pages: 1, ..Default::default() }, Kind::Stream);
-    w.push_bytes(&[1; 100], None);
+    push(&mut w, &[1; 100], None);
     assert!(!w.settle());
-    w.push_bytes(&[2; 100], None);
+    push(&mut w, &[2; 100], None);
     assert!(!w.settle(), "the program still has the other one");
     assert_eq!(word(&w, 1, 0), POLL_NOTHING);
-    assert_eq!(w.push_bytes(&[3; 5000], None), 3996, "no window is left");
+    assert_eq!(push(&mut w, &[3; 5000], None), 3996, "no window is left");
     assert_eq!((word(&w, 1, 0), word(&w, 1, 2)), (POLL_DATA, 4096), "full");
     assert!(!w.wait_for_room());
     release(&w, 0);
     assert!(w.wait_for_room());
-    w.push_bytes(&[4; 10], None);
+    push(&mut w, &[4; 10], None);
     assert!(!w.settle(), "the program still has the full one");
     assert_eq!(word(&w, 0, 0), POLL_NOTHING);
     release(&w, 1);
@@ -118,20 +116,20 @@ fn sleeps(w: &Windows, yes: bool) {
 fn who_sleeps_or_was_left_alone_gets_the_last_window() {
     for sleeping in [true, false] {
         let mut w = windows(MapOptions { windows: 2, ..Default::default() }, Kind::Stream);
-        w.push_bytes(&[1; 100], None);
+        push(&mut w, &[1; 100], None);
         assert!(!w.settle() && !w.keeps_back());
         sleeps(&w, sleeping);
-        w.push_bytes(&[2; 100], None);
+        push(&mut w, &[2; 100], None);
         assert!(!w.settle());
         assert_eq!(w.keeps_back(), !sleeping);
         w.publish_rest();
         assert_eq!((word(&w, 1, 0), word(&w, 1, 2)), (POLL_DATA, 100));
         assert!(!w.keeps_back());
-        assert_eq!(w.push_bytes(&[3; 100], None), 0, "it has both");
+        assert_eq!(push(&mut w, &[3; 100], None), 0, "it has both");
     }
     let mut w = windows(MapOptions { lowat: 4096, ..Default::default() }, Kind::Stream);
     sleeps(&w, true);
-    w.push_bytes(&[1; 100], None);
+    push(&mut w, &[1; 100], None);
     w.settle();
     w.publish_rest();
     assert_eq!(word(&w, 0, 0), POLL_NOTHING, "below the low-water mark");
@@ -140,7 +138,7 @@ fn who_sleeps_or_was_left_alone_gets_the_last_window() {
 #[test]
 fn the_end_comes_behind_the_last_byte_and_waits_for_a_window() {
     let mut w = windows(MapOptions { windows: 2, lowat: 4096, ..Default::default() }, Kind::Stream);
-    w.push_bytes(&[1; 10], None);
+    push(&mut w, &[1; 10], None);
     w.settle();
     assert_eq!(word(&w, 0, 0), POLL_NOTHING, "below the low-water mark");
     w.end();
@@ -148,7 +146,7 @@ fn the_end_comes_behind_the_last_byte_and_waits_for_a_window() {
 
     let mut w = windows(MapOptions { windows: 2, ..Default::default() }, Kind::Stream);
     for _ in 0..2 {
-        w.push_bytes(&[1; 512 << 10], None);
+        push(&mut w, &[1; 512 << 10], None);
     }
     w.end();
     assert_eq!(w.ended(), Ended::Due);
@@ -205,12 +203,12 @@ fn chains_of_a_window_that_is_filled_again_are_not_taken_for_those_before() {
 #[test]
 fn a_window_that_is_waited_for_stays_so_when_chains_come_back() {
     let (memory, mut w, parts) = direct_windows(MapOptions { windows: 3, ..Default::default() }, 1);
-    w.push_bytes(&[1; 100], None);
+    push(&mut w, &[1; 100], None);
     w.publish();
     let now = Instant::now();
     assert!(w.lend(&memory, &parts, chain(0), None, now));
     w.publish();
-    w.push_bytes(&[2; 100], None);
+    push(&mut w, &[2; 100], None);
     assert!(!w.settle(), "the program has the window behind this one");
     let announced = |w: &Windows| w.memory.word(DAEMON_WAITS_AT).load(Ordering::Relaxed) == only(0);
     assert!(announced(&w));
@@ -226,7 +224,7 @@ fn the_program_is_asked_to_tell_of_the_release_that_matters() {
     let asked = |w: &Windows| w.memory.word(DAEMON_WAITS_AT).load(Ordering::Relaxed);
     assert!(w.wait_for_bytes(1), "none is out");
     for _ in 0..6 {
-        assert_eq!(w.push_bytes(&[7; PAGE], None), PAGE);
+        assert_eq!(push(&mut w, &[7; PAGE], None), PAGE);
         w.settle();
     }
     assert!(!w.wait_for_bytes(2 * PAGE as u32 + 1));
@@ -278,7 +276,7 @@ fn a_sleeping_program_is_woken_once_a_turn() {
         rustix::io::read(&files.ready, &mut bytes).unwrap_or(0)
     };
     sleeps(&w);
-    w.push_bytes(&[1; 3 * PAGE + 1], None);
+    push(&mut w, &[1; 3 * PAGE + 1], None);
     assert_eq!(words(), 0, "the turn goes on");
     w.settle();
     w.tell();
@@ -293,7 +291,7 @@ fn a_sleeping_program_is_woken_once_a_turn() {
     let options = MapOptions { windows: 8, data_pages: 64, ..Default::default() };
     let (mut w, files) = Windows::new(options, Kind::Stream).expect("memory");
     w.memory.word(PROGRAM_SLEEPS_AT).store(1, Ordering::Relaxed);
-    w.push_bytes(&vec![1; TELL_AFTER + 1], None);
+    push(&mut w, &vec![1; TELL_AFTER + 1], None);
     assert_eq!(rustix::io::read(&files.ready, &mut [0; 8]), Ok(1));
 }
 
@@ -302,10 +300,10 @@ fn entries_may_fill_several_header_pages() {
     let options = MapOptions { header_pages: 2, data_pages: 2048, packed: false, ..Default::default() };
     let mut w = windows(options, Kind::Stream);
     for _ in 0..1022 {
-        assert_eq!(w.push_bytes(&[1], None), 1);
+        assert_eq!(push(&mut w, &[1], None), 1);
     }
     assert_eq!(word(&w, 0, 0), POLL_NOTHING);
-    w.push_bytes(&[1], None);
+    push(&mut w, &[1], None);
     assert_eq!((word(&w, 0, 0), word(&w, 0, 1)), (POLL_DATA, 1022));
 }
 
@@ -349,7 +347,7 @@ fn what_is_copied_past_the_hold_time_comes_behind_what_was_lent() {
     let (memory, mut w, parts) =
         direct_windows(MapOptions { windows: 2, lowat: 4096, ..Default::default() }, 1);
     assert!(w.lend(&memory, &parts, chain(0), None, Instant::now()));
-    assert_eq!(w.push_bytes(&[7; 50], None), 50);
+    assert_eq!(push(&mut w, &[7; 50], None), 50);
     w.publish();
     let head: Vec<u32> = (0..10).map(|i| word(&w, 0, i)).collect();
     assert_eq!(head[..2], [POLL_DATA, 1]);
