@@ -1,5 +1,9 @@
 //! One connection with a front end: the vhost-user state machine, for any device (`Device`).
 //!
+//! An object each holds what the front end has said of its memory, its rings, its dirty log and so
+//! on. It checks a message and says what follows: an answer, memory to use, a ring to start. The
+//! session carries that out, so that no object knows the device or another one's fields.
+//!
 //! Two kinds of failure. A message that breaks the protocol (wrong size, wrong descriptors, out of
 //! order, a ring that does not exist) ends the connection: nothing that follows it can be trusted.
 //! A request that is well-formed and can't be carried out (memory that can't be mapped) is answered
