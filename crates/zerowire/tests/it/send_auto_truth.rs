@@ -10,7 +10,7 @@ use std::io::Read;
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use zerowire::area::{Area, AreaOptions, Frozen};
-use zerowire::send::testing::{BLOCK, FIRST_RUN, KNOCK};
+use zerowire::send::testing::{BLOCK, FIRST_RUN, KNOCK, scribble};
 use zerowire::send::{Backend, Because, Choice, Mode, Options, Payload, Segment, SendWay, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
@@ -56,7 +56,7 @@ fn change_behind_the_call(
         let mut bytes = bytes.clone();
         // SAFETY: the bytes are arbitrary ones of a test payload's buffer, and nobody else looks at
         // them.
-        let is_lent = unsafe { s.scribble(ticket, AT, &[0xee; 300]) };
+        let is_lent = unsafe { scribble(s, ticket, AT, &[0xee; 300]) };
         if is_lent {
             bytes[AT..AT + 300].fill(0xee);
         }

@@ -6,6 +6,7 @@
 use crate::support::sockets::datagram;
 use std::net::UdpSocket;
 use zerowire::area::{Area, AreaOptions};
+use zerowire::send::testing::scribble;
 use zerowire::send::{Backend, Mode, Options, Payload, Segment, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
@@ -78,7 +79,7 @@ fn cut_behind_the_call(backend: Backend, mode: Mode, memory: Memory, whole: bool
         for ticket in tickets {
             // SAFETY: the bytes are arbitrary ones of a test payload, and nobody else looks at
             // them.
-            assert_eq!(unsafe { s.scribble(ticket, AT, &NEW) }, lent, "{what}");
+            assert_eq!(unsafe { scribble(&mut s, ticket, AT, &NEW) }, lent, "{what}");
         }
         lab.release(lab::HERE);
         s.wait_all(PATIENCE).expect("all back");

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 use zerowire::area::{Area, AreaOptions};
+use zerowire::send::testing::scribble;
 use zerowire::send::{Backend, Close, Mode, Options, Payload, Segment, Sender, Ticket, orphans};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
@@ -44,7 +45,7 @@ fn changed(n: u32) -> Vec<u8> {
 fn scribble_all(s: &mut Sender, tickets: &[Ticket]) -> usize {
     // SAFETY: the bytes are arbitrary ones of a test payload's buffer, and nobody else looks at
     // them.
-    tickets.iter().filter(|t| unsafe { s.scribble(**t, AT, &[0xee; 300]) }).count()
+    tickets.iter().filter(|t| unsafe { scribble(s, **t, AT, &[0xee; 300]) }).count()
 }
 
 /// How five datagrams are sent.

@@ -7,6 +7,7 @@ use std::io::Read;
 use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use zerowire::area::{Area, AreaOptions};
+use zerowire::send::testing::scribble;
 use zerowire::send::uring::{Engine, EngineOptions};
 use zerowire::send::{Backend, Close, Mode, Options, Payload, Segment, Sender, orphans};
 use zerowire_testkit::PATIENCE;
@@ -139,7 +140,7 @@ fn change_behind_the_call(
     assert_eq!(s.outstanding(), lent, "{what}: the queue holds all");
     for ticket in (0..5).map(|n| first.plus(n)) {
         // SAFETY: the bytes are arbitrary ones of a test payload, and nobody else looks at them.
-        let is_lent = unsafe { s.scribble(ticket, AT, &[0xee; LEN - AT]) };
+        let is_lent = unsafe { scribble(&mut s, ticket, AT, &[0xee; LEN - AT]) };
         assert_eq!(is_lent, lent > 0, "{what}");
     }
     lab.release(lab::HERE);

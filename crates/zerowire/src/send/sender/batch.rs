@@ -54,7 +54,7 @@ impl Sender {
         let mut ahead = None;
         let mut blocked_since = None;
         while let Some(first) = payloads.get(*done) {
-            let mut asked = ahead.take().unwrap_or_else(|| Ahead::of(self.turn(first.len())));
+            let mut asked = ahead.take().unwrap_or_else(|| Ahead::of(self.loans.turn(first.len())));
             let n = self.run_of(&payloads[*done..], &mut asked);
             let turn = asked.turn;
             let sent = if n > 1 { self.send_run(&mut payloads[*done..*done + n], turn) } else { 0 };
@@ -78,10 +78,10 @@ impl Sender {
                         return Err(refused.error);
                     }
                     let since = *blocked_since.get_or_insert_with(Instant::now);
-                    self.pause(since, self.options.timeout, self.blocked == Blocked::Room)?;
+                    self.loans.pause(since, self.options.timeout, self.blocked == Blocked::Room)?;
                     self.progress()?;
                     // It comes again here, and no other payload may take its turn.
-                    self.lending.again = None;
+                    self.loans.lending.forget_turn();
                     ahead = Some(asked);
                 }
             }
@@ -91,17 +91,17 @@ impl Sender {
 
     /// How many payloads from the first on can go together, by the turn of the first.
     fn run_of(&mut self, payloads: &[Payload], ahead: &mut Ahead) -> usize {
-        if self.socket.stream || self.pending.is_some() || self.late.is_some() {
+        if self.socket.stream || self.pending.is_some() || self.loans.late.is_some() {
             return 1;
         }
         let lend = ahead.turn.way == SendWay::Lend;
-        if lend && !self.back.lends_freely() {
+        if lend && !self.loans.back.lends_freely() {
             return 1;
         }
         let (mut payloads_room, mut bytes_room) = (usize::MAX, usize::MAX);
         if lend {
-            payloads_room = self.options.max_lent.saturating_sub(self.window.outstanding());
-            bytes_room = self.options.max_lent_bytes.saturating_sub(self.window.outstanding_bytes());
+            payloads_room = self.options.max_lent.saturating_sub(self.loans.window.outstanding());
+            bytes_room = self.options.max_lent_bytes.saturating_sub(self.loans.window.outstanding_bytes());
         }
         let mut n = 0;
         for p in payloads.iter().take(BATCH.min(payloads_room)) {
@@ -109,7 +109,7 @@ impl Sender {
                 break;
             }
             if n == ahead.same {
-                let next = *ahead.next.get_or_insert_with(|| self.turn(p.len()));
+                let next = *ahead.next.get_or_insert_with(|| self.loans.turn(p.len()));
                 if next != ahead.turn {
                     break;
                 }
@@ -128,13 +128,12 @@ impl Sender {
         let start = if turn.measure { cpu_ns() } else { 0 };
         let mut sent = std::mem::take(&mut self.sent);
         sent.clear();
-        let result = self.back.submit_many(payloads, turn.way, &mut sent);
+        let result = self.loans.back.submit_many(payloads, turn.way, &mut sent);
         let n = sent.len();
-        let calls = self.back.take_calls();
-        self.counters.system_calls.add(calls);
+        self.loans.count_calls();
         if turn.measure
             && n > 0
-            && let Some(auto) = &mut self.lending.auto
+            && let Some(auto) = &mut self.loans.lending.auto
         {
             let each = cpu_ns().saturating_sub(start) / n as u64;
             for p in payloads.iter().take(n) {
@@ -143,17 +142,17 @@ impl Sender {
         }
         let lost = self.book_run(payloads, &sent, turn);
         self.sent = sent;
-        self.counters.frames.add((n - lost) as u64);
+        self.loans.counters.frames.add((n - lost) as u64);
         if let Some(errno) = result.as_ref().err().and_then(io::Error::raw_os_error)
             && is_of_an_earlier(errno)
         {
             // The kernel has forgotten it by now: sending the next one again would tell nobody.
-            self.late.get_or_insert_with(|| from_errno(errno));
+            self.loans.late.get_or_insert_with(|| from_errno(errno));
         }
         let all = result.is_ok() && n == payloads.len();
-        let lent = turn.way == SendWay::Lend && (!all || self.unread >= super::READ_EVERY);
-        if lent || self.awaits_answer() {
-            self.read_soon();
+        let lent = turn.way == SendWay::Lend && (!all || self.loans.unread >= super::READ_EVERY);
+        if lent || self.loans.lending.awaits_answer() {
+            self.loans.read_soon();
         }
         n
     }
@@ -162,16 +161,16 @@ impl Sender {
     /// what is copied is done at once, and a program's `on_done` or a payload's drop code may
     /// panic.
     fn book_run(&mut self, payloads: &mut [Payload], sent: &[Accepted], turn: Decision) -> usize {
-        let first = self.window.next_ticket();
+        let first = self.loans.window.next_ticket();
         for (p, s) in payloads.iter_mut().zip(sent) {
             match s.id.filter(|_| !s.is_lost()) {
                 Some(id) => {
-                    self.unread += 1;
+                    self.loans.unread += 1;
                     // An id out of order can't happen with one handle of the socket; the memory
                     // then stays.
-                    let _ = self.window.lend(std::mem::replace(p, empty()), id, false);
+                    let _ = self.loans.window.lend(std::mem::replace(p, empty()), id, false);
                 }
-                None => self.window.skip_ticket(),
+                None => self.loans.window.skip_ticket(),
             }
         }
         let mut lost = 0;
@@ -191,12 +190,12 @@ impl Sender {
                     SendWay::Copy => turn.reason,
                     SendWay::Lend if s.refused == Some(libc::EAGAIN) => CopyReason::Held,
                     // Sent again behind a limit of locked memory.
-                    SendWay::Lend if self.back.lends().is_ok() => CopyReason::Memlock,
-                    SendWay::Lend => self.loan_was_copied(),
+                    SendWay::Lend if self.loans.back.lends().is_ok() => CopyReason::Memlock,
+                    SendWay::Lend => self.loans.loan_was_copied(),
                 };
-                self.counters.copied(reason, p.len() as u64);
+                self.loans.counters.copied(reason, p.len() as u64);
             }
-            self.window.copied_as(first.plus(i), p);
+            self.loans.window.copied_as(first.plus(i), p);
         }
         lost
     }
@@ -206,14 +205,14 @@ impl Sender {
     #[cold]
     fn note_refusal(&mut self, errno: i32, len: usize, is_lost: bool) {
         if is_lost {
-            self.counters.dropped(match errno {
+            self.loans.counters.dropped(match errno {
                 libc::EMSGSIZE => DropReason::TooLong,
                 libc::EAGAIN | libc::ENOBUFS | libc::ENETDOWN => DropReason::PortRefused,
                 _ => DropReason::SendFailed,
             });
         }
-        if (is_lost || is_of_an_earlier(errno)) && self.late.is_none() {
-            self.late = Some(match errno {
+        if (is_lost || is_of_an_earlier(errno)) && self.loans.late.is_none() {
+            self.loans.late = Some(match errno {
                 libc::EMSGSIZE => self.error(&io::Error::from_raw_os_error(errno), len),
                 _ => from_errno(errno),
             });
@@ -244,15 +243,15 @@ mod tests {
         let (a, _b) = std::os::unix::net::UnixDatagram::pair().expect("a pair of sockets");
         let options = crate::send::Options { backend: crate::send::Backend::Socket, ..Default::default() };
         let mut s = Sender::new(a.into(), options).expect("a sender");
-        (s.lending.auto, s.lending.cannot_lend) = (Some(crate::send::auto::Auto::new()), None);
+        (s.loans.lending.auto, s.loans.lending.cannot_lend) = (Some(crate::send::auto::Auto::new()), None);
         let payloads: Vec<_> =
             [1000, 1000, 1000, 10].into_iter().map(|n| Payload::from(vec![0; n])).collect();
         // The first sends of a class are not measured; then they are, unlike the short one.
         for _ in 0..crate::send::auto::WARM_UP {
-            s.turn(1000);
+            s.loans.turn(1000);
         }
         let sends = |s: &Sender| s.choices().iter().map(|c| (c.from_bytes, c.sends)).collect::<Vec<_>>();
-        let mut ahead = Ahead::of(s.turn(1000));
+        let mut ahead = Ahead::of(s.loans.turn(1000));
         assert_eq!(s.run_of(&payloads, &mut ahead), 3);
         let mut ahead = ahead.behind(1).expect("three are left");
         assert_eq!(s.run_of(&payloads[1..], &mut ahead), 2);
@@ -279,9 +278,9 @@ mod tests {
             ..Default::default()
         };
         let mut s = Sender::new(a.into(), options).expect("a sender");
-        assert!(s.lending.cannot_lend.is_none(), "{:?}", s.lending.cannot_lend);
+        assert!(s.loans.lending.cannot_lend.is_none(), "{:?}", s.loans.lending.cannot_lend);
         let (_, way) = s.lend(empty()).map_err(|r| r.error).expect("sent");
-        assert_eq!((way, s.window.ids_out()), (SendWay::Copy, 0));
+        assert_eq!((way, s.loans.window.ids_out()), (SendWay::Copy, 0));
         assert_eq!(b.recv(&mut [0; 10]).expect("a datagram"), 0);
     }
 }

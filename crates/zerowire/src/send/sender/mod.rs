@@ -1,15 +1,19 @@
 //! The sender: limits, tickets, the ledger and the choice, in front of a back end.
 
 mod batch;
-mod progress;
+mod lending;
+mod loans;
 mod submit;
 #[cfg(feature = "testing")]
 mod testing;
 
-use super::auto::{Auto, Choice, Decision};
-use super::backend::{Accepted, AnyBackend, NoLoan, Submit};
+#[cfg(feature = "testing")]
+pub use testing::scribble;
+
+use super::auto::Choice;
+use super::backend::{Accepted, AnyBackend, Submit};
 use super::close::{Close, CloseError, Closed};
-use super::kind::{SocketFamily, SocketKind};
+use super::kind::SocketKind;
 use super::open::open;
 #[cfg(feature = "uring")]
 use super::open::open_on;
@@ -17,11 +21,11 @@ use super::orphans::orphans;
 use super::segment;
 #[cfg(feature = "uring")]
 use super::uring::Engine;
-use super::{Completion, Mode, Notifications, Options, Payload, Refused, SendError, SocketError, Ticket};
+use super::{Completion, Notifications, Options, Payload, Refused, SendError, SocketError, Ticket};
 use super::{SendWay, Unfinished, Window};
 use crate::area::{Area, Lease};
 use crate::ledger::{CopyReason, Counters};
-use std::io;
+use loans::{SendLoans, pause_for_others};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,10 +36,6 @@ const MAX_LENT_SEGMENTS: usize = 17;
 /// to the socket (some 800 of the 131072 bytes of net.core.optmem_max, 20480 on older kernels), so
 /// they are read well before that ends.
 const READ_EVERY: u32 = 32;
-/// Payloads between two questions for the path's MTU.
-const ASK_PATH_EVERY: u32 = 256;
-/// The longest sleep between two looks whether notifications were lost.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What keeps a payload from being taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,44 +70,17 @@ struct PartSent {
 /// Dropping a sender is [`Close::Abort`]. After `fork` only one of the two processes may use or
 /// drop it: they share the connection, which an abort resets, and a ring's memory is not there in
 /// the child.
+///
+/// [`Mode::ZeroCopy`]: super::Mode::ZeroCopy
 pub struct Sender {
-    back: AnyBackend,
-    window: Window,
     options: Options,
     socket: SocketKind,
-    counters: Arc<Counters>,
-    lending: Lending,
+    loans: SendLoans,
     why: String,
     pending: Option<PartSent>,
     blocked: Blocked,
-    unread: u32,
-    /// Payloads that came back since `poll` last said how many.
-    came_back: usize,
-    /// An error about earlier payloads that nobody was told yet.
-    late: Option<SendError>,
+    /// What a batch did, kept for its memory.
     sent: Vec<Accepted>,
-    /// When it was last looked whether notifications were lost.
-    looked: Instant,
-}
-
-/// What says of a payload whether it is lent.
-struct Lending {
-    /// In [`Mode::Auto`], while anything can be lent.
-    auto: Option<Auto>,
-    /// Why nothing can be lent.
-    cannot_lend: Option<NoLoan>,
-    /// The turn of a payload that had no room, for when it comes again.
-    again: Option<(usize, Decision)>,
-    path: PathRoom,
-}
-
-/// The longest datagram that the path takes in one packet. The kernel never lends longer ones: it
-/// copies each fragment.
-#[derive(Clone, Copy, Debug)]
-struct PathRoom {
-    bytes: usize,
-    /// Payloads until it is asked for again.
-    left: u32,
 }
 
 impl Sender {
@@ -117,6 +90,8 @@ impl Sender {
     /// # Errors
     /// With each the socket comes back. [`SendError::AlreadyLent`]: [`Mode::ZeroCopy`], and another
     /// sender lends on it.
+    ///
+    /// [`Mode::ZeroCopy`]: super::Mode::ZeroCopy
     pub fn new(socket: OwnedFd, options: Options) -> Result<Self, SocketError<SendError>> {
         Self::with_areas(socket, options, &[])
     }
@@ -159,29 +134,13 @@ impl Sender {
     }
 
     fn assemble(back: AnyBackend, why: String, kind: SocketKind, options: Options) -> Self {
-        let cannot_lend = back.lends().err();
-        let auto = (options.mode == Mode::Auto && cannot_lend.is_none()).then(Auto::new);
-        let mut window = Window::starting_at(Ticket::new(0), back.next_id());
-        window.note_sizes(auto.is_some());
         Self {
-            back,
-            window,
+            loans: SendLoans::new(back, kind, &options),
             socket: kind,
-            counters: Arc::default(),
-            lending: Lending {
-                auto,
-                cannot_lend,
-                again: None,
-                path: PathRoom { bytes: usize::MAX, left: 0 },
-            },
             why,
             pending: None,
             blocked: Blocked::Room,
-            unread: 0,
-            came_back: 0,
-            late: None,
             sent: Vec::new(),
-            looked: Instant::now(),
             options,
         }
     }
@@ -197,7 +156,7 @@ impl Sender {
     #[inline]
     pub fn send(&mut self, payload: impl Into<Payload>) -> Result<Ticket, SendError> {
         let payload = payload.into();
-        let turn = self.turn(payload.len());
+        let turn = self.loans.turn(payload.len());
         let ticket = match self.attempt(payload, turn) {
             Ok(ticket) => ticket,
             Err(Refused { payload, error: SendError::WouldBlock { .. } }) => {
@@ -205,10 +164,10 @@ impl Sender {
             }
             Err(refused) => return Err(refused.error),
         };
-        if self.options.notifications == Notifications::EachOne && self.window.outstanding() > 0 {
+        if self.options.notifications == Notifications::EachOne && self.loans.window.outstanding() > 0 {
             // Where frames are sent in the call itself it is there already.
-            self.reap_or_note();
-            if self.window.outstanding() > 0 {
+            self.loans.reap_or_note();
+            if self.loans.window.outstanding() > 0 {
                 self.wait_for(ticket);
             }
         }
@@ -222,7 +181,7 @@ impl Sender {
             Ok(()) | Err(SendError::TimedOut { .. }) => {}
             // This payload was taken all the same: the next call tells.
             Err(e) => {
-                self.late.get_or_insert(e);
+                self.loans.late.get_or_insert(e);
             }
         }
     }
@@ -233,7 +192,7 @@ impl Sender {
     #[inline]
     pub fn try_send(&mut self, payload: impl Into<Payload>) -> Result<Ticket, Refused> {
         let payload = payload.into();
-        let turn = self.turn(payload.len());
+        let turn = self.loans.turn(payload.len());
         self.attempt(payload, turn)
     }
 
@@ -263,11 +222,12 @@ impl Sender {
     /// [`SendError::Segments`] on other sockets than UDP, and for 0 bytes.
     pub fn set_segment_bytes(&mut self, bytes: Option<u16>) -> Result<(), SendError> {
         match bytes {
-            Some(bytes) => segment::set(self.back.socket(), self.socket, bytes)?,
-            None if self.options.segment_bytes.is_some() => segment::unset(self.back.socket())?,
+            Some(bytes) => segment::set(self.loans.back.socket(), self.socket, bytes)?,
+            None if self.options.segment_bytes.is_some() => segment::unset(self.loans.back.socket())?,
             None => {}
         }
         self.options.segment_bytes = bytes;
+        self.loans.lending.set_segment_bytes(self.socket, bytes);
         Ok(())
     }
 
@@ -275,12 +235,12 @@ impl Sender {
     /// came back since the last call. Costs no system call when nothing is lent and nothing waits.
     pub fn poll(&mut self) -> Result<usize, SendError> {
         self.progress()?;
-        Ok(std::mem::take(&mut self.came_back))
+        Ok(self.loans.take_came_back())
     }
 
     /// Waits until the memory of `ticket`'s payload is back.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), SendError> {
-        if self.window.is_done(ticket).is_none() {
+        if self.loans.window.is_done(ticket).is_none() {
             return Err(SendError::UnknownTicket(ticket));
         }
         self.wait_until(Some(timeout), |w| w.is_done(ticket) != Some(false))
@@ -293,7 +253,7 @@ impl Sender {
 
     /// Waits until the memory of one payload more is back; at once when none is out.
     pub fn wait_any(&mut self, timeout: Duration) -> Result<(), SendError> {
-        let before = self.window.outstanding();
+        let before = self.loans.window.outstanding();
         self.wait_until(Some(timeout), |w| before == 0 || w.outstanding() < before)
     }
 
@@ -301,7 +261,7 @@ impl Sender {
     /// socket's buffer, or memory that comes back. At most for `timeout`, and often less: try
     /// again, it may be refused again.
     pub fn wait_room(&mut self, timeout: Duration) -> Result<(), SendError> {
-        match self.pause(Instant::now(), Some(timeout), self.blocked == Blocked::Room) {
+        match self.loans.pause(Instant::now(), Some(timeout), self.blocked == Blocked::Room) {
             Ok(()) | Err(SendError::TimedOut { .. }) => self.progress(),
             Err(e) => Err(e),
         }
@@ -318,37 +278,37 @@ impl Sender {
     /// nothing by itself: call [`Sender::poll`] first. Up to 65536 ranges are kept; a program that
     /// never asks loses the oldest.
     pub fn next_completion(&mut self) -> Option<Completion> {
-        self.window.next_completion()
+        self.loans.window.next_completion()
     }
 
     /// Calls `f` with each payload whose memory is back, in place of dropping it: with its ticket,
     /// and whether it was copied. `f` runs inside the sender's calls. Payloads that had to be
     /// gathered into one buffer come as that buffer.
     pub fn on_done(&mut self, f: impl FnMut(Ticket, Payload, bool) + Send + 'static) {
-        self.window.on_done(Box::new(f));
+        self.loans.window.on_done(Box::new(f));
     }
 
     /// The ticket that the next payload gets.
     pub fn next_ticket(&self) -> Ticket {
-        self.window.next_ticket()
+        self.loans.window.next_ticket()
     }
 
     /// Payloads that are lent, or that wait to be sent.
     #[inline]
     pub fn outstanding(&self) -> usize {
-        self.window.outstanding()
+        self.loans.window.outstanding()
     }
 
     /// Their bytes.
     #[inline]
     pub fn outstanding_bytes(&self) -> usize {
-        self.window.outstanding_bytes()
+        self.loans.window.outstanding_bytes()
     }
 
     /// The ledger. `frames` are payloads, counted when they are sent; bytes of lent payloads are
     /// counted when they come back, since only then it is known whether the kernel copied them.
     pub fn counters(&self) -> Arc<Counters> {
-        self.counters.clone()
+        self.loans.counters.clone()
     }
 
     /// Sends what waits, waits until all memory is back, and gives the socket back: for a
@@ -361,7 +321,7 @@ impl Sender {
         if let Err(error) = self.drain_all(timeout) {
             return Err(Unfinished { sender: Box::new(self), error });
         }
-        match std::mem::replace(&mut self.back, AnyBackend::Gone).into_socket() {
+        match self.loans.take_socket() {
             Some(socket) => Ok(socket),
             None => Err(Unfinished { sender: Box::new(self), error: SendError::NotConnected }),
         }
@@ -384,24 +344,24 @@ impl Sender {
                 return Ok(lease);
             }
             let start = *start.get_or_insert_with(Instant::now);
-            if self.window.outstanding() > 0 {
+            if self.loans.window.outstanding() > 0 {
                 let room = self.pending.is_some() && self.blocked == Blocked::Room;
-                self.pause(start, timeout, room)?;
+                self.loans.pause(start, timeout, room)?;
             } else {
                 // All are with others: the program, another sender, or one that has ended.
-                self.pause_for_others(start, timeout)?;
+                pause_for_others(start, timeout)?;
             }
         }
     }
 
     /// What runs and why, for people.
     pub fn path(&self) -> String {
-        format!("{} ({})", self.back.describe(), self.why)
+        format!("{} ({})", self.loans.back.describe(), self.why)
     }
 
-    /// In [`Mode::Auto`]: what was chosen for each class of lengths, and why.
+    /// In [`Mode::Auto`](super::Mode::Auto): what was chosen for each class of lengths, and why.
     pub fn choices(&self) -> Vec<Choice> {
-        self.lending.auto.as_ref().map(Auto::choices).unwrap_or_default()
+        self.loans.lending.choices()
     }
 
     /// Ends the sender, and says what was left. That not all was back in time is no error.
@@ -414,43 +374,64 @@ impl Sender {
             Close::Drain(timeout) => self.drain(timeout),
             Close::Abort => Ok(()),
         };
-        let closed = self.end();
+        let closed = self.loans.end(self.pending.take().map(|p| p.sent));
         drained.map(|()| closed).map_err(|error| CloseError { closed, error })
     }
 
-    #[inline]
-    fn turn(&mut self, len: usize) -> Decision {
-        let copy = |reason| Decision { way: SendWay::Copy, measure: false, reason };
-        match (&self.lending.cannot_lend, self.options.mode) {
-            (_, Mode::Copy) => return copy(CopyReason::Asked),
-            (Some(no), _) => return copy(no.reason),
-            (None, Mode::ZeroCopy | Mode::Auto) => {}
+    fn wait_until(
+        &mut self,
+        timeout: Option<Duration>,
+        done: impl Fn(&Window) -> bool,
+    ) -> Result<(), SendError> {
+        // Mostly there is nothing to wait for, and the clock is not asked.
+        let mut start = None;
+        while !done(&self.loans.window) {
+            self.progress()?;
+            if done(&self.loans.window) {
+                break;
+            }
+            let start = *start.get_or_insert_with(Instant::now);
+            let room = self.pending.is_some() && self.blocked == Blocked::Room;
+            self.loans.pause(start, timeout, room)?;
         }
-        if self.socket.kind == SocketFamily::Udp && self.is_fragmented(len) {
-            return copy(CopyReason::Fragmented);
-        }
-        match &mut self.lending.auto {
-            Some(auto) => match self.lending.again.take() {
-                Some((of, turn)) if of == len => turn,
-                _ => auto.decide(len),
-            },
-            None => Decision { way: SendWay::Lend, measure: false, reason: CopyReason::Small },
-        }
+        Ok(())
     }
 
-    /// Whether the kernel cuts a datagram of `len` bytes into fragments.
-    #[inline]
-    fn is_fragmented(&mut self, len: usize) -> bool {
-        if self.options.segment_bytes.is_some() {
-            return false;
+    /// Sends what waits, and reads the notifications that are there.
+    fn progress(&mut self) -> Result<(), SendError> {
+        if self.pending.is_some() {
+            self.flush()?;
         }
-        if self.lending.path.left == 0 {
-            let longest = segment::longest_segment(self.back.socket());
-            self.lending.path =
-                PathRoom { bytes: longest.map_or(usize::MAX, usize::from), left: ASK_PATH_EVERY };
+        self.loans.update()
+    }
+
+    /// Waits for everything, also behind errors; tells the first of them.
+    fn drain(&mut self, timeout: Duration) -> Result<(), SendError> {
+        let start = Instant::now();
+        let mut first = None;
+        loop {
+            match self.wait_all(timeout.saturating_sub(start.elapsed())) {
+                Ok(()) | Err(SendError::TimedOut { .. }) => break,
+                Err(e) => {
+                    first.get_or_insert(e);
+                    // One that comes again and again must not keep a processor busy.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
         }
-        self.lending.path.left -= 1;
-        len > self.lending.path.bytes
+        first.or(self.loans.late.take()).map_or(Ok(()), Err)
+    }
+
+    /// As `drain`; what was lent by senders before on the socket is waited for, too. `Ok`: the
+    /// kernel holds nothing.
+    fn drain_all(&mut self, timeout: Duration) -> Result<(), SendError> {
+        let start = Instant::now();
+        self.drain(timeout)?;
+        while self.loans.window.outstanding() > 0 || self.loans.is_lent() {
+            self.loans.pause(start, Some(timeout), false)?;
+            self.progress()?;
+        }
+        Ok(())
     }
 }
 
@@ -468,14 +449,14 @@ impl Sender {
 /// socket of their own, or send by io_uring.
 impl AsFd for Sender {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.back.socket()
+        self.loans.back.socket()
     }
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        if !matches!(self.back, AnyBackend::Gone) {
-            self.end();
+        if !self.loans.has_ended() {
+            self.loans.end(self.pending.map(|p| p.sent));
         }
     }
 }
@@ -485,12 +466,7 @@ impl std::fmt::Debug for Sender {
         f.debug_struct("Sender")
             .field("path", &self.path())
             .field("options", &self.options)
-            .field("window", &self.window)
+            .field("window", &self.loans.window)
             .finish_non_exhaustive()
     }
-}
-
-/// ENOBUFS: RLIMIT_MEMLOCK or optmem_max. ENOMEM: io_uring's word for the same.
-fn is_limit(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }

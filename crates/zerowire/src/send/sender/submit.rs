@@ -1,15 +1,16 @@
-//! Submitting one payload.
+//! Submitting one payload, and the rest of one that a stream took in part.
 
-use super::super::auto::{Auto, Decision};
+use super::super::auto::Decision;
 use super::super::backend::{Accepted, Submit};
 use super::super::kind::SocketFamily;
 use super::super::limits::{cpu_ns, locked};
 use super::super::segment;
 use super::super::socket::errno::{from_errno, tells_of_full_queues};
 use super::super::{Payload, Refused, SendError, SendWay, Ticket};
-use super::{Blocked, MAX_LENT_SEGMENTS, PartSent, READ_EVERY, Sender, is_limit};
+use super::{Blocked, MAX_LENT_SEGMENTS, PartSent, READ_EVERY, Sender};
 use crate::ledger::CopyReason;
 use std::io;
+use std::time::Instant;
 
 /// Payloads between the oldest that is out and the newest: bounds the window's memory if one stays
 /// out while those behind it come back.
@@ -18,7 +19,7 @@ const MAX_SPAN: usize = 1 << 16;
 impl Sender {
     #[inline]
     pub(super) fn attempt(&mut self, payload: Payload, turn: Decision) -> Result<Ticket, Refused> {
-        if (self.pending.is_some() || self.late.is_some())
+        if (self.pending.is_some() || self.loans.late.is_some())
             && let Err(error) = self.clear_the_way()
         {
             return Err(Refused { payload, error });
@@ -30,29 +31,23 @@ impl Sender {
             SendWay::Lend => self.lend(payload),
         };
         if turn.measure
-            && let (Ok((_, way)), Some(auto)) = (&result, &mut self.lending.auto)
+            && let (Ok((_, way)), Some(auto)) = (&result, &mut self.loans.lending.auto)
         {
             auto.measured(len, *way, cpu_ns().saturating_sub(start));
         }
         let (ticket, _) = match result {
             Ok(taken) => taken,
             Err(refused) => {
-                if self.lending.auto.is_some() && refused.error.is_would_block() {
-                    self.lending.again = Some((len, turn));
+                if refused.error.is_would_block() {
+                    self.loans.lending.keep_turn(len, turn);
                 }
                 return Err(refused);
             }
         };
-        if self.unread >= READ_EVERY || self.awaits_answer() {
-            self.read_soon();
+        if self.loans.unread >= READ_EVERY || self.loans.lending.awaits_answer() {
+            self.loans.read_soon();
         }
         Ok(ticket)
-    }
-
-    /// Whether the choice waits for notifications that are out.
-    #[inline]
-    pub(super) fn awaits_answer(&mut self) -> bool {
-        self.lending.auto.as_mut().is_some_and(Auto::awaits_answer)
     }
 
     #[inline]
@@ -63,16 +58,15 @@ impl Sender {
     ) -> Result<(Ticket, SendWay), Refused> {
         let len = payload.len();
         if len == 0 && self.socket.stream {
-            return Ok((self.window.copied(payload), SendWay::Copy));
+            return Ok((self.loans.window.copied(payload), SendWay::Copy));
         }
-        match self.back.submit(&payload, 0, SendWay::Copy) {
+        match self.loans.back.submit(&payload, 0, SendWay::Copy) {
             // A ring that failed: the kernel may not have read the bytes yet.
             Ok(sent) if sent.id.is_some() => Ok(self.lent(payload, sent, false)),
             Ok(sent) if sent.bytes >= len => {
-                self.counters.frames.add(1);
-                self.counters.system_calls.add(self.back.take_calls());
-                self.counters.copied(reason, len as u64);
-                Ok((self.window.copied(payload), SendWay::Copy))
+                self.loans.count_frame();
+                self.loans.counters.copied(reason, len as u64);
+                Ok((self.loans.window.copied(payload), SendWay::Copy))
             }
             Ok(sent) => Ok((self.keep_rest(payload, sent, SendWay::Copy, reason), SendWay::Copy)),
             Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) && payload.segments().len() > 1 => {
@@ -94,17 +88,17 @@ impl Sender {
             return self.copy(payload, CopyReason::Small);
         }
         if !self.has_window(payload.len()) {
-            if let Err(error) = self.reap() {
+            if let Err(error) = self.loans.reap() {
                 return Err(Refused { payload, error });
             }
             if !self.has_window(payload.len()) {
-                if self.lending.auto.is_some() {
+                if self.loans.lending.auto.is_some() {
                     // What a slow peer holds is bounded; past the bound the socket's buffer takes a
                     // copy, if it has room.
                     return self.copy(payload, CopyReason::Held);
                 }
                 self.blocked = Blocked::Limit;
-                let error = self.would_block();
+                let error = self.loans.would_block();
                 return Err(Refused { payload, error });
             }
         }
@@ -131,7 +125,7 @@ impl Sender {
         };
         match self.submit_lent(&gathered) {
             Ok(sent) => {
-                self.counters.copied(CopyReason::Scattered, gathered.len() as u64);
+                self.loans.counters.copied(CopyReason::Scattered, gathered.len() as u64);
                 Ok(self.lent(gathered, sent, true))
             }
             // The gathered bytes are there already; a plain send of the segments reads the same.
@@ -144,10 +138,10 @@ impl Sender {
     /// back from which a limit is counted, there is another attempt.
     #[inline]
     pub(super) fn submit_lent(&mut self, payload: &Payload) -> io::Result<Accepted> {
-        if !self.back.lends_freely() {
-            self.reap_or_note();
+        if !self.loans.back.lends_freely() {
+            self.loans.reap_or_note();
         }
-        match self.back.submit(payload, 0, SendWay::Lend) {
+        match self.loans.back.submit(payload, 0, SendWay::Lend) {
             Ok(sent) => Ok(sent),
             Err(e) => self.submit_again(payload, e),
         }
@@ -155,12 +149,12 @@ impl Sender {
 
     fn submit_again(&mut self, payload: &Payload, mut e: io::Error) -> io::Result<Accepted> {
         loop {
-            let before = self.window.ids_out();
-            self.reap_or_note();
-            if !is_limit(&e) || self.window.ids_out() >= before {
+            let before = self.loans.window.ids_out();
+            self.loans.reap_or_note();
+            if !is_limit(&e) || self.loans.window.ids_out() >= before {
                 return Err(e);
             }
-            match self.back.submit(payload, 0, SendWay::Lend) {
+            match self.loans.back.submit(payload, 0, SendWay::Lend) {
                 Ok(sent) => return Ok(sent),
                 Err(again) => e = again,
             }
@@ -172,41 +166,33 @@ impl Sender {
         let len = payload.len();
         match sent.id {
             Some(id) if sent.bytes >= len => {
-                self.counters.frames.add(1);
-                self.counters.system_calls.add(self.back.take_calls());
-                self.unread += 1;
-                let next = self.window.next_ticket();
-                (self.window.lend(payload, id, gathered).unwrap_or(next), SendWay::Lend)
+                self.loans.count_frame();
+                self.loans.unread += 1;
+                let next = self.loans.window.next_ticket();
+                (self.loans.window.lend(payload, id, gathered).unwrap_or(next), SendWay::Lend)
             }
             None if sent.bytes >= len => {
-                self.counters.frames.add(1);
-                self.counters.system_calls.add(self.back.take_calls());
+                self.loans.count_frame();
                 if !gathered {
-                    let reason = self.loan_was_copied();
-                    self.counters.copied(reason, len as u64);
+                    let reason = self.loans.loan_was_copied();
+                    self.loans.counters.copied(reason, len as u64);
                 }
-                (self.window.copied(payload), SendWay::Copy)
+                (self.loans.window.copied(payload), SendWay::Copy)
             }
             _ => (self.keep_rest(payload, sent, SendWay::Lend, CopyReason::Unsupported), SendWay::Lend),
         }
     }
 
-    /// What was to be lent was copied: why. Perhaps nothing can be lent any more.
-    #[cold]
-    pub(super) fn loan_was_copied(&mut self) -> CopyReason {
-        self.ask_whether_it_lends();
-        self.back.copied_because()
-    }
-
     /// The kernel refuses to take lent memory.
     pub(super) fn limited(&mut self, payload: Payload) -> Result<(Ticket, SendWay), Refused> {
         let len = payload.len();
-        let out = self.window.ids_out();
+        let out = self.loans.window.ids_out();
         // A queue that is full refuses a copy as well. Only one that goes through tells of a limit.
-        let may_be_queue = self.socket.kind == SocketFamily::Udp && tells_of_full_queues(self.back.socket());
-        if self.lending.auto.is_some() || may_be_queue {
+        let may_be_queue =
+            self.socket.kind == SocketFamily::Udp && tells_of_full_queues(self.loans.back.socket());
+        if self.loans.lending.auto.is_some() || may_be_queue {
             let copied = self.copy(payload, CopyReason::Memlock)?;
-            if let Some(auto) = self.lending.auto.as_mut().filter(|_| out == 0) {
+            if let Some(auto) = self.loans.lending.auto.as_mut().filter(|_| out == 0) {
                 auto.refused(len);
             }
             return Ok(copied);
@@ -216,12 +202,12 @@ impl Sender {
             return Err(Refused { payload, error });
         }
         self.blocked = Blocked::Limit;
-        let error = self.would_block();
+        let error = self.loans.would_block();
         Err(Refused { payload, error })
     }
 
     pub(super) fn refuse(&mut self, payload: Payload, e: &io::Error) -> Refused {
-        self.counters.system_calls.add(self.back.take_calls());
+        self.loans.count_calls();
         let error = self.error(e, payload.len());
         Refused { payload, error }
     }
@@ -229,36 +215,29 @@ impl Sender {
     pub(super) fn error(&mut self, e: &io::Error, len: usize) -> SendError {
         let segments = e.raw_os_error().zip(self.options.segment_bytes);
         if let Some(e) =
-            segments.and_then(|(errno, bytes)| segment::refusal(self.back.socket(), bytes, len, errno))
+            segments.and_then(|(errno, bytes)| segment::refusal(self.loans.back.socket(), bytes, len, errno))
         {
             return e;
         }
         match e.raw_os_error() {
             Some(libc::EAGAIN) => {
                 self.blocked = Blocked::Room;
-                self.would_block()
+                self.loans.would_block()
             }
             Some(libc::EMSGSIZE) => SendError::TooLong { len },
             Some(libc::ENOBUFS) if self.socket.kind == SocketFamily::Udp => SendError::QueueFull { len },
             // The back end's word for a ring that was closed.
-            Some(libc::EBADFD) => SendError::Uring(self.back.describe()),
+            Some(libc::EBADFD) => SendError::Uring(self.loans.back.describe()),
             Some(errno) => from_errno(errno),
             None => SendError::System { call: "send", cause: e.kind().into() },
         }
     }
 
-    pub(super) fn would_block(&self) -> SendError {
-        SendError::WouldBlock {
-            outstanding: self.window.outstanding(),
-            outstanding_bytes: self.window.outstanding_bytes(),
-        }
-    }
-
     pub(super) fn has_window(&self, len: usize) -> bool {
-        let (n, bytes) = (self.window.outstanding(), self.window.outstanding_bytes());
+        let (n, bytes) = (self.loans.window.outstanding(), self.loans.window.outstanding_bytes());
         n == 0
             || (n < self.options.max_lent
-                && self.window.span() < MAX_SPAN
+                && self.loans.window.span() < MAX_SPAN
                 && bytes.saturating_add(len) <= self.options.max_lent_bytes)
     }
 
@@ -270,10 +249,114 @@ impl Sender {
         way: SendWay,
         reason: CopyReason,
     ) -> Ticket {
-        let ticket = self.window.open(payload);
+        let ticket = self.loans.window.open(payload);
         self.pending = Some(PartSent { sent: 0, way, reason });
         self.part_sent(sent);
-        self.counters.system_calls.add(self.back.take_calls());
+        self.loans.count_calls();
         ticket
     }
+
+    /// Books a part of the open payload.
+    fn part_sent(&mut self, sent: Accepted) {
+        let Some(p) = &mut self.pending else { return };
+        p.sent += sent.bytes;
+        match sent.id {
+            Some(id) => {
+                self.loans.unread += 1;
+                // An id out of order can't happen with one handle of the socket; the memory is then
+                // kept until all is.
+                let _ = self.loans.window.add_id(id);
+            }
+            None => {
+                let reason = if p.way == SendWay::Lend { self.loans.back.copied_because() } else { p.reason };
+                self.loans.window.add_copied(sent.bytes);
+                self.loans.counters.copied(reason, sent.bytes as u64);
+            }
+        }
+    }
+
+    /// Sends the rest of a payload that was begun. `Ok(false)`: there is no room yet.
+    pub(super) fn flush(&mut self) -> Result<bool, SendError> {
+        while let Some(p) = self.pending {
+            if p.way == SendWay::Lend && !self.loans.back.lends_freely() {
+                self.loans.reap_or_note();
+            }
+            let Some(payload) = self.loans.window.open_payload() else {
+                self.pending = None;
+                break;
+            };
+            let len = payload.len();
+            if p.sent >= len {
+                self.pending = None;
+                self.loans.counters.frames.add(1);
+                self.loans.window.close_open();
+                self.loans.book();
+                break;
+            }
+            let result = self.loans.back.submit(payload, p.sent, p.way);
+            self.loans.count_calls();
+            match result {
+                Ok(sent) => self.part_sent(sent),
+                Err(e) if p.way == SendWay::Lend && is_limit(&e) => {
+                    let before = self.loans.window.ids_out();
+                    self.loans.reap_or_note();
+                    if self.loans.window.ids_out() < before {
+                        continue;
+                    }
+                    if before > 0 {
+                        self.blocked = Blocked::Limit;
+                        return Ok(false);
+                    }
+                    // A stream can't stop in the middle of a payload: the rest is copied, whatever
+                    // the mode.
+                    self.pending = Some(PartSent { way: SendWay::Copy, reason: CopyReason::Memlock, ..p });
+                }
+                Err(e) => {
+                    if p.way == SendWay::Lend {
+                        self.loans.reap_or_note();
+                    }
+                    if e.raw_os_error() == Some(libc::EAGAIN) {
+                        self.blocked = Blocked::Room;
+                        return Ok(false);
+                    }
+                    self.pending = None;
+                    self.loans.window.cut_open(p.sent);
+                    self.loans.book();
+                    return Err(self.error(&e, len));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Before a new payload: errors about earlier ones are told, and the rest of one that was begun
+    /// goes first.
+    fn clear_the_way(&mut self) -> Result<(), SendError> {
+        if let Some(e) = self.loans.late.take() {
+            return Err(e);
+        }
+        if self.flush()? { Ok(()) } else { Err(self.loans.would_block()) }
+    }
+
+    #[cold]
+    pub(super) fn send_waiting(&mut self, mut payload: Payload, turn: Decision) -> Result<Ticket, SendError> {
+        let start = Instant::now();
+        loop {
+            self.loans.pause(start, self.options.timeout, self.blocked == Blocked::Room)?;
+            self.progress()?;
+            match self.attempt(payload, turn) {
+                Ok(ticket) => {
+                    self.loans.lending.forget_turn();
+                    return Ok(ticket);
+                }
+                Err(Refused { payload: p, error: SendError::WouldBlock { .. } }) => payload = p,
+                Err(refused) => return Err(refused.error),
+            }
+        }
+    }
+}
+
+/// ENOBUFS: RLIMIT_MEMLOCK or optmem_max. ENOMEM: io_uring's word for the same.
+fn is_limit(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM))
 }
