@@ -6,26 +6,23 @@
 //! taken out by moving the requested ones behind it up by one slot: a copy, on this path only.
 
 mod ethertypes;
-mod in_place;
 mod loaded;
 mod open;
 mod order;
-#[cfg(feature = "testing")]
-mod testing;
+mod slots;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::ethertypes::EtherTypes;
-use self::order::{PacketSlot, SlotOrder};
+use self::order::PacketSlot;
+use self::slots::RingSlots;
 use super::link::PacketLink;
-use zerowire_sys::packet::{Status, TransmitRing};
-
 use super::wait::Waiter;
-use crate::ledger::{CopyReason, Counters, DropReason};
-use crate::send::frame::{FrameError, FrameSender, RETRY};
+use crate::ledger::Counters;
+use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError, FrameSender, RETRY};
+use crate::send::in_place::{FrameSlot, InPlace};
 use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
 use zerowire_wire::vnet::VnetHeader;
 
@@ -35,21 +32,13 @@ use zerowire_wire::vnet::VnetHeader;
 /// once and sent again and again without being touched ([`PacketRing::load`],
 /// [`PacketRing::send_loaded`]).
 pub struct PacketRing {
-    memory: TransmitRing,
+    slots: RingSlots,
     waiter: Waiter,
     link: PacketLink,
-    header_bytes: usize,
-    copy_up_to: usize,
     bypass_queue: bool,
     skip_refused: bool,
-    order: SlotOrder,
-    /// Of the frames that are not handed over.
-    waiting: EtherTypes,
-    /// Frames that came back and were not told by `reap`.
-    back: usize,
     lost_bytes: u64,
     queue_full: bool,
-    counters: Arc<Counters>,
 }
 
 impl PacketRing {
@@ -86,58 +75,23 @@ impl PacketRing {
         outside: bool,
         mut build: impl FnMut(&mut [u8]),
     ) -> Result<bool, FrameError> {
-        self.link.check(self.order.next_number(), len, self.slot_frame_bytes(), header)?;
-        if self.order.is_full() {
-            self.collect();
-            if self.order.is_full() {
+        let slots = &mut self.slots;
+        self.link.check(slots.order.next_number(), len, slots.frame_bytes(), header)?;
+        if slots.order.is_full() {
+            slots.collect();
+            if slots.order.is_full() {
                 return Ok(false);
             }
         }
-        let slot = self.order.head();
+        let slot = slots.order.head();
         // A push overwrites what was loaded, even where it fails below.
-        self.order[slot].loaded = false;
-        let ethertype = self.fill(slot, header, len, &mut build)?;
-        let number = self.order.next_number();
-        self.order[slot] =
-            PacketSlot { number, outside, loaded: false, ethertype, ..self.described(header, len) };
-        self.waiting.add(ethertype);
-        self.memory.request(slot, self.header_bytes + len);
-        self.order.push();
+        slots.order[slot].loaded = false;
+        let ethertype = slots.fill(&mut self.link, slot, header, len, &mut build)?;
+        let number = slots.order.next_number();
+        slots.order[slot] =
+            PacketSlot { number, outside, loaded: false, ethertype, ..slots.described(header, len) };
+        slots.push(slot, len, ethertype);
         Ok(true)
-    }
-
-    /// What header and length say of a frame.
-    #[inline]
-    fn described(&self, header: &VnetHeader, len: usize) -> PacketSlot {
-        let copied = len <= self.copy_up_to && *header == VnetHeader::NONE;
-        PacketSlot { len, wire: header.longest_segment(len), copied, ..PacketSlot::default() }
-    }
-
-    /// Writes header and frame into a slot that is the process's; returns the frame's EtherType.
-    #[inline]
-    fn fill(
-        &mut self,
-        slot: usize,
-        header: &VnetHeader,
-        len: usize,
-        mut build: impl FnMut(&mut [u8]),
-    ) -> Result<[u8; 2], FrameError> {
-        let skip = self.header_bytes;
-        let copied = self.described(header, len).copied;
-        let slots = self.order.len();
-        let rule = "the kernel still sends from it: reap or drain first";
-        let Some(data) = self.memory.data_mut(slot) else {
-            return Err(FrameError::Slot { slot, slots, rule });
-        };
-        if skip > 0 {
-            let header = if copied { VnetHeader::copied(len) } else { *header };
-            data[..skip].copy_from_slice(&header.to_bytes());
-        }
-        let frame = &mut data[skip..skip + len];
-        build(frame);
-        let ethertype = [frame[12], frame[13]];
-        self.link.check_tag(self.order.next_number(), header.longest_segment(len), ethertype)?;
-        Ok(ethertype)
     }
 
     /// Flushes, and waits until a slot is free, `timeout` at the longest; returns whether `push`
@@ -155,8 +109,8 @@ impl PacketRing {
         let start = Instant::now();
         loop {
             self.flush()?;
-            self.collect();
-            if !self.order.is_full() {
+            self.slots.collect();
+            if !self.slots.order.is_full() {
                 return Ok(true);
             }
             let Some(left) = timeout.checked_sub(start.elapsed()).filter(|t| !t.is_zero()) else {
@@ -169,93 +123,25 @@ impl PacketRing {
     /// Takes back frames that were pushed and not handed over, such as those of an interface that
     /// is down. Returns how many.
     pub fn take_back(&mut self) -> usize {
-        let taken = self.order.unsent();
-        for position in self.order.unsent_positions() {
-            self.memory.take_back(self.order.slot_at(position));
-        }
-        self.order.take_back_unsent();
-        self.waiting = EtherTypes::None;
-        taken
+        self.slots.take_back()
     }
 
-    /// Moves the tail past frames that are back, and counts them.
-    fn collect(&mut self) {
-        let (mut outside, mut cheaper, mut lent, mut lent_frames) = (0, 0, 0, 0);
-        let mut back = 0;
-        while self.order.is_oldest_handed_over() {
-            let slot = self.order.oldest();
-            if self.memory.status(slot) != Status::Available {
-                break;
-            }
-            let sent = &mut self.order[slot];
-            let bytes = sent.len as u64;
-            if std::mem::take(&mut sent.outside) {
-                outside += bytes;
-            } else if sent.copied {
-                cheaper += bytes;
-            } else {
-                lent_frames += 1;
-                lent += bytes;
-            }
-            self.order.collect();
-            back += 1;
-        }
-        if back == 0 {
-            return;
-        }
-        self.back += back as usize;
-        self.counters.frames.add(back);
-        self.counters.zero_copied_frames.add(lent_frames);
-        self.counters.zero_copied_bytes.add(lent);
-        for (reason, bytes) in [(CopyReason::Outside, outside), (CopyReason::Cheaper, cheaper)] {
-            if bytes > 0 {
-                self.counters.copied(reason, bytes);
-            }
-        }
+    /// Whether a frame whose longest segment is `wire` bytes became too long since it was pushed,
+    /// and goes with a header, so that the kernel doesn't say so.
+    #[inline]
+    fn is_too_long(&self, wire: usize) -> bool {
+        self.slots.header_bytes > 0 && wire > self.link.longest() + VLAN_TAG_BYTES
     }
 
-    /// Moves `unsent` past what the kernel took, and returns the bytes of it.
-    fn advance(&mut self) -> u64 {
-        let mut bytes = 0;
-        while self.order.unsent() > 0 {
-            let slot = self.order.first_unsent();
-            if matches!(self.memory.status(slot), Status::Requested | Status::Refused) {
-                break;
-            }
-            bytes += self.order[slot].len as u64;
-            self.order.hand_over();
-        }
-        bytes
-    }
-
-    /// Whether the frame at `unsent` became too long since it was pushed, and goes with a header,
-    /// so that the kernel doesn't say so.
+    /// The same of the frame at `unsent`.
     fn first_is_too_long(&self) -> bool {
-        let wire = self.order[self.order.first_unsent()].wire;
-        self.header_bytes > 0 && self.order.unsent() > 0 && wire > self.link.longest() + VLAN_TAG_BYTES
+        let order = &self.slots.order;
+        order.unsent() > 0 && self.is_too_long(order[order.first_unsent()].wire)
     }
 
     /// Takes the refused frame at `unsent` out of the order.
     fn take_out(&mut self, source: io::Error) -> FrameError {
-        let slot = self.order.first_unsent();
-        let refused = self.order[slot];
-        let positions = self.order.unsent_positions();
-        self.counters.dropped(DropReason::PortRefused);
-        if positions.clone().any(|p| self.order[self.order.slot_at(p)].loaded) {
-            // Loaded frames keep their places; the caller puts another one into this place.
-            self.take_back();
-            self.order[slot].loaded = false;
-        } else {
-            for position in positions.skip(1) {
-                let (from, to) = (self.order.slot_at(position), self.order.slot_at(position - 1));
-                let moved = PacketSlot { outside: true, ..self.order[from] };
-                self.memory.copy(from, to, self.header_bytes + moved.len);
-                self.order[to] = moved;
-                self.memory.request(to, self.header_bytes + moved.len);
-            }
-            self.order.take_back_last();
-            self.memory.take_back(self.order.head());
-        }
+        let (slot, refused) = self.slots.take_out();
         let bytes = if source.raw_os_error() == Some(libc::EMSGSIZE) { refused.wire } else { refused.len };
         self.link.refused(refused.number, slot, bytes, source)
     }
@@ -264,17 +150,17 @@ impl PacketRing {
         let start = Instant::now();
         loop {
             self.flush()?;
-            self.collect();
-            if self.order.used() == 0 {
+            self.slots.collect();
+            if self.slots.order.used() == 0 {
                 return Ok(());
             }
             let waited = start.elapsed();
             let Some(left) = timeout.checked_sub(waited).filter(|t| !t.is_zero()) else {
-                let oldest = &self.order[self.order.oldest()];
+                let oldest = &self.slots.order[self.slots.order.oldest()];
                 return Err(FrameError::Stuck {
                     interface: self.link.interface.clone(),
-                    frames: self.order.used(),
-                    unsent: self.order.unsent(),
+                    frames: self.slots.order.used(),
+                    unsent: self.slots.order.unsent(),
                     oldest: oldest.number,
                     oldest_bytes: oldest.len,
                     waited,
@@ -306,15 +192,14 @@ impl FrameSender for PacketRing {
 
     fn flush(&mut self) -> Result<(), FrameError> {
         self.queue_full = false;
-        if self.header_bytes > 0 && self.order.unsent() > 0 {
+        if self.slots.header_bytes > 0 && self.slots.order.unsent() > 0 {
             self.link.refresh_mtu();
         }
-        while self.order.unsent() > 0 {
-            let result = self.link.kick(self.waiting.all());
-            self.counters.system_calls.add(1);
-            let moved = self.advance();
-            let refused =
-                self.order.unsent() > 0 && self.memory.status(self.order.first_unsent()) == Status::Refused;
+        while self.slots.order.unsent() > 0 {
+            let result = self.link.kick(self.slots.common_ethertype());
+            self.slots.counters.system_calls.add(1);
+            let moved = self.slots.advance();
+            let refused = self.slots.is_first_refused();
             match result {
                 Ok(bytes) => {
                     if self.skip_refused {
@@ -339,23 +224,22 @@ impl FrameSender for PacketRing {
                         self.queue_full = true;
                         break;
                     }
-                    _ => return Err(self.link.error("sendto", e, self.order.unsent())),
+                    _ => return Err(self.link.error("sendto", e, self.slots.order.unsent())),
                 },
             }
         }
-        if self.order.unsent() == 0 {
-            self.waiting = EtherTypes::None;
+        if self.slots.order.unsent() == 0 {
+            self.slots.forget_ethertypes();
         }
         Ok(())
     }
 
     fn reap(&mut self) -> usize {
-        self.collect();
-        std::mem::take(&mut self.back)
+        self.slots.take_returned()
     }
 
     fn outstanding(&self) -> usize {
-        self.order.used()
+        self.slots.order.used()
     }
 
     fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
@@ -365,7 +249,42 @@ impl FrameSender for PacketRing {
     }
 
     fn counters(&self) -> Arc<Counters> {
-        self.counters.clone()
+        self.slots.counters.clone()
+    }
+}
+
+impl InPlace for PacketRing {
+    fn reserve(&mut self, len: usize) -> Result<Option<FrameSlot<'_>>, FrameError> {
+        let capacity = self.slot_frame_bytes();
+        if !self.link.offloads() || len < ETHERNET_HEADER_BYTES {
+            self.link.check(self.slots.order.next_number(), len, capacity, &VnetHeader::NONE)?;
+        } else if len > capacity {
+            return Err(FrameError::TooLong { frame_bytes: len, slot_bytes: capacity });
+        }
+        self.slots.collect();
+        if self.slots.order.is_full() {
+            return Ok(None);
+        }
+        let (number, skip) = (self.slots.order.head(), self.slots.header_bytes);
+        self.slots.order[number].loaded = false;
+        let data = self.slots.memory.data_mut(number);
+        Ok(data.map(|data| FrameSlot { number, bytes: &mut data[skip..skip + len] }))
+    }
+
+    fn commit(&mut self, len: usize, header: &VnetHeader) -> Result<bool, FrameError> {
+        self.place(header, len, false, |_| {})
+    }
+
+    fn is_out(&self, place: usize) -> bool {
+        self.slots.order.in_use(place)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
+        self.wait(timeout)
+    }
+
+    fn path(&self) -> String {
+        self.path()
     }
 }
 
@@ -375,5 +294,23 @@ impl AsFd for PacketRing {
     /// a frame.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.fd()
+    }
+}
+
+/// For tests that show which bytes really go out, and what a refused frame does.
+#[cfg(feature = "testing")]
+impl PacketRing {
+    /// Changes bytes of a slot's frame even while the kernel has it, to show which bytes really go
+    /// out.
+    pub fn scribble(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
+        self.slots.memory.scribble(slot, self.slots.header_bytes + offset, bytes);
+    }
+
+    /// Makes the frame that was pushed last one that the kernel refuses (WRONG_FORMAT).
+    pub fn spoil_last(&mut self) {
+        let RingSlots { order, memory, .. } = &mut self.slots;
+        if order.unsent() > 0 {
+            memory.spoil(order.slot_at(order.unsent_positions().end - 1));
+        }
     }
 }

@@ -3,14 +3,13 @@
 use super::PacketRing;
 use super::order::PacketSlot;
 use crate::send::frame::FrameError;
-use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
 use zerowire_wire::vnet::VnetHeader;
 
 impl PacketRing {
     /// The slot that the next frame goes into: frames go out in the order of the slots, round and
     /// round.
     pub fn next_slot(&self) -> usize {
-        self.order.head()
+        self.slots.order.head()
     }
 
     /// Loads a frame into a slot, from where [`PacketRing::send_loaded`] sends it as often as
@@ -21,19 +20,20 @@ impl PacketRing {
     /// [`FrameError::Slot`] when there is no such slot or its frame is under way; otherwise as
     /// `push`.
     pub fn load(&mut self, slot: usize, header: &VnetHeader, frame: &[u8]) -> Result<(), FrameError> {
-        self.link.check(self.order.next_number(), frame.len(), self.slot_frame_bytes(), header)?;
-        let slots = self.order.len();
+        self.link.check(self.slots.order.next_number(), frame.len(), self.slot_frame_bytes(), header)?;
+        let slots = self.slots.order.len();
         if slot >= slots {
             return Err(FrameError::Slot { slot, slots, rule: "there is no such place" });
         }
-        self.collect();
-        if self.order.in_use(slot) {
+        self.slots.collect();
+        if self.slots.order.in_use(slot) {
             return Err(FrameError::Slot { slot, slots, rule: "its frame is under way: drain first" });
         }
-        self.order[slot].loaded = false;
-        let ethertype = self.fill(slot, header, frame.len(), |to| to.copy_from_slice(frame))?;
-        let described = self.described(header, frame.len());
-        self.order[slot] = PacketSlot { outside: true, loaded: true, ethertype, ..described };
+        self.slots.order[slot].loaded = false;
+        let ethertype =
+            self.slots.fill(&mut self.link, slot, header, frame.len(), |to| to.copy_from_slice(frame))?;
+        let described = self.slots.described(header, frame.len());
+        self.slots.order[slot] = PacketSlot { outside: true, loaded: true, ethertype, ..described };
         Ok(())
     }
 
@@ -48,29 +48,28 @@ impl PacketRing {
     #[inline]
     pub fn send_loaded(&mut self, count: usize) -> Result<usize, FrameError> {
         for done in 0..count {
-            if self.order.is_full() {
-                self.collect();
-                if self.order.is_full() {
+            if self.slots.order.is_full() {
+                self.slots.collect();
+                if self.slots.order.is_full() {
                     return Ok(done);
                 }
             }
-            let slot = self.order.head();
-            let wire = self.order[slot].wire;
-            let is_too_long = self.header_bytes > 0 && wire > self.link.longest() + VLAN_TAG_BYTES;
-            if done > 0 && (is_too_long || !self.order[slot].loaded) {
+            let slot = self.slots.order.head();
+            let wire = self.slots.order[slot].wire;
+            let is_too_long = self.is_too_long(wire);
+            if done > 0 && (is_too_long || !self.slots.order[slot].loaded) {
                 return Ok(done);
             }
-            if !self.order[slot].loaded {
+            if !self.slots.order[slot].loaded {
                 let rule = "no frame is loaded there: load one";
-                return Err(FrameError::Slot { slot, slots: self.order.len(), rule });
+                return Err(FrameError::Slot { slot, slots: self.slots.order.len(), rule });
             }
             if is_too_long {
-                return Err(self.link.too_long(self.order.next_number(), wire));
+                return Err(self.link.too_long(self.slots.order.next_number(), wire));
             }
-            self.order[slot].number = self.order.next_number();
-            self.waiting.add(self.order[slot].ethertype);
-            self.memory.request(slot, self.header_bytes + self.order[slot].len);
-            self.order.push();
+            self.slots.order[slot].number = self.slots.order.next_number();
+            let PacketSlot { len, ethertype, .. } = self.slots.order[slot];
+            self.slots.push(slot, len, ethertype);
         }
         Ok(count)
     }

@@ -1,7 +1,6 @@
 //! Opening a ring, and what can be asked about it.
 
 use std::io;
-use std::sync::Arc;
 
 use zerowire_sys::packet::{Geometry, TransmitRing, Version, set_transmit_ring};
 
@@ -10,8 +9,7 @@ use super::super::link::PacketLink;
 use super::super::options::Options;
 use super::super::wait::Waiter;
 use super::PacketRing;
-use super::ethertypes::EtherTypes;
-use super::order::SlotOrder;
+use super::slots::RingSlots;
 
 /// Bytes that the kernel counts for a frame in flight besides its data (struct sk_buff and the head
 /// of the frame).
@@ -59,53 +57,47 @@ impl PacketRing {
         link.send_buffer(geometry.slots().saturating_mul(geometry.slot_bytes() + OVERHEAD_BYTES));
         let waiter = Waiter::new().map_err(failed("epoll"))?;
         Ok(Self {
-            memory,
+            slots: RingSlots::new(memory, options),
             waiter,
             link,
-            header_bytes: options.header_bytes(),
-            copy_up_to: options.copy_up_to.min(usize::from(u16::MAX)),
             bypass_queue: options.bypass_queue,
             skip_refused: options.skip_refused,
-            order: SlotOrder::new(geometry.slots()),
-            waiting: EtherTypes::default(),
-            back: 0,
             lost_bytes: 0,
             queue_full: false,
-            counters: Arc::default(),
         })
     }
 
     /// Slots of the ring, as many as were asked for.
     pub fn slots(&self) -> usize {
-        self.order.len()
+        self.slots.order.len()
     }
 
     /// Frames that were pushed and that the kernel has not taken yet.
     pub fn waiting(&self) -> usize {
-        self.order.unsent()
+        self.slots.order.unsent()
     }
 
     /// Bytes of the longest frame that a slot holds. The MTU may allow less, but for frames that
     /// are to be cut ([`PacketRing::push_offload`]).
     pub fn slot_frame_bytes(&self) -> usize {
-        self.memory.geometry().data_bytes() - self.header_bytes
+        self.slots.frame_bytes()
     }
 
     /// The layout in use.
     pub fn version(&self) -> Version {
-        self.memory.geometry().version()
+        self.slots.memory.geometry().version()
     }
 
     /// What runs, for people.
     pub fn path(&self) -> String {
-        let geometry = self.memory.geometry();
+        let geometry = self.slots.memory.geometry();
         format!(
             "{} ring of {} slots of {} bytes on {}{}{}{}",
             geometry.version().name(),
             geometry.slots(),
             geometry.slot_bytes(),
             self.link.interface,
-            match (self.copy_up_to, self.link.offloads()) {
+            match (self.slots.copy_up_to, self.link.offloads()) {
                 (0, false) => String::new(),
                 (0, true) => ", offload".to_owned(),
                 (n, false) => format!(", copied up to {n} bytes"),
