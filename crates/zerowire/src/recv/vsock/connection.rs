@@ -1,9 +1,10 @@
-//! A connection: the ring of windows, and what is done with it.
+//! A connection: the ring of windows, taking one, and waiting for the next.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::core::{MappedState, View, lock};
 use super::error::{Error, system};
@@ -11,8 +12,9 @@ use super::handshake::{self, ANSWER_TIME, MapParts};
 use super::lease::WindowLease;
 use super::options::{Kind, Options};
 use super::read::Cursor;
-use super::wait::event_fd;
+use super::wait::MapSockets;
 use crate::ledger::{Counters, Totals};
+use zerowire_wire::doorbell::{awake, sleep_check};
 use zerowire_wire::mapped::{MapOp, MapOptions, MapRequest, POLL_DATA, POLL_END, POLL_NOTHING};
 
 /// What [`MappedConnection::dequeue`] found.
@@ -37,11 +39,9 @@ pub enum Dequeued {
 pub struct MappedConnection {
     pub(super) core: Arc<MappedState>,
     pub(super) state: Mutex<ReadState>,
-    pub(super) ready: OwnedFd,
-    pub(super) socket: OwnedFd,
-    pub(super) events: OwnedFd,
+    pub(super) sockets: MapSockets,
     pub(super) nonblocking: AtomicBool,
-    pub(super) path: PathBuf,
+    path: PathBuf,
     /// Written under the lock of `state` only, but for `system_calls`, which the one thread that
     /// waits writes.
     pub(super) ledger: Counters,
@@ -80,9 +80,7 @@ impl MappedConnection {
         Ok(Self {
             core,
             state: Mutex::new(ReadState { next: 0, view: Some(view), cursor: None }),
-            events: event_fd(&parts.ready, &parts.socket)?,
-            ready: parts.ready,
-            socket: parts.socket,
+            sockets: MapSockets::new(parts.ready, parts.socket)?,
             nonblocking: AtomicBool::new(false),
             path: path.to_owned(),
             ledger: Counters::default(),
@@ -137,12 +135,12 @@ impl MappedConnection {
     }
 
     /// The mapping, and the window that comes next.
-    pub(super) fn view(&self) -> Result<(Arc<View>, u32), Error> {
+    fn view(&self) -> Result<(Arc<View>, u32), Error> {
         let state = lock(&self.state);
         Ok((Arc::clone(state.view.as_ref().ok_or(Error::NotMapped)?), state.next))
     }
 
-    pub(super) fn next_poll_value(&self) -> Result<u32, Error> {
+    fn next_poll_value(&self) -> Result<u32, Error> {
         let state = lock(&self.state);
         let view = state.view.as_ref().ok_or(Error::NotMapped)?;
         if self.core.slot(state.next).held {
@@ -176,6 +174,63 @@ impl MappedConnection {
         Ok(())
     }
 
+    /// Sleeps until [`Self::dequeue`] has something to say (a window, or the end): true. False if
+    /// `timeout` passes first; None waits without a limit. Makes no system call if there is
+    /// something already.
+    ///
+    /// One thread at a time can wait for a connection.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
+        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
+        loop {
+            if self.next_poll_value()? != POLL_NOTHING {
+                return Ok(true);
+            }
+            if self.arm()? {
+                return Ok(true);
+            }
+            let (woken, hangup) = self.sockets.sleep(deadline);
+            self.ledger.system_calls.add(1);
+            self.disarm()?;
+            if self.next_poll_value()? != POLL_NOTHING {
+                return Ok(true);
+            }
+            if hangup {
+                return Err(Error::Disconnected { path: self.path.clone() });
+            }
+            if !woken? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Tells the daemon to make [`AsFd::as_fd`] readable with the next window. Returns true if
+    /// there is something already; then it is not armed: dequeue, and don't sleep.
+    ///
+    /// An event loop calls this when [`Self::dequeue`] says that there is nothing yet, and
+    /// [`Self::disarm`] when the descriptor is readable. While it is not armed the daemon makes no
+    /// system call for this connection. When the descriptor is readable, there is nothing, and
+    /// [`Self::is_hung_up`] is true, then the daemon is gone.
+    pub fn arm(&self) -> Result<bool, Error> {
+        let (view, _) = self.view()?;
+        Ok(!sleep_check(view.program_sleeps(), || {
+            // An error is something to look at, too.
+            !self.next_poll_value().is_ok_and(|value| value == POLL_NOTHING)
+        }))
+    }
+
+    /// Takes [`Self::arm`] back, and makes the descriptor not readable again.
+    pub fn disarm(&self) -> Result<(), Error> {
+        let (view, _) = self.view()?;
+        awake(view.program_sleeps());
+        self.sockets.clear()
+    }
+
+    /// Whether the daemon's end of the connection is closed. Windows that are published, and the
+    /// mark of the end, are still there to dequeue.
+    pub fn is_hung_up(&self) -> Result<bool, Error> {
+        self.sockets.is_hung_up()
+    }
+
     /// What the daemon agreed to; it may have less credit than was asked for.
     pub fn options(&self) -> &MapOptions {
         &self.core.options
@@ -205,8 +260,16 @@ impl MappedConnection {
 
     /// Whether reads and writes return [`std::io::ErrorKind::WouldBlock`] in place of waiting.
     pub fn set_nonblocking(&self, on: bool) -> Result<(), Error> {
-        rustix::io::ioctl_fionbio(&self.socket, on).map_err(system("FIONBIO (the socket)"))?;
+        rustix::io::ioctl_fionbio(&self.sockets.stream, on).map_err(system("FIONBIO (the socket)"))?;
         self.nonblocking.store(on, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl AsFd for MappedConnection {
+    /// For poll and epoll: readable after [`MappedConnection::arm`] when the daemon has published,
+    /// and when the daemon is gone. Nothing is to be read from it or written to it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.sockets.as_fd()
     }
 }

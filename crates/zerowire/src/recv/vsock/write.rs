@@ -20,7 +20,7 @@ impl MappedConnection {
             // The only error is a full counter, which wakes the daemon as well.
             let _ = rustix::io::write(&self.core.released, &1u64.to_ne_bytes());
         }
-        shutdown(&self.socket, how)
+        shutdown(&self.sockets.stream, how)
     }
 }
 
@@ -36,7 +36,7 @@ pub(super) fn shutdown(socket: &impl std::os::fd::AsFd, how: Shutdown) -> io::Re
 impl Write for &MappedConnection {
     /// Sends to the guest; on a connection of messages one call is one message.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL)?)
+        Ok(rustix::net::send(&self.sockets.stream, bytes, SendFlags::NOSIGNAL)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {
