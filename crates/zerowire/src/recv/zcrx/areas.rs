@@ -10,12 +10,7 @@
 //! doesn't know looks here, where the one that adds holds the lock until the kernel's answer is
 //! noted. Areas can't be taken away again, so that tokens stay as they are.
 
-use super::Zcrx;
-use super::open::LeasePlan;
-use super::refusal::{ABSENT, not_added};
-use crate::area::{Area, AreaOptions};
-use crate::recv::RecvError;
-use crate::recv::core::RecvState;
+use crate::area::Area;
 use crate::recv::lease::MOST_ADDED;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -130,41 +125,10 @@ impl Share {
     }
 }
 
-impl Zcrx {
-    /// See [`Receiver::add_area`](crate::recv::Receiver::add_area).
-    pub(super) fn append(&mut self, core: &mut RecvState, options: AreaOptions) -> Result<(), RecvError> {
-        let chunk = self.shared.areas.buffer_bytes() as usize;
-        let registered = LeasePlan::registered(options.buffers.saturating_mul(options.buffer_bytes), chunk)?;
-        // Asked first: older kernels answer what can mean other things, too.
-        if !self.zcrx.has_more_areas() {
-            return Err(not_added(&io::Error::from_raw_os_error(ABSENT), registered));
-        }
-        let area = Area::new(options)?;
-        let base = area.base();
-        core.called();
-        // SAFETY: the list and the pool keep the memory as long as any lease; only leases, of what
-        // completions named, read it.
-        let added =
-            self.shared.areas.add(area, registered, || unsafe { self.zcrx.add_area(base, registered) });
-        let cut = match added {
-            None => return Err(not_added(&io::Error::from_raw_os_error(libc::EINVAL), registered)),
-            Some(Err(e)) if e.raw_os_error() == Some(libc::EEXIST) => return Err(RecvError::WrongThread),
-            Some(Err(e)) => return Err(not_added(&e, registered)),
-            Some(Ok(cut)) => cut,
-        };
-        self.state.learn(&core.pool);
-        self.share.buffers += options.buffers;
-        let slots = LeasePlan::slots(cut.buffers(), self.has_device());
-        let share = self.share.of(core.holdings.slots() + slots);
-        self.state.make_room(core, slots, share);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::area::Pages;
+    use crate::area::{AreaOptions, Pages};
 
     fn area() -> Area {
         Area::new(AreaOptions { buffer_bytes: 4096, buffers: 2, pages: Pages::Normal }).unwrap()

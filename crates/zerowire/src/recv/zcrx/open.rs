@@ -1,12 +1,13 @@
-//! Set-up: how the area is cut, the ring, the registration, and what its refusal means.
+//! Set-up: how an area is cut, the ring, the registration, areas that are added later, and what their
+//! refusal means.
 
 use super::Dmabuf;
 use super::areas::{AreaCut, Areas, Share};
-use super::refusal::{explained, import_refused, refused};
+use super::refusal::{ABSENT, explained, import_refused, not_added, refused};
 use super::shared::{Leftover, SharedIfq};
 use super::state::{self, ZcrxState};
 use super::{SUBMISSIONS, SharedArea, Zcrx};
-use crate::area::Area;
+use crate::area::{Area, AreaOptions};
 use crate::recv::core::RecvState;
 use crate::recv::{Backend, Options, RecvError};
 use std::io;
@@ -148,6 +149,35 @@ impl Zcrx {
         let zcrx = unsafe { Registered::import(&ring, area.fd().as_fd(), area.shared().region()) };
         let zcrx = zcrx.map_err(import_refused)?;
         Ok(Self::on(core, options, ring, zcrx, Arc::clone(area.shared())))
+    }
+
+    /// See [`Receiver::add_area`](crate::recv::Receiver::add_area).
+    pub(super) fn append(&mut self, core: &mut RecvState, options: AreaOptions) -> Result<(), RecvError> {
+        let chunk = self.shared.areas.buffer_bytes() as usize;
+        let registered = LeasePlan::registered(options.buffers.saturating_mul(options.buffer_bytes), chunk)?;
+        // Asked first: older kernels answer what can mean other things, too.
+        if !self.zcrx.has_more_areas() {
+            return Err(not_added(&io::Error::from_raw_os_error(ABSENT), registered));
+        }
+        let area = Area::new(options)?;
+        let base = area.base();
+        core.called();
+        // SAFETY: the list and the pool keep the memory as long as any lease; only leases, of what
+        // completions named, read it.
+        let added =
+            self.shared.areas.add(area, registered, || unsafe { self.zcrx.add_area(base, registered) });
+        let cut = match added {
+            None => return Err(not_added(&io::Error::from_raw_os_error(libc::EINVAL), registered)),
+            Some(Err(e)) if e.raw_os_error() == Some(libc::EEXIST) => return Err(RecvError::WrongThread),
+            Some(Err(e)) => return Err(not_added(&e, registered)),
+            Some(Ok(cut)) => cut,
+        };
+        self.state.learn(&core.pool);
+        self.share.buffers += options.buffers;
+        let slots = LeasePlan::slots(cut.buffers(), self.has_device());
+        let share = self.share.of(core.holdings.slots() + slots);
+        self.state.make_room(core, slots, share);
+        Ok(())
     }
 
     fn on(
