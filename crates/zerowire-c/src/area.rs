@@ -5,9 +5,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use zerowire::area::{Area, AreaError, AreaOptions, Lease, Pages};
+use zerowire::area::{Area, AreaOptions, Lease, Pages};
 
-use crate::guard::{Failure, guard_int};
+use crate::failure::Failure;
+use crate::guard::guard_int;
 use crate::handle::{close, get, get_mut, null, put};
 
 /// A flag of zw_area_new: pages of 2 MiB from the machine's pool (/proc/sys/vm/nr_hugepages).
@@ -22,12 +23,6 @@ pub struct SendArea(pub(crate) Area);
 pub struct SendLease {
     /// None: a panic has lost it on the way to a sender.
     pub(crate) lease: Option<Lease>,
-}
-
-impl From<AreaError> for Failure {
-    fn from(e: AreaError) -> Self {
-        Self::new(e.errno().unwrap_or(libc::EIO), e.to_string())
-    }
 }
 
 /// Maps memory for `buffers` buffers (1 to 2^24) of buffer_bytes (1 to 2^30) each, all zeroes.

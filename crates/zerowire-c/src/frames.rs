@@ -13,8 +13,9 @@ use zerowire::send::frame::FrameError;
 use zerowire::send::in_place::InPlace;
 use zerowire::xdp::XdpSender;
 
+use crate::failure::Failure;
 use crate::frames_types::{FrameHeader, FrameWay, FramesOptions, way};
-use crate::guard::{Failure, guard_int};
+use crate::guard::guard_int;
 use crate::handle::{Out, borrowed, get, get_mut, null, print, put, sized, timeout};
 use crate::lent::FrameChecks;
 use crate::send_report::reason;

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use zerowire::packet::{self, Gso, VnetHeader};
-use zerowire::send::frame::FrameError;
-use zerowire::xdp::{Mode, SenderOptions, XdpError};
+use zerowire::xdp::{Mode, SenderOptions};
 
-use crate::guard::Failure;
+use crate::failure::Failure;
 use crate::send_types::ZW_CHECKED;
 
 /// A way: a transmit ring of a packet socket (PACKET_TX_RING). On any interface, with checksum and
@@ -213,61 +212,4 @@ fn xdp(interface: &str, o: &FramesOptions) -> Result<SenderOptions, Failure> {
     options.max_frame_bytes = o.frame_bytes;
     options.huge_pages = o.flags & ZW_FRAMES_HUGE_PAGES != 0;
     Ok(options)
-}
-
-/// The number of an error of the system, if it has one.
-fn number(cause: &std::io::Error) -> i32 {
-    cause.raw_os_error().unwrap_or(libc::EIO)
-}
-
-impl From<packet::OpenError> for Failure {
-    fn from(e: packet::OpenError) -> Self {
-        use packet::OpenError as E;
-        let errno = match &e {
-            E::NotPermitted { .. } => libc::EPERM,
-            E::NoInterface { .. } => libc::ENODEV,
-            E::NoMemory { .. } => libc::ENOMEM,
-            E::NoRing { .. } => libc::EOPNOTSUPP,
-            E::Option { cause, .. } | E::System { cause, .. } => number(cause),
-            // Values out of bounds.
-            _ => libc::EINVAL,
-        };
-        Self::new(errno, e.to_string())
-    }
-}
-
-impl From<XdpError> for Failure {
-    fn from(e: XdpError) -> Self {
-        use XdpError as E;
-        let errno = match &e {
-            E::Value { .. } | E::NoQueue { .. } => libc::EINVAL,
-            E::NotPermitted => libc::EPERM,
-            E::Unsupported => libc::EAFNOSUPPORT,
-            E::Memlock { .. } => libc::ENOBUFS,
-            E::NoMemory { .. } | E::NoHugePages { .. } => libc::ENOMEM,
-            E::NoInterface { .. } => libc::ENODEV,
-            E::Down { .. } => libc::ENETDOWN,
-            E::NoZeroCopy { .. } => libc::EOPNOTSUPP,
-            E::Busy { .. } => libc::EBUSY,
-            E::System { cause, .. } => number(cause),
-            _ => libc::EIO,
-        };
-        Self::new(errno, e.to_string())
-    }
-}
-
-impl From<FrameError> for Failure {
-    fn from(e: FrameError) -> Self {
-        use FrameError as E;
-        let errno = match &e {
-            E::Gone { .. } => libc::ENODEV,
-            E::Down { .. } => libc::ENETDOWN,
-            E::LongerThanMtu { .. } | E::TooLong { .. } => libc::EMSGSIZE,
-            E::TooShort { .. } | E::BadOffload { .. } | E::Slot { .. } => libc::EINVAL,
-            E::Stuck { .. } => libc::ETIMEDOUT,
-            E::Refused { cause, .. } | E::System { cause, .. } => number(cause),
-            _ => libc::EIO,
-        };
-        Self::new(errno, e.to_string())
-    }
 }

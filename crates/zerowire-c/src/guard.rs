@@ -1,42 +1,13 @@
-//! Errors and panics at the border to C.
+//! Panics at the border to C, and the words of failures.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use zerowire::recv::vsock::Error;
+use crate::failure::Failure;
 
 thread_local! {
     static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
-}
-
-/// A failure on its way to C.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) errno: i32,
-    text: String,
-}
-
-impl Failure {
-    pub(crate) fn new(errno: i32, text: impl Into<String>) -> Self {
-        Self { errno, text: text.into() }
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(e: Error) -> Self {
-        Self::new(e.errno(), e.to_string())
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(e: io::Error) -> Self {
-        let inner = e.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-        let known = if e.kind() == io::ErrorKind::WouldBlock { libc::EAGAIN } else { libc::EIO };
-        let errno = inner.map(Error::errno).or_else(|| e.raw_os_error()).unwrap_or(known);
-        Self::new(errno, e.to_string())
-    }
 }
 
 /// Runs the body of a function of the interface.

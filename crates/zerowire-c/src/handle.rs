@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use zerowire::send::{Segment, SocketError};
 
-use crate::guard::{Failure, guard};
+use crate::failure::Failure;
+use crate::guard::guard;
 
 pub(crate) fn null(what: &str) -> Failure {
     Failure::new(libc::EINVAL, format!("{what} is NULL"))

@@ -9,6 +9,7 @@
 #![warn(missing_docs)]
 
 mod area;
+mod failure;
 mod frames;
 mod frames_types;
 mod guard;

@@ -11,7 +11,8 @@ use std::thread::ThreadId;
 
 use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError, What};
 
-use crate::guard::{Failure, guard, guard_int};
+use crate::failure::Failure;
+use crate::guard::{guard, guard_int};
 use crate::handle::{
     Out, get, get_mut, given, kept, null, print, put, size_of_c, sized, timeout, write_sized,
 };
@@ -39,12 +40,6 @@ impl Receiver {
     pub(crate) fn of(receiver: recv::Receiver) -> Self {
         let thread = std::thread::current().id();
         Self { receiver, thread, table: HeldTable::next(), waiting: VecDeque::new(), batch: Vec::new() }
-    }
-}
-
-impl From<RecvError> for Failure {
-    fn from(e: RecvError) -> Self {
-        Self::new(e.errno().unwrap_or(libc::EIO), e.to_string())
     }
 }
 

@@ -10,7 +10,8 @@ use zerowire::area::{AreaOptions, Pages};
 use zerowire::recv::{self, Dmabuf, SharedArea};
 
 use crate::area::ZW_HUGE_PAGES;
-use crate::guard::{Failure, guard_int};
+use crate::failure::Failure;
+use crate::guard::guard_int;
 use crate::handle::{close, get, given, null, put};
 use crate::recv::{Receiver, own, receiver_options};
 use crate::recv_types::ReceiverOptions;

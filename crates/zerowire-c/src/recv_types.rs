@@ -7,7 +7,7 @@ use zerowire::area::Pages;
 use zerowire::recv::{Arrival, Backend, Flush, Options, What, ZeroCopied};
 
 use crate::area::ZW_HUGE_PAGES;
-use crate::guard::Failure;
+use crate::failure::Failure;
 use crate::handle::null;
 use crate::recv_shared::RecvDmabuf;
 

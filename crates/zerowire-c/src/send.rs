@@ -11,7 +11,8 @@ use std::time::Duration;
 use zerowire::send::{self, Close, Payload, SendError, Ticket};
 
 use crate::area::{SendArea, SendLease, lost};
-use crate::guard::{Failure, guard, guard_int};
+use crate::failure::Failure;
+use crate::guard::{guard, guard_int};
 use crate::handle::{
     Out, borrowed, each, gathered, get, get_mut, given, kept, null, open, put, sized, timeout,
 };
@@ -27,12 +28,6 @@ pub struct Sender {
     late: Option<Failure>,
     /// Kept from call to call.
     payloads: Vec<Payload>,
-}
-
-impl From<SendError> for Failure {
-    fn from(e: SendError) -> Self {
-        Self::new(e.errno().unwrap_or(libc::EIO), e.to_string())
-    }
 }
 
 impl Sender {

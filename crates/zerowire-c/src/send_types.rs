@@ -6,7 +6,7 @@ use zerowire::ledger::Totals;
 use zerowire::send::{Backend, Mode, Notifications, Options};
 
 use crate::area::SendArea;
-use crate::guard::Failure;
+use crate::failure::Failure;
 
 /// A mode: measured for each socket and length, the cheaper way serves (docs/send.md).
 pub const ZW_MODE_AUTO: u32 = 0u32;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use zerowire::recv::vsock::{Kind, MappedConnection, MappedListener, Options, WindowLease};
 use zerowire_wire::mapped::MapOptions;
 
-use crate::guard::Failure;
+use crate::failure::Failure;
 
 /// A kind: bytes in order, as SOCK_STREAM.
 pub const ZW_STREAM: u32 = 1u32;

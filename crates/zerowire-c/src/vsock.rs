@@ -16,7 +16,8 @@ use std::path::Path;
 use zerowire::recv::vsock::{self, Dequeued, MappedListener, Options, Payload};
 use zerowire_wire::mapped::{ENTRY_DIRECT, POLL_NOTHING};
 
-use crate::guard::{Failure, guard, guard_int};
+use crate::failure::Failure;
+use crate::guard::{guard, guard_int};
 use crate::handle::{Out, close, get, null, put, sized, timeout};
 use crate::types::{VsockConnection, VsockListener, VsockOptions, VsockPacket, WindowHandle};
 
