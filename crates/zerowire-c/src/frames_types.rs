@@ -141,7 +141,7 @@ impl From<VnetHeader> for FrameHeader {
 
 /// A way, with its own options.
 pub(crate) enum FrameWay {
-    Ring(packet::Options),
+    Ring(packet::PacketOptions),
     Xdp(SenderOptions),
 }
 
@@ -149,7 +149,7 @@ pub(crate) enum FrameWay {
 pub(crate) fn way(interface: &str, given: Option<&FramesOptions>) -> Result<(FrameWay, bool), Failure> {
     let mut checked = cfg!(debug_assertions);
     let Some(o) = given else {
-        return Ok((FrameWay::Ring(packet::Options::default()), checked));
+        return Ok((FrameWay::Ring(packet::PacketOptions::default()), checked));
     };
     checked |= o.flags & ZW_CHECKED != 0;
     let (way, flags) = match o.way {
@@ -179,8 +179,8 @@ fn foreign<const N: usize>(way: &str, fields: [(&str, u32); N]) -> Result<(), Fa
     }
 }
 
-fn ring(o: &FramesOptions) -> packet::Options {
-    let options = packet::Options::default();
+fn ring(o: &FramesOptions) -> packet::PacketOptions {
+    let options = packet::PacketOptions::default();
     let slots = if o.places == 0 { options.slots } else { o.places as usize };
     options
         .slots(slots)

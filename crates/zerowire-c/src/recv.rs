@@ -66,10 +66,10 @@ fn element(size: libc::size_t) -> Result<(), Failure> {
 
 /// # Safety
 /// As src/handle.rs says; `size` is true.
-pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<recv::Options, Failure> {
+pub(crate) unsafe fn receiver_options(from: *const ReceiverOptions) -> Result<recv::RecvOptions, Failure> {
     // SAFETY: by this function's contract.
     let Some(o) = (unsafe { sized(from, "zw_receiver_options") })? else {
-        return Ok(recv::Options::default());
+        return Ok(recv::RecvOptions::default());
     };
     let is_named = o.backend == ZW_RECV_QUEUE && !o.interface.is_null();
     // SAFETY: a C string by this function's contract.

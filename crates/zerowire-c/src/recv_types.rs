@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;
 
 use zerowire::area::Pages;
-use zerowire::recv::{Arrival, Backend, Flush, Options, What, ZeroCopied};
+use zerowire::recv::{Arrival, Flush, RecvBackend, RecvOptions, What, ZeroCopied};
 
 use crate::area::ZW_HUGE_PAGES;
 use crate::failure::Failure;
@@ -198,19 +198,19 @@ pub(crate) fn options(
     o: &ReceiverOptions,
     interface: Option<&CStr>,
     dmabuf: Option<&RecvDmabuf>,
-) -> Result<Options, Failure> {
-    let mut options = Options::default();
+) -> Result<RecvOptions, Failure> {
+    let mut options = RecvOptions::default();
     let wrong = |text: String| Err(Failure::new(libc::EINVAL, text));
     options.backend = match o.backend {
-        ZW_RECV_AUTO => Backend::Auto,
-        ZW_RECV_MULTISHOT => Backend::Multishot,
-        ZW_RECV_PLAIN => Backend::Plain,
+        ZW_RECV_AUTO => RecvBackend::Auto,
+        ZW_RECV_MULTISHOT => RecvBackend::Multishot,
+        ZW_RECV_PLAIN => RecvBackend::Plain,
         ZW_RECV_QUEUE => {
             let Some(name) = interface else { return Err(null("interface")) };
             let name = name.to_string_lossy().into_owned();
-            Backend::Queue { interface: name, queue: o.queue }
+            RecvBackend::Queue { interface: name, queue: o.queue }
         }
-        ZW_RECV_NO_DEVICE => Backend::NoDevice,
+        ZW_RECV_NO_DEVICE => RecvBackend::NoDevice,
         n => return wrong(format!("backend {n}: use ZW_RECV_AUTO (0) to ZW_RECV_NO_DEVICE (4)")),
     };
     let has = |flag: u32| o.flags & flag != 0;
@@ -247,7 +247,7 @@ pub(crate) fn options(
 mod tests {
     use super::*;
 
-    fn read(set: impl FnOnce(&mut ReceiverOptions)) -> Result<Options, Failure> {
+    fn read(set: impl FnOnce(&mut ReceiverOptions)) -> Result<RecvOptions, Failure> {
         let mut from = ReceiverOptions {
             size: size_of::<ReceiverOptions>(),
             backend: 0,
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn zero_is_the_default_of_each_field() {
-        assert_eq!(read(|_| ()).ok(), Some(Options::default()));
+        assert_eq!(read(|_| ()).ok(), Some(RecvOptions::default()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use zerowire::ledger::Totals;
-use zerowire::send::{Backend, Mode, Notifications, Options};
+use zerowire::send::{Notifications, SendBackend, SendMode, SendOptions};
 
 use crate::area::SendArea;
 use crate::failure::Failure;
@@ -148,20 +148,20 @@ pub(crate) fn segment_bytes(bytes: u32) -> Result<Option<u16>, Failure> {
 }
 
 /// What the options mean: the library's options, and whether memory is checked.
-pub(crate) fn options(given: Option<&SenderOptions>) -> Result<(Options, bool), Failure> {
-    let mut options = Options::default();
+pub(crate) fn options(given: Option<&SenderOptions>) -> Result<(SendOptions, bool), Failure> {
+    let mut options = SendOptions::default();
     let mut checked = cfg!(debug_assertions);
     let Some(o) = given else { return Ok((options, checked)) };
     options.mode = match o.mode {
-        ZW_MODE_AUTO => Mode::Auto,
-        ZW_MODE_COPY => Mode::Copy,
-        ZW_MODE_ZEROCOPY => Mode::ZeroCopy,
+        ZW_MODE_AUTO => SendMode::Auto,
+        ZW_MODE_COPY => SendMode::Copy,
+        ZW_MODE_ZEROCOPY => SendMode::ZeroCopy,
         n => return wrong(format!("mode {n}: use ZW_MODE_AUTO, ZW_MODE_COPY or ZW_MODE_ZEROCOPY")),
     };
     options.backend = match o.backend {
-        ZW_BACKEND_AUTO => Backend::Auto,
-        ZW_BACKEND_SOCKET => Backend::Socket,
-        ZW_BACKEND_URING => Backend::Uring,
+        ZW_BACKEND_AUTO => SendBackend::Auto,
+        ZW_BACKEND_SOCKET => SendBackend::Socket,
+        ZW_BACKEND_URING => SendBackend::Uring,
         n => {
             return wrong(format!("backend {n}: use ZW_BACKEND_AUTO, ZW_BACKEND_SOCKET or ZW_BACKEND_URING"));
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use zerowire::recv::vsock::{Kind, MappedConnection, MappedListener, Options, WindowLease};
+use zerowire::recv::vsock::{MappedConnection, MappedKind, MappedListener, MappedOptions, WindowLease};
 use zerowire_wire::mapped::MapOptions;
 
 use crate::failure::Failure;
@@ -77,13 +77,13 @@ pub struct VsockPacket {
 
 impl Default for VsockOptions {
     fn default() -> Self {
-        Self::of(Kind::Stream, &MapOptions::default())
+        Self::of(MappedKind::Stream, &MapOptions::default())
     }
 }
 
 impl VsockOptions {
     /// As C has them.
-    pub(crate) fn of(kind: Kind, o: &MapOptions) -> Self {
+    pub(crate) fn of(kind: MappedKind, o: &MapOptions) -> Self {
         let unpacked = if o.packed { 0 } else { ZW_UNPACKED };
         let direct = if o.direct { ZW_DIRECT } else { 0 };
         Self {
@@ -99,11 +99,11 @@ impl VsockOptions {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<Options, Failure> {
+    pub(crate) fn check(&self) -> Result<MappedOptions, Failure> {
         let wrong = |text: String| Err(Failure::new(libc::EINVAL, text));
         let kind = match self.kind {
-            0 | ZW_STREAM => Kind::Stream,
-            ZW_SEQPACKET => Kind::SeqPacket,
+            0 | ZW_STREAM => MappedKind::Stream,
+            ZW_SEQPACKET => MappedKind::SeqPacket,
             n => return wrong(format!("kind {n}: ZW_STREAM is 1, ZW_SEQPACKET is 2")),
         };
         if self.flags & !(ZW_UNPACKED | ZW_DIRECT) != 0 {
@@ -123,6 +123,6 @@ impl VsockOptions {
             credit: self.credit,
             direct: self.flags & ZW_DIRECT != 0,
         };
-        Ok(Options::from(map).kind(kind))
+        Ok(MappedOptions::from(map).kind(kind))
     }
 }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use zerowire::recv::vsock::{self, Dequeued, MappedListener, Options, Payload};
+use zerowire::recv::vsock::{self, Dequeued, MappedListener, MappedOptions, Payload};
 use zerowire_wire::mapped::{ENTRY_DIRECT, POLL_NOTHING};
 
 use crate::failure::Failure;
@@ -26,7 +26,7 @@ use crate::types::{VsockConnection, VsockListener, VsockOptions, VsockPacket, Wi
 unsafe fn arguments(
     path: *const c_char,
     options: *const VsockOptions,
-) -> Result<(&'static Path, Options), Failure> {
+) -> Result<(&'static Path, MappedOptions), Failure> {
     if path.is_null() {
         return Err(null("path"));
     }

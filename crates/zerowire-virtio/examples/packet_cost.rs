@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use zerowire::packet::{Gso, Options, PacketSocket, VnetHeader};
+use zerowire::packet::{Gso, PacketOptions, PacketSocket, VnetHeader};
 use zerowire::send::frame::FrameSender;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, RxMode, RxOptions, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser};
@@ -66,7 +66,7 @@ fn transmit() -> Result<(), Box<dyn Error>> {
 }
 
 fn receive() -> Result<(), Box<dyn Error>> {
-    let mut from = PacketSocket::open("v1", &Options::default().offload(true))?;
+    let mut from = PacketSocket::open("v1", &PacketOptions::default().offload(true))?;
     for (whole, len) in [true, false].into_iter().flat_map(|whole| LENGTHS.map(|len| (whole, len))) {
         let ports = ["socket", "ring"].map(|receive| format!("packet:v0,receive={receive}"));
         let mut all = [Vec::new(), Vec::new()];

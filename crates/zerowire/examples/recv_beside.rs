@@ -8,7 +8,7 @@
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
-use zerowire::recv::{Backend, Options, Receiver, What};
+use zerowire::recv::{Receiver, RecvBackend, RecvOptions, What};
 
 const BURST: usize = 192 << 10;
 const PERIOD: Duration = Duration::from_millis(2);
@@ -42,8 +42,8 @@ fn send(mut bulk: TcpStream, mut messages: TcpStream, start: Instant) -> io::Res
 }
 
 /// Nanoseconds from each message's sending to its arrival, and CPU seconds a GB.
-fn round(backend: &Backend, gather: Duration) -> Result<(Vec<u64>, f64), Box<dyn std::error::Error>> {
-    let mut receiver = Receiver::new(Options::default().backend(backend.clone()).gather(gather))?;
+fn round(backend: &RecvBackend, gather: Duration) -> Result<(Vec<u64>, f64), Box<dyn std::error::Error>> {
+    let mut receiver = Receiver::new(RecvOptions::default().backend(backend.clone()).gather(gather))?;
     let ((bulk, a), (messages, b)) = (pair()?, pair()?);
     receiver.add(a.into())?;
     let id = receiver.add(b.into())?;
@@ -73,8 +73,8 @@ fn round(backend: &Backend, gather: Duration) -> Result<(Vec<u64>, f64), Box<dyn
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let backends = [("multishot", Backend::Multishot), ("plain", Backend::Plain)];
-    let gathers = [("default", Options::default().gather), ("zero", Duration::ZERO)];
+    let backends = [("multishot", RecvBackend::Multishot), ("plain", RecvBackend::Plain)];
+    let gathers = [("default", RecvOptions::default().gather), ("zero", Duration::ZERO)];
     let mut all = [[(); 2]; 2].map(|b| b.map(|()| (Vec::new(), Vec::new())));
     for _ in 0..ROUNDS {
         for (b, (_, backend)) in backends.iter().enumerate() {

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use zerowire::recv::{Backend, Options, Receiver, What};
+use zerowire::recv::{Receiver, RecvBackend, RecvOptions, What};
 
 const ROUND_BYTES: u64 = 256 << 20;
 /// Before the clock starts: pages are taken, sockets and the receiver find their pace.
@@ -103,9 +103,9 @@ fn epoll_read(near: &mut [TcpStream]) -> io::Result<f64> {
     Ok(seconds)
 }
 
-fn library(backend: Backend, near: &[TcpStream]) -> Result<(f64, String), Box<dyn std::error::Error>> {
+fn library(backend: RecvBackend, near: &[TcpStream]) -> Result<(f64, String), Box<dyn std::error::Error>> {
     let depth = std::env::args().nth(1).and_then(|a| a.parse().ok());
-    let mut receiver = Receiver::new(Options::default().backend(backend).depth(depth))?;
+    let mut receiver = Receiver::new(RecvOptions::default().backend(backend).depth(depth))?;
     for s in near {
         receiver.add(s.try_clone()?.into())?;
     }
@@ -140,7 +140,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     0 if connections == 1 => plain_recv(&mut near[0])?,
                     0 => epoll_read(&mut near)?,
                     _ => {
-                        let backend = if k == 1 { Backend::Multishot } else { Backend::Plain };
+                        let backend = if k == 1 { RecvBackend::Multishot } else { RecvBackend::Plain };
                         let (seconds, note) = library(backend, &near)?;
                         notes[k] = note;
                         seconds

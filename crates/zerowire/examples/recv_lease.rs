@@ -5,14 +5,14 @@
 
 use std::time::Instant;
 use zerowire::recv::testing::{Cycle, Refill};
-use zerowire::recv::{Backend, Options};
+use zerowire::recv::{RecvBackend, RecvOptions};
 
 const ROUNDS: usize = 20_000;
 const BATCH: usize = 32;
 
 fn main() -> Result<(), zerowire::recv::RecvError> {
-    let options = Options::default().buffer_bytes(4096).buffers(256).share(Some(256));
-    let nodev = options.clone().backend(Backend::NoDevice);
+    let options = RecvOptions::default().buffer_bytes(4096).buffers(256).share(Some(256));
+    let nodev = options.clone().backend(RecvBackend::NoDevice);
     whole("multishot, posted to the ring of buffers", Refill::multishot(&options));
     whole("zcrx, written to the refill ring", Refill::zcrx(&nodev));
     let mut cycle = Cycle::new(&options)?;

@@ -5,12 +5,12 @@ use std::error::Error;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use zerowire::area::{Area, AreaOptions};
-use zerowire::send::{Close, Options, Sender};
+use zerowire::send::{Close, SendOptions, Sender};
 
 /// Sends what `fill` writes into buffers, until it writes nothing.
 pub fn send_all(
     socket: OwnedFd,
-    options: Options,
+    options: SendOptions,
     mut fill: impl FnMut(&mut [u8]) -> Result<usize, Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
     let area = Area::new(AreaOptions::default().buffers(64).buffer_bytes(64 << 10))?;
@@ -38,5 +38,5 @@ fn main() -> Result<(), Box<dyn Error>> {
     let to = std::env::args().nth(1).ok_or("usage: send_area HOST:PORT < FILE")?;
     let socket = std::net::TcpStream::connect(to)?;
     let mut input = std::io::stdin().lock();
-    send_all(socket.into(), Options::default(), |buffer| Ok(std::io::Read::read(&mut input, buffer)?))
+    send_all(socket.into(), SendOptions::default(), |buffer| Ok(std::io::Read::read(&mut input, buffer)?))
 }

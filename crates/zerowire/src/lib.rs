@@ -14,7 +14,7 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | `uring` | [`send::uring`], and io_uring below senders and receivers |
-//! | `zcrx` | [`recv::Backend::Queue`] and [`recv::Backend::NoDevice`]; needs `uring` |
+//! | `zcrx` | [`recv::RecvBackend::Queue`] and [`recv::RecvBackend::NoDevice`]; needs `uring` |
 //! | `vsock` | [`recv::vsock`] |
 //! | `packet` | [`packet`] |
 //! | `xdp` | [`xdp`] |

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 use streams::{BOTH, LONG, Reader, byte, pattern, receiver, tcp_pair, write_stream};
-use zerowire::recv::{Arrival, Backend, Receiver, What};
+use zerowire::recv::{Arrival, Receiver, RecvBackend, What};
 use zerowire_testkit::alloc::Counting;
 
 #[global_allocator]
@@ -150,7 +150,7 @@ fn messages_beside_bulk_data_are_not_kept_waiting() {
 /// Two completions fit; the kernel keeps the rest. Every byte arrives, and the overflow is told.
 #[test]
 fn a_short_completion_queue_overflows_and_loses_nothing() {
-    let mut r = receiver(Backend::Multishot, |o| {
+    let mut r = receiver(RecvBackend::Multishot, |o| {
         (o.completions, o.buffer_bytes, o.buffers, o.depth) = (2, 256, 512, Some(256));
     });
     let (mut reader, mut writers) = (Reader::default(), Vec::new());
@@ -169,7 +169,7 @@ fn a_short_completion_queue_overflows_and_loses_nothing() {
 /// once and in order.
 #[test]
 fn datagrams_survive_an_overflow() {
-    let mut r = receiver(Backend::Multishot, |o| {
+    let mut r = receiver(RecvBackend::Multishot, |o| {
         (o.completions, o.buffer_bytes, o.buffers, o.depth) = (2, 1024, 512, Some(512));
     });
     let (a, b) = std::os::unix::net::UnixDatagram::pair().unwrap();

@@ -8,7 +8,7 @@ use sockets::udp_pair;
 use std::time::Duration;
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineOptions};
-use zerowire::send::{Mode, Options, Payload, Sender};
+use zerowire::send::{Payload, SendMode, SendOptions, Sender};
 use zerowire_testkit::alloc::Counting;
 
 #[global_allocator]
@@ -19,9 +19,9 @@ fn nothing_is_allocated_once_it_is_under_way() {
     let area = Area::new(AreaOptions::default().buffers(64).buffer_bytes(2048)).unwrap();
     let engine =
         Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect("io_uring is needed");
-    for mode in [Mode::ZeroCopy, Mode::Copy] {
+    for mode in [SendMode::ZeroCopy, SendMode::Copy] {
         let (a, b) = udp_pair();
-        let mut s = Sender::on(&engine, a.into(), Options::default().mode(mode)).unwrap();
+        let mut s = Sender::on(&engine, a.into(), SendOptions::default().mode(mode)).unwrap();
         let mut batch: Vec<Payload> = Vec::with_capacity(16);
         let mut got = [0; 2048];
         let mut round = || {

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
-use zerowire::send::{Options, SendError, Sender};
+use zerowire::send::{SendError, SendOptions, Sender};
 
 use crate::vsock::guest::set_option;
 use crate::vsock::job::{self, Load};
@@ -66,7 +66,7 @@ fn refusal() -> Result<i32> {
 ///
 /// # Errors
 /// This kernel has no TLS, a send fails, or a byte is wrong.
-pub fn send(options: Options, load: Load) -> Result<Sent> {
+pub fn send(options: SendOptions, load: Load) -> Result<Sent> {
     let errno = refusal()?;
     let (near, far) = pair()?;
     let memory: &'static [u8] = Vec::leak(Pattern::new(load.seed).bytes(0, usize::try_from(load.bytes)?));

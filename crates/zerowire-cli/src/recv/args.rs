@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire::area::Pages;
-use zerowire::recv::{Backend, Options};
+use zerowire::recv::{RecvBackend, RecvOptions};
 
 use crate::configure::{self, Setup};
 
@@ -130,8 +130,8 @@ struct AreaArgs {
 }
 
 impl AreaArgs {
-    fn options(&self) -> Options {
-        let mut options = Options::default()
+    fn options(&self) -> RecvOptions {
+        let mut options = RecvOptions::default()
             .buffer_bytes(self.buffer)
             .buffers(self.buffers)
             .pages(if self.huge { Pages::Huge } else { Pages::Normal });
@@ -145,7 +145,7 @@ pub struct RecvPlan {
     /// The mode as a word: what was asked for.
     pub mode: &'static str,
     /// For the library.
-    pub options: Options,
+    pub options: RecvOptions,
     /// Connections to take; `None`: no end.
     pub connections: Option<usize>,
     /// Bytes after which it ends.
@@ -187,11 +187,11 @@ impl RecvArgs {
         Ok(RecvPlan { mode, options, connections, bytes, timeout })
     }
 
-    fn backend(&self) -> Result<(&'static str, Backend)> {
+    fn backend(&self) -> Result<(&'static str, RecvBackend)> {
         let queue = self.interface.clone().zip(self.queue);
         let backend = match (self.mode, queue) {
             (ModeArg::Auto | ModeArg::Queue, Some((interface, queue))) => {
-                return Ok(("queue", Backend::Queue { interface, queue }));
+                return Ok(("queue", RecvBackend::Queue { interface, queue }));
             }
             (ModeArg::Queue, None) => bail!("--mode queue: name the queue with -i IF -q QUEUE"),
             (other, Some((interface, queue))) => {
@@ -200,10 +200,10 @@ impl RecvArgs {
                     other.word()
                 )
             }
-            (ModeArg::Auto, None) => Backend::Auto,
-            (ModeArg::Plain, None) => Backend::Plain,
-            (ModeArg::Multishot, None) => Backend::Multishot,
-            (ModeArg::Nodev, None) => Backend::NoDevice,
+            (ModeArg::Auto, None) => RecvBackend::Auto,
+            (ModeArg::Plain, None) => RecvBackend::Plain,
+            (ModeArg::Multishot, None) => RecvBackend::Multishot,
+            (ModeArg::Nodev, None) => RecvBackend::NoDevice,
         };
         Ok((self.mode.word(), backend))
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use zerowire::send::{Backend, Close, Closed, Mode, Options, Sender};
+use zerowire::send::{Close, Closed, SendBackend, SendMode, SendOptions, Sender};
 use zerowire_cli::WrongArguments;
 
 use self::datagrams::Datagrams;
@@ -113,17 +113,17 @@ pub struct SendArgs {
 }
 
 impl SendArgs {
-    fn options(&self) -> Options {
-        Options::default()
+    fn options(&self) -> SendOptions {
+        SendOptions::default()
             .mode(match self.mode {
-                ModeArg::Copy => Mode::Copy,
-                ModeArg::Zerocopy => Mode::ZeroCopy,
-                ModeArg::Auto => Mode::Auto,
+                ModeArg::Copy => SendMode::Copy,
+                ModeArg::Zerocopy => SendMode::ZeroCopy,
+                ModeArg::Auto => SendMode::Auto,
             })
             .backend(match self.backend {
-                BackendArg::Auto => Backend::Auto,
-                BackendArg::Socket => Backend::Socket,
-                BackendArg::Uring => Backend::Uring,
+                BackendArg::Auto => SendBackend::Auto,
+                BackendArg::Socket => SendBackend::Socket,
+                BackendArg::Uring => SendBackend::Uring,
             })
     }
 

@@ -8,7 +8,7 @@ use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, frames, in_netns, tap, wait_until};
-use zerowire::recv::vsock::{self, Dequeued, MappedConnection, Options};
+use zerowire::recv::vsock::{self, Dequeued, MappedConnection, MappedOptions};
 use zerowire_guest::net::VirtioNetHdr;
 use zerowire_guest::vsock::{
     ConnId, ConnState, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
@@ -305,7 +305,7 @@ fn a_vsock_back_end_that_is_killed_with_chains_lent_gives_all_of_them_back_once(
     for round in 0..DEATHS {
         // Both ends of two connections.
         let path = map.clone();
-        let options = Options::stream().direct(true).windows(8).packed(false);
+        let options = MappedOptions::stream().direct(true).windows(8).packed(false);
         let dialled =
             spawn(move || vsock::connect(&path, MAPPED, &options).unwrap_or_else(|e| panic!("{e}")));
         let mapped = guest.stack.accept_wait(MAPPED, PATIENCE).expect("the mapped connection");

@@ -230,7 +230,7 @@ fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log()
     guest.stack.listen(PORT, SocketType::Stream);
     let connect = || {
         let path = dir.path("u.map");
-        spawn(move || vsock::connect(&path, PORT, &vsock::Options::default()))
+        spawn(move || vsock::connect(&path, PORT, &vsock::MappedOptions::default()))
     };
     let idle = taken(program.pid());
     let open: Vec<_> = (0..2)
@@ -377,7 +377,7 @@ fn users_that_are_named_may_map_and_no_others() {
     }
     let connect = |uid| {
         let path = path.clone();
-        by_user(uid, move || vsock::connect(&path, PORT, &vsock::Options::stream()))
+        by_user(uid, move || vsock::connect(&path, PORT, &vsock::MappedOptions::stream()))
     };
     let refused = guest.until(connect(OTHER)).map(drop).expect_err("this user was not named");
     assert!(matches!(refused, vsock::Error::NotPermitted { .. }), "{refused}");

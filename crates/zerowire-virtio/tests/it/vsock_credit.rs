@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::PATIENCE;
 use crate::support::raw::{RawConn, RawGuest};
 use crate::support::vsock::{Vm, VsockBackend, accept, pattern};
-use zerowire::recv::vsock::{Dequeued, MappedListener, Options};
+use zerowire::recv::vsock::{Dequeued, MappedListener, MappedOptions};
 use zerowire_guest::vsock::{HOST_CID, Op, PacketHeader, SocketType};
 
 const PORT: u32 = 9;
@@ -121,7 +121,7 @@ fn a_mapped_connection_goes_on_whatever_its_guest_lets_be_under_way() {
     let map = PathBuf::from(format!("{}.map", backend.uds("vm").display()));
     for kind in [SocketType::Stream, SocketType::Seqpacket] {
         let message = kind == SocketType::Seqpacket;
-        let options = if message { Options::seqpacket() } else { Options::stream() };
+        let options = if message { MappedOptions::seqpacket() } else { MappedOptions::stream() };
         let listener =
             MappedListener::bind(&map, PORT, &options.credit(1 << 20)).unwrap_or_else(|e| panic!("{e}"));
         for cap in CAPS {

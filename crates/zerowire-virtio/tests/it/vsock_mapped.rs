@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::support::vsock::{Guest, Vm, VsockBackend, pattern};
 use crate::support::{PATIENCE, wait_until};
-use zerowire::recv::vsock::{self, Dequeued, MappedConnection, MappedListener, Options, WindowLease};
+use zerowire::recv::vsock::{self, Dequeued, MappedConnection, MappedListener, MappedOptions, WindowLease};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType};
 use zerowire_testkit::process::only;
 use zerowire_testkit::this_test;
@@ -29,7 +29,7 @@ fn dial(
     backend: &VsockBackend,
     guest: &mut Guest,
     kind: SocketType,
-    options: Options,
+    options: MappedOptions,
 ) -> (ConnId, MappedConnection) {
     guest.stack.listen(PORT, kind);
     let path = map_path(backend);
@@ -78,7 +78,7 @@ fn send_and_end(guest: &mut Guest, conn: ConnId, bytes: &[u8]) {
 fn the_layouts_example_arrives_byte_for_byte() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
-    let options = Options::stream().packed(false).lowat(56 + 4096 + 8200);
+    let options = MappedOptions::stream().packed(false).lowat(56 + 4096 + 8200);
     let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
     for (n, len) in [56, 4096, 8200].into_iter().enumerate() {
         guest.send(conn, &pattern(len, n));
@@ -94,7 +94,7 @@ fn the_layouts_example_arrives_byte_for_byte() {
 fn a_stream_arrives_in_windows_and_the_reply_goes_back() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
-    let (conn, mut program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
+    let (conn, mut program) = dial(&backend, &mut guest, SocketType::Stream, MappedOptions::stream());
     let sent = pattern(8 << 20, 1);
     let ((), (got, _)) = guest.both(|g| send_and_end(g, conn, &sent), || drain(&program));
     assert!(got == sent);
@@ -116,7 +116,7 @@ fn a_stream_arrives_in_windows_and_the_reply_goes_back() {
 fn messages_keep_their_bounds_also_over_several_windows() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
-    let options = Options::seqpacket().windows(3).data_pages(2);
+    let options = MappedOptions::seqpacket().windows(3).data_pages(2);
     let (conn, program) = dial(&backend, &mut guest, SocketType::Seqpacket, options);
     let sizes = [1, 4096, 100, 30_000, 200_000, 7];
     let ((), (got, messages)) = guest.both(
@@ -138,9 +138,11 @@ fn a_program_that_listens_gets_the_guests_connections() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
     let path = map_path(&backend);
-    let listener = MappedListener::bind(&path, PORT, &Options::stream()).unwrap_or_else(|e| panic!("{e}"));
-    let taken =
-        MappedListener::bind(&path, PORT, &Options::stream()).expect_err("the port is taken").to_string();
+    let listener =
+        MappedListener::bind(&path, PORT, &MappedOptions::stream()).unwrap_or_else(|e| panic!("{e}"));
+    let taken = MappedListener::bind(&path, PORT, &MappedOptions::stream())
+        .expect_err("the port is taken")
+        .to_string();
     assert!(taken.contains("port 9"), "{taken}");
     for n in 0..3 {
         let conn = guest.connect_to(HOST_CID, PORT, SocketType::Stream);
@@ -150,14 +152,16 @@ fn a_program_that_listens_gets_the_guests_connections() {
         assert!(got == sent);
     }
     drop(listener);
-    wait_until("the port is free again", || MappedListener::bind(&path, PORT, &Options::stream()).is_ok());
+    wait_until("the port is free again", || {
+        MappedListener::bind(&path, PORT, &MappedOptions::stream()).is_ok()
+    });
 }
 
 #[test]
 fn a_program_that_holds_all_windows_stops_its_sender_and_nobody_else() {
     let backend = VsockBackend::start(&[Vm::new("vm", 3).buffer(64 << 10)]);
     let mut guest = backend.guest("vm");
-    let options = Options::stream().windows(2).data_pages(16).credit(256 << 10);
+    let options = MappedOptions::stream().windows(2).data_pages(16).credit(256 << 10);
     let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
     let sent = pattern(1 << 20, 5);
     let mut at = 0;
@@ -193,7 +197,7 @@ fn a_program_that_holds_all_windows_stops_its_sender_and_nobody_else() {
 fn a_program_that_holds_all_windows_but_one_gets_data() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
-    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream().windows(2));
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, MappedOptions::stream().windows(2));
     guest.send(conn, &pattern(1000, 0));
     let first = guest.with_host(|| window(&program));
     guest.send(conn, &pattern(1000, 1));
@@ -218,7 +222,7 @@ fn a_program_keeps_windows_until_a_message_as_long_as_the_credit_is_whole() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
     for (windows, pages, len) in [(4, 4, 60_000), (2, 16, 100_000), (4, 16, 262_144), (8, 128, 262_144)] {
-        let options = Options::seqpacket().windows(windows).data_pages(pages);
+        let options = MappedOptions::seqpacket().windows(windows).data_pages(pages);
         let (conn, program) = dial(&backend, &mut guest, SocketType::Seqpacket, options);
         for n in 0..3 {
             let message = pattern(len, n);
@@ -240,7 +244,7 @@ fn a_program_keeps_windows_until_a_message_as_long_as_the_credit_is_whole() {
 fn a_program_that_dies_with_windows_in_its_hands_ends_its_connection() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
-    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, MappedOptions::stream());
     guest.send(conn, &pattern(1000, 0));
     let lease = guest.with_host(|| window(&program));
     drop(program);
@@ -256,7 +260,7 @@ const KILLED: &str = "ZEROWIRE_TEST_KILLED";
 /// The program that is killed: holds windows of a good part of what is sent, says so, and does
 /// nothing more.
 fn hold_until_killed(path: &str, direct: bool) {
-    let options = Options::stream().direct(direct).windows(3).data_pages(16);
+    let options = MappedOptions::stream().direct(direct).windows(3).data_pages(16);
     let program = vsock::connect(Path::new(path), PORT, &options).unwrap_or_else(|e| panic!("{e}"));
     let mut held = Vec::new();
     while held.iter().map(WindowLease::len).sum::<u64>() < 100_000 {
@@ -319,7 +323,7 @@ fn a_window_with_several_header_pages_has_as_many_packets() {
     const MESSAGES: u32 = 1300;
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
-    let pages = Options::seqpacket().header_pages(3).data_pages(MESSAGES).windows(2);
+    let pages = MappedOptions::seqpacket().header_pages(3).data_pages(MESSAGES).windows(2);
     let (conn, program) = dial(&backend, &mut guest, SocketType::Seqpacket, pages.lowat(MESSAGES));
     for n in 0..MESSAGES {
         guest.send(conn, &[n as u8]);
@@ -340,7 +344,7 @@ fn a_window_with_several_header_pages_has_as_many_packets() {
 fn below_the_low_water_mark_nothing_comes_before_the_end() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
-    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream().lowat(5000));
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, MappedOptions::stream().lowat(5000));
     guest.send(conn, &[1; 4999]);
     guest.stack.flush(PATIENCE).expect("sent");
     let came = guest.with_host(|| program.wait(Some(Duration::from_millis(50))).expect("it waits"));
@@ -359,7 +363,7 @@ fn a_low_water_mark_above_the_credit_stops_nobody() {
     for direct in [false, true] {
         let backend = VsockBackend::start(&[Vm::new("vm", 3).shared().buffer(64 << 10)]);
         let mut guest = backend.guest("vm");
-        let options = Options::stream().lowat(512 << 10).direct(direct);
+        let options = MappedOptions::stream().lowat(512 << 10).direct(direct);
         let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
         let sent = pattern((3 << 20) + 77, 4);
         let ((), (got, _)) = guest.both(|g| send_and_end(g, conn, &sent), || drain(&program));
@@ -372,9 +376,9 @@ fn a_low_water_mark_above_the_credit_stops_nobody() {
 fn connections_of_one_process_are_unmapped_and_mapped_again_under_traffic() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
-    let small = Options::stream().windows(3).data_pages(4).header_pages(2);
+    let small = MappedOptions::stream().windows(3).data_pages(4).header_pages(2);
     let (a, first) = dial(&backend, &mut guest, SocketType::Stream, small);
-    let (b, second) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
+    let (b, second) = dial(&backend, &mut guest, SocketType::Stream, MappedOptions::stream());
     let sent = [pattern(300_000, 1), pattern(300_000, 2)];
     let take = |program: &MappedConnection| {
         let (mut bytes, mut held) = (Vec::new(), None::<WindowLease>);
@@ -420,7 +424,7 @@ fn direct_windows_need_a_yes_and_move_nothing() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
     let path = map_path(&backend);
-    let options = Options::stream().direct(true);
+    let options = MappedOptions::stream().direct(true);
     let refused = guest.with_host(|| vsock::connect(&path, PORT, &options)).expect_err("refused").to_string();
     assert!(refused.contains("--share-guest-memory"), "{refused}");
 
@@ -442,7 +446,7 @@ fn direct_windows_that_are_held_make_way_for_copied_ones() {
     let vm = Vm::new("vm", 3).shared();
     let backend = VsockBackend::start(&[Vm { map: MapPolicy { hold, ..vm.map }, ..vm }]);
     let mut guest = backend.guest("vm");
-    let options = Options::stream().direct(true).windows(8);
+    let options = MappedOptions::stream().direct(true).windows(8);
     let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
     guest.send(conn, &pattern(100_000, 0));
     let held = guest.with_host(|| window(&program));
@@ -479,7 +483,7 @@ fn wrong_requests_are_answered_with_what_is_wrong() {
     let garbage = ask(b"CONNECT 5000\n");
     assert_eq!(i32::from(garbage.status), libc::EINVAL);
     assert!(garbage.text.contains("13 bytes"), "{}", garbage.text);
-    let mut options = *Options::stream().map_options();
+    let mut options = *MappedOptions::stream().map_options();
     options.windows = 64;
     options.data_pages = 4096;
     let request = zerowire_wire::mapped::MapRequest {
@@ -513,7 +517,8 @@ fn the_guest_hears_that_the_program_reads_no_more() {
     for kind in [SocketType::Stream, SocketType::Seqpacket] {
         let backend = VsockBackend::one();
         let mut guest = backend.guest("vm");
-        let options = if kind == SocketType::Stream { Options::stream() } else { Options::seqpacket() };
+        let options =
+            if kind == SocketType::Stream { MappedOptions::stream() } else { MappedOptions::seqpacket() };
         let (conn, mut program) = dial(&backend, &mut guest, kind, options.windows(2).data_pages(1));
         guest.send(conn, &pattern(1000, 1));
         let held = guest.with_host(|| window(&program));
@@ -544,7 +549,7 @@ fn the_guest_hears_that_the_program_reads_no_more() {
 fn a_program_that_shuts_both_directions_reads_what_it_has() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
-    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
+    let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, MappedOptions::stream());
     guest.send(conn, &pattern(1000, 1));
     guest.stack.flush(PATIENCE).expect("sound");
     guest.with_host(|| assert!(program.wait(Some(PATIENCE)).expect("it waits")));
@@ -559,7 +564,7 @@ fn a_stream_that_the_guest_cuts_short_is_told_from_a_whole_one() {
     for whole in [true, false] {
         let backend = VsockBackend::one();
         let mut guest = backend.guest("vm");
-        let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, Options::stream());
+        let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, MappedOptions::stream());
         let bytes = pattern(10_000, 3);
         guest.send(conn, &bytes);
         match whole {
@@ -583,7 +588,7 @@ fn a_stream_that_the_guest_cuts_short_is_told_from_a_whole_one() {
 fn a_driver_that_goes_cuts_streams_short_also_behind_what_waits() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
-    let options = Options::stream().windows(2).data_pages(1);
+    let options = MappedOptions::stream().windows(2).data_pages(1);
     let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);
     let bytes = pattern(30_000, 3);
     guest.send(conn, &bytes);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::harness::{one_guest_with, received};
 use crate::support::vsock::{Guest, Vm, VsockBackend};
 use crate::support::{PATIENCE, wait_until};
-use zerowire::recv::vsock::{self, Error, MappedConnection, MappedListener, Options};
+use zerowire::recv::vsock::{self, Error, MappedConnection, MappedListener, MappedOptions};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType};
 use zerowire_testkit::own_process;
 use zerowire_virtio::vsock::VsockLimits;
@@ -35,13 +35,13 @@ fn start(max_connections: usize, max_total_bytes: u64) -> (VsockBackend, Guest, 
 }
 
 /// A program connects to the guest, which accepts.
-fn connect(path: &Path, guest: &mut Guest, options: Options) -> (ConnId, MappedConnection) {
+fn connect(path: &Path, guest: &mut Guest, options: MappedOptions) -> (ConnId, MappedConnection) {
     let (conn, program) = guest.both(|g| g.accept(PORT), || vsock::connect(path, PORT, &options));
     (conn, program.unwrap_or_else(|e| panic!("{e}")))
 }
 
 /// A program connects and is refused with these words.
-fn refused(path: &Path, guest: &mut Guest, options: Options, words: &[&str]) {
+fn refused(path: &Path, guest: &mut Guest, options: MappedOptions, words: &[&str]) {
     let e = guest.with_host(|| vsock::connect(path, PORT, &options)).map(drop).expect_err("a refusal");
     assert!(matches!(&e, Error::Status { errno: libc::EDQUOT, .. }), "{e:?}");
     for word in words {
@@ -59,7 +59,7 @@ fn mapped(backend: &VsockBackend) -> (u64, u64, u64, u64) {
 fn programs_get_as_many_connections_as_the_vm_has_and_no_more() {
     let (backend, mut guest, mut other) = start(3, 1 << 30);
     let path = map_path(&backend, "vm");
-    let options = Options::stream();
+    let options = MappedOptions::stream();
     let each = options.map_options().total_len();
     let mut open: Vec<_> = (0..3).map(|_| connect(&path, &mut guest, options)).collect();
     assert_eq!(mapped(&backend), (3, 12, 3 * each, 0));
@@ -92,25 +92,30 @@ fn programs_get_as_many_connections_as_the_vm_has_and_no_more() {
 
 #[test]
 fn windows_of_all_connections_are_bounded_in_bytes() {
-    let small = Options::stream().windows(2).data_pages(1);
+    let small = MappedOptions::stream().windows(2).data_pages(1);
     let (large_bytes, small_bytes) =
-        (Options::stream().map_options().total_len(), small.map_options().total_len());
+        (MappedOptions::stream().map_options().total_len(), small.map_options().total_len());
     let most = 2 * large_bytes + small_bytes;
     let (backend, mut guest, _other) = start(100, most);
     let path = map_path(&backend, "vm");
-    let first = connect(&path, &mut guest, Options::stream());
-    let _second = connect(&path, &mut guest, Options::stream());
+    let first = connect(&path, &mut guest, MappedOptions::stream());
+    let _second = connect(&path, &mut guest, MappedOptions::stream());
     let (need, has, all) = (large_bytes.to_string(), (2 * large_bytes).to_string(), most.to_string());
-    refused(&path, &mut guest, Options::stream(), &[&need, &has, &all, "--map-total", "smaller windows"]);
+    refused(
+        &path,
+        &mut guest,
+        MappedOptions::stream(),
+        &[&need, &has, &all, "--map-total", "smaller windows"],
+    );
     let _third = connect(&path, &mut guest, small);
     assert_eq!(mapped(&backend), (3, 10, most, 1));
     refused(&path, &mut guest, small, &["--map-total"]);
     drop(first);
     wait_until("its bytes are free", || mapped(&backend).2 == most - large_bytes);
-    let _again = connect(&path, &mut guest, Options::stream());
+    let _again = connect(&path, &mut guest, MappedOptions::stream());
 
     // What could never be had is said at once, also to a program that listens.
-    let huge = Options::stream().windows(16);
+    let huge = MappedOptions::stream().windows(16);
     for refusal in [
         vsock::connect(&path, PORT, &huge).map(drop).expect_err("too much"),
         MappedListener::bind(&path, PORT, &huge).map(drop).expect_err("too much"),
@@ -125,7 +130,8 @@ fn windows_of_all_connections_are_bounded_in_bytes() {
 fn a_guest_makes_as_many_mapped_connections_as_its_vm_has() {
     let (backend, mut guest, _other) = start(2, 1 << 30);
     let path = map_path(&backend, "vm");
-    let listener = MappedListener::bind(&path, PORT, &Options::stream()).unwrap_or_else(|e| panic!("{e}"));
+    let listener =
+        MappedListener::bind(&path, PORT, &MappedOptions::stream()).unwrap_or_else(|e| panic!("{e}"));
     let accept = || listener.accept_within(Some(PATIENCE)).expect("it listens").expect("a connection");
     let mut open: Vec<_> = (0..2).map(|_| (guest.connect(PORT), accept())).collect();
     for _ in 0..20 {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::support::vsock::{Vm, VsockBackend, accept};
-use zerowire::recv::vsock::{self, MappedListener, Options};
+use zerowire::recv::vsock::{self, MappedListener, MappedOptions};
 use zerowire_guest::vsock::SocketType;
 use zerowire_testkit::own_process;
 use zerowire_virtio::vsock::mapped::{MapListen, MapPolicy};
@@ -46,7 +46,7 @@ fn a_user_who_was_not_named_is_refused_and_told_the_remedy() {
     let backend = VsockBackend::one();
     let path = open_to_all(&backend);
     for (count, uid) in (1..).zip(USERS) {
-        let refused = by_user(uid, || vsock::connect(&path, PORT, &Options::default()));
+        let refused = by_user(uid, || vsock::connect(&path, PORT, &MappedOptions::default()));
         let text = refused.map(drop).expect_err("this user was not named").to_string();
         assert!(text.contains(&format!("user {uid} may not")), "{text}");
         assert!(text.contains(&format!("--map-allow {uid}")), "{text}");
@@ -62,12 +62,12 @@ fn a_user_who_was_named_is_served_and_no_other_one() {
     let vm = Vm { map: MapPolicy { allow: vec![named], ..MapPolicy::default() }, ..Vm::new("vm", 3) };
     let backend = VsockBackend::start(&[vm]);
     let path = open_to_all(&backend);
-    let refused = by_user(other, || vsock::connect(&path, PORT, &Options::default()));
+    let refused = by_user(other, || vsock::connect(&path, PORT, &MappedOptions::default()));
     assert!(refused.is_err(), "user {other} was not named");
     let mut guest = backend.guest("vm");
     guest.stack.listen(PORT, SocketType::Stream);
     for uid in [named, 0] {
-        let connect = || by_user(uid, || vsock::connect(&path, PORT, &Options::default()));
+        let connect = || by_user(uid, || vsock::connect(&path, PORT, &MappedOptions::default()));
         let (conn, program) = guest.both(|g| g.accept(PORT), connect);
         let program = program.unwrap_or_else(|e| panic!("user {uid}: {e}"));
         guest.send(conn, b"for those who may");
@@ -102,7 +102,7 @@ fn who_may_connect_may_not_listen_and_the_other_way_round() {
     let backend = VsockBackend::start(&[Vm { map, ..Vm::new("vm", 3) }]);
     let path = open_to_all(&backend);
     let listen =
-        |uid, port| by_user(uid, || MappedListener::bind(&path, port, &Options::default()).map(drop));
+        |uid, port| by_user(uid, || MappedListener::bind(&path, port, &MappedOptions::default()).map(drop));
     let text =
         |r: Result<(), _>| r.map_err(|e: zerowire::recv::vsock::Error| e.to_string()).expect_err("refused");
     let e = text(listen(connects, PORT));
@@ -115,11 +115,11 @@ fn who_may_connect_may_not_listen_and_the_other_way_round() {
     for (uid, port) in [(listens, 20), (listens, 29), (0, 1)] {
         listen(uid, port).unwrap_or_else(|e| panic!("user {uid} at port {port}: {e}"));
     }
-    let e = text(by_user(listens, || vsock::connect(&path, PORT, &Options::default()).map(drop)));
+    let e = text(by_user(listens, || vsock::connect(&path, PORT, &MappedOptions::default()).map(drop)));
     assert!(e.contains("may not connect") && e.contains(&format!("--map-allow {listens}")), "{e}");
 
     let mut guest = backend.guest("vm");
-    let listener = by_user(listens, || MappedListener::bind(&path, PORT, &Options::default()));
+    let listener = by_user(listens, || MappedListener::bind(&path, PORT, &MappedOptions::default()));
     let listener = listener.unwrap_or_else(|e| panic!("{e}"));
     guest.connect(PORT);
     let accepted = listener.accept_within(Some(crate::support::PATIENCE)).unwrap_or_else(|e| panic!("{e}"));
@@ -135,7 +135,7 @@ fn a_program_that_listens_keeps_its_port() {
     map.push(".map");
     let map = PathBuf::from(map);
     let mut guest = backend.guest("vm");
-    let early = MappedListener::bind(&map, PORT, &Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    let early = MappedListener::bind(&map, PORT, &MappedOptions::default()).unwrap_or_else(|e| panic!("{e}"));
     let plain = backend.listen("vm", PORT);
     let conn = guest.connect(PORT);
     let mut stream = accept(&plain);

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::error::OpenError;
-use super::options::Options;
+use super::options::PacketOptions;
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError};
 use zerowire_sys::{netdevice, packet as sys};
 use zerowire_wire::ethernet::{self, TAG_BYTES as VLAN_TAG_BYTES};
@@ -32,7 +32,7 @@ pub(super) struct PacketLink {
 
 impl PacketLink {
     /// A socket with the options, not bound yet.
-    pub(super) fn new(interface: &str, options: &Options) -> Result<Self, OpenError> {
+    pub(super) fn new(interface: &str, options: &PacketOptions) -> Result<Self, OpenError> {
         let socket = sys::socket().map_err(|cause| match cause.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => OpenError::NotPermitted { cause },
             _ => OpenError::System { interface: interface.to_owned(), call: "socket", cause },

@@ -23,10 +23,10 @@
 //! # Example
 //! ```no_run
 //! use std::time::Duration;
-//! use zerowire::packet::{Options, PacketRing};
+//! use zerowire::packet::{PacketOptions, PacketRing};
 //! use zerowire::send::frame::FrameSender;
 //!
-//! let mut ring = PacketRing::open("eth0", &Options::default())?;
+//! let mut ring = PacketRing::open("eth0", &PacketOptions::default())?;
 //! for n in 0..1_000_000u32 {
 //!     // Built in place: no copy.
 //!     while !ring.push(60, &mut |frame| {
@@ -49,7 +49,7 @@ mod socket;
 mod wait;
 
 pub use error::OpenError;
-pub use options::Options;
+pub use options::PacketOptions;
 pub use ring::PacketRing;
 pub use socket::PacketSocket;
 pub use zerowire_sys::packet::{MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS, Version};

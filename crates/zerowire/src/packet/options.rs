@@ -11,7 +11,7 @@ use crate::send::frame::ETHERNET_HEADER_BYTES;
 /// Options of a [`PacketRing`](super::PacketRing) and a [`PacketSocket`](super::PacketSocket).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Options {
+pub struct PacketOptions {
     /// Places for frames, 1 to [`MAX_SLOTS`](super::MAX_SLOTS); exactly so many are made. 256 by
     /// default.
     pub slots: usize,
@@ -25,7 +25,7 @@ pub struct Options {
     /// Ring only: frames of up to so many bytes that go without offload are copied whole by the
     /// kernel when it takes them (ledger: `cheaper`), in place of lending their pages; 0 by
     /// default, 65 535 at most. For interfaces that copy lent frames anyway
-    /// ([`Options::lending_is_lost`]): a frame that was lent has to be given pages of its own
+    /// ([`PacketOptions::lending_is_lost`]): a frame that was lent has to be given pages of its own
     /// there, which costs more than the copy. The kernel then leaves the MTU to this process, which
     /// looks at it every 50 ms.
     pub copy_up_to: usize,
@@ -40,7 +40,7 @@ pub struct Options {
     pub version: Option<Version>,
 }
 
-impl Default for Options {
+impl Default for PacketOptions {
     fn default() -> Self {
         Self {
             slots: 256,
@@ -54,7 +54,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl PacketOptions {
     setters! {
         slots: usize,
         frame_bytes: Option<usize>,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::error::OpenError;
 use super::link::PacketLink;
-use super::options::Options;
+use super::options::PacketOptions;
 use super::wait::Waiter;
 use crate::ledger::{CopyReason, Counters, DropReason};
 use crate::send::frame::{FrameError, FrameSender, RETRY};
@@ -59,9 +59,9 @@ impl PacketSocket {
     ///
     /// # Errors
     /// [`OpenError`] per cause.
-    pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
+    pub fn open(interface: &str, options: &PacketOptions) -> Result<Self, OpenError> {
         // What is for rings only.
-        let options = Options { skip_refused: false, copy_up_to: 0, ..options.clone() };
+        let options = PacketOptions { skip_refused: false, copy_up_to: 0, ..options.clone() };
         let link = PacketLink::new(interface, &options)?;
         let slot_bytes = options.data_bytes(link.mtu)?;
         let stride = slot_bytes.next_multiple_of(LINE);

@@ -50,7 +50,7 @@ pub struct Events {
     /// Times that accepting stopped since there were as many connections as the receiver may have.
     pub accept_pauses: u64,
     /// Waits that went on beyond the first arrival to gather more
-    /// ([`Options::gather`](super::Options::gather)).
+    /// ([`RecvOptions::gather`](super::RecvOptions::gather)).
     pub gathered: u64,
     /// System calls, all of them.
     pub system_calls: u64,

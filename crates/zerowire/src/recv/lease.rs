@@ -94,8 +94,8 @@ impl Pool {
 ///
 /// Dropping it gives its buffer back: with one exchange of a word, and no system call unless the
 /// receiver sleeps for want of buffers. It may outlive the receiver and the connection. A lease
-/// keeps a whole buffer ([`Options::buffer_bytes`](super::Options::buffer_bytes)), however few its
-/// bytes: a program that wants to keep a few bytes for long copies them.
+/// keeps a whole buffer ([`RecvOptions::buffer_bytes`](super::RecvOptions::buffer_bytes)), however
+/// few its bytes: a program that wants to keep a few bytes for long copies them.
 #[must_use = "dropping the lease gives the buffer back"]
 pub struct Lease {
     /// As `Arc::as_ptr` gives it. The receiver keeps it alive until it has closed the pool, and the

@@ -38,7 +38,7 @@ pub use error::RecvError;
 pub use events::{Events, ZeroCopied};
 pub use lease::Lease;
 pub use listen::ListenerId;
-pub use options::{Backend, Options};
+pub use options::{RecvBackend, RecvOptions};
 pub use receiver::{Arrival, ConnectionId, Receiver, What};
 #[cfg(feature = "zcrx")]
 pub use zcrx::{Dmabuf, Flush, SharedArea, ZcrxOptions};

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 /// Which system calls receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Backend {
-    /// The best that this kernel and user allow: [`Backend::Multishot`], else [`Backend::Plain`].
-    /// [`Receiver::path`](super::Receiver::path) says what was chosen and why.
+pub enum RecvBackend {
+    /// The best that this kernel and user allow: [`RecvBackend::Multishot`], else
+    /// [`RecvBackend::Plain`]. [`Receiver::path`](super::Receiver::path) says what was chosen and
+    /// why.
     #[default]
     Auto,
     /// io_uring zero-copy receive on one queue of a network interface: the NIC places the payload
@@ -31,14 +32,14 @@ pub enum Backend {
     Plain,
 }
 
-/// How a receiver works. `Options::default()`: the best back end, 256 buffers of 64 KiB.
+/// How a receiver works. `RecvOptions::default()`: the best back end, 256 buffers of 64 KiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Options {
+pub struct RecvOptions {
     /// Which system calls receive.
-    pub backend: Backend,
+    pub backend: RecvBackend,
     /// Length of a buffer in bytes, 64 to 1 GiB, a multiple of 64. A datagram that is longer is cut
-    /// to it. For zero-copy receive only the product with [`Options::buffers`] counts, see
+    /// to it. For zero-copy receive only the product with [`RecvOptions::buffers`] counts, see
     /// [`ZcrxOptions`].
     pub buffer_bytes: usize,
     /// Number of buffers, 2 to 32768: all that the program can hold and the kernel can fill at a
@@ -48,11 +49,11 @@ pub struct Options {
     pub pages: Pages,
     /// Buffers that one connection's leases may hold before nothing more is received on it, until
     /// it holds three quarters of that. `None`: a quarter of the buffers. The kernel may already
-    /// have filled up to [`Options::depth`] more.
+    /// have filled up to [`RecvOptions::depth`] more.
     pub share: Option<usize>,
-    /// The most buffers that wait to be filled at a time ([`Backend::Multishot`]). Fewer are used,
-    /// since those that were given back a moment ago are still in the cache: 512 KiB of them, and
-    /// more only while several connections want more. `None`: a quarter of the buffers.
+    /// The most buffers that wait to be filled at a time ([`RecvBackend::Multishot`]). Fewer are
+    /// used, since those that were given back a moment ago are still in the cache: 512 KiB of them,
+    /// and more only while several connections want more. `None`: a quarter of the buffers.
     pub depth: Option<usize>,
     /// Connections at a time, at most.
     pub max_connections: usize,
@@ -64,9 +65,9 @@ pub struct Options {
     ///
     /// A receiver gathers after a call to the kernel that brought 64 KiB or more, and only while
     /// all connections that have sent something send in bulk. An open connection whose arrivals are
-    /// shorter than 4 KiB on average stops it, however seldom it sends. [`Backend::Multishot`]
-    /// gathers from Linux 6.12 on, [`Backend::Plain`] always. Data behind such a call can be late
-    /// by this time and the thread's timer slack (usually 50 µs, prctl(2) PR_SET_TIMERSLACK).
+    /// shorter than 4 KiB on average stops it, however seldom it sends. [`RecvBackend::Multishot`]
+    /// gathers from Linux 6.12 on, [`RecvBackend::Plain`] always. Data behind such a call can be
+    /// late by this time and the thread's timer slack (usually 50 µs, prctl(2) PR_SET_TIMERSLACK).
     /// Programs that exchange long messages in turns and wait for each set it to zero.
     /// `Events::gathered` counts the waits.
     pub gather: Duration,
@@ -75,10 +76,10 @@ pub struct Options {
     pub zcrx: ZcrxOptions,
 }
 
-impl Default for Options {
+impl Default for RecvOptions {
     fn default() -> Self {
         Self {
-            backend: Backend::Auto,
+            backend: RecvBackend::Auto,
             buffer_bytes: 64 << 10,
             buffers: 256,
             pages: Pages::Normal,
@@ -93,9 +94,9 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl RecvOptions {
     setters! {
-        backend: Backend,
+        backend: RecvBackend,
         buffer_bytes: usize,
         buffers: usize,
         pages: Pages,

@@ -2,8 +2,8 @@
 //! I/O.
 //!
 //! A receiver may wait for more data before it wakes its program
-//! ([`Options::gather`](super::Options::gather)). That delays all of its connections. So it waits
-//! only while each connection that has sent something sends in bulk.
+//! ([`RecvOptions::gather`](super::RecvOptions::gather)). That delays all of its connections. So it
+//! waits only while each connection that has sent something sends in bulk.
 
 /// Arrivals of at least this many bytes on average are bulk data.
 const BULK_BYTES: u32 = 4096;

@@ -2,7 +2,7 @@
 //!
 //! One `recvmsg` fills up to [`PIECES`] buffers. A connection that filled them all is asked again
 //! in the next turn without `epoll_wait`. Otherwise, after a turn that brought much, the thread
-//! naps before it looks again ([`Options::gather`]): a sender that goes on fills the socket
+//! naps before it looks again ([`RecvOptions::gather`]): a sender that goes on fills the socket
 //! meanwhile, and neither side pays for waking the other for each segment.
 //!
 //! Memory: buffers are taken from the book before the call and lent or put back after it; between
@@ -13,7 +13,7 @@ mod calls;
 use super::backend::Engine;
 use super::core::{RecvState, SocketShape};
 use super::listen::ACCEPT;
-use super::{Arrival, Options, RecvError};
+use super::{Arrival, RecvError, RecvOptions};
 use calls::{PIECES, accept, borrow, limit_of, receive, set_blocking, timespec};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -75,7 +75,7 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    pub(crate) fn new(core: &mut RecvState, options: &Options) -> Result<Self, RecvError> {
+    pub(crate) fn new(core: &mut RecvState, options: &RecvOptions) -> Result<Self, RecvError> {
         let epoll =
             epoll::create(CreateFlags::CLOEXEC).map_err(|e| RecvError::system("epoll_create1")(e.into()))?;
         epoll::add(&epoll, core.pool.bell(), EventData::new_u64(BELL), EventFlags::IN)

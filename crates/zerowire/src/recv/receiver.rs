@@ -11,7 +11,7 @@ use super::open;
 use super::pace::Messengers;
 #[cfg(feature = "zcrx")]
 use super::zcrx::Zcrx;
-use super::{Events, Lease, ListenerId, Options, RecvError, SocketError, ZeroCopied};
+use super::{Events, Lease, ListenerId, RecvError, RecvOptions, SocketError, ZeroCopied};
 use crate::area::{Area, AreaOptions};
 use crate::ledger::Counters;
 use std::collections::VecDeque;
@@ -76,8 +76,8 @@ pub struct Arrival {
 /// and uses it; leases may go anywhere.
 ///
 /// Nothing is lost when the program is slow: connections wait (a TCP window closes) while no buffer
-/// is free, and a connection whose leases hold its share ([`Options::share`]) is not received on,
-/// so that the others are unaffected.
+/// is free, and a connection whose leases hold its share ([`RecvOptions::share`]) is not received
+/// on, so that the others are unaffected.
 pub struct Receiver {
     // Before the core: the kernel lets go of sockets and memory first.
     engine: Box<dyn Engine>,
@@ -101,9 +101,9 @@ impl Receiver {
     ///
     /// # Errors
     /// Options out of range, no memory, or the back end that was asked for is impossible here: the
-    /// error says why. [`Backend::Auto`](super::Backend) falls back to plain receiving, and
+    /// error says why. [`RecvBackend::Auto`](super::RecvBackend) falls back to plain receiving, and
     /// [`Receiver::path`] says why.
-    pub fn new(options: Options) -> Result<Self, RecvError> {
+    pub fn new(options: RecvOptions) -> Result<Self, RecvError> {
         let mut core = new_core(&options)?;
         let (engine, note) = open::engine(&mut core, &options)?;
         Ok(Self::of(engine, core, options.max_connections, note))
@@ -119,7 +119,7 @@ impl Receiver {
     /// # Errors
     /// CAP_NET_ADMIN is missing, no memory, no io_uring.
     #[cfg(feature = "zcrx")]
-    pub fn import(area: &SharedArea, options: Options) -> Result<Self, RecvError> {
+    pub fn import(area: &SharedArea, options: RecvOptions) -> Result<Self, RecvError> {
         let mut core = area.core(&options)?;
         let engine = Box::new(Zcrx::sharing(&mut core, area, &options)?);
         Ok(Self::of(engine, core, options.max_connections, None))
@@ -138,14 +138,15 @@ impl Receiver {
         self.engine.export(&mut self.core)
     }
 
-    /// Gives a receiver of zero-copy receive ([`Backend::Queue`](super::Backend), `NoDevice`) one
-    /// more area, at any time (Linux 7.3, `ZCRX_CTRL_ADD_AREA`): so many buffers more that the
-    /// program may hold and the kernel can fill. Connections, leases and receivers that share the
-    /// area ([`Receiver::export`]) go on; this receiver may hold more of it than before.
+    /// Gives a receiver of zero-copy receive ([`RecvBackend::Queue`](super::RecvBackend),
+    /// `NoDevice`) one more area, at any time (Linux 7.3, `ZCRX_CTRL_ADD_AREA`): so many buffers
+    /// more that the program may hold and the kernel can fill. Connections, leases and receivers
+    /// that share the area ([`Receiver::export`]) go on; this receiver may hold more of it than
+    /// before.
     ///
     /// As at the start, `buffers * buffer_bytes` counts, which the kernel cuts into buffers of the
     /// length that the first area has; there must be two such buffers or more. A connection's share
-    /// ([`Options::share`]) is a quarter of all buffers then, or what was asked for. The refill
+    /// ([`RecvOptions::share`]) is a quarter of all buffers then, or what was asked for. The refill
     /// ring stays as long as the first area needs: a receiver that starts with very few buffers
     /// calls the kernel more often. An area stays until the receiver and all of its leases have
     /// gone; there can be 1024.
@@ -205,9 +206,9 @@ impl Receiver {
 
     /// Takes a listening socket: connections are accepted and added by themselves
     /// ([`What::Accepted`]), as blocking sockets that are closed on exec. With
-    /// [`Options::max_connections`] accepting stops, connections wait in the socket's backlog, and
-    /// it goes on when one is removed ([`Events::accept_pauses`]). Without descriptors, memory or
-    /// places for epoll (sysctl fs.epoll.max_user_watches) it is tried again a tenth of a second
+    /// [`RecvOptions::max_connections`] accepting stops, connections wait in the socket's backlog,
+    /// and it goes on when one is removed ([`Events::accept_pauses`]). Without descriptors, memory
+    /// or places for epoll (sysctl fs.epoll.max_user_watches) it is tried again a tenth of a second
     /// later. The plain way makes the socket non-blocking while it has it.
     ///
     /// # Errors
@@ -427,8 +428,8 @@ impl Drop for Receiver {
 }
 
 /// Checks the options and makes the memory.
-pub(super) fn new_core(options: &Options) -> Result<RecvState, RecvError> {
-    let Options { buffer_bytes, buffers, pages, .. } = *options;
+pub(super) fn new_core(options: &RecvOptions) -> Result<RecvState, RecvError> {
+    let RecvOptions { buffer_bytes, buffers, pages, .. } = *options;
     check_cut(buffer_bytes, buffers)?;
     let (slots, share) = open::slots(options)?.unwrap_or((buffers, options.share.unwrap_or(buffers / 4)));
     let area = match open::device_memory(options)? {

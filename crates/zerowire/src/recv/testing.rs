@@ -3,7 +3,7 @@
 use super::core::{Placed, RecvConnection, RecvState, SocketShape};
 use super::lease::Filled;
 use super::receiver::new_core;
-use super::{Arrival, ConnectionId, Options, RecvError, multishot, zcrx};
+use super::{Arrival, ConnectionId, RecvError, RecvOptions, multishot, zcrx};
 
 pub use super::refill::{Back, Returns, Word};
 
@@ -25,7 +25,7 @@ impl Cycle {
     ///
     /// # Errors
     /// As [`Receiver::new`](super::Receiver::new).
-    pub fn new(options: &Options) -> Result<Self, RecvError> {
+    pub fn new(options: &RecvOptions) -> Result<Self, RecvError> {
         let mut core = new_core(options)?;
         connect(&mut core);
         Ok(Self { core })
@@ -65,7 +65,7 @@ impl Refill {
     ///
     /// # Errors
     /// As [`Receiver::new`](super::Receiver::new).
-    pub fn multishot(options: &Options) -> Result<Self, RecvError> {
+    pub fn multishot(options: &RecvOptions) -> Result<Self, RecvError> {
         Ok(Self(Way::Multishot(Box::new(multishot::cycle::Cycle::new(options)?))))
     }
 
@@ -73,7 +73,7 @@ impl Refill {
     ///
     /// # Errors
     /// As [`Receiver::new`](super::Receiver::new).
-    pub fn zcrx(options: &Options) -> Result<Self, RecvError> {
+    pub fn zcrx(options: &RecvOptions) -> Result<Self, RecvError> {
         Ok(Self(Way::Zcrx(Box::new(zcrx::cycle::Cycle::new(options)?))))
     }
 
@@ -114,14 +114,15 @@ pub fn play_zcrx(script: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recv::{Backend, What};
+    use crate::recv::{RecvBackend, What};
 
     /// What is measured is what happens: each buffer is lent in turn, and again when it has come
     /// back.
     #[test]
     fn buffers_go_round() {
-        let options = Options { buffer_bytes: 4096, buffers: 64, share: Some(64), ..Options::default() };
-        let nodev = Options { backend: Backend::NoDevice, ..options.clone() };
+        let options =
+            RecvOptions { buffer_bytes: 4096, buffers: 64, share: Some(64), ..RecvOptions::default() };
+        let nodev = RecvOptions { backend: RecvBackend::NoDevice, ..options.clone() };
         for mut refill in [Refill::multishot(&options).unwrap(), Refill::zcrx(&nodev).unwrap()] {
             let mut out = Vec::new();
             for round in 0..100 {

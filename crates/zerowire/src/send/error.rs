@@ -45,7 +45,7 @@ pub enum SendError {
         longest.map_or(String::new(), |n| format!(" ({n} bytes, by its MTU)"))
     )]
     SegmentTooLong {
-        /// [`Options::segment_bytes`](super::Options::segment_bytes).
+        /// [`SendOptions::segment_bytes`](super::SendOptions::segment_bytes).
         segment_bytes: u16,
         /// [`longest_segment`](super::longest_segment), where that is the reason.
         longest: Option<u16>,
@@ -56,7 +56,7 @@ pub enum SendError {
         "the kernel can't cut a payload into datagrams on this path (EIO, with segment_bytes {segment_bytes}; IPsec, or an interface that computes no checksums before Linux 6.11): send each datagram as a payload of its own without segment_bytes"
     )]
     SegmentsRefused {
-        /// [`Options::segment_bytes`](super::Options::segment_bytes).
+        /// [`SendOptions::segment_bytes`](super::SendOptions::segment_bytes).
         segment_bytes: u16,
     },
     /// A payload is cut into more datagrams than one call takes (EINVAL, with `segment_bytes`).
@@ -68,7 +68,7 @@ pub enum SendError {
         len: usize,
         /// Datagrams that it would be cut into.
         segments: usize,
-        /// [`Options::segment_bytes`](super::Options::segment_bytes).
+        /// [`SendOptions::segment_bytes`](super::SendOptions::segment_bytes).
         segment_bytes: u16,
     },
     /// The kernel refuses to take lent memory although nothing of this sender is lent (ENOBUFS).
@@ -92,7 +92,7 @@ pub enum SendError {
         /// Length of the payload in bytes.
         len: usize,
     },
-    /// [`Mode::ZeroCopy`](super::Mode::ZeroCopy) on a socket on which another sender lends.
+    /// [`SendMode::ZeroCopy`](super::SendMode::ZeroCopy) on a socket on which another sender lends.
     #[error(
         "another sender of this process lends on the same socket (a duplicate of its descriptor): end that one first, take its socket by into_socket, or use the modes copy or auto"
     )]

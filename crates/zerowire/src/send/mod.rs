@@ -81,7 +81,7 @@ pub use crate::socket_error::SocketError;
 pub use auto::{Because, Choice, SendWay};
 pub use close::{Close, CloseError, Closed};
 pub use error::{Refused, SendError, Unfinished};
-pub use options::{Backend, Mode, Notifications, Options};
+pub use options::{Notifications, SendBackend, SendMode, SendOptions};
 pub use orphans::{Orphans, orphans};
 pub use payload::{Payload, Segment};
 pub use segment::longest_segment;

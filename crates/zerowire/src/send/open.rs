@@ -6,7 +6,7 @@ use super::segment;
 use super::socket::SocketBackend;
 #[cfg(feature = "uring")]
 use super::uring::{Engine, EngineError, EngineOptions, Registration, backend::UringBackend};
-use super::{Backend, Mode, Options, SendError};
+use super::{SendBackend, SendError, SendMode, SendOptions};
 use crate::area::Area;
 use std::os::fd::OwnedFd;
 #[cfg(feature = "uring")]
@@ -23,7 +23,7 @@ pub(super) const UNTOLD_ON_VSOCK: &str =
 pub(super) fn open(
     socket: OwnedFd,
     kind: SocketKind,
-    options: &Options,
+    options: &SendOptions,
     areas: &[Area],
 ) -> Result<(AnyBackend, String), (OwnedFd, SendError)> {
     if let Some(bytes) = options.segment_bytes
@@ -31,16 +31,18 @@ pub(super) fn open(
     {
         return Err((socket, e));
     }
-    let lend = options.mode != Mode::Copy;
+    let lend = options.mode != SendMode::Copy;
     let (socket, why) = match options.backend {
-        Backend::Socket => (socket, "asked for".to_owned()),
-        Backend::Auto if !lend => (socket, "copying gains nothing from io_uring".to_owned()),
-        Backend::Auto if areas.is_empty() => (socket, "no areas to register with io_uring".to_owned()),
-        Backend::Auto if kind.kind == SocketFamily::Unix => (socket, "unix sockets lend nothing".to_owned()),
-        Backend::Auto if kind.kind == SocketFamily::Vsock => (socket, UNTOLD_ON_VSOCK.to_owned()),
-        Backend::Uring | Backend::Auto => match on_ring(socket, kind, options, areas) {
+        SendBackend::Socket => (socket, "asked for".to_owned()),
+        SendBackend::Auto if !lend => (socket, "copying gains nothing from io_uring".to_owned()),
+        SendBackend::Auto if areas.is_empty() => (socket, "no areas to register with io_uring".to_owned()),
+        SendBackend::Auto if kind.kind == SocketFamily::Unix => {
+            (socket, "unix sockets lend nothing".to_owned())
+        }
+        SendBackend::Auto if kind.kind == SocketFamily::Vsock => (socket, UNTOLD_ON_VSOCK.to_owned()),
+        SendBackend::Uring | SendBackend::Auto => match on_ring(socket, kind, options, areas) {
             Ok(opened) => return Ok(opened),
-            Err((socket, e)) if options.backend == Backend::Uring => {
+            Err((socket, e)) if options.backend == SendBackend::Uring => {
                 return Err((socket, SendError::Uring(e)));
             }
             Err((socket, e)) => (socket, format!("in place of io_uring: {e}")),
@@ -54,17 +56,17 @@ pub(super) fn open(
 fn on_ring(
     socket: OwnedFd,
     kind: SocketKind,
-    options: &Options,
+    options: &SendOptions,
     areas: &[Area],
 ) -> Result<(AnyBackend, String), (OwnedFd, String)> {
-    let lend = options.mode != Mode::Copy;
-    let strict = options.backend == Backend::Uring && options.mode == Mode::ZeroCopy;
+    let lend = options.mode != SendMode::Copy;
+    let strict = options.backend == SendBackend::Uring && options.mode == SendMode::ZeroCopy;
     let registration = if strict { Registration::Required } else { Registration::IfAllowed };
     let ring = EngineOptions { registration, ..EngineOptions::for_one_sender() };
     match UringBackend::new(socket, kind, lend, patience(options), &ring, areas) {
         Ok(back) => {
             let why = match options.backend {
-                Backend::Uring => "asked for",
+                SendBackend::Uring => "asked for",
                 _ if back.all_registered() => "areas are registered",
                 _ => "areas were to be registered",
             };
@@ -78,7 +80,7 @@ fn on_ring(
 fn on_ring(
     socket: OwnedFd,
     _: SocketKind,
-    _: &Options,
+    _: &SendOptions,
     _: &[Area],
 ) -> Result<(AnyBackend, String), (OwnedFd, String)> {
     Err((socket, "zerowire was built without the feature uring".to_owned()))
@@ -86,7 +88,7 @@ fn on_ring(
 
 /// For how long a sender waits for room.
 #[cfg(feature = "uring")]
-fn patience(options: &Options) -> Duration {
+fn patience(options: &SendOptions) -> Duration {
     options.timeout.unwrap_or(Duration::MAX)
 }
 
@@ -96,7 +98,7 @@ pub(super) fn open_on(
     engine: &Engine,
     socket: OwnedFd,
     kind: SocketKind,
-    options: &Options,
+    options: &SendOptions,
 ) -> Result<(AnyBackend, String), (OwnedFd, SendError)> {
     if let Some(bytes) = options.segment_bytes
         && let Err(e) = segment::set(&socket, kind, bytes)
@@ -106,6 +108,6 @@ pub(super) fn open_on(
     if !engine.is_own_thread() {
         return Err((socket, SendError::Uring(EngineError::WrongThread.to_string())));
     }
-    let back = UringBackend::on(engine, socket, kind, options.mode != Mode::Copy, patience(options));
+    let back = UringBackend::on(engine, socket, kind, options.mode != SendMode::Copy, patience(options));
     Ok((AnyBackend::Uring(back), "on a shared engine".to_owned()))
 }

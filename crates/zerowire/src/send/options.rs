@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Whether payloads are copied or lent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum SendMode {
     /// The kernel copies each payload before the call returns.
     Copy,
     /// Each payload is lent. Where that is impossible for a reason of the socket or the payload (an
@@ -22,7 +22,7 @@ pub enum Mode {
 /// Which system calls send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Backend {
+pub enum SendBackend {
     /// io_uring when areas are given and the kernel allows it, plain socket calls otherwise, and on
     /// AF_VSOCK always. An area that can't be registered (RLIMIT_MEMLOCK) is sent from all the
     /// same, at the price of pinning its pages for each send: see
@@ -51,17 +51,17 @@ pub enum Notifications {
     EachOne,
 }
 
-/// How a sender works. `Options::default()` chooses by measurement.
+/// How a sender works. `SendOptions::default()` chooses by measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Options {
+pub struct SendOptions {
     /// Copied or lent.
-    pub mode: Mode,
+    pub mode: SendMode,
     /// Which system calls.
-    pub backend: Backend,
+    pub backend: SendBackend,
     /// Bytes that may be lent at a time. One payload may always be lent, however long. Past this
-    /// limit and the next one [`Mode::ZeroCopy`] waits for memory to come back; [`Mode::Auto`]
-    /// copies what the socket has room for, which the ledger counts as held.
+    /// limit and the next one [`SendMode::ZeroCopy`] waits for memory to come back;
+    /// [`SendMode::Auto`] copies what the socket has room for, which the ledger counts as held.
     pub max_lent_bytes: usize,
     /// Payloads that may be lent at a time, at least 1.
     pub max_lent: usize,
@@ -75,11 +75,11 @@ pub struct Options {
     pub timeout: Option<Duration>,
 }
 
-impl Default for Options {
+impl Default for SendOptions {
     fn default() -> Self {
         Self {
-            mode: Mode::Auto,
-            backend: Backend::Auto,
+            mode: SendMode::Auto,
+            backend: SendBackend::Auto,
             max_lent_bytes: 16 << 20,
             max_lent: 1024,
             segment_bytes: None,
@@ -89,10 +89,10 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl SendOptions {
     setters! {
-        mode: Mode,
-        backend: Backend,
+        mode: SendMode,
+        backend: SendBackend,
         max_lent_bytes: usize,
         max_lent: usize,
         segment_bytes: Option<u16>,

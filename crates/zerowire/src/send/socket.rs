@@ -24,7 +24,7 @@ use super::kind::{SocketFamily, SocketKind};
 use super::numbers::Claim;
 use super::orphans;
 use super::segment::longest_segment;
-use super::{Mode, Notifications, Options, Payload, SendError, SendWay, Window};
+use super::{Notifications, Payload, SendError, SendMode, SendOptions, SendWay, Window};
 use crate::ledger::CopyReason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -76,7 +76,7 @@ impl SocketBackend {
     pub(super) fn new(
         socket: OwnedFd,
         kind: SocketKind,
-        options: &Options,
+        options: &SendOptions,
     ) -> Result<Self, (OwnedFd, SendError)> {
         let mut this = Self {
             socket,
@@ -93,7 +93,7 @@ impl SocketBackend {
             scratch: Scratch::default(),
         };
         match (options.mode, kind.kind) {
-            (Mode::Copy, _) => this.cannot_lend = Some(NoLoan::asked()),
+            (SendMode::Copy, _) => this.cannot_lend = Some(NoLoan::asked()),
             (_, SocketFamily::Unix) => {
                 this.cannot_lend =
                     Some(NoLoan::unsupported("unix sockets can't take lent memory".to_owned()));
@@ -104,7 +104,7 @@ impl SocketBackend {
             }
             (mode, SocketFamily::Tcp | SocketFamily::Udp | SocketFamily::Vsock) => {
                 this.cannot_lend = this.prepare().err();
-                if mode == Mode::ZeroCopy
+                if mode == SendMode::ZeroCopy
                     && this.cannot_lend.as_ref().is_some_and(|no| no.reason == CopyReason::SecondSender)
                 {
                     return Err((this.socket, SendError::AlreadyLent));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use zerowire::packet::{Options, PacketRing, PacketSocket, Version, VnetHeader};
+use zerowire::packet::{PacketOptions, PacketRing, PacketSocket, Version, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Capture, in_lab};
@@ -47,7 +47,7 @@ fn every_length_arrives_from_the_ring() {
         in_lab(move |lab| {
             lab.veth();
             let capture = lab.capture();
-            let options = Options::default().slots(64).version(version);
+            let options = PacketOptions::default().slots(64).version(version);
             let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
             assert_eq!(ring.version(), version.unwrap_or(Version::V3));
             every_length(&mut ring, &capture);
@@ -64,7 +64,7 @@ fn every_length_arrives_past_the_queue() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let options = Options::default().bypass_queue(true);
+        let options = PacketOptions::default().bypass_queue(true);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         every_length(&mut ring, &capture);
     });
@@ -75,7 +75,7 @@ fn every_length_arrives_from_the_socket() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let options = Options::default().slots(64);
+        let options = PacketOptions::default().slots(64);
         let mut socket = PacketSocket::open(lab::HERE, &options).expect("a socket");
         every_length(&mut socket, &capture);
         let totals = socket.counters().snapshot();
@@ -93,7 +93,7 @@ fn every_length_arrives_with_offload_headers() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let options = Options::default().slots(64).offload(true);
+        let options = PacketOptions::default().slots(64).offload(true);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         let mut socket = PacketSocket::open(lab::HERE, &options).expect("a socket");
         let mut n = 0;
@@ -117,7 +117,7 @@ fn copied_frames_are_counted_as_such() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let mut ring = PacketRing::open(lab::HERE, &Options::default()).expect("a ring");
+        let mut ring = PacketRing::open(lab::HERE, &PacketOptions::default()).expect("a ring");
         let (a, b) = (lab::frame(1, 1000), lab::frame(2, 500));
         assert!(ring.push_copy(&a).expect("pushed"));
         assert!(ring.push(500, &mut |to| to.copy_from_slice(&b)).expect("pushed"));
@@ -135,7 +135,7 @@ fn loaded_frames_go_round_in_the_order_of_their_places() {
         lab.veth();
         let capture = lab.capture();
         // A prime number: the ring has exactly so many slots.
-        let options = Options::default().slots(13);
+        let options = PacketOptions::default().slots(13);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         assert_eq!(ring.slots(), 13);
         let frames: Vec<_> = (0..13).map(|n| lab::frame(n, 60 + 100 * n as usize)).collect();
@@ -177,7 +177,7 @@ fn tagged_frames_may_be_longer_by_the_tag() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let mut ring = PacketRing::open(lab::HERE, &Options::default()).expect("a ring");
+        let mut ring = PacketRing::open(lab::HERE, &PacketOptions::default()).expect("a ring");
         let mut tagged = lab::frame(1, 1514);
         tagged.splice(12..12, [0x81, 0, 0, 5]);
         assert_eq!(tagged.len(), 1518);
@@ -201,7 +201,7 @@ fn frames_copied_at_once_arrive_and_are_counted() {
         lab.veth();
         let capture = lab.capture();
         for offload in [false, true] {
-            let options = Options::default().copy_up_to(1000).offload(offload);
+            let options = PacketOptions::default().copy_up_to(1000).offload(offload);
             let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
             assert!(ring.path().contains("copied up to 1000 bytes"), "{}", ring.path());
             every_length(&mut ring, &capture);

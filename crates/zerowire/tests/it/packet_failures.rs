@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use zerowire::packet::{MAX_SLOTS, OpenError, Options, PacketRing, PacketSocket, VnetHeader};
+use zerowire::packet::{MAX_SLOTS, OpenError, PacketOptions, PacketRing, PacketSocket, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
@@ -15,8 +15,8 @@ use zerowire_testkit::own_process;
 /// Long enough to see that nothing comes.
 const SHORT: Duration = Duration::from_millis(50);
 
-fn options(slots: usize) -> Options {
-    Options::default().slots(slots)
+fn options(slots: usize) -> PacketOptions {
+    PacketOptions::default().slots(slots)
 }
 
 fn push(sender: &mut dyn FrameSender, n: u32, len: usize) -> bool {
@@ -377,7 +377,7 @@ fn a_user_without_the_capability_is_told_so() {
 fn what_cannot_be_opened_says_why() {
     in_lab(|lab| {
         lab.veth();
-        let open = |name: &str, options: &Options| match PacketRing::open(name, options) {
+        let open = |name: &str, options: &PacketOptions| match PacketRing::open(name, options) {
             Ok(_) => panic!("opened"),
             Err(e) => e,
         };

@@ -2,7 +2,7 @@
 //! or, where the sending interface has no segmentation, as the right segments with the right
 //! checksums. Needs root.
 
-use zerowire::packet::{Gso, MAX_FRAME_BYTES, Options, PacketRing, PacketSocket, VnetHeader};
+use zerowire::packet::{Gso, MAX_FRAME_BYTES, PacketOptions, PacketRing, PacketSocket, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Capture, Lab, Offload, in_lab};
@@ -126,8 +126,8 @@ fn segments(capture: &Capture, push: &mut Push<'_>) {
     assert!(capture.rest().is_empty());
 }
 
-fn options() -> Options {
-    Options::default().slots(8).offload(true)
+fn options() -> PacketOptions {
+    PacketOptions::default().slots(8).offload(true)
 }
 
 fn push_ring(ring: &mut PacketRing, header: &VnetHeader, frame: &[u8]) {
@@ -253,7 +253,7 @@ fn wrong_offload_is_refused_and_the_ring_goes_on() {
             other => panic!("{other:?}"),
         }
         // Offload on a ring without it.
-        let mut plain = PacketRing::open(lab::HERE, &Options::default()).expect("a ring");
+        let mut plain = PacketRing::open(lab::HERE, &PacketOptions::default()).expect("a ring");
         let error = plain.push_offload(&header, 100, &mut never).expect_err("refused").to_string();
         assert!(error.contains("`offload`"), "{error}");
         push_ring(&mut ring, &header, &frame);

@@ -1,6 +1,6 @@
 //! Many frames to an interface that takes and drops them (ifb): every place comes back. Needs root.
 
-use zerowire::packet::{Options, PacketRing, PacketSocket, VnetHeader};
+use zerowire::packet::{PacketOptions, PacketRing, PacketSocket, VnetHeader};
 use zerowire::send::frame::FrameSender;
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
@@ -38,8 +38,8 @@ fn taken(interface: &str) -> u64 {
 fn all_places_come_back_from_a_sink() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
-        send_all(&mut PacketRing::open("ifb0", &Options::default()).expect("a ring"));
-        let options = Options::default().slots(1000).bypass_queue(true);
+        send_all(&mut PacketRing::open("ifb0", &PacketOptions::default()).expect("a ring"));
+        let options = PacketOptions::default().slots(1000).bypass_queue(true);
         send_all(&mut PacketRing::open("ifb0", &options).expect("a ring"));
         assert!(taken("ifb0") >= 2 * FRAMES, "{}", taken("ifb0"));
     });
@@ -49,7 +49,7 @@ fn all_places_come_back_from_a_sink() {
 fn the_copying_socket_sends_as_many() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
-        send_all(&mut PacketSocket::open("ifb0", &Options::default()).expect("a socket"));
+        send_all(&mut PacketSocket::open("ifb0", &PacketOptions::default()).expect("a socket"));
     });
 }
 
@@ -57,7 +57,7 @@ fn the_copying_socket_sends_as_many() {
 fn loaded_frames_come_back_from_a_sink() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
-        let mut ring = PacketRing::open("ifb0", &Options::default().slots(101)).expect("a ring");
+        let mut ring = PacketRing::open("ifb0", &PacketOptions::default().slots(101)).expect("a ring");
         for slot in 0..101 {
             ring.load(slot, &VnetHeader::NONE, &lab::frame(slot as u32, 60 + slot)).expect("loaded");
         }
@@ -81,7 +81,7 @@ fn large_frames_come_back_from_a_sink() {
     in_lab(|lab| {
         lab.ifb("ifb0", false);
         lab.mtu("ifb0", 65_535);
-        let mut ring = PacketRing::open("ifb0", &Options::default().slots(32)).expect("a ring");
+        let mut ring = PacketRing::open("ifb0", &PacketOptions::default().slots(32)).expect("a ring");
         assert_eq!(ring.max_frame_bytes(), 65_549);
         for n in 0..2000u32 {
             while !ring.push(65_549, &mut |to| to[..1000].fill(n as u8)).expect("a good frame") {

@@ -2,7 +2,7 @@
 //! after the call, and the peer looks. New bytes: the frame was not copied. The ledger must say the
 //! same. Needs root.
 
-use zerowire::packet::{Options, PacketRing, PacketSocket, Version, VnetHeader};
+use zerowire::packet::{PacketOptions, PacketRing, PacketSocket, Version, VnetHeader};
 use zerowire::send::frame::FrameSender;
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
@@ -22,7 +22,7 @@ fn the_ring_sends_what_is_in_its_slots_when_the_frame_leaves() {
         in_lab(move |lab| {
             lab.veth();
             let capture = lab.capture();
-            let options = Options::default().slots(16).version(Some(version));
+            let options = PacketOptions::default().slots(16).version(Some(version));
             let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
             lab.hold(lab::HERE);
             for n in 0..5 {
@@ -50,7 +50,7 @@ fn large_offloaded_frames_are_not_copied_either() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let options = Options::default().slots(4).offload(true);
+        let options = PacketOptions::default().slots(4).offload(true);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         let payload = lab::pattern(1, 50_000);
         // UDP to nobody over IPv4, cut into datagrams of 1400 bytes.
@@ -83,7 +83,8 @@ fn the_copying_socket_sends_what_was_there_at_the_call() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let mut socket = PacketSocket::open(lab::HERE, &Options::default().slots(16)).expect("a socket");
+        let mut socket =
+            PacketSocket::open(lab::HERE, &PacketOptions::default().slots(16)).expect("a socket");
         lab.hold(lab::HERE);
         for n in 0..5 {
             let frame = lab::frame(n, 1400);
@@ -108,7 +109,7 @@ fn loaded_frames_are_read_anew_each_time() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        let mut ring = PacketRing::open(lab::HERE, &Options::default().slots(1)).expect("a ring");
+        let mut ring = PacketRing::open(lab::HERE, &PacketOptions::default().slots(1)).expect("a ring");
         let frame = lab::frame(1, 1000);
         ring.load(0, &VnetHeader::NONE, &frame).expect("loaded");
         lab.hold(lab::HERE);
@@ -137,7 +138,7 @@ fn frames_up_to_the_limit_are_copied_and_those_above_are_not() {
             lab.veth();
             let capture = lab.capture();
             let options =
-                Options::default().slots(16).version(Some(version)).copy_up_to(LIMIT).offload(offload);
+                PacketOptions::default().slots(16).version(Some(version)).copy_up_to(LIMIT).offload(offload);
             let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
             lab.hold(lab::HERE);
             let frames: Vec<_> = LENS.iter().map(|len| lab::frame(*len as u32, *len)).collect();

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
-use zerowire::recv::{Backend, RecvError, What};
+use zerowire::recv::{RecvBackend, RecvError, What};
 use zerowire_testkit::own_process;
 use zerowire_testkit::refuse::{Argument, refuse_if};
 
@@ -47,7 +47,7 @@ fn wait_for_backlog(listener: &TcpListener, connections: u32) {
 fn a_connection_that_can_not_be_added() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let mut r = receiver(Backend::Plain, |_| {});
+    let mut r = receiver(RecvBackend::Plain, |_| {});
     let id = r.listen(listener.try_clone().unwrap().into()).unwrap();
     let mut far = [(); 2].map(|()| TcpStream::connect(address).unwrap());
     wait_for_backlog(&listener, 2);
@@ -69,7 +69,7 @@ fn a_connection_that_can_not_be_added() {
 }
 
 /// No descriptor is free for a connection that waits, while data comes on another one.
-fn accepting_without_descriptors(backend: Backend) {
+fn accepting_without_descriptors(backend: RecvBackend) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let mut r = receiver(backend, |_| {});

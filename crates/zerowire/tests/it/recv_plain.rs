@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
-use zerowire::recv::{Arrival, Backend, What};
+use zerowire::recv::{Arrival, RecvBackend, What};
 use zerowire_testkit::own_process;
 
 /// A socket that keeps errors on its queue reports them as long as they are there, also to who
@@ -24,7 +24,7 @@ fn an_error_queue_that_nobody_reads_costs_no_time() {
     assert_eq!(result, 0);
     socket.connect(there).unwrap();
     let sender = socket.try_clone().unwrap();
-    let mut r = receiver(Backend::Plain, |_| {});
+    let mut r = receiver(RecvBackend::Plain, |_| {});
     let id = r.add(socket.into()).unwrap();
     sender.send(b"to nobody").unwrap();
     let mut batch = Vec::new();
@@ -53,7 +53,7 @@ fn an_error_queue_that_nobody_reads_costs_no_time() {
 /// same, and the time to wait is what was asked for.
 #[test]
 fn connections_are_accepted_while_no_buffer_is_free() {
-    let mut r = receiver(Backend::Plain, |o| (o.buffers, o.buffer_bytes, o.share) = (2, 4096, Some(2)));
+    let mut r = receiver(RecvBackend::Plain, |o| (o.buffers, o.buffer_bytes, o.share) = (2, 4096, Some(2)));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     r.listen(listener.into()).unwrap();

@@ -2,7 +2,7 @@
 //! silent change.
 
 use crate::support::streams::{Reader, receiver, tcp_pair, write_stream};
-use zerowire::recv::{Backend, Options, Receiver, RecvError};
+use zerowire::recv::{Receiver, RecvBackend, RecvError, RecvOptions};
 use zerowire_testkit::own_process;
 use zerowire_testkit::process::become_ordinary;
 use zerowire_testkit::refuse::refuse;
@@ -22,23 +22,23 @@ fn a_filter_that_refuses_io_uring() {
     for (errno, word) in [(libc::EPERM, "EPERM"), (libc::ENOSYS, "ENOSYS")] {
         std::thread::spawn(move || {
             refuse(libc::SYS_io_uring_setup, errno);
-            let r = Receiver::new(Options::default()).unwrap();
+            let r = Receiver::new(RecvOptions::default()).unwrap();
             let path = r.path();
             assert!(path.starts_with("plain") && path.contains(word), "{path}");
             receive_something(r);
-            let e = Receiver::new(Options::default().backend(Backend::Multishot)).unwrap_err();
+            let e = Receiver::new(RecvOptions::default().backend(RecvBackend::Multishot)).unwrap_err();
             assert!(matches!(e, RecvError::Uring(_)) && e.to_string().contains(word), "{e}");
         })
         .join()
         .unwrap();
     }
     // Other threads are as before.
-    receive_something(receiver(Backend::Multishot, |_| {}));
+    receive_something(receiver(RecvBackend::Multishot, |_| {}));
 }
 
 #[test]
 fn a_path_is_one_line() {
-    let r = Receiver::new(Options::default()).unwrap();
+    let r = Receiver::new(RecvOptions::default()).unwrap();
     assert!(!r.path().contains('\n') && !r.path().is_empty());
 }
 
@@ -47,7 +47,7 @@ fn a_path_is_one_line() {
 fn an_ordinary_user_with_the_usual_limit() {
     own_process!();
     become_ordinary(54_331, 8 << 20);
-    receive_something(receiver(Backend::Multishot, |o| o.buffers = 4096));
+    receive_something(receiver(RecvBackend::Multishot, |o| o.buffers = 4096));
 }
 
 /// A ring of the usual length is more than the limit: a shorter one is made.
@@ -55,17 +55,17 @@ fn an_ordinary_user_with_the_usual_limit() {
 fn an_ordinary_user_with_little() {
     own_process!();
     become_ordinary(54_332, 40 << 10);
-    receive_something(receiver(Backend::Multishot, |_| {}));
+    receive_something(receiver(RecvBackend::Multishot, |_| {}));
 }
 
 #[test]
 fn an_ordinary_user_with_nothing() {
     own_process!();
     become_ordinary(54_333, 0);
-    let r = Receiver::new(Options::default()).unwrap();
+    let r = Receiver::new(RecvOptions::default()).unwrap();
     let path = r.path();
     assert!(path.starts_with("plain") && path.contains("RLIMIT_MEMLOCK, which is 0 bytes"), "{path}");
     receive_something(r);
-    let e = Receiver::new(Options::default().backend(Backend::Multishot)).unwrap_err();
+    let e = Receiver::new(RecvOptions::default().backend(RecvBackend::Multishot)).unwrap_err();
     assert!(matches!(e, RecvError::Memlock { .. }), "{e}");
 }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use zerowire::recv::{Backend, ConnectionId, Receiver, RecvError, What};
+use zerowire::recv::{ConnectionId, Receiver, RecvBackend, RecvError, What};
 use zerowire_testkit::refuse::refuse;
 
 #[test]
@@ -326,7 +326,7 @@ fn add_or_close(r: &mut Receiver, socket: OwnedFd) -> Result<ConnectionId, RecvE
 #[test]
 fn what_the_system_refuses_comes_back() {
     let done = std::thread::spawn(|| {
-        let mut r = receiver(Backend::Plain, |_| {});
+        let mut r = receiver(RecvBackend::Plain, |_| {});
         refuse(libc::SYS_epoll_ctl, libc::EPERM);
         let (mut a, b) = tcp_pair();
         let refused = r.add(b.into()).unwrap_err();
@@ -344,16 +344,16 @@ fn what_the_system_refuses_comes_back() {
 
 #[test]
 fn options_are_checked() {
-    use zerowire::recv::Options;
-    let new = |o: Options| Receiver::new(o).map(|_| ());
+    use zerowire::recv::RecvOptions;
+    let new = |o: RecvOptions| Receiver::new(o).map(|_| ());
     for backend in BOTH {
-        let o = Options::default().backend(backend);
+        let o = RecvOptions::default().backend(backend);
         assert!(matches!(new(o.clone().buffer_bytes(100)), Err(RecvError::BufferBytes(100))));
         assert!(matches!(new(o.clone().buffers(1)), Err(RecvError::Buffers(1))));
         assert!(matches!(new(o.buffers(40_000)), Err(RecvError::Buffers(40_000))));
     }
     let (_, b) = tcp_pair();
-    let mut r = receiver(Backend::Plain, |_| {});
+    let mut r = receiver(RecvBackend::Plain, |_| {});
     let id = r.add(b.into()).unwrap();
     assert!(r.limit(id, None).is_ok());
 }

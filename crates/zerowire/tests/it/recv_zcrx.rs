@@ -2,18 +2,18 @@
 //! it works is tested in a guest (lab/vm, `zcrx`).
 
 use zerowire::area::AreaOptions;
-use zerowire::recv::{Backend, Dmabuf, Options, Receiver, RecvError, ZcrxOptions};
+use zerowire::recv::{Dmabuf, Receiver, RecvBackend, RecvError, RecvOptions, ZcrxOptions};
 use zerowire_testkit::net::lab::{HERE, in_lab};
 use zerowire_testkit::net::run;
 use zerowire_testkit::own_process;
 
-fn refusal(options: Options) -> (Option<i32>, String) {
+fn refusal(options: RecvOptions) -> (Option<i32>, String) {
     let error = Receiver::new(options).expect_err("it can't be registered here");
     (error.errno(), error.to_string())
 }
 
-fn queue(name: &str, queue: u32) -> Options {
-    Options::default().backend(Backend::Queue { interface: name.to_owned(), queue })
+fn queue(name: &str, queue: u32) -> RecvOptions {
+    RecvOptions::default().backend(RecvBackend::Queue { interface: name.to_owned(), queue })
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn an_interface_that_is_not_there_is_named() {
 
 #[test]
 fn without_a_device_an_older_kernel_is_named() {
-    match Receiver::new(Options::default().backend(Backend::NoDevice)) {
+    match Receiver::new(RecvOptions::default().backend(RecvBackend::NoDevice)) {
         Ok(receiver) => assert!(receiver.path().contains("ZCRX_REG_NODEV"), "{}", receiver.path()),
         Err(error) => {
             let text = error.to_string();
@@ -60,7 +60,7 @@ fn without_a_device_an_older_kernel_is_named() {
 
 #[test]
 fn areas_and_buffers_out_of_range_are_refused_before_the_kernel_is_asked() {
-    let base = || Options::default().backend(Backend::NoDevice).buffer_bytes(4096).buffers(2);
+    let base = || RecvOptions::default().backend(RecvBackend::NoDevice).buffer_bytes(4096).buffers(2);
     for options in [
         base().buffer_bytes(64),
         base().zcrx(ZcrxOptions::default().rx_buf_len(Some(5000))),
@@ -86,7 +86,11 @@ fn an_ordinary_user_is_told_the_capability() {
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         for options in [
             queue("lo", 0).buffer_bytes(4096).buffers(16).completions(16),
-            Options::default().buffer_bytes(4096).buffers(16).completions(16).backend(Backend::NoDevice),
+            RecvOptions::default()
+                .buffer_bytes(4096)
+                .buffers(16)
+                .completions(16)
+                .backend(RecvBackend::NoDevice),
         ] {
             let (errno, text) = refusal(options);
             assert_eq!(errno, Some(libc::EPERM), "{text}");
@@ -107,8 +111,8 @@ fn a_dma_buffer_must_be_one() {
 
 #[test]
 fn the_area_of_another_way_is_not_shared() {
-    for backend in [Backend::Plain, Backend::Multishot] {
-        let mut receiver = Receiver::new(Options::default().backend(backend)).unwrap();
+    for backend in [RecvBackend::Plain, RecvBackend::Multishot] {
+        let mut receiver = Receiver::new(RecvOptions::default().backend(backend)).unwrap();
         let error = receiver.export().expect_err("its area is its own");
         assert!(matches!(error, RecvError::NotShareable), "{error}");
         let area = AreaOptions::default().buffers(16).buffer_bytes(4096);

@@ -1,4 +1,4 @@
-//! What `Mode::Auto` chooses, and that the ledger says of it what really goes out: payloads are
+//! What `SendMode::Auto` chooses, and that the ledger says of it what really goes out: payloads are
 //! held in a queue behind the sender, their memory is changed after the call, and the peer looks.
 //! New bytes: nothing was copied. Needs root.
 //!
@@ -11,19 +11,21 @@ use std::net::{TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use zerowire::area::{Area, AreaOptions, Frozen};
 use zerowire::send::testing::{BLOCK, FIRST_RUN, KNOCK, scribble};
-use zerowire::send::{Backend, Because, Choice, Mode, Options, Payload, Segment, SendWay, Sender};
+use zerowire::send::{
+    Because, Choice, Payload, Segment, SendBackend, SendMode, SendOptions, SendWay, Sender,
+};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
 use zerowire_testkit::net::run;
 
-const BACK_ENDS: [Backend; 2] = [Backend::Socket, Backend::Uring];
+const BACK_ENDS: [SendBackend; 2] = [SendBackend::Socket, SendBackend::Uring];
 const LEN: usize = 1200;
 const AT: usize = 100;
 
-fn auto_sender(socket: OwnedFd, backend: Backend, area: &Area) -> Sender {
+fn auto_sender(socket: OwnedFd, backend: SendBackend, area: &Area) -> Sender {
     // Room for all that a queue may hold.
     set_int(&socket, libc::SO_SNDBUFFORCE, 16 << 20);
-    let options = Options::default().mode(Mode::Auto).backend(backend);
+    let options = SendOptions::default().mode(SendMode::Auto).backend(backend);
     Sender::with_areas(socket, options, std::slice::from_ref(area)).expect("a sender")
 }
 
@@ -73,7 +75,7 @@ fn change_behind_the_call(
 
 /// A trial: blocks that copy and blocks that lend take turns. What each did is what arrives, and
 /// what the ledger says.
-fn a_trial_behind_a_queue(backend: Backend, tcp: bool) {
+fn a_trial_behind_a_queue(backend: SendBackend, tcp: bool) {
     in_lab(move |lab| {
         let what = format!("{backend:?}, tcp: {tcp}");
         lab.veth();
@@ -165,7 +167,7 @@ struct Route<'a> {
 }
 
 impl<'a> Route<'a> {
-    fn new(lab: &'a Lab, backend: Backend, batch: u32, to: Sink) -> Self {
+    fn new(lab: &'a Lab, backend: SendBackend, batch: u32, to: Sink) -> Self {
         lab.veth();
         lab.ifb(IFB, false);
         // A datagram that must be fragmented is copied (net/ipv4/ip_output.c, __ip_append_data).

@@ -7,15 +7,15 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 use zerowire::area::{Area, AreaOptions, MappedFile};
-use zerowire::send::{Backend, Mode, Notifications, Options, Payload, Segment};
+use zerowire::send::{Notifications, Payload, Segment, SendBackend, SendMode, SendOptions};
 
 const LONG: Duration = Duration::from_secs(20);
-const MODES: [Mode; 3] = [Mode::Copy, Mode::ZeroCopy, Mode::Auto];
+const MODES: [SendMode; 3] = [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto];
 const SIZES: [usize; 15] =
     [1, 2, 10, 100, 255, 256, 1000, 4096, 4097, 10_000, 30_000, 65_000, 100_000, 262_144, 1 << 20];
 
-fn options(mode: Mode) -> Options {
-    Options::default().mode(mode).backend(Backend::Socket)
+fn options(mode: SendMode) -> SendOptions {
+    SendOptions::default().mode(mode).backend(SendBackend::Socket)
 }
 
 /// `bytes` in `n` segments of nearly the same length, of all kinds of memory in turn.
@@ -83,10 +83,10 @@ fn tcp_carries_all_sizes_and_segments() {
         let t = s.counters().snapshot();
         assert_eq!((t.frames, t.bytes), (n as u64, want.len() as u64), "{mode:?} {t:?}");
         match mode {
-            Mode::Copy => assert_eq!(t.copied_bytes["asked"], want.len() as u64),
+            SendMode::Copy => assert_eq!(t.copied_bytes["asked"], want.len() as u64),
             // A receiver on this machine: the kernel copies all of it, and says so.
-            Mode::ZeroCopy => assert_eq!(t.copied_bytes["kernel"], want.len() as u64, "{t:?}"),
-            Mode::Auto => assert_eq!(t.zero_copied_bytes, 0, "{t:?}"),
+            SendMode::ZeroCopy => assert_eq!(t.copied_bytes["kernel"], want.len() as u64, "{t:?}"),
+            SendMode::Auto => assert_eq!(t.zero_copied_bytes, 0, "{t:?}"),
         }
         drop(s);
         assert!(reader.join().unwrap() == want, "{mode:?}: other bytes arrived");
@@ -121,7 +121,7 @@ fn udp_carries_all_sizes_and_segments() {
         }
         s.wait_all(LONG).unwrap();
         let t = s.counters().snapshot();
-        if mode == Mode::ZeroCopy {
+        if mode == SendMode::ZeroCopy {
             // A few with 17 pieces and fewer may lie across more pages than that.
             assert!(t.copied_bytes["scattered"] >= scattered, "{t:?}");
             assert!(t.copied_bytes["scattered"] < t.bytes, "{t:?}");
@@ -154,14 +154,14 @@ fn many_datagrams_go_in_few_calls() {
         let t = s.counters().snapshot();
         assert_eq!(t.frames, 40);
         // Auto changes its way every few sends while it measures.
-        let most = if mode == Mode::Auto { 10 } else { 2 };
+        let most = if mode == SendMode::Auto { 10 } else { 2 };
         assert!(t.system_calls <= most, "{mode:?}: {} calls", t.system_calls);
     }
 }
 
 #[test]
 fn segmentation_cuts_a_payload_into_datagrams() {
-    for mode in [Mode::Copy, Mode::ZeroCopy] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         let (a, b) = udp_pair();
         b.set_read_timeout(Some(LONG)).unwrap();
         let mut s = sender(a, options(mode).segment_bytes(Some(1400)));
@@ -175,7 +175,7 @@ fn segmentation_cuts_a_payload_into_datagrams() {
         s.wait_all(LONG).unwrap();
     }
     let (a, _b) = tcp_pair();
-    let e = zerowire::send::Sender::new(a.into(), options(Mode::Copy).segment_bytes(Some(1400)));
+    let e = zerowire::send::Sender::new(a.into(), options(SendMode::Copy).segment_bytes(Some(1400)));
     assert!(matches!(e.unwrap_err().error, zerowire::send::SendError::Segments(1400)));
 }
 
@@ -199,7 +199,7 @@ fn files_are_sent_and_truncated_files_do_not_kill() {
         assert!(reader.join().unwrap() == bytes[1..250_001], "{mode:?}");
     }
     t.as_file().set_len(4096).unwrap();
-    for mode in [Mode::Copy, Mode::ZeroCopy] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         let (a, _b) = udp_pair();
         let mut s = sender(a, options(mode));
         let e = s.send(file.slice(100_000..110_000).unwrap()).unwrap_err();
@@ -215,7 +215,7 @@ fn files_are_sent_and_truncated_files_do_not_kill() {
 #[test]
 fn unix_sockets_copy_and_say_why() {
     let (a, mut b) = UnixStream::pair().unwrap();
-    let mut s = sender(a, options(Mode::ZeroCopy));
+    let mut s = sender(a, options(SendMode::ZeroCopy));
     s.send(pattern(1, 5000)).unwrap();
     let mut got = [0; 5000];
     b.read_exact(&mut got).unwrap();
@@ -223,7 +223,7 @@ fn unix_sockets_copy_and_say_why() {
     assert_eq!(s.counters().snapshot().copied_bytes["unsupported"], 5000);
     assert!(s.path().contains("unix"), "{}", s.path());
     let (a, b) = UnixDatagram::pair().unwrap();
-    let mut s = sender(a, options(Mode::Auto));
+    let mut s = sender(a, options(SendMode::Auto));
     // sendmsg takes 1024 pieces: more are gathered.
     let many: Payload = (0..1500).map(|i| Segment::Vec(vec![i as u8])).collect();
     s.send(many).unwrap();
@@ -236,7 +236,7 @@ fn unix_sockets_copy_and_say_why() {
 #[test]
 fn synchronous_notifications_leave_nothing_lent() {
     let (a, b) = udp_pair();
-    let mut s = sender(a, options(Mode::ZeroCopy).notifications(Notifications::EachOne));
+    let mut s = sender(a, options(SendMode::ZeroCopy).notifications(Notifications::EachOne));
     let mut got = vec![0; 70_000];
     for i in 0..50 {
         let t = s.send(pattern(i, 30_000)).unwrap();
@@ -249,7 +249,7 @@ fn synchronous_notifications_leave_nothing_lent() {
 #[test]
 fn payloads_come_back_by_on_done() {
     let (a, b) = udp_pair();
-    let mut s = sender(a, options(Mode::ZeroCopy));
+    let mut s = sender(a, options(SendMode::ZeroCopy));
     let back = Arc::new(std::sync::Mutex::new(Vec::new()));
     let to = back.clone();
     s.on_done(move |t, p, copied| to.lock().unwrap().push((t.number(), p.len(), copied)));

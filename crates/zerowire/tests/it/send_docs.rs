@@ -7,7 +7,7 @@ mod send_area;
 use crate::support::sockets::{pattern, tcp_pair};
 use std::io::Read;
 use std::time::Duration;
-use zerowire::send::{Backend, Mode, Options};
+use zerowire::send::{SendBackend, SendMode, SendOptions};
 
 #[test]
 fn the_page_shows_the_program() {
@@ -25,7 +25,7 @@ fn the_page_shows_the_program() {
 fn a_late_receiver_gets_everything() {
     const BUFFERS: usize = 1000;
     const LEN: usize = 64 << 10;
-    for mode in [Mode::ZeroCopy, Mode::Auto] {
+    for mode in [SendMode::ZeroCopy, SendMode::Auto] {
         let (a, mut b) = tcp_pair();
         let receiver = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(300));
@@ -37,7 +37,7 @@ fn a_late_receiver_gets_everything() {
             assert_eq!(b.read(&mut got).unwrap(), 0);
         });
         let mut next = 0;
-        let options = Options::default().mode(mode).backend(Backend::Socket);
+        let options = SendOptions::default().mode(mode).backend(SendBackend::Socket);
         let sent = send_area::send_all(a.into(), options, |buffer| {
             if next == BUFFERS {
                 return Ok(0);

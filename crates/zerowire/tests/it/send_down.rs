@@ -6,14 +6,14 @@ use std::io::Read;
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 use zerowire::area::{Area, AreaOptions};
-use zerowire::send::{Backend, Mode, Options, Payload, SendError, Sender};
+use zerowire::send::{Payload, SendBackend, SendError, SendMode, SendOptions, Sender};
 use zerowire_testkit::net::lab::{HERE, in_lab};
 
 const LONG: Duration = Duration::from_secs(20);
 const LEN: usize = 1200;
 
-fn options(mode: Mode, backend: Backend) -> Options {
-    Options::default().mode(mode).backend(backend).timeout(Some(LONG))
+fn options(mode: SendMode, backend: SendBackend) -> SendOptions {
+    SendOptions::default().mode(mode).backend(backend).timeout(Some(LONG))
 }
 
 fn area() -> Area {
@@ -31,8 +31,8 @@ fn lease(area: &Area, seed: usize, len: usize) -> Payload {
 fn a_tcp_connection_outlives_an_interface_that_is_down_for_a_while() {
     in_lab(|lab| {
         lab.veth();
-        for backend in [Backend::Socket, Backend::Uring] {
-            for mode in [Mode::Copy, Mode::ZeroCopy, Mode::Auto] {
+        for backend in [SendBackend::Socket, SendBackend::Uring] {
+            for mode in [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto] {
                 let case = format!("{mode:?} {backend:?}");
                 let area = area();
                 let (listener, to) = lab.tcp();
@@ -51,7 +51,7 @@ fn a_tcp_connection_outlives_an_interface_that_is_down_for_a_while() {
                 (0..4).for_each(|n| send(&mut s, n));
                 lab.down(HERE);
                 (4..8).for_each(|n| send(&mut s, n));
-                if mode == Mode::ZeroCopy {
+                if mode == SendMode::ZeroCopy {
                     match s.wait_all(Duration::from_millis(50)) {
                         Err(SendError::TimedOut { outstanding: 8, .. }) => {}
                         other => panic!("{case}: lent until it is acknowledged: {other:?}"),
@@ -74,8 +74,8 @@ fn a_tcp_connection_outlives_an_interface_that_is_down_for_a_while() {
 fn datagrams_that_an_interface_drops_as_it_goes_down_give_their_memory_back() {
     in_lab(|lab| {
         lab.veth();
-        for backend in [Backend::Socket, Backend::Uring] {
-            for mode in [Mode::Copy, Mode::ZeroCopy, Mode::Auto] {
+        for backend in [SendBackend::Socket, SendBackend::Uring] {
+            for mode in [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto] {
                 let case = format!("{mode:?} {backend:?}");
                 let area = area();
                 let (peer, to) = lab.udp();
@@ -88,7 +88,7 @@ fn datagrams_that_an_interface_drops_as_it_goes_down_give_their_memory_back() {
                 for n in 0..30 {
                     s.send(lease(&area, n, LEN)).unwrap();
                 }
-                if mode == Mode::ZeroCopy {
+                if mode == SendMode::ZeroCopy {
                     assert_eq!(s.outstanding(), 30, "{case}");
                 }
                 lab.down(HERE);

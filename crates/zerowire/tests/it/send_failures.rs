@@ -9,15 +9,15 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::{
-    Backend, Close, Mode, Options, Payload, SendError, Sender, SocketError, Ticket, orphans,
+    Close, Payload, SendBackend, SendError, SendMode, SendOptions, Sender, SocketError, Ticket, orphans,
 };
 use zerowire_testkit::own_process;
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(50);
 
-fn options(mode: Mode) -> Options {
-    Options::default().mode(mode).backend(Backend::Socket)
+fn options(mode: SendMode) -> SendOptions {
+    SendOptions::default().mode(mode).backend(SendBackend::Socket)
 }
 
 fn area(buffers: usize) -> Area {
@@ -33,14 +33,14 @@ fn lease(area: &Area, seed: usize) -> Payload {
 
 /// Fills a connection whose receiver reads nothing, until nothing more is taken. Returns how many
 /// payloads were.
-fn fill(s: &mut Sender, mode: Mode, area: &Area) -> usize {
+fn fill(s: &mut Sender, mode: SendMode, area: &Area) -> usize {
     let mut refusals = 0;
     let mut n = 0;
     while n < area.buffers() - 1 {
         match s.try_send(lease(area, n)) {
             Ok(_) => {
                 // One more may wait in part, to be copied.
-                let copied = usize::from(mode == Mode::Auto);
+                let copied = usize::from(mode == SendMode::Auto);
                 assert!(s.outstanding() <= 8 + copied, "{mode:?}: {} outstanding", s.outstanding());
                 assert!(s.outstanding_bytes() <= (512 << 10) + copied * 65_536, "{mode:?}: the limits hold");
                 n += 1;
@@ -61,7 +61,7 @@ fn fill(s: &mut Sender, mode: Mode, area: &Area) -> usize {
     panic!("a stalled receiver took {} bytes", area.len());
 }
 
-fn stalled(mode: Mode) -> (Sender, TcpStream, Area, usize) {
+fn stalled(mode: SendMode) -> (Sender, TcpStream, Area, usize) {
     let (a, b) = tcp_pair();
     set_int(&a, libc::SO_SNDBUF, 1 << 20);
     set_int(&b, libc::SO_RCVBUF, 256 << 10);
@@ -74,7 +74,7 @@ fn stalled(mode: Mode) -> (Sender, TcpStream, Area, usize) {
 
 #[test]
 fn a_stalled_receiver_is_waited_for_and_loses_nothing() {
-    for mode in [Mode::Copy, Mode::ZeroCopy, Mode::Auto] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto] {
         let (mut s, mut b, area, mut n) = stalled(mode);
         // On a busy machine the kernel may make its little more room only now.
         let out = loop {
@@ -88,7 +88,7 @@ fn a_stalled_receiver_is_waited_for_and_loses_nothing() {
                 other => panic!("{mode:?}: {other:?}"),
             }
         };
-        if out > 0 && mode != Mode::Auto {
+        if out > 0 && mode != SendMode::Auto {
             match s.wait(Ticket::new(n as u32 - 1), SHORT) {
                 Err(SendError::TimedOut { .. }) => {}
                 other => assert!(other.is_ok() && s.outstanding() < out, "{mode:?}: {other:?}"),
@@ -111,7 +111,7 @@ fn a_stalled_receiver_is_waited_for_and_loses_nothing() {
 #[test]
 fn a_reset_gives_everything_back_and_is_told() {
     own_process!();
-    for mode in [Mode::Copy, Mode::ZeroCopy, Mode::Auto] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto] {
         let (mut s, b, area, _) = stalled(mode);
         // Unread bytes at the close: the connection is reset.
         drop(b);
@@ -134,7 +134,7 @@ fn a_reset_gives_everything_back_and_is_told() {
 #[test]
 fn an_end_with_memory_lent_leaks_nothing() {
     for how in [None, Some(Close::Abort), Some(Close::Drain(SHORT))] {
-        let (s, b, area, _) = stalled(Mode::ZeroCopy);
+        let (s, b, area, _) = stalled(SendMode::ZeroCopy);
         let out = s.outstanding();
         assert!(out > 0 && area.free() < area.buffers());
         match how {
@@ -159,7 +159,7 @@ fn an_end_with_memory_lent_leaks_nothing() {
         drop(b);
     }
     // Nothing lent: the end is an orderly one, and what was sent arrives.
-    for mode in [Mode::Copy, Mode::ZeroCopy] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         let (a, mut b) = tcp_pair();
         let mut s = sender(a, options(mode));
         s.send(pattern(1, 5000)).unwrap();
@@ -176,7 +176,7 @@ fn notifications_that_somebody_else_read_are_recovered() {
     let (a, b) = udp_pair();
     let thief = a.try_clone().unwrap();
     let area = area(8);
-    let mut s = sender(a, options(Mode::ZeroCopy));
+    let mut s = sender(a, options(SendMode::ZeroCopy));
     let mut got = vec![0; 70_000];
     for round in 0..3 {
         for i in 0..8 {
@@ -225,7 +225,7 @@ fn steal(socket: &UdpSocket) -> usize {
 fn somebody_else_who_lends_is_found_out() {
     let (a, b) = udp_pair();
     let other = a.try_clone().unwrap();
-    let mut s = sender(a, options(Mode::ZeroCopy));
+    let mut s = sender(a, options(SendMode::ZeroCopy));
     let bytes = [7u8; 3000];
     // SAFETY: bytes is valid for reads, and outlives the test's use of the socket.
     let n = unsafe { libc::send(other.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_ZEROCOPY) };
@@ -250,7 +250,7 @@ fn somebody_else_who_lends_is_found_out() {
 #[test]
 fn calls_that_fail_late_do_not_shift_the_numbers() {
     let (a, b) = udp_pair();
-    let mut s = sender(a, options(Mode::ZeroCopy).segment_bytes(Some(100)));
+    let mut s = sender(a, options(SendMode::ZeroCopy).segment_bytes(Some(100)));
     let mut got = [0; 200];
     for i in 0..20u8 {
         if i % 3 == 0 {
@@ -280,7 +280,7 @@ fn a_tiny_receive_buffer_loses_no_notification() {
     // The error queue shares the receive buffer's account.
     set_int(&a, libc::SO_RCVBUF, 1);
     let area = area(64);
-    let mut s = sender(a, options(Mode::ZeroCopy));
+    let mut s = sender(a, options(SendMode::ZeroCopy));
     let mut got = vec![0; 70_000];
     for i in 0..2000u32 {
         let l = loop {
@@ -326,7 +326,7 @@ fn nobody_listening_is_told_and_loses_no_notification() {
         }
         drop(b);
         let area = area(4);
-        let mut s = sender(a, options(Mode::ZeroCopy));
+        let mut s = sender(a, options(SendMode::ZeroCopy));
         let mut refused = 0;
         let mut sent = 0;
         for _ in 0..6 {
@@ -352,7 +352,7 @@ fn nobody_listening_is_told_and_loses_no_notification() {
 #[test]
 fn datagrams_that_are_too_long_and_sockets_without_a_peer() {
     let (a, _b) = udp_pair();
-    let mut s = sender(a, options(Mode::ZeroCopy));
+    let mut s = sender(a, options(SendMode::ZeroCopy));
     let e = s.try_send(vec![0; 65_508]).unwrap_err();
     assert!(matches!(e.error, SendError::TooLong { len: 65_508 }), "{}", e.error);
     assert_eq!(e.payload.len(), 65_508);
@@ -361,21 +361,21 @@ fn datagrams_that_are_too_long_and_sockets_without_a_peer() {
     assert_eq!(s.counters().snapshot().bytes, 0);
     let alone = UdpSocket::bind("127.0.0.1:0").unwrap();
     assert!(matches!(
-        Sender::new(alone.into(), options(Mode::Auto)),
+        Sender::new(alone.into(), options(SendMode::Auto)),
         Err(SocketError { error: SendError::NotConnected, .. })
     ));
     let file = tempfile::tempfile().unwrap();
-    let e = Sender::new(file.into(), options(Mode::Auto)).unwrap_err();
+    let e = Sender::new(file.into(), options(SendMode::Auto)).unwrap_err();
     assert_eq!(e.error.errno(), Some(libc::ENOTSOCK), "{e}");
     let (a, _b) = udp_pair();
-    let none = options(Mode::Auto).max_lent(0);
+    let none = options(SendMode::Auto).max_lent(0);
     assert!(matches!(Sender::new(a.into(), none), Err(SocketError { error: SendError::NoWindow, .. })));
 }
 
 /// A half-sent payload goes on with `poll`, and what comes after it stays behind it.
 #[test]
 fn the_rest_of_a_payload_goes_first() {
-    for mode in [Mode::Copy, Mode::ZeroCopy] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         let (a, mut b) = tcp_pair();
         set_int(&a, libc::SO_SNDBUF, 64 << 10);
         let mut s = sender(a, options(mode));

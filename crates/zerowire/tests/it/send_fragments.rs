@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::testing::BLOCK;
-use zerowire::send::{Backend, Because, Mode, Options, Payload, SendError, Sender};
+use zerowire::send::{Because, Payload, SendBackend, SendError, SendMode, SendOptions, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, Lab, in_lab};
 use zerowire_testkit::net::run;
@@ -15,8 +15,8 @@ use zerowire_testkit::net::run;
 const SHORT: Duration = Duration::from_millis(200);
 const LEN: usize = 1000;
 
-fn options(mode: Mode) -> Options {
-    Options::default().mode(mode).backend(Backend::Socket)
+fn options(mode: SendMode) -> SendOptions {
+    SendOptions::default().mode(mode).backend(SendBackend::Socket)
 }
 
 fn area() -> Area {
@@ -56,9 +56,11 @@ fn copied(s: &Sender, reason: &str) -> u64 {
 
 #[test]
 fn what_the_kernel_would_cut_into_fragments_is_copied() {
-    for (mode, backend) in
-        [(Mode::ZeroCopy, Backend::Socket), (Mode::ZeroCopy, Backend::Uring), (Mode::Auto, Backend::Socket)]
-    {
+    for (mode, backend) in [
+        (SendMode::ZeroCopy, SendBackend::Socket),
+        (SendMode::ZeroCopy, SendBackend::Uring),
+        (SendMode::Auto, SendBackend::Socket),
+    ] {
         in_lab(move |lab| {
             lab.veth();
             let area = area();
@@ -74,9 +76,9 @@ fn what_the_kernel_would_cut_into_fragments_is_copied() {
             (4..8).for_each(|seed| arrives(&peer, seed, 5000));
             s.wait_all(PATIENCE).unwrap();
             let c = s.counters().snapshot();
-            let lent = if mode == Mode::ZeroCopy { "kernel" } else { "trial" };
+            let lent = if mode == SendMode::ZeroCopy { "kernel" } else { "trial" };
             assert_eq!(c.copied_bytes, [(lent, 1472), ("fragmented", 1473 + 20_000 + 4 * 5000)].into());
-            if mode == Mode::Auto {
+            if mode == SendMode::Auto {
                 let classes = s.choices();
                 assert!(classes.iter().all(|c| c.to_bytes < 4096), "longer ones are not tried: {classes:?}");
                 return;
@@ -101,7 +103,7 @@ fn a_refused_long_datagram_does_not_shift_the_numbers() {
         lab.veth();
         let area = area();
         let (peer, address) = lab.udp();
-        let mut s = Sender::new(socket(address).into(), options(Mode::ZeroCopy)).unwrap();
+        let mut s = Sender::new(socket(address).into(), options(SendMode::ZeroCopy)).unwrap();
         lab.hold_some(lab::HERE, 1514, 6200);
         let refused = s.try_send(lease(&area, 1, 50_000)).unwrap_err();
         assert!(matches!(refused.error, SendError::QueueFull { len: 50_000 }), "{}", refused.error);
@@ -127,7 +129,7 @@ fn a_long_datagram_that_was_lent_and_refused_shifts_no_number() {
         lab.at_peer(|| std::fs::write("/proc/sys/net/ipv4/ipfrag_time", "1").unwrap());
         let area = area();
         let (peer, address) = lab.udp();
-        let mut s = Sender::new(socket(address).into(), options(Mode::ZeroCopy)).unwrap();
+        let mut s = Sender::new(socket(address).into(), options(SendMode::ZeroCopy)).unwrap();
         s.send(lease(&area, 0, 8000)).unwrap();
         arrives(&peer, 0, 8000);
         s.wait_all(PATIENCE).unwrap();
@@ -176,9 +178,9 @@ fn a_long_datagram_that_was_lent_and_refused_shifts_no_number() {
 
 #[test]
 fn a_full_queue_is_no_limit_of_locked_memory() {
-    for (mode, backend) in [Mode::ZeroCopy, Mode::Auto]
+    for (mode, backend) in [SendMode::ZeroCopy, SendMode::Auto]
         .into_iter()
-        .flat_map(|mode| [Backend::Socket, Backend::Uring].map(|backend| (mode, backend)))
+        .flat_map(|mode| [SendBackend::Socket, SendBackend::Uring].map(|backend| (mode, backend)))
     {
         in_lab(move |lab: &Lab| {
             lab.veth();
@@ -186,7 +188,7 @@ fn a_full_queue_is_no_limit_of_locked_memory() {
             let (peer, address) = lab.udp();
             let mut s = Sender::new(socket(address).into(), options(mode).backend(backend)).unwrap();
             // In a trial the block that lends is next.
-            let before = if mode == Mode::Auto { BLOCK } else { 1 };
+            let before = if mode == SendMode::Auto { BLOCK } else { 1 };
             for seed in 0..before {
                 s.send(lease(&area, seed, LEN)).unwrap();
                 arrives(&peer, seed, LEN);

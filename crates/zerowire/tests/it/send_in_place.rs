@@ -1,7 +1,7 @@
 //! Places that are given out before their frames are pushed: they stay what they are until then,
 //! and what was built there is what arrives.
 
-use zerowire::packet::{Options, PacketRing, VnetHeader};
+use zerowire::packet::{PacketOptions, PacketRing, VnetHeader};
 use zerowire::send::frame::FrameError;
 use zerowire::send::in_place::InPlace;
 use zerowire::xdp::{SenderOptions, XdpSender};
@@ -14,7 +14,7 @@ fn each(test: fn(&mut dyn InPlace, &lab::Capture)) {
         in_lab(move |lab| {
             lab.veth();
             let capture = lab.capture();
-            let options = Options::default().slots(4).offload(way.contains("offload"));
+            let options = PacketOptions::default().slots(4).offload(way.contains("offload"));
             let mut sender: Box<dyn InPlace> = match way {
                 "AF_XDP" => {
                     let options = SenderOptions::new(HERE).frames(4);

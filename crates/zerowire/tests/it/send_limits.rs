@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineOptions};
-use zerowire::send::{Backend, Close, Closed, Mode, Options, Payload, SendError, Sender, orphans};
+use zerowire::send::{
+    Close, Closed, Payload, SendBackend, SendError, SendMode, SendOptions, Sender, orphans,
+};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
 use zerowire_testkit::own_process;
@@ -17,8 +19,8 @@ use zerowire_testkit::own_process;
 const LONG: Duration = Duration::from_secs(20);
 const LEN: usize = 1200;
 
-fn options(mode: Mode) -> Options {
-    Options::default().mode(mode).backend(Backend::Socket)
+fn options(mode: SendMode) -> SendOptions {
+    SendOptions::default().mode(mode).backend(SendBackend::Socket)
 }
 
 fn area() -> Area {
@@ -58,7 +60,7 @@ fn auto_copies_past_the_limit_and_goes_on() {
         let area = area();
         let (peer, address) = lab.udp();
         peer.set_read_timeout(Some(PATIENCE)).unwrap();
-        let limits = options(Mode::Auto).max_lent(2).timeout(Some(LONG));
+        let limits = options(SendMode::Auto).max_lent(2).timeout(Some(LONG));
         let mut s = Sender::new(udp_to(address).into(), limits).unwrap();
         lab.hold(lab::HERE);
         for i in 0..COPIES + 8 {
@@ -92,7 +94,7 @@ fn too_many_notifications_for_the_socket() {
         std::fs::write("/proc/sys/net/core/optmem_max", "4000")
             .expect("optmem_max of a namespace (Linux 6.9): run the tests on a newer kernel");
         lab.veth();
-        for mode in [Mode::ZeroCopy, Mode::Auto] {
+        for mode in [SendMode::ZeroCopy, SendMode::Auto] {
             let area = area();
             let (peer, address) = lab.udp();
             peer.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -111,7 +113,7 @@ fn too_many_notifications_for_the_socket() {
             let out = s.outstanding();
             assert!((1..10).contains(&out), "{mode:?}: {out} are lent");
             lab.release(lab::HERE);
-            if mode == Mode::ZeroCopy {
+            if mode == SendMode::ZeroCopy {
                 assert_eq!(sent, out);
                 while sent < ALL {
                     s.send(lease(&area, sent)).unwrap();
@@ -127,7 +129,7 @@ fn too_many_notifications_for_the_socket() {
             assert_eq!(area.free(), area.buffers());
             let c = s.counters().snapshot();
             assert_eq!((c.frames, c.bytes), (ALL as u64, ALL as u64 * LEN as u64), "{c:?}");
-            assert_eq!(c.copied_bytes.contains_key("memlock"), mode == Mode::Auto, "{c:?}");
+            assert_eq!(c.copied_bytes.contains_key("memlock"), mode == SendMode::Auto, "{c:?}");
         }
     });
 }
@@ -145,7 +147,7 @@ fn what_a_batch_had_no_room_for_goes_by_its_own_turn() {
         let mut got = [0; 2000];
         let socket = udp_to(address);
         set_int(&socket, libc::SO_SNDBUF, 8 << 10);
-        let mut s = Sender::new(socket.into(), options(Mode::Auto).timeout(Some(LONG))).unwrap();
+        let mut s = Sender::new(socket.into(), options(SendMode::Auto).timeout(Some(LONG))).unwrap();
         for i in 0..COPIES {
             s.send(lease(&area, i)).unwrap();
             assert_eq!(peer.recv(&mut got).unwrap(), LEN);
@@ -190,8 +192,8 @@ fn an_interface_that_is_removed_gives_everything_back() {
             let (listener, tcp_address) = lab.tcp();
             let engine = Engine::new(&EngineOptions::default(), &[]).expect("io_uring is needed");
             let sender = |socket: std::os::fd::OwnedFd| match uring {
-                false => Sender::new(socket, options(Mode::ZeroCopy)).unwrap(),
-                true => Sender::on(&engine, socket, options(Mode::ZeroCopy)).unwrap(),
+                false => Sender::new(socket, options(SendMode::ZeroCopy)).unwrap(),
+                true => Sender::on(&engine, socket, options(SendMode::ZeroCopy)).unwrap(),
             };
             let mut udp = sender(udp_to(address).into());
             let mut tcp = sender(TcpStream::connect(tcp_address).unwrap().into());
@@ -220,7 +222,7 @@ fn an_interface_that_is_removed_gives_everything_back() {
 #[test]
 fn too_many_segments_are_named() {
     let (a, _b) = udp_pair();
-    let segments = options(Mode::ZeroCopy).segment_bytes(Some(100));
+    let segments = options(SendMode::ZeroCopy).segment_bytes(Some(100));
     let mut s = Sender::new(a.into(), segments).unwrap();
     let e = s.send(vec![0; 30_001]).unwrap_err();
     assert!(
@@ -237,7 +239,7 @@ fn too_many_segments_are_named() {
 fn a_drain_that_fails_says_why_and_what_is_left() {
     let (a, b) = tcp_pair();
     set_int(&a, libc::SO_SNDBUF, 64 << 10);
-    let mut s = Sender::new(a.into(), options(Mode::Copy)).unwrap();
+    let mut s = Sender::new(a.into(), options(SendMode::Copy)).unwrap();
     s.try_send(vec![1; 16 << 20]).unwrap();
     assert_eq!(s.outstanding(), 1, "a part waits");
     // Unread bytes at the close: the connection is reset.
@@ -253,7 +255,7 @@ fn a_drain_that_fails_says_why_and_what_is_left() {
 fn a_socket_without_notifications_is_aborted_and_not_read_from() {
     let (a, mut b) = std::os::unix::net::UnixStream::pair().unwrap();
     let mut kept = a.try_clone().unwrap();
-    let mut s = Sender::new(a.into(), options(Mode::ZeroCopy)).unwrap();
+    let mut s = Sender::new(a.into(), options(SendMode::ZeroCopy)).unwrap();
     std::io::Write::write_all(&mut b, b"words").unwrap();
     s.try_send(vec![1; 16 << 20]).unwrap();
     assert!(s.is_partly_sent());
@@ -269,7 +271,7 @@ fn a_socket_without_notifications_is_aborted_and_not_read_from() {
 fn room_is_waited_for_between_two_tries() {
     let (a, b) = tcp_pair();
     set_int(&a, libc::SO_SNDBUF, 64 << 10);
-    let mut s = Sender::new(a.into(), options(Mode::Copy)).unwrap();
+    let mut s = Sender::new(a.into(), options(SendMode::Copy)).unwrap();
     s.try_send(vec![1; 4 << 20]).unwrap();
     assert!(s.is_partly_sent());
     let refused = s.try_send(vec![2; 10]).unwrap_err();
@@ -300,7 +302,7 @@ fn a_panic_at_the_end_frees_nothing_too_early_and_loses_nothing() {
     let (a, _b) = tcp_pair();
     set_int(&a, libc::SO_SNDBUF, 1 << 20);
     let area = area();
-    let mut s = Sender::new(a.into(), options(Mode::ZeroCopy)).unwrap();
+    let mut s = Sender::new(a.into(), options(SendMode::ZeroCopy)).unwrap();
     let first = Arc::new(AtomicBool::new(true));
     s.on_done(move |_, _, _| {
         if first.swap(false, Ordering::SeqCst) {
@@ -319,7 +321,7 @@ fn a_panic_at_the_end_frees_nothing_too_early_and_loses_nothing() {
 fn a_loop_waits_for_the_socket() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let (a, b) = udp_pair();
-    let mut s = Sender::new(a.into(), options(Mode::ZeroCopy)).unwrap();
+    let mut s = Sender::new(a.into(), options(SendMode::ZeroCopy)).unwrap();
     let area = area();
     for i in 0..20 {
         s.send(lease(&area, i)).unwrap();

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::net::UdpSocket;
 use std::time::Duration;
 use zerowire::area::{Area, AreaOptions};
-use zerowire::send::{Backend, Mode, Options};
+use zerowire::send::{SendBackend, SendMode, SendOptions};
 use zerowire_testkit::own_process;
 
 const LONG: Duration = Duration::from_secs(30);
@@ -32,7 +32,7 @@ fn ten_thousand_senders() {
     own_process!();
     raise_the_limit();
     let area = Area::new(AreaOptions::default().buffers(UDP + TCP).buffer_bytes(1024)).unwrap();
-    let options = |mode| Options::default().mode(mode).backend(Backend::Socket);
+    let options = |mode| SendOptions::default().mode(mode).backend(SendBackend::Socket);
     let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
     sink.set_read_timeout(Some(LONG)).unwrap();
     let to = sink.local_addr().unwrap();
@@ -43,11 +43,11 @@ fn ten_thousand_senders() {
         let s = if i < UDP {
             let u = UdpSocket::bind("127.0.0.1:0").unwrap();
             u.connect(to).unwrap();
-            sender(u, options(Mode::ZeroCopy))
+            sender(u, options(SendMode::ZeroCopy))
         } else {
             let (a, b) = tcp_pair();
             streams.push(b);
-            sender(a, options(Mode::ZeroCopy))
+            sender(a, options(SendMode::ZeroCopy))
         };
         senders.push(s);
     }

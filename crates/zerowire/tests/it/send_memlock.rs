@@ -7,15 +7,15 @@ use std::net::UdpSocket;
 use std::time::Duration;
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineOptions};
-use zerowire::send::{Backend, Mode, Options, SendError, Sender};
+use zerowire::send::{SendBackend, SendError, SendMode, SendOptions, Sender};
 use zerowire_testkit::own_process;
 use zerowire_testkit::process::become_ordinary;
 
 const LONG: Duration = Duration::from_secs(20);
 const LIMIT: u64 = 48 << 10;
 
-fn options(mode: Mode) -> Options {
-    Options::default().mode(mode).backend(Backend::Socket).timeout(Some(LONG))
+fn options(mode: SendMode) -> SendOptions {
+    SendOptions::default().mode(mode).backend(SendBackend::Socket).timeout(Some(LONG))
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn lending_beyond_the_limit_is_an_error_that_names_it() {
     own_process!();
     become_ordinary(54_321, LIMIT);
     let (a, b) = udp_pair();
-    let mut s = sender(a, options(Mode::ZeroCopy));
+    let mut s = sender(a, options(SendMode::ZeroCopy));
     let e = s.try_send(pattern(1, 60_000)).unwrap_err();
     assert!(matches!(e.error, SendError::Locked { len: 60_000, .. }), "{}", e.error);
     let text = e.error.to_string();
@@ -40,7 +40,7 @@ fn lending_beyond_the_limit_is_an_error_that_names_it() {
     assert_eq!(s.counters().snapshot().copied_bytes["kernel"], 8000);
     // On a stream as well.
     let (a, _b) = tcp_pair();
-    let mut s = sender(a, options(Mode::ZeroCopy));
+    let mut s = sender(a, options(SendMode::ZeroCopy));
     assert!(matches!(s.send(pattern(1, 60_000)), Err(SendError::Locked { .. })));
 }
 
@@ -49,7 +49,7 @@ fn auto_copies_beyond_the_limit() {
     own_process!();
     become_ordinary(54_322, LIMIT);
     let (a, b) = udp_pair();
-    let mut s = sender(a, options(Mode::Auto));
+    let mut s = sender(a, options(SendMode::Auto));
     let mut got = vec![0; 70_000];
     for i in 0..200 {
         s.send(pattern(i, 60_000)).unwrap();
@@ -74,7 +74,7 @@ fn areas_are_registered_within_the_usual_limit() {
     for (buffers, is_registered) in [(28, true), (33, false)] {
         let area = Area::new(AreaOptions::default().buffers(buffers).buffer_bytes(256 << 10)).unwrap();
         let (a, mut b) = tcp_pair();
-        let options = options(Mode::ZeroCopy).backend(Backend::Auto);
+        let options = options(SendMode::ZeroCopy).backend(SendBackend::Auto);
         let mut s = Sender::with_areas(a.into(), options, std::slice::from_ref(&area)).unwrap();
         let path = s.path();
         assert!(path.contains("io_uring"), "{path}");
@@ -107,7 +107,7 @@ fn the_known_deadlock_does_not_happen() {
     set_int(&far, libc::SO_RCVBUF, 4096);
     // More than may be locked.
     set_int(&a, libc::SO_SNDBUF, 1 << 20);
-    let mut hog = sender(a, options(Mode::ZeroCopy));
+    let mut hog = sender(a, options(SendMode::ZeroCopy));
     let mut taken = 0;
     loop {
         match hog.try_send(vec![1u8; 16_000]) {
@@ -126,11 +126,11 @@ fn the_known_deadlock_does_not_happen() {
             Some(engine) => Sender::on(engine, socket.into(), options(mode)).unwrap(),
         };
         let (a, b) = udp_pair();
-        let mut s = on(a, Mode::ZeroCopy);
+        let mut s = on(a, SendMode::ZeroCopy);
         let e = s.send(vec![2u8; 40_000]).unwrap_err();
         assert!(matches!(e, SendError::Locked { .. }), "{e}");
         let (c, _d) = udp_pair();
-        let mut auto = on(c, Mode::Auto);
+        let mut auto = on(c, SendMode::Auto);
         // A block of copies, then one that is to be lent.
         for _ in 0..40 {
             auto.send(vec![3u8; 40_000]).unwrap();

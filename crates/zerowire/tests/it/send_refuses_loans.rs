@@ -6,7 +6,7 @@ use crate::support::sockets::{pattern, sender, tcp_pair};
 use std::io::Read;
 use std::time::Duration;
 use zerowire::send::testing::BLOCK;
-use zerowire::send::{Backend, Mode, Options};
+use zerowire::send::{SendBackend, SendMode, SendOptions};
 use zerowire_testkit::refuse::{Argument, refuse_if};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -20,7 +20,7 @@ fn refuse_loans() {
 #[test]
 fn auto_copies_on_a_connection_that_refuses_loans() {
     let (a, mut b) = tcp_pair();
-    let mut s = sender(a, Options::default().backend(Backend::Socket));
+    let mut s = sender(a, SendOptions::default().backend(SendBackend::Socket));
     let reader = std::thread::spawn(move || {
         let mut got = vec![0; LEN];
         for i in 0..100 {
@@ -46,7 +46,7 @@ fn auto_copies_on_a_connection_that_refuses_loans() {
 #[test]
 fn a_connection_that_refuses_loans_from_some_time_on() {
     let (a, mut b) = tcp_pair();
-    let options = Options::default().mode(Mode::ZeroCopy).backend(Backend::Socket);
+    let options = SendOptions::default().mode(SendMode::ZeroCopy).backend(SendBackend::Socket);
     let mut s = sender(a, options);
     s.send(pattern(0, LEN)).unwrap();
     refuse_loans();

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 use zerowire::area::{Area, AreaOptions};
-use zerowire::send::{Backend, Close, Mode, Options, SendError, Sender, orphans};
+use zerowire::send::{Close, SendBackend, SendError, SendMode, SendOptions, Sender, orphans};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
 use zerowire_testkit::own_process;
@@ -19,8 +19,8 @@ const SHORT: Duration = Duration::from_millis(300);
 const BODY: usize = 1 << 20;
 const HEAD: usize = 4096;
 
-fn options(mode: Mode) -> Options {
-    Options::default().mode(mode).backend(Backend::Socket).max_lent_bytes(2 * BODY)
+fn options(mode: SendMode) -> SendOptions {
+    SendOptions::default().mode(mode).backend(SendBackend::Socket).max_lent_bytes(2 * BODY)
 }
 
 fn pair() -> (TcpStream, TcpStream) {
@@ -76,7 +76,7 @@ fn read_beside(s: &mut Sender, peer: &mut TcpStream, len: usize) -> Vec<u8> {
 fn senders_that_follow_each_other_on_duplicates() {
     let (a, mut b) = pair();
     for _ in 0..3 {
-        let mut s = sender(a.try_clone().unwrap(), options(Mode::ZeroCopy));
+        let mut s = sender(a.try_clone().unwrap(), options(SendMode::ZeroCopy));
         respond(&mut s, &mut b, true);
         assert_eq!(s.close(Close::Drain(LONG)).unwrap().aborted, 0);
     }
@@ -87,15 +87,15 @@ fn a_socket_that_is_given_back_serves_on() {
     let (a, mut b) = pair();
     let number = a.as_raw_fd();
     let mut socket = a.into();
-    for backend in [Backend::Socket, Backend::Uring, Backend::Socket] {
-        let mut s = sender(socket, options(Mode::ZeroCopy).backend(backend));
+    for backend in [SendBackend::Socket, SendBackend::Uring, SendBackend::Socket] {
+        let mut s = sender(socket, options(SendMode::ZeroCopy).backend(backend));
         respond(&mut s, &mut b, true);
         socket = s.into_socket(LONG).unwrap();
         assert_eq!(socket.as_raw_fd(), number, "the same descriptor");
         assert_eq!(option(&socket, libc::SO_ZEROCOPY), 0, "as it was");
     }
     // What waits keeps the sender.
-    let mut s = sender(socket, options(Mode::ZeroCopy));
+    let mut s = sender(socket, options(SendMode::ZeroCopy));
     s.send(pattern(4, BODY)).unwrap();
     let unfinished = s.into_socket(SHORT).unwrap_err();
     assert!(matches!(unfinished.error, SendError::TimedOut { .. }), "{unfinished}");
@@ -123,15 +123,15 @@ fn option(socket: &impl AsRawFd, option: i32) -> i32 {
 
 #[test]
 fn of_two_senders_one_lends() {
-    for backend in [Backend::Socket, Backend::Auto] {
+    for backend in [SendBackend::Socket, SendBackend::Auto] {
         let (a, mut b) = pair();
         let options = |mode| options(mode).backend(backend);
-        let mut first = sender(a.try_clone().unwrap(), options(Mode::ZeroCopy));
+        let mut first = sender(a.try_clone().unwrap(), options(SendMode::ZeroCopy));
         first.send(pattern(0, 1000)).unwrap();
-        let refused = Sender::new(a.try_clone().unwrap().into(), options(Mode::ZeroCopy)).unwrap_err();
+        let refused = Sender::new(a.try_clone().unwrap().into(), options(SendMode::ZeroCopy)).unwrap_err();
         assert!(matches!(refused.error, SendError::AlreadyLent), "{refused}");
         assert_eq!(refused.error.errno(), Some(libc::EBUSY));
-        let mut second = sender(refused.socket, options(Mode::Auto));
+        let mut second = sender(refused.socket, options(SendMode::Auto));
         assert!(second.path().contains("another sender"), "{}", second.path());
         for i in 0..50 {
             second.send(pattern(i, 2000)).unwrap();
@@ -147,7 +147,7 @@ fn of_two_senders_one_lends() {
         drop(second);
         respond(&mut first, &mut b, true);
         drop(first);
-        respond(&mut sender(a, options(Mode::ZeroCopy)), &mut b, true);
+        respond(&mut sender(a, options(SendMode::ZeroCopy)), &mut b, true);
     }
 }
 
@@ -186,7 +186,7 @@ fn code_that_lent_before() {
     let (a, mut b) = pair();
     for round in 0..3 {
         foreign(&a, &mut b);
-        let mut s = sender(a.try_clone().unwrap(), options(Mode::ZeroCopy));
+        let mut s = sender(a.try_clone().unwrap(), options(SendMode::ZeroCopy));
         // The first loan goes alone, which the short one before the body is.
         respond(&mut s, &mut b, true);
         drop(s);
@@ -207,7 +207,7 @@ fn code_whose_loan_is_still_out() {
     };
     let n = usize::try_from(n).expect("sent");
     assert!(n > 64 << 10, "{n}");
-    let mut s = sender(a.try_clone().unwrap(), options(Mode::ZeroCopy));
+    let mut s = sender(a.try_clone().unwrap(), options(SendMode::ZeroCopy));
     s.send(pattern(1, HEAD)).unwrap();
     let c = s.counters().snapshot();
     assert_eq!(c.copied_bytes["numbering"], HEAD as u64, "{c:?}");
@@ -242,10 +242,10 @@ fn connections_of_a_listener_that_lends() {
         b.set_read_timeout(Some(LONG)).unwrap();
         let (a, _) = listener.accept().unwrap();
         assert_eq!(option(&a, libc::SO_ZEROCOPY), 1);
-        let mut s = sender(a.try_clone().unwrap(), options(Mode::ZeroCopy));
+        let mut s = sender(a.try_clone().unwrap(), options(SendMode::ZeroCopy));
         respond(&mut s, &mut b, true);
         drop(s);
-        respond(&mut sender(a, options(Mode::ZeroCopy)), &mut b, true);
+        respond(&mut sender(a, options(SendMode::ZeroCopy)), &mut b, true);
     }
 }
 
@@ -253,9 +253,9 @@ fn connections_of_a_listener_that_lends() {
 #[test]
 fn senders_without_numbers_of_the_socket_are_free() {
     let (a, mut b) = pair();
-    let mut lends = sender(a.try_clone().unwrap(), options(Mode::ZeroCopy));
-    let copies = sender(a.try_clone().unwrap(), options(Mode::Copy));
-    let uring = options(Mode::ZeroCopy).backend(Backend::Uring);
+    let mut lends = sender(a.try_clone().unwrap(), options(SendMode::ZeroCopy));
+    let copies = sender(a.try_clone().unwrap(), options(SendMode::Copy));
+    let uring = options(SendMode::ZeroCopy).backend(SendBackend::Uring);
     let mut ring = sender(a.try_clone().unwrap(), uring);
     respond(&mut ring, &mut b, true);
     respond(&mut lends, &mut b, true);
@@ -284,7 +284,7 @@ fn a_sender_after_one_whose_memory_is_still_lent() {
         lab.hold(lab::HERE);
         let mut senders = 0;
         for round in 0..3 {
-            let mut s = sender(socket.try_clone().unwrap(), options(Mode::ZeroCopy));
+            let mut s = sender(socket.try_clone().unwrap(), options(SendMode::ZeroCopy));
             for i in 0..4 {
                 s.send(lease(round * 4 + i)).unwrap();
             }
@@ -318,7 +318,7 @@ fn many_short_senders_on_one_socket() {
     let (a, b) = udp_pair();
     let mut got = [0; 2000];
     for i in 0..200 {
-        let mut s = sender(a.try_clone().unwrap(), options(Mode::ZeroCopy));
+        let mut s = sender(a.try_clone().unwrap(), options(SendMode::ZeroCopy));
         for n in 0..i % 4 {
             s.send(pattern(n, 1000)).unwrap();
             assert_eq!(b.recv(&mut got).unwrap(), 1000);

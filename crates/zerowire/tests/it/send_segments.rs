@@ -4,21 +4,21 @@
 use crate::support::sockets::{datagram, pattern, sender, tcp_pair};
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
-use zerowire::send::{Backend, Mode, Options, Payload, SendError, Sender, longest_segment};
+use zerowire::send::{Payload, SendBackend, SendError, SendMode, SendOptions, Sender, longest_segment};
 use zerowire_testkit::net::lab::{HERE, Lab, in_lab, stir};
 
 const LONG: Duration = Duration::from_secs(20);
 
-fn options(mode: Mode, backend: Backend, segment: usize) -> Options {
+fn options(mode: SendMode, backend: SendBackend, segment: usize) -> SendOptions {
     let segment_bytes = Some(u16::try_from(segment).unwrap());
-    Options::default().mode(mode).backend(backend).segment_bytes(segment_bytes).timeout(Some(LONG))
+    SendOptions::default().mode(mode).backend(backend).segment_bytes(segment_bytes).timeout(Some(LONG))
 }
 
-fn every_way() -> impl Iterator<Item = (Mode, Backend)> {
-    let backends = [Backend::Socket, Backend::Uring];
+fn every_way() -> impl Iterator<Item = (SendMode, SendBackend)> {
+    let backends = [SendBackend::Socket, SendBackend::Uring];
     backends
         .into_iter()
-        .flat_map(|backend| [Mode::Copy, Mode::ZeroCopy, Mode::Auto].map(|mode| (mode, backend)))
+        .flat_map(|backend| [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto].map(|mode| (mode, backend)))
 }
 
 /// A socket of the peer's, and one that is connected to it.
@@ -147,7 +147,7 @@ fn other_errors_stay_what_they_are() {
 fn only_udp_has_segments() {
     let (a, _b) = tcp_pair();
     assert_eq!(longest_segment(&a), None);
-    let mut s = Sender::new(a.into(), Options::default()).unwrap();
+    let mut s = Sender::new(a.into(), SendOptions::default()).unwrap();
     assert!(matches!(s.set_segment_bytes(Some(1000)), Err(SendError::Segments(1000))));
     s.set_segment_bytes(None).unwrap();
     // Loopback, where what fits a datagram fits a packet.
@@ -155,6 +155,6 @@ fn only_udp_has_segments() {
     assert_eq!(longest_segment(&a), None, "nobody is connected");
     a.connect(a.local_addr().unwrap()).unwrap();
     assert!(longest_segment(&a).is_some_and(|longest| longest >= 65_507));
-    let mut s = Sender::new(a.into(), Options::default()).unwrap();
+    let mut s = Sender::new(a.into(), SendOptions::default()).unwrap();
     assert!(matches!(s.set_segment_bytes(Some(0)), Err(SendError::Segments(0))));
 }

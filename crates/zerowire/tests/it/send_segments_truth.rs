@@ -7,7 +7,7 @@ use crate::support::sockets::datagram;
 use std::net::UdpSocket;
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::testing::scribble;
-use zerowire::send::{Backend, Mode, Options, Payload, Segment, Sender};
+use zerowire::send::{Payload, Segment, SendBackend, SendMode, SendOptions, Sender};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
 
@@ -19,7 +19,7 @@ const PAYLOADS: u32 = 3;
 const AT: usize = 5000;
 const NEW: [u8; 4000] = [0xee; 4000];
 
-const BACK_ENDS: [Backend; 2] = [Backend::Socket, Backend::Uring];
+const BACK_ENDS: [SendBackend; 2] = [SendBackend::Socket, SendBackend::Uring];
 
 #[derive(Clone, Copy, Debug)]
 enum Memory {
@@ -48,16 +48,16 @@ fn payload(area: &Area, memory: Memory, bytes: &[u8]) -> Payload {
     }
 }
 
-fn cutting_sender(address: &str, backend: Backend, mode: Mode, area: &Area) -> Sender {
+fn cutting_sender(address: &str, backend: SendBackend, mode: SendMode, area: &Area) -> Sender {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(address).unwrap();
-    let options = Options::default().mode(mode).backend(backend).segment_bytes(Some(CUT as u16));
+    let options = SendOptions::default().mode(mode).backend(backend).segment_bytes(Some(CUT as u16));
     Sender::with_areas(socket.into(), options, std::slice::from_ref(area)).expect("a sender")
 }
 
 /// `whole`: the queue takes what is to be cut in one piece, and the peer's side cuts it; otherwise
 /// the queue cuts it.
-fn cut_behind_the_call(backend: Backend, mode: Mode, memory: Memory, whole: bool) {
+fn cut_behind_the_call(backend: SendBackend, mode: SendMode, memory: Memory, whole: bool) {
     in_lab(move |lab| {
         let what = format!("{backend:?}, {mode:?}, {memory:?}, whole: {whole}");
         lab.veth();
@@ -74,7 +74,7 @@ fn cut_behind_the_call(backend: Backend, mode: Mode, memory: Memory, whole: bool
             .map(|n| s.send(payload(&area, memory, &lab::pattern(n, LEN))).expect("sent"))
             .collect();
         s.poll().expect("polled");
-        let lent = mode == Mode::ZeroCopy;
+        let lent = mode == SendMode::ZeroCopy;
         assert_eq!(s.outstanding(), if lent { 3 } else { 0 }, "{what}: the queue holds all");
         for ticket in tickets {
             // SAFETY: the bytes are arbitrary ones of a test payload, and nobody else looks at
@@ -104,7 +104,7 @@ fn cut_behind_the_call(backend: Backend, mode: Mode, memory: Memory, whole: bool
     });
 }
 
-fn each(mode: Mode) {
+fn each(mode: SendMode) {
     for (backend, memory) in BACK_ENDS.into_iter().flat_map(|b| EACH_MEMORY.map(|m| (b, m))) {
         for whole in [false, true] {
             cut_behind_the_call(backend, mode, memory, whole);
@@ -114,12 +114,12 @@ fn each(mode: Mode) {
 
 #[test]
 fn copied_payloads_are_cut_from_the_old_bytes() {
-    each(Mode::Copy);
+    each(SendMode::Copy);
 }
 
 #[test]
 fn lent_payloads_are_cut_from_the_bytes_of_the_moment_they_leave() {
-    each(Mode::ZeroCopy);
+    each(SendMode::ZeroCopy);
 }
 
 /// An interface that drops what it sends: nobody copies, and the ledger says so. Cut or not, a
@@ -130,7 +130,7 @@ fn an_interface_takes_what_is_cut_without_a_copy() {
         in_lab(move |lab| {
             lab.ifb("ifb77", true);
             let area = area();
-            let mut s = cutting_sender("10.78.0.2:9", backend, Mode::ZeroCopy, &area);
+            let mut s = cutting_sender("10.78.0.2:9", backend, SendMode::ZeroCopy, &area);
             for n in 0..100 {
                 while area.free() < 2 {
                     s.wait_any(PATIENCE).expect("memory comes back");

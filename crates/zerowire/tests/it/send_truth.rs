@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::testing::scribble;
-use zerowire::send::{Backend, Close, Mode, Options, Payload, Segment, Sender, Ticket, orphans};
+use zerowire::send::{Close, Payload, Segment, SendBackend, SendMode, SendOptions, Sender, Ticket, orphans};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
 use zerowire_testkit::net::run;
@@ -15,8 +15,8 @@ use zerowire_testkit::net::run;
 const LEN: usize = 1200;
 const AT: usize = 100;
 
-fn options(mode: Mode) -> Options {
-    Options::default().mode(mode).backend(Backend::Socket)
+fn options(mode: SendMode) -> SendOptions {
+    SendOptions::default().mode(mode).backend(SendBackend::Socket)
 }
 
 fn area() -> Area {
@@ -56,7 +56,7 @@ enum Call {
     Sendmmsg,
 }
 
-fn datagrams_behind_a_queue(mode: Mode, call: Call) {
+fn datagrams_behind_a_queue(mode: SendMode, call: Call) {
     in_lab(move |lab| {
         lab.veth();
         let area = area();
@@ -74,7 +74,7 @@ fn datagrams_behind_a_queue(mode: Mode, call: Call) {
             _ => all.into_iter().for_each(|p| assert!(s.send(p).is_ok())),
         }
         s.poll().expect("polled");
-        let lent = if mode == Mode::Copy { 0 } else { 5 };
+        let lent = if mode == SendMode::Copy { 0 } else { 5 };
         assert_eq!(s.outstanding(), lent, "{mode:?}, {call:?}: the queue holds all");
         let tickets: Vec<_> = (0..5).map(|n| first.plus(n)).collect();
         assert_eq!(scribble_all(&mut s, &tickets), lent);
@@ -99,20 +99,20 @@ fn datagrams_behind_a_queue(mode: Mode, call: Call) {
 #[test]
 fn copied_datagrams_hold_the_old_bytes() {
     for call in [Call::Send, Call::Sendmsg, Call::Sendmmsg] {
-        datagrams_behind_a_queue(Mode::Copy, call);
+        datagrams_behind_a_queue(SendMode::Copy, call);
     }
 }
 
 #[test]
 fn lent_datagrams_hold_the_bytes_of_the_moment_they_leave() {
     for call in [Call::Send, Call::Sendmsg, Call::Sendmmsg] {
-        datagrams_behind_a_queue(Mode::ZeroCopy, call);
+        datagrams_behind_a_queue(SendMode::ZeroCopy, call);
     }
 }
 
 #[test]
 fn streams_hold_the_old_bytes_when_copied_and_the_new_ones_when_lent() {
-    for mode in [Mode::Copy, Mode::ZeroCopy] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         in_lab(move |lab| {
             lab.veth();
             let listener = lab.at_peer(|| TcpListener::bind("10.77.0.2:0").unwrap());
@@ -126,7 +126,7 @@ fn streams_hold_the_old_bytes_when_copied_and_the_new_ones_when_lent() {
             let tickets: Vec<_> =
                 (0..5).map(|n| s.send(payload(&area, 2, &lab::pattern(n, LEN))).expect("sent")).collect();
             s.poll().expect("polled");
-            let lent = if mode == Mode::Copy { 0 } else { 5 };
+            let lent = if mode == SendMode::Copy { 0 } else { 5 };
             assert_eq!(scribble_all(&mut s, &tickets), lent);
             lab.release(lab::HERE);
             s.wait_all(PATIENCE).expect("all back");
@@ -159,7 +159,7 @@ fn an_interface_takes_lent_memory_without_a_copy() {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect("10.78.0.2:9").unwrap();
             let mut s =
-                Sender::new(socket.into(), options(Mode::ZeroCopy).segment_bytes(segment_bytes)).unwrap();
+                Sender::new(socket.into(), options(SendMode::ZeroCopy).segment_bytes(segment_bytes)).unwrap();
             for n in 0..200 {
                 s.send(lab::pattern(n, len)).unwrap();
             }
@@ -183,7 +183,7 @@ fn what_is_queued_when_the_sender_ends_comes_back_later() {
             lab.hold(lab::HERE);
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect(address).unwrap();
-            let mut s = Sender::new(socket.into(), options(Mode::ZeroCopy)).unwrap();
+            let mut s = Sender::new(socket.into(), options(SendMode::ZeroCopy)).unwrap();
             for n in 0..5 {
                 s.send(payload(&area, 1, &lab::pattern(n, LEN))).unwrap();
             }
@@ -222,7 +222,7 @@ fn an_interface_that_goes_down_gives_memory_back() {
         lab.hold(lab::HERE);
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect(address).unwrap();
-        let mut s = Sender::new(socket.into(), options(Mode::ZeroCopy)).unwrap();
+        let mut s = Sender::new(socket.into(), options(SendMode::ZeroCopy)).unwrap();
         for n in 0..5 {
             s.send(payload(&area, 1, &lab::pattern(n, LEN))).unwrap();
         }

@@ -9,17 +9,19 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zerowire::area::{Area, AreaOptions, MappedFile};
-use zerowire::send::{Backend, Mode, Notifications, Options, Payload, Segment, SendError, Sender};
+use zerowire::send::{
+    Notifications, Payload, Segment, SendBackend, SendError, SendMode, SendOptions, Sender,
+};
 use zerowire_testkit::own_process;
 
 const LONG: Duration = Duration::from_secs(20);
-const MODES: [Mode; 3] = [Mode::Copy, Mode::ZeroCopy, Mode::Auto];
+const MODES: [SendMode; 3] = [SendMode::Copy, SendMode::ZeroCopy, SendMode::Auto];
 
-fn options(mode: Mode) -> Options {
-    Options::default().mode(mode).backend(Backend::Uring)
+fn options(mode: SendMode) -> SendOptions {
+    SendOptions::default().mode(mode).backend(SendBackend::Uring)
 }
 
-fn open(socket: impl Into<OwnedFd>, mode: Mode, areas: &[Area]) -> Sender {
+fn open(socket: impl Into<OwnedFd>, mode: SendMode, areas: &[Area]) -> Sender {
     Sender::with_areas(socket.into(), options(mode), areas).expect("io_uring is needed for this test")
 }
 
@@ -95,10 +97,10 @@ fn tcp_carries_all_sizes_and_segments() {
         let t = s.counters().snapshot();
         assert_eq!((t.frames, t.bytes), (count, want.len() as u64), "{t:?}");
         match mode {
-            Mode::Copy => assert_eq!(t.copied_bytes["asked"], want.len() as u64),
+            SendMode::Copy => assert_eq!(t.copied_bytes["asked"], want.len() as u64),
             // A receiver on this machine: the kernel copies, and says so.
-            Mode::ZeroCopy => assert_eq!(t.copied_bytes["kernel"], want.len() as u64, "{t:?}"),
-            Mode::Auto => assert_eq!(t.zero_copied_bytes, 0, "{t:?}"),
+            SendMode::ZeroCopy => assert_eq!(t.copied_bytes["kernel"], want.len() as u64, "{t:?}"),
+            SendMode::Auto => assert_eq!(t.zero_copied_bytes, 0, "{t:?}"),
         }
         drop(s);
         assert!(reader.join().unwrap() == want, "{mode:?}, {memory:?}: other bytes arrived");
@@ -130,7 +132,7 @@ fn udp_carries_all_sizes_and_segments() {
         assert_eq!(area.free(), area.buffers(), "{mode:?}, {memory:?}");
         let t = s.counters().snapshot();
         assert_eq!(t.copied_total(), t.bytes, "{t:?}");
-        if mode == Mode::ZeroCopy {
+        if mode == SendMode::ZeroCopy {
             assert!(t.copied_bytes["scattered"] >= (18..=64).map(|n| 9000 + n).sum::<u64>(), "{t:?}");
         }
         let e = s.send(vec![1; 65_508]).unwrap_err();
@@ -160,14 +162,14 @@ fn batches_cost_few_calls_and_keep_their_order() {
         assert_eq!(area.free(), area.buffers());
         let calls = s.counters().snapshot().system_calls;
         // Auto changes its way every few sends while it measures.
-        let most = if mode == Mode::Auto { 100 } else { 8 };
+        let most = if mode == SendMode::Auto { 100 } else { 8 };
         assert!(calls <= most, "{mode:?}, {memory:?}: {calls} calls");
     }
 }
 
 #[test]
 fn segmentation_cuts_a_payload_into_datagrams() {
-    for mode in [Mode::Copy, Mode::ZeroCopy] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         for memory in MEMORY {
             let area = area();
             let (a, b) = udp_pair();
@@ -193,7 +195,7 @@ fn partial_sends_go_on_where_they_ended() {
         let (a, b) = tcp_pair();
         sockets::set_int(&a, libc::SO_SNDBUF, 20_000);
         sockets::set_int(&b, libc::SO_RCVBUF, 20_000);
-        let mut s = open(a, Mode::ZeroCopy, std::slice::from_ref(&area));
+        let mut s = open(a, SendMode::ZeroCopy, std::slice::from_ref(&area));
         let bytes = pattern(9, 3 << 20);
         // Far more than both buffers hold: it goes in many parts, and in pieces that end anywhere.
         let payload = pieces(&bytes, 7, &area, memory);
@@ -210,8 +212,10 @@ fn partial_sends_go_on_where_they_ended() {
 fn a_stalled_receiver_bounds_what_is_lent() {
     let area = area();
     let (a, mut b) = tcp_pair();
-    let options =
-        options(Mode::ZeroCopy).max_lent(8).max_lent_bytes(1 << 20).timeout(Some(Duration::from_millis(300)));
+    let options = options(SendMode::ZeroCopy)
+        .max_lent(8)
+        .max_lent_bytes(1 << 20)
+        .timeout(Some(Duration::from_millis(300)));
     let mut s = Sender::with_areas(a.into(), options, std::slice::from_ref(&area)).unwrap();
     let mut sent = 0;
     let error = loop {
@@ -266,7 +270,7 @@ fn a_peer_that_resets_gives_everything_back() {
 fn synchronous_notifications_leave_nothing_lent() {
     let area = area();
     let (a, b) = udp_pair();
-    let each_one = options(Mode::ZeroCopy).notifications(Notifications::EachOne);
+    let each_one = options(SendMode::ZeroCopy).notifications(Notifications::EachOne);
     let mut s = Sender::with_areas(a.into(), each_one.clone(), std::slice::from_ref(&area)).unwrap();
     let mut got = vec![0; 70_000];
     for i in 0..50 {
@@ -295,7 +299,7 @@ fn nobody_at_the_address_is_told_and_nothing_is_lost() {
     let a = UdpSocket::bind("127.0.0.1:0").unwrap();
     let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     a.connect(gone).unwrap();
-    let mut s = open(a, Mode::ZeroCopy, &[]);
+    let mut s = open(a, SendMode::ZeroCopy, &[]);
     let mut refused = 0;
     for i in 0..20 {
         match s.send(pattern(i, 1000)) {
@@ -314,7 +318,7 @@ fn nobody_at_the_address_is_told_and_nothing_is_lost() {
 #[test]
 fn batches_to_nobody_are_taken_from_the_front() {
     own_process!();
-    for mode in [Mode::Copy, Mode::ZeroCopy] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         let a = UdpSocket::bind("127.0.0.1:0").unwrap();
         let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         a.connect(gone).unwrap();
@@ -359,7 +363,7 @@ fn batches_to_nobody_are_taken_from_the_front() {
 #[test]
 fn an_error_of_an_earlier_datagram_is_told_and_the_batch_arrives() {
     own_process!();
-    for mode in [Mode::Copy, Mode::ZeroCopy] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         // Too few to go without links, linked because they differ, and without.
         for lens in [[100; 2].as_slice(), &[100, 200, 300, 400], &[100; 6]] {
             let (a, b) = udp_pair();
@@ -402,7 +406,7 @@ fn an_error_of_an_earlier_datagram_is_told_and_the_batch_arrives() {
 #[test]
 fn unix_sockets_copy_and_say_why() {
     let (a, mut b) = UnixStream::pair().unwrap();
-    let mut s = open(a, Mode::ZeroCopy, &[]);
+    let mut s = open(a, SendMode::ZeroCopy, &[]);
     s.send(pattern(1, 5000)).unwrap();
     let mut got = [0; 5000];
     b.read_exact(&mut got).unwrap();
@@ -410,7 +414,7 @@ fn unix_sockets_copy_and_say_why() {
     assert_eq!(s.counters().snapshot().copied_bytes["unsupported"], 5000);
     assert!(s.path().contains("unix"), "{}", s.path());
     let (a, b) = UnixDatagram::pair().unwrap();
-    let mut s = open(a, Mode::Auto, &[]);
+    let mut s = open(a, SendMode::Auto, &[]);
     let mut all: Vec<Payload> = (0..5).map(|i| pattern(i, 500).into()).collect();
     s.send_many(&mut all).unwrap();
     let mut got = [0; 1000];
@@ -427,14 +431,14 @@ fn files_are_sent_and_truncated_files_do_not_kill() {
     t.write_all(&bytes).unwrap();
     let file = MappedFile::open(t.path()).unwrap();
     let (a, b) = tcp_pair();
-    let mut s = open(a, Mode::ZeroCopy, &[]);
+    let mut s = open(a, SendMode::ZeroCopy, &[]);
     let reader = reader(b);
     s.send(file.slice(1..250_001).unwrap()).unwrap();
     s.wait_all(LONG).unwrap();
     drop(s);
     assert!(reader.join().unwrap() == bytes[1..250_001]);
     t.as_file().set_len(4096).unwrap();
-    for mode in [Mode::Copy, Mode::ZeroCopy] {
+    for mode in [SendMode::Copy, SendMode::ZeroCopy] {
         let (a, _b) = udp_pair();
         let mut s = open(a, mode, &[]);
         let e = s.send(file.slice(100_000..110_000).unwrap()).unwrap_err();

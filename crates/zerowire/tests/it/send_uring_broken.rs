@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineOptions, Threads};
-use zerowire::send::{Backend, Mode, Options, Payload, SendError, Sender};
+use zerowire::send::{Payload, SendBackend, SendError, SendMode, SendOptions, Sender};
 use zerowire_testkit::refuse::refuse;
 
 const LONG: Duration = Duration::from_secs(20);
 const NEEDED: &str = "io_uring is needed for this test";
 const LEN: usize = 16 << 10;
 
-fn zero_copy() -> Options {
-    Options::default().mode(Mode::ZeroCopy)
+fn zero_copy() -> SendOptions {
+    SendOptions::default().mode(SendMode::ZeroCopy)
 }
 
 fn area() -> Area {
@@ -68,7 +68,7 @@ fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
             let mut s = if shared {
                 Sender::on(&engine, a.into(), zero_copy()).unwrap()
             } else {
-                let own = zero_copy().backend(Backend::Uring);
+                let own = zero_copy().backend(SendBackend::Uring);
                 Sender::with_areas(a.into(), own, areas).unwrap()
             };
             fill(&mut s, &area);

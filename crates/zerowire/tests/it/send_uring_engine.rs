@@ -7,15 +7,15 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::uring::{Engine, EngineError, EngineOptions, Registration, Threads};
-use zerowire::send::{Backend, Close, Mode, Options, Payload, SendError, Sender, orphans};
+use zerowire::send::{Close, Payload, SendBackend, SendError, SendMode, SendOptions, Sender, orphans};
 use zerowire_testkit::own_process;
 use zerowire_testkit::refuse::refuse;
 
 const LONG: Duration = Duration::from_secs(20);
 const NEEDED: &str = "io_uring is needed for this test";
 
-fn zero_copy() -> Options {
-    Options::default().mode(Mode::ZeroCopy)
+fn zero_copy() -> SendOptions {
+    SendOptions::default().mode(SendMode::ZeroCopy)
 }
 
 fn area(buffers: usize) -> Area {
@@ -129,7 +129,7 @@ fn senders_that_go_leave_the_engine_to_the_others() {
 fn a_sender_with_its_own_ring_moves_between_threads() {
     let area = area(8);
     let (a, b) = udp_pair();
-    let options = zero_copy().backend(Backend::Uring);
+    let options = zero_copy().backend(SendBackend::Uring);
     let mut s = Sender::with_areas(a.into(), options, std::slice::from_ref(&area)).expect(NEEDED);
     for i in 0..6 {
         s = std::thread::scope(|scope| {
@@ -183,7 +183,7 @@ fn where_io_uring_is_refused_the_socket_back_end_runs() {
         assert!(e.to_string().contains("seccomp"), "{e}");
         let area = area(4);
         let (a, _b) = udp_pair();
-        let asked = zero_copy().backend(Backend::Uring);
+        let asked = zero_copy().backend(SendBackend::Uring);
         let e = Sender::with_areas(a.into(), asked, std::slice::from_ref(&area)).unwrap_err();
         assert!(matches!(&e.error, SendError::Uring(why) if why.contains("EPERM")), "{e}");
         let (a, b) = udp_pair();
@@ -224,12 +224,12 @@ fn locked_memory_is_a_clear_error_or_goes_unregistered() {
             assert!(e.to_string().contains(word), "{word} in: {e}");
         }
         let (a, _b) = udp_pair();
-        let asked = zero_copy().backend(Backend::Uring);
+        let asked = zero_copy().backend(SendBackend::Uring);
         let e = Sender::with_areas(a.into(), asked, areas).unwrap_err();
         assert!(e.to_string().contains("RLIMIT_MEMLOCK"), "{e}");
         // By itself it goes on without registering, and says so.
         let (a, b) = udp_pair();
-        let options = Options::default().mode(Mode::Auto).backend(Backend::Uring);
+        let options = SendOptions::default().mode(SendMode::Auto).backend(SendBackend::Uring);
         let mut s = Sender::with_areas(a.into(), options, areas).unwrap();
         assert!(s.path().contains("RLIMIT_MEMLOCK"), "{}", s.path());
         s.send(lease(&area, &pattern(1, 4000))).unwrap();
@@ -241,7 +241,7 @@ fn locked_memory_is_a_clear_error_or_goes_unregistered() {
         assert!(matches!(e, EngineError::RingMemlock { .. }), "{e}");
         // A payload that alone goes beyond the limit is refused with the limit's name.
         let (a, _b) = tcp_pair();
-        let asked = zero_copy().backend(Backend::Uring);
+        let asked = zero_copy().backend(SendBackend::Uring);
         let mut s = Sender::new(a.into(), asked).unwrap();
         let e = s.send(vec![1; 1 << 20]).unwrap_err();
         assert!(matches!(e, SendError::Locked { .. }), "{e}");

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use zerowire::area::{Area, AreaOptions};
 use zerowire::send::testing::scribble;
 use zerowire::send::uring::{Engine, EngineOptions};
-use zerowire::send::{Backend, Close, Mode, Options, Payload, Segment, Sender, orphans};
+use zerowire::send::{Close, Payload, Segment, SendBackend, SendMode, SendOptions, Sender, orphans};
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{self, in_lab};
 
@@ -111,7 +111,7 @@ impl Peer {
 /// arrived.
 fn change_behind_the_call(
     lab: &lab::Lab,
-    mode: Mode,
+    mode: SendMode,
     memory: Memory,
     over: Over,
     calls: Calls,
@@ -121,7 +121,7 @@ fn change_behind_the_call(
     let engine =
         Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect("io_uring is needed");
     let (socket, mut peer) = over.connect(lab);
-    let mut s = Sender::on(&engine, socket, Options::default().mode(mode)).unwrap();
+    let mut s = Sender::on(&engine, socket, SendOptions::default().mode(mode)).unwrap();
     lab.hold(lab::HERE);
     let first = s.next_ticket();
     let mut all: Vec<_> = (0..5).map(|n| payload(&area, memory, &lab::pattern(n, LEN))).collect();
@@ -136,7 +136,7 @@ fn change_behind_the_call(
         }
     }
     s.poll().expect("polled");
-    let lent = if mode == Mode::ZeroCopy { 5 } else { 0 };
+    let lent = if mode == SendMode::ZeroCopy { 5 } else { 0 };
     assert_eq!(s.outstanding(), lent, "{what}: the queue holds all");
     for ticket in (0..5).map(|n| first.plus(n)) {
         // SAFETY: the bytes are arbitrary ones of a test payload, and nobody else looks at them.
@@ -166,7 +166,7 @@ fn assert_copied(s: &Sender, reason: &'static str, what: &str) {
 
 /// In `mode`, over this, from each kind of memory, called in each way: the bytes that arrive, and
 /// the ledger.
-fn each_memory_and_call(mode: Mode, over: Over) {
+fn each_memory_and_call(mode: SendMode, over: Over) {
     // Two and fewer go linked, more go without.
     for calls in [Calls::Each, Calls::Many(2), Calls::Many(5)] {
         for memory in EACH_MEMORY {
@@ -175,10 +175,10 @@ fn each_memory_and_call(mode: Mode, over: Over) {
                 lab.veth();
                 let (s, arrived) = change_behind_the_call(lab, mode, memory, over, calls);
                 for (n, got) in (0..).zip(arrived) {
-                    let want = if mode == Mode::Copy { lab::pattern(n, LEN) } else { changed(n) };
+                    let want = if mode == SendMode::Copy { lab::pattern(n, LEN) } else { changed(n) };
                     assert!(got == want, "{what}: payload {n}");
                 }
-                assert_copied(&s, if mode == Mode::Copy { "asked" } else { "kernel" }, &what);
+                assert_copied(&s, if mode == SendMode::Copy { "asked" } else { "kernel" }, &what);
             });
         }
     }
@@ -186,24 +186,24 @@ fn each_memory_and_call(mode: Mode, over: Over) {
 
 #[test]
 fn copied_datagrams_hold_the_old_bytes() {
-    each_memory_and_call(Mode::Copy, Over::Udp);
+    each_memory_and_call(SendMode::Copy, Over::Udp);
 }
 
 #[test]
 fn copied_bytes_of_a_stream_are_the_old_ones() {
-    each_memory_and_call(Mode::Copy, Over::Tcp);
+    each_memory_and_call(SendMode::Copy, Over::Tcp);
 }
 
 /// The peer's socket is on this machine, so the kernel copies at last, when the frame reaches the
 /// peer: the bytes are those of that moment, and the notification says "copied".
 #[test]
 fn lent_datagrams_hold_the_bytes_of_the_moment_they_leave() {
-    each_memory_and_call(Mode::ZeroCopy, Over::Udp);
+    each_memory_and_call(SendMode::ZeroCopy, Over::Udp);
 }
 
 #[test]
 fn lent_bytes_of_a_stream_are_those_of_the_moment_they_leave() {
-    each_memory_and_call(Mode::ZeroCopy, Over::Tcp);
+    each_memory_and_call(SendMode::ZeroCopy, Over::Tcp);
 }
 
 /// An interface that drops what it sends: nobody copies, and the ledger says so.
@@ -217,7 +217,7 @@ fn an_interface_takes_lent_memory_without_a_copy() {
                 Engine::new(&EngineOptions::default(), std::slice::from_ref(&area)).expect("io_uring");
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect("10.78.0.2:9").unwrap();
-            let options = Options::default().mode(Mode::ZeroCopy);
+            let options = SendOptions::default().mode(SendMode::ZeroCopy);
             let mut s = Sender::on(&engine, socket.into(), options).unwrap();
             for n in 0..20 {
                 s.send(payload(&area, memory, &lab::pattern(n, LEN))).unwrap();
@@ -245,7 +245,7 @@ fn what_is_queued_when_everything_is_dropped_comes_back_later() {
             let work = move || {
                 let engine =
                     Engine::new(&EngineOptions::default(), std::slice::from_ref(&to)).expect("io_uring");
-                let options = Options::default().mode(Mode::ZeroCopy);
+                let options = SendOptions::default().mode(SendMode::ZeroCopy);
                 let mut s = Sender::on(&engine, socket.into(), options).unwrap();
                 for n in 0..5 {
                     s.send(payload(&to, Memory::Registered, &lab::pattern(n, LEN))).unwrap();
@@ -288,7 +288,7 @@ fn lent_memory_comes_back_to_a_sender_that_moved() {
         lab.hold(lab::HERE);
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.connect(address).unwrap();
-        let options = Options::default().mode(Mode::ZeroCopy).backend(Backend::Uring);
+        let options = SendOptions::default().mode(SendMode::ZeroCopy).backend(SendBackend::Uring);
         let to = area.clone();
         let first = std::thread::spawn(move || {
             let mut s =

@@ -4,14 +4,14 @@
 use std::thread;
 
 use rustix::fs::SealFlags;
-use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, Options};
+use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, MappedOptions};
 use zerowire_testkit::mapped::{Daemon, Writer, memfd};
 use zerowire_wire::mapped::{ENTRY_DIRECT, PAGE, REGION_SHIFT};
 
 fn pair() -> (MappedConnection, Writer) {
     let daemon = Daemon::new();
     let path = daemon.path();
-    let options = Options::stream().packed(false).data_pages(4).direct(true);
+    let options = MappedOptions::stream().packed(false).data_pages(4).direct(true);
     let program = thread::spawn(move || vsock::connect(&path, 1, &options).expect("a connection"));
     let writer = daemon.accept().connect_with(&[(memfd(2 * PAGE, SealFlags::SHRINK), 0, 2 * PAGE as u64)]);
     (program.join().expect("connected"), writer)

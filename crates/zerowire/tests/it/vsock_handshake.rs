@@ -10,14 +10,14 @@ use std::thread;
 use rustix::fs::SealFlags;
 use rustix::net::RecvFlags;
 use zerowire::recv::vsock::{
-    self, Dequeued, Error, Kind, MappedConnection, MappedListener, Options, Payload,
+    self, Dequeued, Error, MappedConnection, MappedKind, MappedListener, MappedOptions, Payload,
 };
 use zerowire_testkit::mapped::{Daemon, memfd};
 use zerowire_wire::mapped::{ENTRY_DIRECT, MapReply, PAGE, REGION_SHIFT};
 
 /// Connects to a daemon that answers as `answer` does.
 fn connect(
-    options: Options,
+    options: MappedOptions,
     answer: impl FnOnce(zerowire_testkit::mapped::Peer),
 ) -> Result<MappedConnection, Error> {
     let daemon = Daemon::new();
@@ -29,7 +29,7 @@ fn connect(
 
 #[test]
 fn the_request_has_the_options() {
-    let options = Options::seqpacket()
+    let options = MappedOptions::seqpacket()
         .windows(8)
         .header_pages(2)
         .data_pages(16)
@@ -44,7 +44,7 @@ fn the_request_has_the_options() {
         peer.connect();
     })
     .expect("a connection");
-    assert_eq!((c.host_port(), c.guest_port(), c.kind()), (1024, 77, Kind::SeqPacket));
+    assert_eq!((c.host_port(), c.guest_port(), c.kind()), (1024, 77, MappedKind::SeqPacket));
     assert_eq!(c.options().windows, 8);
 }
 
@@ -57,7 +57,7 @@ fn refusals_say_what_to_do() {
         (libc::EINVAL, "windows: 65 is not in 2 to 64", "windows: 65 is not in 2 to 64"),
         (libc::ENOBUFS, "8192 connections are open", "8192 connections are open"),
     ] {
-        let e = connect(Options::stream(), |peer| peer.refuse(errno, text)).expect_err("refused");
+        let e = connect(MappedOptions::stream(), |peer| peer.refuse(errno, text)).expect_err("refused");
         assert!(e.to_string().contains(part) && e.to_string().contains(text), "{e}");
         assert_eq!(e.errno(), errno);
     }
@@ -67,13 +67,13 @@ fn refusals_say_what_to_do() {
 fn no_daemon_and_bad_paths_are_told_apart() {
     let daemon = Daemon::new();
     let absent = daemon.folder().join("absent.map");
-    let e = vsock::connect(&absent, 1, &Options::stream()).expect_err("nobody");
+    let e = vsock::connect(&absent, 1, &MappedOptions::stream()).expect_err("nobody");
     assert!(matches!(e, Error::NoDaemon { .. }) && e.to_string().contains("--uds"), "{e}");
     assert_eq!(e.errno(), libc::ENOENT);
     let path = daemon.path();
     drop(daemon);
-    assert_eq!(vsock::connect(&path, 1, &Options::stream()).expect_err("gone").errno(), libc::ENOENT);
-    let e = vsock::connect(Path::new(&"x".repeat(200)), 1, &Options::stream()).expect_err("too long");
+    assert_eq!(vsock::connect(&path, 1, &MappedOptions::stream()).expect_err("gone").errno(), libc::ENOENT);
+    let e = vsock::connect(Path::new(&"x".repeat(200)), 1, &MappedOptions::stream()).expect_err("too long");
     assert!(e.to_string().contains("107 bytes"), "{e}");
 }
 
@@ -81,22 +81,22 @@ fn no_daemon_and_bad_paths_are_told_apart() {
 fn impossible_options_do_not_leave_the_program() {
     let path = Path::new("/nonexistent");
     for (options, part) in [
-        (Options::stream().windows(1), "windows: 1 is not in 2 to 64"),
-        (Options::stream().header_pages(17), "header pages: 17"),
-        (Options::stream().data_pages(0), "data pages: 0"),
-        (Options::stream().data_pages(1).lowat(4097), "low-water mark: 4097 is not in 1 to 4096"),
+        (MappedOptions::stream().windows(1), "windows: 1 is not in 2 to 64"),
+        (MappedOptions::stream().header_pages(17), "header pages: 17"),
+        (MappedOptions::stream().data_pages(0), "data pages: 0"),
+        (MappedOptions::stream().data_pages(1).lowat(4097), "low-water mark: 4097 is not in 1 to 4096"),
     ] {
         let e = vsock::connect(path, 1, &options).expect_err("impossible");
         assert!(matches!(e, Error::InvalidOptions { .. }) && e.to_string().contains(part), "{e}");
         assert!(matches!(MappedListener::bind(path, 1, &options), Err(Error::InvalidOptions { .. })));
     }
-    let e = vsock::connect(path, u32::MAX, &Options::stream()).expect_err("no port");
+    let e = vsock::connect(path, u32::MAX, &MappedOptions::stream()).expect_err("no port");
     assert!(e.to_string().contains("4294967295"), "{e}");
 }
 
 #[test]
 fn another_version_is_named() {
-    let e = connect(Options::stream(), |peer| {
+    let e = connect(MappedOptions::stream(), |peer| {
         let mut bytes = MapReply::error(libc::EINVAL as u16, "").to_bytes();
         bytes[4] = 9;
         peer.send(&bytes, &[]);
@@ -108,7 +108,7 @@ fn another_version_is_named() {
 #[test]
 fn answers_that_can_not_be_right_are_refused() {
     let fails = |answer: fn(zerowire_testkit::mapped::Peer)| {
-        connect(Options::stream(), answer).expect_err("broken").to_string()
+        connect(MappedOptions::stream(), answer).expect_err("broken").to_string()
     };
     assert!(fails(|peer| peer.send(b"hello", &[])).contains("5 bytes"));
     assert!(fails(drop).contains("closed the connection"));
@@ -130,7 +130,7 @@ fn files_must_be_long_enough_and_sealed() {
         let other = memfd(PAGE, SealFlags::SHRINK);
         peer.send(&peer.reply(0).to_bytes(), &[headers, data, &other, &other, &other]);
     }
-    let options = Options::stream();
+    let options = MappedOptions::stream();
     let (headers, data) = (options.map_options().headers_len(), options.map_options().data_len());
     let e = connect(options, |peer| {
         give(&peer, &memfd(headers - 1, SealFlags::SHRINK), &memfd(data, SealFlags::SHRINK));
@@ -145,7 +145,7 @@ fn files_must_be_long_enough_and_sealed() {
 #[test]
 fn data_pages_can_not_be_mapped_for_writing() {
     let mut writer = None;
-    let c = connect(Options::stream(), |peer| writer = Some(peer.connect())).expect("a connection");
+    let c = connect(MappedOptions::stream(), |peer| writer = Some(peer.connect())).expect("a connection");
     let writer = writer.expect("connected");
     // SAFETY: a new mapping at an address of the kernel's choice.
     let mapped = unsafe {
@@ -167,7 +167,7 @@ fn a_listener_gets_the_guests_connections() {
     let daemon = Daemon::new();
     let path = daemon.path();
     let listening =
-        thread::spawn(move || MappedListener::bind(&path, 6000, &Options::stream()).expect("bound"));
+        thread::spawn(move || MappedListener::bind(&path, 6000, &MappedOptions::stream()).expect("bound"));
     let peer = daemon.accept();
     assert_eq!(peer.request.op, zerowire_wire::mapped::MapOp::Listen);
     peer.listening();
@@ -190,7 +190,7 @@ fn a_listener_gets_the_guests_connections() {
 fn a_taken_port_is_named() {
     let daemon = Daemon::new();
     let path = daemon.path();
-    let listening = thread::spawn(move || MappedListener::bind(&path, 6000, &Options::stream()));
+    let listening = thread::spawn(move || MappedListener::bind(&path, 6000, &MappedOptions::stream()));
     daemon.accept().refuse(libc::EADDRINUSE, "");
     let e = listening.join().expect("returned").expect_err("taken");
     assert!(e.to_string().contains("port 6000 is taken"), "{e}");
@@ -199,7 +199,7 @@ fn a_taken_port_is_named() {
 #[test]
 fn the_way_to_the_guest_is_a_socket() {
     let mut writer = None;
-    let mut c = connect(Options::stream(), |peer| writer = Some(peer.connect())).expect("a connection");
+    let mut c = connect(MappedOptions::stream(), |peer| writer = Some(peer.connect())).expect("a connection");
     let writer = writer.expect("connected");
     c.write_all(b"to the guest").expect("room");
     c.shutdown(Shutdown::Write).expect("open");
@@ -217,7 +217,7 @@ fn payload_in_guest_memory_is_read_where_it_lies() {
     rustix::io::pwrite(&memory, &bytes, (PAGE + 5) as u64).expect("written");
     let ours = memory.try_clone().expect("a descriptor");
     let mut writer = None;
-    let mut c = connect(Options::stream().direct(true), |peer| {
+    let mut c = connect(MappedOptions::stream().direct(true), |peer| {
         let first = memfd(PAGE, SealFlags::SHRINK);
         // The second region begins at the file's second page.
         let regions = [(first, 0, PAGE as u64), (memory, PAGE as u64, 2 * PAGE as u64)];
@@ -248,7 +248,7 @@ fn guest_memory_must_be_in_its_file() {
     for (offset, len, part) in
         [(1, 10, "no page's start"), (0, 3 * PAGE as u64, "in a file of 0x2000"), (0, 0, "0x0 bytes")]
     {
-        let e = connect(Options::stream().direct(true), |peer| {
+        let e = connect(MappedOptions::stream().direct(true), |peer| {
             peer.connect_with(&[(memfd(2 * PAGE, SealFlags::SHRINK), offset, len)]);
         })
         .expect_err("broken");
@@ -270,12 +270,12 @@ fn the_copying_connection_takes_no_byte_behind_the_line() {
         drop(s);
         listener.accept().expect("another program");
     });
-    let mut c = vsock::connect_copy(&path, 5000, Kind::Stream).expect("a connection");
+    let mut c = vsock::connect_copy(&path, 5000, MappedKind::Stream).expect("a connection");
     assert_eq!(c.host_port(), 1234);
     let mut bytes = Vec::new();
     c.read_to_end(&mut bytes).expect("sound");
     assert_eq!(bytes, b"payload");
-    let e = vsock::connect_copy(&path, 5000, Kind::Stream).expect_err("closed without an answer");
+    let e = vsock::connect_copy(&path, 5000, MappedKind::Stream).expect_err("closed without an answer");
     assert!(matches!(e, Error::Refused { port: 5000, .. }), "{e}");
     daemon.join().expect("ended");
 }

@@ -7,12 +7,12 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
-use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, Options, WindowLease};
+use zerowire::recv::vsock::{self, Dequeued, Error, MappedConnection, MappedOptions, WindowLease};
 use zerowire_testkit::mapped::{Daemon, Writer};
 use zerowire_testkit::own_process;
 use zerowire_wire::mapped::{ENTRY_EOM, ENTRY_EOR, PAGE, POLL_DATA, POLL_END, POLL_NOTHING};
 
-fn pair(options: Options) -> (MappedConnection, Writer) {
+fn pair(options: MappedOptions) -> (MappedConnection, Writer) {
     let daemon = Daemon::new();
     let path = daemon.path();
     let program = thread::spawn(move || vsock::connect(&path, 5000, &options).expect("a connection"));
@@ -43,7 +43,7 @@ fn contents(window: &WindowLease) -> Vec<Vec<u8>> {
 
 #[test]
 fn packets_of_56_4096_and_8200_bytes_fill_five_pages() {
-    let (program, mut daemon) = pair(Options::stream().packed(false));
+    let (program, mut daemon) = pair(MappedOptions::stream().packed(false));
     let packets = [pattern(56, 1), pattern(4096, 2), pattern(8200, 3)];
     daemon.window(&packets.each_ref().map(|p| (p.as_slice(), 0)));
     assert_eq!(daemon.header_word(0, 4).load(Ordering::Relaxed), 5, "hdr_num");
@@ -66,7 +66,7 @@ fn packets_of_56_4096_and_8200_bytes_fill_five_pages() {
 
 #[test]
 fn small_packets_of_a_packed_stream_are_one_run_of_bytes() {
-    let (program, mut daemon) = pair(Options::stream());
+    let (program, mut daemon) = pair(MappedOptions::stream());
     for i in 0..=255u8 {
         assert_eq!(daemon.append(&[i], 0), 1);
     }
@@ -78,7 +78,7 @@ fn small_packets_of_a_packed_stream_are_one_run_of_bytes() {
 #[test]
 fn message_bounds_and_record_bounds_are_kept() {
     for packed in [true, false] {
-        let (program, mut daemon) = pair(Options::seqpacket().packed(packed));
+        let (program, mut daemon) = pair(MappedOptions::seqpacket().packed(packed));
         daemon.window(&[
             (b"one", ENTRY_EOM),
             (b"two", ENTRY_EOM | ENTRY_EOR),
@@ -103,7 +103,7 @@ fn message_bounds_and_record_bounds_are_kept() {
 
 #[test]
 fn a_big_message_lies_over_several_windows() {
-    let (program, mut daemon) = pair(Options::seqpacket().windows(2).data_pages(2));
+    let (program, mut daemon) = pair(MappedOptions::seqpacket().windows(2).data_pages(2));
     let message = pattern(5 * 2 * PAGE + 100, 7);
     let sent = message.clone();
     let writer = thread::spawn(move || {
@@ -137,7 +137,7 @@ fn a_big_message_lies_over_several_windows() {
 
 #[test]
 fn spinning_makes_no_system_call_and_rings_no_bell() {
-    let (program, mut daemon) = pair(Options::stream().windows(3));
+    let (program, mut daemon) = pair(MappedOptions::stream().windows(3));
     let writer = thread::spawn(move || {
         for i in 0..200u8 {
             while !daemon.is_free(u32::from(i) % 3) {
@@ -176,7 +176,7 @@ fn spinning_makes_no_system_call_and_rings_no_bell() {
 #[test]
 fn what_was_pending_at_the_close_is_there() {
     own_process!();
-    let (program, mut daemon) = pair(Options::stream());
+    let (program, mut daemon) = pair(MappedOptions::stream());
     daemon.window(&[(b"first", 0)]);
     daemon.window(&[(b"second", 0)]);
     daemon.end();
@@ -191,7 +191,7 @@ fn what_was_pending_at_the_close_is_there() {
 
 #[test]
 fn windows_are_held_together_and_released_out_of_order() {
-    let (program, mut daemon) = pair(Options::stream().windows(3));
+    let (program, mut daemon) = pair(MappedOptions::stream().windows(3));
     for text in [b"aaa", b"bbb", b"ccc"] {
         daemon.window(&[(text, 0)]);
     }
@@ -212,7 +212,7 @@ fn windows_are_held_together_and_released_out_of_order() {
 
 #[test]
 fn a_lease_outlives_its_connection_and_moves_to_other_threads() {
-    let (program, mut daemon) = pair(Options::stream());
+    let (program, mut daemon) = pair(MappedOptions::stream());
     daemon.window(&[(&pattern(9000, 9), 0)]);
     let window = take(&program);
     drop(program);
@@ -222,7 +222,7 @@ fn a_lease_outlives_its_connection_and_moves_to_other_threads() {
 
 #[test]
 fn several_header_pages_describe_more_packets() {
-    let (program, mut daemon) = pair(Options::seqpacket().header_pages(3).data_pages(1600));
+    let (program, mut daemon) = pair(MappedOptions::seqpacket().header_pages(3).data_pages(1600));
     assert_eq!(program.options().max_entries(), 1534);
     let packets: Vec<_> = (0..1534u32).map(|i| i.to_le_bytes()).collect();
     for p in &packets {
@@ -237,7 +237,7 @@ fn several_header_pages_describe_more_packets() {
 
 #[test]
 fn unmapping_and_mapping_again_loses_nothing() {
-    let (program, mut daemon) = pair(Options::stream().windows(2));
+    let (program, mut daemon) = pair(MappedOptions::stream().windows(2));
     assert!(matches!(program.map(), Err(Error::AlreadyMapped)));
     daemon.window(&[(b"one", 0)]);
     let held = take(&program);
@@ -267,7 +267,7 @@ fn unmapping_and_mapping_again_loses_nothing() {
 
 #[test]
 fn several_connections_of_one_process_do_not_mix() {
-    let mut pairs: Vec<_> = (0..3).map(|_| pair(Options::stream())).collect();
+    let mut pairs: Vec<_> = (0..3).map(|_| pair(MappedOptions::stream())).collect();
     for (i, (_, daemon)) in pairs.iter_mut().enumerate() {
         daemon.window(&[(&pattern(5000, i as u64), 0)]);
     }
@@ -278,7 +278,7 @@ fn several_connections_of_one_process_do_not_mix() {
 
 #[test]
 fn sleeping_program_and_waiting_daemon_wake_each_other() {
-    let (program, mut daemon) = pair(Options::stream().windows(2).data_pages(1));
+    let (program, mut daemon) = pair(MappedOptions::stream().windows(2).data_pages(1));
     let bytes = pattern(300_000, 5);
     let sent = bytes.clone();
     let writer = thread::spawn(move || {
@@ -299,7 +299,7 @@ fn sleeping_program_and_waiting_daemon_wake_each_other() {
 
 #[test]
 fn waiting_ends_by_timeout_and_by_the_daemons_death() {
-    let (program, daemon) = pair(Options::stream());
+    let (program, daemon) = pair(MappedOptions::stream());
     assert!(!program.wait(Some(Duration::ZERO)).expect("the daemon lives"));
     assert!(!program.wait(Some(Duration::from_millis(20))).expect("the daemon lives"));
     assert_eq!(daemon.program_sleeps().load(Ordering::Relaxed), 0, "taken back");
@@ -318,7 +318,7 @@ fn an_event_loop_sleeps_on_one_descriptor() {
         let mut fds = [PollFd::from_borrowed_fd(c.as_fd(), PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&none)).expect("polled") == 1
     }
-    let (program, mut daemon) = pair(Options::stream());
+    let (program, mut daemon) = pair(MappedOptions::stream());
     daemon.window(&[(b"unarmed", 0)]);
     assert!(!readable(&program), "not armed: no bell");
     assert!(program.arm().expect("mapped"), "there is something already");
@@ -337,7 +337,7 @@ fn an_event_loop_sleeps_on_one_descriptor() {
 
 #[test]
 fn reading_copies_over_packets_and_windows() {
-    let (mut program, mut daemon) = pair(Options::stream().packed(false).data_pages(4));
+    let (mut program, mut daemon) = pair(MappedOptions::stream().packed(false).data_pages(4));
     let bytes = pattern(20_000, 4);
     daemon.window(&[(&bytes[..56], 0), (&bytes[56..5000], 0)]);
     daemon.window(&[(&bytes[5000..15_000], 0)]);
@@ -359,7 +359,7 @@ fn reading_copies_over_packets_and_windows() {
 
 #[test]
 fn a_read_never_gives_bytes_of_two_messages() {
-    let (mut program, mut daemon) = pair(Options::seqpacket());
+    let (mut program, mut daemon) = pair(MappedOptions::seqpacket());
     daemon.window(&[(b"one", ENTRY_EOM), (b"two!", ENTRY_EOM)]);
     let mut buffer = [0; 64];
     assert_eq!(program.read(&mut buffer).expect("sound"), 3);

@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use serde::Serialize;
-use zerowire::send::{Backend, Mode};
+use zerowire::send::{SendBackend, SendMode};
 
 use super::case::TxCase;
 use super::lab::Lab;
@@ -54,13 +54,13 @@ pub fn compare(
     progress.step(format_args!("auto, {case}"));
     let source = Source::new(case, lab)?;
     let open = |mode| {
-        let choice = Choice { mode, backend: Backend::Auto, pace: Pace::Single, areas: false };
+        let choice = Choice { mode, backend: SendBackend::Auto, pace: Pace::Single, areas: false };
         Sockets::open(lab, &source, choice).with_context(|| format!("{mode:?}"))
     };
-    let mut ways = [open(Mode::Copy)?, open(Mode::ZeroCopy)?, open(Mode::Auto)?];
+    let mut ways = [open(SendMode::Copy)?, open(SendMode::ZeroCopy)?, open(SendMode::Auto)?];
     // Routes and caches are warmed by a sender of its own, so that none of the three has learnt
     // anything.
-    run(&mut open(Mode::Copy)?, case, lab, softirq, case.burst())?;
+    run(&mut open(SendMode::Copy)?, case, lab, softirq, case.burst())?;
     let chunk = CHUNK.min(sends);
     let chunks = sends / chunk;
     let mut cpu = [0.0; 3];

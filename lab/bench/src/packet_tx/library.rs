@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use zerowire::ledger::{CopyReason, Counters};
-use zerowire::send::{Backend, Mode, Notifications, Options, Payload, Sender};
+use zerowire::send::{Notifications, Payload, SendBackend, SendMode, SendOptions, Sender};
 
 use super::case::{BATCH, TxCase};
 use super::column::Column;
@@ -34,12 +34,12 @@ pub fn open<'a>(
         Column::Ring => library_frames::ring(case, source, false),
         Column::RingCopied => library_frames::ring(case, source, true),
         Column::Xdp => library_frames::xdp(case, lab, source),
-        Column::Udp => sockets(Mode::Copy, Backend::Socket, Pace::Single, false),
-        Column::Zc => sockets(Mode::ZeroCopy, Backend::Socket, Pace::Awaited, false),
-        Column::ZcBatched => sockets(Mode::ZeroCopy, Backend::Socket, Pace::Single, false),
-        Column::SendZc => sockets(Mode::ZeroCopy, Backend::Uring, Pace::Many, false),
-        Column::SendZcFixed => sockets(Mode::ZeroCopy, Backend::Uring, Pace::Many, true),
-        Column::Auto => sockets(Mode::Auto, Backend::Auto, Pace::Single, false),
+        Column::Udp => sockets(SendMode::Copy, SendBackend::Socket, Pace::Single, false),
+        Column::Zc => sockets(SendMode::ZeroCopy, SendBackend::Socket, Pace::Awaited, false),
+        Column::ZcBatched => sockets(SendMode::ZeroCopy, SendBackend::Socket, Pace::Single, false),
+        Column::SendZc => sockets(SendMode::ZeroCopy, SendBackend::Uring, Pace::Many, false),
+        Column::SendZcFixed => sockets(SendMode::ZeroCopy, SendBackend::Uring, Pace::Many, true),
+        Column::Auto => sockets(SendMode::Auto, SendBackend::Auto, Pace::Single, false),
     }
 }
 
@@ -58,9 +58,9 @@ pub enum Pace {
 #[derive(Debug, Clone, Copy)]
 pub struct Choice {
     /// Copy, lend, or choose.
-    pub mode: Mode,
+    pub mode: SendMode,
     /// Sockets or io_uring.
-    pub backend: Backend,
+    pub backend: SendBackend,
     /// How payloads are handed over.
     pub pace: Pace,
     /// Whether the payloads' memory is registered.
@@ -84,7 +84,7 @@ impl<'a> Sockets<'a> {
             _ => Notifications::Batched,
         };
         let options =
-            Options::default().mode(choice.mode).backend(choice.backend).notifications(notifications);
+            SendOptions::default().mode(choice.mode).backend(choice.backend).notifications(notifications);
         let socket = OwnedFd::from(lab.udp()?);
         let sender = match choice.areas {
             true => Sender::with_areas(socket, options, std::slice::from_ref(source.area())),

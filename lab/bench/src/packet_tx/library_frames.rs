@@ -44,8 +44,8 @@ fn slot_bytes(source: &Source) -> usize {
     super::bare::slot_len(source.head().bytes_before() + source.payload_len())
 }
 
-fn options(source: &Source, slots: usize) -> packet::Options {
-    packet::Options::default()
+fn options(source: &Source, slots: usize) -> packet::PacketOptions {
+    packet::PacketOptions::default()
         .slots(slots)
         .frame_bytes(Some(HEAD_LEN + source.payload_len()))
         .offload(source.head().gso)

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result, bail};
-use zerowire::recv::{Arrival, Backend, Options, Receiver, What};
+use zerowire::recv::{Arrival, Receiver, RecvBackend, RecvOptions, What};
 
 use super::options::TcpRxOptions;
 use super::way::{Goal, Patience, TICK, Tally, Way, WayName, ended, touch_all};
@@ -17,17 +17,17 @@ pub(super) struct Library {
 impl Library {
     pub(super) fn new(name: WayName, sockets: Vec<OwnedFd>, options: &TcpRxOptions) -> Result<Self> {
         let backend = match name {
-            WayName::Plain => Backend::Plain,
-            WayName::Multishot => Backend::Multishot,
-            WayName::Nodev => Backend::NoDevice,
+            WayName::Plain => RecvBackend::Plain,
+            WayName::Multishot => RecvBackend::Multishot,
+            WayName::Nodev => RecvBackend::NoDevice,
             WayName::Queue => {
                 let (interface, queue) =
                     options.queue.clone().context("no queue was named: -i IF -q QUEUE")?;
-                Backend::Queue { interface, queue }
+                RecvBackend::Queue { interface, queue }
             }
             other => bail!("{other} is no way of the library"),
         };
-        let mut receiver = Receiver::new(Options::default().backend(backend))?;
+        let mut receiver = Receiver::new(RecvOptions::default().backend(backend))?;
         for socket in sockets {
             receiver.add(socket)?;
         }

@@ -1,7 +1,7 @@
 //! The client: connects, receives until the end, says what it took.
 
 use anyhow::{Context, Result};
-use zerowire::recv::vsock::{Kind, connect_copy};
+use zerowire::recv::vsock::{MappedKind, connect_copy};
 use zerowire_cli::af_vsock;
 
 use super::mode::Mode;
@@ -14,7 +14,7 @@ pub fn run_client(options: &ClientOptions) -> Result<ClientOutput> {
     options.verify()?;
     match (&options.place, options.mode) {
         (Place::Host(uds), Mode::Copy) => {
-            let stream = connect_copy(uds, options.port, Kind::Stream)
+            let stream = connect_copy(uds, options.port, MappedKind::Stream)
                 .with_context(|| format!("no connection to port {} of the guest", options.port))?;
             connection::receive(&stream, options)
         }

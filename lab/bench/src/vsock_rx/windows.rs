@@ -90,7 +90,7 @@ fn wait(connection: &MappedConnection, polls: bool) -> Result<()> {
 /// Connects as the options say.
 pub fn connect(uds: &std::path::Path, options: &ClientOptions) -> Result<MappedConnection> {
     let path = with_suffix(uds, ".map");
-    let wanted = zerowire::recv::vsock::Options::stream()
+    let wanted = zerowire::recv::vsock::MappedOptions::stream()
         .windows(options.windows())
         .data_pages(options.pages)
         .lowat(options.lowat())

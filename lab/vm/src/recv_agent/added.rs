@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use zerowire::area::AreaOptions;
-use zerowire::recv::{Arrival, Backend, Receiver, RecvError};
+use zerowire::recv::{Arrival, Receiver, RecvBackend, RecvError};
 
 use super::cases::{load, options, said};
 use super::shared::{bytes_of, most};
@@ -54,7 +54,7 @@ fn refusal(error: &RecvError) -> Result<String> {
 /// Four pages at the start; two areas come in the middle of two streams, while every page is held.
 /// All pages of all areas are lent at once, come back and are lent again; the receiver goes while
 /// leases of each are out.
-pub fn added(backend: Backend) -> Result<String> {
+pub fn added(backend: RecvBackend) -> Result<String> {
     const AREAS: [usize; 3] = [4, 8, 300];
     let mut receiver = Receiver::new(options(backend.clone(), AREAS[0]).share(Some(1000)))?;
     let mut book = Book::default();
@@ -121,7 +121,7 @@ pub fn added(backend: Backend) -> Result<String> {
 /// One of two receivers of a registration adds an area while it holds all of the first one: the
 /// other, which was told nothing, gets buffers of the new one. When both have gone, a third one has
 /// all of them.
-pub fn shared(backend: Backend) -> Result<String> {
+pub fn shared(backend: RecvBackend) -> Result<String> {
     const FIRST: usize = 8;
     const MORE: usize = 16;
     let options = |buffers| options(backend.clone(), buffers).share(Some(1000));

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use zerowire::recv::Backend;
+use zerowire::recv::RecvBackend;
 use zerowire_c as c;
 use zerowire_vmtest::vsock::pattern::Pattern;
 
@@ -134,8 +134,8 @@ unsafe impl Send for Area {}
 
 /// Two receivers on two threads share one area; the second goes on when the first and the handle
 /// are closed.
-pub fn shared(backend: Backend) -> Result<String> {
-    ensure!(backend == Backend::NoDevice, "only without a device");
+pub fn shared(backend: RecvBackend) -> Result<String> {
+    ensure!(backend == RecvBackend::NoDevice, "only without a device");
     let first = Receiver::new(&options(c::ZW_RECV_NO_DEVICE))?;
     let mut area = null_mut();
     // SAFETY: as the module says.
@@ -184,8 +184,8 @@ struct UdmabufCreate {
 }
 
 /// A real DMA buffer is taken, and refused for what it can't be used for.
-pub fn dmabuf(backend: Backend) -> Result<String> {
-    ensure!(backend == Backend::NoDevice, "only without a device");
+pub fn dmabuf(backend: RecvBackend) -> Result<String> {
+    ensure!(backend == RecvBackend::NoDevice, "only without a device");
     let len = BUFFERS * PAGE;
     let memory = memfd_create("zerowire", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&memory, len as u64)?;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use zerowire::area::{AreaOptions, Pages};
-use zerowire::recv::{Arrival, Backend, Flush, Options, Receiver, RecvError, What, ZcrxOptions};
+use zerowire::recv::{Arrival, Flush, Receiver, RecvBackend, RecvError, RecvOptions, What, ZcrxOptions};
 use zerowire_vmtest::vsock::pattern::Pattern;
 
 use super::wire::{Book, Load, PATIENCE, add_all, join, sender};
 use super::{added, c_calls, flush, killed, memlock, shared};
 
 /// A case.
-pub type Case = fn(Backend) -> Result<String>;
+pub type Case = fn(RecvBackend) -> Result<String>;
 
 /// All of them.
 pub const ALL: [(&str, Case); 31] = [
@@ -51,11 +51,11 @@ pub const ALL: [(&str, Case); 31] = [
 ];
 
 /// `buffers` of a page each.
-pub fn options(backend: Backend, buffers: usize) -> Options {
-    Options::default().backend(backend).buffer_bytes(4096).buffers(buffers)
+pub fn options(backend: RecvBackend, buffers: usize) -> RecvOptions {
+    RecvOptions::default().backend(backend).buffer_bytes(4096).buffers(buffers)
 }
 
-pub fn with(mut options: Options, change: impl FnOnce(&mut ZcrxOptions)) -> Options {
+pub fn with(mut options: RecvOptions, change: impl FnOnce(&mut ZcrxOptions)) -> RecvOptions {
     change(&mut options.zcrx);
     options
 }
@@ -70,8 +70,8 @@ pub fn said(receiver: &Receiver, bytes: u64) -> String {
 }
 
 /// Several connections, byte for byte; the ledger counts every byte as copied by the kernel.
-pub fn streams(options: Options) -> Result<String> {
-    let is_zero_copy = options.backend == Backend::NoDevice;
+pub fn streams(options: RecvOptions) -> Result<String> {
+    let is_zero_copy = options.backend == RecvBackend::NoDevice;
     let mut receiver = Receiver::new(options)?;
     let mut book = Book::default();
     let (_, threads) =
@@ -90,7 +90,7 @@ pub fn streams(options: Options) -> Result<String> {
 }
 
 /// Huge pages under the area.
-fn huge(backend: Backend) -> Result<String> {
+fn huge(backend: RecvBackend) -> Result<String> {
     std::fs::write("/proc/sys/vm/nr_hugepages", "4").context("nr_hugepages")?;
     let text = streams(options(backend, 512).pages(Pages::Huge))?;
     std::fs::write("/proc/sys/vm/nr_hugepages", "0").context("nr_hugepages")?;
@@ -98,8 +98,8 @@ fn huge(backend: Backend) -> Result<String> {
 }
 
 /// An area of four pages, emptied all the time: either connection alone may have all of it.
-fn tiny(options: Options) -> Result<String> {
-    let is_zero_copy = options.backend == Backend::NoDevice;
+fn tiny(options: RecvOptions) -> Result<String> {
+    let is_zero_copy = options.backend == RecvBackend::NoDevice;
     let share = Some(options.buffers);
     let mut receiver = Receiver::new(options.share(share))?;
     let mut book = Book::default();
@@ -112,7 +112,7 @@ fn tiny(options: Options) -> Result<String> {
 }
 
 /// A completion queue of eight.
-fn overflow(options: Options) -> Result<String> {
+fn overflow(options: RecvOptions) -> Result<String> {
     let mut receiver = Receiver::new(options.completions(8).share(Some(256)))?;
     let mut book = Book::default();
     let (_, threads) = add_all(&mut receiver, &mut book, (0..3).map(|i| load(20 + i, 1 << 20)))?;
@@ -124,7 +124,7 @@ fn overflow(options: Options) -> Result<String> {
 }
 
 /// Pieces far shorter than a page.
-fn small(backend: Backend) -> Result<String> {
+fn small(backend: RecvBackend) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, 16))?;
     let mut book = Book::default();
     let loads = (0..2).map(|i| Load { write: 3, ..load(30 + i, 6_000) });
@@ -135,7 +135,7 @@ fn small(backend: Backend) -> Result<String> {
 }
 
 /// Fifty connections in an area of 64 pages.
-fn many(backend: Backend) -> Result<String> {
+fn many(backend: RecvBackend) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, 64))?;
     let mut book = Book::default();
     let (_, threads) = add_all(&mut receiver, &mut book, (0..50).map(|i| load(100 + i, 30_000 + i)))?;
@@ -145,7 +145,7 @@ fn many(backend: Backend) -> Result<String> {
 }
 
 /// One connection's leases are all held: it waits at its share, and the others go on.
-fn held(backend: Backend) -> Result<String> {
+fn held(backend: RecvBackend) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, 128).share(Some(16)))?;
     let mut book = Book::default();
     let loads = [load(40, 1 << 20), load(41, 1 << 20), load(42, 1 << 20)];
@@ -174,7 +174,7 @@ fn held(backend: Backend) -> Result<String> {
 }
 
 /// Another thread drops the leases, some time later.
-fn elsewhere(backend: Backend) -> Result<String> {
+fn elsewhere(backend: RecvBackend) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, 8))?;
     let mut book = Book::default();
     let (_, threads) = add_all(&mut receiver, &mut book, [load(50, 300_000), load(51, 300_000)])?;
@@ -197,7 +197,7 @@ fn elsewhere(backend: Backend) -> Result<String> {
 }
 
 /// Bounded receives end at the byte.
-fn limit(backend: Backend) -> Result<String> {
+fn limit(backend: RecvBackend) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, 64))?;
     let mut book = Book::default();
     let (ids, threads) = add_all(&mut receiver, &mut book, [load(60, 500_000)])?;
@@ -220,7 +220,7 @@ fn limit(backend: Backend) -> Result<String> {
 }
 
 /// What was taken before a removal comes; the rest is still in the socket.
-fn remove(backend: Backend) -> Result<String> {
+fn remove(backend: RecvBackend) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, 32))?;
     let mut book = Book::default();
     let loads = [load(70, 600_000), load(71, 600_000)];
@@ -255,7 +255,7 @@ fn remove(backend: Backend) -> Result<String> {
 }
 
 /// The receiver goes in the middle, with leases out.
-fn dropped(backend: Backend) -> Result<String> {
+fn dropped(backend: RecvBackend) -> Result<String> {
     let mut kept = Vec::new();
     for round in 0..3 {
         let mut receiver = Receiver::new(options(backend.clone(), 64))?;
@@ -292,7 +292,7 @@ fn dropped(backend: Backend) -> Result<String> {
 }
 
 /// A reset is told; after a half-close the other direction works.
-fn reset(backend: Backend) -> Result<String> {
+fn reset(backend: RecvBackend) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, 64))?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let pair = || -> Result<_> {
@@ -327,8 +327,8 @@ fn reset(backend: Backend) -> Result<String> {
 }
 
 /// What can't be: each with its reason.
-fn refused(_: Backend) -> Result<String> {
-    let mut receiver = Receiver::new(options(Backend::NoDevice, 16))?;
+fn refused(_: RecvBackend) -> Result<String> {
+    let mut receiver = Receiver::new(options(RecvBackend::NoDevice, 16))?;
     let udp = UdpSocket::bind("127.0.0.1:0")?;
     let refused = receiver.add(udp.into()).err().context("a UDP socket was taken")?;
     ensure!(matches!(refused.error, RecvError::NotTcp), "{refused}");
@@ -339,27 +339,31 @@ fn refused(_: Backend) -> Result<String> {
     let (socket, thread) = sender(load(1, 10))?;
     receiver.add(socket)?;
     join(vec![thread])?;
-    let says = |options: Options, errno: i32, word: &str| match Receiver::new(options) {
+    let says = |options: RecvOptions, errno: i32, word: &str| match Receiver::new(options) {
         Err(error) if error.errno() == Some(errno) && error.to_string().contains(word) => Ok(()),
         other => bail!("expected errno {errno} and '{word}': {other:?}"),
     };
-    let mut other = Receiver::new(options(Backend::Multishot, 16))?;
+    let mut other = Receiver::new(options(RecvBackend::Multishot, 16))?;
     let area = AreaOptions::default().buffers(16).buffer_bytes(4096);
     ensure!(matches!(other.add_area(area), Err(RecvError::OneArea)), "multishot took an area");
     let short = receiver.add_area(area.buffer_bytes(64));
     ensure!(matches!(short, Err(RecvError::ZeroCopyArea { bytes: 1024, .. })), "{short:?}");
     let none = receiver.add_area(area.buffers(1));
     ensure!(matches!(none, Err(RecvError::Buffers(1))), "{none:?}");
-    let queue = |name: &str, queue| options(Backend::Queue { interface: name.to_owned(), queue }, 16);
+    let queue = |name: &str, queue| options(RecvBackend::Queue { interface: name.to_owned(), queue }, 16);
     says(queue("lo", 0), libc::EOPNOTSUPP, "queue management")?;
     says(queue("nowhere0", 0), libc::ENODEV, "nowhere0")?;
-    let long = with(options(Backend::NoDevice, 64), |z| z.rx_buf_len = Some(65536));
+    let long = with(options(RecvBackend::NoDevice, 64), |z| z.rx_buf_len = Some(65536));
     says(long, libc::EOPNOTSUPP, "rx_buf_len")?;
-    says(with(options(Backend::NoDevice, 64), |z| z.rx_buf_len = Some(5000)), libc::EINVAL, "power of two")?;
+    says(
+        with(options(RecvBackend::NoDevice, 64), |z| z.rx_buf_len = Some(5000)),
+        libc::EINVAL,
+        "power of two",
+    )?;
     let area = receiver.export()?;
     rustix::thread::set_thread_res_uid(uid(), uid(), uid()).context("setresuid")?;
-    says(options(Backend::NoDevice, 16), libc::EPERM, "CAP_NET_ADMIN")?;
-    match Receiver::import(&area, options(Backend::NoDevice, 16)) {
+    says(options(RecvBackend::NoDevice, 16), libc::EPERM, "CAP_NET_ADMIN")?;
+    match Receiver::import(&area, options(RecvBackend::NoDevice, 16)) {
         Err(error) if error.errno() == Some(libc::EPERM) => {
             let text = error.to_string();
             ensure!(text.contains("area of another receiver") && text.contains("CAP_NET_ADMIN"), "{text}");

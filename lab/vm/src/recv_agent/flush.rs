@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 
 use anyhow::{Context, Result, ensure};
-use zerowire::recv::{Backend, Events, Flush, Receiver, What};
+use zerowire::recv::{Events, Flush, Receiver, RecvBackend, What};
 use zerowire_vmtest::vsock::pattern::Pattern;
 
 use super::cases::{options, with};
@@ -24,8 +24,8 @@ const LOADS: usize = 40;
 
 /// Each message costs one call; what differs is the calls that hand the ring over: late, fewer. Of
 /// loads of many buffers it is not more.
-pub fn calls(backend: Backend) -> Result<String> {
-    ensure!(backend == Backend::NoDevice, "only without a device");
+pub fn calls(backend: RecvBackend) -> Result<String> {
+    ensure!(backend == RecvBackend::NoDevice, "only without a device");
     let [eager, lazy] = [Flush::Eager, Flush::Lazy].map(|flush| run(flush, MESSAGES, MESSAGE));
     let (eager, lazy) = (eager?, lazy?);
     let line = format!("{MESSAGES} messages: eager {eager:?}, lazy {lazy:?}");
@@ -42,7 +42,7 @@ pub fn calls(backend: Backend) -> Result<String> {
 
 /// So many messages of a length, each received and given back before the next is sent.
 fn run(flush: Flush, messages: usize, len: usize) -> Result<Events> {
-    let options = with(options(Backend::NoDevice, BUFFERS), |z| z.flush = flush);
+    let options = with(options(RecvBackend::NoDevice, BUFFERS), |z| z.flush = flush);
     let mut receiver = Receiver::new(options)?;
     let listener = TcpListener::bind("127.0.0.1:0").context("listen")?;
     let mut far = TcpStream::connect(listener.local_addr()?).context("connect")?;

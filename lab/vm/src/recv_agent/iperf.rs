@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use zerowire::recv::{Backend, Receiver};
+use zerowire::recv::{Receiver, RecvBackend};
 
 use super::cases::{load, options, said};
 use super::wire::Book;
@@ -44,7 +44,7 @@ pub const SEED: u64 = 600;
 const MOST_JSON: usize = 1 << 20;
 
 /// Takes one test, in which each stream sends the same file of `bytes` bytes from its beginning.
-pub fn serve(backend: Backend, port: u16, bytes: u64) -> Result<String> {
+pub fn serve(backend: RecvBackend, port: u16, bytes: u64) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, 256))?;
     let listener = TcpListener::bind(("0.0.0.0", port)).context("listen")?;
     println!("listening");

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use zerowire::recv::{Backend, Receiver};
+use zerowire::recv::{Receiver, RecvBackend};
 
 use super::cases::{options, streams};
 
@@ -15,7 +15,7 @@ const AREA: usize = 64 << 20;
 const ROUNDS: usize = 10;
 
 /// The process that is killed: receives and keeps all that it gets.
-pub fn victim(backend: Backend) -> Result<String> {
+pub fn victim(backend: RecvBackend) -> Result<String> {
     let buffers = AREA / 4096;
     let mut receiver = Receiver::new(options(backend, buffers).share(Some(buffers)))?;
     let listener = TcpListener::bind("127.0.0.1:0").context("listen")?;
@@ -33,8 +33,8 @@ pub fn victim(backend: Backend) -> Result<String> {
 }
 
 /// Its peers see a reset, its memory is free again, and a receiver after it works.
-pub fn killed(backend: Backend) -> Result<String> {
-    let word = if backend == Backend::NoDevice { "no-device" } else { "multishot" };
+pub fn killed(backend: RecvBackend) -> Result<String> {
+    let word = if backend == RecvBackend::NoDevice { "no-device" } else { "multishot" };
     for round in 0..ROUNDS {
         let program = std::env::current_exe().context("its own path")?;
         let mut child = Command::new(program)

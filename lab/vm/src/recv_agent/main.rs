@@ -27,7 +27,7 @@ mod wire;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use zerowire::recv::Backend;
+use zerowire::recv::RecvBackend;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -75,11 +75,11 @@ fn number(word: &str) -> Result<u64> {
     word.parse().with_context(|| format!("'{word}' is no number"))
 }
 
-fn parse(word: &str) -> Result<Backend> {
+fn parse(word: &str) -> Result<RecvBackend> {
     Ok(match word {
-        "no-device" => Backend::NoDevice,
-        "multishot" => Backend::Multishot,
-        "plain" => Backend::Plain,
+        "no-device" => RecvBackend::NoDevice,
+        "multishot" => RecvBackend::Multishot,
+        "plain" => RecvBackend::Plain,
         other => bail!("no back end {other}"),
     })
 }

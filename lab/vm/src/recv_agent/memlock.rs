@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use zerowire::recv::{Backend, Receiver, RecvError};
+use zerowire::recv::{Receiver, RecvBackend, RecvError};
 
 use super::cases::options;
 
@@ -13,8 +13,8 @@ const LIMIT: u64 = 1 << 20;
 
 /// With CAP_NET_ADMIN and without CAP_IPC_LOCK the registration is refused, and the message says
 /// what to do; either remedy helps.
-pub fn refused(backend: Backend) -> Result<String> {
-    ensure!(backend == Backend::NoDevice, "only without a device");
+pub fn refused(backend: RecvBackend) -> Result<String> {
+    ensure!(backend == RecvBackend::NoDevice, "only without a device");
     let mut sets = capabilities(None).context("capget")?;
     sets.effective.remove(CapabilitySet::IPC_LOCK);
     set_capabilities(None, sets).context("capset")?;

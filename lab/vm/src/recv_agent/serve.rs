@@ -4,7 +4,7 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 
 use anyhow::{Context, Result, ensure};
-use zerowire::recv::{Backend, Receiver};
+use zerowire::recv::{Receiver, RecvBackend};
 use zerowire_vmtest::vsock::pattern::Pattern;
 
 use super::cases::{load, options, said};
@@ -36,7 +36,7 @@ fn accept(port: u16, plan: Plan) -> Result<Vec<(TcpStream, u64)>> {
 }
 
 /// Receives by a receiver.
-pub fn serve(backend: Backend, port: u16, plan: Plan) -> Result<String> {
+pub fn serve(backend: RecvBackend, port: u16, plan: Plan) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, BUFFERS))?;
     let mut book = Book::default();
     for (socket, number) in accept(port, plan)? {

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use zerowire::recv::{Arrival, Backend, Options, Receiver, SharedArea};
+use zerowire::recv::{Arrival, Receiver, RecvBackend, RecvOptions, SharedArea};
 
 use super::cases::{load, options, said};
 use super::wire::{Book, PATIENCE, Sending, add_all, join};
 
 /// Two areas on one thread: two receivers, whose batches are taken in turn.
-pub fn areas(backend: Backend) -> Result<String> {
+pub fn areas(backend: RecvBackend) -> Result<String> {
     let mut both = [Receiver::new(options(backend.clone(), 32))?, Receiver::new(options(backend, 64))?];
     let mut books = [Book::default(), Book::default()];
     let mut threads = Vec::new();
@@ -34,7 +34,7 @@ pub fn areas(backend: Backend) -> Result<String> {
 }
 
 /// Two receivers on two threads share one area; when the first has gone, the second goes on.
-pub fn two(options: Options) -> Result<String> {
+pub fn two(options: RecvOptions) -> Result<String> {
     let buffers = options.buffers;
     let mut first = Receiver::new(options.clone())?;
     let area = first.export()?;
@@ -54,7 +54,7 @@ pub fn two(options: Options) -> Result<String> {
 }
 
 /// The second receiver: at the same time as the first, and once more after it.
-fn partner(area: &SharedArea, options: Options, first_is_gone: &AtomicBool) -> Result<String> {
+fn partner(area: &SharedArea, options: RecvOptions, first_is_gone: &AtomicBool) -> Result<String> {
     let mut receiver = Receiver::import(area, options)?;
     let (before, threads) = run(&mut receiver, 310)?;
     join(threads)?;
@@ -84,7 +84,7 @@ fn run(receiver: &mut Receiver, seed: u64) -> Result<(Book, Vec<Sending>)> {
 
 /// A receiver goes with completions that nobody took and leases that are out: the other one gets
 /// those buffers.
-pub fn left_behind(backend: Backend) -> Result<String> {
+pub fn left_behind(backend: RecvBackend) -> Result<String> {
     const BUFFERS: usize = 24;
     const LEFT: usize = 4;
     let options = options(backend, BUFFERS).share(Some(BUFFERS));

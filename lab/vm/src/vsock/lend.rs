@@ -1,5 +1,5 @@
 //! zerowire's sender on an AF_VSOCK socket, in a guest: which bytes go out of memory that changes
-//! after the call, and what `Mode::Auto` chooses.
+//! after the call, and what `SendMode::Auto` chooses.
 
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
-use zerowire::send::{Backend, Because, Choice, Completion, Mode, Notifications, Options, Sender, Ticket};
+use zerowire::send::{
+    Because, Choice, Completion, Notifications, SendBackend, SendMode, SendOptions, Sender, Ticket,
+};
 
 use super::{PATIENCE, job};
 
@@ -31,19 +33,19 @@ const BEFORE: u64 = 2000;
 ///
 /// # Errors
 /// There is none of this name.
-pub fn options(mode: &str, backend: &str) -> Result<Options> {
+pub fn options(mode: &str, backend: &str) -> Result<SendOptions> {
     let mode = match mode {
-        "copy" => Mode::Copy,
-        "zerocopy" => Mode::ZeroCopy,
-        "auto" => Mode::Auto,
+        "copy" => SendMode::Copy,
+        "zerocopy" => SendMode::ZeroCopy,
+        "auto" => SendMode::Auto,
         _ => bail!("mode '{mode}': copy, zerocopy or auto"),
     };
     let backend = match backend {
-        "socket" => Backend::Socket,
-        "uring" => Backend::Uring,
+        "socket" => SendBackend::Socket,
+        "uring" => SendBackend::Uring,
         _ => bail!("back end '{backend}': socket or uring"),
     };
-    Ok(Options::default().mode(mode).backend(backend).timeout(Some(PATIENCE)))
+    Ok(SendOptions::default().mode(mode).backend(backend).timeout(Some(PATIENCE)))
 }
 
 /// Sends payloads of [`OLD`], all at once, while nobody takes them, writes [`NEW`] over each, says
@@ -52,7 +54,7 @@ pub fn options(mode: &str, backend: &str) -> Result<Options> {
 ///
 /// # Errors
 /// A payload is refused, or memory does not come back.
-pub fn held(socket: OwnedFd, options: Options, count: usize, bytes: usize) -> Result<String> {
+pub fn held(socket: OwnedFd, options: SendOptions, count: usize, bytes: usize) -> Result<String> {
     let end = socket.try_clone()?;
     // Never freed: copied payloads, which the sender drops at once, are written to as well.
     let memory: &'static [u8] = Vec::leak(vec![OLD; count * bytes]);

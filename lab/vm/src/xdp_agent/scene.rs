@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use zerowire::packet::{Options, PacketSocket};
+use zerowire::packet::{PacketOptions, PacketSocket};
 use zerowire_guest::misbehave::patterned::Patterned;
 use zerowire_guest::{DirtyLog, GuestAddr, GuestMemory, VhostUser};
 use zerowire_vmtest::xdp::{Ask, frame};
@@ -69,7 +69,7 @@ impl Scene {
         let memory = GuestMemory::with_huge_pages(&regions, true)?;
         let transport = VhostUser::connect(back_end.socket(), PATIENCE)?;
         let guest = Patterned::over(transport, memory, features);
-        let socket = PacketSocket::open(interface, &Options::default())?;
+        let socket = PacketSocket::open(interface, &PacketOptions::default())?;
         let scene = Self {
             guest,
             back_end,

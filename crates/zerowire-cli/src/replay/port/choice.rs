@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
-use zerowire::packet::{MAX_FRAME_BYTES, OpenError, Options};
+use zerowire::packet::{MAX_FRAME_BYTES, OpenError, PacketOptions};
 
 use super::super::interface::{OutInterface, VLAN_BYTES};
 use super::super::store::Store;
@@ -83,7 +83,7 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
         None => Some((wish.interface.frame_bytes() + VLAN_BYTES).min(MAX_FRAME_BYTES)),
     };
     // Where nothing is longer, short frames lie close together.
-    let options = Options::default()
+    let options = PacketOptions::default()
         .offload(wish.offload)
         .copy_up_to(copy_up_to(wish))
         .bypass_queue(wish.bypass_queue)
@@ -122,7 +122,7 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
 
 /// Up to which length a ring copies frames at once.
 fn copy_up_to(wish: &Wish<'_>) -> usize {
-    if Options::lending_is_lost(&wish.interface.kind) {
+    if PacketOptions::lending_is_lost(&wish.interface.kind) {
         COPY_UP_TO
     } else if wish.longest.is_some_and(|n| n <= SHORT_UP_TO) {
         SHORT_UP_TO
@@ -150,7 +150,7 @@ fn falls_back(e: &RingError) -> bool {
 
 fn open_ring(
     interface: &str,
-    options: &Options,
+    options: &PacketOptions,
     store: Option<&Store>,
     memory: usize,
 ) -> Result<(RingPort, bool, Option<String>), RingError> {

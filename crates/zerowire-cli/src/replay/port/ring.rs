@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use zerowire::ledger::Totals;
-use zerowire::packet::{OpenError, Options, PacketRing, VnetHeader};
+use zerowire::packet::{OpenError, PacketOptions, PacketRing, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender as _};
 
 use super::super::store::{ReplayFrame, Store};
@@ -35,7 +35,7 @@ pub enum NotResident {
 
 impl RingPort {
     /// A ring that frames are copied into as they come, up to `longest` bytes each.
-    pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
+    pub fn open(interface: &str, options: &PacketOptions) -> Result<Self, OpenError> {
         let slots = slots(options);
         let ring = PacketRing::open(interface, &options.clone().slots(slots))?;
         Ok(Self { ring, resident: false, outside: Outside::default() })
@@ -45,7 +45,7 @@ impl RingPort {
     /// `memory` bytes at most.
     pub fn resident(
         interface: &str,
-        options: &Options,
+        options: &PacketOptions,
         store: &Store,
         memory: usize,
     ) -> Result<Self, NotResident> {
@@ -76,12 +76,12 @@ impl RingPort {
 }
 
 /// Bytes of a place, about: the ring rounds up to a power of two, or to pages.
-fn slot_bytes(options: &Options) -> usize {
+fn slot_bytes(options: &PacketOptions) -> usize {
     let bytes = options.frame_bytes.unwrap_or(zerowire::packet::MAX_FRAME_BYTES) + 64;
     if bytes <= 4096 { bytes.next_power_of_two() } else { bytes.next_multiple_of(4096) }
 }
 
-fn slots(options: &Options) -> usize {
+fn slots(options: &PacketOptions) -> usize {
     SLOTS.min(RING_BYTES / slot_bytes(options)).max(16)
 }
 

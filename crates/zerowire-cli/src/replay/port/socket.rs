@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use zerowire::ledger::Totals;
-use zerowire::packet::{OpenError, Options, PacketSocket};
+use zerowire::packet::{OpenError, PacketOptions, PacketSocket};
 use zerowire::send::frame::{FrameError, FrameSender as _};
 
 use super::super::store::ReplayFrame;
@@ -17,7 +17,7 @@ pub struct SocketPort(PacketSocket);
 
 impl SocketPort {
     /// Opens it.
-    pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
+    pub fn open(interface: &str, options: &PacketOptions) -> Result<Self, OpenError> {
         PacketSocket::open(interface, &options.clone().slots(SLOTS)).map(Self)
     }
 }

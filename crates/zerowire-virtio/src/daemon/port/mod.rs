@@ -125,7 +125,7 @@ pub(super) fn open(spec: &PortSpec, policy: Policy) -> Result<Box<dyn Port>, Por
 
 /// Sends one frame on an interface, by a packet socket that is there for it alone.
 fn send_through(interface: &str, frame: &[u8]) -> Result<(), String> {
-    let options = zerowire::packet::Options::default();
+    let options = zerowire::packet::PacketOptions::default();
     let mut socket = zerowire::packet::PacketSocket::open(interface, &options).map_err(|e| e.to_string())?;
     socket.send(frame).map(drop).map_err(|e| e.to_string())
 }

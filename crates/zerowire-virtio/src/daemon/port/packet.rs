@@ -67,7 +67,7 @@ impl PacketPort {
             (_, PacketRings::On) => Ok(()),
             (_, PacketRings::Auto) => {
                 let kind = Link::find(name).ok().and_then(|l| l.kind).unwrap_or_default();
-                match zerowire::packet::Options::lending_is_lost(&kind) {
+                match zerowire::packet::PacketOptions::lending_is_lost(&kind) {
                     true => Err(format!("no ring, since a {kind} copies what it is lent")),
                     false => Ok(()),
                 }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
-use zerowire::packet::{Gso, OpenError, Options, PacketRing, VnetHeader};
+use zerowire::packet::{Gso, OpenError, PacketOptions, PacketRing, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};
 
 use super::place::Place;
@@ -52,7 +52,7 @@ impl FrameRing {
     /// # Errors
     /// Those of [`PacketRing::open`].
     pub fn open(interface: &str) -> Result<Self, OpenError> {
-        let options = Options::default().slots(SLOTS).offload(true);
+        let options = PacketOptions::default().slots(SLOTS).offload(true);
         let ring = PacketRing::open(interface, &options)?;
         Ok(Self { own: ring.counters(), ring, told: 0, next: 0, gone: false })
     }

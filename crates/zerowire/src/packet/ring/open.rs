@@ -6,7 +6,7 @@ use zerowire_sys::packet::{Geometry, TransmitRing, Version, set_transmit_ring};
 
 use super::super::error::OpenError;
 use super::super::link::PacketLink;
-use super::super::options::Options;
+use super::super::options::PacketOptions;
 use super::super::wait::Waiter;
 use super::PacketRing;
 use super::slots::RingSlots;
@@ -21,7 +21,7 @@ impl PacketRing {
     /// # Errors
     /// [`OpenError`] per cause: no CAP_NET_RAW, no such interface, options out of bounds, no
     /// memory, no ring.
-    pub fn open(interface: &str, options: &Options) -> Result<Self, OpenError> {
+    pub fn open(interface: &str, options: &PacketOptions) -> Result<Self, OpenError> {
         let mut refusals: Vec<io::Error> = Vec::new();
         let versions: &[Version] = match &options.version {
             Some(version) => std::slice::from_ref(version),
@@ -47,7 +47,7 @@ impl PacketRing {
         Err(OpenError::NoRing { v3, v2 })
     }
 
-    fn start(link: PacketLink, geometry: Geometry, options: &Options) -> Result<Self, OpenError> {
+    fn start(link: PacketLink, geometry: Geometry, options: &PacketOptions) -> Result<Self, OpenError> {
         let failed = |call| {
             let interface = link.interface.clone();
             move |cause| OpenError::System { interface, call, cause }

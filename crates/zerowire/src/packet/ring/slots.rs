@@ -6,7 +6,7 @@ use zerowire_sys::packet::{Status, TransmitRing};
 use zerowire_wire::vnet::VnetHeader;
 
 use super::super::link::PacketLink;
-use super::super::options::Options;
+use super::super::options::PacketOptions;
 use super::ethertypes::EtherTypes;
 use super::order::{PacketSlot, SlotOrder};
 use crate::ledger::{CopyReason, Counters, DropReason};
@@ -28,7 +28,7 @@ pub(super) struct RingSlots {
 }
 
 impl RingSlots {
-    pub(super) fn new(memory: TransmitRing, options: &Options) -> Self {
+    pub(super) fn new(memory: TransmitRing, options: &PacketOptions) -> Self {
         Self {
             order: SlotOrder::new(memory.geometry().slots()),
             memory,

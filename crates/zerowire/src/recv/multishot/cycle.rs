@@ -6,7 +6,7 @@ use super::Multishot;
 use crate::recv::core::RecvState;
 use crate::recv::receiver::new_core;
 use crate::recv::testing::connect;
-use crate::recv::{Arrival, Options, RecvError};
+use crate::recv::{Arrival, RecvError, RecvOptions};
 
 /// See the module.
 pub(in crate::recv) struct Cycle {
@@ -18,7 +18,7 @@ pub(in crate::recv) struct Cycle {
 
 impl Cycle {
     /// One connection, which may hold all buffers.
-    pub(in crate::recv) fn new(options: &Options) -> Result<Self, RecvError> {
+    pub(in crate::recv) fn new(options: &RecvOptions) -> Result<Self, RecvError> {
         let mut core = new_core(options)?;
         connect(&mut core);
         let engine = Multishot::new(&mut core, options)?;

@@ -4,7 +4,7 @@ use super::machine::{BELL, CANCEL, ReceiveMachine};
 use super::posted::Posted;
 use crate::recv::core::{RecvConnection, RecvState, SocketShape};
 use crate::recv::receiver::new_core;
-use crate::recv::{Arrival, ConnectionId, Options, What};
+use crate::recv::{Arrival, ConnectionId, RecvOptions, What};
 use proptest::prelude::*;
 use zerowire_sys::uring::ring::Cqe;
 
@@ -16,7 +16,7 @@ fn core(connections: u32) -> RecvState {
 }
 
 fn core_with(connections: u32, buffers: usize, share: usize) -> RecvState {
-    let options = Options { buffer_bytes: BYTES, buffers, share: Some(share), ..Options::default() };
+    let options = RecvOptions { buffer_bytes: BYTES, buffers, share: Some(share), ..RecvOptions::default() };
     let mut core = new_core(&options).unwrap();
     for place in 0..connections {
         let kind = if place == 0 { SocketShape::Stream } else { SocketShape::Datagram };

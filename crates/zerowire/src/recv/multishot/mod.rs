@@ -22,7 +22,7 @@ mod posted;
 use super::backend::Engine;
 use super::core::{RecvState, SocketShape};
 use super::listen::{ACCEPT, ListenStep};
-use super::{Arrival, Options, RecvError};
+use super::{Arrival, RecvError, RecvOptions};
 use io_uring::{opcode, squeue, types};
 use machine::{BELL, BUSY_BUFFERS, CANCEL, CANCEL_ALL, ReceiveMachine};
 use std::io;
@@ -67,7 +67,7 @@ pub(crate) struct Multishot {
 }
 
 impl Multishot {
-    pub(crate) fn new(core: &mut RecvState, options: &Options) -> Result<Self, RecvError> {
+    pub(crate) fn new(core: &mut RecvState, options: &RecvOptions) -> Result<Self, RecvError> {
         let completions = options.completions.max(1);
         let ring = set_up(completions)
             .or_else(|e| if is_memlock(&e) { set_up(FEW_COMPLETIONS.min(completions)) } else { Err(e) })

@@ -3,7 +3,7 @@
 use super::machine::{BELL, CANCEL, ReceiveMachine};
 use crate::recv::core::{RecvConnection, RecvState, SocketShape};
 use crate::recv::receiver::new_core;
-use crate::recv::{Arrival, ConnectionId, Options, What};
+use crate::recv::{Arrival, ConnectionId, RecvOptions, What};
 use std::collections::{HashSet, VecDeque};
 use zerowire_sys::uring::ring::Cqe;
 
@@ -33,7 +33,8 @@ struct Play {
 /// # Panics
 /// When a slot is lent twice or lost, or a lease lies outside its buffer.
 pub(in crate::recv) fn play(script: &[u8]) {
-    let options = Options { buffer_bytes: BYTES, buffers: SLOTS, share: Some(6), ..Options::default() };
+    let options =
+        RecvOptions { buffer_bytes: BYTES, buffers: SLOTS, share: Some(6), ..RecvOptions::default() };
     let Ok(core) = new_core(&options) else { return };
     let mut play = Play {
         core,

@@ -3,7 +3,7 @@
 use super::{Receiver, new_core};
 use crate::recv::backend::Engine;
 use crate::recv::core::RecvState;
-use crate::recv::{Arrival, Backend, Options, RecvError};
+use crate::recv::{Arrival, RecvBackend, RecvError, RecvOptions};
 use std::collections::VecDeque;
 use std::io;
 use std::net::UdpSocket;
@@ -59,7 +59,7 @@ impl Engine for Script {
 
 #[test]
 fn an_error_behind_arrivals_is_told_by_the_next_call() {
-    let core = new_core(&Options { backend: Backend::Plain, ..Options::default() }).unwrap();
+    let core = new_core(&RecvOptions { backend: RecvBackend::Plain, ..RecvOptions::default() }).unwrap();
     let turns = [(2, Some(libc::EBADR)), (1, None), (0, Some(libc::ENOMEM)), (1, Some(libc::EIO))];
     let mut r = Receiver::of(Box::new(Script(turns.into())), core, 10, None);
     r.add(UdpSocket::bind("127.0.0.1:0").unwrap().into()).unwrap();

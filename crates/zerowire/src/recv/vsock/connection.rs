@@ -10,7 +10,7 @@ use super::core::{MappedState, View, lock};
 use super::error::{Error, system};
 use super::handshake::{self, ANSWER_TIME, MapParts};
 use super::lease::WindowLease;
-use super::options::{Kind, Options};
+use super::options::{MappedKind, MappedOptions};
 use super::read::Cursor;
 use super::wait::MapSockets;
 use crate::ledger::{Counters, Totals};
@@ -45,7 +45,7 @@ pub struct MappedConnection {
     /// Written under the lock of `state` only, but for `system_calls`, which the one thread that
     /// waits writes.
     pub(super) ledger: Counters,
-    kind: Kind,
+    kind: MappedKind,
     host_port: u32,
     guest_port: u32,
 }
@@ -63,7 +63,7 @@ pub(super) struct ReadState {
 /// gives up (10 s).
 ///
 /// `path` is the daemon's `UDS.map`: what `zerowire vsock --uds` has, with `.map` appended.
-pub fn connect(path: &Path, port: u32, options: &Options) -> Result<MappedConnection, Error> {
+pub fn connect(path: &Path, port: u32, options: &MappedOptions) -> Result<MappedConnection, Error> {
     let request = MapRequest { op: MapOp::Connect, port, kind: options.kind.number(), options: options.map };
     let socket = handshake::ask(path, &request)?;
     let Some(mut answer) = handshake::answer(&socket, path, Some(ANSWER_TIME))? else {
@@ -74,7 +74,7 @@ pub fn connect(path: &Path, port: u32, options: &Options) -> Result<MappedConnec
 }
 
 impl MappedConnection {
-    pub(super) fn new(parts: MapParts, path: &Path, kind: Kind) -> Result<Self, Error> {
+    pub(super) fn new(parts: MapParts, path: &Path, kind: MappedKind) -> Result<Self, Error> {
         let core = Arc::new(parts.core);
         let view = Arc::new(View::new(Arc::clone(&core))?);
         Ok(Self {
@@ -237,7 +237,7 @@ impl MappedConnection {
     }
 
     /// Stream or messages.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> MappedKind {
         self.kind
     }
 

@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketType};
 
 use super::error::{Error, system};
 use super::handshake::{self, ANSWER_TIME};
-use super::options::Kind;
+use super::options::MappedKind;
 use super::wait::poll_for;
 use super::write::shutdown;
 
@@ -29,10 +29,10 @@ pub struct CopyConnection {
 
 /// Connects to a port of the guest. `path` is the daemon's `UDS` for a stream, `UDS.seqpacket` for
 /// messages.
-pub fn connect_copy(path: &Path, port: u32, kind: Kind) -> Result<CopyConnection, Error> {
+pub fn connect_copy(path: &Path, port: u32, kind: MappedKind) -> Result<CopyConnection, Error> {
     let socket_kind = match kind {
-        Kind::Stream => SocketType::STREAM,
-        Kind::SeqPacket => SocketType::SEQPACKET,
+        MappedKind::Stream => SocketType::STREAM,
+        MappedKind::SeqPacket => SocketType::SEQPACKET,
     };
     let socket = handshake::socket(path, socket_kind)?;
     // A socket that was closed already says so to the read.
@@ -48,7 +48,7 @@ pub fn connect_copy(path: &Path, port: u32, kind: Kind) -> Result<CopyConnection
 }
 
 /// The answer, and not a byte of what is behind it.
-fn read_line(socket: &OwnedFd, path: &Path, port: u32, kind: Kind) -> Result<String, Error> {
+fn read_line(socket: &OwnedFd, path: &Path, port: u32, kind: MappedKind) -> Result<String, Error> {
     let deadline = Instant::now() + ANSWER_TIME;
     let mut line = Vec::new();
     while !line.ends_with(b"\n") && line.len() < LINE {
@@ -56,7 +56,7 @@ fn read_line(socket: &OwnedFd, path: &Path, port: u32, kind: Kind) -> Result<Str
             return Err(Error::NoAnswer { path: path.to_owned(), seconds: ANSWER_TIME.as_secs() });
         }
         let mut buffer = [0; LINE];
-        let want = if kind == Kind::Stream { 1 } else { LINE };
+        let want = if kind == MappedKind::Stream { 1 } else { LINE };
         match rustix::net::recv(socket, &mut buffer[..want], RecvFlags::empty()) {
             Ok((0, _)) | Err(Errno::CONNRESET) => {
                 let what = "zerowire vsock closed the socket without an answer".to_owned();

@@ -154,7 +154,7 @@ impl<'a> WindowPacket<'a> {
     }
 
     /// The payload, if it is in the window; None if it is in the guest's memory, which happens only
-    /// on connections with [`super::Options::direct`].
+    /// on connections with [`super::MappedOptions::direct`].
     #[inline]
     pub fn bytes(&self) -> Option<&'a [u8]> {
         match self.payload() {

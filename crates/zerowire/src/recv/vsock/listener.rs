@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::connection::MappedConnection;
 use super::error::Error;
 use super::handshake::{self, ANSWER_TIME};
-use super::options::{Kind, Options};
+use super::options::{MappedKind, MappedOptions};
 use zerowire_wire::mapped::{MapOp, MapRequest};
 
 /// Listens on a port of the host (CID 2) for connections of the guest. Dropping it ends the
@@ -17,12 +17,12 @@ pub struct MappedListener {
     socket: OwnedFd,
     path: PathBuf,
     port: u32,
-    kind: Kind,
+    kind: MappedKind,
 }
 
 impl MappedListener {
     /// Listens. `path` is the daemon's `UDS.map`; `options` are those of each connection.
-    pub fn bind(path: &Path, port: u32, options: &Options) -> Result<Self, Error> {
+    pub fn bind(path: &Path, port: u32, options: &MappedOptions) -> Result<Self, Error> {
         let request =
             MapRequest { op: MapOp::Listen, port, kind: options.kind.number(), options: options.map };
         let socket = handshake::ask(path, &request)?;

@@ -2,9 +2,9 @@
 //! (docs/mapped-receive.md).
 //!
 //! ```no_run
-//! use zerowire::recv::vsock::{self, Dequeued, Options};
+//! use zerowire::recv::vsock::{self, Dequeued, MappedOptions};
 //!
-//! let options = Options::stream().lowat(65536);
+//! let options = MappedOptions::stream().lowat(65536);
 //! let guest = vsock::connect("/run/vm.vsock.map".as_ref(), 5000, &options)?;
 //! let mut sum = 0u64;
 //! loop {
@@ -54,5 +54,5 @@ pub use copy::{CopyConnection, connect_copy};
 pub use error::Error;
 pub use lease::{Packets, Payload, WindowLease, WindowPacket};
 pub use listener::MappedListener;
-pub use options::{Kind, Options};
+pub use options::{MappedKind, MappedOptions};
 pub use volatile::VolatileSlice;

@@ -5,7 +5,7 @@ use zerowire_wire::mapped::MapOptions;
 
 /// What the guest's socket is (virtio 1.3 §5.10.6, type).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum MappedKind {
     /// SOCK_STREAM.
     #[default]
     Stream,
@@ -13,7 +13,7 @@ pub enum Kind {
     SeqPacket,
 }
 
-impl Kind {
+impl MappedKind {
     /// The number in the handshake, which is virtio's.
     pub fn number(self) -> u16 {
         match self {
@@ -26,12 +26,12 @@ impl Kind {
 /// Options of connections. The limits are those of [`MapOptions`]; they are checked when a
 /// connection is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    pub(super) kind: Kind,
+pub struct MappedOptions {
+    pub(super) kind: MappedKind,
     pub(super) map: MapOptions,
 }
 
-impl Options {
+impl MappedOptions {
     /// For a stream: 4 windows of 128 data pages, packed.
     pub fn stream() -> Self {
         Self::default()
@@ -39,11 +39,11 @@ impl Options {
 
     /// For messages: 4 windows of 128 data pages, parts of a message packed.
     pub fn seqpacket() -> Self {
-        Self { kind: Kind::SeqPacket, ..Self::default() }
+        Self { kind: MappedKind::SeqPacket, ..Self::default() }
     }
 
     /// Stream or messages.
-    pub fn kind(mut self, kind: Kind) -> Self {
+    pub fn kind(mut self, kind: MappedKind) -> Self {
         self.kind = kind;
         self
     }
@@ -99,9 +99,9 @@ impl Options {
     }
 }
 
-impl From<MapOptions> for Options {
+impl From<MapOptions> for MappedOptions {
     /// For a stream.
     fn from(map: MapOptions) -> Self {
-        Self { kind: Kind::Stream, map }
+        Self { kind: MappedKind::Stream, map }
     }
 }

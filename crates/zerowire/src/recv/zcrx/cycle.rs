@@ -7,7 +7,7 @@ use super::shared::SharedIfq;
 use super::state::{ZcrxState, recv_data};
 use crate::recv::receiver::new_core;
 use crate::recv::testing::connect;
-use crate::recv::{Arrival, Options, RecvError, core::RecvState};
+use crate::recv::{Arrival, RecvError, RecvOptions, core::RecvState};
 use std::sync::Arc;
 use zerowire_sys::uring::wide::{CQE_F_MORE, WideCqe};
 use zerowire_sys::uring::zcrx::Region;
@@ -26,7 +26,7 @@ pub(in crate::recv) struct Cycle {
 
 impl Cycle {
     /// One connection on an area of pages, of which it may hold all.
-    pub(in crate::recv) fn new(options: &Options) -> Result<Self, RecvError> {
+    pub(in crate::recv) fn new(options: &RecvOptions) -> Result<Self, RecvError> {
         let mut core = new_core(options)?;
         connect(&mut core);
         let Some(area) = core.pool.area(0).cloned() else { return Err(RecvError::NotAvailable("zcrx")) };

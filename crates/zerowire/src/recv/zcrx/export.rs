@@ -4,7 +4,7 @@ use super::open::LeasePlan;
 use super::shared::SharedIfq;
 use crate::recv::core::RecvState;
 use crate::recv::receiver::core_on;
-use crate::recv::{Options, RecvError};
+use crate::recv::{RecvError, RecvOptions};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl SharedArea {
     }
 
     /// What a receiver on it needs.
-    pub(in crate::recv) fn core(&self, options: &Options) -> Result<RecvState, RecvError> {
+    pub(in crate::recv) fn core(&self, options: &RecvOptions) -> Result<RecvState, RecvError> {
         let plan = LeasePlan::part(&self.0.shared, options);
         let areas = self.0.shared.areas.after(0).into_iter();
         // The others follow, see `ZcrxState::new`.

@@ -1,5 +1,5 @@
-//! Set-up: how an area is cut, the ring, the registration, areas that are added later, and what their
-//! refusal means.
+//! Set-up: how an area is cut, the ring, the registration, areas that are added later, and what
+//! their refusal means.
 
 use super::Dmabuf;
 use super::areas::{AreaCut, Areas, Share};
@@ -9,7 +9,7 @@ use super::state::{self, ZcrxState};
 use super::{SUBMISSIONS, SharedArea, Zcrx};
 use crate::area::{Area, AreaOptions};
 use crate::recv::core::RecvState;
-use crate::recv::{Backend, Options, RecvError};
+use crate::recv::{RecvBackend, RecvError, RecvOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -44,10 +44,10 @@ pub(in crate::recv) struct LeasePlan {
 impl LeasePlan {
     /// For these options, which are in range; `None` for other back ends, which have no use for a
     /// DMA buffer.
-    pub(in crate::recv) fn of(options: &Options) -> Result<Option<Self>, RecvError> {
+    pub(in crate::recv) fn of(options: &RecvOptions) -> Result<Option<Self>, RecvError> {
         let has_device = match options.backend {
-            Backend::Queue { .. } => true,
-            Backend::NoDevice => false,
+            RecvBackend::Queue { .. } => true,
+            RecvBackend::NoDevice => false,
             _ if options.zcrx.dmabuf.is_some() => return Err(RecvError::DmabufNeedsQueue),
             _ => return Ok(None),
         };
@@ -79,13 +79,13 @@ impl LeasePlan {
 
     /// For a receiver that uses the area of another one: `buffers * buffer_bytes` is what it may
     /// hold of it.
-    pub(super) fn part(shared: &SharedIfq, options: &Options) -> Self {
+    pub(super) fn part(shared: &SharedIfq, options: &RecvOptions) -> Self {
         let bytes = options.buffers.saturating_mul(options.buffer_bytes);
         let buffers = bytes / shared.areas.buffer_bytes().max(1) as usize;
         Self::leases(buffers.clamp(1, shared.buffers().max(1)), shared.queue.is_some(), options)
     }
 
-    fn leases(buffers: usize, has_device: bool, options: &Options) -> Self {
+    fn leases(buffers: usize, has_device: bool, options: &RecvOptions) -> Self {
         let slots = Self::slots(buffers, has_device);
         let share = Share { asked: options.share, buffers: options.buffers }.of(slots);
         Self { slots, share, chunk: 0, registered: 0 }
@@ -93,16 +93,16 @@ impl LeasePlan {
 }
 
 /// Memory for the area where it isn't ordinary memory.
-pub(in crate::recv) fn device_memory(options: &Options) -> Result<Option<Area>, RecvError> {
+pub(in crate::recv) fn device_memory(options: &RecvOptions) -> Result<Option<Area>, RecvError> {
     match (&options.backend, &options.zcrx.dmabuf) {
-        (Backend::Queue { .. }, Some(dmabuf)) => dmabuf.area().map(Some),
+        (RecvBackend::Queue { .. }, Some(dmabuf)) => dmabuf.area().map(Some),
         _ => Ok(None),
     }
 }
 
 impl Zcrx {
     /// Makes the ring and registers the area.
-    pub(in crate::recv) fn new(core: &mut RecvState, options: &Options) -> Result<Self, RecvError> {
+    pub(in crate::recv) fn new(core: &mut RecvState, options: &RecvOptions) -> Result<Self, RecvError> {
         let Some(plan) = LeasePlan::of(options)? else { return Err(RecvError::NotAvailable("zcrx")) };
         let ring = make_ring(options)?;
         let Some(area) = core.pool.area(0).cloned() else { return Err(RecvError::NotAvailable("zcrx")) };
@@ -117,7 +117,7 @@ impl Zcrx {
             event_data: state::EVENT,
         };
         let queue = match &options.backend {
-            Backend::Queue { interface, queue } => Some((interface.clone(), *queue)),
+            RecvBackend::Queue { interface, queue } => Some((interface.clone(), *queue)),
             _ => None,
         };
         let registered = match &queue {
@@ -141,7 +141,7 @@ impl Zcrx {
     pub(in crate::recv) fn sharing(
         core: &mut RecvState,
         area: &SharedArea,
-        options: &Options,
+        options: &RecvOptions,
     ) -> Result<Self, RecvError> {
         let ring = make_ring(options)?;
         // SAFETY: the area lives in this core's pool, too, as long as any lease; only leases, of
@@ -182,7 +182,7 @@ impl Zcrx {
 
     fn on(
         core: &mut RecvState,
-        options: &Options,
+        options: &RecvOptions,
         ring: WideRing,
         zcrx: Registered,
         shared: Arc<SharedIfq>,
@@ -210,7 +210,7 @@ impl Zcrx {
     }
 }
 
-fn make_ring(options: &Options) -> Result<WideRing, RecvError> {
+fn make_ring(options: &RecvOptions) -> Result<WideRing, RecvError> {
     let kind = if options.zcrx.mixed { Completions::Mixed } else { Completions::Wide };
     WideRing::new(SUBMISSIONS.min(options.completions.max(1)), options.completions, kind)
         .map_err(|e| refused(e, options, kind))

@@ -4,8 +4,8 @@ use super::Dmabuf;
 use crate::setters::setters;
 
 /// When entries of the refill ring are handed over without a device
-/// ([`Backend::NoDevice`](crate::recv::Backend)), where the kernel doesn't take them by itself. On
-/// a device queue the driver takes them when it needs them.
+/// ([`RecvBackend::NoDevice`](crate::recv::RecvBackend)), where the kernel doesn't take them by
+/// itself. On a device queue the driver takes them when it needs them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flush {
     /// When half of the buffers that are not lent wait there: a system call each half of the area.
@@ -29,8 +29,8 @@ impl Flush {
     }
 }
 
-/// How [`Backend::Queue`](crate::recv::Backend) and [`Backend::NoDevice`](crate::recv::Backend)
-/// work; the others have no use for it.
+/// How [`RecvBackend::Queue`](crate::recv::RecvBackend) and
+/// [`RecvBackend::NoDevice`](crate::recv::RecvBackend) work; the others have no use for it.
 ///
 /// The area of both has `buffers * buffer_bytes` bytes, which the kernel cuts into buffers of a
 /// page, or of [`ZcrxOptions::rx_buf_len`] bytes.
@@ -58,8 +58,9 @@ pub struct ZcrxOptions {
     /// that the kernel pins and maps: the kernel then gets by with fewer pages of its own, and
     /// nothing of it counts as locked memory twice.
     pub kernel_ring: bool,
-    /// The area is this DMA buffer as a whole ([`Options::buffers`](crate::recv::Options::buffers),
-    /// `buffer_bytes` and `pages` are of no meaning then), on a device queue.
+    /// The area is this DMA buffer as a whole
+    /// ([`RecvOptions::buffers`](crate::recv::RecvOptions::buffers), `buffer_bytes` and `pages` are
+    /// of no meaning then), on a device queue.
     pub dmabuf: Option<Dmabuf>,
 }
 

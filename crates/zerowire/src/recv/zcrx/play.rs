@@ -5,7 +5,7 @@ use super::state::{BELL, CANCEL_ALL, EVENT, ZcrxState, cancel_data, recv_data};
 use crate::area::{Area, AreaOptions, Pages};
 use crate::recv::core::{RecvConnection, RecvState, SocketShape};
 use crate::recv::receiver::new_core;
-use crate::recv::{Arrival, Backend, ConnectionId, Options, What};
+use crate::recv::{Arrival, ConnectionId, RecvBackend, RecvOptions, What};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use zerowire_sys::uring::wide::{CQE_F_MORE, WideCqe};
@@ -51,12 +51,12 @@ struct Play {
 /// # Panics
 /// When a piece is lent twice or lost, or a lease lies outside the area.
 pub(in crate::recv) fn play(script: &[u8]) {
-    let options = Options {
-        backend: Backend::NoDevice,
+    let options = RecvOptions {
+        backend: RecvBackend::NoDevice,
         buffer_bytes: BYTES,
         buffers: PAGES,
         share: Some(3),
-        ..Options::default()
+        ..RecvOptions::default()
     };
     let Ok(core) = new_core(&options) else { return };
     let Some((mode, script)) = script.split_first() else { return };

@@ -1,6 +1,6 @@
 //! What a refusal of the ring or of the registration means, and what to do.
 
-use crate::recv::{Options, RecvError};
+use crate::recv::{RecvError, RecvOptions};
 use io_uring::{IoUring, Probe, opcode};
 use std::io;
 use zerowire_probe::queue::zcrx_errors::{Registration, explain};
@@ -8,7 +8,7 @@ use zerowire_sys::uring::wide::Completions;
 use zerowire_sys::uring::zcrx::{FEATURE_RX_PAGE_SIZE, REG_NODEV, Request, abilities};
 
 /// Why the ring can't be made.
-pub(super) fn refused(e: io::Error, options: &Options, kind: Completions) -> RecvError {
+pub(super) fn refused(e: io::Error, options: &RecvOptions, kind: Completions) -> RecvError {
     match e.raw_os_error() {
         Some(libc::EINVAL) if kind == Completions::Mixed => {
             RecvError::TooOld { what: "completions of mixed length", since: "Linux 6.18" }

@@ -6,7 +6,7 @@ use crate::area::{Area, AreaOptions, Pages};
 use crate::recv::core::{RecvConnection, SocketShape};
 use crate::recv::receiver::new_core;
 use crate::recv::zcrx::refill::RefillRing;
-use crate::recv::{Backend, ConnectionId, Options, What};
+use crate::recv::{ConnectionId, RecvBackend, RecvOptions, What};
 use proptest::prelude::*;
 
 /// Of the first area, and with the one that is added.
@@ -17,12 +17,12 @@ const PAGES: usize = 6;
 const TOKENS: [[u64; 2]; 2] = [[0, 1 << AREA_SHIFT], [5 << AREA_SHIFT, 1 << AREA_SHIFT]];
 
 fn core(connections: u32) -> RecvState {
-    let options = Options {
-        backend: Backend::NoDevice,
+    let options = RecvOptions {
+        backend: RecvBackend::NoDevice,
         buffer_bytes: 4096,
         buffers: FIRST,
         share: Some(3),
-        ..Options::default()
+        ..RecvOptions::default()
     };
     let mut core = new_core(&options).unwrap();
     for place in 0..connections {

@@ -241,7 +241,8 @@ mod tests {
     #[test]
     fn each_payload_is_asked_for_once() {
         let (a, _b) = std::os::unix::net::UnixDatagram::pair().expect("a pair of sockets");
-        let options = crate::send::Options { backend: crate::send::Backend::Socket, ..Default::default() };
+        let options =
+            crate::send::SendOptions { backend: crate::send::SendBackend::Socket, ..Default::default() };
         let mut s = Sender::new(a.into(), options).expect("a sender");
         (s.loans.lending.auto, s.loans.lending.cannot_lend) = (Some(crate::send::auto::Auto::new()), None);
         let payloads: Vec<_> =
@@ -272,9 +273,9 @@ mod tests {
         };
         let (a, b) = (socket(), socket());
         a.connect(b.local_addr().expect("an address")).expect("connected");
-        let options = crate::send::Options {
-            mode: crate::send::Mode::ZeroCopy,
-            backend: crate::send::Backend::Socket,
+        let options = crate::send::SendOptions {
+            mode: crate::send::SendMode::ZeroCopy,
+            backend: crate::send::SendBackend::Socket,
             ..Default::default()
         };
         let mut s = Sender::new(a.into(), options).expect("a sender");

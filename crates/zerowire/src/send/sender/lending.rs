@@ -3,7 +3,7 @@
 use super::super::auto::{Auto, Choice, Decision};
 use super::super::backend::{AnyBackend, NoLoan, Submit};
 use super::super::kind::{SocketFamily, SocketKind};
-use super::super::{Mode, Options, SendWay, segment};
+use super::super::{SendMode, SendOptions, SendWay, segment};
 use crate::ledger::CopyReason;
 
 /// Payloads between two questions for the path's MTU.
@@ -11,8 +11,8 @@ const ASK_PATH_EVERY: u32 = 256;
 
 /// What says of a payload whether it is lent.
 pub(super) struct Lending {
-    mode: Mode,
-    /// In [`Mode::Auto`], while anything can be lent.
+    mode: SendMode,
+    /// In [`SendMode::Auto`], while anything can be lent.
     pub(super) auto: Option<Auto>,
     /// Why nothing can be lent.
     pub(super) cannot_lend: Option<NoLoan>,
@@ -32,9 +32,9 @@ struct PathRoom {
 }
 
 impl Lending {
-    pub(super) fn new(back: &AnyBackend, socket: SocketKind, options: &Options) -> Self {
+    pub(super) fn new(back: &AnyBackend, socket: SocketKind, options: &SendOptions) -> Self {
         let cannot_lend = back.lends().err();
-        let auto = (options.mode == Mode::Auto && cannot_lend.is_none()).then(Auto::new);
+        let auto = (options.mode == SendMode::Auto && cannot_lend.is_none()).then(Auto::new);
         let path = PathRoom::of(socket, options.segment_bytes);
         Self { mode: options.mode, auto, cannot_lend, again: None, path }
     }
@@ -44,9 +44,9 @@ impl Lending {
     pub(super) fn turn(&mut self, len: usize, back: &AnyBackend) -> Decision {
         let copy = |reason| Decision { way: SendWay::Copy, measure: false, reason };
         match (&self.cannot_lend, self.mode) {
-            (_, Mode::Copy) => return copy(CopyReason::Asked),
+            (_, SendMode::Copy) => return copy(CopyReason::Asked),
             (Some(no), _) => return copy(no.reason),
-            (None, Mode::ZeroCopy | Mode::Auto) => {}
+            (None, SendMode::ZeroCopy | SendMode::Auto) => {}
         }
         if self.path.as_mut().is_some_and(|path| path.is_exceeded(len, back)) {
             return copy(CopyReason::Fragmented);

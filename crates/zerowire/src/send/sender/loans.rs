@@ -7,7 +7,7 @@ use super::super::kind::SocketKind;
 use super::super::limits::cpu_ns;
 use super::super::orphans::{Orphan, adopt, orphans};
 use super::super::window::LoanTotals;
-use super::super::{Options, SendError, Ticket, Window};
+use super::super::{SendError, SendOptions, Ticket, Window};
 use super::lending::Lending;
 use crate::ledger::{CopyReason, Counters};
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ pub(super) struct SendLoans {
 }
 
 impl SendLoans {
-    pub(super) fn new(back: AnyBackend, socket: SocketKind, options: &Options) -> Self {
+    pub(super) fn new(back: AnyBackend, socket: SocketKind, options: &SendOptions) -> Self {
         let lending = Lending::new(&back, socket, options);
         let mut window = Window::starting_at(Ticket::new(0), back.next_id());
         window.note_sizes(lending.auto.is_some());

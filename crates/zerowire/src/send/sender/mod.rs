@@ -21,7 +21,7 @@ use super::orphans::orphans;
 use super::segment;
 #[cfg(feature = "uring")]
 use super::uring::Engine;
-use super::{Completion, Notifications, Options, Payload, Refused, SendError, SocketError, Ticket};
+use super::{Completion, Notifications, Payload, Refused, SendError, SendOptions, SocketError, Ticket};
 use super::{SendWay, Unfinished, Window};
 use crate::area::{Area, Lease};
 use crate::ledger::{CopyReason, Counters};
@@ -58,8 +58,8 @@ struct PartSent {
 ///
 /// Several senders may follow each other on one connection, on duplicates of its descriptor or on
 /// the socket that [`into_socket`](Self::into_socket) gives back. Of several at a time only the
-/// first lends; the others copy (ledger: `second_sender`), or are refused in [`Mode::ZeroCopy`].
-/// Receiving on duplicates is fine.
+/// first lends; the others copy (ledger: `second_sender`), or are refused in
+/// [`SendMode::ZeroCopy`]. Receiving on duplicates is fine.
 ///
 /// What no sender can find out in time, over socket calls: another process, or code that is no
 /// sender, that lends (`MSG_ZEROCOPY`) on the same socket *while* a sender lives, or that reads its
@@ -71,9 +71,9 @@ struct PartSent {
 /// drop it: they share the connection, which an abort resets, and a ring's memory is not there in
 /// the child.
 ///
-/// [`Mode::ZeroCopy`]: super::Mode::ZeroCopy
+/// [`SendMode::ZeroCopy`]: super::SendMode::ZeroCopy
 pub struct Sender {
-    options: Options,
+    options: SendOptions,
     socket: SocketKind,
     loans: SendLoans,
     why: String,
@@ -88,11 +88,11 @@ impl Sender {
     /// can only copy.
     ///
     /// # Errors
-    /// With each the socket comes back. [`SendError::AlreadyLent`]: [`Mode::ZeroCopy`], and another
-    /// sender lends on it.
+    /// With each the socket comes back. [`SendError::AlreadyLent`]: [`SendMode::ZeroCopy`], and
+    /// another sender lends on it.
     ///
-    /// [`Mode::ZeroCopy`]: super::Mode::ZeroCopy
-    pub fn new(socket: OwnedFd, options: Options) -> Result<Self, SocketError<SendError>> {
+    /// [`SendMode::ZeroCopy`]: super::SendMode::ZeroCopy
+    pub fn new(socket: OwnedFd, options: SendOptions) -> Result<Self, SocketError<SendError>> {
         Self::with_areas(socket, options, &[])
     }
 
@@ -100,7 +100,7 @@ impl Sender {
     /// once, so that their pages need not be pinned for each send.
     pub fn with_areas(
         socket: OwnedFd,
-        options: Options,
+        options: SendOptions,
         areas: &[Area],
     ) -> Result<Self, SocketError<SendError>> {
         Self::open(socket, options, |socket, kind, options| open(socket, kind, options, areas))
@@ -112,14 +112,18 @@ impl Sender {
     /// # Errors
     /// As [`Sender::new`]; [`SendError::Uring`] when the engine belongs to another thread.
     #[cfg(feature = "uring")]
-    pub fn on(engine: &Engine, socket: OwnedFd, options: Options) -> Result<Self, SocketError<SendError>> {
+    pub fn on(
+        engine: &Engine,
+        socket: OwnedFd,
+        options: SendOptions,
+    ) -> Result<Self, SocketError<SendError>> {
         Self::open(socket, options, |socket, kind, options| open_on(engine, socket, kind, options))
     }
 
     fn open(
         socket: OwnedFd,
-        options: Options,
-        open: impl FnOnce(OwnedFd, SocketKind, &Options) -> Result<(AnyBackend, String), (OwnedFd, SendError)>,
+        options: SendOptions,
+        open: impl FnOnce(OwnedFd, SocketKind, &SendOptions) -> Result<(AnyBackend, String), (OwnedFd, SendError)>,
     ) -> Result<Self, SocketError<SendError>> {
         orphans();
         if options.max_lent == 0 {
@@ -133,7 +137,7 @@ impl Sender {
         Ok(Self::assemble(back, why, kind, options))
     }
 
-    fn assemble(back: AnyBackend, why: String, kind: SocketKind, options: Options) -> Self {
+    fn assemble(back: AnyBackend, why: String, kind: SocketKind, options: SendOptions) -> Self {
         Self {
             loans: SendLoans::new(back, kind, &options),
             socket: kind,
@@ -146,8 +150,8 @@ impl Sender {
     }
 
     /// Sends a payload: one datagram or message, or bytes of a stream. Waits for room (the socket's
-    /// buffer, the limits) up to [`Options::timeout`]. The payload is dropped when its memory is
-    /// back, or on an error; [`try_send`] gives it back instead.
+    /// buffer, the limits) up to [`SendOptions::timeout`]. The payload is dropped when its memory
+    /// is back, or on an error; [`try_send`] gives it back instead.
     ///
     /// On a stream the call returns when the socket has taken a part; the rest goes with the next
     /// calls of the sender.
@@ -214,7 +218,7 @@ impl Sender {
         result.map(|()| all)
     }
 
-    /// Changes [`Options::segment_bytes`] from the next payload on; `None`: each payload is one
+    /// Changes [`SendOptions::segment_bytes`] from the next payload on; `None`: each payload is one
     /// datagram. The remedy for [`SendError::SegmentTooLong`] and [`SendError::SegmentsRefused`],
     /// where [`Payload::split`] cuts a payload that was refused.
     ///
@@ -359,7 +363,8 @@ impl Sender {
         format!("{} ({})", self.loans.back.describe(), self.why)
     }
 
-    /// In [`Mode::Auto`](super::Mode::Auto): what was chosen for each class of lengths, and why.
+    /// In [`SendMode::Auto`](super::SendMode::Auto): what was chosen for each class of lengths, and
+    /// why.
     pub fn choices(&self) -> Vec<Choice> {
         self.loans.lending.choices()
     }

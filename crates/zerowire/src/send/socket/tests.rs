@@ -8,7 +8,7 @@ use crate::send::Ticket;
 fn backend(next_id: u32, failed: u32) -> SocketBackend {
     let (socket, _) = std::os::unix::net::UnixDatagram::pair().unwrap();
     let kind = SocketKind { kind: SocketFamily::Udp, stream: false };
-    let options = Options { mode: Mode::Copy, ..Options::default() };
+    let options = SendOptions { mode: SendMode::Copy, ..SendOptions::default() };
     let mut back = SocketBackend::new(socket.into(), kind, &options).unwrap();
     back.numbering = Numbering::known(next_id);
     (0..failed).for_each(|_| back.numbering.one_failed());

@@ -2,10 +2,10 @@
 
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, OwnedFd};
-use zerowire::send::{Options, Sender};
+use zerowire::send::{SendOptions, Sender};
 pub use zerowire_testkit::net::{tcp_pair, udp_pair};
 
-pub fn sender(socket: impl Into<OwnedFd>, options: Options) -> Sender {
+pub fn sender(socket: impl Into<OwnedFd>, options: SendOptions) -> Sender {
     Sender::new(socket.into(), options).unwrap()
 }
 

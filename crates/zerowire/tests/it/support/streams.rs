@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-use zerowire::recv::{Arrival, Backend, ConnectionId, Options, Receiver, What};
+use zerowire::recv::{Arrival, ConnectionId, Receiver, RecvBackend, RecvOptions, What};
 pub use zerowire_testkit::net::tcp_pair;
 
 /// Long enough for any machine; reached only when something hangs.
 pub const LONG: Duration = Duration::from_secs(60);
 /// The back ends that run everywhere.
-pub const BOTH: [Backend; 2] = [Backend::Multishot, Backend::Plain];
+pub const BOTH: [RecvBackend; 2] = [RecvBackend::Multishot, RecvBackend::Plain];
 /// And the one that has to be asked for; its buffers are whole pages.
-pub const ALL: [Backend; 2] = [Backend::Multishot, Backend::Plain];
+pub const ALL: [RecvBackend; 2] = [RecvBackend::Multishot, RecvBackend::Plain];
 
 /// Byte `at` of the stream `seed`: any shift, gap or repetition shows.
 pub fn byte(seed: usize, at: usize) -> u8 {
@@ -51,12 +51,12 @@ pub fn stuff(to: &mut TcpStream, seed: usize) -> usize {
     at
 }
 
-pub fn receiver(backend: Backend, change: impl FnOnce(&mut Options)) -> Receiver {
-    let mut options = Options::default().backend(backend.clone());
+pub fn receiver(backend: RecvBackend, change: impl FnOnce(&mut RecvOptions)) -> Receiver {
+    let mut options = RecvOptions::default().backend(backend.clone());
     change(&mut options);
     let receiver = Receiver::new(options).unwrap();
     let name = match backend {
-        Backend::Multishot => "multishot",
+        RecvBackend::Multishot => "multishot",
         _ => "plain",
     };
     assert!(receiver.path().starts_with(name), "{}", receiver.path());

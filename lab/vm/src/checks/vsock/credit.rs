@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use zerowire::recv::vsock::{Dequeued, MappedListener, Options};
+use zerowire::recv::vsock::{Dequeued, MappedListener, MappedOptions};
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pattern::Pattern;
@@ -92,8 +92,8 @@ fn to_socket(vsock: &mut Vsock, kind: Kind, load: Load, buffers: &[u64]) -> Resu
 
 fn to_windows(vsock: &mut Vsock, kind: Kind, load: Load, buffers: &[u64], credit: u32) -> Result<()> {
     let options = match kind {
-        Kind::Stream => Options::stream(),
-        Kind::Seqpacket => Options::seqpacket(),
+        Kind::Stream => MappedOptions::stream(),
+        Kind::Seqpacket => MappedOptions::seqpacket(),
     };
     let path = PathBuf::from(format!("{}.map", vsock.uds().display()));
     let listener = MappedListener::bind(&path, 1021, &options.credit(credit))?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use zerowire::recv::vsock::{Dequeued, Error, MappedConnection, MappedListener, Options};
+use zerowire::recv::vsock::{Dequeued, Error, MappedConnection, MappedListener, MappedOptions};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
@@ -128,7 +128,7 @@ fn connect(
 fn listen(vsock: &Vsock, port: u32, kind: Kind) -> Result<MappedListener> {
     let mut path = vsock.uds().into_os_string();
     path.push(".map");
-    let options = if kind == Kind::Stream { Options::stream() } else { Options::seqpacket() };
+    let options = if kind == Kind::Stream { MappedOptions::stream() } else { MappedOptions::seqpacket() };
     Ok(MappedListener::bind(&PathBuf::from(path), port, &options)?)
 }
 
