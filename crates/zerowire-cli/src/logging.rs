@@ -65,7 +65,7 @@ pub fn init(level: &str) -> Result<()> {
 pub fn serve(level: &str) -> Result<Log> {
     let filter = filter(level)?;
     let (lines, queue) = sync_channel(WAITING);
-    let shared = Arc::<Shared>::default();
+    let shared = Arc::<LogShared>::default();
     let for_thread = shared.clone();
     // It must not be the thread that a signal finds: those are waited for elsewhere, and end the
     // program here.
@@ -79,7 +79,7 @@ pub fn serve(level: &str) -> Result<Log> {
 }
 
 /// What is to be written.
-enum Line {
+enum LogLine {
     Text(String),
     /// What is suppressed from now on, after a while.
     Suppressed,
@@ -88,13 +88,13 @@ enum Line {
 }
 
 #[derive(Default)]
-struct Shared {
+struct LogShared {
     limits: Mutex<Limits>,
     /// Lines for which the queue had no room.
     lost: AtomicU64,
 }
 
-impl Shared {
+impl LogShared {
     fn limits(&self) -> std::sync::MutexGuard<'_, Limits> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,7 +102,7 @@ impl Shared {
 
 /// The log of a command that serves VMs.
 pub struct Log {
-    lines: SyncSender<Line>,
+    lines: SyncSender<LogLine>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -110,7 +110,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         let begin = Instant::now();
-        while let Err(TrySendError::Full(_)) = self.lines.try_send(Line::Last) {
+        while let Err(TrySendError::Full(_)) = self.lines.try_send(LogLine::Last) {
             if begin.elapsed() > PATIENCE {
                 return;
             }
@@ -127,18 +127,18 @@ struct Lines(Option<Writer>);
 
 /// The way to the thread.
 struct Writer {
-    lines: SyncSender<Line>,
-    shared: Arc<Shared>,
+    lines: SyncSender<LogLine>,
+    shared: Arc<LogShared>,
 }
 
 impl Writer {
     fn hand(&self, of: &str, text: String) {
         let line = match self.shared.limits().admit(of, Instant::now()) {
-            Admitted::Yes => Line::Text(text),
-            Admitted::NoneSince => Line::Suppressed,
+            Admitted::Yes => LogLine::Text(text),
+            Admitted::NoneSince => LogLine::Suppressed,
             Admitted::No => return,
         };
-        let is_text = matches!(line, Line::Text(_));
+        let is_text = matches!(line, LogLine::Text(_));
         if self.lines.try_send(line).is_err() && is_text {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -150,7 +150,7 @@ struct VmName(String);
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
     fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
-        let mut name = Text::default();
+        let mut name = FieldText::default();
         attributes.record(&mut name);
         if let Some(span) = context.span(id) {
             span.extensions_mut().insert(VmName(name.0));
@@ -158,7 +158,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut text = Text::default();
+        let mut text = FieldText::default();
         event.record(&mut text);
         let vm = context.lookup_current().and_then(|s| s.extensions().get::<VmName>().map(|vm| vm.0.clone()));
         let (of, line) = line(*event.metadata().level(), vm.as_deref(), &text.0);
@@ -171,9 +171,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
 
 /// The text of an event or a span's field.
 #[derive(Default)]
-struct Text(String);
+struct FieldText(String);
 
-impl Visit for Text {
+impl Visit for FieldText {
     fn record_debug(&mut self, _: &Field, value: &dyn std::fmt::Debug) {
         let _ = write!(self.0, "{value:?}");
     }
@@ -204,7 +204,7 @@ fn line<'a>(level: Level, vm: Option<&'a str>, text: &'a str) -> (&'a str, Strin
 }
 
 /// Writes until the last line, and in between what was not to be had.
-fn write_all(lines: &Receiver<Line>, shared: &Shared) {
+fn write_all(lines: &Receiver<LogLine>, shared: &LogShared) {
     let mut told = Instant::now();
     loop {
         let has_suppressed = shared.limits().has_suppressed();
@@ -214,12 +214,12 @@ fn write_all(lines: &Receiver<Line>, shared: &Shared) {
             lines.recv().map_err(|_| RecvTimeoutError::Disconnected)
         };
         let end = match next {
-            Ok(Line::Text(line)) => {
+            Ok(LogLine::Text(line)) => {
                 write(&line);
                 false
             }
-            Ok(Line::Last) | Err(RecvTimeoutError::Disconnected) => true,
-            Ok(Line::Suppressed) | Err(RecvTimeoutError::Timeout) => false,
+            Ok(LogLine::Last) | Err(RecvTimeoutError::Disconnected) => true,
+            Ok(LogLine::Suppressed) | Err(RecvTimeoutError::Timeout) => false,
         };
         let lost = shared.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
@@ -268,14 +268,14 @@ mod tests {
             writer.hand("a", format!("{n}\n"));
         }
         assert_eq!(writer.shared.lost.load(Ordering::Relaxed), 48);
-        assert!(matches!(queue.try_recv(), Ok(Line::Text(first)) if first == "0\n"));
+        assert!(matches!(queue.try_recv(), Ok(LogLine::Text(first)) if first == "0\n"));
         // What is suppressed is told even where no further line comes.
         let (lines, queue) = sync_channel(1000);
         let writer = Writer { lines, shared: Arc::default() };
         for n in 0..500 {
             writer.hand("b", format!("{n}\n"));
         }
-        assert_eq!(queue.try_iter().filter(|line| matches!(line, Line::Suppressed)).count(), 1);
+        assert_eq!(queue.try_iter().filter(|line| matches!(line, LogLine::Suppressed)).count(), 1);
     }
 
     #[test]

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// What is to be written.
-enum Text {
+enum QueuedText {
     /// While VMs are served.
     Meanwhile(String),
     /// Behind it there is nothing more.
@@ -31,7 +31,7 @@ pub struct Printer {
 }
 
 struct Running {
-    texts: SyncSender<Text>,
+    texts: SyncSender<QueuedText>,
     thread: JoinHandle<io::Result<()>>,
 }
 
@@ -45,7 +45,7 @@ impl Printer {
     }
 
     fn queue(&mut self, text: String) -> Result<()> {
-        let sent = self.running()?.texts.try_send(Text::Meanwhile(text));
+        let sent = self.running()?.texts.try_send(QueuedText::Meanwhile(text));
         sent.map_err(|_| anyhow!("standard output takes nothing, and {WAITING} wait already"))
     }
 
@@ -63,7 +63,7 @@ impl Printer {
         self.running()?;
         let Some(Running { texts, thread }) = self.running.take() else { return Err(late()) };
         let begin = Instant::now();
-        let mut text = Text::Last(text);
+        let mut text = QueuedText::Last(text);
         while let Err(TrySendError::Full(back)) = texts.try_send(text) {
             if begin.elapsed() > PATIENCE {
                 return Err(late());
@@ -96,15 +96,15 @@ impl Printer {
 const UNWRITTEN: &str = "statistics can't be written to standard output";
 
 /// Writes until the last text, or until nobody has any more. Returns what became of the last one.
-fn write_all(texts: &Receiver<Text>) -> io::Result<()> {
+fn write_all(texts: &Receiver<QueuedText>) -> io::Result<()> {
     let write = |text: String| {
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush())
     };
     while let Ok(text) = texts.recv() {
         match text {
-            Text::Last(text) => return write(text),
-            Text::Meanwhile(text) => {
+            QueuedText::Last(text) => return write(text),
+            QueuedText::Meanwhile(text) => {
                 if let Err(e) = write(text) {
                     tracing::error!("SIGUSR1: {UNWRITTEN}: {e}");
                 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use zerowire::ledger::Totals;
 use zerowire::recv::{Events, Receiver, ZeroCopied};
 
-use super::session::{Connection, Counts, Session, State};
+use super::session::{Connection, ConnectionState, Counts, Session};
 use crate::outcome::{self, Destination, Outcome};
 use zerowire_cli::bar::bytes_text;
 
@@ -124,7 +124,7 @@ impl Report {
         let Counts { accepted, ended, failed } = self.connections;
         let open = accepted - ended - failed;
         let _ = writeln!(text, " connections: {accepted}, {ended} ended, {failed} failed, {open} open");
-        for c in self.list.iter().filter(|c| c.state == State::Failed).take(NAMED) {
+        for c in self.list.iter().filter(|c| c.state == ConnectionState::Failed).take(NAMED) {
             let peer = c.peer.map_or("unknown".to_owned(), |p| p.to_string());
             let why = c.error.as_deref().unwrap_or_default();
             let _ = writeln!(text, "              {peer}: {why}, after {}", bytes_text(c.bytes));

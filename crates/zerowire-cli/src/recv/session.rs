@@ -31,7 +31,7 @@ pub struct Told {
 /// What became of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum ConnectionState {
     /// It was still open at the end.
     Open,
     /// The peer has sent all.
@@ -48,7 +48,7 @@ pub struct Connection {
     /// Bytes that came.
     pub bytes: u64,
     /// What became of it.
-    pub state: State,
+    pub state: ConnectionState,
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -192,7 +192,7 @@ impl Session {
             .map(|a| SocketAddr::new(a.ip().to_canonical(), a.port()));
         self.counts.accepted += 1;
         let output = self.outputs.next(self.counts.accepted)?;
-        let connection = Connection { peer, bytes: 0, state: State::Open, error: None };
+        let connection = Connection { peer, bytes: 0, state: ConnectionState::Open, error: None };
         self.live.insert(id, Live { connection, output });
         if self.told.connections == Some(self.counts.accepted as usize)
             && let Some(listener) = self.listener.take()
@@ -208,11 +208,11 @@ impl Session {
         let Some(Live { mut connection, .. }) = self.live.remove(&id) else { return };
         match error {
             None => {
-                connection.state = State::Ended;
+                connection.state = ConnectionState::Ended;
                 self.counts.ended += 1;
             }
             Some(e) => {
-                connection.state = State::Failed;
+                connection.state = ConnectionState::Failed;
                 connection.error = Some(e.to_string());
                 self.counts.failed += 1;
                 let peer = connection.peer.map_or("a connection".to_owned(), |p| p.to_string());

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::policy::{Oversized, Policy, Short, TruncatedPolicy};
 use super::port::PortChoice;
-use super::timing::{Backwards, Pace};
+use super::timing::{Backwards, ReplayPace};
 use crate::spec;
 
 /// Arguments of `zerowire replay`.
@@ -155,13 +155,13 @@ Examples:
 
 impl PaceArgs {
     /// How fast.
-    pub fn pace(&self) -> Pace {
+    pub fn pace(&self) -> ReplayPace {
         match (self.speed, self.pps, self.mbps, self.topspeed) {
-            (Some(speed), ..) => Pace::Recorded { speed },
-            (_, Some(n), ..) => Pace::Pps(n),
-            (_, _, Some(n), _) => Pace::Mbps(n),
-            (.., true) => Pace::Top,
-            _ => Pace::Recorded { speed: 1.0 },
+            (Some(speed), ..) => ReplayPace::Recorded { speed },
+            (_, Some(n), ..) => ReplayPace::Pps(n),
+            (_, _, Some(n), _) => ReplayPace::Mbps(n),
+            (.., true) => ReplayPace::Top,
+            _ => ReplayPace::Recorded { speed: 1.0 },
         }
     }
 }
@@ -202,25 +202,25 @@ mod tests {
     use clap::Parser;
 
     #[derive(Parser)]
-    struct Cli {
+    struct ReplayCli {
         #[command(flatten)]
         args: ReplayArgs,
     }
 
     fn parse(line: &str) -> Result<ReplayArgs, String> {
         let words = std::iter::once("replay").chain(line.split_whitespace());
-        Cli::try_parse_from(words).map(|c| c.args).map_err(|e| e.to_string())
+        ReplayCli::try_parse_from(words).map(|c| c.args).map_err(|e| e.to_string())
     }
 
     #[test]
     fn options_are_those_of_tcpreplay() {
         let pace = |line: &str| parse(line).expect("good").pace.pace();
-        assert_eq!(pace("-i a f"), Pace::Recorded { speed: 1.0 });
-        assert_eq!(pace("--intf1 a --multiplier 2.5 f"), Pace::Recorded { speed: 2.5 });
-        assert_eq!(pace("-i a -x 2 f"), Pace::Recorded { speed: 2.0 });
-        assert_eq!(pace("-i a -p 100 f"), Pace::Pps(100.0));
-        assert_eq!(pace("-i a -M 0.5 f"), Pace::Mbps(0.5));
-        assert_eq!(pace("-i a -t -K -q -l 3 -L 7 -"), Pace::Top);
+        assert_eq!(pace("-i a f"), ReplayPace::Recorded { speed: 1.0 });
+        assert_eq!(pace("--intf1 a --multiplier 2.5 f"), ReplayPace::Recorded { speed: 2.5 });
+        assert_eq!(pace("-i a -x 2 f"), ReplayPace::Recorded { speed: 2.0 });
+        assert_eq!(pace("-i a -p 100 f"), ReplayPace::Pps(100.0));
+        assert_eq!(pace("-i a -M 0.5 f"), ReplayPace::Mbps(0.5));
+        assert_eq!(pace("-i a -t -K -q -l 3 -L 7 -"), ReplayPace::Top);
         let args = parse("-i a --pad --max-memory 64M f").expect("good");
         assert_eq!(args.packets.policy(1500).expect("good").cut, TruncatedPolicy::Pad);
         assert_eq!(args.max_memory, 64 << 20);

@@ -9,8 +9,8 @@ use zerowire::send::frame::FrameError;
 
 use super::clock::Clock;
 use super::feed::{Feed, Peek};
-use super::port::Port;
-use super::timing::Pace;
+use super::port::ReplayPort;
+use super::timing::ReplayPace;
 
 /// Frames handed over at once, at most: many enough that the system call costs little, few enough
 /// that signals, the clock and the ring's other end are looked at often.
@@ -32,7 +32,7 @@ const OFFER_AGAIN: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayPlan {
     /// How fast.
-    pub pace: Pace,
+    pub pace: ReplayPace,
     /// Passes through the capture; None until stopped.
     pub passes: Option<u64>,
     /// Frames in all.
@@ -43,7 +43,7 @@ pub struct ReplayPlan {
 
 /// Why sending ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ReplayEnd {
     /// All passes are done.
     Done,
     /// --limit.
@@ -60,7 +60,7 @@ pub enum End {
 #[derive(Debug)]
 pub struct ReplayOutcome {
     /// Why it ended.
-    pub end: End,
+    pub end: ReplayEnd,
     /// Passes that were completed.
     pub passes: u64,
     /// Frames given to the port.
@@ -73,9 +73,9 @@ pub struct ReplayOutcome {
     pub error: Option<anyhow::Error>,
 }
 
-struct Run<'a> {
+struct ReplayRun<'a> {
     feed: &'a mut dyn Feed,
-    port: &'a mut dyn Port,
+    port: &'a mut dyn ReplayPort,
     plan: &'a ReplayPlan,
     clock: Clock,
     passes: u64,
@@ -91,7 +91,7 @@ struct Run<'a> {
 }
 
 /// What ended a batch.
-enum Next {
+enum BatchEnd {
     /// It is full: go on.
     More,
     /// The next frame is due then.
@@ -100,19 +100,19 @@ enum Next {
     Read,
     /// The port has no place.
     Full,
-    End(End),
+    End(ReplayEnd),
 }
 
 /// Sends. `stop` gets the number of a signal that ends it; `tick` is called now and then with
 /// frames and bytes so far.
 pub fn run(
     feed: &mut dyn Feed,
-    port: &mut dyn Port,
+    port: &mut dyn ReplayPort,
     plan: &ReplayPlan,
     stop: &AtomicI32,
     tick: &mut dyn FnMut(u64, u64),
 ) -> ReplayOutcome {
-    let mut run = Run {
+    let mut run = ReplayRun {
         feed,
         port,
         plan,
@@ -124,21 +124,21 @@ pub fn run(
         pass_begin: 0,
         last_due: 0,
         pass_frames: 0,
-        rows: plan.pace == Pace::Top,
+        rows: plan.pace == ReplayPace::Top,
     };
     let result = run.send(stop, tick);
     let (end, mut error) = match result {
         Ok(end) => (end, None),
-        Err(e) => (End::Failed, Some(e)),
+        Err(e) => (ReplayEnd::Failed, Some(e)),
     };
     // Also after an error: what was handed over may still go.
     let drained = run.drain(stop, if error.is_some() { Duration::ZERO } else { STUCK });
     let end = match (drained, stop.load(Ordering::Relaxed)) {
         // It came while the last frames were waited for.
-        (Err(_), signal) if error.is_none() && signal != 0 => End::Signal(signal),
+        (Err(_), signal) if error.is_none() && signal != 0 => ReplayEnd::Signal(signal),
         (Err(e), _) if error.is_none() => {
             error = Some(e);
-            End::Failed
+            ReplayEnd::Failed
         }
         _ => end,
     };
@@ -153,18 +153,18 @@ pub fn run(
     }
 }
 
-impl Run<'_> {
-    fn send(&mut self, stop: &AtomicI32, tick: &mut dyn FnMut(u64, u64)) -> Result<End> {
+impl ReplayRun<'_> {
+    fn send(&mut self, stop: &AtomicI32, tick: &mut dyn FnMut(u64, u64)) -> Result<ReplayEnd> {
         let mut now = self.clock.now();
         let end_at = self.plan.duration.map_or(u64::MAX, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
         let mut moved_at = now;
         loop {
             match stop.load(Ordering::Relaxed) {
                 0 => {}
-                signal => return Ok(End::Signal(signal)),
+                signal => return Ok(ReplayEnd::Signal(signal)),
             }
             if now >= end_at {
-                return Ok(End::Duration);
+                return Ok(ReplayEnd::Duration);
             }
             tick(self.pushed, self.bytes);
             let next = self.batch(now)?;
@@ -174,23 +174,23 @@ impl Run<'_> {
                 moved_at = now;
             }
             now = match next {
-                Next::More => self.clock.now(),
+                BatchEnd::More => self.clock.now(),
                 // Places came back meanwhile.
-                Next::Full if back > 0 => self.clock.now(),
-                Next::End(end) => return Ok(end),
-                Next::Due(due) => {
+                BatchEnd::Full if back > 0 => self.clock.now(),
+                BatchEnd::End(end) => return Ok(end),
+                BatchEnd::Due(due) => {
                     let mut until = due.min(end_at);
                     if self.port.outstanding() > 0 {
                         until = until.min(now + OFFER_AGAIN);
                     }
                     self.clock.wait(until)
                 }
-                Next::Read => {
+                BatchEnd::Read => {
                     let busy = self.port.outstanding() > 0;
                     self.feed.wait(if busy { Duration::from_nanos(OFFER_AGAIN) } else { LOOK_AROUND })?;
                     self.clock.now()
                 }
-                Next::Full => {
+                BatchEnd::Full => {
                     let room = self.port.wait(LOOK_AROUND).map_err(|e| self.explain(e))?;
                     let now = self.clock.now();
                     if room {
@@ -206,14 +206,14 @@ impl Run<'_> {
     }
 
     /// Pushes what is due.
-    fn batch(&mut self, now: u64) -> Result<Next> {
+    fn batch(&mut self, now: u64) -> Result<BatchEnd> {
         let mut left = BATCH;
         while left > 0 {
             if self.plan.limit.is_some_and(|n| self.pushed >= n) {
-                return Ok(Next::End(End::Limit));
+                return Ok(BatchEnd::End(ReplayEnd::Limit));
             }
             match self.row(left)? {
-                Some(0) => return Ok(Next::Full),
+                Some(0) => return Ok(BatchEnd::Full),
                 Some(count) => {
                     left -= count;
                     continue;
@@ -222,25 +222,25 @@ impl Run<'_> {
             }
             let frame = match self.feed.peek()? {
                 Peek::Frame(frame) => frame,
-                Peek::Wait => return Ok(Next::Read),
+                Peek::Wait => return Ok(BatchEnd::Read),
                 Peek::End => {
                     if self.end_pass()? {
-                        return Ok(Next::End(End::Done));
+                        return Ok(BatchEnd::End(ReplayEnd::Done));
                     }
                     continue;
                 }
             };
             let due = self.plan.pace.due(frame.due, self.pass_begin, self.pushed, self.bytes);
             if due > now {
-                return Ok(Next::Due(due));
+                return Ok(BatchEnd::Due(due));
             }
             let (len, frame_due) = (frame.len as u64, frame.due);
             match self.port.push(&frame) {
                 Ok(true) => {}
-                Ok(false) => return Ok(Next::Full),
+                Ok(false) => return Ok(BatchEnd::Full),
                 Err(e) => return Err(self.explain(e)),
             }
-            if self.plan.pace != Pace::Top {
+            if self.plan.pace != ReplayPace::Top {
                 self.latest = self.latest.max(now - due);
             }
             self.pushed += 1;
@@ -249,7 +249,7 @@ impl Run<'_> {
             self.last_due = frame_due;
             self.feed.advance();
         }
-        Ok(Next::More)
+        Ok(BatchEnd::More)
     }
 
     /// Pushes up to `max` frames at once, where they are there and the port can. How many; 0: it

@@ -92,13 +92,13 @@ impl Feed for MemoryFeed {
 }
 
 /// From a file that is read again in each pass.
-pub struct File {
+pub struct FileFeed {
     input: Input,
     rules: Rules,
     ahead: Ahead,
 }
 
-impl File {
+impl FileFeed {
     /// At the beginning of the file.
     pub fn open(input: &Input, rules: &Rules) -> Result<Self> {
         Ok(Self { input: input.clone(), rules: rules.clone(), ahead: begin(input, rules)? })
@@ -109,7 +109,7 @@ fn begin(input: &Input, rules: &Rules) -> Result<Ahead> {
     Ahead::start(CaptureReader::open(input, rules)?, Known::default(), 0)
 }
 
-impl Feed for File {
+impl Feed for FileFeed {
     fn peek(&mut self) -> Result<Peek<'_>> {
         self.ahead.peek()
     }

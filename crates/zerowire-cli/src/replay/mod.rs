@@ -36,13 +36,13 @@ use zerowire_cli::columns::{fit, width};
 pub use args::ReplayArgs;
 
 use self::capture::input::Input;
-use self::engine::{End, ReplayPlan, run as send};
-use self::feed::{Feed, File, MemoryFeed, Rest};
+use self::engine::{ReplayEnd, ReplayPlan, run as send};
+use self::feed::{Feed, FileFeed, MemoryFeed, Rest};
 use self::interface::OutInterface;
 use self::load::{Known, Loaded, Rules, load};
 use self::port::{Opened, Wish, open};
 use self::progress::ReplayProgress;
-use self::report::{Parts, ReplaySetting, Source, Summary};
+use self::report::{FrameSource, Parts, ReplaySetting, ReplaySummary};
 use self::timing::Timeline;
 use crate::signals::Signals;
 
@@ -82,7 +82,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
             // Without a long frame no header is needed, and every port will do.
             wish.offload &= known.offloaded > 0;
             let opened = open(&wish, Some(&store))?;
-            let source = if opened.resident { Source::Resident } else { Source::Memory };
+            let source = if opened.resident { FrameSource::Resident } else { FrameSource::Memory };
             if opened.resident {
                 store.forget_bytes();
             }
@@ -91,8 +91,8 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
         Loaded::Checked(known) => {
             wish.longest = Some(known.longest);
             wish.offload &= known.offloaded > 0;
-            let mut file = File::open(&input, &rules)?;
-            job.send(open(&wish, None)?, &mut file, Source::File, Some(known), |_| Known::default())
+            let mut file = FileFeed::open(&input, &rules)?;
+            job.send(open(&wish, None)?, &mut file, FrameSource::File, Some(known), |_| Known::default())
         }
         Loaded::Flowing(store, rest, known) => {
             if args.end.passes != 1 {
@@ -103,7 +103,7 @@ pub fn run(args: ReplayArgs) -> Result<ExitCode> {
                 );
             }
             let mut feed = Rest::start(store, *rest, known)?;
-            job.send(open(&wish, None)?, &mut feed, Source::Pipe, None, Rest::known)
+            job.send(open(&wish, None)?, &mut feed, FrameSource::Pipe, None, Rest::known)
         }
     }
 }
@@ -131,7 +131,7 @@ impl Job<'_> {
         &self,
         mut opened: Opened,
         feed: &mut F,
-        source: Source,
+        source: FrameSource,
         known: Option<Known>,
         rest: impl FnOnce(&F) -> Known,
     ) -> Result<ExitCode> {
@@ -157,7 +157,7 @@ impl Job<'_> {
         let all_known = known.is_some();
         let known = known.unwrap_or_else(|| rest(feed));
         let counted = self.interface.counted().zip(before).and_then(|(now, before)| now.since(before));
-        let summary = Summary::new(Parts {
+        let summary = ReplaySummary::new(Parts {
             setting: ReplaySetting {
                 capture: self.input.name(),
                 interface: self.interface.name.clone(),
@@ -180,13 +180,13 @@ impl Job<'_> {
                 Err(e)
             }
             None => printed.map(|()| match outcome.end {
-                End::Signal(number) => ExitCode::from(128 + u8::try_from(number).unwrap_or(0)),
+                ReplayEnd::Signal(number) => ExitCode::from(128 + u8::try_from(number).unwrap_or(0)),
                 _ => ExitCode::SUCCESS,
             }),
         }
     }
 
-    fn print(&self, summary: &Summary) -> Result<()> {
+    fn print(&self, summary: &ReplaySummary) -> Result<()> {
         match &self.json {
             Json::Output => return output(&(serde_json::to_string(summary)? + "\n")),
             Json::File(file, path) => {

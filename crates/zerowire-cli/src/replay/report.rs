@@ -7,7 +7,7 @@ use serde::Serialize;
 use zerowire::ledger::Totals;
 use zerowire_cli::bar::bytes_text;
 
-use super::engine::{End, ReplayOutcome};
+use super::engine::{ReplayEnd, ReplayOutcome};
 use super::interface::Counted;
 use super::load::Known;
 use super::policy::Skipped;
@@ -16,7 +16,7 @@ use crate::table::{cpu_line, reasons};
 /// Where the frames lay while they were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum FrameSource {
     /// In the port's own memory, for all passes.
     Resident,
     /// In memory, copied into the port's in each pass.
@@ -27,7 +27,7 @@ pub enum Source {
     Pipe,
 }
 
-impl Source {
+impl FrameSource {
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ pub struct ReplaySetting {
     /// What ran.
     pub path: String,
     /// Where the frames lay.
-    pub source: Source,
+    pub source: FrameSource,
     /// How fast they were to go.
     pub pace: String,
 }
@@ -96,7 +96,7 @@ pub struct Speed {
 /// What was done, for people and programs. In JSON the keys of all groups stand side by side.
 /// Counts are of frames that the port took back from the kernel, unless they say otherwise.
 #[derive(Debug, Serialize)]
-pub struct Summary {
+pub struct ReplaySummary {
     /// What was replayed.
     #[serde(flatten)]
     pub setting: ReplaySetting,
@@ -143,7 +143,7 @@ pub struct Parts<'a> {
     pub counted: Option<Counted>,
 }
 
-impl Summary {
+impl ReplaySummary {
     /// Puts it together.
     pub fn new(p: Parts<'_>) -> Self {
         let seconds = p.outcome.took.as_secs_f64();
@@ -232,15 +232,15 @@ impl Summary {
     }
 }
 
-fn ended(end: End) -> String {
+fn ended(end: ReplayEnd) -> String {
     match end {
-        End::Done => "done".to_owned(),
-        End::Limit => "limit".to_owned(),
-        End::Duration => "duration".to_owned(),
-        End::Signal(libc::SIGINT) => "SIGINT".to_owned(),
-        End::Signal(libc::SIGTERM) => "SIGTERM".to_owned(),
-        End::Signal(n) => format!("signal {n}"),
-        End::Failed => "error".to_owned(),
+        ReplayEnd::Done => "done".to_owned(),
+        ReplayEnd::Limit => "limit".to_owned(),
+        ReplayEnd::Duration => "duration".to_owned(),
+        ReplayEnd::Signal(libc::SIGINT) => "SIGINT".to_owned(),
+        ReplayEnd::Signal(libc::SIGTERM) => "SIGTERM".to_owned(),
+        ReplayEnd::Signal(n) => format!("signal {n}"),
+        ReplayEnd::Failed => "error".to_owned(),
     }
 }
 

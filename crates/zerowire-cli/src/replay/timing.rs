@@ -55,9 +55,9 @@ pub struct Timeline {
 impl Timeline {
     /// At the beginning of a capture. With a pace that doesn't need times all are 0. `max_gap`
     /// shortens longer pauses.
-    pub fn new(pace: &Pace, backwards: Backwards, max_gap: Option<Duration>) -> Self {
+    pub fn new(pace: &ReplayPace, backwards: Backwards, max_gap: Option<Duration>) -> Self {
         let max_gap = max_gap.map_or(u64::MAX, |g| u64::try_from(g.as_nanos()).unwrap_or(u64::MAX));
-        Self { used: matches!(pace, Pace::Recorded { .. }), backwards, max_gap, last: None, due: 0 }
+        Self { used: matches!(pace, ReplayPace::Recorded { .. }), backwards, max_gap, last: None, due: 0 }
     }
 
     /// When the next packet is due.
@@ -84,7 +84,7 @@ impl Timeline {
 
 /// How fast to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Pace {
+pub enum ReplayPace {
     /// As recorded, `speed` times as fast.
     Recorded {
         /// 1 for the recorded speed.
@@ -99,7 +99,7 @@ pub enum Pace {
     Top,
 }
 
-impl Pace {
+impl ReplayPace {
     /// When a frame is due: `frame_due` in its pass, which begins at `pass_begin` (both in recorded
     /// time), after `frames` frames and `bytes` bytes in all.
     #[inline]
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const RECORDED: Pace = Pace::Recorded { speed: 1.0 };
+    const RECORDED: ReplayPace = ReplayPace::Recorded { speed: 1.0 };
 
     fn packet(number: u64, time: Option<i128>) -> CapturedPacket<'static> {
         CapturedPacket { number, time, wire_bytes: 0, data: &[] }
@@ -173,23 +173,23 @@ mod tests {
         assert!(e.contains("packet 3") && e.contains("--topspeed"), "{e}");
         let mut t = Timeline::new(&RECORDED, Backwards::Send, None);
         assert_eq!(dues(&mut t, &[100, 50, 110, 120]), [0, 0, 10, 20]);
-        let mut t = Timeline::new(&Pace::Top, Backwards::Fail, None);
+        let mut t = Timeline::new(&ReplayPace::Top, Backwards::Fail, None);
         assert_eq!(t.due(&packet(1, None)), Ok(0));
         assert_eq!(dues(&mut t, &[100, 50]), [0, 0]);
     }
 
     #[test]
     fn rates_are_kept_without_drift() {
-        let pps = Pace::Pps(3.0);
+        let pps = ReplayPace::Pps(3.0);
         assert_eq!(pps.due(0, 0, 1, 0), 333_333_333);
         assert_eq!(pps.due(0, 0, 3_000_000, 0), 1_000_000_000_000_000);
-        let mbps = Pace::Mbps(100.0);
+        let mbps = ReplayPace::Mbps(100.0);
         assert_eq!(mbps.due(0, 0, 9, 12_500_000), 1_000_000_000);
-        assert_eq!(Pace::Recorded { speed: 2.0 }.due(1000, 500, 9, 9), 750);
+        assert_eq!(ReplayPace::Recorded { speed: 2.0 }.due(1000, 500, 9, 9), 750);
         assert_eq!(RECORDED.due(u64::MAX, 1, 0, 0), u64::MAX);
-        assert_eq!(Pace::Top.due(9, 9, 9, 9), 0);
-        assert_eq!(Pace::Recorded { speed: 2.0 }.hours(7_200_000_000_000), Some(1.0));
-        assert_eq!((RECORDED.hours(3_599_999_999_999), Pace::Top.hours(u64::MAX)), (None, None));
+        assert_eq!(ReplayPace::Top.due(9, 9, 9, 9), 0);
+        assert_eq!(ReplayPace::Recorded { speed: 2.0 }.hours(7_200_000_000_000), Some(1.0));
+        assert_eq!((RECORDED.hours(3_599_999_999_999), ReplayPace::Top.hours(u64::MAX)), (None, None));
     }
 
     proptest! {
@@ -202,7 +202,7 @@ mod tests {
             let mut bytes = 0;
             for (n, time) in times.iter().enumerate() {
                 let due = t.due(&packet(1, Some(i128::from(*time)))).expect("a time");
-                let paces = [Pace::Recorded { speed }, Pace::Pps(rate), Pace::Mbps(rate)];
+                let paces = [ReplayPace::Recorded { speed }, ReplayPace::Pps(rate), ReplayPace::Mbps(rate)];
                 for (pace, last) in paces.iter().zip(&mut last) {
                     let now = pace.due(due, 0, n as u64, bytes);
                     prop_assert!(now >= *last);

@@ -24,7 +24,7 @@ use self::report::SendSummary;
 use self::source::Input;
 use self::stall::Stall;
 use self::stop::SendStop;
-use self::target::Target;
+use self::target::SendTarget;
 use crate::outcome::Outcome;
 use crate::progress::TransferProgress;
 use crate::table::process_cpu;
@@ -136,13 +136,13 @@ impl SendArgs {
     }
 
     /// The peer and the time to wait for it, once all arguments are known to be good.
-    fn checked(&self) -> Result<(Target, Option<Duration>)> {
+    fn checked(&self) -> Result<(SendTarget, Option<Duration>)> {
         match self.udp {
             true => datagrams::check(self.datagram)?,
             false => _ = self.chunk()?,
         }
-        let target: Target = self.to.parse()?;
-        if let (true, Target::Vsock(cid, port)) = (self.udp, &target) {
+        let target: SendTarget = self.to.parse()?;
+        if let (true, SendTarget::Vsock(cid, port)) = (self.udp, &target) {
             bail!("--udp with vsock:{cid}:{port}: AF_VSOCK has no datagrams on virtio; leave --udp out");
         }
         Ok((target, self.timeout()?))
@@ -166,7 +166,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let stop = SendStop::start()?;
     let input = Input::open(&args.file)?;
     let socket = target.connect(args.udp, timeout)?;
-    let is_unix = matches!(target, Target::Unix(_));
+    let is_unix = matches!(target, SendTarget::Unix(_));
     let datagrams = args.udp.then(|| Datagrams::plan(args.datagram, &socket, is_unix)).transpose()?;
     let chunk = datagrams.as_ref().map_or_else(|| args.chunk(), |d| Ok(d.chunk()))?;
     let mut source = input.source(chunk)?;

@@ -8,7 +8,7 @@ use std::os::fd::AsFd as _;
 use zerowire::send::{Payload, SendError, Sender};
 
 use super::datagrams::Datagrams;
-use super::source::{Next, SendSource};
+use super::source::{NextPayload, SendSource};
 use super::stall::Stall;
 use super::stop::Watched;
 use crate::progress::TransferProgress;
@@ -34,17 +34,17 @@ impl Pump<'_> {
     pub fn run(&mut self, source: &mut SendSource, progress: &mut TransferProgress) -> Result<()> {
         while self.watched.signal().is_none() {
             match source.next() {
-                Next::Payload(payload) => {
+                NextPayload::Payload(payload) => {
                     // Also when a datagram before this one found nobody: it is lost, so the whole
                     // can't arrive any more.
                     self.give(payload, progress).map_err(|e| source.explain(e))?;
                     progress.set(self.moved);
                 }
-                Next::Nothing => self.wait_for_input(source)?,
+                NextPayload::Nothing => self.wait_for_input(source)?,
                 // All buffers are lent: the oldest comes back first.
-                Next::NoBuffer => self.wait_for_memory()?,
-                Next::End => break,
-                Next::Failed(e) => return Err(e),
+                NextPayload::NoBuffer => self.wait_for_memory()?,
+                NextPayload::End => break,
+                NextPayload::Failed(e) => return Err(e),
             }
         }
         while self.sender.outstanding() > 0 && self.watched.signal().is_none() {

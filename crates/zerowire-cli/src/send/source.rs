@@ -38,7 +38,7 @@ pub struct Stream {
 }
 
 /// The next thing to send.
-pub enum Next {
+pub enum NextPayload {
     /// This.
     Payload(Payload),
     /// Nothing yet: wait until [`SendSource::input`] is readable.
@@ -108,7 +108,7 @@ impl SendSource {
     }
 
     /// The next payload. Never waits.
-    pub fn next(&mut self) -> Next {
+    pub fn next(&mut self) -> NextPayload {
         match self {
             Self::File(m) => m.next(),
             Self::Stream(s) => s.next(),
@@ -135,57 +135,57 @@ impl SendSource {
 }
 
 impl Mapped {
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> NextPayload {
         let end = (self.at + self.chunk).min(self.file.len());
         if end == self.at {
-            return Next::End;
+            return NextPayload::End;
         }
         match self.file.slice(self.at..end) {
             Ok(slice) => {
                 self.at = end;
-                Next::Payload(slice.into())
+                NextPayload::Payload(slice.into())
             }
-            Err(e) => Next::Failed(e.into()),
+            Err(e) => NextPayload::Failed(e.into()),
         }
     }
 }
 
 impl Stream {
-    fn next(&mut self) -> Next {
+    fn next(&mut self) -> NextPayload {
         if self.ended {
-            return Next::End;
+            return NextPayload::End;
         }
-        let Some(buffer) = self.areas[0].lease() else { return Next::NoBuffer };
+        let Some(buffer) = self.areas[0].lease() else { return NextPayload::NoBuffer };
         match self.fill(buffer) {
             Ok(next) => {
-                self.ended = matches!(next, Next::End);
+                self.ended = matches!(next, NextPayload::End);
                 next
             }
-            Err(e) => Next::Failed(anyhow::Error::from(e).context("reading failed")),
+            Err(e) => NextPayload::Failed(anyhow::Error::from(e).context("reading failed")),
         }
     }
 
     /// One read: what is there goes out at once, so that a person at a terminal need not fill a
     /// buffer.
-    fn fill(&mut self, mut buffer: Lease) -> std::io::Result<Next> {
+    fn fill(&mut self, mut buffer: Lease) -> std::io::Result<NextPayload> {
         // The file is not made non-blocking: others may have it open, too.
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&now)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Next::Nothing),
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(NextPayload::Nothing),
             Ok(_) => {}
             Err(e) => return Err(e.into()),
         }
         match self.file.read(&mut buffer) {
-            Ok(0) => Ok(Next::End),
+            Ok(0) => Ok(NextPayload::End),
             Ok(n) => {
                 let fits = buffer.set_len(n);
                 debug_assert!(fits, "a read of at most the buffer");
-                Ok(Next::Payload(buffer.into()))
+                Ok(NextPayload::Payload(buffer.into()))
             }
             Err(e)
                 if matches!(e.kind(), std::io::ErrorKind::Interrupted | std::io::ErrorKind::WouldBlock) =>
             {
-                Ok(Next::Nothing)
+                Ok(NextPayload::Nothing)
             }
             Err(e) => Err(e),
         }

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// A peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum SendTarget {
     /// A name or address, and a port.
     Host(String, u16),
     /// A virtual machine, or the host (2) from inside one.
@@ -23,7 +23,7 @@ pub enum Target {
     Unix(PathBuf),
 }
 
-impl std::fmt::Display for Target {
+impl std::fmt::Display for SendTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Host(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
@@ -34,7 +34,7 @@ impl std::fmt::Display for Target {
     }
 }
 
-impl FromStr for Target {
+impl FromStr for SendTarget {
     type Err = anyhow::Error;
 
     fn from_str(s: &str) -> Result<Self> {
@@ -74,7 +74,7 @@ impl FromStr for Target {
     }
 }
 
-impl Target {
+impl SendTarget {
     /// A connected socket. Each address has `timeout` to answer, if one is given; AF_VSOCK has the
     /// kernel's 2 s.
     pub fn connect(&self, datagrams: bool, timeout: Option<Duration>) -> Result<OwnedFd> {
@@ -146,12 +146,12 @@ mod tests {
     #[test]
     fn peers_are_read() {
         for (text, want) in [
-            ("localhost:5001", Target::Host("localhost".into(), 5001)),
-            ("[::1]:80", Target::Host("::1".into(), 80)),
-            ("vsock:2:1234", Target::Vsock(2, 1234)),
-            ("unix:/run/x", Target::Unix("/run/x".into())),
+            ("localhost:5001", SendTarget::Host("localhost".into(), 5001)),
+            ("[::1]:80", SendTarget::Host("::1".into(), 80)),
+            ("vsock:2:1234", SendTarget::Vsock(2, 1234)),
+            ("unix:/run/x", SendTarget::Unix("/run/x".into())),
         ] {
-            let target: Target = text.parse().unwrap();
+            let target: SendTarget = text.parse().unwrap();
             assert_eq!(target, want);
             assert_eq!(target.to_string(), text);
         }
@@ -170,7 +170,7 @@ mod tests {
             ("vsock:a:1", "the CID \"a\""),
             ("unix:", "no path"),
         ] {
-            let e = text.parse::<Target>().unwrap_err().to_string();
+            let e = text.parse::<SendTarget>().unwrap_err().to_string();
             assert!(e.contains(word), "{text}: {e}");
         }
     }

@@ -3,7 +3,7 @@
 use super::holdings::SlotBook;
 use super::lease::{Filled, Lease, Pool};
 use super::listen::Listeners;
-use super::pace::{Messengers, Pace};
+use super::pace::{ArrivalPace, Messengers};
 use super::{Arrival, ConnectionId, Events, What};
 use crate::ledger::{CopyReason, Counters};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ pub(crate) struct RecvConnection {
     pub(crate) limit: Option<u64>,
     /// Its leases reached its share; no receive until enough are back.
     pub(crate) paused: bool,
-    pub(crate) pace: Pace,
+    pub(crate) pace: ArrivalPace,
 }
 
 impl RecvConnection {
@@ -56,7 +56,7 @@ impl RecvConnection {
             state: ConnectionState::Open,
             limit: None,
             paused: false,
-            pace: Pace::default(),
+            pace: ArrivalPace::default(),
         }
     }
 }

@@ -12,7 +12,7 @@ const WEIGHT: u32 = 8;
 
 /// What a connection has brought lately.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct ArrivalPace {
     /// Bytes an arrival, a moving average that begins at zero.
     average: u32,
     /// True: this connection's arrivals are messages.
@@ -25,7 +25,7 @@ pub(crate) struct Messengers(usize);
 
 impl Messengers {
     /// An arrival of `len` bytes on the connection of `pace`.
-    pub(crate) fn arrived(&mut self, pace: &mut Pace, len: usize) {
+    pub(crate) fn arrived(&mut self, pace: &mut ArrivalPace, len: usize) {
         let len = len.min(u32::MAX as usize) as u32;
         pace.average = pace.average - pace.average / WEIGHT + len / WEIGHT;
         let was = std::mem::replace(&mut pace.is_messages, pace.average < BULK_BYTES);
@@ -33,7 +33,7 @@ impl Messengers {
     }
 
     /// Nothing more comes on the connection of `pace`.
-    pub(crate) fn ended(&mut self, pace: &mut Pace) {
+    pub(crate) fn ended(&mut self, pace: &mut ArrivalPace) {
         self.0 -= usize::from(std::mem::take(pace).is_messages);
     }
 
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_connection_is_what_it_brought_lately() {
-        let (mut all, mut a, mut b) = (Messengers::default(), Pace::default(), Pace::default());
+        let (mut all, mut a, mut b) = (Messengers::default(), ArrivalPace::default(), ArrivalPace::default());
         assert!(all.none(), "silence is no message");
         all.arrived(&mut a, 65_536);
         assert!(all.none(), "one long arrival is bulk data");
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_average_of_any_lengths_stays_in_bounds() {
-        let (mut all, mut pace) = (Messengers::default(), Pace::default());
+        let (mut all, mut pace) = (Messengers::default(), ArrivalPace::default());
         for len in [usize::MAX, usize::MAX, 0, 1, usize::MAX] {
             all.arrived(&mut pace, len);
         }

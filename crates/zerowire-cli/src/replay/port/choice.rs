@@ -6,7 +6,7 @@ use zerowire::packet::{MAX_FRAME_BYTES, OpenError, PacketOptions};
 
 use super::super::interface::{OutInterface, VLAN_BYTES};
 use super::super::store::Store;
-use super::Port;
+use super::ReplayPort;
 use super::ring::{NotResident, RingPort};
 use super::socket::SocketPort;
 use super::xdp::{self, XdpPort};
@@ -59,7 +59,7 @@ pub struct Wish<'a> {
 /// An open port.
 pub struct Opened {
     /// The port.
-    pub port: Box<dyn Port>,
+    pub port: Box<dyn ReplayPort>,
     /// All frames lie in its memory.
     pub resident: bool,
     /// Why it is this one, and why nothing is resident.

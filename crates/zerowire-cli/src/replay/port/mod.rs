@@ -16,7 +16,7 @@ use super::store::ReplayFrame;
 pub use choice::{Opened, PortChoice, Wish, open};
 
 /// A port that a frame goes to. One thread uses it.
-pub trait Port {
+pub trait ReplayPort {
     /// Takes a frame; false where no place is free: wait, and try again. A port with resident
     /// frames has the bytes already and takes them in their order, from the first one on.
     fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError>;

@@ -7,7 +7,7 @@ use zerowire::packet::{OpenError, PacketOptions, PacketRing, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender as _};
 
 use super::super::store::{ReplayFrame, Store};
-use super::{Outside, Port};
+use super::{Outside, ReplayPort};
 
 /// Places of a ring, if the capture doesn't ask for more: enough that the kernel always has some
 /// while others are filled.
@@ -85,7 +85,7 @@ fn slots(options: &PacketOptions) -> usize {
     SLOTS.min(RING_BYTES / slot_bytes(options)).max(16)
 }
 
-impl Port for RingPort {
+impl ReplayPort for RingPort {
     #[inline]
     fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError> {
         if self.resident {

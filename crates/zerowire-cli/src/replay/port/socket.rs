@@ -7,7 +7,7 @@ use zerowire::packet::{OpenError, PacketOptions, PacketSocket};
 use zerowire::send::frame::{FrameError, FrameSender as _};
 
 use super::super::store::ReplayFrame;
-use super::Port;
+use super::ReplayPort;
 
 /// Frames of a call at most. Few, so that they are in the CPU's cache when the kernel copies them.
 const SLOTS: usize = 64;
@@ -22,7 +22,7 @@ impl SocketPort {
     }
 }
 
-impl Port for SocketPort {
+impl ReplayPort for SocketPort {
     fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError> {
         self.0.push_offload(&frame.header, frame.len, &mut |to| to.copy_from_slice(frame.bytes))
     }

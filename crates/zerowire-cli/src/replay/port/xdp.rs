@@ -7,7 +7,7 @@ use zerowire::send::frame::{FrameError, FrameSender as _};
 use zerowire::xdp::{Resident, SenderOptions, XdpError, XdpSender};
 
 use super::super::store::{ReplayFrame, Store};
-use super::{Outside, Port};
+use super::{Outside, ReplayPort};
 
 /// How long to sleep between looks at a full ring: in copy mode frames come back without a word.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
@@ -74,7 +74,7 @@ fn options(interface: &str, queue: u32) -> SenderOptions {
     options
 }
 
-impl Port for XdpPort {
+impl ReplayPort for XdpPort {
     #[inline]
     fn push(&mut self, frame: &ReplayFrame<'_>) -> Result<bool, FrameError> {
         if let Some(resident) = self.resident.get(frame.index) {
