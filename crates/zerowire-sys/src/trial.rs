@@ -116,7 +116,7 @@ pub fn register_umem(socket: BorrowedFd<'_>, memory: &Mapping) -> io::Result<()>
 pub fn load_xdp_program() -> io::Result<OwnedFd> {
     /// The head of `union bpf_attr` for BPF_PROG_LOAD (include/uapi/linux/bpf.h).
     #[repr(C)]
-    struct Attr {
+    struct LoadAttr {
         prog_type: u32,
         instructions: u32,
         code: u64,
@@ -125,7 +125,7 @@ pub fn load_xdp_program() -> io::Result<OwnedFd> {
     }
     // r0 = 2 (XDP_PASS); exit. Opcodes of Documentation/bpf/standardization/instruction-set.rst.
     let code: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 2, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-    let attr = Attr {
+    let attr = LoadAttr {
         prog_type: BPF_PROG_TYPE_XDP,
         instructions: 2,
         code: code.as_ptr() as u64,
@@ -134,7 +134,7 @@ pub fn load_xdp_program() -> io::Result<OwnedFd> {
     };
     // SAFETY: the kernel reads the attributes, the code and the licence, which live until it
     // returns.
-    let r = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const attr, size_of::<Attr>()) };
+    let r = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const attr, size_of::<LoadAttr>()) };
     let fd = check(r as libc::c_int)?;
     // SAFETY: a new descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

@@ -45,15 +45,8 @@ impl Map {
     }
 
     fn new(map_type: u32, value_bytes: usize, entries: u32) -> io::Result<Self> {
-        #[repr(C)]
-        struct Attr {
-            map_type: u32,
-            key_bytes: u32,
-            value_bytes: u32,
-            entries: u32,
-            flags: u32,
-        }
-        let attr = Attr { map_type, key_bytes: 4, value_bytes: value_bytes as u32, entries, flags: 0 };
+        // Type, bytes of a key and of a value, entries, flags.
+        let attr = [map_type, 4, value_bytes as u32, entries, 0];
         // SAFETY: the head of the attributes of that command, without addresses.
         let fd = unsafe { bpf_new(BPF_MAP_CREATE, &attr)? };
         Ok(Self { fd, value_bytes })
@@ -110,7 +103,7 @@ impl Map {
 /// Loads an XDP program.
 pub(super) fn load(code: &[[u8; 8]], name: [u8; 16], flags: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
-    struct Attr {
+    struct LoadAttr {
         program_type: u32,
         instructions: u32,
         code: u64,
@@ -122,7 +115,7 @@ pub(super) fn load(code: &[[u8; 8]], name: [u8; 16], flags: u32) -> io::Result<O
         flags: u32,
         name: [u8; 16],
     }
-    let attr = Attr {
+    let attr = LoadAttr {
         program_type: BPF_PROG_TYPE_XDP,
         instructions: code.len() as u32,
         code: code.as_ptr() as u64,
@@ -140,14 +133,8 @@ pub(super) fn load(code: &[[u8; 8]], name: [u8; 16], flags: u32) -> io::Result<O
 
 /// Attaches a program to an interface, as long as the descriptor that comes back is open.
 pub(super) fn link(program: &OwnedFd, interface: u32, flags: u32) -> io::Result<OwnedFd> {
-    #[repr(C)]
-    struct Attr {
-        program: u32,
-        interface: u32,
-        attach_type: u32,
-        flags: u32,
-    }
-    let attr = Attr { program: program.as_raw_fd() as u32, interface, attach_type: BPF_XDP, flags };
+    // Program, interface, where it is attached, flags.
+    let attr = [program.as_raw_fd() as u32, interface, BPF_XDP, flags];
     // SAFETY: the head of the attributes of that command, without addresses.
     unsafe { bpf_new(BPF_LINK_CREATE, &attr) }
 }
