@@ -21,7 +21,7 @@ const DONE: u16 = 3;
 
 /// What a received message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind<'a> {
+pub(super) enum MessageBody<'a> {
     /// Part of the answer: what is behind the header.
     Data(&'a [u8]),
     /// The end: 0, or an error number.
@@ -32,29 +32,29 @@ pub(super) enum Kind<'a> {
 
 /// One received message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message<'a> {
+pub(super) struct NetlinkMessage<'a> {
     /// The sequence number of the question.
     pub(super) sequence: u32,
     /// Flags of the header.
     pub(super) flags: u16,
     /// What it says.
-    pub(super) kind: Kind<'a>,
+    pub(super) body: MessageBody<'a>,
 }
 
 /// The messages of one datagram. One that can't be is an error, and the last item.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Messages<'a> {
+pub(super) struct NetlinkMessages<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Messages<'a> {
+impl<'a> NetlinkMessages<'a> {
     pub(super) fn new(datagram: &'a [u8]) -> Self {
         Self { rest: datagram }
     }
 }
 
-impl<'a> Iterator for Messages<'a> {
-    type Item = Result<Message<'a>, Malformed>;
+impl<'a> Iterator for NetlinkMessages<'a> {
+    type Item = Result<NetlinkMessage<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let rest = std::mem::take(&mut self.rest);
@@ -66,18 +66,18 @@ impl<'a> Iterator for Messages<'a> {
             return Some(Err(Malformed("a message that is longer than its datagram")));
         };
         self.rest = rest.get(aligned(len)..).unwrap_or_default();
-        let kind = match u16::from_ne_bytes([t0, t1]) {
-            NOOP => Kind::Nothing,
+        let body = match u16::from_ne_bytes([t0, t1]) {
+            NOOP => MessageBody::Nothing,
             // Both begin with a negative error number, or 0; a DONE without one is a good end.
             ERROR | DONE => match payload.first_chunk::<4>() {
-                Some(number) => Kind::End(i32::from_ne_bytes(*number).wrapping_neg()),
-                None if u16::from_ne_bytes([t0, t1]) == DONE => Kind::End(0),
+                Some(number) => MessageBody::End(i32::from_ne_bytes(*number).wrapping_neg()),
+                None if u16::from_ne_bytes([t0, t1]) == DONE => MessageBody::End(0),
                 None => return Some(Err(Malformed("an error without a number"))),
             },
-            _ => Kind::Data(payload),
+            _ => MessageBody::Data(payload),
         };
         let sequence = u32::from_ne_bytes([s0, s1, s2, s3]);
-        Some(Ok(Message { sequence, flags: u16::from_ne_bytes([f0, f1]), kind }))
+        Some(Ok(NetlinkMessage { sequence, flags: u16::from_ne_bytes([f0, f1]), body }))
     }
 }
 

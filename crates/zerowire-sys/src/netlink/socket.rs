@@ -11,7 +11,7 @@ use rustix::net::{
 };
 
 use super::error::NetlinkError;
-use super::message::{ACK, DUMP, INTERRUPTED, Kind, Messages, question};
+use super::message::{ACK, DUMP, INTERRUPTED, MessageBody, NetlinkMessages, question};
 
 /// Room for one datagram. The kernel makes none above 32 KiB of a list (NLMSG_GOODSIZE,
 /// `netlink_dump`); single answers are as long as their attributes, of which each is below 64 KiB.
@@ -84,18 +84,18 @@ impl Socket {
         let mut parts = Vec::new();
         let mut is_whole = true;
         loop {
-            for message in Messages::new(self.receive(what)?) {
+            for message in NetlinkMessages::new(self.receive(what)?) {
                 let message = message.map_err(|e| e.of(what))?;
                 // What came late to an earlier question.
                 if message.sequence != sequence {
                     continue;
                 }
                 is_whole &= message.flags & INTERRUPTED == 0;
-                match message.kind {
-                    Kind::Data(part) => parts.push(part.to_vec()),
-                    Kind::Nothing => {}
-                    Kind::End(0) => return Ok((parts, is_whole)),
-                    Kind::End(errno) => {
+                match message.body {
+                    MessageBody::Data(part) => parts.push(part.to_vec()),
+                    MessageBody::Nothing => {}
+                    MessageBody::End(0) => return Ok((parts, is_whole)),
+                    MessageBody::End(errno) => {
                         return Err(NetlinkError::system(what, io::Error::from_raw_os_error(errno)));
                     }
                 }

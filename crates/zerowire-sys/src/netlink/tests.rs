@@ -7,7 +7,7 @@ use super::error::Malformed;
 use super::ethtool::{Channels, DataSplit, Features, Rings, Rss};
 use super::generic::family_id;
 use super::link::{Link, XdpAttached};
-use super::message::{Kind, Messages, question};
+use super::message::{MessageBody, NetlinkMessages, question};
 use super::netdev::{Device, Queue, QueueUser};
 
 fn some() -> Builder {
@@ -73,18 +73,21 @@ fn messages_are_told_apart() {
     datagram.extend(question(2, 0, 5, &(-libc::ENODEV).to_ne_bytes()));
     datagram.extend(question(3, 0, 6, &[]));
     datagram.extend(question(1, 0, 7, &[]));
-    let all: Vec<_> = Messages::new(&datagram).map(|m| m.expect("whole")).collect();
-    assert_eq!(all[0].kind, Kind::Data(&[1, 2, 3, 4, 5]));
-    assert_eq!((all[1].kind, all[1].sequence), (Kind::End(libc::ENODEV), 5));
-    assert_eq!((all[2].kind, all[2].sequence), (Kind::End(0), 6));
-    assert_eq!(all[3].kind, Kind::Nothing);
+    let all: Vec<_> = NetlinkMessages::new(&datagram).map(|m| m.expect("whole")).collect();
+    assert_eq!(all[0].body, MessageBody::Data(&[1, 2, 3, 4, 5]));
+    assert_eq!((all[1].body, all[1].sequence), (MessageBody::End(libc::ENODEV), 5));
+    assert_eq!((all[2].body, all[2].sequence), (MessageBody::End(0), 6));
+    assert_eq!(all[3].body, MessageBody::Nothing);
     for len in [0u32, 15, 17, u32::MAX] {
         let mut bad = question(0x20, 0, 5, &[]);
         bad[..4].copy_from_slice(&len.to_ne_bytes());
-        let mut list = Messages::new(&bad);
+        let mut list = NetlinkMessages::new(&bad);
         assert!(list.next().is_some_and(|m| m.is_err()) && list.next().is_none(), "{len}");
     }
-    assert!(Messages::new(&question(2, 0, 1, &[1])).next().is_some_and(|m| m.is_err()), "an error cut off");
+    assert!(
+        NetlinkMessages::new(&question(2, 0, 1, &[1])).next().is_some_and(|m| m.is_err()),
+        "an error cut off"
+    );
 }
 
 #[test]
@@ -212,7 +215,7 @@ fn parse_all(bytes: &[u8]) {
     let _ = Queue::parse(bytes);
     let _ = Link::parse(bytes);
     let _ = family_id(bytes);
-    assert!(Messages::new(bytes).count() <= bytes.len());
+    assert!(NetlinkMessages::new(bytes).count() <= bytes.len());
     assert!(Attributes::new(bytes).count() <= bytes.len());
 }
 
