@@ -27,7 +27,7 @@ const REGIONS: usize = 64;
 /// `struct page_region`
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Region {
+struct PageRegion {
     start: u64,
     end: u64,
     categories: u64,
@@ -74,7 +74,7 @@ fn scan(pagemap: &File, range: Range<usize>) -> io::Result<u64> {
     let mut start = range.start as u64;
     let end = range.end as u64;
     while start < end {
-        let mut regions = [Region::default(); REGIONS];
+        let mut regions = [PageRegion::default(); REGIONS];
         let mut scan = Scan {
             size: size_of::<Scan>() as u64,
             start,
