@@ -68,7 +68,7 @@ pub(super) struct Layout {
 }
 
 /// The shared part.
-struct Shared<T> {
+struct SharedRing<T> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
@@ -80,9 +80,9 @@ struct Shared<T> {
 
 // SAFETY: the addresses belong to no thread; the value is one side of the ring and is used by one
 // thread at a time.
-unsafe impl<T: Entry> Send for Shared<T> {}
+unsafe impl<T: Entry> Send for SharedRing<T> {}
 
-impl<T: Entry> Shared<T> {
+impl<T: Entry> SharedRing<T> {
     /// None if the parts don't lie within the mapping, or not aligned, or `size` is no power of
     /// two.
     fn of_mapping(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
@@ -171,7 +171,7 @@ impl<T: Entry> Shared<T> {
 ///
 /// Entries that were pushed are seen by the consumer from [`publish`](Self::publish) on.
 pub struct Producer<T: Entry> {
-    shared: Shared<T>,
+    shared: SharedRing<T>,
     /// Index of the next entry that is written.
     next: u32,
     /// The last index that was published.
@@ -182,10 +182,10 @@ pub struct Producer<T: Entry> {
 
 impl<T: Entry> Producer<T> {
     pub(super) fn new(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
-        Shared::of_mapping(mapping, layout, size).map(Self::with)
+        SharedRing::of_mapping(mapping, layout, size).map(Self::with)
     }
 
-    fn with(shared: Shared<T>) -> Self {
+    fn with(shared: SharedRing<T>) -> Self {
         let next = shared.producer().load(Ordering::Relaxed);
         let consumed = shared.consumer().load(Ordering::Acquire);
         Self { shared, next, published: next, consumed }
@@ -315,7 +315,7 @@ impl<T: Entry> std::fmt::Debug for Producer<T> {
 ///
 /// Entries that were taken are free for the producer from [`release`](Self::release) on.
 pub struct Consumer<T: Entry> {
-    shared: Shared<T>,
+    shared: SharedRing<T>,
     /// Index of the next entry that is read.
     next: u32,
     /// The last index that was released.
@@ -326,10 +326,10 @@ pub struct Consumer<T: Entry> {
 
 impl<T: Entry> Consumer<T> {
     pub(super) fn new(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
-        Shared::of_mapping(mapping, layout, size).map(Self::with)
+        SharedRing::of_mapping(mapping, layout, size).map(Self::with)
     }
 
-    fn with(shared: Shared<T>) -> Self {
+    fn with(shared: SharedRing<T>) -> Self {
         let next = shared.consumer().load(Ordering::Relaxed);
         let produced = shared.producer().load(Ordering::Acquire);
         Self { shared, next, released: next, produced }

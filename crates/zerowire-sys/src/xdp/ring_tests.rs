@@ -16,13 +16,13 @@ impl Board {
         Self { words, entries: vec![0; size] }
     }
 
-    fn shared(&mut self, size: u32) -> Option<Shared<u64>> {
+    fn shared(&mut self, size: u32) -> Option<SharedRing<u64>> {
         let word = |w: &AtomicU32| NonNull::from(w);
         let [producer, consumer, flags] = &*self.words;
         let entries = NonNull::new(self.entries.as_mut_ptr()).expect("an address");
         // SAFETY: the board outlives the ring in every test, and is accessed by atomics, or while
         // the ring is idle.
-        unsafe { Shared::from_parts(word(producer), word(consumer), word(flags), entries, size, None) }
+        unsafe { SharedRing::from_parts(word(producer), word(consumer), word(flags), entries, size, None) }
     }
 
     fn entry(&self, index: u32) -> u64 {
