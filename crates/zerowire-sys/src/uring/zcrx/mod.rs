@@ -170,7 +170,7 @@ impl Zcrx {
             Some(memory) => memory,
             None => Mapping::ring(&fd, desc.mmap_offset, bytes)?,
         };
-        let layout = region::Layout {
+        let layout = region::RegionLayout {
             head: reg.offsets.head as usize,
             tail: reg.offsets.tail as usize,
             entries_at: reg.offsets.rqes as usize,

@@ -20,7 +20,7 @@ const HEAD_BYTES: usize = 4096;
 
 /// Where the parts are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
+pub(super) struct RegionLayout {
     pub(super) head: usize,
     pub(super) tail: usize,
     pub(super) entries_at: usize,
@@ -41,13 +41,13 @@ pub(super) fn lengths(entries: u32) -> (usize, usize) {
 #[derive(Debug)]
 pub struct Region {
     memory: Mapping,
-    layout: Layout,
+    layout: RegionLayout,
 }
 
 impl Region {
     /// # Errors
     /// The kernel named places outside of the memory.
-    pub(super) fn new(memory: Mapping, layout: Layout, bytes: usize) -> io::Result<Self> {
+    pub(super) fn new(memory: Mapping, layout: RegionLayout, bytes: usize) -> io::Result<Self> {
         let end = (layout.entries as usize).checked_mul(size_of::<Rqe>());
         let end = end.and_then(|e| e.checked_add(layout.entries_at));
         let is_inside = layout.entries.is_power_of_two()
@@ -119,7 +119,8 @@ impl Region {
     #[cfg(any(test, feature = "testing"))]
     fn unknown(entries: u32, has_stats: bool) -> io::Result<Self> {
         let end = (64 + entries as usize * size_of::<Rqe>()).next_multiple_of(64);
-        let layout = Layout { head: 0, tail: 4, entries_at: 64, entries, stats: has_stats.then_some(end) };
+        let layout =
+            RegionLayout { head: 0, tail: 4, entries_at: 64, entries, stats: has_stats.then_some(end) };
         let bytes = end + size_of::<CopyStats>();
         Self::new(super::memory(bytes.next_multiple_of(4096))?, layout, bytes)
     }
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     fn region(entries_at: usize, entries: u32, stats: Option<usize>) -> io::Result<Region> {
-        let layout = Layout { head: 0, tail: 4, entries_at, entries, stats };
+        let layout = RegionLayout { head: 0, tail: 4, entries_at, entries, stats };
         Region::new(crate::uring::zcrx::memory(8192).unwrap(), layout, 8192)
     }
 
