@@ -59,7 +59,7 @@ impl Event {
 
 /// Where payload comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ZcrxSource {
     /// A receive queue of an interface, by their numbers.
     Queue {
         /// The interface's.
@@ -73,9 +73,9 @@ pub enum Source {
 
 /// What to register.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct ZcrxRequest {
     /// Where payload comes from.
-    pub source: Source,
+    pub source: ZcrxSource,
     /// Start of the area, if it is memory of the process.
     pub area: *mut u8,
     /// Its bytes.
@@ -102,7 +102,7 @@ pub struct Zcrx {
 
 /// What the kernel answered to a registration.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer {
+pub struct ZcrxAnswer {
     /// Bytes of a buffer.
     pub buffer_bytes: u32,
     /// The area's number, above an offset's bits.
@@ -118,20 +118,20 @@ impl Zcrx {
     /// # Safety
     /// The area is mapped, and nobody reads or writes a byte of it but what a completion has named,
     /// until it was given back; the ring outlives this value or is not entered after it.
-    pub unsafe fn new(ring: &WideRing, request: &Request) -> io::Result<(Self, Answer)> {
+    pub unsafe fn new(ring: &WideRing, request: &ZcrxRequest) -> io::Result<(Self, ZcrxAnswer)> {
         match Self::register(ring, request, true) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Self::register(ring, request, false),
             other => other,
         }
     }
 
-    fn register(ring: &WideRing, request: &Request, with_events: bool) -> io::Result<(Self, Answer)> {
+    fn register(ring: &WideRing, request: &ZcrxRequest, with_events: bool) -> io::Result<(Self, ZcrxAnswer)> {
         let entries = request.entries.clamp(1, MOST_ENTRIES).next_power_of_two();
         let (stats, bytes) = region::lengths(entries);
         let own = if request.kernel_ring { None } else { Some(memory(bytes)?) };
         let (if_idx, if_rxq, flags) = match request.source {
-            Source::Queue { interface, queue } => (interface, queue, 0),
-            Source::NoDevice => (0, 0, REG_NODEV),
+            ZcrxSource::Queue { interface, queue } => (interface, queue, 0),
+            ZcrxSource::NoDevice => (0, 0, REG_NODEV),
         };
         let len = request.area_bytes as u64;
         let mut area = match request.dmabuf {
@@ -181,7 +181,7 @@ impl Zcrx {
         // Kernels before 7.0 don't fill this in, and have pages only.
         let page = rustix::param::page_size() as u32;
         let buffer_bytes = if reg.rx_buf_len == 0 { page } else { reg.rx_buf_len };
-        let answer = Answer { buffer_bytes, token: area.rq_area_token };
+        let answer = ZcrxAnswer { buffer_bytes, token: area.rq_area_token };
         Ok((Self { region, fd, id: reg.zcrx_id }, answer))
     }
 

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use zerowire_sys::uring::wide::{Completions, WideRing};
-use zerowire_sys::uring::zcrx::{MOST_ENTRIES, Request, Source, Zcrx as Registered};
+use zerowire_sys::uring::zcrx::{MOST_ENTRIES, Zcrx as Registered, ZcrxRequest, ZcrxSource};
 
 /// Pieces of a buffer that may be lent at a time on a device queue, where a buffer holds several
 /// frames. More wait.
@@ -106,8 +106,8 @@ impl Zcrx {
         let Some(plan) = LeasePlan::of(options)? else { return Err(RecvError::NotAvailable("zcrx")) };
         let ring = make_ring(options)?;
         let Some(area) = core.pool.area(0).cloned() else { return Err(RecvError::NotAvailable("zcrx")) };
-        let mut request = Request {
-            source: Source::NoDevice,
+        let mut request = ZcrxRequest {
+            source: ZcrxSource::NoDevice,
             area: area.base(),
             area_bytes: plan.registered,
             dmabuf: options.zcrx.dmabuf.as_ref().map(Dmabuf::raw),
@@ -121,8 +121,8 @@ impl Zcrx {
             _ => None,
         };
         let registered = match &queue {
-            None => Ok(Source::NoDevice),
-            Some((name, queue)) => index_of(name).map(|i| Source::Queue { interface: i, queue: *queue }),
+            None => Ok(ZcrxSource::NoDevice),
+            Some((name, queue)) => index_of(name).map(|i| ZcrxSource::Queue { interface: i, queue: *queue }),
         }
         .and_then(|source| {
             request.source = source;

@@ -5,7 +5,7 @@ use io_uring::{IoUring, Probe, opcode};
 use std::io;
 use zerowire_probe::queue::zcrx_errors::{Registration, explain};
 use zerowire_sys::uring::wide::Completions;
-use zerowire_sys::uring::zcrx::{FEATURE_RX_PAGE_SIZE, REG_NODEV, Request, abilities};
+use zerowire_sys::uring::zcrx::{FEATURE_RX_PAGE_SIZE, REG_NODEV, ZcrxRequest, abilities};
 
 /// Why the ring can't be made.
 pub(super) fn refused(e: io::Error, options: &RecvOptions, kind: Completions) -> RecvError {
@@ -25,7 +25,7 @@ fn locked_limit() -> String {
 }
 
 /// Why the registration failed, and what to do.
-pub(super) fn explained(e: io::Error, queue: &Option<(String, u32)>, request: &Request) -> RecvError {
+pub(super) fn explained(e: io::Error, queue: &Option<(String, u32)>, request: &ZcrxRequest) -> RecvError {
     let Some(errno) = e.raw_os_error() else { return RecvError::system("io_uring_register(ZCRX_IFQ)")(e) };
     let (name, number) = match queue {
         Some((name, queue)) => (Some(name.as_str()), *queue),
@@ -142,11 +142,11 @@ fn has_no(word: Option<impl Into<u64>>, bit: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zerowire_sys::uring::zcrx::Source;
+    use zerowire_sys::uring::zcrx::ZcrxSource;
 
-    fn said(errno: i32, queue: Option<(String, u32)>, change: impl FnOnce(&mut Request)) -> String {
-        let mut request = Request {
-            source: Source::NoDevice,
+    fn said(errno: i32, queue: Option<(String, u32)>, change: impl FnOnce(&mut ZcrxRequest)) -> String {
+        let mut request = ZcrxRequest {
+            source: ZcrxSource::NoDevice,
             area: std::ptr::null_mut(),
             area_bytes: 8192,
             dmabuf: None,
