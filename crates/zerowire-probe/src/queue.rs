@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::{Check, CheckOutcome, Finding, Group, Job, MachineFacts, Subject, Verdict};
 use checks::Asked;
 use facts::{Facts, Kernel, Ntuple};
-use zerowire_sys::netlink::{Channels, Device, Link, QueueUser, Rings};
+use zerowire_sys::netlink::{Channels, Device, LinkInfo, QueueUser, Rings};
 
 pub use advice::Advice;
 
@@ -35,7 +35,7 @@ pub mod zcrx_errors {
 #[non_exhaustive]
 pub struct Settings {
     /// The interface itself.
-    pub link: Link,
+    pub link: LinkInfo,
     /// Its driver.
     pub driver: Option<String>,
     /// Rings and header split.

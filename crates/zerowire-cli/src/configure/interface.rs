@@ -13,7 +13,7 @@
 //! Rules that steer a port's flows to the queue have no message in netlink; `ethtool -N` makes
 //! them.
 
-use zerowire_sys::netlink::{DataSplit, Ethtool, Link, NetlinkError, Rss};
+use zerowire_sys::netlink::{DataSplit, Ethtool, LinkInfo, NetlinkError, Rss};
 
 use super::restore::{PAUSE, Undo, UndoStep, set_back, table_back};
 
@@ -100,7 +100,7 @@ impl Configured {
     /// See [`ConfigureError`]: nothing is changed then.
     pub fn apply(interface: &str, queue: u32) -> Result<Self, ConfigureError> {
         let failed = |cause| ConfigureError::Interface { interface: interface.to_owned(), cause };
-        let index = Link::find(interface).map_err(failed)?.index;
+        let index = LinkInfo::find(interface).map_err(failed)?.index;
         let ethtool = Ethtool::open().map_err(failed)?;
         let mut configured = Self {
             ethtool,

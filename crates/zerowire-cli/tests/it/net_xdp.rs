@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
 use zerowire_guest::net::{NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory};
-use zerowire_sys::netlink::{Link, XdpAttached};
+use zerowire_sys::netlink::{LinkInfo, XdpAttached};
 use zerowire_sys::xdp::program::{Hook, Steering};
 use zerowire_testkit::net::{ip, veth};
 
@@ -24,7 +24,7 @@ fn veth() {
 }
 
 fn attached() -> Option<(XdpAttached, Option<u32>)> {
-    Link::find("v0").expect("the interface").xdp
+    LinkInfo::find("v0").expect("the interface").xdp
 }
 
 /// A guest whose ring is refused.

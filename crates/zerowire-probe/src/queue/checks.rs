@@ -6,7 +6,7 @@
 
 use super::super::{Finding, errno, nic};
 use super::facts::{Facts, Kernel, Ntuple};
-use zerowire_sys::netlink::{DataSplit, Link};
+use zerowire_sys::netlink::{DataSplit, LinkInfo};
 
 /// The interface and queue that were asked about, for the texts.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ impl Asked<'_> {
 
 const REFUSED: &str = "The registration fails: received bytes are copied once, by the kernel.";
 
-pub(super) fn interface(asked: &Asked<'_>, link: Result<&Link, i32>) -> Finding {
+pub(super) fn interface(asked: &Asked<'_>, link: Result<&LinkInfo, i32>) -> Finding {
     match link {
         Ok(link) => {
             let kind = link.kind.as_deref().map(|k| format!(", a {k}")).unwrap_or_default();
@@ -47,7 +47,7 @@ pub(super) fn interface(asked: &Asked<'_>, link: Result<&Link, i32>) -> Finding 
     }
 }
 
-pub(super) fn up(link: &Link) -> Finding {
+pub(super) fn up(link: &LinkInfo) -> Finding {
     let set = format!("'ip link set dev {} up'.", link.name);
     match (link.is_up, link.is_running) {
         (true, true) => Finding::ok("up, and frames can pass", "Data can arrive."),
@@ -173,7 +173,7 @@ pub(super) fn split_threshold(asked: &Asked<'_>, facts: &Facts) -> Finding {
     }
 }
 
-pub(super) fn xdp(link: &Link) -> Finding {
+pub(super) fn xdp(link: &LinkInfo) -> Finding {
     let Some((place, program)) = link.xdp else {
         return Finding::ok("no XDP program attached", "Nothing is in the way of the registration.");
     };

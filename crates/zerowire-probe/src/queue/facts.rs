@@ -9,14 +9,14 @@ use super::super::{errno, nic, recv, uring};
 use zerowire_sys::netdevice;
 use zerowire_sys::netdevice::rules::{self, Rule};
 use zerowire_sys::netlink::{
-    Channels, DataSplit, Device, Ethtool, Link, Netdev, NetlinkError, Queue, Rings, Rss,
+    Channels, DataSplit, Device, Ethtool, LinkInfo, Netdev, NetlinkError, Queue, Rings, Rss,
 };
 use zerowire_sys::trial as sys;
 
 /// The interface as the kernel tells it. An error is its number.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    pub link: Link,
+    pub link: LinkInfo,
     /// Name of its driver; `None` where it has none.
     pub driver: Option<String>,
     pub rings: Result<Rings, i32>,
@@ -49,7 +49,7 @@ fn number(e: &NetlinkError) -> i32 {
 impl Facts {
     /// Reads everything; the error number where the interface does not exist.
     pub(super) fn gather(interface: &str) -> Result<Self, i32> {
-        let link = Link::find(interface).map_err(|e| number(&e))?;
+        let link = LinkInfo::find(interface).map_err(|e| number(&e))?;
         let index = link.index;
         let mut ethtool = Ethtool::open().map_err(|e| number(&e));
         let mut netdev = Netdev::open().map_err(|e| number(&e));

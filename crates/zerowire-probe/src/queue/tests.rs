@@ -11,13 +11,13 @@ use zerowire_sys::netlink::{DataSplit, Queue, Rss, XdpAttached};
 
 /// A NIC that can, with eight queues: the last one is left out of RSS, and a rule steers to it.
 fn ready() -> Facts {
-    let link = Link {
+    let link = LinkInfo {
         index: 4,
         name: "eth1".to_owned(),
         is_up: true,
         is_running: true,
         parent: Some("pci 0000:01:00.0".to_owned()),
-        ..Link::default()
+        ..LinkInfo::default()
     };
     let mut rings = Rings::default();
     (rings.data_split, rings.hds_thresh, rings.rx_buf_len) = (Some(DataSplit::On), Some(0), Some(4096));
@@ -298,7 +298,7 @@ fn a_wrong_request_is_told_before_the_interface_is_blamed() {
 #[test]
 fn the_kernels_own_answers_are_explained() {
     use super::super::recv::{NO_INTERFACE, register};
-    let lo = Link::find("lo").expect("loopback").index;
+    let lo = LinkInfo::find("lo").expect("loopback").index;
     for (index, name, errno, word) in [
         (lo, "lo", libc::EOPNOTSUPP, "bnxt_en"),
         (NO_INTERFACE, "nowhere0", libc::ENODEV, "no interface nowhere0"),

@@ -50,7 +50,7 @@ impl XdpAttached {
 /// An interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Link {
+pub struct LinkInfo {
     /// Its number in this network namespace.
     pub index: u32,
     /// Its name.
@@ -71,7 +71,7 @@ pub struct Link {
     pub xdp: Option<(XdpAttached, Option<u32>)>,
 }
 
-impl Link {
+impl LinkInfo {
     /// Looks `name` up in this thread's network namespace.
     ///
     /// # Errors

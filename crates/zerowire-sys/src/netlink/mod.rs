@@ -7,7 +7,7 @@
 //!
 //! | type | asks | kernel file |
 //! | --- | --- | --- |
-//! | [`Link`] | route netlink | include/uapi/linux/if_link.h |
+//! | [`LinkInfo`] | route netlink | include/uapi/linux/if_link.h |
 //! | [`Ethtool`] | generic netlink, family "ethtool" | Documentation/netlink/specs/ethtool.yaml |
 //! | [`Netdev`] | generic netlink, family "netdev" | Documentation/netlink/specs/netdev.yaml |
 //!
@@ -29,5 +29,5 @@ mod tests;
 
 pub use error::NetlinkError;
 pub use ethtool::{Channels, DataSplit, Ethtool, Features, Rings, Rss};
-pub use link::{Link, XdpAttached};
+pub use link::{LinkInfo, XdpAttached};
 pub use netdev::{Device, Netdev, Queue, QueueUser};

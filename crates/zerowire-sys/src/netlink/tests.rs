@@ -6,7 +6,7 @@ use super::attributes::{Attributes, Builder};
 use super::error::Malformed;
 use super::ethtool::{Channels, DataSplit, Features, Rings, Rss};
 use super::generic::family_id;
-use super::link::{Link, XdpAttached};
+use super::link::{LinkInfo, XdpAttached};
 use super::message::{MessageBody, NetlinkMessages, question};
 use super::netdev::{Device, Queue, QueueUser};
 
@@ -57,7 +57,7 @@ fn a_hostile_length_ends_the_list() {
         let mut list = Attributes::new(&bytes);
         assert!(matches!(list.next(), Some(Err(Malformed(_)))), "{len}");
         assert!(list.next().is_none(), "{len}");
-        assert!(Rings::parse(&bytes).is_err() && Link::parse(&[vec![0; 16], bytes].concat()).is_err());
+        assert!(Rings::parse(&bytes).is_err() && LinkInfo::parse(&[vec![0; 16], bytes].concat()).is_err());
     }
     assert_eq!(Attributes::new(&[1, 2, 3]).count(), 0, "less than a header is padding");
     // A header alone, and a value whose padding is missing.
@@ -180,19 +180,19 @@ fn a_link_with_a_program() {
         .text(56, "0000:01:00.0")
         .text(57, "pci")
         .finish();
-    let link = Link::parse(&[header.clone(), attributes].concat()).expect("sound");
+    let link = LinkInfo::parse(&[header.clone(), attributes].concat()).expect("sound");
     assert_eq!((link.index, link.name.as_str(), link.is_up, link.is_running), (4, "eth1", true, false));
     assert_eq!(link.xdp, Some((XdpAttached::Stack, Some(77))));
     assert_eq!((link.kind.as_deref(), link.parent.as_deref()), (Some("veth"), Some("pci 0000:01:00.0")));
     let none = some().nested(43, &some().bytes(2, &[0])).finish();
-    assert_eq!(Link::parse(&[header, none].concat()).expect("sound").xdp, None);
-    assert!(Link::parse(&[0; 15]).is_err());
+    assert_eq!(LinkInfo::parse(&[header, none].concat()).expect("sound").xdp, None);
+    assert!(LinkInfo::parse(&[0; 15]).is_err());
 }
 
 #[test]
 fn names_are_checked_before_the_kernel_is_asked() {
     for name in ["", ".", "a/b", "a b", "a\0b", "sixteen-bytes-ab", "a:1"] {
-        let error = Link::find(name).expect_err("no name");
+        let error = LinkInfo::find(name).expect_err("no name");
         assert_eq!(error.errno(), Some(libc::ENODEV), "{name:?}: {error}");
         assert!(error.to_string().contains("1 to 15 bytes"), "{error}");
     }
@@ -213,7 +213,7 @@ fn parse_all(bytes: &[u8]) {
     let _ = Features::parse(bytes);
     let _ = Device::parse(bytes);
     let _ = Queue::parse(bytes);
-    let _ = Link::parse(bytes);
+    let _ = LinkInfo::parse(bytes);
     let _ = family_id(bytes);
     assert!(NetlinkMessages::new(bytes).count() <= bytes.len());
     assert!(Attributes::new(bytes).count() <= bytes.len());

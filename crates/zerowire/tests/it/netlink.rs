@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::process::Command;
 
-use zerowire_sys::netlink::{Ethtool, Link, Netdev, QueueUser, XdpAttached};
+use zerowire_sys::netlink::{Ethtool, LinkInfo, Netdev, QueueUser, XdpAttached};
 use zerowire_sys::xdp::program::{Hook, Steering};
 use zerowire_sys::xdp::{Interface, Socket, SocketOptions, Umem, UmemOptions};
 use zerowire_testkit::net::lab::{HERE, in_lab};
@@ -37,14 +37,14 @@ fn three_queues() {
 fn a_link_is_found_by_its_name() {
     in_lab(|_| {
         run("ip", &["link", "add", HERE, "mtu", "1400", "type", "veth", "peer", "name", "other0"]);
-        let link = Link::find(HERE).expect("found");
+        let link = LinkInfo::find(HERE).expect("found");
         assert_eq!((link.name.as_str(), link.mtu, link.kind.as_deref()), (HERE, Some(1400), Some("veth")));
         assert!(!link.is_up && link.parent.is_none() && link.xdp.is_none() && link.rx_queues.is_some());
         run("ip", &["link", "set", HERE, "up"]);
-        let link = Link::find(HERE).expect("found");
+        let link = LinkInfo::find(HERE).expect("found");
         assert!(link.is_up && !link.is_running, "the other end is down");
-        assert!(Link::find("lo").expect("found").is_up);
-        assert_eq!(Link::find("nowhere0").expect_err("none").errno(), Some(libc::ENODEV));
+        assert!(LinkInfo::find("lo").expect("found").is_up);
+        assert_eq!(LinkInfo::find("nowhere0").expect_err("none").errno(), Some(libc::ENODEV));
     });
 }
 
@@ -76,10 +76,10 @@ fn a_program_on_a_link_is_seen_and_gone_with_it() {
         three_queues();
         for (hook, place) in [(Hook::Generic, XdpAttached::Stack), (Hook::Native, XdpAttached::Driver)] {
             let steering = Steering::attach(HERE, 1, hook).unwrap_or_else(|e| panic!("{e}"));
-            let xdp = Link::find(HERE).expect("found").xdp;
+            let xdp = LinkInfo::find(HERE).expect("found").xdp;
             assert!(matches!(xdp, Some((p, Some(_))) if p == place), "{xdp:?}");
             drop(steering);
-            assert_eq!(Link::find(HERE).expect("found").xdp, None);
+            assert_eq!(LinkInfo::find(HERE).expect("found").xdp, None);
         }
     });
 }
@@ -88,7 +88,7 @@ fn a_program_on_a_link_is_seen_and_gone_with_it() {
 fn channels_and_features_of_a_veth() {
     in_lab(|_| {
         three_queues();
-        let index = Link::find(HERE).expect("found").index;
+        let index = LinkInfo::find(HERE).expect("found").index;
         let mut ethtool = Ethtool::open().expect("the family");
         let channels = ethtool.channels(index).expect("told");
         assert_eq!((channels.receive_queues(), channels.receive_queues_max()), (3, 3));
@@ -110,7 +110,7 @@ fn channels_and_features_of_a_veth() {
 fn queues_and_who_uses_them() {
     in_lab(|_| {
         three_queues();
-        let index = Link::find(HERE).expect("found").index;
+        let index = LinkInfo::find(HERE).expect("found").index;
         let mut netdev = Netdev::open().expect("the family");
         let queues = netdev.queues(index).expect("a list");
         assert_eq!(queues.iter().map(|q| q.id).collect::<Vec<_>>(), [0, 1, 2]);
@@ -139,7 +139,7 @@ fn many_queues_come_in_several_datagrams() {
         let new = ["link", "add", HERE, "numrxqueues", "1500", "numtxqueues", "1500", "type", "veth"];
         run("ip", &[&new[..], &["peer", "name", "other0"]].concat());
         run("ip", &["link", "set", HERE, "up"]);
-        let index = Link::find(HERE).expect("found").index;
+        let index = LinkInfo::find(HERE).expect("found").index;
         let in_use = Ethtool::open().expect("the family").channels(index).expect("told").receive_queues();
         assert!(in_use >= 1000, "{in_use}");
         let queues = Netdev::open().expect("the family").queues(index).expect("a list");

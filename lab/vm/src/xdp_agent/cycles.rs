@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use zerowire_guest::GuestMemory;
 use zerowire_guest::net::VirtioNetHdr;
-use zerowire_sys::netlink::Link;
+use zerowire_sys::netlink::LinkInfo;
 use zerowire_virtio::memory::PinBudget;
 use zerowire_vmtest::xdp::{Ask, frame};
 
@@ -45,7 +45,7 @@ pub fn run(interface: &str, count: &str) -> Result<String> {
 fn cycle(interface: &str, memory: &GuestMemory, n: u32) -> Result<()> {
     let back_end = BackEnd::start(&format!("xdp:{interface},mode=zerocopy"))?;
     let mut vm = Vm::start(back_end.socket(), memory, 1)?;
-    ensure!(Link::find(interface)?.xdp.is_some(), "no program on {interface}");
+    ensure!(LinkInfo::find(interface)?.xdp.is_some(), "no program on {interface}");
     let ask = Ask { first: n, len: 60 + (n % 1400) as u16, count: 1 };
     let wanted = frame(n, ask.len.into());
     let start = Instant::now();
@@ -64,7 +64,7 @@ fn cycle(interface: &str, memory: &GuestMemory, n: u32) -> Result<()> {
     ensure!(stats.path.contains(", zero copy") && stats.transmit.totals.zero_copied_frames > 0, "{stats:?}");
     vm.stop()?;
     drop(back_end);
-    ensure!(Link::find(interface)?.xdp.is_none(), "a program stays on {interface}");
+    ensure!(LinkInfo::find(interface)?.xdp.is_none(), "a program stays on {interface}");
     Ok(())
 }
 
@@ -104,7 +104,7 @@ impl Holdings {
             pinned_kib: number(&status, "VmPin:")?,
             pinned_pages: acquired?.wrapping_sub(released?),
             free_huge_pages: number(&read("/proc/meminfo")?, "HugePages_Free:")?,
-            program: Link::find(interface)?.xdp.is_some(),
+            program: LinkInfo::find(interface)?.xdp.is_some(),
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{NAME, sys};
-use crate::netlink::{Link, XdpAttached};
+use crate::netlink::{LinkInfo, XdpAttached};
 
 /// What is known of the program that is in the way.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct Other {
 
 /// The program on an interface of this thread's network namespace, as far as the kernel tells.
 pub(super) fn on(interface: &str) -> Other {
-    let found = Link::find(interface).ok().and_then(|link| link.xdp);
+    let found = LinkInfo::find(interface).ok().and_then(|link| link.xdp);
     let (place, id) = found.map_or((None, None), |(place, id)| (Some(place), id));
     // CAP_SYS_ADMIN is needed for the name.
     let name = id.and_then(|id| sys::program_name(id).ok()).filter(|name| !name.is_empty());

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use zerowire::ledger::{Counters, DropReason};
-use zerowire_sys::netlink::Link;
+use zerowire_sys::netlink::LinkInfo;
 use zerowire_vhost_user::features as f;
 
 use super::Port;
@@ -66,7 +66,7 @@ impl PacketPort {
             (_, PacketRings::Off) => Err("no ring, as asked".to_owned()),
             (_, PacketRings::On) => Ok(()),
             (_, PacketRings::Auto) => {
-                let kind = Link::find(name).ok().and_then(|l| l.kind).unwrap_or_default();
+                let kind = LinkInfo::find(name).ok().and_then(|l| l.kind).unwrap_or_default();
                 match zerowire::packet::PacketOptions::lending_is_lost(&kind) {
                     true => Err(format!("no ring, since a {kind} copies what it is lent")),
                     false => Ok(()),
