@@ -41,7 +41,7 @@ const TOKEN_HOP_LIMIT: u8 = 1;
 
 /// What a connection waits for; each has its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     Handshake,
     Idle,
     Request,
@@ -50,7 +50,7 @@ enum Phase {
     Finished,
 }
 
-impl Phase {
+impl ConnectionPhase {
     fn limit(self) -> Duration {
         match self {
             Self::Handshake => HANDSHAKE_LIMIT,
@@ -75,9 +75,9 @@ pub(crate) struct HttpConnection {
     /// Bytes of a request body still to be skipped.
     skip: u64,
     response: Option<Response>,
-    phase: Phase,
+    phase: ConnectionPhase,
     /// Changes with each step forward; the time limit starts anew with it.
-    progress: (Phase, u64),
+    progress: (ConnectionPhase, u64),
     answered: u64,
     queued: u64,
     deadline: Duration,
@@ -102,8 +102,8 @@ impl HttpConnection {
             parse_due: false,
             skip: 0,
             response: None,
-            phase: Phase::Handshake,
-            progress: (Phase::Handshake, 0),
+            phase: ConnectionPhase::Handshake,
+            progress: (ConnectionPhase::Handshake, 0),
             answered: 0,
             queued: 0,
             deadline: now.saturating_add(HANDSHAKE_LIMIT),
@@ -118,7 +118,7 @@ impl HttpConnection {
     /// Whether it could be given up for a new connection. It owes no answer, and it has been idle
     /// for long enough that no request is on its way.
     pub(crate) fn is_idle(&self, now: Duration) -> bool {
-        self.phase == Phase::Idle
+        self.phase == ConnectionPhase::Idle
             && now.saturating_add(IDLE_LIMIT) >= self.deadline.saturating_add(EVICTION_AGE)
     }
 
@@ -145,7 +145,7 @@ impl HttpConnection {
     }
 
     fn run(&mut self, socket: &mut Socket<'_>, context: &mut Context<'_>) {
-        if matches!(self.phase, Phase::Closing | Phase::Finished) {
+        if matches!(self.phase, ConnectionPhase::Closing | ConnectionPhase::Finished) {
             // What comes after the last answer is read and forgotten, so that
             // the peer gets to the answer instead of to a reset.
             discard(socket, u64::MAX);
@@ -230,7 +230,7 @@ impl HttpConnection {
     fn close(&mut self, socket: &mut Socket<'_>) {
         self.input = Vec::new();
         self.parse_due = false;
-        self.phase = Phase::Closing;
+        self.phase = ConnectionPhase::Closing;
         socket.close();
     }
 
@@ -263,28 +263,28 @@ impl HttpConnection {
     /// Finds the phase and starts its time limit anew after each step forward.
     fn update_phase(&mut self, socket: &Socket<'_>, now: Duration) {
         self.phase = match socket.state() {
-            State::Listen | State::SynSent | State::SynReceived => Phase::Handshake,
+            State::Listen | State::SynSent | State::SynReceived => ConnectionPhase::Handshake,
             State::Established | State::CloseWait => {
                 if self.response.is_some() || socket.send_queue() > 0 {
-                    Phase::Sending
+                    ConnectionPhase::Sending
                 } else if self.skip > 0 || !self.input.is_empty() {
-                    Phase::Request
+                    ConnectionPhase::Request
                 } else {
-                    Phase::Idle
+                    ConnectionPhase::Idle
                 }
             }
-            State::TimeWait => Phase::Finished,
+            State::TimeWait => ConnectionPhase::Finished,
             // Data that is still to be acknowledged may take its time.
-            _ if socket.send_queue() > 0 => Phase::Sending,
-            _ => Phase::Closing,
+            _ if socket.send_queue() > 0 => ConnectionPhase::Sending,
+            _ => ConnectionPhase::Closing,
         };
-        let closed =
-            self.phase == Phase::Sending && !matches!(socket.state(), State::Established | State::CloseWait);
+        let closed = self.phase == ConnectionPhase::Sending
+            && !matches!(socket.state(), State::Established | State::CloseWait);
         let acknowledged = self.queued.saturating_sub(socket.send_queue() as u64);
         let step = match self.phase {
-            Phase::Sending => acknowledged,
-            Phase::Idle | Phase::Request => self.answered,
-            Phase::Handshake | Phase::Closing | Phase::Finished => 0,
+            ConnectionPhase::Sending => acknowledged,
+            ConnectionPhase::Idle | ConnectionPhase::Request => self.answered,
+            ConnectionPhase::Handshake | ConnectionPhase::Closing | ConnectionPhase::Finished => 0,
         };
         if self.progress != (self.phase, step) {
             self.progress = (self.phase, step);
@@ -292,9 +292,9 @@ impl HttpConnection {
         }
         if closed {
             // Sending as far as time goes, closing as far as input goes.
-            self.phase = Phase::Closing;
+            self.phase = ConnectionPhase::Closing;
         }
-        if self.phase == Phase::Idle {
+        if self.phase == ConnectionPhase::Idle {
             // An idle connection keeps no buffer of its own.
             self.input = Vec::new();
         }
@@ -302,13 +302,16 @@ impl HttpConnection {
 
     fn time_out(&mut self, socket: &mut Socket<'_>, stats: &mut Stats) {
         match self.phase {
-            Phase::Idle => self.close(socket),
-            Phase::Request => {
+            ConnectionPhase::Idle => self.close(socket),
+            ConnectionPhase::Request => {
                 self.response = Some(timeout(stats));
                 self.skip = 0;
                 self.send(socket);
             }
-            Phase::Handshake | Phase::Sending | Phase::Closing | Phase::Finished => {
+            ConnectionPhase::Handshake
+            | ConnectionPhase::Sending
+            | ConnectionPhase::Closing
+            | ConnectionPhase::Finished => {
                 socket.abort();
             }
         }
