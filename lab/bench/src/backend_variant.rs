@@ -29,12 +29,12 @@ pub struct BackendVariant {
     fragment_len: usize,
     /// Features that the guest leaves out.
     without: u64,
-    ready: Option<Ready>,
+    ready: Option<ReadyBackend>,
     /// The ledger before this case.
     before: BTreeMap<String, u64>,
 }
 
-struct Ready {
+struct ReadyBackend {
     case: Case,
     guest: Guest,
     link: Link,
@@ -119,7 +119,7 @@ impl Variant<Net> for BackendVariant {
         let incoming = Frame::build(case.frame_len, GUEST_MAC, link.mac()?)?;
         let generator = Generator::new(&link, incoming)?;
         self.before = self.backend.ledger(case.direction)?;
-        self.ready = Some(Ready { case: *case, guest, link, generator });
+        self.ready = Some(ReadyBackend { case: *case, guest, link, generator });
         Ok(())
     }
 

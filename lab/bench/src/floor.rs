@@ -32,12 +32,12 @@ pub struct Floor {
     placement: Placement,
     /// With the device's calls: bytes of the pieces in which the guest sends large frames.
     fragment_len: Option<usize>,
-    ready: Option<Ready>,
+    ready: Option<ReadyTap>,
 }
 
 /// What [`Variant::prepare`] made for one case.
 #[derive(Debug)]
-struct Ready {
+struct ReadyTap {
     case: Case,
     buffers: Buffers,
     generator: Generator,
@@ -121,7 +121,7 @@ impl Variant<Net> for Floor {
         link.set_txqueuelen(case.burst())?;
         let generator = Generator::new(link, Frame::build(case.frame_len, GUEST_MAC, mac)?)?;
         let buffers = Buffers { area, slots, calls, len };
-        self.ready = Some(Ready { case: *case, buffers, generator, next: 0 });
+        self.ready = Some(ReadyTap { case: *case, buffers, generator, next: 0 });
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl Variant<Net> for Floor {
 fn transmit(
     tap: &Tap,
     placement: &Placement,
-    ready: &mut Ready,
+    ready: &mut ReadyTap,
     frames: usize,
 ) -> Result<(Duration, Duration)> {
     let indices = ready.next..ready.next + frames;
@@ -174,7 +174,7 @@ fn transmit(
 fn receive(
     tap: &Tap,
     placement: &Placement,
-    ready: &mut Ready,
+    ready: &mut ReadyTap,
     frames: usize,
 ) -> Result<(Duration, Duration)> {
     let burst = ready.case.burst();

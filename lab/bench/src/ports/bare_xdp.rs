@@ -49,11 +49,11 @@ pub struct BareXdp {
     pace: Pace,
     placement: Placement,
     steering: Steering,
-    ready: Option<Ready>,
+    ready: Option<ReadyXdp>,
     kernel: KernelTime,
 }
 
-struct Ready {
+struct ReadyXdp {
     case: Case,
     socket: Socket,
     slots: Slots,
@@ -131,7 +131,7 @@ impl Variant<Net> for BareXdp {
         let (socket, slots) = self.bind(case)?;
         let peer = self.veth.peer();
         let generator = Generator::with_room(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
-        self.ready = Some(Ready { case: *case, socket, slots, generator, next: POSTED });
+        self.ready = Some(ReadyXdp { case: *case, socket, slots, generator, next: POSTED });
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Variant<Net> for BareXdp {
         measured(&self.veth, &mut self.kernel, case, frames, || match case.direction {
             Direction::Transmit => bursts::on_worker(&self.placement, || send_all(ready, frames)),
             Direction::Receive => {
-                let Ready { case, socket, slots, generator, next } = ready;
+                let ReadyXdp { case, socket, slots, generator, next } = ready;
                 bursts::receive_on_worker(&self.pace, &self.placement, generator, frames, |done| {
                     receive_all(socket, *slots, next, case.frame_len, frames, done)
                 })
@@ -157,7 +157,7 @@ impl Variant<Net> for BareXdp {
     }
 }
 
-fn send_all(ready: &mut Ready, frames: usize) -> Result<()> {
+fn send_all(ready: &mut ReadyXdp, frames: usize) -> Result<()> {
     let len = ready.case.frame_len as u32;
     let (mut queued, mut done) = (0, 0);
     while done < frames {

@@ -33,11 +33,11 @@ pub struct RawSocket {
     veth: Veth,
     pace: Pace,
     placement: Placement,
-    ready: Option<Ready>,
+    ready: Option<ReadyRing>,
     kernel: KernelTime,
 }
 
-struct Ready {
+struct ReadyRing {
     case: Case,
     area: Area,
     slots: Slots,
@@ -89,7 +89,7 @@ impl Variant<Net> for RawSocket {
         let peer = self.veth.peer();
         let generator = Generator::with_room(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
         let socket = self.open(case.direction)?;
-        self.ready = Some(Ready { case: *case, area, slots, socket, generator, next: 0 });
+        self.ready = Some(ReadyRing { case: *case, area, slots, socket, generator, next: 0 });
         Ok(())
     }
 
@@ -100,7 +100,7 @@ impl Variant<Net> for RawSocket {
         measured(&self.veth, &mut self.kernel, case, frames, || match case.direction {
             Direction::Transmit => bursts::on_worker(&self.placement, || send_all(ready, frames)),
             Direction::Receive => {
-                let Ready { case, area, slots, socket, generator, next } = ready;
+                let ReadyRing { case, area, slots, socket, generator, next } = ready;
                 bursts::receive_on_worker(&self.pace, &self.placement, generator, frames, |done| {
                     receive_all(
                         socket.as_fd(),
@@ -122,8 +122,8 @@ impl Variant<Net> for RawSocket {
     }
 }
 
-fn send_all(ready: &mut Ready, frames: usize) -> Result<()> {
-    let Ready { case, area, slots, socket, next, .. } = ready;
+fn send_all(ready: &mut ReadyRing, frames: usize) -> Result<()> {
+    let ReadyRing { case, area, slots, socket, next, .. } = ready;
     let (bytes, len) = (area.bytes(), case.frame_len);
     for _ in 0..frames {
         let at = slots.offset(*next) + VNET_HEADER_LEN;

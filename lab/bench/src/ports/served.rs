@@ -36,13 +36,13 @@ pub struct Served {
     wire: Wire,
     pace: Pace,
     placement: Placement,
-    ready: Option<Ready>,
+    ready: Option<ReadyGuest>,
     /// The ledger before this case.
     before: BTreeMap<String, u64>,
     kernel: KernelTime,
 }
 
-struct Ready {
+struct ReadyGuest {
     case: Case,
     guest: Guest,
     generator: Generator,
@@ -149,7 +149,7 @@ impl Variant<Net> for Served {
         // Threads that serve this guest are there now.
         self.backend.pin(&self.placement)?;
         self.before = self.backend.ledger(case.direction)?;
-        self.ready = Some(Ready { case: *case, guest, generator });
+        self.ready = Some(ReadyGuest { case: *case, guest, generator });
         Ok(())
     }
 

@@ -56,11 +56,11 @@ pub struct Device {
     placement: Placement,
     /// By credit.
     backends: Vec<(u32, Backend)>,
-    ready: Option<Ready>,
+    ready: Option<ReadyDevice>,
     before: BTreeMap<String, u64>,
 }
 
-struct Ready {
+struct ReadyDevice {
     case: VsockCase,
     /// Place in `backends`.
     backend: usize,
@@ -126,7 +126,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-impl Ready {
+impl ReadyDevice {
     /// `seat` moves the host's program to its CPU.
     fn transmit(&mut self, bytes: usize, check: bool, seat: impl Fn() -> Result<()> + Sync) -> Result<Work> {
         let Self { case, guest, conn, stream, buffer, .. } = self;
@@ -163,7 +163,7 @@ impl Ready {
         Ok(sum.value())
     }
 
-    /// As [`Ready::transmit`].
+    /// As [`ReadyDevice::transmit`].
     fn receive(&mut self, bytes: usize, check: bool, seat: impl Fn() -> Result<()> + Sync) -> Result<Work> {
         let Self { case, guest, conn, stream, buffer, received, .. } = self;
         let lens = (case.write_len, bytes);
@@ -222,7 +222,8 @@ impl Variant<Vsock> for Device {
         host::make_room(&stream, case.socket, case.write_len)?;
         let buffer = (0..case.write_len).map(|at| (at ^ at >> 8) as u8).collect();
         self.before = self.ledger_of(place, case.direction)?;
-        self.ready = Some(Ready { case: *case, backend: place, guest, conn, stream, buffer, received: 0 });
+        self.ready =
+            Some(ReadyDevice { case: *case, backend: place, guest, conn, stream, buffer, received: 0 });
         Ok(())
     }
 

@@ -31,11 +31,11 @@ pub struct Floor {
     bounded: bool,
     host_cpu: HostCpu,
     placement: Placement,
-    ready: Option<Ready>,
+    ready: Option<ReadySocket>,
 }
 
 #[derive(Debug)]
-struct Ready {
+struct ReadySocket {
     case: VsockCase,
     /// The working set of the thread in the back end's place.
     area: Area,
@@ -88,7 +88,8 @@ impl Variant<Vsock> for Floor {
             host::make_room(&writer, case.socket, case.write_len)?;
         }
         let buffer = (0..case.write_len).map(|at| (at ^ at >> 8) as u8).collect();
-        self.ready = Some(Ready { case: *case, area, walk: Walk::of(case.socket), buffer, writer, reader });
+        self.ready =
+            Some(ReadySocket { case: *case, area, walk: Walk::of(case.socket), buffer, writer, reader });
         Ok(())
     }
 
@@ -98,7 +99,7 @@ impl Variant<Vsock> for Floor {
             bail!("the floor was not prepared for {case}");
         };
         let (copies, host_cpu, placement) = (self.copies, self.host_cpu, &self.placement);
-        let Ready { area, walk, buffer, writer, reader, .. } = ready;
+        let ReadySocket { area, walk, buffer, writer, reader, .. } = ready;
         let (writer, reader) = (&*writer, &*reader);
         let lens = (case.write_len, bytes);
         let panicked = |_| anyhow!("a thread of the floor panicked");
