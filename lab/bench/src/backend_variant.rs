@@ -13,7 +13,7 @@ use crate::cpu::Placement;
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
-use crate::guest::Guest;
+use crate::guest::NetGuest;
 use crate::interleave::Turn;
 use crate::netns::Link;
 use crate::variant::Sample;
@@ -36,7 +36,7 @@ pub struct BackendVariant {
 
 struct ReadyBackend {
     case: Case,
-    guest: Guest,
+    guest: NetGuest,
     link: Link,
     generator: Generator,
 }
@@ -105,10 +105,10 @@ impl Variant<Net> for BackendVariant {
         let set = case.working_set.bytes();
         let outgoing = Frame::build(case.frame_len, SINK_MAC, GUEST_MAC)?;
         let memory = match case.direction {
-            Direction::Transmit => Guest::transmit_bytes(set, &outgoing, self.fragment_len),
-            Direction::Receive => Guest::receive_bytes(set, case.frame_len),
+            Direction::Transmit => NetGuest::transmit_bytes(set, &outgoing, self.fragment_len),
+            Direction::Receive => NetGuest::receive_bytes(set, case.frame_len),
         };
-        let mut guest = Guest::connect_without(&self.backend.socket(0), memory, self.without)?;
+        let mut guest = NetGuest::connect_without(&self.backend.socket(0), memory, self.without)?;
         match case.direction {
             Direction::Transmit => guest.prepare_transmit(set, &outgoing, self.fragment_len)?,
             Direction::Receive => guest.prepare_receive(set, case.frame_len)?,

@@ -1,7 +1,7 @@
 //! The guest that drives a back end: one pair of queues, run natively.
 //!
 //! The guest owns its memory; the back end maps it. Frames are written once, in
-//! [`Guest::prepare_transmit`]; sending one writes descriptors only, so that the driver's CPU
+//! [`NetGuest::prepare_transmit`]; sending one writes descriptors only, so that the driver's CPU
 //! doesn't warm the payload for the back end. Receive buffers are posted by count: the benchmark
 //! decides when the back end may see how many, so that it sleeps while the tap's queue is filled.
 
@@ -59,7 +59,7 @@ impl Queue {
 }
 
 /// A guest with one pair of queues, connected and running.
-pub struct Guest {
+pub struct NetGuest {
     transport: VhostUser,
     memory: GuestMemory,
     rx: Queue,
@@ -85,13 +85,13 @@ struct Frames {
     area: GuestSlice,
 }
 
-impl Guest {
+impl NetGuest {
     /// Connects to the back end at `socket` with `memory_bytes` for buffers.
     pub fn connect(socket: &Path, memory_bytes: usize) -> Result<Self> {
         Self::connect_without(socket, memory_bytes, 0)
     }
 
-    /// As [`Guest::connect`]; the guest leaves out these features.
+    /// As [`NetGuest::connect`]; the guest leaves out these features.
     pub fn connect_without(socket: &Path, memory_bytes: usize, without: u64) -> Result<Self> {
         let total = (memory_bytes + RING_MEMORY).next_multiple_of(2 << 20);
         let memory = GuestMemory::new(&[(GuestAddr(0), total)])?;
@@ -117,12 +117,12 @@ impl Guest {
         self.transport.is_alive()
     }
 
-    /// Memory that [`Guest::prepare_transmit`] takes for frames of `len` bytes.
+    /// Memory that [`NetGuest::prepare_transmit`] takes for frames of `len` bytes.
     pub fn transmit_bytes(working_set: usize, frame: &Frame, fragment_len: usize) -> usize {
         frame_slots(working_set, frame, fragment_len).total()
     }
 
-    /// Memory that [`Guest::prepare_receive`] takes.
+    /// Memory that [`NetGuest::prepare_receive`] takes.
     pub fn receive_bytes(working_set: usize, frame_len: usize) -> usize {
         Slots::received(working_set, buffer_len(frame_len)).total()
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::backend::{Backend, BackendKind};
 use crate::cpu::Placement;
-use crate::guest::Guest;
+use crate::guest::NetGuest;
 use crate::stats::Summary;
 
 /// Memory of each idle guest.
@@ -88,15 +88,15 @@ pub fn measure(
 }
 
 /// The guests, and how long each took to connect, in milliseconds.
-fn connect(backend: &Backend, vms: usize) -> Result<(Vec<Guest>, Vec<f64>)> {
+fn connect(backend: &Backend, vms: usize) -> Result<(Vec<NetGuest>, Vec<f64>)> {
     let mut connected = Vec::new();
     let guests = (0..vms).map(|vm| {
         let begin = Instant::now();
-        let guest = Guest::connect(&backend.socket(vm), GUEST_MEMORY);
+        let guest = NetGuest::connect(&backend.socket(vm), GUEST_MEMORY);
         connected.push(begin.elapsed().as_secs_f64() * 1000.0);
         guest
     });
-    let guests = guests.collect::<Result<Vec<Guest>>>()?;
+    let guests = guests.collect::<Result<Vec<NetGuest>>>()?;
     for vm in 0..vms {
         backend.link(vm)?;
     }

@@ -18,7 +18,7 @@ use crate::backend::{Backend, BackendKind};
 use crate::case::WorkingSet;
 use crate::cpu::Placement;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC, arp_request};
-use crate::guest::{Guest, STALL_LIMIT};
+use crate::guest::{NetGuest, STALL_LIMIT};
 use crate::progress::Progress;
 use crate::stats::{Summary, percent_change, rotation};
 use crate::table::{Table, figure};
@@ -89,7 +89,7 @@ struct Party {
     /// Which of the processes that are compared: it has networks of its own.
     place: usize,
     backend: Backend,
-    guests: Vec<Guest>,
+    guests: Vec<NetGuest>,
 }
 
 /// Measures each number of VMs in `counts` in the namespace of the calling thread.
@@ -142,10 +142,10 @@ impl Party {
     ) -> Result<Self> {
         let backend = Backend::start(program, &kind, vms, placement)?;
         let frame = large_frame()?;
-        let memory = Guest::transmit_bytes(working_set, &frame, effort.fragment_len) + SPARE;
+        let memory = NetGuest::transmit_bytes(working_set, &frame, effort.fragment_len) + SPARE;
         let mut guests = Vec::new();
         for vm in 0..vms {
-            guests.push(Guest::connect(&backend.socket(vm), memory)?);
+            guests.push(NetGuest::connect(&backend.socket(vm), memory)?);
             let link = backend.link(vm)?;
             link.set_ipv4(host_address(place, vm), 24)?;
         }

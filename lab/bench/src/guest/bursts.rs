@@ -3,13 +3,13 @@
 
 use anyhow::{Context, Result, bail};
 
-use super::{Guest, QUEUE_SIZE, Watch};
+use super::{NetGuest, QUEUE_SIZE, Watch};
 use crate::tap::VNET_HEADER_LEN;
 
 /// Buffers that are given back together.
 const REFILL: usize = QUEUE_SIZE as usize / 8;
 
-impl Guest {
+impl NetGuest {
     /// Posts buffers until the ring is full. They must be as many as its entries, so that none is
     /// posted twice.
     pub fn fill(&mut self) -> Result<()> {

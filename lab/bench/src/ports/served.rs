@@ -19,7 +19,7 @@ use crate::cpu::Placement;
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_sent};
-use crate::guest::Guest;
+use crate::guest::NetGuest;
 use crate::interleave::Turn;
 use crate::variant::Sample;
 
@@ -44,7 +44,7 @@ pub struct Served {
 
 struct ReadyGuest {
     case: Case,
-    guest: Guest,
+    guest: NetGuest,
     generator: Generator,
 }
 
@@ -81,7 +81,7 @@ impl Served {
     /// that is connected and does nothing.
     pub fn idle(&mut self, watch: Duration) -> Result<PortIdle> {
         self.ready = None;
-        let mut guest = Guest::connect(&self.backend.socket(0), 4 << 20)?;
+        let mut guest = NetGuest::connect(&self.backend.socket(0), 4 << 20)?;
         guest.prepare_receive(bursts::POSTED * 2048, bursts::BUFFER_LEN / 2)?;
         guest.fill()?;
         let begin = (self.backend.clock().settled(watch)?.0, self.wire.kernel_time()?);
@@ -133,10 +133,10 @@ impl Variant<Net> for Served {
             Direction::Receive => bursts::working_set(case),
         };
         let memory = match case.direction {
-            Direction::Transmit => Guest::transmit_bytes(set, &outgoing, FRAGMENT_LEN),
-            Direction::Receive => Guest::receive_bytes(set, case.frame_len),
+            Direction::Transmit => NetGuest::transmit_bytes(set, &outgoing, FRAGMENT_LEN),
+            Direction::Receive => NetGuest::receive_bytes(set, case.frame_len),
         };
-        let mut guest = Guest::connect(&self.backend.socket(0), memory)?;
+        let mut guest = NetGuest::connect(&self.backend.socket(0), memory)?;
         match case.direction {
             Direction::Transmit => guest.prepare_transmit(set, &outgoing, FRAGMENT_LEN)?,
             Direction::Receive => {

@@ -36,7 +36,7 @@ pub struct Experiment<'a> {
 }
 
 /// The guest of one case.
-pub struct Guest {
+pub struct RxGuest {
     case: RxCase,
     guest: VsockGuest,
 }
@@ -69,7 +69,7 @@ impl<'a> Experiment<'a> {
 
     /// Makes the guest ready for a case; the one before must be gone, for a back end serves one
     /// front end.
-    pub fn guest(&self, case: &RxCase) -> Result<Guest> {
+    pub fn guest(&self, case: &RxCase) -> Result<RxGuest> {
         let transmit = case.direction == Direction::Transmit;
         let rx_buffer = case.rx_buffer();
         let setup = Setup {
@@ -81,11 +81,11 @@ impl<'a> Experiment<'a> {
             sleeps: false,
         };
         let guest = VsockGuest::connect(&self.backend.socket(0), &setup)?;
-        Ok(Guest { case: *case, guest })
+        Ok(RxGuest { case: *case, guest })
     }
 
     /// Runs a line once. With `check` the content is compared as well.
-    pub fn run(&self, guest: &mut Guest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
+    pub fn run(&self, guest: &mut RxGuest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
         let held = self.held(guest.case.direction)?;
         let outcome = match guest.case.direction {
             Direction::Transmit => self.guest_to_host(guest, line, bytes, check),
@@ -114,7 +114,7 @@ impl<'a> Experiment<'a> {
         Ok(statistics["vms"][0][way]["copied_bytes"]["held"].as_u64().unwrap_or(0))
     }
 
-    fn guest_to_host(&self, guest: &mut Guest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
+    fn guest_to_host(&self, guest: &mut RxGuest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
         let case = guest.case;
         let mode = line.mode().context("a floor has no back end")?;
         let mut args = vec!["-c".to_owned(), Backend::cid(0).to_string()];
@@ -154,7 +154,7 @@ impl<'a> Experiment<'a> {
         Ok(sample(&output, send_seconds, after - before))
     }
 
-    fn host_to_guest(&self, guest: &mut Guest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
+    fn host_to_guest(&self, guest: &mut RxGuest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
         let case = guest.case;
         let host_end = self.backend.host_end(0);
         let path = port_path(&host_end, PORT);
@@ -198,7 +198,7 @@ impl<'a> Experiment<'a> {
     }
 }
 
-impl Guest {
+impl RxGuest {
     /// The case that it was made for.
     pub fn case(&self) -> RxCase {
         self.case

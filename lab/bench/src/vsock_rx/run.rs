@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::experiment::{Experiment, Guest};
+use super::experiment::{Experiment, RxGuest};
 use super::floor::Floor;
 use super::mode::Mode;
 use super::options::{TableOptions, windows_for};
@@ -78,8 +78,8 @@ struct Ends<'a> {
 
 /// The guests of a case.
 struct Guests {
-    plain: Option<Guest>,
-    direct: Option<Guest>,
+    plain: Option<RxGuest>,
+    direct: Option<RxGuest>,
 }
 
 impl<'a> Ends<'a> {

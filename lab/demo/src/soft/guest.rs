@@ -58,7 +58,7 @@ pub(super) struct Answer {
 }
 
 /// The guest with its driver and its stack.
-pub(super) struct Guest {
+pub(super) struct SoftGuest {
     device: Device,
     interface: Interface,
     sockets: SocketSet<'static>,
@@ -69,7 +69,7 @@ pub(super) struct Guest {
     _driver: NetDriver<VhostUser>,
 }
 
-impl Guest {
+impl SoftGuest {
     /// Connects to the back end and starts driver and stack. `stop` ends every wait.
     pub(super) fn connect(socket: &Path, stop: Arc<AtomicBool>) -> Result<Self> {
         let memory = GuestMemory::new(&[(GuestAddr(0), MEMORY_BYTES as usize)])?;

@@ -28,7 +28,7 @@ use zerowire_cli::outcome;
 use zerowire_cli::signals::Signals;
 
 use self::backend::Backend;
-use self::guest::Guest;
+use self::guest::SoftGuest;
 use crate::story::Story;
 use crate::story::ledger::{self, Way};
 
@@ -95,7 +95,7 @@ fn tell(story: &mut Story, bytes: u64, stop: &Arc<AtomicBool>) -> Result<Value> 
     story.step("Start the device and connect the guest");
     let mut backend = Backend::net(METADATA)?;
     let begin = Instant::now();
-    let mut guest = Guest::connect(backend.socket(), Arc::clone(stop)).map_err(|e| backend.explain(e))?;
+    let mut guest = SoftGuest::connect(backend.socket(), Arc::clone(stop)).map_err(|e| backend.explain(e))?;
     let connected_in = begin.elapsed();
     let link = Link::new(TAP)?;
     link.set_ipv4(HOST, PREFIX.into())?;
@@ -161,7 +161,7 @@ fn check(device: &str, vm: &Value) -> Result<()> {
     Ok(())
 }
 
-fn metadata(guest: &mut Guest, story: &Story) -> Result<String> {
+fn metadata(guest: &mut SoftGuest, story: &Story) -> Result<String> {
     let refused = guest.http("GET /latest/meta-data/instance-id", "")?;
     story.say(format!("GET /latest/meta-data/instance-id without a token: status {}", refused.status));
     ensure!(refused.status == 401, "a request without a token must be refused");
@@ -175,7 +175,7 @@ fn metadata(guest: &mut Guest, story: &Story) -> Result<String> {
     Ok(answer.body)
 }
 
-fn transfer(guest: &mut Guest, story: &Story, way: Way, bytes: u64) -> Result<Duration> {
+fn transfer(guest: &mut SoftGuest, story: &Story, way: Way, bytes: u64) -> Result<Duration> {
     let peer = host::Peer::start(way, bytes)?;
     let mut progress = story.progress(bytes);
     let moved = match way {

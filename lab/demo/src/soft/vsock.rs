@@ -39,7 +39,8 @@ const NAP: Duration = Duration::from_millis(5);
 pub(super) fn tell(story: &mut Story, bytes: u64, stop: &Arc<AtomicBool>) -> Result<Value> {
     story.step("vsock: start the device and connect the guest");
     let mut backend = Backend::vsock()?;
-    let mut guest = Guest::connect(backend.socket(), Arc::clone(stop)).map_err(|e| backend.explain(e))?;
+    let mut guest =
+        SoftVsockGuest::connect(backend.socket(), Arc::clone(stop)).map_err(|e| backend.explain(e))?;
     story.say(format!("$ {}", backend.command_line()));
     let vm = backend.statistics()?["vms"][0].take();
     let path = vm["path"].as_str().unwrap_or_default().to_owned();
@@ -73,7 +74,7 @@ pub(super) fn tell(story: &mut Story, bytes: u64, stop: &Arc<AtomicBool>) -> Res
     Ok(json!({ "path": path, "transfers": transfers, "statistics": last }))
 }
 
-fn transfer(guest: &mut Guest, uds: &Path, story: &Story, way: Way, bytes: u64) -> Result<Duration> {
+fn transfer(guest: &mut SoftVsockGuest, uds: &Path, story: &Story, way: Way, bytes: u64) -> Result<Duration> {
     let mut progress = story.progress(bytes);
     let (moved, at_host) = match way {
         Way::FromGuest => {
@@ -134,14 +135,14 @@ fn connect(uds: PathBuf, bytes: u64) -> Result<Host> {
 }
 
 /// The guest with its driver and its sockets.
-struct Guest {
+struct SoftVsockGuest {
     stack: VsockStack,
     stop: Arc<AtomicBool>,
     // Keeps the device running.
     _driver: VsockDriver<VhostUser>,
 }
 
-impl Guest {
+impl SoftVsockGuest {
     fn connect(socket: &Path, stop: Arc<AtomicBool>) -> Result<Self> {
         let memory = GuestMemory::new(&[(GuestAddr(0), MEMORY_BYTES)])?;
         let transport = VhostUser::connect(socket, PATIENCE)?;
