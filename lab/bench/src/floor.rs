@@ -39,7 +39,7 @@ pub struct Floor {
 #[derive(Debug)]
 struct ReadyTap {
     case: Case,
-    buffers: Buffers,
+    buffers: TapBuffers,
     generator: Generator,
     /// The walk goes on where the run before ended, so that a cold working set stays cold.
     next: usize,
@@ -47,7 +47,7 @@ struct ReadyTap {
 
 /// The working set, and how a frame moves between it and the tap.
 #[derive(Debug)]
-struct Buffers {
+struct TapBuffers {
     area: Area,
     slots: Slots,
     calls: Calls,
@@ -55,7 +55,7 @@ struct Buffers {
     len: usize,
 }
 
-impl Buffers {
+impl TapBuffers {
     /// Writes frame `index`.
     #[inline]
     fn write(&mut self, tap: &Tap, index: usize) -> Result<()> {
@@ -120,7 +120,7 @@ impl Variant<Net> for Floor {
         link.set_mtu(outgoing.mtu())?;
         link.set_txqueuelen(case.burst())?;
         let generator = Generator::new(link, Frame::build(case.frame_len, GUEST_MAC, mac)?)?;
-        let buffers = Buffers { area, slots, calls, len };
+        let buffers = TapBuffers { area, slots, calls, len };
         self.ready = Some(ReadyTap { case: *case, buffers, generator, next: 0 });
         Ok(())
     }
@@ -211,7 +211,7 @@ fn receive(
 }
 
 /// Reads a waiting frame for each of `indices`.
-fn drain(tap: &Tap, buffers: &mut Buffers, indices: Range<usize>) -> Result<(Duration, Duration)> {
+fn drain(tap: &Tap, buffers: &mut TapBuffers, indices: Range<usize>) -> Result<(Duration, Duration)> {
     let wall = Instant::now();
     let cpu = thread_time();
     for index in indices {

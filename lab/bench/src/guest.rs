@@ -34,12 +34,12 @@ pub const STALL_LIMIT: Duration = Duration::from_secs(3);
 const SPINS: usize = 64;
 
 /// One queue with what is needed to ring and to be rung.
-struct Queue {
+struct GuestQueue {
     ring: DriverRing,
     handle: QueueHandle,
 }
 
-impl Queue {
+impl GuestQueue {
     fn new(transport: &mut VhostUser, memory: &GuestMemory, index: u16, acked: u64) -> Result<Self> {
         let has = |feature| acked & feature != 0;
         let mut ring = DriverRing::new(memory, index, QUEUE_SIZE, has(features::RING_EVENT_IDX))?
@@ -62,14 +62,14 @@ impl Queue {
 pub struct NetGuest {
     transport: VhostUser,
     memory: GuestMemory,
-    rx: Queue,
-    tx: Queue,
-    buffers: Option<Buffers>,
+    rx: GuestQueue,
+    tx: GuestQueue,
+    buffers: Option<RxBuffers>,
     frames: Option<Frames>,
 }
 
 /// Receive buffers in their working set.
-struct Buffers {
+struct RxBuffers {
     area: GuestSlice,
     slots: Slots,
     len: u32,
@@ -103,8 +103,8 @@ impl NetGuest {
         let acked = offered & SUPPORTED & !without;
         transport.negotiate(acked)?;
         transport.share_memory(&memory)?;
-        let rx = Queue::new(&mut transport, &memory, 0, acked)?;
-        let tx = Queue::new(&mut transport, &memory, 1, acked)?;
+        let rx = GuestQueue::new(&mut transport, &memory, 0, acked)?;
+        let tx = GuestQueue::new(&mut transport, &memory, 1, acked)?;
         for index in 0..2 {
             transport.enable_queue(index, true)?;
         }
@@ -157,7 +157,7 @@ impl NetGuest {
     /// Sends `count` frames, the ring kept full, and waits until all were given back.
     pub fn transmit(&mut self, count: usize) -> Result<Duration> {
         let frames = self.frames.as_mut().context("no frames were prepared")?;
-        let mut watch = Watch::new("transmit", count);
+        let mut watch = ChainWatch::new("transmit", count);
         let (mut added, mut done) = (0, 0);
         while done < count {
             while added < count && frames.send(&mut self.tx.ring) {
@@ -209,7 +209,7 @@ impl NetGuest {
             bail!("round trip: the receive ring is full");
         }
         self.rx.publish()?;
-        let mut watch = Watch::new("round trip", 1);
+        let mut watch = ChainWatch::new("round trip", 1);
         if !frames.send(&mut self.tx.ring) {
             bail!("round trip: the transmit ring is full");
         }
@@ -241,7 +241,7 @@ impl NetGuest {
         let slots = Slots::received(working_set, len);
         let area = self.memory.allocate(slots.total(), 4096)?;
         area.fill(0);
-        self.buffers = Some(Buffers { area, slots, len: len as u32, next: 0 });
+        self.buffers = Some(RxBuffers { area, slots, len: len as u32, next: 0 });
         Ok(())
     }
 
@@ -251,7 +251,7 @@ impl NetGuest {
         let buffers = self.buffers.as_mut().context("no receive buffers were prepared")?;
         let per_frame = buffers_of_frame(frame_len);
         let total = count * per_frame;
-        let mut watch = Watch::new("receive", total);
+        let mut watch = ChainWatch::new("receive", total);
         let (mut posted, mut done, mut bytes) = (0, 0, 0);
         while done < total {
             while posted < total && buffers.post(&mut self.rx.ring) {
@@ -292,7 +292,7 @@ impl Frames {
     }
 }
 
-impl Buffers {
+impl RxBuffers {
     /// Adds the next buffer to the ring; false when the ring is full.
     fn post(&mut self, ring: &mut DriverRing) -> bool {
         let at = self.slots.offset(self.next) as u64;
@@ -304,7 +304,7 @@ impl Buffers {
 }
 
 /// Watches that the back end makes progress, while the driver polls.
-struct Watch {
+struct ChainWatch {
     what: &'static str,
     total: usize,
     start: Instant,
@@ -312,7 +312,7 @@ struct Watch {
     spins: u32,
 }
 
-impl Watch {
+impl ChainWatch {
     fn new(what: &'static str, total: usize) -> Self {
         let start = Instant::now();
         Self { what, total, start, last: (0, start), spins: 0 }
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_back_end_that_stops_is_noticed() {
-        let mut watch = Watch::new("transmit", 10);
+        let mut watch = ChainWatch::new("transmit", 10);
         watch.last.1 -= STALL_LIMIT * 2;
         let error = (0..2000).find_map(|_| watch.spin(0).err()).unwrap();
         assert!(error.to_string().contains("0 of 10"), "{error}");

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use super::{NetGuest, QUEUE_SIZE, Watch};
+use super::{ChainWatch, NetGuest, QUEUE_SIZE};
 use crate::tap::VNET_HEADER_LEN;
 
 /// Buffers that are given back together.
@@ -25,7 +25,7 @@ impl NetGuest {
     /// for each.
     pub fn collect(&mut self, count: usize, frame_len: usize) -> Result<()> {
         let buffers = self.buffers.as_mut().context("no receive buffers were prepared")?;
-        let mut watch = Watch::new("receive", count);
+        let mut watch = ChainWatch::new("receive", count);
         let (mut done, mut posted) = (0, 0);
         while done < count {
             let Some(used) = self.rx.ring.reap()? else {

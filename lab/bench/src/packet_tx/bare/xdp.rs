@@ -28,14 +28,14 @@ const PATIENCE: u32 = 1_000_000;
 const BUSY: Duration = Duration::from_millis(500);
 
 /// A ring of descriptors or addresses: where its words lie.
-struct Queue {
+struct XdpRing {
     memory: Mapping,
     producer: usize,
     consumer: usize,
     entries: usize,
 }
 
-impl Queue {
+impl XdpRing {
     /// Maps a ring; `at` is its entry of `struct xdp_mmap_offsets`: producer, consumer, entries,
     /// flags.
     fn map(socket: &OwnedFd, page_offset: u64, at: &[u64], entry_len: usize) -> Result<Self> {
@@ -72,8 +72,8 @@ pub fn places(case: &TxCase) -> usize {
 /// The socket with its memory.
 pub struct Xdp<'a> {
     socket: OwnedFd,
-    transmit: Queue,
-    completion: Queue,
+    transmit: XdpRing,
+    completion: XdpRing,
     /// Registered, so it lives as long as the socket.
     _memory: Mapping,
     source: &'a Source,
@@ -121,8 +121,8 @@ impl<'a> Xdp<'a> {
             .chunks_exact(8)
             .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or([0; 8])))
             .collect();
-        let transmit = Queue::map(&socket, libc::XDP_PGOFF_TX_RING as u64, &words[4..8], 16)?;
-        let completion = Queue::map(&socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &words[12..16], 8)?;
+        let transmit = XdpRing::map(&socket, libc::XDP_PGOFF_TX_RING as u64, &words[4..8], 16)?;
+        let completion = XdpRing::map(&socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &words[12..16], 8)?;
         // struct sockaddr_xdp: family, flags; interface, queue, shared descriptor.
         let flags = libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP | libc::XDP_USE_SG;
         let mut address = Vec::with_capacity(16);
