@@ -4,7 +4,7 @@
 //! holds the virtio-net header and the frame. The buffer walks the working set. A back end that
 //! batches its system calls can be cheaper than this.
 //!
-//! [`Floor::as_bare_calls`] makes it the same loop with the device's copies and calls for a frame.
+//! [`TapFloor::as_bare_calls`] makes it the same loop with the device's copies and calls for a frame.
 
 use std::ops::Range;
 use std::sync::mpsc;
@@ -26,7 +26,7 @@ use crate::variant::Sample;
 
 /// The floor on its own tap.
 #[derive(Debug)]
-pub struct Floor {
+pub struct TapFloor {
     name: &'static str,
     tap: Tap,
     placement: Placement,
@@ -78,7 +78,7 @@ impl TapBuffers {
     }
 }
 
-impl Floor {
+impl TapFloor {
     /// Creates the tap `name` in the namespace of the calling thread.
     pub fn new(name: &str, placement: Placement) -> Result<Self> {
         Ok(Self { name: "floor", tap: Tap::create(name, false)?, placement, fragment_len: None, ready: None })
@@ -97,7 +97,7 @@ impl Floor {
     }
 }
 
-impl Variant<Net> for Floor {
+impl Variant<Net> for TapFloor {
     fn name(&self) -> &str {
         self.name
     }

@@ -13,7 +13,7 @@ use crate::compare::{Net, bases};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
 use crate::experiment::{Files, check_places, measured, write_json};
-use crate::floor::Floor;
+use crate::floor::TapFloor;
 use crate::idle;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
@@ -59,9 +59,10 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
         scaling: Vec::new(),
         idle: None,
     };
-    let mut variants: Vec<Box<dyn Variant<Net>>> = vec![Box::new(Floor::new("zwfloor", placement.clone())?)];
+    let mut variants: Vec<Box<dyn Variant<Net>>> =
+        vec![Box::new(TapFloor::new("zwfloor", placement.clone())?)];
     if options.bare_calls {
-        let floor = Floor::new("zwbare", placement.clone())?;
+        let floor = TapFloor::new("zwbare", placement.clone())?;
         variants.push(Box::new(floor.as_bare_calls(options.fragment_len)));
     }
     let more = options.variants.iter().map(|args| BackendKind::with_args(args));

@@ -19,7 +19,7 @@ use crate::compare::{CaseReport, Net, bases};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
 use crate::experiment::{Files, measured};
-use crate::floor::Floor;
+use crate::floor::TapFloor;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 
@@ -59,7 +59,7 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
     if options.program.is_none() {
         notes.push("only the bare loops were measured: no back end was given".to_owned());
     }
-    variants.push(Box::new(Floor::new("zwfloor", placement.clone())?.called(TAP)));
+    variants.push(Box::new(TapFloor::new("zwfloor", placement.clone())?.called(TAP)));
     variants.push(Box::new(RawSocket::new(pace.clone(), &placement)?));
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
     let reports = compared(cases, &mut variants, plan)?;

@@ -26,7 +26,7 @@ use crate::interleave::Turn;
 
 /// A pair of unix sockets.
 #[derive(Debug)]
-pub struct Floor {
+pub struct SocketFloor {
     copies: bool,
     bounded: bool,
     host_cpu: HostCpu,
@@ -46,7 +46,7 @@ struct ReadySocket {
     reader: UnixStream,
 }
 
-impl Floor {
+impl SocketFloor {
     /// The floor itself.
     pub fn new(host_cpu: HostCpu, placement: Placement) -> Self {
         Self { copies: false, bounded: false, host_cpu, placement, ready: None }
@@ -63,7 +63,7 @@ impl Floor {
     }
 }
 
-impl Variant<Vsock> for Floor {
+impl Variant<Vsock> for SocketFloor {
     fn name(&self) -> &str {
         match (self.copies, self.bounded) {
             (true, _) => "copy + floor",
@@ -152,9 +152,9 @@ mod tests {
         for (direction, socket) in Direction::ALL.iter().flat_map(|way| sockets.map(|socket| (*way, socket)))
         {
             for mut floor in [
-                Floor::new(HostCpu::Guest, placement.clone()),
-                Floor::copying(HostCpu::Any, placement.clone()),
-                Floor::bounded(HostCpu::Guest, placement.clone()),
+                SocketFloor::new(HostCpu::Guest, placement.clone()),
+                SocketFloor::copying(HostCpu::Any, placement.clone()),
+                SocketFloor::bounded(HostCpu::Guest, placement.clone()),
             ] {
                 let (write_len, credit, working_set) = (5000, 65_536, WorkingSet::Hot);
                 let case = VsockCase { direction, write_len, credit, working_set, socket };

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use super::case::{SocketKind, VsockCase};
 use super::compare::Vsock;
 use super::device::{Device, Kind};
-use super::floor::Floor;
+use super::floor::SocketFloor;
 use super::options::VsockBenchOptions;
 use super::report::VsockReport;
 use super::{attack, crowd, idle, latency, sibling};
@@ -57,9 +57,9 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         ..VsockReport::default()
     };
     let mut variants: Vec<Box<dyn Variant<Vsock>>> = vec![
-        Box::new(Floor::new(options.ends.host_cpu, placement.clone())),
-        Box::new(Floor::copying(options.ends.host_cpu, placement.clone())),
-        Box::new(Floor::bounded(options.ends.host_cpu, placement.clone())),
+        Box::new(SocketFloor::new(options.ends.host_cpu, placement.clone())),
+        Box::new(SocketFloor::copying(options.ends.host_cpu, placement.clone())),
+        Box::new(SocketFloor::bounded(options.ends.host_cpu, placement.clone())),
     ];
     let mut start = |program: &Path, kind: Kind| -> Result<()> {
         variants.push(Box::new(Device::start(program, kind, &options.credits, &placement)?));

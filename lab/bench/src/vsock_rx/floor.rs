@@ -18,7 +18,7 @@ use crate::cpu::{Placement, thread_time};
 use crate::vsock::host::{HostCpu, Walk};
 
 /// Memory of one case.
-pub struct Floor {
+pub struct RxFloor {
     case: RxCase,
     /// The sender's memory: the working set.
     source: Area,
@@ -31,7 +31,7 @@ pub struct Floor {
     credit: usize,
 }
 
-impl Floor {
+impl RxFloor {
     /// Memory for a case, written once.
     pub fn new(case: &RxCase, host_cpu: HostCpu, placement: &Placement, credit: u32) -> Result<Self> {
         let mut source = Area::new(case.working_set.bytes())?;
@@ -158,7 +158,7 @@ mod tests {
         for len in [4096, 512 << 10] {
             let case =
                 RxCase { direction: Direction::Transmit, len, working_set: WorkingSet::Hot, windows: 4 };
-            let mut floor = Floor::new(&case, HostCpu::Guest, &placement, 256 << 10).unwrap();
+            let mut floor = RxFloor::new(&case, HostCpu::Guest, &placement, 256 << 10).unwrap();
             let bytes = (8 << 20) + 100;
             for line in [RxWay::FloorTouch, RxWay::FloorCopyTouch] {
                 let sample = floor.run(line, bytes).unwrap();
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    impl Floor {
+    impl RxFloor {
         /// Where the last full turn of the ring began: 100 bytes behind a multiple of the ring's
         /// length.
         fn walk_start(&self) -> usize {

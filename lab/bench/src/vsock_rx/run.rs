@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 use super::experiment::{Experiment, RxGuest};
-use super::floor::Floor;
+use super::floor::RxFloor;
 use super::mode::Mode;
 use super::options::{TableOptions, windows_for};
 use super::report::{CaseFacts, RxReport, VsockRx};
@@ -117,7 +117,7 @@ impl<'a> Ends<'a> {
         placement: &Placement,
         progress: &mut Progress,
     ) -> Result<CellReport<VsockRx>> {
-        let mut floor = Floor::new(case, options.host_cpu, placement, options.credit)?;
+        let mut floor = RxFloor::new(case, options.host_cpu, placement, options.credit)?;
         let guest_of = |end: &Option<Experiment<'_>>| end.as_ref().map(|end| end.guest(case)).transpose();
         let transmit = case.direction == Direction::Transmit;
         let mut guests = Guests {
@@ -141,7 +141,7 @@ impl<'a> Ends<'a> {
     fn run(
         &self,
         line: RxWay,
-        floor: &mut Floor,
+        floor: &mut RxFloor,
         guests: &mut Guests,
         bytes: u64,
         check: bool,

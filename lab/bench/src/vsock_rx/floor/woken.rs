@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::{Floor, sample};
+use super::{RxFloor, sample};
 use crate::cpu::{Placement, thread_time};
 use crate::vsock_rx::tally::touch;
 use crate::vsock_rx::variant::RxSample;
@@ -90,7 +90,7 @@ impl Chain {
     }
 }
 
-impl Floor {
+impl RxFloor {
     /// Moves `bytes` bytes so; without `copying` the thread in the middle only passes the word on.
     pub(super) fn woken(&mut self, bytes: u64, copying: bool) -> Result<RxSample> {
         let chain = Chain::new()?;
