@@ -19,17 +19,17 @@ use crate::sys;
 /// How long a child may take to end after SIGTERM.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-static ALL: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<HeldEntry>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
-struct Entry {
+struct HeldEntry {
     id: usize,
     /// A child that was not waited for.
     child: Option<Pid>,
     folder: Option<PathBuf>,
 }
 
-fn all() -> MutexGuard<'static, Vec<Entry>> {
+fn all() -> MutexGuard<'static, Vec<HeldEntry>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -60,7 +60,7 @@ impl Held {
     fn register(folder: Option<PathBuf>) -> Self {
         let mut all = all();
         let id = all.last().map_or(0, |last| last.id + 1);
-        all.push(Entry { id, child: None, folder: folder.clone() });
+        all.push(HeldEntry { id, child: None, folder: folder.clone() });
         Self { id, folder }
     }
 
@@ -147,7 +147,7 @@ pub fn end_on_signals(signals: &[libc::c_int]) -> Result<()> {
 }
 
 /// Ends all children and removes all folders.
-fn end(all: &mut [Entry]) {
+fn end(all: &mut [HeldEntry]) {
     let mut left: Vec<Pid> = all.iter().filter_map(|entry| entry.child).collect();
     // One that can't be found has ended.
     let tell = |children: &[Pid], signal| {
@@ -193,7 +193,7 @@ mod tests {
         let stubborn = "trap '' TERM; while :; do sleep 1; done";
         let commands = [("sleep", vec!["60"]), ("sh", vec!["-c", stubborn])];
         let children = commands.map(|(program, args)| Command::new(program).args(args).spawn().unwrap());
-        let mut entries = children.map(|child| Entry {
+        let mut entries = children.map(|child| HeldEntry {
             id: 0,
             child: Pid::from_raw(child.id() as i32),
             folder: Some(folder.clone()),

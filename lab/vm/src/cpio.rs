@@ -12,7 +12,7 @@ const CHARACTER: u32 = 0o020_000;
 const ALIGN: usize = 4;
 
 #[derive(Debug)]
-struct Entry {
+struct CpioEntry {
     mode: u32,
     device: (u32, u32),
     data: Vec<u8>,
@@ -23,7 +23,7 @@ struct Entry {
 /// give the same bytes.
 #[derive(Debug, Default)]
 pub struct Archive {
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, CpioEntry>,
 }
 
 impl Archive {
@@ -58,11 +58,11 @@ impl Archive {
         for (slash, _) in path.match_indices('/') {
             let parent = &path[..slash];
             if !self.entries.contains_key(parent) {
-                let folder = Entry { mode: DIRECTORY | 0o755, device: (0, 0), data: Vec::new() };
+                let folder = CpioEntry { mode: DIRECTORY | 0o755, device: (0, 0), data: Vec::new() };
                 self.entries.insert(parent.to_owned(), folder);
             }
         }
-        self.entries.insert(path.to_owned(), Entry { mode, device, data });
+        self.entries.insert(path.to_owned(), CpioEntry { mode, device, data });
     }
 
     /// The archive's bytes.
@@ -71,13 +71,13 @@ impl Archive {
         for (inode, (name, entry)) in (1..).zip(&self.entries) {
             write_entry(&mut out, inode, name, entry);
         }
-        let end = Entry { mode: 0, device: (0, 0), data: Vec::new() };
+        let end = CpioEntry { mode: 0, device: (0, 0), data: Vec::new() };
         write_entry(&mut out, 0, "TRAILER!!!", &end);
         out
     }
 }
 
-fn write_entry(out: &mut Vec<u8>, inode: u32, name: &str, entry: &Entry) {
+fn write_entry(out: &mut Vec<u8>, inode: u32, name: &str, entry: &CpioEntry) {
     let length = |n: usize| u32::try_from(n).expect("files of an initial RAM disk are below 4 GiB");
     let (major, minor) = entry.device;
     out.extend_from_slice(b"070701");

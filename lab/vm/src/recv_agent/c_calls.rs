@@ -127,10 +127,10 @@ const EMPTY: c::RecvArrival =
 const ELEMENT: usize = size_of::<c::RecvArrival>();
 
 /// The area for another thread, which may use it.
-struct Area(*mut c::RecvArea);
+struct CArea(*mut c::RecvArea);
 
 // SAFETY: any thread may use a handle of an area (zerowire.h), one closes it.
-unsafe impl Send for Area {}
+unsafe impl Send for CArea {}
 
 /// Two receivers on two threads share one area; the second goes on when the first and the handle
 /// are closed.
@@ -150,7 +150,7 @@ pub fn shared(backend: RecvBackend) -> Result<String> {
         let cut = unsafe { (c::zw_shared_area_buffers(area), c::zw_shared_area_bytes(area)) };
         ensure!(cut == (2 * BUFFERS, 2 * BUFFERS * PAGE), "{cut:?}");
     }
-    let area = Area(area);
+    let area = CArea(area);
     let (tell, first_is_gone) = mpsc::channel::<()>();
     let second = std::thread::spawn(move || -> Result<u64> {
         let area = area;

@@ -52,7 +52,7 @@ pub fn sender(load: Load) -> Result<(OwnedFd, Sending)> {
 
 /// What is known of a connection.
 #[derive(Debug)]
-struct Entry {
+struct BookEntry {
     load: Load,
     got: u64,
     ended: bool,
@@ -61,12 +61,12 @@ struct Entry {
 /// Connections and what came of them; every byte is compared.
 #[derive(Debug, Default)]
 pub struct Book {
-    entries: HashMap<ConnectionId, Entry>,
+    entries: HashMap<ConnectionId, BookEntry>,
 }
 
 impl Book {
     pub fn add(&mut self, id: ConnectionId, load: Load) {
-        self.entries.insert(id, Entry { load, got: 0, ended: false });
+        self.entries.insert(id, BookEntry { load, got: 0, ended: false });
     }
 
     /// Bytes that came of a connection.

@@ -75,13 +75,13 @@ pub fn memory_plug(env: &Env<'_>) -> Result<String> {
 }
 
 /// Open connections: the host's ends, and the guest's jobs.
-struct Held {
+struct HeldConnections {
     sockets: Vec<OwnedFd>,
     jobs: Vec<Background>,
 }
 
 /// Opens connections from both sides and uses each once.
-fn hold(vsock: &mut Vsock) -> Result<Held> {
+fn hold(vsock: &mut Vsock) -> Result<HeldConnections> {
     let uds = vsock.uds();
     let listener = host::Listener::new(&uds, 1020, Kind::Stream)?;
     let line = format!("stream connect {HOST} 1020 hold 20 {HELD}");
@@ -116,5 +116,5 @@ fn hold(vsock: &mut Vsock) -> Result<Held> {
         let open = vsock.ledger_now()?.number("connections_open")?;
         Ok((open == 2 * HELD as u64).then_some(()))
     })?;
-    Ok(Held { sockets, jobs })
+    Ok(HeldConnections { sockets, jobs })
 }
