@@ -12,7 +12,7 @@ use super::lab::Lab;
 use super::library::{Choice, Pace, Sockets};
 use super::measure::{Softirq, run};
 use super::source::Source;
-use super::way::{Proof, Way};
+use super::way::{Proof, TxWay};
 use crate::progress::Progress;
 use crate::stats::rotation;
 

@@ -13,7 +13,7 @@ use super::column::Column;
 use super::lab::Lab;
 use super::library_frames;
 use super::source::Source;
-use super::way::{Proof, Way};
+use super::way::{Proof, TxWay};
 
 /// How long lent memory may be away.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -24,8 +24,8 @@ pub fn open<'a>(
     case: &TxCase,
     lab: &'a Lab,
     source: &'a Source,
-) -> Result<Box<dyn Way + 'a>> {
-    let sockets = |mode, backend, pace, areas| -> Result<Box<dyn Way + 'a>> {
+) -> Result<Box<dyn TxWay + 'a>> {
+    let sockets = |mode, backend, pace, areas| -> Result<Box<dyn TxWay + 'a>> {
         Ok(Box::new(Sockets::open(lab, source, Choice { mode, backend, pace, areas })?))
     };
     match column {
@@ -139,7 +139,7 @@ impl<'a> Sockets<'a> {
     }
 }
 
-impl Way for Sockets<'_> {
+impl TxWay for Sockets<'_> {
     fn send(&mut self, count: usize) -> Result<()> {
         let mut left = count;
         while left > 0 {

@@ -15,10 +15,10 @@ use super::frame::{CSUM_OFFSET, CSUM_START, HEAD_LEN, Head, SEGMENT};
 use super::lab::{INTERFACE, Lab};
 use super::library::{PATIENCE, proof_of};
 use super::source::Source;
-use super::way::{Proof, Way};
+use super::way::{Proof, TxWay};
 
 /// A packet socket, `batch` frames a system call.
-pub fn socket<'a>(case: &TxCase, source: &'a Source, batch: usize) -> Result<Box<dyn Way + 'a>> {
+pub fn socket<'a>(case: &TxCase, source: &'a Source, batch: usize) -> Result<Box<dyn TxWay + 'a>> {
     let head = *source.head();
     let slots = (case.working_set.bytes() / slot_bytes(source)).max(1);
     let sender = PacketSocket::open(INTERFACE, &options(source, slots))?;
@@ -26,17 +26,17 @@ pub fn socket<'a>(case: &TxCase, source: &'a Source, batch: usize) -> Result<Box
         let counters = sender.counters();
         return Ok(Box::new(Single { sender, counters, source, sent: 0 }));
     }
-    Ok(Box::new(Slots::new(sender, source, slots, batch, Fill::Resident)?))
+    Ok(Box::new(SlotWay::new(sender, source, slots, batch, Fill::Resident)?))
 }
 
 /// A transmit ring: the payload resident in it, or each frame copied into it.
-pub fn ring<'a>(case: &TxCase, source: &'a Source, copied: bool) -> Result<Box<dyn Way + 'a>> {
+pub fn ring<'a>(case: &TxCase, source: &'a Source, copied: bool) -> Result<Box<dyn TxWay + 'a>> {
     let (slots, fill) = match copied {
         true => (2 * BATCH, Fill::Copied),
         false => ((case.working_set.bytes() / slot_bytes(source)).max(1), Fill::Resident),
     };
     let sender = PacketRing::open(INTERFACE, &options(source, slots))?;
-    Ok(Box::new(Slots::new(sender, source, slots, BATCH, fill)?))
+    Ok(Box::new(SlotWay::new(sender, source, slots, BATCH, fill)?))
 }
 
 /// Bytes that a frame takes in the memory of a ring, as in the bare loop.
@@ -52,7 +52,7 @@ fn options(source: &Source, slots: usize) -> packet::PacketOptions {
 }
 
 /// AF_XDP with resident frames.
-pub fn xdp<'a>(case: &TxCase, lab: &Lab, source: &'a Source) -> Result<Box<dyn Way + 'a>> {
+pub fn xdp<'a>(case: &TxCase, lab: &Lab, source: &'a Source) -> Result<Box<dyn TxWay + 'a>> {
     let head = Head::new(lab, case.payload, false);
     let mut frame = vec![0; HEAD_LEN + case.payload];
     let places = super::bare::xdp_places(case);
@@ -82,7 +82,7 @@ struct Single<'a> {
     sent: usize,
 }
 
-impl Way for Single<'_> {
+impl TxWay for Single<'_> {
     fn send(&mut self, count: usize) -> Result<()> {
         let first = self.source.take(count);
         for index in first..first + count {
@@ -154,7 +154,7 @@ impl SlotSender for PacketSocket {
 }
 
 /// A sender whose frames are built in slots, in order.
-struct Slots<'a, S> {
+struct SlotWay<'a, S> {
     sender: S,
     counters: Arc<Counters>,
     source: &'a Source,
@@ -166,7 +166,7 @@ struct Slots<'a, S> {
     next: usize,
 }
 
-impl<'a, S: SlotSender> Slots<'a, S> {
+impl<'a, S: SlotSender> SlotWay<'a, S> {
     fn new(sender: S, source: &'a Source, slots: usize, batch: usize, fill: Fill) -> Result<Self> {
         let head = source.head();
         let vnet = match head.gso {
@@ -209,7 +209,7 @@ impl<'a, S: SlotSender> Slots<'a, S> {
     }
 }
 
-impl<S: SlotSender> Way for Slots<'_, S> {
+impl<S: SlotSender> TxWay for SlotWay<'_, S> {
     fn send(&mut self, count: usize) -> Result<()> {
         let end = self.next + count;
         while self.next < end {
@@ -255,7 +255,7 @@ struct Xdp {
     next: usize,
 }
 
-impl Way for Xdp {
+impl TxWay for Xdp {
     fn send(&mut self, count: usize) -> Result<()> {
         let end = self.next + count;
         let mut idle = 0;

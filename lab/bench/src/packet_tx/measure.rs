@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::case::TxCase;
 use super::lab::Lab;
-use super::way::{TxSample, Way};
+use super::way::{TxSample, TxWay};
 use crate::cpu::{ProcessClock, thread_time};
 
 /// How many bursts the sender may be ahead of the receiver: the receiver always has something to
@@ -46,7 +46,13 @@ impl Softirq {
 }
 
 /// Sends `sends` payloads and accounts for each of them.
-pub fn run(way: &mut dyn Way, case: &TxCase, lab: &Lab, softirq: &Softirq, sends: usize) -> Result<TxSample> {
+pub fn run(
+    way: &mut dyn TxWay,
+    case: &TxCase,
+    lab: &Lab,
+    softirq: &Softirq,
+    sends: usize,
+) -> Result<TxSample> {
     let before = lab.arrived()?;
     let (softirq_before, receiver_before) = (softirq.now(), receiver_cpu(lab)?);
     let begin = Instant::now();

@@ -14,7 +14,7 @@ use super::options::PacketTxOptions;
 use super::replay;
 use super::report::{Kind, PacketTx, RowFacts, TxFacts, TxReport, TxVariant};
 use super::source::Source;
-use super::way::{Proof, Way};
+use super::way::{Proof, TxWay};
 use super::{bare, library};
 use crate::cpu::Placement;
 use crate::experiment::Failure;
@@ -177,7 +177,7 @@ fn measure_case(
 /// A line's way, and what is known of it.
 #[derive(Default)]
 struct Seat<'a> {
-    way: Option<Box<dyn Way + 'a>>,
+    way: Option<Box<dyn TxWay + 'a>>,
     proof: Proof,
     path: String,
 }
@@ -197,7 +197,7 @@ pub(super) fn open<'a>(
     case: &TxCase,
     lab: &'a Lab,
     source: &'a Source,
-) -> Result<Box<dyn Way + 'a>> {
+) -> Result<Box<dyn TxWay + 'a>> {
     match kind {
         Kind::Bare => bare::open(column, case, lab, source)?.context("there is no bare loop of it"),
         Kind::Library => library::open(column, case, lab, source),

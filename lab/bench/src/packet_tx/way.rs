@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::case::BATCH;
 
 /// One column in one case, bare or by the library.
-pub trait Way {
+pub trait TxWay {
     /// Sends `count` payloads and returns when the kernel has given their memory back.
     fn send(&mut self, count: usize) -> Result<()>;
 

@@ -10,7 +10,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::way::{Goal, Patience, TICK, Tally, Way, ended, touch_all};
+use super::way::{Goal, Patience, TICK, Tally, TcpWay, ended, touch_all};
 use crate::sys;
 
 const TICK_SPEC: Timespec = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as _ };
@@ -34,7 +34,7 @@ impl Recv {
     }
 }
 
-impl Way for Recv {
+impl TcpWay for Recv {
     fn receive(&mut self, goal: &Goal, touch: bool) -> Result<Tally> {
         let (mut tally, mut patience) = (Tally::default(), Patience::default());
         while tally.bytes < goal.bytes() {
@@ -95,7 +95,7 @@ impl Select {
     }
 }
 
-impl Way for Select {
+impl TcpWay for Select {
     fn receive(&mut self, goal: &Goal, touch: bool) -> Result<Tally> {
         let (mut tally, mut patience) = (Tally::default(), Patience::default());
         while tally.bytes < goal.bytes() {
@@ -133,7 +133,7 @@ impl Epoll {
     }
 }
 
-impl Way for Epoll {
+impl TcpWay for Epoll {
     fn receive(&mut self, goal: &Goal, touch: bool) -> Result<Tally> {
         let (mut tally, mut patience) = (Tally::default(), Patience::default());
         while tally.bytes < goal.bytes() {

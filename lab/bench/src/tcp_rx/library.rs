@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use zerowire::recv::{Arrival, Receiver, RecvBackend, RecvOptions, What};
 
 use super::options::TcpRxOptions;
-use super::way::{Goal, Patience, TICK, Tally, Way, WayName, ended, touch_all};
+use super::way::{Goal, Patience, TICK, Tally, TcpWay, WayName, ended, touch_all};
 
 /// A receiver with its connections.
 pub(super) struct Library {
@@ -35,7 +35,7 @@ impl Library {
     }
 }
 
-impl Way for Library {
+impl TcpWay for Library {
     fn receive(&mut self, goal: &Goal, touch: bool) -> Result<Tally> {
         let (mut tally, mut patience) = (Tally::default(), Patience::default());
         let (calls, zero_copied) = (self.receiver.events().system_calls, self.zero_copied());

@@ -1,6 +1,6 @@
 //! How a program receives TCP, and what it costs: `zerowire-bench tcp-rx`.
 //!
-//! Ways ([`Way`]): `select` and read (what iperf does), `epoll` and read, a loop of `recv`,
+//! Ways ([`TcpWay`]): `select` and read (what iperf does), `epoll` and read, a loop of `recv`,
 //! io_uring reads, and the back ends of the library. Numbers of connections are the rows. The bytes
 //! come from a thread of this process over the loopback interface of a network namespace of its own
 //! ([`link`]), or from an iperf3 client elsewhere ([`iperf3`], [`external`]), which is the only way
@@ -21,4 +21,4 @@ pub mod way;
 
 pub use options::{Client, TcpRxOptions};
 pub use run::run_tcp_rx;
-pub use way::{Way, WayName};
+pub use way::{TcpWay, WayName};

@@ -10,7 +10,7 @@ use super::link::{self, Senders};
 use super::options::{Client, TcpRxOptions};
 use super::report::{Connections, Facts, Memory, Sample, TcpRx, TcpRxReport, bases};
 use super::traffic::Traffic;
-use super::way::{self, Goal, Way, WayName};
+use super::way::{self, Goal, TcpWay, WayName};
 use crate::cpu::{Placement, thread_time};
 use crate::experiment::Failure;
 use crate::experiment::{CellReport, Files, Tried, measured};
@@ -97,7 +97,7 @@ pub(super) fn traffic() -> (Option<Traffic>, Memory) {
 /// One way with its connections, kept from round to round.
 struct Seat {
     senders: Senders,
-    way: Box<dyn Way>,
+    way: Box<dyn TcpWay>,
 }
 
 /// The ways of one case.
@@ -175,7 +175,7 @@ impl Seats {
 
 /// One run of a way, measured.
 pub(super) fn sample(
-    way: &mut dyn Way,
+    way: &mut dyn TcpWay,
     goal: &Goal,
     touch: bool,
     traffic: Option<&Traffic>,

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use anyhow::{Context, Result};
 use io_uring::{IoUring, opcode, types};
 
-use super::way::{Goal, Patience, TICK, Tally, Way, ended, touch_all};
+use super::way::{Goal, Patience, TICK, Tally, TcpWay, ended, touch_all};
 
 /// See the module.
 pub(super) struct UringRead {
@@ -52,7 +52,7 @@ impl UringRead {
     }
 }
 
-impl Way for UringRead {
+impl TcpWay for UringRead {
     fn receive(&mut self, goal: &Goal, touch: bool) -> Result<Tally> {
         let (mut tally, mut patience) = (Tally::default(), Patience::default());
         let tick = types::Timespec::from(TICK);

@@ -146,7 +146,7 @@ pub struct Tally {
 }
 
 /// One way on its connections.
-pub trait Way {
+pub trait TcpWay {
     /// Receives until the goal is reached; looks at every byte if `touch`. The figures are of this
     /// call alone.
     fn receive(&mut self, goal: &Goal, touch: bool) -> Result<Tally>;
@@ -158,7 +158,7 @@ pub trait Way {
 }
 
 /// Opens a way on connected sockets, which it owns.
-pub fn open(name: WayName, sockets: Vec<OwnedFd>, options: &TcpRxOptions) -> Result<Box<dyn Way>> {
+pub fn open(name: WayName, sockets: Vec<OwnedFd>, options: &TcpRxOptions) -> Result<Box<dyn TcpWay>> {
     Ok(match name {
         WayName::Recv => Box::new(bare::Recv::new(sockets, options.read_bytes)?),
         WayName::Select => Box::new(bare::Select::new(sockets, options.read_bytes)?),

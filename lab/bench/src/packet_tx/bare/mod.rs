@@ -19,7 +19,7 @@ use super::case::TxCase;
 use super::column::Column;
 use super::lab::Lab;
 use super::source::Source;
-use super::way::Way;
+use super::way::TxWay;
 
 /// The bare loop of `column`; `None` where there is none ([`Column::Auto`]).
 pub fn open<'a>(
@@ -27,7 +27,7 @@ pub fn open<'a>(
     case: &TxCase,
     lab: &'a Lab,
     source: &'a Source,
-) -> Result<Option<Box<dyn Way + 'a>>> {
+) -> Result<Option<Box<dyn TxWay + 'a>>> {
     Ok(Some(match column {
         Column::Send => Box::new(packet::Send::open(case, lab, source)?),
         Column::Sendmmsg => Box::new(packet::Sendmmsg::open(case, lab, source)?),

@@ -8,7 +8,7 @@ use rustix::net::{SendFlags, send};
 use super::super::case::{BATCH, TxCase};
 use super::super::lab::{Lab, widen};
 use super::super::source::Source;
-use super::super::way::{Proof, Way};
+use super::super::way::{Proof, TxWay};
 use super::sys::Batch;
 use crate::sys;
 
@@ -38,7 +38,7 @@ impl<'a> Send<'a> {
     }
 }
 
-impl Way for Send<'_> {
+impl TxWay for Send<'_> {
     fn send(&mut self, count: usize) -> Result<()> {
         let first = self.source.take(count);
         for index in first..first + count {
@@ -72,7 +72,7 @@ impl<'a> Sendmmsg<'a> {
     }
 }
 
-impl Way for Sendmmsg<'_> {
+impl TxWay for Sendmmsg<'_> {
     fn send(&mut self, count: usize) -> Result<()> {
         let mut next = self.source.take(count);
         let end = next + count;

@@ -14,7 +14,7 @@ use super::super::case::{BATCH, TxCase};
 use super::super::frame::Head;
 use super::super::lab::Lab;
 use super::super::source::Source;
-use super::super::way::{Proof, Way};
+use super::super::way::{Proof, TxWay};
 use super::packet;
 use super::sys::{self, Mapping};
 use crate::sys::set_option;
@@ -106,7 +106,7 @@ fn slots(case: &TxCase, slot_len: usize, copied: bool) -> usize {
     }
 }
 
-impl Way for Ring<'_> {
+impl TxWay for Ring<'_> {
     fn send(&mut self, count: usize) -> Result<()> {
         let end = self.next + count;
         // The source goes its own way through its memory.

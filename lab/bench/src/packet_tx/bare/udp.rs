@@ -10,7 +10,7 @@ use rustix::net::{SendFlags, send};
 
 use super::super::lab::Lab;
 use super::super::source::Source;
-use super::super::way::{Proof, Way};
+use super::super::way::{Proof, TxWay};
 use super::packet::copied;
 use super::sys::notification;
 use crate::sys;
@@ -34,7 +34,7 @@ impl<'a> Copy<'a> {
     }
 }
 
-impl Way for Copy<'_> {
+impl TxWay for Copy<'_> {
     fn send(&mut self, count: usize) -> Result<()> {
         let first = self.source.take(count);
         for index in first..first + count {
@@ -88,7 +88,7 @@ impl<'a> Lend<'a> {
     }
 }
 
-impl Way for Lend<'_> {
+impl TxWay for Lend<'_> {
     fn send(&mut self, count: usize) -> Result<()> {
         let mut next = self.source.take(count);
         let end = next + count;

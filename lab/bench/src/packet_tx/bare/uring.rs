@@ -9,7 +9,7 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use super::super::case::BATCH;
 use super::super::lab::Lab;
 use super::super::source::Source;
-use super::super::way::{Proof, Way};
+use super::super::way::{Proof, TxWay};
 
 /// `IORING_SEND_ZC_REPORT_USAGE` (include/uapi/linux/io_uring.h): the notification tells whether
 /// the kernel copied.
@@ -99,7 +99,7 @@ impl<'a> SendZc<'a> {
     }
 }
 
-impl Way for SendZc<'_> {
+impl TxWay for SendZc<'_> {
     fn send(&mut self, count: usize) -> Result<()> {
         let mut next = self.source.take(count);
         let end = next + count;

@@ -16,7 +16,7 @@ use super::super::case::{BATCH, TxCase};
 use super::super::frame::{HEAD_LEN, Head};
 use super::super::lab::{Lab, widen};
 use super::super::source::Source;
-use super::super::way::{Proof, Way};
+use super::super::way::{Proof, TxWay};
 use super::sys::{self, Mapping};
 
 const CHUNK: usize = 4096;
@@ -177,7 +177,7 @@ impl<'a> Xdp<'a> {
     }
 }
 
-impl Way for Xdp<'_> {
+impl TxWay for Xdp<'_> {
     fn send(&mut self, count: usize) -> Result<()> {
         let end = self.next + count;
         let mut idle = 0;
