@@ -8,10 +8,10 @@ use serde::Serialize;
 use zerowire::send::{SendBackend, SendMode};
 
 use super::case::TxCase;
-use super::lab::Lab;
+use super::lab::TxLab;
 use super::library::{Choice, Pace, Sockets};
 use super::measure::{Softirq, run};
-use super::source::Source;
+use super::source::TxSource;
 use super::way::{Proof, TxWay};
 use crate::progress::Progress;
 use crate::stats::rotation;
@@ -46,13 +46,13 @@ pub struct AutoReport {
 /// Compares the three over `sends` sends each.
 pub fn compare(
     case: &TxCase,
-    lab: &Lab,
+    lab: &TxLab,
     softirq: &Softirq,
     sends: usize,
     progress: &mut Progress,
 ) -> Result<AutoReport> {
     progress.step(format_args!("auto, {case}"));
-    let source = Source::new(case, lab)?;
+    let source = TxSource::new(case, lab)?;
     let open = |mode| {
         let choice = Choice { mode, backend: SendBackend::Auto, pace: Pace::Single, areas: false };
         Sockets::open(lab, &source, choice).with_context(|| format!("{mode:?}"))

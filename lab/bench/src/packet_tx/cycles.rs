@@ -13,12 +13,12 @@ use serde::Serialize;
 
 use super::case::TxCase;
 use super::column::Column;
-use super::lab::Lab;
+use super::lab::TxLab;
 use super::measure::{Softirq, run};
 use super::options::PacketTxOptions;
 use super::report::Kind;
 use super::run::open;
-use super::source::Source;
+use super::source::TxSource;
 use super::text::percent;
 use crate::table::Table;
 
@@ -82,13 +82,13 @@ pub struct Share {
 
 /// Samples each column that was chosen, in the row of the longest payload with the largest working
 /// set.
-pub fn measure(options: &PacketTxOptions, cases: &[TxCase], lab: &Lab) -> Result<Vec<CyclesReport>> {
+pub fn measure(options: &PacketTxOptions, cases: &[TxCase], lab: &TxLab) -> Result<Vec<CyclesReport>> {
     perf_present()?;
     let case = cases
         .iter()
         .max_by_key(|case| (case.payload, case.working_set.bytes()))
         .context("there is no row to measure")?;
-    let source = Source::new(case, lab)?;
+    let source = TxSource::new(case, lab)?;
     let kind = if options.floor_only { Kind::Bare } else { Kind::Library };
     let span = Duration::from_millis(if options.quick { 300 } else { 1000 });
     let softirq = Softirq::default();

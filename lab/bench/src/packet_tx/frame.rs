@@ -1,7 +1,7 @@
 //! The head of a frame: Ethernet, IPv4 and UDP, and the virtio-net header before it where the
 //! kernel must cut the frame.
 
-use super::lab::{Lab, SOURCE, SOURCE_PORT, TARGET, TARGET_PORT};
+use super::lab::{SOURCE, SOURCE_PORT, TARGET, TARGET_PORT, TxLab};
 
 /// Ethernet, IPv4 and UDP headers.
 pub const HEAD_LEN: usize = 14 + 20 + 8;
@@ -34,7 +34,7 @@ impl Head {
     /// Headers for `payload` bytes to the target of `lab`. `cut`: a payload that is longer than a
     /// segment is left to be cut by the device, or by nobody where the device takes the frame as it
     /// is; else it is one long frame.
-    pub fn new(lab: &Lab, payload: usize, cut: bool) -> Self {
+    pub fn new(lab: &TxLab, payload: usize, cut: bool) -> Self {
         let gso = cut && payload > SEGMENT;
         let (to, from) = lab.macs();
         let mut bytes = [0; HEAD_LEN];

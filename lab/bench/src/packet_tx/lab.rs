@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The MTU is the largest, so that a UDP payload of 65 000 bytes is one datagram in one frame.
-//! Namespaces, devices and the receiver's thread go with [`Lab`] and the benchmark's thread.
+//! Namespaces, devices and the receiver's thread go with [`TxLab`] and the benchmark's thread.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 
 use super::case::SinkKind;
 use super::links;
-use super::receiver::Receiver;
+use super::receiver::SinkReceiver;
 use crate::cpu::Placement;
 use crate::netns::Link;
 use crate::sys;
@@ -42,22 +42,22 @@ const SEND_BUFFER: i32 = 64 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A sink.
-pub struct Lab {
+pub struct TxLab {
     kind: SinkKind,
     link: Link,
-    receiver: Option<Receiver>,
+    receiver: Option<SinkReceiver>,
     mac: [u8; 6],
     target_mac: [u8; 6],
 }
 
-impl Lab {
+impl TxLab {
     /// Makes the devices in the network namespace of the calling thread, which must be the
     /// benchmark's own.
     pub fn new(kind: SinkKind, placement: &Placement) -> Result<Self> {
         let mut receiver = None;
         match kind {
             SinkKind::Ifb => links::add_ifb(INTERFACE)?,
-            SinkKind::Veth => receiver = Some(Receiver::start(placement)?),
+            SinkKind::Veth => receiver = Some(SinkReceiver::start(placement)?),
         }
         let link = Link::new(INTERFACE)?;
         link.set_mtu(MTU)?;
@@ -74,7 +74,7 @@ impl Lab {
         Ok(Self { kind, link, receiver, mac, target_mac })
     }
 
-    /// Makes the receiver's end of a veth pair ready; for [`Receiver`].
+    /// Makes the receiver's end of a veth pair ready; for [`SinkReceiver`].
     pub(super) fn set_up_peer(name: &str) -> Result<[u8; 6]> {
         let link = Link::new(name)?;
         link.set_mtu(MTU)?;
@@ -107,7 +107,7 @@ impl Lab {
     }
 
     /// The program that reads, if there is one.
-    pub fn receiver(&self) -> Option<&Receiver> {
+    pub fn receiver(&self) -> Option<&SinkReceiver> {
         self.receiver.as_ref()
     }
 

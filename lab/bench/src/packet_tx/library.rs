@@ -10,9 +10,9 @@ use zerowire::send::{Notifications, Payload, SendBackend, SendMode, SendOptions,
 
 use super::case::{BATCH, TxCase};
 use super::column::Column;
-use super::lab::Lab;
+use super::lab::TxLab;
 use super::library_frames;
-use super::source::Source;
+use super::source::TxSource;
 use super::way::{Proof, TxWay};
 
 /// How long lent memory may be away.
@@ -22,8 +22,8 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 pub fn open<'a>(
     column: Column,
     case: &TxCase,
-    lab: &'a Lab,
-    source: &'a Source,
+    lab: &'a TxLab,
+    source: &'a TxSource,
 ) -> Result<Box<dyn TxWay + 'a>> {
     let sockets = |mode, backend, pace, areas| -> Result<Box<dyn TxWay + 'a>> {
         Ok(Box::new(Sockets::open(lab, source, Choice { mode, backend, pace, areas })?))
@@ -71,14 +71,14 @@ pub struct Choice {
 pub struct Sockets<'a> {
     sender: Sender,
     counters: Arc<Counters>,
-    source: &'a Source,
+    source: &'a TxSource,
     pace: Pace,
     many: Vec<Payload>,
 }
 
 impl<'a> Sockets<'a> {
     /// Opens the socket and its sender.
-    pub fn open(lab: &Lab, source: &'a Source, choice: Choice) -> Result<Self> {
+    pub fn open(lab: &TxLab, source: &'a TxSource, choice: Choice) -> Result<Self> {
         let notifications = match choice.pace {
             Pace::Awaited => Notifications::EachOne,
             _ => Notifications::Batched,

@@ -12,13 +12,13 @@ use zerowire::xdp::{self, Resident, XdpSender};
 
 use super::case::{BATCH, TxCase};
 use super::frame::{CSUM_OFFSET, CSUM_START, HEAD_LEN, Head, SEGMENT};
-use super::lab::{INTERFACE, Lab};
+use super::lab::{INTERFACE, TxLab};
 use super::library::{PATIENCE, proof_of};
-use super::source::Source;
+use super::source::TxSource;
 use super::way::{Proof, TxWay};
 
 /// A packet socket, `batch` frames a system call.
-pub fn socket<'a>(case: &TxCase, source: &'a Source, batch: usize) -> Result<Box<dyn TxWay + 'a>> {
+pub fn socket<'a>(case: &TxCase, source: &'a TxSource, batch: usize) -> Result<Box<dyn TxWay + 'a>> {
     let head = *source.head();
     let slots = (case.working_set.bytes() / slot_bytes(source)).max(1);
     let sender = PacketSocket::open(INTERFACE, &options(source, slots))?;
@@ -30,7 +30,7 @@ pub fn socket<'a>(case: &TxCase, source: &'a Source, batch: usize) -> Result<Box
 }
 
 /// A transmit ring: the payload resident in it, or each frame copied into it.
-pub fn ring<'a>(case: &TxCase, source: &'a Source, copied: bool) -> Result<Box<dyn TxWay + 'a>> {
+pub fn ring<'a>(case: &TxCase, source: &'a TxSource, copied: bool) -> Result<Box<dyn TxWay + 'a>> {
     let (slots, fill) = match copied {
         true => (2 * BATCH, Fill::Copied),
         false => ((case.working_set.bytes() / slot_bytes(source)).max(1), Fill::Resident),
@@ -40,11 +40,11 @@ pub fn ring<'a>(case: &TxCase, source: &'a Source, copied: bool) -> Result<Box<d
 }
 
 /// Bytes that a frame takes in the memory of a ring, as in the bare loop.
-fn slot_bytes(source: &Source) -> usize {
+fn slot_bytes(source: &TxSource) -> usize {
     super::bare::slot_len(source.head().bytes_before() + source.payload_len())
 }
 
-fn options(source: &Source, slots: usize) -> packet::PacketOptions {
+fn options(source: &TxSource, slots: usize) -> packet::PacketOptions {
     packet::PacketOptions::default()
         .slots(slots)
         .frame_bytes(Some(HEAD_LEN + source.payload_len()))
@@ -52,7 +52,7 @@ fn options(source: &Source, slots: usize) -> packet::PacketOptions {
 }
 
 /// AF_XDP with resident frames.
-pub fn xdp<'a>(case: &TxCase, lab: &Lab, source: &'a Source) -> Result<Box<dyn TxWay + 'a>> {
+pub fn xdp<'a>(case: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Box<dyn TxWay + 'a>> {
     let head = Head::new(lab, case.payload, false);
     let mut frame = vec![0; HEAD_LEN + case.payload];
     let places = super::bare::xdp_places(case);
@@ -78,7 +78,7 @@ pub fn xdp<'a>(case: &TxCase, lab: &Lab, source: &'a Source) -> Result<Box<dyn T
 struct Single<'a> {
     sender: PacketSocket,
     counters: Arc<Counters>,
-    source: &'a Source,
+    source: &'a TxSource,
     sent: usize,
 }
 
@@ -157,7 +157,7 @@ impl SlotSender for PacketSocket {
 struct SlotWay<'a, S> {
     sender: S,
     counters: Arc<Counters>,
-    source: &'a Source,
+    source: &'a TxSource,
     vnet: Option<VnetHeader>,
     head: [u8; HEAD_LEN],
     batch: usize,
@@ -167,7 +167,7 @@ struct SlotWay<'a, S> {
 }
 
 impl<'a, S: SlotSender> SlotWay<'a, S> {
-    fn new(sender: S, source: &'a Source, slots: usize, batch: usize, fill: Fill) -> Result<Self> {
+    fn new(sender: S, source: &'a TxSource, slots: usize, batch: usize, fill: Fill) -> Result<Self> {
         let head = source.head();
         let vnet = match head.gso {
             true => {

@@ -16,7 +16,7 @@ const HEADER_LEN: usize = 16;
 /// Makes the ifb device `name` in the network namespace of the calling thread. It takes frames and
 /// drops them.
 pub fn add_ifb(name: &str) -> Result<()> {
-    let mut message = Message::new();
+    let mut message = NewLink::new();
     message.interface(name);
     message.nest(libc::IFLA_LINKINFO, |message| message.attribute(libc::IFLA_INFO_KIND, b"ifb"));
     message.send().with_context(|| format!("can't make the ifb device {name}"))
@@ -25,7 +25,7 @@ pub fn add_ifb(name: &str) -> Result<()> {
 /// Makes a pair of veth devices: `name` in the namespace of the calling thread, `peer` in
 /// `namespace`.
 pub fn add_veth(name: &str, peer: &str, namespace: BorrowedFd<'_>) -> Result<()> {
-    let mut message = Message::new();
+    let mut message = NewLink::new();
     message.interface(name);
     message.nest(libc::IFLA_LINKINFO, |message| {
         message.attribute(libc::IFLA_INFO_KIND, b"veth");
@@ -42,11 +42,11 @@ pub fn add_veth(name: &str, peer: &str, namespace: BorrowedFd<'_>) -> Result<()>
 }
 
 /// A request `RTM_NEWLINK` that makes an interface.
-struct Message {
+struct NewLink {
     bytes: Vec<u8>,
 }
 
-impl Message {
+impl NewLink {
     fn new() -> Self {
         let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
         let mut bytes = Vec::with_capacity(256);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn attributes_nest_and_are_padded() {
-        let mut message = Message { bytes: Vec::new() };
+        let mut message = NewLink { bytes: Vec::new() };
         message.nest(18, |message| message.attribute(1, b"ifb"));
         assert_eq!(message.bytes, [12, 0, 18, 0, 7, 0, 1, 0, b'i', b'f', b'b', 0]);
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::case::TxCase;
-use super::lab::Lab;
+use super::lab::TxLab;
 use super::way::{TxSample, TxWay};
 use crate::cpu::{ProcessClock, thread_time};
 
@@ -49,7 +49,7 @@ impl Softirq {
 pub fn run(
     way: &mut dyn TxWay,
     case: &TxCase,
-    lab: &Lab,
+    lab: &TxLab,
     softirq: &Softirq,
     sends: usize,
 ) -> Result<TxSample> {
@@ -89,6 +89,6 @@ pub fn run(
     })
 }
 
-fn receiver_cpu(lab: &Lab) -> Result<Duration> {
+fn receiver_cpu(lab: &TxLab) -> Result<Duration> {
     lab.receiver().map_or(Ok(Duration::ZERO), |receiver| receiver.cpu())
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::lab::{INTERFACE, Lab, TARGET, TARGET_PORT};
+use super::lab::{INTERFACE, TARGET, TARGET_PORT, TxLab};
 use super::links;
 use crate::cpu::{Placement, ThreadClock};
 use crate::netns::enter_new_namespace;
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const NAP: Duration = Duration::from_micros(50);
 
 /// The thread that reads.
-pub struct Receiver {
+pub struct SinkReceiver {
     bytes: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     clock: ThreadClock,
@@ -40,7 +40,7 @@ pub struct Receiver {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Receiver {
+impl SinkReceiver {
     /// Starts the thread in a new namespace, and makes the veth pair between it and the caller's.
     pub fn start(placement: &Placement) -> Result<Self> {
         let (namespaces, namespace) = channel::<Result<(File, ThreadClock)>>();
@@ -102,7 +102,7 @@ impl Receiver {
     }
 }
 
-impl Drop for Receiver {
+impl Drop for SinkReceiver {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         // A thread that never began to listen waits for its order, which this ends.
@@ -122,7 +122,7 @@ fn enter(placement: &Placement) -> Result<(File, ThreadClock)> {
 }
 
 fn socket() -> Result<(UdpSocket, [u8; 6])> {
-    let mac = Lab::set_up_peer(PEER)?;
+    let mac = TxLab::set_up_peer(PEER)?;
     let socket = UdpSocket::bind((TARGET, TARGET_PORT))?;
     socket.set_read_timeout(Some(LOOK))?;
     sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)?;

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use super::frame::{HEAD_LEN, Head};
-use super::lab::{INTERFACE, Lab};
+use super::lab::{INTERFACE, TxLab};
 use crate::held::Held;
 use crate::interleave::interleave;
 use crate::progress::Progress;
@@ -55,7 +55,7 @@ pub struct ReplayRow {
 }
 
 /// Measures both in the namespace of the calling thread.
-pub fn measure(program: &Path, lab: &Lab, rounds: usize, quick: bool) -> Result<ReplayReport> {
+pub fn measure(program: &Path, lab: &TxLab, rounds: usize, quick: bool) -> Result<ReplayReport> {
     let passes = if quick { 200 } else { 2000 };
     let mut tools: Vec<&OsStr> = vec![program.as_os_str()];
     let not_measured = match present("tcpreplay") {
@@ -110,7 +110,7 @@ fn arguments(own: bool, capture: &Path, passes: usize) -> Vec<OsString> {
 }
 
 /// Runs one of them to its end: thousands of packets a second.
-fn play(program: &OsStr, arguments: &[OsString], lab: &Lab, packets: usize) -> Result<f64> {
+fn play(program: &OsStr, arguments: &[OsString], lab: &TxLab, packets: usize) -> Result<f64> {
     let before = lab.arrived()?;
     let begin = Instant::now();
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output()?;
@@ -128,7 +128,7 @@ fn play(program: &OsStr, arguments: &[OsString], lab: &Lab, packets: usize) -> R
 
 /// A capture (pcap, version 2.4, microseconds, link type Ethernet) of [`PACKETS`] frames with the
 /// same time.
-fn pcap(lab: &Lab, frame_bytes: usize) -> Vec<u8> {
+fn pcap(lab: &TxLab, frame_bytes: usize) -> Vec<u8> {
     let mut file = Vec::with_capacity(24 + PACKETS * (16 + frame_bytes));
     file.extend(0xa1b2_c3d4u32.to_le_bytes());
     file.extend([2u16, 4].map(u16::to_le_bytes).concat());

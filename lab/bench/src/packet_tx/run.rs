@@ -8,12 +8,12 @@ use super::auto::{self, AutoReport};
 use super::case::{SinkKind, TxCase};
 use super::column::Column;
 use super::cycles;
-use super::lab::Lab;
+use super::lab::TxLab;
 use super::measure::{self, Softirq};
 use super::options::PacketTxOptions;
 use super::replay;
 use super::report::{Kind, PacketTx, RowFacts, TxFacts, TxReport, TxVariant};
-use super::source::Source;
+use super::source::TxSource;
 use super::way::{Proof, TxWay};
 use super::{bare, library};
 use crate::cpu::Placement;
@@ -53,7 +53,7 @@ fn report(options: &PacketTxOptions) -> Result<TxReport> {
     for &sink in &options.sinks {
         // A namespace a sink: nothing of the one is left for the other.
         let part = in_new_namespace(|| {
-            let lab = Lab::new(sink, &placement)?;
+            let lab = TxLab::new(sink, &placement)?;
             placement.pin_worker()?;
             measure_sink(options, &lab, &softirq)
         });
@@ -68,7 +68,7 @@ fn report(options: &PacketTxOptions) -> Result<TxReport> {
         match &options.program {
             Some(program) => {
                 let measured = in_new_namespace(|| {
-                    let lab = Lab::new(SinkKind::Ifb, &placement)?;
+                    let lab = TxLab::new(SinkKind::Ifb, &placement)?;
                     replay::measure(program, &lab, options.rounds(), options.quick)
                 });
                 report.replay = Some(measured.context("replay")?);
@@ -89,7 +89,7 @@ struct Part {
     notes: Vec<String>,
 }
 
-fn measure_sink(options: &PacketTxOptions, lab: &Lab, softirq: &Softirq) -> Result<Part> {
+fn measure_sink(options: &PacketTxOptions, lab: &TxLab, softirq: &Softirq) -> Result<Part> {
     let cases = options.cases(lab.kind())?;
     let mut part = Part::default();
     let auto_steps = if options.auto_sends() > 0 { cases.len() } else { 0 };
@@ -122,11 +122,11 @@ fn measure_sink(options: &PacketTxOptions, lab: &Lab, softirq: &Softirq) -> Resu
 fn measure_case(
     options: &PacketTxOptions,
     case: &TxCase,
-    lab: &Lab,
+    lab: &TxLab,
     softirq: &Softirq,
     progress: &mut Progress,
 ) -> Result<CellReport<PacketTx>> {
-    let source = Source::new(case, lab)?;
+    let source = TxSource::new(case, lab)?;
     let senders = senders(options);
     let mut seats: Vec<Seat> = senders.iter().map(|_| Seat::default()).collect();
     let sends = case.sends(options.quick);
@@ -195,8 +195,8 @@ pub(super) fn open<'a>(
     column: Column,
     kind: Kind,
     case: &TxCase,
-    lab: &'a Lab,
-    source: &'a Source,
+    lab: &'a TxLab,
+    source: &'a TxSource,
 ) -> Result<Box<dyn TxWay + 'a>> {
     match kind {
         Kind::Bare => bare::open(column, case, lab, source)?.context("there is no bare loop of it"),

@@ -20,14 +20,14 @@ use zerowire::send::Segment;
 
 use super::case::TxCase;
 use super::frame::{HEAD_LEN, Head, VNET_LEN};
-use super::lab::Lab;
+use super::lab::TxLab;
 use crate::area::Slots;
 
 /// Where the payload begins in its place.
 const PAYLOAD_AT: usize = 64;
 
 /// Payloads with their headers.
-pub struct Source {
+pub struct TxSource {
     /// One buffer, the whole working set; frozen, so that it can be lent many times at once.
     frozen: Frozen,
     slots: Slots,
@@ -36,9 +36,9 @@ pub struct Source {
     next: Cell<usize>,
 }
 
-impl Source {
+impl TxSource {
     /// Fills the working set of `case`.
-    pub fn new(case: &TxCase, lab: &Lab) -> Result<Self> {
+    pub fn new(case: &TxCase, lab: &TxLab) -> Result<Self> {
         let slots = Slots::new(case.working_set.bytes(), PAYLOAD_AT + case.payload);
         let head = Head::new(lab, case.payload, true);
         let options = AreaOptions::default().buffers(1).buffer_bytes(slots.total());

@@ -17,16 +17,16 @@ use anyhow::Result;
 
 use super::case::TxCase;
 use super::column::Column;
-use super::lab::Lab;
-use super::source::Source;
+use super::lab::TxLab;
+use super::source::TxSource;
 use super::way::TxWay;
 
 /// The bare loop of `column`; `None` where there is none ([`Column::Auto`]).
 pub fn open<'a>(
     column: Column,
     case: &TxCase,
-    lab: &'a Lab,
-    source: &'a Source,
+    lab: &'a TxLab,
+    source: &'a TxSource,
 ) -> Result<Option<Box<dyn TxWay + 'a>>> {
     Ok(Some(match column {
         Column::Send => Box::new(packet::Send::open(case, lab, source)?),

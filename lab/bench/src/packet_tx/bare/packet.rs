@@ -6,15 +6,15 @@ use anyhow::{Context, Result, bail};
 use rustix::net::{SendFlags, send};
 
 use super::super::case::{BATCH, TxCase};
-use super::super::lab::{Lab, widen};
-use super::super::source::Source;
+use super::super::lab::{TxLab, widen};
+use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
 use super::sys::Batch;
 use crate::sys;
 
 /// A packet socket for sending on the interface of `lab`; `vnet`: a virtio-net header precedes each
 /// frame.
-pub fn socket(lab: &Lab, vnet: bool) -> Result<OwnedFd> {
+pub fn socket(lab: &TxLab, vnet: bool) -> Result<OwnedFd> {
     let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
     if vnet {
         sys::set_option(socket.as_fd(), libc::SOL_PACKET, sys::PACKET_VNET_HDR, 1)?;
@@ -27,13 +27,13 @@ pub fn socket(lab: &Lab, vnet: bool) -> Result<OwnedFd> {
 /// One send() a frame.
 pub struct Send<'a> {
     socket: OwnedFd,
-    source: &'a Source,
+    source: &'a TxSource,
     sent: usize,
 }
 
 impl<'a> Send<'a> {
     /// Opens the socket.
-    pub fn open(_: &TxCase, lab: &Lab, source: &'a Source) -> Result<Self> {
+    pub fn open(_: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Self> {
         Ok(Self { socket: socket(lab, source.head().gso)?, source, sent: 0 })
     }
 }
@@ -60,14 +60,14 @@ impl TxWay for Send<'_> {
 /// One sendmmsg() a batch.
 pub struct Sendmmsg<'a> {
     socket: OwnedFd,
-    source: &'a Source,
+    source: &'a TxSource,
     batch: Batch,
     sent: usize,
 }
 
 impl<'a> Sendmmsg<'a> {
     /// Opens the socket.
-    pub fn open(_: &TxCase, lab: &Lab, source: &'a Source) -> Result<Self> {
+    pub fn open(_: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Self> {
         Ok(Self { socket: socket(lab, source.head().gso)?, source, batch: Batch::new(BATCH), sent: 0 })
     }
 }
@@ -90,6 +90,6 @@ impl TxWay for Sendmmsg<'_> {
 }
 
 /// Everything was copied.
-pub fn copied(sends: usize, source: &Source) -> Proof {
+pub fn copied(sends: usize, source: &TxSource) -> Proof {
     Proof { copied_bytes: (sends * source.payload_len()) as u64, ..Proof::default() }
 }

@@ -12,8 +12,8 @@ use rustix::net::{SendFlags, send};
 
 use super::super::case::{BATCH, TxCase};
 use super::super::frame::Head;
-use super::super::lab::Lab;
-use super::super::source::Source;
+use super::super::lab::TxLab;
+use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
 use super::packet;
 use super::sys::{self, Mapping};
@@ -32,7 +32,7 @@ const PATIENCE: u32 = 1_000_000;
 pub struct Ring<'a> {
     socket: OwnedFd,
     memory: Mapping,
-    source: &'a Source,
+    source: &'a TxSource,
     head: Head,
     copied: bool,
     slot_len: usize,
@@ -45,7 +45,7 @@ pub struct Ring<'a> {
 impl<'a> Ring<'a> {
     /// Opens the socket and its ring: of as many bytes as the working set, or of one batch where
     /// frames are `copied` from the working set.
-    pub fn open(case: &TxCase, lab: &Lab, source: &'a Source, copied: bool) -> Result<Self> {
+    pub fn open(case: &TxCase, lab: &TxLab, source: &'a TxSource, copied: bool) -> Result<Self> {
         let head = *source.head();
         let socket = packet::socket(lab, head.gso)?;
         let slot_len = slot_len(head.bytes_before() + case.payload);

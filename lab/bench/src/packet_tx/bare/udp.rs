@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
 
-use super::super::lab::Lab;
-use super::super::source::Source;
+use super::super::lab::TxLab;
+use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
 use super::packet::copied;
 use super::sys::notification;
@@ -23,13 +23,13 @@ const PATIENCE: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 5, tv_
 /// One send() a payload.
 pub struct Copy<'a> {
     socket: UdpSocket,
-    source: &'a Source,
+    source: &'a TxSource,
     sent: usize,
 }
 
 impl<'a> Copy<'a> {
     /// Opens the socket.
-    pub fn open(lab: &Lab, source: &'a Source) -> Result<Self> {
+    pub fn open(lab: &TxLab, source: &'a TxSource) -> Result<Self> {
         Ok(Self { socket: lab.udp()?, source, sent: 0 })
     }
 }
@@ -52,14 +52,14 @@ impl TxWay for Copy<'_> {
 /// One send() with MSG_ZEROCOPY a payload; notifications are read when `batch` payloads are lent.
 pub struct Lend<'a> {
     socket: UdpSocket,
-    source: &'a Source,
+    source: &'a TxSource,
     batch: usize,
     proof: Proof,
 }
 
 impl<'a> Lend<'a> {
     /// Opens the socket.
-    pub fn open(lab: &Lab, source: &'a Source, batch: usize) -> Result<Self> {
+    pub fn open(lab: &TxLab, source: &'a TxSource, batch: usize) -> Result<Self> {
         let socket = lab.udp()?;
         sys::set_option(socket.as_fd(), libc::SOL_SOCKET, SO_ZEROCOPY, 1)
             .context("SO_ZEROCOPY on a UDP socket: Linux 5.0 or later is needed")?;

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use io_uring::{IoUring, cqueue, opcode, types};
 
 use super::super::case::BATCH;
-use super::super::lab::Lab;
-use super::super::source::Source;
+use super::super::lab::TxLab;
+use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
 
 /// `IORING_SEND_ZC_REPORT_USAGE` (include/uapi/linux/io_uring.h): the notification tells whether
@@ -20,7 +20,7 @@ const COPIED: u32 = 1 << 31;
 /// The ring and its socket.
 pub struct SendZc<'a> {
     ring: IoUring,
-    source: &'a Source,
+    source: &'a TxSource,
     fixed: bool,
     proof: Proof,
     // Closed after the ring, which has it registered.
@@ -29,7 +29,7 @@ pub struct SendZc<'a> {
 
 impl<'a> SendZc<'a> {
     /// Makes the ring; with `fixed` all of `source` is registered with it.
-    pub fn open(lab: &Lab, source: &'a Source, fixed: bool) -> Result<Self> {
+    pub fn open(lab: &TxLab, source: &'a TxSource, fixed: bool) -> Result<Self> {
         let socket = lab.udp()?;
         let ring = IoUring::builder()
             .setup_single_issuer()

@@ -14,8 +14,8 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 
 use super::super::case::{BATCH, TxCase};
 use super::super::frame::{HEAD_LEN, Head};
-use super::super::lab::{Lab, widen};
-use super::super::source::Source;
+use super::super::lab::{TxLab, widen};
+use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
 use super::sys::{self, Mapping};
 
@@ -76,7 +76,7 @@ pub struct Xdp<'a> {
     completion: XdpRing,
     /// Registered, so it lives as long as the socket.
     _memory: Mapping,
-    source: &'a Source,
+    source: &'a TxSource,
     /// Chunks of a frame, and frames in memory.
     chunks: usize,
     places: usize,
@@ -88,7 +88,7 @@ pub struct Xdp<'a> {
 
 impl<'a> Xdp<'a> {
     /// Registers memory as large as the working set and binds to the first queue.
-    pub fn open(case: &TxCase, lab: &Lab, source: &'a Source) -> Result<Self> {
+    pub fn open(case: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Self> {
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .context("can't open an AF_XDP socket: CAP_NET_RAW and CONFIG_XDP_SOCKETS are needed")?;
         widen(&socket)?;
