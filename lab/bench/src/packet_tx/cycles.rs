@@ -16,7 +16,7 @@ use super::column::Column;
 use super::lab::TxLab;
 use super::measure::{Softirq, run};
 use super::options::PacketTxOptions;
-use super::report::Kind;
+use super::report::Caller;
 use super::run::open;
 use super::source::TxSource;
 use super::text::percent;
@@ -58,7 +58,7 @@ pub struct CyclesReport {
     /// Which column, by the library (bare where only that was asked for).
     pub column: Column,
     /// Whose calls.
-    pub kind: Kind,
+    pub kind: Caller,
     /// The share of samples in the kernel's copy routines, 0 to 1.
     pub kernel_copy_share: f64,
     /// The share of samples in user space's copy routines.
@@ -89,7 +89,7 @@ pub fn measure(options: &PacketTxOptions, cases: &[TxCase], lab: &TxLab) -> Resu
         .max_by_key(|case| (case.payload, case.working_set.bytes()))
         .context("there is no row to measure")?;
     let source = TxSource::new(case, lab)?;
-    let kind = if options.floor_only { Kind::Bare } else { Kind::Library };
+    let kind = if options.floor_only { Caller::Bare } else { Caller::Library };
     let span = Duration::from_millis(if options.quick { 300 } else { 1000 });
     let softirq = Softirq::default();
     let mut reports = Vec::new();

@@ -28,20 +28,20 @@ pub struct TxVariant {
     /// Which column.
     pub column: Column,
     /// Whose calls.
-    pub kind: Kind,
+    pub kind: Caller,
 }
 
 /// Who makes the system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum Caller {
     /// A loop with nothing around it.
     Bare,
     /// The library.
     Library,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Bare => "bare",
@@ -62,13 +62,13 @@ impl TxVariant {
     pub(super) fn bases(self) -> Vec<Base<Self>> {
         let Self { column, kind } = self;
         let mut bases = Vec::new();
-        if kind == Kind::Library {
-            bases.push(Base { label: "bare", variant: Self { column, kind: Kind::Bare } });
+        if kind == Caller::Library {
+            bases.push(Base { label: "bare", variant: Self { column, kind: Caller::Bare } });
         }
         let copying = column.copying();
         if column != copying {
             let of = |kind| Base { label: "copying", variant: Self { column: copying, kind } };
-            bases.extend([Kind::Bare, Kind::Library].map(of));
+            bases.extend([Caller::Bare, Caller::Library].map(of));
         }
         bases
     }
@@ -153,13 +153,13 @@ pub struct TxReport {
 
 impl CellReport<PacketTx> {
     /// The line of a column and kind.
-    pub fn variant(&self, column: Column, kind: Kind) -> Option<&Line<PacketTx>> {
+    pub fn variant(&self, column: Column, kind: Caller) -> Option<&Line<PacketTx>> {
         self.line(&TxVariant { column, kind })
     }
 
     /// The library's line of a column, or the bare one where only that was measured.
     pub fn shown(&self, column: Column) -> Option<&Line<PacketTx>> {
-        self.variant(column, Kind::Library).or_else(|| self.variant(column, Kind::Bare))
+        self.variant(column, Caller::Library).or_else(|| self.variant(column, Caller::Bare))
     }
 }
 
@@ -241,7 +241,7 @@ impl Report for TxReport {
                 format!("CPU time of the library against bare system calls, {sink}, {set}"),
                 "CPU time / CPU time of the bare loop",
                 &rows,
-                |row, column| row.variant(column, Kind::Library)?.spread("cpu_to_bare"),
+                |row, column| row.variant(column, Caller::Library)?.spread("cpu_to_bare"),
             );
             [("cpu", cpu), ("floor", floor)]
                 .map(|(kind, chart)| (format!("packet-tx-{kind}-{sink}-{set}.svg"), chart))

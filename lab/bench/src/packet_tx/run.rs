@@ -12,7 +12,7 @@ use super::lab::TxLab;
 use super::measure::{self, Softirq};
 use super::options::PacketTxOptions;
 use super::replay;
-use super::report::{Kind, PacketTx, RowFacts, TxFacts, TxReport, TxVariant};
+use super::report::{Caller, PacketTx, RowFacts, TxFacts, TxReport, TxVariant};
 use super::source::TxSource;
 use super::way::{Proof, TxWay};
 use super::{bare, library};
@@ -184,22 +184,22 @@ struct Seat<'a> {
 
 /// What is measured in each case, in order: each column bare and by the library.
 fn senders(options: &PacketTxOptions) -> Vec<TxVariant> {
-    let kinds = if options.floor_only { &[Kind::Bare][..] } else { &[Kind::Bare, Kind::Library] };
+    let kinds = if options.floor_only { &[Caller::Bare][..] } else { &[Caller::Bare, Caller::Library] };
     let all =
         options.columns.iter().flat_map(|&column| kinds.iter().map(move |&kind| TxVariant { column, kind }));
-    all.filter(|sender| sender.kind == Kind::Library || sender.column != Column::Auto).collect()
+    all.filter(|sender| sender.kind == Caller::Library || sender.column != Column::Auto).collect()
 }
 
 /// Opens a column one way or the other.
 pub(super) fn open<'a>(
     column: Column,
-    kind: Kind,
+    kind: Caller,
     case: &TxCase,
     lab: &'a TxLab,
     source: &'a TxSource,
 ) -> Result<Box<dyn TxWay + 'a>> {
     match kind {
-        Kind::Bare => bare::open(column, case, lab, source)?.context("there is no bare loop of it"),
-        Kind::Library => library::open(column, case, lab, source),
+        Caller::Bare => bare::open(column, case, lab, source)?.context("there is no bare loop of it"),
+        Caller::Library => library::open(column, case, lab, source),
     }
 }

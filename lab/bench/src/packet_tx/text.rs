@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::case::SinkKind;
 use super::column::Column;
-use super::report::{Kind, PacketTx, TxReport};
+use super::report::{Caller, PacketTx, TxReport};
 use super::{cycles, reference, replay};
 use crate::experiment::{CellReport, Digits, LeftOut, Line, Show, Text, grid};
 use crate::table::{Table, figure};
@@ -84,7 +84,7 @@ enum Which {
     /// The library's, or the bare one where only that was measured.
     Shown,
     /// That of one kind alone.
-    Only(Kind),
+    Only(Caller),
 }
 
 /// A table of a section: its title, the lines in it, and the text of each.
@@ -111,10 +111,10 @@ const PARTS: &[Part] = &[
         which: Which::Shown,
         text: Text::Of("cpu_ns", Show::Quartiles, Digits::Three),
     },
-    median("CPU ns a send, bare system calls:", Which::Only(Kind::Bare), "cpu_ns", Digits::Three),
+    median("CPU ns a send, bare system calls:", Which::Only(Caller::Bare), "cpu_ns", Digits::Three),
     median(
         "Library / bare, CPU (to reach: 1.10):",
-        Which::Only(Kind::Library),
+        Which::Only(Caller::Library),
         "cpu_to_bare",
         Digits::Behind(2),
     ),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use zerowire_bench::case::WorkingSet;
-use zerowire_bench::packet_tx::report::{Kind, TxReport};
+use zerowire_bench::packet_tx::report::{Caller, TxReport};
 use zerowire_bench::packet_tx::{Column, PacketTxOptions, SinkKind, run_packet_tx};
 use zerowire_testkit::own_process;
 
@@ -44,23 +44,23 @@ fn every_column_sends_the_right_count_to_the_ifb() {
     assert_eq!(report.cases.len(), 2);
     for case in &report.cases {
         for column in Column::ALL {
-            for kind in [Kind::Bare, Kind::Library] {
+            for kind in [Caller::Bare, Caller::Library] {
                 let Some(line) = case.variant(column, kind) else {
-                    assert_eq!((column, kind), (Column::Auto, Kind::Bare));
+                    assert_eq!((column, kind), (Column::Auto, Caller::Bare));
                     continue;
                 };
                 assert_eq!(line.samples.len(), 1);
                 assert_eq!(line.samples[0].sends as usize, case.facts.sends);
                 assert!(line.middle("cpu_ns").unwrap() > 0.0);
                 let to_bare = line.spread("cpu_to_bare");
-                assert_eq!(to_bare.is_some(), kind == Kind::Library && column != Column::Auto);
-                assert_eq!(line.facts.path.is_empty(), kind == Kind::Bare, "{column}: {}", line.facts.path);
+                assert_eq!(to_bare.is_some(), kind == Caller::Library && column != Column::Auto);
+                assert_eq!(line.facts.path.is_empty(), kind == Caller::Bare, "{column}: {}", line.facts.path);
                 // The warm-up counts as well.
                 let least = (case.facts.sends * case.at.payload) as u64;
                 assert!(line.facts.proof.total() > least, "{column} {kind}: {:?}", line.facts.proof);
             }
             if LENDING.contains(&column) || column == Column::Ring {
-                for kind in [Kind::Bare, Kind::Library] {
+                for kind in [Caller::Bare, Caller::Library] {
                     let proof = case.variant(column, kind).unwrap().facts.proof;
                     assert_eq!(proof.zero_copied_share(), 1.0, "{column} {kind}: {proof:?}");
                 }
@@ -78,14 +78,14 @@ fn every_column_reaches_the_receiver_and_lent_memory_is_copied_for_it() {
     let (report, text) = run(&small(SinkKind::Veth));
     for case in &report.cases {
         for column in LENDING {
-            for kind in [Kind::Bare, Kind::Library] {
+            for kind in [Caller::Bare, Caller::Library] {
                 let line = case.variant(column, kind).unwrap();
                 assert_eq!(line.facts.proof.kernel_copied_share(), Some(1.0), "{column} {kind}");
                 assert!(line.spread("receiver_ns").is_some());
             }
         }
         assert_eq!(case.lines.len(), 2 * Column::ALL.len() - 1);
-        assert!(!case.variant(Column::Ring, Kind::Library).unwrap().facts.kernel_tells);
+        assert!(!case.variant(Column::Ring, Caller::Library).unwrap().facts.kernel_tells);
     }
     for words in ["not told", "negative control", "of the receiver", "published zc"] {
         assert!(text.contains(words), "{words:?} is missing in:\n{text}");
@@ -104,7 +104,7 @@ fn columns_are_filtered_and_the_floor_can_be_alone() {
     let (report, text) = run(&options);
     assert_eq!(report.columns(), [Column::Udp, Column::ZcBatched]);
     let lines = &report.cases[0].lines;
-    assert!(lines.iter().all(|line| line.variant.kind == Kind::Bare) && lines.len() == 2);
+    assert!(lines.iter().all(|line| line.variant.kind == Caller::Bare) && lines.len() == 2);
     let figures = ["times_less_than_copying", "published_rate_to_copying"];
     assert!(figures.iter().all(|key| lines[1].middle(key).is_some()));
     assert!(text.contains("only the bare loops") && !text.contains("sendmmsg"), "{text}");
