@@ -30,7 +30,7 @@ pub const PORT: u32 = 5000;
 
 /// How back end and guest are run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kind {
+pub struct DeviceKind {
     /// Name in tables.
     pub name: String,
     /// Further arguments of `PROGRAM vsock`.
@@ -43,7 +43,7 @@ pub struct Kind {
     pub host_cpu: HostCpu,
 }
 
-impl Kind {
+impl DeviceKind {
     /// The same of another program, whose name stands in place of `zerowire`.
     pub fn of(&self, program: &NamedProgram) -> Self {
         Self { name: self.name.replacen("zerowire", &program.name, 1), ..self.clone() }
@@ -51,8 +51,8 @@ impl Kind {
 }
 
 /// Back ends with one VM each.
-pub struct Device {
-    kind: Kind,
+pub struct DeviceVariant {
+    kind: DeviceKind,
     placement: Placement,
     /// By credit.
     backends: Vec<(u32, Backend)>,
@@ -73,9 +73,9 @@ struct ReadyDevice {
     received: u64,
 }
 
-impl Device {
+impl DeviceVariant {
     /// Starts a back end for each credit.
-    pub fn start(program: &Path, kind: Kind, credits: &[u32], placement: &Placement) -> Result<Self> {
+    pub fn start(program: &Path, kind: DeviceKind, credits: &[u32], placement: &Placement) -> Result<Self> {
         let mut backends = Vec::new();
         for &credit in credits {
             let mut args = vec!["--buffer".to_owned(), credit.to_string()];
@@ -193,7 +193,7 @@ impl ReadyDevice {
     }
 }
 
-impl Variant<Vsock> for Device {
+impl Variant<Vsock> for DeviceVariant {
     fn name(&self) -> &str {
         &self.kind.name
     }

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 
 use super::case::{SocketKind, VsockCase};
 use super::compare::Vsock;
-use super::device::{Device, Kind};
+use super::device::{DeviceKind, DeviceVariant};
 use super::floor::SocketFloor;
 use super::options::VsockBenchOptions;
 use super::report::VsockReport;
@@ -61,8 +61,8 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         Box::new(SocketFloor::copying(options.ends.host_cpu, placement.clone())),
         Box::new(SocketFloor::bounded(options.ends.host_cpu, placement.clone())),
     ];
-    let mut start = |program: &Path, kind: Kind| -> Result<()> {
-        variants.push(Box::new(Device::start(program, kind, &options.credits, &placement)?));
+    let mut start = |program: &Path, kind: DeviceKind| -> Result<()> {
+        variants.push(Box::new(DeviceVariant::start(program, kind, &options.credits, &placement)?));
         Ok(())
     };
     if !options.programs.is_empty() {
@@ -130,8 +130,8 @@ fn others(
     Ok(())
 }
 
-fn kinds(options: &VsockBenchOptions) -> Vec<Kind> {
-    let kind = |name: &str, args: &str, guest_sleeps| Kind {
+fn kinds(options: &VsockBenchOptions) -> Vec<DeviceKind> {
+    let kind = |name: &str, args: &str, guest_sleeps| DeviceKind {
         name: name.to_owned(),
         args: args.split_whitespace().map(str::to_owned).collect(),
         guest_sleeps,
