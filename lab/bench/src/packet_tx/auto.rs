@@ -9,7 +9,7 @@ use zerowire::send::{SendBackend, SendMode};
 
 use super::case::TxCase;
 use super::lab::TxLab;
-use super::library::{Choice, Pace, Sockets};
+use super::library::{Choice, Handover, Sockets};
 use super::measure::{Softirq, run};
 use super::source::TxSource;
 use super::way::{Proof, TxWay};
@@ -54,7 +54,7 @@ pub fn compare(
     progress.step(format_args!("auto, {case}"));
     let source = TxSource::new(case, lab)?;
     let open = |mode| {
-        let choice = Choice { mode, backend: SendBackend::Auto, pace: Pace::Single, areas: false };
+        let choice = Choice { mode, backend: SendBackend::Auto, pace: Handover::Single, areas: false };
         Sockets::open(lab, &source, choice).with_context(|| format!("{mode:?}"))
     };
     let mut ways = [open(SendMode::Copy)?, open(SendMode::ZeroCopy)?, open(SendMode::Auto)?];

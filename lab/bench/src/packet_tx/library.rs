@@ -34,18 +34,18 @@ pub fn open<'a>(
         Column::Ring => library_frames::ring(case, source, false),
         Column::RingCopied => library_frames::ring(case, source, true),
         Column::Xdp => library_frames::xdp(case, lab, source),
-        Column::Udp => sockets(SendMode::Copy, SendBackend::Socket, Pace::Single, false),
-        Column::Zc => sockets(SendMode::ZeroCopy, SendBackend::Socket, Pace::Awaited, false),
-        Column::ZcBatched => sockets(SendMode::ZeroCopy, SendBackend::Socket, Pace::Single, false),
-        Column::SendZc => sockets(SendMode::ZeroCopy, SendBackend::Uring, Pace::Many, false),
-        Column::SendZcFixed => sockets(SendMode::ZeroCopy, SendBackend::Uring, Pace::Many, true),
-        Column::Auto => sockets(SendMode::Auto, SendBackend::Auto, Pace::Single, false),
+        Column::Udp => sockets(SendMode::Copy, SendBackend::Socket, Handover::Single, false),
+        Column::Zc => sockets(SendMode::ZeroCopy, SendBackend::Socket, Handover::Awaited, false),
+        Column::ZcBatched => sockets(SendMode::ZeroCopy, SendBackend::Socket, Handover::Single, false),
+        Column::SendZc => sockets(SendMode::ZeroCopy, SendBackend::Uring, Handover::Many, false),
+        Column::SendZcFixed => sockets(SendMode::ZeroCopy, SendBackend::Uring, Handover::Many, true),
+        Column::Auto => sockets(SendMode::Auto, SendBackend::Auto, Handover::Single, false),
     }
 }
 
 /// How payloads are handed to a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum Handover {
     /// One by one; a batch's memory is awaited together.
     Single,
     /// One by one, each awaited.
@@ -62,7 +62,7 @@ pub struct Choice {
     /// Sockets or io_uring.
     pub backend: SendBackend,
     /// How payloads are handed over.
-    pub pace: Pace,
+    pub pace: Handover,
     /// Whether the payloads' memory is registered.
     pub areas: bool,
 }
@@ -72,7 +72,7 @@ pub struct Sockets<'a> {
     sender: Sender,
     counters: Arc<Counters>,
     source: &'a TxSource,
-    pace: Pace,
+    pace: Handover,
     many: Vec<Payload>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Sockets<'a> {
     /// Opens the socket and its sender.
     pub fn open(lab: &TxLab, source: &'a TxSource, choice: Choice) -> Result<Self> {
         let notifications = match choice.pace {
-            Pace::Awaited => Notifications::EachOne,
+            Handover::Awaited => Notifications::EachOne,
             _ => Notifications::Batched,
         };
         let options =
@@ -103,21 +103,21 @@ impl<'a> Sockets<'a> {
         let first = self.source.take(batch);
         let indices = first..first + batch;
         match self.pace {
-            Pace::Single => {
+            Handover::Single => {
                 for index in indices {
                     self.sender.send(self.source.segment(index))?;
                 }
                 self.sender.poll()?;
                 self.back()?;
             }
-            Pace::Awaited => {
+            Handover::Awaited => {
                 // Notifications::EachOne: the call waits.
                 for index in indices {
                     self.sender.send(self.source.segment(index))?;
                 }
                 self.back()?;
             }
-            Pace::Many => {
+            Handover::Many => {
                 let source = self.source;
                 self.many.extend(indices.map(|index| Payload::from(source.segment(index))));
                 while !self.many.is_empty() {

@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire_sys::xdp::program::{Hook, Rule, Steering};
 use zerowire_sys::xdp::{Descriptor, KERNEL_HEADROOM_BYTES, Mode, Socket, SocketOptions, Umem, UmemOptions};
 
-use super::bursts::{self, BATCH, POSTED, Pace};
+use super::bursts::{self, Arrivals, BATCH, POSTED};
 use super::measured::{KernelTime, measured};
 use super::options::LONGEST;
 use super::veth::Veth;
@@ -46,7 +46,7 @@ const PADDING: usize = 2 * CHUNK as usize;
 /// The loop on a veth pair of its own.
 pub struct BareXdp {
     veth: Veth,
-    pace: Pace,
+    pace: Arrivals,
     placement: Placement,
     steering: Steering,
     ready: Option<ReadyXdp>,
@@ -64,7 +64,7 @@ struct ReadyXdp {
 
 impl BareXdp {
     /// Makes the pair in the namespace of the calling thread, and attaches the program.
-    pub fn new(pace: Pace, placement: &Placement) -> Result<Self> {
+    pub fn new(pace: Arrivals, placement: &Placement) -> Result<Self> {
         let veth = Veth::new(placement)?;
         let steering = Steering::attach(veth.port().name(), 1, Hook::Native)?;
         let placement = placement.clone();

@@ -36,7 +36,7 @@ pub const BATCH: usize = 64;
 
 /// How received frames come.
 #[derive(Debug, Clone)]
-pub enum Pace {
+pub enum Arrivals {
     /// Burst after burst, with the worker's CPU held while one is queued: for CPU time. The clock
     /// stands meanwhile.
     Bursts(Rc<Hold>),
@@ -59,14 +59,14 @@ pub fn slots(case: &Case) -> Slots {
 /// Sends `frames` frames at this pace. `drained` waits until so many more were received. Returns
 /// how long that took; of bursts all of them together, from when one was queued.
 pub fn send(
-    pace: &Pace,
+    pace: &Arrivals,
     generator: &Generator,
     frames: usize,
     drained: impl FnMut(usize) -> Result<()>,
 ) -> Result<Duration> {
     match pace {
-        Pace::Bursts(hold) => bursts(hold, generator, frames, drained),
-        Pace::Stream => stream(generator, frames, drained),
+        Arrivals::Bursts(hold) => bursts(hold, generator, frames, drained),
+        Arrivals::Stream => stream(generator, frames, drained),
     }
 }
 
@@ -149,7 +149,7 @@ pub fn on_worker(
 /// Receives `frames` frames, sent at this pace by the calling thread: `work` does so on a thread of
 /// its own and counts them. CPU time of that thread, and wall time as [`send`] has it.
 pub fn receive_on_worker(
-    pace: &Pace,
+    pace: &Arrivals,
     placement: &Placement,
     generator: &Generator,
     frames: usize,

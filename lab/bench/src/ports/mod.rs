@@ -19,7 +19,7 @@
 //!
 //! **Bandwidth and load.** While a burst is queued the clock stands. So these have runs of their
 //! own, of the longest frames: a stream that is received while it is sent, some frames ahead
-//! ([`bursts::Pace`]).
+//! ([`bursts::Arrivals`]).
 //!
 //! Each variant has a pair of its own; the floor, [`bare_xdp`], is a loop over the four rings with
 //! memory of its own.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use super::bandwidth::RAW;
-use super::bursts::{self, Pace};
+use super::bursts::{self, Arrivals};
 use super::measured::{KernelTime, measured};
 use super::veth::Veth;
 use crate::area::{Area, Slots};
@@ -31,7 +31,7 @@ const RECEIVE_BUFFER: i32 = 16 << 20;
 /// The socket on a veth pair of its own.
 pub struct RawSocket {
     veth: Veth,
-    pace: Pace,
+    pace: Arrivals,
     placement: Placement,
     ready: Option<ReadyRing>,
     kernel: KernelTime,
@@ -48,7 +48,7 @@ struct ReadyRing {
 
 impl RawSocket {
     /// Makes the pair in the namespace of the calling thread.
-    pub fn new(pace: Pace, placement: &Placement) -> Result<Self> {
+    pub fn new(pace: Arrivals, placement: &Placement) -> Result<Self> {
         let (veth, placement) = (Veth::new(placement)?, placement.clone());
         Ok(Self { veth, pace, placement, ready: None, kernel: KernelTime::default() })
     }

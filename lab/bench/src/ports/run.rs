@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::bare_xdp::BareXdp;
-use super::bursts::{self, Pace};
+use super::bursts::{self, Arrivals};
 use super::compare::TAP;
 use super::hold::{Hold, go_first};
 use super::options::{PortKind, PortOptions};
@@ -38,7 +38,7 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
     let placement = Placement::detect()?;
     placement.pin_driver()?;
     go_first(None)?;
-    let pace = Pace::Bursts(Rc::new(Hold::new(&placement)?));
+    let pace = Arrivals::Bursts(Rc::new(Hold::new(&placement)?));
     let mut notes = Vec::new();
     let bare = BareXdp::new(pace.clone(), &placement).context("the bare AF_XDP loop")?;
     let mut variants: Vec<Box<dyn Variant<Net>>> = vec![Box::new(bare)];
@@ -85,7 +85,7 @@ fn streams(
 ) -> Result<Vec<CaseReport>> {
     let longest = cases.iter().map(|case| case.frame_len).max();
     let cases: Vec<Case> = cases.iter().copied().filter(|case| Some(case.frame_len) == longest).collect();
-    let pace = Pace::Stream;
+    let pace = Arrivals::Stream;
     let mut variants: Vec<Box<dyn Variant<Net>>> = vec![Box::new(RawSocket::new(pace.clone(), placement)?)];
     for (port, more) in ports {
         let served = start(options, *port, more, &pace, placement);
@@ -107,7 +107,7 @@ fn start(
     options: &PortOptions,
     port: PortKind,
     more: &str,
-    pace: &Pace,
+    pace: &Arrivals,
     placement: &Placement,
 ) -> Result<Served> {
     let program = options.program.as_deref().context("no program")?;

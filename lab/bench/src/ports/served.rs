@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::bursts::{self, Pace};
+use super::bursts::{self, Arrivals};
 use super::idle::PortIdle;
 use super::measured::KernelTime;
 use super::options::PortKind;
@@ -34,7 +34,7 @@ pub struct Served {
     name: String,
     backend: Backend,
     wire: Wire,
-    pace: Pace,
+    pace: Arrivals,
     placement: Placement,
     ready: Option<ReadyGuest>,
     /// The ledger before this case.
@@ -56,7 +56,7 @@ impl Served {
         program: &Path,
         kind: PortKind,
         more: &str,
-        pace: Pace,
+        pace: Arrivals,
         placement: &Placement,
     ) -> Result<Self> {
         let (backend, wire) = match kind {
