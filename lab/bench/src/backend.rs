@@ -1,7 +1,7 @@
 //! The back end under measurement: a child process `PROGRAM net …` or `PROGRAM vsock …`.
 //!
 //! A net back end is started from a thread inside the benchmark's namespace, so it creates its taps
-//! there. It must not share the driver's CPU. Dropping a [`Backend`] ends the child: SIGTERM first,
+//! there. It must not share the driver's CPU. Dropping a [`BackendProcess`] ends the child: SIGTERM first,
 //! SIGKILL when it doesn't end.
 
 use std::collections::BTreeMap;
@@ -75,7 +75,7 @@ static STARTED: AtomicUsize = AtomicUsize::new(0);
 /// A running back end that serves one or more VMs: each on a tap of its own, or each with unix
 /// sockets of its own for the host's programs.
 #[derive(Debug)]
-pub struct Backend {
+pub struct BackendProcess {
     child: Child,
     held: Held,
     clock: ProcessClock,
@@ -84,7 +84,7 @@ pub struct Backend {
     started: Duration,
 }
 
-impl Backend {
+impl BackendProcess {
     /// Starts `program net` for `vms` VMs, each with a tap of its own, and waits until all sockets
     /// listen. No two back ends use the same names: the kernel may take a while to let go of a tap
     /// after its process has ended. Fails with what the child wrote to its standard error.
@@ -109,8 +109,8 @@ impl Backend {
     }
 
     /// Starts `program vsock` with the further arguments `args` for `vms` VMs that reach each
-    /// other, and waits until all sockets listen. VM `vm` has the CID [`Backend::cid`] and the
-    /// host's end [`Backend::host_end`].
+    /// other, and waits until all sockets listen. VM `vm` has the CID [`BackendProcess::cid`] and the
+    /// host's end [`BackendProcess::host_end`].
     pub fn start_vsock(program: &Path, args: &[String], vms: usize, placement: &Placement) -> Result<Self> {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let spec = |vm: usize, socket: &Path| {
@@ -120,7 +120,7 @@ impl Backend {
         Self::launch(program, "vsock", number, vms, spec, args, placement)
     }
 
-    /// As [`Backend::start_vsock`], with a VM for each of `groups`; those with the same group reach
+    /// As [`BackendProcess::start_vsock`], with a VM for each of `groups`; those with the same group reach
     /// each other.
     pub fn start_vsock_in(
         program: &Path,
@@ -280,7 +280,7 @@ impl Backend {
     }
 }
 
-impl Drop for Backend {
+impl Drop for BackendProcess {
     fn drop(&mut self) {
         // A child that has ended already gives an error here, which is as good.
         let _ = self.held.stop(&mut self.child);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::backend::{Backend, BackendKind};
+use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction};
 use crate::compare::Net;
 use crate::cpu::Placement;
@@ -25,7 +25,7 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(60);
 /// A back end with one VM on its own tap.
 pub struct BackendVariant {
     name: String,
-    backend: Backend,
+    backend: BackendProcess,
     fragment_len: usize,
     /// Features that the guest leaves out.
     without: u64,
@@ -50,7 +50,7 @@ impl BackendVariant {
         fragment_len: usize,
         placement: &Placement,
     ) -> Result<Self> {
-        let backend = Backend::start(program, kind, 1, placement)?;
+        let backend = BackendProcess::start(program, kind, 1, placement)?;
         Ok(Self {
             name: kind.name.clone(),
             backend,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
-use crate::backend::{Backend, BackendKind};
+use crate::backend::{BackendKind, BackendProcess};
 use crate::cpu::Placement;
 use crate::guest::NetGuest;
 use crate::stats::Summary;
@@ -59,14 +59,14 @@ pub fn measure(
     let mut times = Vec::new();
     let mut one_vm_bytes = 0;
     for start in 0..starts {
-        let backend = Backend::start(program, &BackendKind::zero_copy(), 1, placement)?;
+        let backend = BackendProcess::start(program, &BackendKind::zero_copy(), 1, placement)?;
         times.push(backend.start_time().as_secs_f64() * 1000.0);
         if start + 1 == starts {
             let _guests = connect(&backend, 1)?;
             one_vm_bytes = own_memory(&backend)?;
         }
     }
-    let backend = Backend::start(program, &BackendKind::zero_copy(), vms, placement)?;
+    let backend = BackendProcess::start(program, &BackendKind::zero_copy(), vms, placement)?;
     let (_guests, connected) = connect(&backend, vms)?;
     let some = COMPARED.min(vms.div_ceil(2));
     let all_vms_bytes = own_memory(&backend)?;
@@ -88,7 +88,7 @@ pub fn measure(
 }
 
 /// The guests, and how long each took to connect, in milliseconds.
-fn connect(backend: &Backend, vms: usize) -> Result<(Vec<NetGuest>, Vec<f64>)> {
+fn connect(backend: &BackendProcess, vms: usize) -> Result<(Vec<NetGuest>, Vec<f64>)> {
     let mut connected = Vec::new();
     let guests = (0..vms).map(|vm| {
         let begin = Instant::now();
@@ -104,7 +104,7 @@ fn connect(backend: &Backend, vms: usize) -> Result<(Vec<NetGuest>, Vec<f64>)> {
 }
 
 /// Proportional memory without that of guests, once the process has gone to sleep.
-pub(crate) fn own_memory(backend: &Backend) -> Result<u64> {
+pub(crate) fn own_memory(backend: &BackendProcess) -> Result<u64> {
     backend.clock().settled(Duration::from_secs(1))?;
     let path = format!("/proc/{}/smaps", backend.pid());
     let text = std::fs::read_to_string(&path).with_context(|| format!("can't read {path}"))?;

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::backend::{Backend, BackendKind};
+use crate::backend::{BackendKind, BackendProcess};
 use crate::case::WorkingSet;
 use crate::cpu::Placement;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC, arp_request};
@@ -88,7 +88,7 @@ struct Party {
     kind: BackendKind,
     /// Which of the processes that are compared: it has networks of its own.
     place: usize,
-    backend: Backend,
+    backend: BackendProcess,
     guests: Vec<NetGuest>,
 }
 
@@ -140,7 +140,7 @@ impl Party {
         effort: Effort,
         placement: &Placement,
     ) -> Result<Self> {
-        let backend = Backend::start(program, &kind, vms, placement)?;
+        let backend = BackendProcess::start(program, &kind, vms, placement)?;
         let frame = large_frame()?;
         let memory = NetGuest::transmit_bytes(working_set, &frame, effort.fragment_len) + SPARE;
         let mut guests = Vec::new();

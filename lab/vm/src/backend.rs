@@ -24,7 +24,7 @@ const LISTENING: &str = "00010000";
 
 /// A back end process with its logs. Killed on drop.
 #[derive(Debug)]
-pub struct Backend {
+pub struct BackendProcess {
     process: Running,
     socket: PathBuf,
     out: PathBuf,
@@ -55,7 +55,7 @@ pub struct Effort {
     pub switches: u64,
 }
 
-impl Backend {
+impl BackendProcess {
     /// Starts a command and waits until it listens on `socket`. Standard output goes
     /// to `NAME.out` in `dir`, standard error to `NAME.log`.
     ///
@@ -128,7 +128,7 @@ impl Backend {
         Ok((status, self.documents().pop()))
     }
 
-    /// Lets it stand still (SIGSTOP) until [`Backend::go_on`].
+    /// Lets it stand still (SIGSTOP) until [`BackendProcess::go_on`].
     ///
     /// # Errors
     /// The system call fails.

@@ -12,7 +12,7 @@ use super::measured::KernelTime;
 use super::options::PortKind;
 use super::veth::Veth;
 use super::wire::Wire;
-use crate::backend::{Backend, BackendKind};
+use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction};
 use crate::compare::Net;
 use crate::cpu::Placement;
@@ -32,7 +32,7 @@ const FRAGMENT_LEN: usize = 32 << 10;
 /// A back end with one VM.
 pub struct Served {
     name: String,
-    backend: Backend,
+    backend: BackendProcess,
     wire: Wire,
     pace: Arrivals,
     placement: Placement,
@@ -61,14 +61,14 @@ impl Served {
     ) -> Result<Self> {
         let (backend, wire) = match kind {
             PortKind::Tap => {
-                let backend = Backend::start(program, &BackendKind::with_args(more), 1, placement)?;
+                let backend = BackendProcess::start(program, &BackendKind::with_args(more), 1, placement)?;
                 let tap = backend.link(0)?;
                 (backend, Wire::Tap(tap))
             }
             PortKind::Xdp | PortKind::Packet => {
                 let veth = Veth::new(placement)?;
                 let spec = kind.spec(veth.port().name());
-                (Backend::start_on(program, &spec, more, placement)?, Wire::Veth(veth))
+                (BackendProcess::start_on(program, &spec, more, placement)?, Wire::Veth(veth))
             }
         };
         let (before, kernel) = (BTreeMap::new(), KernelTime::default());

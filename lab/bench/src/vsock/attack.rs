@@ -23,7 +23,7 @@ use super::device::{PORT, SETTLE_LIMIT};
 use super::guest::{Setup, VsockGuest};
 use super::host::{self, HostCpu};
 use super::weapons::{Attack, Weapon};
-use crate::backend::Backend;
+use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::Placement;
 use crate::guest::STALL_LIMIT;
@@ -137,7 +137,7 @@ pub fn measure(
     placement: &Placement,
 ) -> Result<AttackReport> {
     let args = ["--buffer".to_owned(), CREDIT.to_string()];
-    let backend = Backend::start_vsock_in(program, &args, &GROUPS, placement)?;
+    let backend = BackendProcess::start_vsock_in(program, &args, &GROUPS, placement)?;
     let stage = Stage {
         backend: &backend,
         host_cpu,
@@ -186,7 +186,7 @@ pub fn measure(
 
 /// Where runs take place.
 struct Stage<'a> {
-    backend: &'a Backend,
+    backend: &'a BackendProcess,
     host_cpu: HostCpu,
     placement: &'a Placement,
     length: Duration,

@@ -16,7 +16,7 @@ use super::device::{SETTLE_LIMIT, accept_from};
 use super::guest::{Setup, VsockGuest, Watch};
 use super::host::HostCpu;
 use super::variant::Sample;
-use crate::backend::Backend;
+use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::{Placement, thread_time};
 use crate::guest::STALL_LIMIT;
@@ -67,7 +67,8 @@ pub fn measure(
     (rounds, quick): (usize, bool),
     placement: &Placement,
 ) -> Result<CrowdReport> {
-    let backend = Backend::start_vsock(program, &["--buffer".to_owned(), CREDIT.to_string()], 1, placement)?;
+    let backend =
+        BackendProcess::start_vsock(program, &["--buffer".to_owned(), CREDIT.to_string()], 1, placement)?;
     let mut crowd = Crowd::connect(&backend, connections)?;
     let each = if quick { 512 << 10 } else { 2 << 20 };
     let mut samples = [Vec::new(), Vec::new()];
@@ -119,7 +120,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn connect(backend: &Backend, connections: usize) -> Result<Self> {
+    fn connect(backend: &BackendProcess, connections: usize) -> Result<Self> {
         if connections < 2 {
             bail!("{connections} connections: at least 2 are needed");
         }
@@ -145,7 +146,7 @@ impl Crowd {
     /// Returns what the others cost, and what the first one had sent.
     fn run(
         &mut self,
-        backend: &Backend,
+        backend: &BackendProcess,
         each: usize,
         stall: bool,
         seat: &(dyn Fn() -> Result<()> + Sync),

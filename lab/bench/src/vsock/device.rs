@@ -14,7 +14,7 @@ use super::compare::Vsock;
 use super::guest::{Setup, VsockGuest};
 use super::host::{self, HostCpu, Walk, Work};
 use super::variant::Sample;
-use crate::backend::Backend;
+use crate::backend::BackendProcess;
 use crate::backend::flatten;
 use crate::case::Direction;
 use crate::cpu::{Placement, sleeps_of};
@@ -55,7 +55,7 @@ pub struct DeviceVariant {
     kind: DeviceKind,
     placement: Placement,
     /// By credit.
-    backends: Vec<(u32, Backend)>,
+    backends: Vec<(u32, BackendProcess)>,
     ready: Option<ReadyDevice>,
     before: BTreeMap<String, u64>,
 }
@@ -80,7 +80,7 @@ impl DeviceVariant {
         for &credit in credits {
             let mut args = vec!["--buffer".to_owned(), credit.to_string()];
             args.extend(kind.args.iter().cloned());
-            backends.push((credit, Backend::start_vsock(program, &args, 1, placement)?));
+            backends.push((credit, BackendProcess::start_vsock(program, &args, 1, placement)?));
         }
         Ok(Self { kind, placement: placement.clone(), backends, ready: None, before: BTreeMap::new() })
     }
@@ -252,7 +252,7 @@ impl Variant<Vsock> for DeviceVariant {
 /// The guest connects to a host program that listens.
 pub fn accept_from(
     guest: &mut VsockGuest,
-    backend: &Backend,
+    backend: &BackendProcess,
     socket: SocketKind,
 ) -> Result<(ConnId, UnixStream)> {
     let listener = host::listen(&host::port_path(&backend.host_end(0), PORT), socket)?;
@@ -268,7 +268,7 @@ pub fn accept_from(
 /// A host program connects to the guest, which listens.
 pub fn connect_to(
     guest: &mut VsockGuest,
-    backend: &Backend,
+    backend: &BackendProcess,
     socket: SocketKind,
 ) -> Result<(ConnId, UnixStream)> {
     guest.stack().listen(PORT, socket.guest());

@@ -12,7 +12,7 @@ use super::case::RX_BUFFER;
 use super::device::PORT;
 use super::guest::{Setup, VsockGuest};
 use super::host;
-use crate::backend::Backend;
+use crate::backend::BackendProcess;
 use crate::cpu::Placement;
 use crate::idle::{allow_descriptors, own_memory};
 use crate::stats::Summary;
@@ -62,9 +62,9 @@ pub fn measure(
     allow_descriptors(counts.last().copied().unwrap_or(0) as u64 + OTHER_DESCRIPTORS)?;
     let mut times = Vec::new();
     for _ in 1..starts {
-        times.push(Backend::start_vsock(program, &[], 1, placement)?.start_time());
+        times.push(BackendProcess::start_vsock(program, &[], 1, placement)?.start_time());
     }
-    let backend = Backend::start_vsock(program, &[], 1, placement)?;
+    let backend = BackendProcess::start_vsock(program, &[], 1, placement)?;
     times.push(backend.start_time());
     let start_ms = Summary::of(times.iter().map(|time| time.as_secs_f64() * 1000.0)).context("no start")?;
 

@@ -19,7 +19,7 @@ use super::case::{RX_BUFFER, SocketKind};
 use super::device::accept_from;
 use super::guest::{Setup, VsockGuest};
 use super::host;
-use crate::backend::Backend;
+use crate::backend::BackendProcess;
 use crate::cpu::Placement;
 use crate::guest::STALL_LIMIT;
 use crate::progress::Progress;
@@ -48,7 +48,7 @@ pub struct TripRow {
 
 /// Measures 1 byte and 4 KiB.
 pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placement) -> Result<Vec<TripRow>> {
-    let backend = Backend::start_vsock(program, &[], 1, placement)?;
+    let backend = BackendProcess::start_vsock(program, &[], 1, placement)?;
     let setup =
         Setup { pool_bytes: 0, rx_buffers: 0, rx_buffer_len: RX_BUFFER, credit: 256 << 10, sleeps: true };
     let mut guest = VsockGuest::connect(&backend.socket(0), &setup)?;

@@ -16,7 +16,7 @@ use super::guest::{Setup, VsockGuest, Watch};
 use super::host::Walk;
 use super::variant::Sample;
 use crate::area::Area;
-use crate::backend::Backend;
+use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::{Placement, thread_time};
 use crate::guest::STALL_LIMIT;
@@ -54,7 +54,8 @@ pub fn measure(
     quick: bool,
     placement: &Placement,
 ) -> Result<Vec<SiblingRow>> {
-    let backend = Backend::start_vsock(program, &["--buffer".to_owned(), CREDIT.to_string()], 2, placement)?;
+    let backend =
+        BackendProcess::start_vsock(program, &["--buffer".to_owned(), CREDIT.to_string()], 2, placement)?;
     let run_bytes = if quick { 32 << 20 } else { 96 << 20 };
     let mut rows = Vec::new();
     let mut progress = Progress::new("guest to guest", sets.len() * rounds);
@@ -120,7 +121,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn connect(backend: &Backend, set_bytes: usize) -> Result<Self> {
+    fn connect(backend: &BackendProcess, set_bytes: usize) -> Result<Self> {
         let setup =
             Setup { pool_bytes: 0, rx_buffers: 0, rx_buffer_len: RX_BUFFER, credit: CREDIT, sleeps: false };
         let sends = Setup { pool_bytes: set_bytes, ..setup };
@@ -128,7 +129,7 @@ impl Pair {
         let mut sender = VsockGuest::connect(&backend.socket(0), &sends)?;
         let mut receiver = VsockGuest::connect(&backend.socket(1), &receives)?;
         receiver.stack().listen(PORT, SocketType::Stream);
-        let from = sender.stack().connect(Backend::cid(1), PORT, SocketType::Stream)?;
+        let from = sender.stack().connect(BackendProcess::cid(1), PORT, SocketType::Stream)?;
         let to = receiver
             .stack()
             .accept_wait(PORT, STALL_LIMIT)
@@ -139,7 +140,7 @@ impl Pair {
         Ok(Self { sender, receiver, from, to, received: 0 })
     }
 
-    fn run(&mut self, backend: &Backend, count: usize, check: bool) -> Result<Sample> {
+    fn run(&mut self, backend: &BackendProcess, count: usize, check: bool) -> Result<Sample> {
         self.receiver.count(self.to, check)?;
         let target = self.received + count as u64;
         let (before, _) = backend.clock().settled(SETTLE_LIMIT)?;

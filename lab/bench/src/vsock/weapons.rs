@@ -17,7 +17,7 @@ use zerowire_guest::vsock::{ConnId, HOST_CID, Op, PacketHeader, SocketType};
 use super::case::{QUEUE_SIZE, SocketKind};
 use super::guest::VsockGuest;
 use super::host;
-use crate::backend::Backend;
+use crate::backend::BackendProcess;
 
 /// Packets of an attacker between two looks at everything else: a part of the queue, so that the
 /// honest connection of the same guest finds room in it.
@@ -146,7 +146,7 @@ pub struct Weapon {
 
 impl Weapon {
     /// Prepares `attack` of `guest`, the first VM of `backend`.
-    pub fn new(attack: Attack, guest: &mut VsockGuest, backend: &Backend) -> Result<Self> {
+    pub fn new(attack: Attack, guest: &mut VsockGuest, backend: &BackendProcess) -> Result<Self> {
         let port = |port: u32| host::port_path(&backend.host_end(0), port);
         let listener = host::listen(&port(OWN_PORT), SocketKind::Stream)?;
         let count = match attack {

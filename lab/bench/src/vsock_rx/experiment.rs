@@ -14,7 +14,7 @@ use super::options::{ClientOptions, PAGE, Place, TX_BUFFER, TableOptions};
 use super::output::{ClientOutput, ServerOutput};
 use super::program::Program;
 use super::variant::{RxCase, RxSample, RxWay};
-use crate::backend::Backend;
+use crate::backend::BackendProcess;
 use crate::case::Direction;
 use crate::cpu::{Placement, thread_time};
 use crate::guest::STALL_LIMIT;
@@ -29,7 +29,7 @@ const PORT: u32 = super::options::PORT;
 /// A back end and the program that is run against it.
 pub struct Experiment<'a> {
     tool: &'a Path,
-    backend: Backend,
+    backend: BackendProcess,
     credit: u32,
     host_cpu: HostCpu,
     placement: Placement,
@@ -51,7 +51,7 @@ impl<'a> Experiment<'a> {
     ) -> Result<Self> {
         let mut all = vec!["--buffer".to_owned(), options.credit.to_string()];
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
-        let backend = Backend::start_vsock(program, &all, 1, placement)?;
+        let backend = BackendProcess::start_vsock(program, &all, 1, placement)?;
         Ok(Self {
             tool: &options.tool,
             backend,
@@ -117,7 +117,7 @@ impl<'a> Experiment<'a> {
     fn guest_to_host(&self, guest: &mut RxGuest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
         let case = guest.case;
         let mode = line.mode().context("a floor has no back end")?;
-        let mut args = vec!["-c".to_owned(), Backend::cid(0).to_string()];
+        let mut args = vec!["-c".to_owned(), BackendProcess::cid(0).to_string()];
         args.extend(["-z".to_owned(), mode.letter().to_string()]);
         args.extend(["-b".to_owned(), (case.len / PAGE).to_string(), "-r".to_owned(), case.len.to_string()]);
         args.extend(["--uds".to_owned(), self.backend.host_end(0).display().to_string()]);

@@ -21,7 +21,7 @@ const UDS: &str = "vsock";
 
 /// The child process. It is killed, and its folder removed, on drop.
 #[derive(Debug)]
-pub(super) struct Backend {
+pub(super) struct SoftBackend {
     name: &'static str,
     child: Child,
     statistics: Receiver<Value>,
@@ -31,7 +31,7 @@ pub(super) struct Backend {
     dir: tempfile::TempDir,
 }
 
-impl Backend {
+impl SoftBackend {
     /// Starts `zerowire net` with this metadata document; it may not listen yet.
     pub(super) fn net(metadata: &str) -> Result<Self> {
         Self::start("net", |dir, command| {
@@ -129,7 +129,7 @@ impl Backend {
     }
 }
 
-impl Drop for Backend {
+impl Drop for SoftBackend {
     fn drop(&mut self) {
         // Both fail only if the process is gone already, which is what is wanted.
         let _ = self.child.kill();

@@ -27,7 +27,7 @@ use zerowire_bench::netns::{Link, in_new_namespace};
 use zerowire_cli::outcome;
 use zerowire_cli::signals::Signals;
 
-use self::backend::Backend;
+use self::backend::SoftBackend;
 use self::guest::SoftGuest;
 use crate::story::Story;
 use crate::story::ledger::{self, Way};
@@ -93,7 +93,7 @@ fn tell(story: &mut Story, bytes: u64, stop: &Arc<AtomicBool>) -> Result<Value> 
     story.say("Everything is in a network namespace of its own, which is gone when the demo ends.");
 
     story.step("Start the device and connect the guest");
-    let mut backend = Backend::net(METADATA)?;
+    let mut backend = SoftBackend::net(METADATA)?;
     let begin = Instant::now();
     let mut guest = SoftGuest::connect(backend.socket(), Arc::clone(stop)).map_err(|e| backend.explain(e))?;
     let connected_in = begin.elapsed();

@@ -16,7 +16,7 @@ use zerowire_guest::vsock::{
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 
-use super::backend::Backend;
+use super::backend::SoftBackend;
 use super::host::{SILENCE, check_pattern, give, pattern_at, take};
 use super::{CID, check, summary};
 use crate::story::Story;
@@ -38,7 +38,7 @@ const NAP: Duration = Duration::from_millis(5);
 /// Tells the part; returns its place in the summary.
 pub(super) fn tell(story: &mut Story, bytes: u64, stop: &Arc<AtomicBool>) -> Result<Value> {
     story.step("vsock: start the device and connect the guest");
-    let mut backend = Backend::vsock()?;
+    let mut backend = SoftBackend::vsock()?;
     let mut guest =
         SoftVsockGuest::connect(backend.socket(), Arc::clone(stop)).map_err(|e| backend.explain(e))?;
     story.say(format!("$ {}", backend.command_line()));

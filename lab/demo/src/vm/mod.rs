@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use zerowire_vmtest::assets::{Kernel, Qemu};
-use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::{Running, output, wait_for};
 use zerowire_vmtest::device::NetDevice;
 use zerowire_vmtest::guest::{COMMAND, Guest};
@@ -131,7 +131,7 @@ fn features(vm: &Value, prefix: &str) -> String {
     names.join(", ")
 }
 
-fn start_backend(story: &Story, namespace: &Netns, dir: &Path) -> Result<Backend> {
+fn start_backend(story: &Story, namespace: &Netns, dir: &Path) -> Result<BackendProcess> {
     let socket = dir.join("net");
     let metadata = dir.join("metadata.json");
     let tree = json!({"latest": {"meta-data": {"instance-id": "i-demo", "hostname": "guest.example"}}});
@@ -143,7 +143,7 @@ fn start_backend(story: &Story, namespace: &Netns, dir: &Path) -> Result<Backend
     story.say(format!(
         "$ zerowire net --socket {socket_text} --port tap:{TAP} --metadata {metadata_text} --json"
     ));
-    let backend = Backend::start(&mut command, &socket, dir, "backend")?;
+    let backend = BackendProcess::start(&mut command, &socket, dir, "backend")?;
     wait_for("the back end's tap", COMMAND, || {
         Ok(namespace.ip(&["link", "show", "dev", TAP]).is_ok().then_some(()))
     })?;
@@ -165,8 +165,14 @@ fn in_guest(story: &Story, guest: &mut Guest, command: &str) -> Result<()> {
 }
 
 /// Runs iperf3 and shows the back end's own byte counter meanwhile.
-fn transfer(story: &Story, namespace: &Netns, backend: &mut Backend, way: Way, dir: &Path) -> Result<()> {
-    let counted = |backend: &mut Backend| -> Result<u64> {
+fn transfer(
+    story: &Story,
+    namespace: &Netns,
+    backend: &mut BackendProcess,
+    way: Way,
+    dir: &Path,
+) -> Result<()> {
+    let counted = |backend: &mut BackendProcess| -> Result<u64> {
         way.of(&backend.statistics()?["vms"][0])["bytes"].as_u64().context("no byte counter")
     };
     let report = dir.join("iperf3.out");

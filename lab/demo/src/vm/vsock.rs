@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::remote::Background;
@@ -69,18 +69,18 @@ pub fn tell(story: &mut Story, guest: &mut Guest, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn start_backend(story: &Story, uds: &Path, dir: &Path) -> Result<Backend> {
+fn start_backend(story: &Story, uds: &Path, dir: &Path) -> Result<BackendProcess> {
     let socket = dir.join("vsock");
     let cid = CID.to_string();
     let mut command = Command::new(backend::program()?);
     command.args(["vsock", "--cid", &cid, "--json"]).arg("--socket").arg(&socket).arg("--uds").arg(uds);
     let (socket_text, uds_text) = (socket.display(), uds.display());
     story.say(format!("$ zerowire vsock --socket {socket_text} --cid {cid} --uds {uds_text} --json"));
-    Backend::start(&mut command, &socket, dir, "vsock")
+    BackendProcess::start(&mut command, &socket, dir, "vsock")
 }
 
 /// The guest connects to a port of the host's, which is a unix socket.
-fn from_guest(story: &Story, guest: &mut Guest, backend: &mut Backend, uds: &Path) -> Result<()> {
+fn from_guest(story: &Story, guest: &mut Guest, backend: &mut BackendProcess, uds: &Path) -> Result<()> {
     let listener = host::Listener::new(uds, HOST_PORT, Kind::Stream)?;
     story.say(format!("host: listens on {}_{HOST_PORT}", uds.display()));
     let line = format!("stream connect 2 {HOST_PORT} send {}", arguments());
@@ -98,7 +98,7 @@ fn from_guest(story: &Story, guest: &mut Guest, backend: &mut Backend, uds: &Pat
 }
 
 /// A program on the host connects to a port of the guest's.
-fn to_guest(story: &Story, guest: &mut Guest, backend: &mut Backend, uds: &Path) -> Result<()> {
+fn to_guest(story: &Story, guest: &mut Guest, backend: &mut BackendProcess, uds: &Path) -> Result<()> {
     let line = format!("stream listen {GUEST_PORT} receive {}", arguments());
     story.say(format!("guest$ zw-vsock {line}"));
     let job = Background::listen(guest, &line)?;
@@ -122,11 +122,11 @@ fn arguments() -> String {
 /// Shows the back end's own byte counter while the host's end works.
 fn watch(
     story: &Story,
-    backend: &mut Backend,
+    backend: &mut BackendProcess,
     way: Way,
     work: impl FnOnce() -> Result<()> + Send,
 ) -> Result<()> {
-    let counted = |backend: &mut Backend| -> Result<u64> {
+    let counted = |backend: &mut BackendProcess| -> Result<u64> {
         let statistics: Value = backend.statistics()?;
         way.of(&statistics["vms"][0])["bytes"].as_u64().context("no byte counter")
     };

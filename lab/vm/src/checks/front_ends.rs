@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::assets::{KernelFiles, Qemu};
-use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::{Running, wait_for};
 use zerowire_vmtest::guest::{BOOT, COMMAND};
 use zerowire_vmtest::libvirt::{self, Libvirt};
@@ -25,7 +25,7 @@ const QEMU: Duration = Duration::from_secs(60);
 /// The back end and what a front end needs, for a user of its own: [`libvirt::USER`].
 struct Stage {
     namespace: Netns,
-    backend: Backend,
+    backend: BackendProcess,
     /// Where the front end makes its sockets.
     vmm: PathBuf,
     kernel: KernelFiles,
@@ -52,7 +52,7 @@ impl Stage {
         let mut command = namespace.command(backend::program()?);
         command.args(["net", "--json", "--port"]).arg(format!("tap:{TAP}")).arg("--socket").arg(&socket);
         command.arg("--socket-owner").arg(libvirt::USER.to_string());
-        let backend = Backend::start(&mut command, &socket, env.dir, "backend")?;
+        let backend = BackendProcess::start(&mut command, &socket, env.dir, "backend")?;
         set_host_up(&namespace, 1500)?;
         Ok(Self { namespace, backend, vmm, kernel, initrd })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use zerowire_vmtest::backend::Backend;
+use zerowire_vmtest::backend::BackendProcess;
 use zerowire_vmtest::command::wait_for;
 
 use super::setup::{LeftOut, Plan, Port};
@@ -44,7 +44,7 @@ pub struct Ledger(Value);
 
 impl Ledger {
     /// Asks for the statistics and takes those of the VM `name`.
-    pub fn read(backend: &mut Backend, name: &str) -> Result<Self> {
+    pub fn read(backend: &mut BackendProcess, name: &str) -> Result<Self> {
         let mut all = backend.statistics()?;
         let vms = all["vms"].as_array_mut().context("statistics without VMs")?;
         let vm = vms.iter_mut().find(|vm| vm["name"] == name);
@@ -52,7 +52,7 @@ impl Ledger {
     }
 
     /// As [`Ledger::read`], as soon as every byte is accounted for.
-    pub fn at_rest(backend: &mut Backend, name: &str) -> Result<Self> {
+    pub fn at_rest(backend: &mut BackendProcess, name: &str) -> Result<Self> {
         let mut last = None;
         let found = wait_for("a ledger in which every byte is zero-copied or copied", REST, || {
             let ledger = Self::read(backend, name)?;

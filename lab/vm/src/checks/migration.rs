@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, eth, recv, socket_with};
 use serde_json::json;
-use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::device::NetDevice;
 use zerowire_vmtest::ethtool::finish_checksums;
@@ -170,7 +170,7 @@ fn under_load(env: &Env<'_>, port: Port, switch: Switch) -> Result<String> {
 fn move_over(
     from: &mut Guest,
     to: &mut Guest,
-    host: &mut Backend,
+    host: &mut BackendProcess,
     path: &Path,
     switch: Switch,
     load: &Load,
@@ -201,7 +201,7 @@ fn stays_with_vsock(dir: &Path, guest: &mut Guest) -> Result<()> {
     let mut command = Command::new(backend::program()?);
     command.args(["vsock", "--json", "--name", "vm", "--cid", &CID.to_string()]);
     command.arg("--socket").arg(&socket).arg("--uds").arg(dir.join("uds"));
-    let mut host = Backend::start(&mut command, &socket, &dir, "backend")?;
+    let mut host = BackendProcess::start(&mut command, &socket, &dir, "backend")?;
     let device = VsockDevice::new("vsock0", &socket);
     ensure!(device.plug(guest)? == CID, "the guest's CID");
     let uri = format!("unix:{}", dir.join("nobody").display());
@@ -222,7 +222,7 @@ fn stays_with_vsock(dir: &Path, guest: &mut Guest) -> Result<()> {
 }
 
 /// Starts a back end whose port leads into the bridge.
-fn start(dir: &Path, namespace: &Netns, port: Port, name: &str) -> Result<Backend> {
+fn start(dir: &Path, namespace: &Netns, port: Port, name: &str) -> Result<BackendProcess> {
     let dir = folder(dir, &format!("host-{name}"))?;
     let (socket, interface) = (dir.join("net"), format!("port{name}"));
     let mut command = namespace.command(backend::program()?);
@@ -242,7 +242,7 @@ fn start(dir: &Path, namespace: &Netns, port: Port, name: &str) -> Result<Backen
             peer
         }
     };
-    let backend = Backend::start(&mut command, &socket, &dir, "backend")?;
+    let backend = BackendProcess::start(&mut command, &socket, &dir, "backend")?;
     wait_for("the back end's port", LINK, || {
         Ok(namespace.ip(&["link", "show", "dev", &in_bridge]).is_ok().then_some(()))
     })?;

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::{self, wait_for};
 use zerowire_vmtest::device::NetDevice;
 use zerowire_vmtest::ethtool::finish_checksums;
@@ -111,7 +111,7 @@ impl Default for Plan {
 #[derive(Debug)]
 pub struct Net {
     pub guest: Guest,
-    pub backend: Backend,
+    pub backend: BackendProcess,
     pub device: NetDevice,
     /// The guest's name of the interface.
     pub interface: String,
@@ -209,7 +209,7 @@ impl Net {
 }
 
 /// Starts `zerowire net` in the namespace and sets its tap up.
-fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> Result<Backend> {
+fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> Result<BackendProcess> {
     let socket = dir.join("net");
     let mut port = match plan.port {
         Port::Tap => format!("tap:{TAP}"),
@@ -241,7 +241,7 @@ fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> R
             command.args(["--mac", mac]);
         }
     }
-    let backend = Backend::start(&mut command, &socket, &dir, &format!("backend{number}"))?;
+    let backend = BackendProcess::start(&mut command, &socket, &dir, &format!("backend{number}"))?;
     wait_for("the back end's tap", LINK, || {
         Ok(namespace.ip(&["link", "show", "dev", TAP]).is_ok().then_some(()))
     })?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::{Running, output, wait_for};
 use zerowire_vmtest::device::NetDevice;
 use zerowire_vmtest::guest::{COMMAND, Guest};
@@ -89,7 +89,7 @@ fn socket(dir: &Path, ends: &Ends) -> PathBuf {
     dir.join(ends.name)
 }
 
-fn start(dir: &Path, namespace: &Netns) -> Result<Backend> {
+fn start(dir: &Path, namespace: &Netns) -> Result<BackendProcess> {
     let mut command = namespace.command(backend::program()?);
     command.arg("net").arg("--json");
     for ends in [A, B] {
@@ -97,7 +97,7 @@ fn start(dir: &Path, namespace: &Netns) -> Result<Backend> {
         let path = socket(dir, &ends);
         command.arg("--vm").arg(format!("name={name},socket={},port=tap:{tap}", path.display()));
     }
-    let backend = Backend::start(&mut command, &socket(dir, &B), dir, "backend")?;
+    let backend = BackendProcess::start(&mut command, &socket(dir, &B), dir, "backend")?;
     for ends in [A, B] {
         wait_for("the back end's taps", LINK, || {
             Ok(namespace.ip(&["link", "show", "dev", ends.tap]).is_ok().then_some(()))

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::{Env, skip};
@@ -26,7 +26,7 @@ pub const PROGRAM: (&str, u32) = ("program", 88);
 #[derive(Debug)]
 pub struct Pair {
     pub guest: Guest,
-    pub backend: Backend,
+    pub backend: BackendProcess,
     pub dir: PathBuf,
 }
 
@@ -72,7 +72,7 @@ fn uds(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.uds"))
 }
 
-fn start_backend(dir: &Path, arguments: &[&str]) -> Result<Backend> {
+fn start_backend(dir: &Path, arguments: &[&str]) -> Result<BackendProcess> {
     let mut command = Command::new(backend::program()?);
     command.args(["vsock", "--json"]).args(arguments);
     for (name, cid) in [KERNEL, PROGRAM] {
@@ -80,7 +80,7 @@ fn start_backend(dir: &Path, arguments: &[&str]) -> Result<Backend> {
         let vm = format!("name={name},cid={cid},socket={},uds={}", socket.display(), uds.display());
         command.arg("--vm").arg(vm);
     }
-    let mut backend = Backend::start(&mut command, &dir.join(KERNEL.0), dir, "backend")?;
+    let mut backend = BackendProcess::start(&mut command, &dir.join(KERNEL.0), dir, "backend")?;
     wait_for("the other socket", COMMAND, || {
         backend.check_alive()?;
         Ok(dir.join(PROGRAM.0).exists().then_some(()))

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
@@ -30,7 +30,7 @@ const NAME: &str = "vm";
 #[derive(Debug)]
 pub struct Vsock {
     pub guest: Guest,
-    pub backend: Backend,
+    pub backend: BackendProcess,
     pub device: VsockDevice,
     uds: PathBuf,
     dir: PathBuf,
@@ -169,7 +169,7 @@ pub fn together<G, H: Send>(
 }
 
 /// A VM's statistics when nothing is on its way.
-pub fn at_rest(backend: &mut Backend, name: &str) -> Result<Ledger> {
+pub fn at_rest(backend: &mut BackendProcess, name: &str) -> Result<Ledger> {
     let mut open = 0;
     let found = wait_for("the end of all connections in the statistics", COMMAND, || {
         let ledger = Ledger::at_rest(backend, name)?;
@@ -191,16 +191,16 @@ pub fn check_sound(ledger: &Ledger) -> Result<()> {
 }
 
 /// Ends a back end, which must do so by itself.
-pub fn stop(mut backend: Backend) -> Result<()> {
+pub fn stop(mut backend: BackendProcess) -> Result<()> {
     let (status, _) = backend.stop()?;
     ensure!(status.success(), "after SIGTERM the back end ended with {status}");
     Ok(())
 }
 
-fn start_backend(dir: &Path, uds: &Path, number: u32, arguments: &[&str]) -> Result<Backend> {
+fn start_backend(dir: &Path, uds: &Path, number: u32, arguments: &[&str]) -> Result<BackendProcess> {
     let socket = dir.join("vsock");
     let mut command = Command::new(backend::program()?);
     command.args(["vsock", "--json", "--name", NAME, "--cid", &CID.to_string()]);
     command.arg("--socket").arg(&socket).arg("--uds").arg(uds).args(arguments);
-    Backend::start(&mut command, &socket, dir, &format!("backend{number}"))
+    BackendProcess::start(&mut command, &socket, dir, &format!("backend{number}"))
 }

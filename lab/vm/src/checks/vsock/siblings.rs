@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use zerowire_vmtest::backend::{self, Backend};
+use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
@@ -86,7 +86,7 @@ pub fn siblings(env: &Env<'_>) -> Result<String> {
     Ok(text)
 }
 
-fn friends(backend: &mut Backend, a: &mut Side, b: &mut Side) -> Result<String> {
+fn friends(backend: &mut BackendProcess, a: &mut Side, b: &mut Side) -> Result<String> {
     pair(a, b, 5000, ("stream", "echo 5"), "exchange 1 65536 1 7 4096 65536 1048576")?;
     pair(b, a, 5001, ("stream", "echo 5"), "exchange 2 65536 1 7 4096 65536 1048576")?;
     pair(a, b, 5002, ("seqpacket", "echo 1"), &format!("exchange-messages 3 {RECORDS}"))?;
@@ -143,7 +143,7 @@ fn share(env: &Env<'_>, a: &mut Side, b: &mut Side) -> Result<()> {
 
 /// A guest is killed with its QEMU; the other one's ends of their connections are reset.
 /// Another guest takes its place.
-fn one_is_killed(env: &Env<'_>, backend: &mut Backend, mut a: Side, b: &mut Side) -> Result<Side> {
+fn one_is_killed(env: &Env<'_>, backend: &mut BackendProcess, mut a: Side, b: &mut Side) -> Result<Side> {
     let job = Background::listen(&mut b.guest, "stream listen 5010 hold 9 2")?;
     let line = format!("stream connect {} 5010 answer-tokens 2", b.cid);
     // Its end of the story goes with its guest.
@@ -159,7 +159,7 @@ fn one_is_killed(env: &Env<'_>, backend: &mut Backend, mut a: Side, b: &mut Side
     Ok(a)
 }
 
-fn strangers(backend: &mut Backend, a: &mut Side, b: &mut Side) -> Result<()> {
+fn strangers(backend: &mut BackendProcess, a: &mut Side, b: &mut Side) -> Result<()> {
     refuse(a, b)?;
     refuse(b, a)?;
     for name in ["a", "b"] {
@@ -194,7 +194,7 @@ fn socket(dir: &Path, name: &str) -> PathBuf {
     dir.join(name)
 }
 
-pub(super) fn start(dir: &Path, vms: &[Vm], log: &str) -> Result<Backend> {
+pub(super) fn start(dir: &Path, vms: &[Vm], log: &str) -> Result<BackendProcess> {
     let mut command = Command::new(backend::program()?);
     command.args(["vsock", "--json", "--peer-connections", &SHARE.to_string()]);
     for Vm { name, cid, groups } in vms {
@@ -206,7 +206,7 @@ pub(super) fn start(dir: &Path, vms: &[Vm], log: &str) -> Result<Backend> {
             uds.display()
         ));
     }
-    let mut backend = Backend::start(&mut command, &socket(dir, vms[0].name), dir, log)?;
+    let mut backend = BackendProcess::start(&mut command, &socket(dir, vms[0].name), dir, log)?;
     wait_for("the other sockets", COMMAND, || {
         backend.check_alive()?;
         Ok(vms.iter().all(|vm| socket(dir, vm.name).exists()).then_some(()))

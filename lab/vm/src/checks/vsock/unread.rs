@@ -2,7 +2,7 @@
 //! unread, whatever the credit.
 
 use anyhow::{Context, Result};
-use zerowire_vmtest::backend::Backend;
+use zerowire_vmtest::backend::BackendProcess;
 use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
@@ -42,7 +42,13 @@ pub fn small_packets(env: &Env<'_>) -> Result<String> {
     Ok(text.join("; "))
 }
 
-fn from_host(env: &Env<'_>, backend: &mut Backend, reader: &mut Side, kind: Kind, load: Load) -> Result<u64> {
+fn from_host(
+    env: &Env<'_>,
+    backend: &mut BackendProcess,
+    reader: &mut Side,
+    kind: Kind,
+    load: Load,
+) -> Result<u64> {
     let before = at_rest(backend, A.name)?;
     let job = listen(reader, kind, load)?;
     let (socket, _) = host::connect_to(&env.dir.join(format!("{}.uds", A.name)), 2030, kind)?;
@@ -64,7 +70,7 @@ fn from_host(env: &Env<'_>, backend: &mut Backend, reader: &mut Side, kind: Kind
 }
 
 fn from_sibling(
-    backend: &mut Backend,
+    backend: &mut BackendProcess,
     reader: &mut Side,
     sibling: &mut Side,
     kind: Kind,
@@ -90,7 +96,7 @@ fn listen(reader: &mut Side, kind: Kind, load: Load) -> Result<Background> {
 }
 
 /// Waits until no more bytes go to the reader; returns how many packets did.
-fn wait_until_still(backend: &mut Backend, before: &Ledger) -> Result<u64> {
+fn wait_until_still(backend: &mut BackendProcess, before: &Ledger) -> Result<u64> {
     /// Looks in a row that see the same; each takes 10 ms and an answer of the back end.
     const LOOKS: u32 = 20;
     let (mut moved, mut looks) = (0, 0);
