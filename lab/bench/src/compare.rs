@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::bare_calls::BARE_CALLS;
 use crate::case::Case;
 use crate::experiment::floored::{Amounts, Floored, Ledger, LedgerFacts, Plan, first_program, zero_copied};
-use crate::experiment::{Base, CellReport, Figure, Line, Subject};
+use crate::experiment::{Base, CellReport, Figure, ReportLine, Subject};
 use crate::programs::NamedProgram;
 use crate::variant::Sample;
 
@@ -73,7 +73,7 @@ pub(crate) fn bases(programs: &[NamedProgram], variant: &str) -> Vec<Base<String
 }
 
 /// The share of the bytes that were not copied in user space.
-pub(crate) fn not_copied(_: &CaseReport, line: &Line<Net>) -> Option<String> {
+pub(crate) fn not_copied(_: &CaseReport, line: &ReportLine<Net>) -> Option<String> {
     zero_copied(line, |facts| &facts.ledger)
 }
 

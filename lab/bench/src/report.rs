@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::case::Direction;
 use crate::chart::{Bars, Better, Series};
 use crate::compare::{CaseReport, Net, not_copied};
-use crate::experiment::{Column, Digits, Line, Report, failures, rows, series, variants};
+use crate::experiment::{Column, Digits, Report, ReportLine, failures, rows, series, variants};
 use crate::idle::IdleReport;
 use crate::machine::Machine;
 use crate::scaling::{self, ScalingRow};
@@ -148,7 +148,7 @@ pub fn chart_of_cases(
     machine: &Machine,
     cases: &[&CaseReport],
     labels: Labels<'_>,
-    value: impl Fn(&Line<Net>) -> Option<Summary>,
+    value: impl Fn(&ReportLine<Net>) -> Option<Summary>,
 ) -> Bars {
     let rounds = || cases.iter().map(|case| case.facts.rounds);
     let rounds = match (rounds().min(), rounds().max()) {

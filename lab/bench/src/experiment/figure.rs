@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Line, Subject};
+use super::{ReportLine, Subject};
 use crate::stats::Summary;
 
 /// A figure: its key in JSON and in tables, and where it comes from.
@@ -121,7 +121,7 @@ impl<E: Subject> Figure<E> {
     }
 }
 
-impl<E: Subject> Line<E> {
+impl<E: Subject> ReportLine<E> {
     fn number(&self, key: &str) -> Option<Number> {
         let index = E::FIGURES.iter().position(|figure| figure.key == key);
         debug_assert!(index.is_some(), "there is no figure {key}");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
 
-use super::{Base, CellReport, Line, Subject, Tried};
+use super::{Base, CellReport, ReportLine, Subject, Tried};
 use crate::interleave::{Turn, interleave};
 use crate::programs::{NamedProgram, before};
 use crate::progress::Progress;
@@ -93,7 +93,7 @@ pub(crate) fn first_program(programs: &[NamedProgram], variant: &str) -> Option<
 /// lower quartile of the ratios says so, in three rounds of four.
 pub fn beyond_gate<E: Floored>(cells: &[CellReport<E>], percent: f64) -> Vec<String> {
     let limit = 1.0 + percent / 100.0;
-    let line = |cell: &CellReport<E>, line: &Line<E>| {
+    let line = |cell: &CellReport<E>, line: &ReportLine<E>| {
         let ratio = line.spread("ratio_to_before").filter(|ratio| ratio.q1 > limit)?;
         let (name, at) = (&line.variant, cell.at);
         Some(format!("{name} ({at}): {:.3}..{:.3} times the first program's CPU time", ratio.q1, ratio.q3))
@@ -174,7 +174,7 @@ fn compare_cell<E: Floored>(
 /// The share of the bytes that a ledger counts as not copied in user space; `None` without a
 /// ledger.
 pub fn zero_copied<E: Subject<Facts = F>, F>(
-    line: &Line<E>,
+    line: &ReportLine<E>,
     ledger: impl Fn(&F) -> &Ledger,
 ) -> Option<String> {
     let of = |key| ledger(&line.facts).get(key).copied().unwrap_or(0) as f64;

@@ -18,8 +18,8 @@ mod show;
 
 pub use figure::{Figure, Number, Of};
 pub use outcome::{Files, Report, charts_into, check_places, failures, failures_in, measured, write_json};
-pub use report::{Base, CellReport, Failure, Line, Tried};
-pub use show::{Column, Digits, LeftOut, Show, Text, grid, rows, series, variants};
+pub use report::{Base, CellReport, Failure, ReportLine, Tried};
+pub use show::{CellText, Column, Digits, LeftOut, Show, grid, rows, series, variants};
 
 use std::fmt::{Debug, Display};
 

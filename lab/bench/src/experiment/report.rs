@@ -47,7 +47,7 @@ pub struct CellReport<E: Subject> {
     /// What is known of it besides.
     pub facts: E::CellFacts,
     /// One entry a variant that succeeded.
-    pub lines: Vec<Line<E>>,
+    pub lines: Vec<ReportLine<E>>,
     /// Variants that are not to be had here, and why.
     pub absent: Vec<Failure>,
     /// Variants that failed, and why.
@@ -56,7 +56,7 @@ pub struct CellReport<E: Subject> {
 
 /// A variant in a cell.
 #[derive(Debug, Clone)]
-pub struct Line<E: Subject> {
+pub struct ReportLine<E: Subject> {
     /// Which one.
     pub variant: E::Variant,
     /// What is known of it besides.
@@ -92,7 +92,7 @@ impl<E: Subject> CellReport<E> {
             tried.iter().map(|tried| sound(&tried).then(|| figures(tried))).collect();
         let lines = tried.into_iter().zip(all).filter_map(|(tried, figures)| {
             let Tried { variant, facts, runs, .. } = tried;
-            Some(Line { variant, facts, figures: figures?, samples: runs.samples })
+            Some(ReportLine { variant, facts, figures: figures?, samples: runs.samples })
         });
         Self { at, facts, lines: lines.collect(), absent, failures }
     }
@@ -101,17 +101,17 @@ impl<E: Subject> CellReport<E> {
     /// one itself.
     pub fn ratio_to(
         &self,
-        line: &Line<E>,
+        line: &ReportLine<E>,
         base: &E::Variant,
         value: fn(&E::Sample) -> f64,
     ) -> Option<Summary> {
-        let values = |of: &Line<E>| of.samples.iter().map(value).collect::<Vec<_>>();
+        let values = |of: &ReportLine<E>| of.samples.iter().map(value).collect::<Vec<_>>();
         let base = self.line(base).filter(|base| base.variant != line.variant)?;
         Summary::ratio(&values(line), &values(base))
     }
 
     /// The line of a variant.
-    pub fn line(&self, variant: &E::Variant) -> Option<&Line<E>> {
+    pub fn line(&self, variant: &E::Variant) -> Option<&ReportLine<E>> {
         self.lines.iter().find(|line| line.variant == *variant)
     }
 }
@@ -131,7 +131,7 @@ impl<E: Subject> Serialize for CellReport<E> {
     }
 }
 
-impl<E: Subject> Serialize for Line<E> {
+impl<E: Subject> Serialize for ReportLine<E> {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         let mut map = out.serialize_map(None)?;
         members(&mut map, E::VARIANT, &self.variant)?;

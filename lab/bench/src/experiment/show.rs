@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use super::{CellReport, Line, Subject};
+use super::{CellReport, ReportLine, Subject};
 use crate::chart::Series;
 use crate::stats::Summary;
 use crate::table::{Table, figure};
@@ -46,16 +46,16 @@ impl Digits {
 }
 
 /// A text of a variant in a cell.
-pub enum Text<E: Subject> {
+pub enum CellText<E: Subject> {
     /// A figure.
     Of(&'static str, Show, Digits),
     /// Anything else; `None`: there is nothing to say.
-    Words(fn(&CellReport<E>, &Line<E>) -> Option<String>),
+    Words(fn(&CellReport<E>, &ReportLine<E>) -> Option<String>),
 }
 
-impl<E: Subject> Text<E> {
+impl<E: Subject> CellText<E> {
     /// For `line`, which belongs to `cell`.
-    pub fn of(&self, cell: &CellReport<E>, line: &Line<E>) -> Option<String> {
+    pub fn of(&self, cell: &CellReport<E>, line: &ReportLine<E>) -> Option<String> {
         match *self {
             Self::Words(of) => of(cell, line),
             Self::Of(key, Show::Median, digits) => line.middle(key).map(|value| digits.text(value)),
@@ -77,32 +77,35 @@ pub struct Column<E: Subject> {
     /// Its heading.
     pub heading: &'static str,
     /// What stands in it.
-    pub text: Text<E>,
+    pub text: CellText<E>,
 }
 
 impl<E: Subject> Column<E> {
     /// The medians of a figure.
     pub const fn median(heading: &'static str, key: &'static str, digits: Digits) -> Self {
-        Self { heading, text: Text::Of(key, Show::Median, digits) }
+        Self { heading, text: CellText::Of(key, Show::Median, digits) }
     }
 
     /// The quartiles of a figure.
     pub const fn quartiles(heading: &'static str, key: &'static str, digits: Digits) -> Self {
-        Self { heading, text: Text::Of(key, Show::Quartiles, digits) }
+        Self { heading, text: CellText::Of(key, Show::Quartiles, digits) }
     }
 
     /// The least and the largest value of a figure.
     pub const fn range(heading: &'static str, key: &'static str, digits: Digits) -> Self {
-        Self { heading, text: Text::Of(key, Show::Range, digits) }
+        Self { heading, text: CellText::Of(key, Show::Range, digits) }
     }
 
     /// Anything else.
-    pub const fn words(heading: &'static str, of: fn(&CellReport<E>, &Line<E>) -> Option<String>) -> Self {
-        Self { heading, text: Text::Words(of) }
+    pub const fn words(
+        heading: &'static str,
+        of: fn(&CellReport<E>, &ReportLine<E>) -> Option<String>,
+    ) -> Self {
+        Self { heading, text: CellText::Words(of) }
     }
 
     /// Its text for `line`, which belongs to `cell`.
-    pub fn cell(&self, cell: &CellReport<E>, line: &Line<E>) -> String {
+    pub fn cell(&self, cell: &CellReport<E>, line: &ReportLine<E>) -> String {
         self.text.of(cell, line).unwrap_or_else(|| NONE.to_owned())
     }
 }

@@ -158,7 +158,7 @@ fn tables_have_a_row_a_variant_and_charts_a_series_a_variant() {
         Column::words("oven", |_, line| Some(line.variant.to_string())),
         Column::median("s a loaf", "seconds_a_loaf", Digits::Three),
         Column::quartiles("quartiles", "seconds_a_loaf", Digits::Behind(1)),
-        Column { heading: "/ clay", text: Text::Of("seconds_to_clay", Show::Both, Digits::Behind(2)) },
+        Column { heading: "/ clay", text: CellText::Of("seconds_to_clay", Show::Both, Digits::Behind(2)) },
         Column::median("published", "published", Digits::Percent(0)),
     ];
     let table = rows([&cell], &columns).render();

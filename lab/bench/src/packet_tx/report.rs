@@ -14,7 +14,7 @@ use super::way::{Proof, TxSample};
 use crate::case::WorkingSet;
 use crate::chart::{Bars, Better};
 use crate::experiment::Failure;
-use crate::experiment::{Base, CellReport, Figure, Line, Report, Subject, failures, series};
+use crate::experiment::{Base, CellReport, Figure, Report, ReportLine, Subject, failures, series};
 use crate::machine::Machine;
 use crate::stats::Summary;
 
@@ -153,12 +153,12 @@ pub struct TxReport {
 
 impl CellReport<PacketTx> {
     /// The line of a column and kind.
-    pub fn variant(&self, column: Column, kind: Caller) -> Option<&Line<PacketTx>> {
+    pub fn variant(&self, column: Column, kind: Caller) -> Option<&ReportLine<PacketTx>> {
         self.line(&TxVariant { column, kind })
     }
 
     /// The library's line of a column, or the bare one where only that was measured.
-    pub fn shown(&self, column: Column) -> Option<&Line<PacketTx>> {
+    pub fn shown(&self, column: Column) -> Option<&ReportLine<PacketTx>> {
         self.variant(column, Caller::Library).or_else(|| self.variant(column, Caller::Bare))
     }
 }

@@ -6,7 +6,7 @@ use super::case::SinkKind;
 use super::column::Column;
 use super::report::{Caller, PacketTx, TxReport};
 use super::{cycles, reference, replay};
-use crate::experiment::{CellReport, Digits, LeftOut, Line, Show, Text, grid};
+use crate::experiment::{CellReport, CellText, Digits, LeftOut, ReportLine, Show, grid};
 use crate::table::{Table, figure};
 
 /// The report as text.
@@ -91,11 +91,11 @@ enum Which {
 struct Part {
     title: &'static str,
     which: Which,
-    text: Text<PacketTx>,
+    text: CellText<PacketTx>,
 }
 
 const fn median(title: &'static str, which: Which, key: &'static str, digits: Digits) -> Part {
-    Part { title, which, text: Text::Of(key, Show::Median, digits) }
+    Part { title, which, text: CellText::Of(key, Show::Median, digits) }
 }
 
 const PARTS: &[Part] = &[
@@ -109,7 +109,7 @@ const PARTS: &[Part] = &[
     Part {
         title: "CPU ns a send, quartiles:",
         which: Which::Shown,
-        text: Text::Of("cpu_ns", Show::Quartiles, Digits::Three),
+        text: CellText::Of("cpu_ns", Show::Quartiles, Digits::Three),
     },
     median("CPU ns a send, bare system calls:", Which::Only(Caller::Bare), "cpu_ns", Digits::Three),
     median(
@@ -129,16 +129,16 @@ const PARTS: &[Part] = &[
     Part {
         title: "Payload bytes not copied, as kernel and ledger say:",
         which: Which::Shown,
-        text: Text::Words(not_copied),
+        text: CellText::Words(not_copied),
     },
     Part {
         title: "Lent, and copied by the kernel all the same (COPIED):",
         which: Which::Shown,
-        text: Text::Words(copied_by_kernel),
+        text: CellText::Words(copied_by_kernel),
     },
 ];
 
-fn not_copied(row: &CellReport<PacketTx>, line: &Line<PacketTx>) -> Option<String> {
+fn not_copied(row: &CellReport<PacketTx>, line: &ReportLine<PacketTx>) -> Option<String> {
     // A veth copies what left a ring uncopied, and says so to nobody.
     Some(match line.facts.kernel_tells || row.at.sink == SinkKind::Ifb {
         true => percent(line.facts.proof.zero_copied_share()),
@@ -146,7 +146,7 @@ fn not_copied(row: &CellReport<PacketTx>, line: &Line<PacketTx>) -> Option<Strin
     })
 }
 
-fn copied_by_kernel(_: &CellReport<PacketTx>, line: &Line<PacketTx>) -> Option<String> {
+fn copied_by_kernel(_: &CellReport<PacketTx>, line: &ReportLine<PacketTx>) -> Option<String> {
     let share = line.facts.proof.kernel_copied_share().filter(|_| line.facts.kernel_tells);
     share.map(percent)
 }

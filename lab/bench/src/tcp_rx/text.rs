@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::report::{Memory, TcpRx, TcpRxReport};
-use crate::experiment::{CellReport, Column, Digits, Line, rows};
+use crate::experiment::{CellReport, Column, Digits, ReportLine, rows};
 use crate::table::bytes;
 use zerowire::recv::ZeroCopied;
 
@@ -78,7 +78,7 @@ fn paths(report: &TcpRxReport) -> Vec<&str> {
 }
 
 /// The part that wasn't copied, as far as the kernel tells.
-fn not_copied(_: &CellReport<TcpRx>, line: &Line<TcpRx>) -> Option<String> {
+fn not_copied(_: &CellReport<TcpRx>, line: &ReportLine<TcpRx>) -> Option<String> {
     let share = Digits::Percent(1).text(line.middle("zero_copied_share")?);
     Some(match line.samples.first().map(|s| s.tally.zero_copied_is).unwrap_or_default() {
         ZeroCopied::Exact => share,

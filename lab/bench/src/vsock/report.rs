@@ -13,7 +13,7 @@ use super::sibling::{self, SiblingRow};
 use crate::case::Direction;
 use crate::chart::{Bars, Better};
 use crate::experiment::floored::zero_copied;
-use crate::experiment::{Column, Digits, Line, Report, failures, rows, series, variants};
+use crate::experiment::{Column, Digits, Report, ReportLine, failures, rows, series, variants};
 use crate::machine::Machine;
 use crate::table::bytes;
 
@@ -161,7 +161,7 @@ const BEFORE: [Column<Vsock>; 2] = [
     Column::quartiles("quartiles", "ratio_to_before", Digits::Behind(3)),
 ];
 
-fn not_copied(_: &CaseReport, line: &Line<Vsock>) -> Option<String> {
+fn not_copied(_: &CaseReport, line: &ReportLine<Vsock>) -> Option<String> {
     zero_copied(line, |facts| &facts.ledger)
 }
 

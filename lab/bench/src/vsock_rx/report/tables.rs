@@ -2,7 +2,7 @@
 
 use super::{RxCell, VsockRx, way};
 use crate::case::{Direction, WorkingSet};
-use crate::experiment::{Column, Digits, LeftOut, Show, Text, grid};
+use crate::experiment::{CellText, Column, Digits, LeftOut, Show, grid};
 use crate::table::{Table, bytes};
 use crate::vsock_rx::variant::RxWay;
 
@@ -38,7 +38,7 @@ fn capital(text: &str) -> String {
 type Row = (String, Box<dyn Fn(&RxCell) -> Option<String>>);
 
 /// A row of a way's text.
-fn row(name: String, way: RxWay, text: Text<VsockRx>) -> Row {
+fn row(name: String, way: RxWay, text: CellText<VsockRx>) -> Row {
     (name, Box::new(move |case: &RxCell| text.of(case, case.line(&way)?)))
 }
 
@@ -50,14 +50,14 @@ fn across(cases: &[&RxCell], rows: &[Row]) -> Table {
         .unwrap_or_else(|| Table::new(std::iter::once("").chain(columns.iter().map(|(len, _)| len.as_str()))))
 }
 
-const fn median(key: &'static str, digits: usize) -> Text<VsockRx> {
-    Text::Of(key, Show::Median, Digits::Behind(digits))
+const fn median(key: &'static str, digits: usize) -> CellText<VsockRx> {
+    CellText::Of(key, Show::Median, Digits::Behind(digits))
 }
 
 fn times(cases: &[&RxCell]) -> Table {
     let mut rows: Vec<Row> = Vec::new();
     for way in RxWay::ALL.into_iter().filter(|way| !way.is_floor()) {
-        let loops: Text<VsockRx> = Text::Words(|_, line| {
+        let loops: CellText<VsockRx> = CellText::Words(|_, line| {
             let [send, receive] = ["send_seconds", "loop_seconds"].map(|key| line.middle(key));
             Some(format!("{:.3}/{:.3}", send?, receive?))
         });
@@ -87,9 +87,9 @@ fn times(cases: &[&RxCell]) -> Table {
 fn cpu(cases: &[&RxCell]) -> Table {
     let mut rows: Vec<Row> = Vec::new();
     for way in RxWay::ALL {
-        let all = Text::Of("cpu_s_per_gb", Show::Both, Digits::Behind(3));
+        let all = CellText::Of("cpu_s_per_gb", Show::Both, Digits::Behind(3));
         rows.push(row(way.to_string(), way, all));
-        let parts: Text<VsockRx> = Text::Words(|_, line| {
+        let parts: CellText<VsockRx> = CellText::Words(|_, line| {
             let [end, program] = ["backend_cpu_s_per_gb", "program_cpu_s_per_gb"].map(|key| line.middle(key));
             Some(format!("{:.3} + {:.3}", end?, program?))
         });
@@ -99,7 +99,7 @@ fn cpu(cases: &[&RxCell]) -> Table {
 }
 
 const fn ratio(heading: &'static str, key: &'static str) -> Column<VsockRx> {
-    Column { heading, text: Text::Of(key, Show::Both, Digits::Three) }
+    Column { heading, text: CellText::Of(key, Show::Both, Digits::Three) }
 }
 
 const RATIOS: [Column<VsockRx>; 8] = [
