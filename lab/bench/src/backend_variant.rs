@@ -16,7 +16,7 @@ use crate::generator::{Generator, verify_received, verify_sent};
 use crate::guest::NetGuest;
 use crate::interleave::Turn;
 use crate::netns::Link;
-use crate::variant::Sample;
+use crate::variant::NetSample;
 
 /// How long a back end may take to go to sleep after its work. One that polls never does: its CPU
 /// time is then exact to a timer tick only.
@@ -61,7 +61,7 @@ impl BackendVariant {
         })
     }
 
-    fn measure(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+    fn measure(&mut self, case: &Case, frames: usize) -> Result<NetSample> {
         let clock = self.backend.clock();
         let ready = match self.ready.as_mut() {
             Some(ready) if ready.case == *case => ready,
@@ -90,7 +90,7 @@ impl BackendVariant {
             }
         }
         let bytes = (frames * case.frame_len) as u64;
-        Ok(Sample { cpu, wall, frames: frames as u64, bytes })
+        Ok(NetSample { cpu, wall, frames: frames as u64, bytes })
     }
 }
 
@@ -123,7 +123,7 @@ impl Variant<Net> for BackendVariant {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<Sample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
         let outcome = self.measure(case, frames);
         outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
     }

@@ -7,7 +7,7 @@ use crate::case::Case;
 use crate::experiment::floored::{Amounts, Floored, Ledger, LedgerFacts, Plan, first_program, zero_copied};
 use crate::experiment::{Base, CellReport, Figure, ReportLine, Subject};
 use crate::programs::NamedProgram;
-use crate::variant::Sample;
+use crate::variant::NetSample;
 
 /// The comparison.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ impl Subject for Net {
     type CellFacts = CaseFacts;
     type Variant = String;
     type Facts = LedgerFacts;
-    type Sample = Sample;
+    type Sample = NetSample;
 
     const FIGURES: &'static [Figure<Self>] = &[
         // Of all threads, in nanoseconds; then divided by the floor's, by that of the bare calls
@@ -111,12 +111,12 @@ pub(crate) mod tests {
             Ok(Ledger::from([("runs".to_owned(), self.runs)]))
         }
 
-        fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<Sample> {
+        fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
             self.runs += 1;
             if self.runs > self.lasts {
                 bail!("lost a frame");
             }
-            Ok(Sample {
+            Ok(NetSample {
                 cpu: Duration::from_nanos(self.cost * self.runs * frames as u64),
                 wall: Duration::from_nanos(self.cost * frames as u64),
                 frames: frames as u64,

@@ -22,7 +22,7 @@ use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
 use crate::interleave::Turn;
 use crate::tap::{Tap, VNET_HEADER_LEN};
-use crate::variant::Sample;
+use crate::variant::NetSample;
 
 /// The floor on its own tap.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl Variant<Net> for TapFloor {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<Sample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the floor was not prepared for {case}");
         };
@@ -139,7 +139,7 @@ impl Variant<Net> for TapFloor {
             Direction::Transmit => verify_sent(before, after, frames)?,
             Direction::Receive => verify_received(before, after, frames)?,
         }
-        Ok(Sample { cpu, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+        Ok(NetSample { cpu, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// What one run cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Sample {
+pub struct NetSample {
     /// CPU time of the side that is measured, all its threads.
     #[serde(serialize_with = "nanoseconds", rename = "cpu_ns")]
     pub cpu: Duration,
@@ -23,7 +23,7 @@ fn nanoseconds<S: serde::Serializer>(time: &Duration, out: S) -> Result<S::Ok, S
     out.serialize_u64(time.as_nanos() as u64)
 }
 
-impl Sample {
+impl NetSample {
     /// CPU time of one frame in nanoseconds.
     pub fn cpu_ns_per_frame(&self) -> f64 {
         self.cpu.as_nanos() as f64 / self.frames.max(1) as f64
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn rates_follow_from_the_counts() {
-        let sample = Sample {
+        let sample = NetSample {
             cpu: Duration::from_micros(500),
             wall: Duration::from_millis(1),
             frames: 1000,
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(sample.frames_per_second(), 1e6);
         assert!((sample.gigabits_per_second() - 12.0).abs() < 1e-9);
         assert!((sample.cpu_load() - 0.5).abs() < 1e-9);
-        assert!(Sample::default().cpu_ns_per_frame().is_finite());
+        assert!(NetSample::default().cpu_ns_per_frame().is_finite());
         let json = serde_json::to_value(&sample).unwrap();
         assert_eq!(json["cpu_ns"], 500_000);
     }

@@ -14,7 +14,7 @@ use crate::compare::{CaseReport, Net};
 use crate::experiment::ReportLine;
 use crate::machine::Machine;
 use crate::stats::Summary;
-use crate::variant::Sample;
+use crate::variant::NetSample;
 
 /// The name of the variant that others are compared with.
 pub const RAW: &str = "raw socket";
@@ -50,22 +50,22 @@ pub fn bandwidths(report: &CaseReport) -> Vec<Bandwidth> {
 }
 
 fn bandwidth(report: &CaseReport, line: &ReportLine<Net>) -> Option<Bandwidth> {
-    let own = |figure: fn(&Sample) -> f64| Summary::of(line.samples.iter().map(figure));
+    let own = |figure: fn(&NetSample) -> f64| Summary::of(line.samples.iter().map(figure));
     let ratio = |figure| report.ratio_to(line, &RAW.to_owned(), figure);
     Some(Bandwidth {
         case: report.at,
         variant: line.variant.clone(),
-        gigabits_per_second: own(Sample::gigabits_per_second)?,
+        gigabits_per_second: own(NetSample::gigabits_per_second)?,
         cpu_load_percent: own(|sample| sample.cpu_load() * 100.0)?,
         gigabits_per_cpu: own(per_cpu)?,
-        bandwidth_to_raw_socket: ratio(Sample::gigabits_per_second),
-        load_to_raw_socket: ratio(Sample::cpu_load),
+        bandwidth_to_raw_socket: ratio(NetSample::gigabits_per_second),
+        load_to_raw_socket: ratio(NetSample::cpu_load),
         per_cpu_to_raw_socket: ratio(per_cpu),
     })
 }
 
 /// Gigabits in a second of CPU time.
-fn per_cpu(sample: &Sample) -> f64 {
+fn per_cpu(sample: &NetSample) -> f64 {
     sample.bytes as f64 * 8e-9 / sample.cpu.as_secs_f64().max(1e-9)
 }
 

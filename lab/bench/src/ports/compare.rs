@@ -6,7 +6,7 @@ use crate::case::Case;
 use crate::compare::{CaseReport, Net};
 use crate::experiment::ReportLine;
 use crate::stats::Summary;
-use crate::variant::Sample;
+use crate::variant::NetSample;
 
 /// The name of the variant that others are compared with.
 pub const TAP: &str = "tap floor";
@@ -36,5 +36,5 @@ pub fn comparisons(report: &CaseReport) -> Vec<Comparison> {
 
 /// CPU time of a frame divided by the tap floor's of the same round.
 pub(super) fn to_tap(report: &CaseReport, line: &ReportLine<Net>) -> Option<Summary> {
-    report.ratio_to(line, &TAP.to_owned(), Sample::cpu_ns_per_frame)
+    report.ratio_to(line, &TAP.to_owned(), NetSample::cpu_ns_per_frame)
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use super::veth::Veth;
 use crate::case::{Case, Direction};
 use crate::generator::verify_sent;
-use crate::variant::Sample;
+use crate::variant::NetSample;
 
 /// CPU time of the kernel thread over the runs of a case.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ pub(super) fn measured(
     case: &Case,
     frames: usize,
     work: impl FnOnce() -> Result<(Duration, Duration)>,
-) -> Result<Sample> {
+) -> Result<NetSample> {
     let before = (veth.kernel_time()?, veth.lost()?, veth.peer().counters()?);
     let (cpu, wall) = work()?;
     let thread = veth.kernel_time()? - before.0;
@@ -56,5 +56,5 @@ pub(super) fn measured(
     if lost != 0 {
         bail!("{lost} of {frames} frames were lost on the way: the run is void");
     }
-    Ok(Sample { cpu: cpu + thread, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+    Ok(NetSample { cpu: cpu + thread, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
 }

@@ -23,7 +23,7 @@ use crate::guest::STALL_LIMIT;
 use crate::interleave::Turn;
 use crate::sys;
 use crate::tap::VNET_HEADER_LEN;
-use crate::variant::Sample;
+use crate::variant::NetSample;
 
 /// Room for a burst of frames with what the kernel adds to each.
 const RECEIVE_BUFFER: i32 = 16 << 20;
@@ -93,7 +93,7 @@ impl Variant<Net> for RawSocket {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<Sample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the raw socket was not prepared for {case}");
         };

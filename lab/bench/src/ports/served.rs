@@ -21,7 +21,7 @@ use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_sent};
 use crate::guest::NetGuest;
 use crate::interleave::Turn;
-use crate::variant::Sample;
+use crate::variant::NetSample;
 
 /// How long a back end may take to go to sleep after its work.
 const SETTLE_LIMIT: Duration = Duration::from_millis(60);
@@ -90,7 +90,7 @@ impl Served {
         Ok(PortIdle::new(&self.name, watch, end.0 - begin.0, end.1 - begin.1))
     }
 
-    fn measure(&mut self, case: &Case, frames: usize) -> Result<Sample> {
+    fn measure(&mut self, case: &Case, frames: usize) -> Result<NetSample> {
         let clock = self.backend.clock();
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("{} was not prepared for {case}", self.name);
@@ -114,7 +114,12 @@ impl Served {
             verify_sent(before.2, self.wire.peer().counters()?, frames)?;
         }
         self.kernel.add(kernel, frames);
-        Ok(Sample { cpu: cpu + kernel, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+        Ok(NetSample {
+            cpu: cpu + kernel,
+            wall,
+            frames: frames as u64,
+            bytes: (frames * case.frame_len) as u64,
+        })
     }
 }
 
@@ -153,7 +158,7 @@ impl Variant<Net> for Served {
         Ok(())
     }
 
-    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<Sample> {
+    fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
         let outcome = self.measure(case, frames);
         outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
     }

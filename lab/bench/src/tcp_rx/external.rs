@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use super::iperf3::{self, Test};
 use super::options::TcpRxOptions;
-use super::report::{Memory, Sample, TcpRx};
+use super::report::{Memory, TcpRx, TcpSample};
 use super::run::{case, sample, traffic};
 use super::traffic::Traffic;
 use super::way::{self, Goal, WayName};
@@ -71,7 +71,7 @@ struct External<'a> {
 }
 
 impl External<'_> {
-    fn run(&mut self, index: usize, name: WayName) -> Result<Sample> {
+    fn run(&mut self, index: usize, name: WayName) -> Result<TcpSample> {
         let mut test = iperf3::accept(&self.listener)?;
         let count = test.streams.len();
         let first = *self.connections.get_or_insert(count);

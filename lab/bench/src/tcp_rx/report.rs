@@ -39,7 +39,7 @@ impl Subject for TcpRx {
     type CellFacts = ();
     type Variant = WayName;
     type Facts = Facts;
-    type Sample = Sample;
+    type Sample = TcpSample;
 
     const FIGURES: &'static [Figure<Self>] = &[
         // 10⁹ bits a second.
@@ -110,7 +110,7 @@ impl Default for Memory {
 
 /// One run.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
-pub struct Sample {
+pub struct TcpSample {
     /// What was received and how.
     #[serde(flatten)]
     pub tally: Tally,
@@ -123,7 +123,7 @@ pub struct Sample {
     pub memory_bytes: Option<u64>,
 }
 
-impl Sample {
+impl TcpSample {
     fn bytes(&self) -> f64 {
         (self.tally.bytes as f64).max(1.0)
     }
@@ -213,7 +213,7 @@ mod tests {
     use crate::experiment::Tried;
     use crate::interleave::Runs;
 
-    fn sample(cpu_seconds: f64) -> Sample {
+    fn sample(cpu_seconds: f64) -> TcpSample {
         let tally = Tally {
             bytes: 2_000_000_000,
             zero_copied: 500_000_000,
@@ -221,10 +221,10 @@ mod tests {
             pieces: 8000,
             ..Tally::default()
         };
-        Sample { tally, seconds: 4.0, cpu_seconds, memory_bytes: None }
+        TcpSample { tally, seconds: 4.0, cpu_seconds, memory_bytes: None }
     }
 
-    fn tried(variant: WayName, samples: &[Sample]) -> Tried<TcpRx> {
+    fn tried(variant: WayName, samples: &[TcpSample]) -> Tried<TcpRx> {
         let runs = Runs { samples: samples.to_vec(), failed: None };
         Tried { variant, bases: bases(), facts: Facts::default(), runs }
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::external;
 use super::link::{self, Senders};
 use super::options::{Client, TcpRxOptions};
-use super::report::{Connections, Facts, Memory, Sample, TcpRx, TcpRxReport, bases};
+use super::report::{Connections, Facts, Memory, TcpRx, TcpRxReport, TcpSample, bases};
 use super::traffic::Traffic;
 use super::way::{self, Goal, TcpWay, WayName};
 use crate::cpu::{Placement, thread_time};
@@ -141,7 +141,7 @@ impl Seats {
         options: &TcpRxOptions,
         placement: &Placement,
         traffic: Option<&Traffic>,
-    ) -> Result<Sample> {
+    ) -> Result<TcpSample> {
         // What is left of a run that fails must not be sent in the middle of another one's.
         let mut seat = self.seats[index].take().context("its connections were closed")?;
         let bytes = seat.senders.whole(options.bytes());
@@ -179,20 +179,20 @@ pub(super) fn sample(
     goal: &Goal,
     touch: bool,
     traffic: Option<&Traffic>,
-) -> Result<Sample> {
+) -> Result<TcpSample> {
     let memory = || traffic.and_then(|t| t.bytes().ok());
     let (begin, cpu, before) = (Instant::now(), thread_time(), memory());
     let tally = way.receive(goal, touch)?;
     let (seconds, cpu) = (begin.elapsed().as_secs_f64(), thread_time() - cpu);
     let memory_bytes = memory().zip(before).map(|(after, before)| after.saturating_sub(before));
-    Ok(Sample { tally, seconds, cpu_seconds: cpu.as_secs_f64(), memory_bytes })
+    Ok(TcpSample { tally, seconds, cpu_seconds: cpu.as_secs_f64(), memory_bytes })
 }
 
 /// Puts the figures of one case together.
 pub(super) fn case(
     connections: usize,
     (ways, paths, absent): (Vec<WayName>, Vec<String>, Vec<Failure>),
-    runs: Vec<Runs<Sample>>,
+    runs: Vec<Runs<TcpSample>>,
 ) -> CellReport<TcpRx> {
     let tried = ways.into_iter().zip(paths).zip(runs);
     let tried =

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::case::{SocketKind, VsockCase};
-use super::variant::Sample;
+use super::variant::VsockSample;
 use crate::experiment::floored::{Amounts, Floored, Ledger, Plan};
 use crate::experiment::{CellReport, Figure, Subject};
 
@@ -50,7 +50,7 @@ impl Subject for Vsock {
     type CellFacts = CaseFacts;
     type Variant = String;
     type Facts = PacketFacts;
-    type Sample = Sample;
+    type Sample = VsockSample;
 
     const FIGURES: &'static [Figure<Self>] = &[
         // CPU seconds of the measured side for 10⁹ bytes; then divided by the floor's, and by that
@@ -136,12 +136,12 @@ pub(crate) mod tests {
             Ok(())
         }
 
-        fn run(&mut self, _: &VsockCase, bytes: usize, turn: Turn) -> Result<Sample> {
+        fn run(&mut self, _: &VsockCase, bytes: usize, turn: Turn) -> Result<VsockSample> {
             assert_eq!(turn == Turn::WarmUp, self.runs == 0);
             self.runs += 1;
             self.bytes += bytes as u64;
             let time = Duration::from_nanos(self.cost * self.runs * bytes as u64 / 10);
-            Ok(Sample::new(time, time / 2, time, bytes))
+            Ok(VsockSample::new(time, time / 2, time, bytes))
         }
 
         fn ledger(&mut self) -> Result<Ledger> {

@@ -15,7 +15,7 @@ use super::case::{RX_BUFFER, SocketKind};
 use super::device::{SETTLE_LIMIT, accept_from};
 use super::guest::{Setup, VsockGuest, Watch};
 use super::host::HostCpu;
-use super::variant::Sample;
+use super::variant::VsockSample;
 use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::{Placement, thread_time};
@@ -56,7 +56,7 @@ pub struct CrowdFigures {
     /// CPU seconds of the back end for 10⁹ bytes.
     pub cpu_s_per_gb: Summary,
     /// Every run, in order.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<VsockSample>,
 }
 
 /// Measures `connections` connections from guest to host, whose program runs on `host_cpu`.
@@ -91,7 +91,8 @@ pub fn measure(
         }
     }
     progress.finish();
-    let rates = |samples: &[Sample]| samples.iter().map(Sample::megabytes_per_second).collect::<Vec<f64>>();
+    let rates =
+        |samples: &[VsockSample]| samples.iter().map(VsockSample::megabytes_per_second).collect::<Vec<f64>>();
     let rate_ratio = Summary::ratio(&rates(&samples[1]), &rates(&samples[0])).context("no rounds")?;
     let [alone, beside_stalled] = samples.map(figures);
     Ok(CrowdReport {
@@ -104,11 +105,12 @@ pub fn measure(
     })
 }
 
-fn figures(samples: Vec<Sample>) -> Result<CrowdFigures> {
-    let summary = |figure: fn(&Sample) -> f64| Summary::of(samples.iter().map(figure)).context("no rounds");
+fn figures(samples: Vec<VsockSample>) -> Result<CrowdFigures> {
+    let summary =
+        |figure: fn(&VsockSample) -> f64| Summary::of(samples.iter().map(figure)).context("no rounds");
     Ok(CrowdFigures {
-        megabytes_per_second: summary(Sample::megabytes_per_second)?,
-        cpu_s_per_gb: summary(Sample::cpu_per_gb)?,
+        megabytes_per_second: summary(VsockSample::megabytes_per_second)?,
+        cpu_s_per_gb: summary(VsockSample::cpu_per_gb)?,
         samples,
     })
 }
@@ -150,7 +152,7 @@ impl Crowd {
         each: usize,
         stall: bool,
         seat: &(dyn Fn() -> Result<()> + Sync),
-    ) -> Result<(Sample, usize)> {
+    ) -> Result<(VsockSample, usize)> {
         let Self { guest, members } = self;
         let streams: Vec<&UnixStream> = members.iter().map(|(_, stream)| stream).collect();
         let conns: Vec<ConnId> = members.iter().map(|(conn, _)| *conn).collect();
@@ -172,7 +174,7 @@ impl Crowd {
         let (host_cpu, end) = program.context("the host's program")?;
         let (after, _) = backend.clock().settled(SETTLE_LIMIT)?;
         let bytes = each * (members.len() - 1);
-        let sample = Sample::new(after - before, host_cpu, end - begin, bytes);
+        let sample = VsockSample::new(after - before, host_cpu, end - begin, bytes);
         read_all(&streams[..1], stalled).context("what the stalled connection sent")?;
         // The guest hears of the credit that came back.
         guest.turn(true)?;

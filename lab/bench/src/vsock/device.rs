@@ -13,7 +13,7 @@ use super::case::{SocketKind, VsockCase};
 use super::compare::Vsock;
 use super::guest::{Setup, VsockGuest};
 use super::host::{self, HostCpu, Walk, Work};
-use super::variant::Sample;
+use super::variant::VsockSample;
 use crate::backend::BackendProcess;
 use crate::backend::flatten;
 use crate::case::Direction;
@@ -96,7 +96,7 @@ impl DeviceVariant {
         Ok(ledger)
     }
 
-    fn measure(&mut self, case: &VsockCase, bytes: usize, check: bool) -> Result<Sample> {
+    fn measure(&mut self, case: &VsockCase, bytes: usize, check: bool) -> Result<VsockSample> {
         let ready = match self.ready.as_mut() {
             Some(ready) if ready.case == *case => ready,
             _ => bail!("{} was not prepared for {case}", self.kind.name),
@@ -113,7 +113,7 @@ impl DeviceVariant {
         };
         let (after, _) = clock.settled(SETTLE_LIMIT)?;
         let slept = sleeps_of(backend.pid())? - slept;
-        Ok(Sample::new(after - before, work.cpu, work.end - begin, bytes).with_sleeps(slept))
+        Ok(VsockSample::new(after - before, work.cpu, work.end - begin, bytes).with_sleeps(slept))
     }
 }
 
@@ -227,7 +227,7 @@ impl Variant<Vsock> for DeviceVariant {
         Ok(())
     }
 
-    fn run(&mut self, case: &VsockCase, bytes: usize, turn: Turn) -> Result<Sample> {
+    fn run(&mut self, case: &VsockCase, bytes: usize, turn: Turn) -> Result<VsockSample> {
         let check = turn == Turn::WarmUp;
         let outcome = self.measure(case, bytes, check);
         outcome.with_context(|| {

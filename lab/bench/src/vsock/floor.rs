@@ -17,7 +17,7 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use super::case::VsockCase;
 use super::compare::Vsock;
 use super::host::{self, HostCpu, Walk};
-use super::variant::Sample;
+use super::variant::VsockSample;
 use crate::area::Area;
 use crate::case::Direction;
 use crate::cpu::Placement;
@@ -93,7 +93,7 @@ impl Variant<Vsock> for SocketFloor {
         Ok(())
     }
 
-    fn run(&mut self, case: &VsockCase, bytes: usize, turn: Turn) -> Result<Sample> {
+    fn run(&mut self, case: &VsockCase, bytes: usize, turn: Turn) -> Result<VsockSample> {
         let check = turn == Turn::WarmUp;
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the floor was not prepared for {case}");
@@ -135,7 +135,7 @@ impl Variant<Vsock> for SocketFloor {
             bail!("{bytes} bytes: the reader's sum differs from the writer's");
         }
         let end = measured.end.max(other.end);
-        Ok(Sample::new(measured.cpu, other.cpu, end - begin, bytes).with_sleeps(measured.sleeps))
+        Ok(VsockSample::new(measured.cpu, other.cpu, end - begin, bytes).with_sleeps(measured.sleeps))
     }
 }
 

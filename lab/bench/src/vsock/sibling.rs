@@ -14,7 +14,7 @@ use super::case::{QUEUE_SIZE, RX_BUFFER};
 use super::device::{PORT, SETTLE_LIMIT};
 use super::guest::{Setup, VsockGuest, Watch};
 use super::host::Walk;
-use super::variant::Sample;
+use super::variant::VsockSample;
 use crate::area::Area;
 use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
@@ -43,7 +43,7 @@ pub struct SiblingRow {
     /// 10⁶ bytes a second.
     pub megabytes_per_second: Summary,
     /// Every run, in order.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<VsockSample>,
 }
 
 /// Measures each working set.
@@ -93,17 +93,17 @@ pub fn measure(
     Ok(rows)
 }
 
-fn figures(set_bytes: usize, samples: [Vec<Sample>; 2]) -> Result<Vec<SiblingRow>> {
-    let costs = |samples: &[Sample]| samples.iter().map(Sample::cpu_per_gb).collect::<Vec<f64>>();
+fn figures(set_bytes: usize, samples: [Vec<VsockSample>; 2]) -> Result<Vec<SiblingRow>> {
+    let costs = |samples: &[VsockSample]| samples.iter().map(VsockSample::cpu_per_gb).collect::<Vec<f64>>();
     let floor = costs(&samples[0]);
-    let row = |(name, samples): (&str, Vec<Sample>)| {
-        let summary = |figure: fn(&Sample) -> f64| Summary::of(samples.iter().map(figure));
+    let row = |(name, samples): (&str, Vec<VsockSample>)| {
+        let summary = |figure: fn(&VsockSample) -> f64| Summary::of(samples.iter().map(figure));
         Some(SiblingRow {
             working_set_bytes: set_bytes,
             name: name.to_owned(),
-            cpu_s_per_gb: summary(Sample::cpu_per_gb)?,
+            cpu_s_per_gb: summary(VsockSample::cpu_per_gb)?,
             ratio_to_floor: (name != "floor").then(|| Summary::ratio(&costs(&samples), &floor)).flatten(),
-            megabytes_per_second: summary(Sample::megabytes_per_second)?,
+            megabytes_per_second: summary(VsockSample::megabytes_per_second)?,
             samples,
         })
     };
@@ -140,7 +140,7 @@ impl Pair {
         Ok(Self { sender, receiver, from, to, received: 0 })
     }
 
-    fn run(&mut self, backend: &BackendProcess, count: usize, check: bool) -> Result<Sample> {
+    fn run(&mut self, backend: &BackendProcess, count: usize, check: bool) -> Result<VsockSample> {
         self.receiver.count(self.to, check)?;
         let target = self.received + count as u64;
         let (before, _) = backend.clock().settled(SETTLE_LIMIT)?;
@@ -166,7 +166,7 @@ impl Pair {
         if check {
             self.check(count)?;
         }
-        Ok(Sample::new(after - before, Duration::ZERO, wall, count))
+        Ok(VsockSample::new(after - before, Duration::ZERO, wall, count))
     }
 
     fn check(&mut self, count: usize) -> Result<()> {
@@ -186,7 +186,7 @@ impl Pair {
 }
 
 /// Copies `count` bytes from one area to the other on the back end's CPU.
-fn copy(areas: &mut [Area; 2], count: usize, placement: &Placement) -> Result<Sample> {
+fn copy(areas: &mut [Area; 2], count: usize, placement: &Placement) -> Result<VsockSample> {
     let [from, to] = areas;
     let piece = RX_BUFFER as usize - HEADER_LEN;
     let (source, target) = (from.bytes(), to.bytes_mut());
@@ -206,7 +206,7 @@ fn copy(areas: &mut [Area; 2], count: usize, placement: &Placement) -> Result<Sa
                 into.advance(len);
                 left -= len;
             }
-            let sample = Sample::new(thread_time() - cpu, Duration::ZERO, begin.elapsed(), count);
+            let sample = VsockSample::new(thread_time() - cpu, Duration::ZERO, begin.elapsed(), count);
             Ok::<_, anyhow::Error>(sample)
         });
         worker.join()

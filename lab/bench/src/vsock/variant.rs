@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// What one run cost.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Sample {
+pub struct VsockSample {
     /// CPU time of the measured side: of a back end all its threads, of a floor the thread in the
     /// back end's place.
     pub cpu_ns: u64,
@@ -20,7 +20,7 @@ pub struct Sample {
     pub sleeps: u64,
 }
 
-impl Sample {
+impl VsockSample {
     /// A sample of these times.
     pub fn new(cpu: Duration, host: Duration, wall: Duration, bytes: usize) -> Self {
         let ns = |time: Duration| time.as_nanos() as u64;
@@ -60,10 +60,10 @@ mod tests {
     #[test]
     fn rates_follow_from_the_counts() {
         let time = Duration::from_millis;
-        let sample = Sample::new(time(50), time(20), time(100), 100_000_000);
+        let sample = VsockSample::new(time(50), time(20), time(100), 100_000_000);
         assert!((sample.cpu_per_gb() - 0.5).abs() < 1e-9);
         assert!((sample.host_cpu_per_gb() - 0.2).abs() < 1e-9);
         assert!((sample.megabytes_per_second() - 1000.0).abs() < 1e-9);
-        assert!(Sample::default().cpu_per_gb().is_finite());
+        assert!(VsockSample::default().cpu_per_gb().is_finite());
     }
 }
