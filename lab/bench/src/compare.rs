@@ -18,7 +18,7 @@ pub type CaseReport = CellReport<Net>;
 
 /// What is known of a case besides its figures.
 #[derive(Debug, Clone, Serialize)]
-pub struct CaseFacts {
+pub struct NetFacts {
     /// The working set in bytes.
     pub working_set_bytes: usize,
     /// Rounds, without the warm-up.
@@ -29,7 +29,7 @@ pub struct CaseFacts {
 
 impl Subject for Net {
     type Cell = Case;
-    type CellFacts = CaseFacts;
+    type CellFacts = NetFacts;
     type Variant = String;
     type Facts = LedgerFacts;
     type Sample = NetSample;
@@ -55,9 +55,9 @@ impl Floored for Net {
         Amounts { warm_up: case.burst(), round: case.frames(plan.quick), rounds }
     }
 
-    fn cell_facts(case: &Case, amounts: &Amounts) -> CaseFacts {
+    fn cell_facts(case: &Case, amounts: &Amounts) -> NetFacts {
         let working_set_bytes = case.working_set.bytes();
-        CaseFacts { working_set_bytes, rounds: amounts.rounds, frames: amounts.round }
+        NetFacts { working_set_bytes, rounds: amounts.rounds, frames: amounts.round }
     }
 
     fn facts(_: &Case, ledger: Ledger, _: &Amounts) -> LedgerFacts {

@@ -28,7 +28,7 @@ impl fmt::Display for Connections {
 
 /// What is known of a way besides its figures.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Facts {
+pub struct TcpFacts {
     /// What runs, as the library says it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
@@ -38,7 +38,7 @@ impl Subject for TcpRx {
     type Cell = Connections;
     type CellFacts = ();
     type Variant = WayName;
-    type Facts = Facts;
+    type Facts = TcpFacts;
     type Sample = TcpSample;
 
     const FIGURES: &'static [Figure<Self>] = &[
@@ -226,7 +226,7 @@ mod tests {
 
     fn tried(variant: WayName, samples: &[TcpSample]) -> Tried<TcpRx> {
         let runs = Runs { samples: samples.to_vec(), failed: None };
-        Tried { variant, bases: bases(), facts: Facts::default(), runs }
+        Tried { variant, bases: bases(), facts: TcpFacts::default(), runs }
     }
 
     #[test]

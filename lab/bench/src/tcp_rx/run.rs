@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::external;
 use super::link::{self, Senders};
 use super::options::{Client, TcpRxOptions};
-use super::report::{Connections, Facts, Memory, TcpRx, TcpRxReport, TcpSample, bases};
+use super::report::{Connections, Memory, TcpFacts, TcpRx, TcpRxReport, TcpSample, bases};
 use super::traffic::Traffic;
 use super::way::{self, Goal, TcpWay, WayName};
 use crate::cpu::{Placement, thread_time};
@@ -195,7 +195,11 @@ pub(super) fn case(
     runs: Vec<Runs<TcpSample>>,
 ) -> CellReport<TcpRx> {
     let tried = ways.into_iter().zip(paths).zip(runs);
-    let tried =
-        tried.map(|((variant, path), runs)| Tried { variant, bases: bases(), facts: Facts { path }, runs });
+    let tried = tried.map(|((variant, path), runs)| Tried {
+        variant,
+        bases: bases(),
+        facts: TcpFacts { path },
+        runs,
+    });
     CellReport::of(Connections { connections }, (), tried.collect(), absent)
 }

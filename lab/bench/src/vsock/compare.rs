@@ -16,7 +16,7 @@ pub type CaseReport = CellReport<Vsock>;
 
 /// What is known of a case besides its figures.
 #[derive(Debug, Clone, Serialize)]
-pub struct CaseFacts {
+pub struct VsockFacts {
     /// The working set in bytes.
     pub working_set_bytes: usize,
     /// Rounds, without the warm-up.
@@ -47,7 +47,7 @@ pub struct PacketFacts {
 
 impl Subject for Vsock {
     type Cell = VsockCase;
-    type CellFacts = CaseFacts;
+    type CellFacts = VsockFacts;
     type Variant = String;
     type Facts = PacketFacts;
     type Sample = VsockSample;
@@ -79,9 +79,9 @@ impl Floored for Vsock {
         Amounts { warm_up: case.warm_up_bytes(), round, rounds: plan.rounds }
     }
 
-    fn cell_facts(case: &VsockCase, amounts: &Amounts) -> CaseFacts {
+    fn cell_facts(case: &VsockCase, amounts: &Amounts) -> VsockFacts {
         let working_set_bytes = case.set_bytes();
-        CaseFacts { working_set_bytes, rounds: amounts.rounds, bytes: amounts.round }
+        VsockFacts { working_set_bytes, rounds: amounts.rounds, bytes: amounts.round }
     }
 
     fn facts(case: &VsockCase, ledger: Ledger, amounts: &Amounts) -> PacketFacts {

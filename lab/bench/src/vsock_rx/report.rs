@@ -24,7 +24,7 @@ pub(super) type RxCell = CellReport<VsockRx>;
 
 /// What is known of a case besides its figures.
 #[derive(Debug, Clone, Serialize)]
-pub struct CaseFacts {
+pub struct RxFacts {
     /// The working set in bytes.
     pub working_set_bytes: usize,
     /// Rounds, without the warm-up.
@@ -39,7 +39,7 @@ pub struct CaseFacts {
     pub published_ratio: Option<f64>,
 }
 
-impl CaseFacts {
+impl RxFacts {
     /// Of a case with `rounds` rounds of `bytes` bytes.
     pub fn of(case: &RxCase, rounds: usize, bytes: u64) -> Self {
         let published = |mode| reference::cell(case.direction, mode, case.len);
@@ -57,7 +57,7 @@ impl CaseFacts {
 
 impl Subject for VsockRx {
     type Cell = RxCase;
-    type CellFacts = CaseFacts;
+    type CellFacts = RxFacts;
     type Variant = RxWay;
     type Facts = ();
     type Sample = RxSample;
@@ -278,7 +278,7 @@ mod tests {
                 refused,
             ];
             let case = RxCase { direction, len, working_set: WorkingSet::Hot, windows: 4 };
-            CellReport::of(case, CaseFacts::of(&case, 3, 1 << 20), ways, Vec::new())
+            CellReport::of(case, RxFacts::of(&case, 3, 1 << 20), ways, Vec::new())
         };
         RxReport {
             machine: Machine {
@@ -362,7 +362,7 @@ mod tests {
             .iter()
             .map(|len| {
                 let at = RxCase { len: *len, ..case.at };
-                let facts = CaseFacts::of(&at, 3, 1 << 20);
+                let facts = RxFacts::of(&at, 3, 1 << 20);
                 CellReport { at, facts, lines: case.lines.clone(), absent: Vec::new(), failures: Vec::new() }
             })
             .collect();

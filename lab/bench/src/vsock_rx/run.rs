@@ -9,7 +9,7 @@ use super::experiment::{Experiment, RxGuest};
 use super::floor::RxFloor;
 use super::mode::Mode;
 use super::options::{TableOptions, windows_for};
-use super::report::{CaseFacts, RxReport, VsockRx};
+use super::report::{RxFacts, RxReport, VsockRx};
 use super::variant::{RxCase, RxSample, RxWay};
 use crate::case::Direction;
 use crate::cpu::Placement;
@@ -134,7 +134,7 @@ impl<'a> Ends<'a> {
         });
         let tried = lines.into_iter().zip(runs);
         let tried = tried.map(|(way, runs)| Tried { variant: way, bases: way.bases(), facts: (), runs });
-        let facts = CaseFacts::of(case, options.rounds(), options.bytes());
+        let facts = RxFacts::of(case, options.rounds(), options.bytes());
         Ok(CellReport::of(*case, facts, tried.collect(), Vec::new()))
     }
 
