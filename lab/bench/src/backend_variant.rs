@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction};
-use crate::compare::Net;
+use crate::compare::NetBench;
 use crate::cpu::Placement;
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
@@ -94,7 +94,7 @@ impl BackendVariant {
     }
 }
 
-impl Variant<Net> for BackendVariant {
+impl Variant<NetBench> for BackendVariant {
     fn name(&self) -> &str {
         &self.name
     }

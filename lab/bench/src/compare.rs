@@ -11,10 +11,10 @@ use crate::variant::NetSample;
 
 /// The comparison.
 #[derive(Debug, Clone)]
-pub struct Net;
+pub struct NetBench;
 
 /// The figures of a case; the first line is the floor's.
-pub type CaseReport = CellReport<Net>;
+pub type CaseReport = CellReport<NetBench>;
 
 /// What is known of a case besides its figures.
 #[derive(Debug, Clone, Serialize)]
@@ -27,7 +27,7 @@ pub struct NetFacts {
     pub frames: usize,
 }
 
-impl Subject for Net {
+impl Subject for NetBench {
     type Cell = Case;
     type CellFacts = NetFacts;
     type Variant = String;
@@ -48,7 +48,7 @@ impl Subject for Net {
     const VARIANT: &'static str = "name";
 }
 
-impl Floored for Net {
+impl Floored for NetBench {
     /// The warm-up moves one burst.
     fn amounts(case: &Case, plan: Plan) -> Amounts {
         let rounds = plan.rounds * case.rounds_for_one();
@@ -73,7 +73,7 @@ pub(crate) fn bases(programs: &[NamedProgram], variant: &str) -> Vec<Base<String
 }
 
 /// The share of the bytes that were not copied in user space.
-pub(crate) fn not_copied(_: &CaseReport, line: &ReportLine<Net>) -> Option<String> {
+pub(crate) fn not_copied(_: &CaseReport, line: &ReportLine<NetBench>) -> Option<String> {
     zero_copied(line, |facts| &facts.ledger)
 }
 
@@ -97,7 +97,7 @@ pub(crate) mod tests {
         lasts: u64,
     }
 
-    impl Variant<Net> for Fixed {
+    impl Variant<NetBench> for Fixed {
         fn name(&self) -> &str {
             self.name
         }
@@ -129,7 +129,7 @@ pub(crate) mod tests {
     pub(crate) fn sample_reports() -> Vec<CaseReport> {
         let cases = Case::all(&[Direction::Transmit], &[64, 60_000], &[WorkingSet::Hot]).unwrap();
         let variant = |name, cost, lasts| Box::new(Fixed { name, cost, runs: 0, lasts });
-        let mut variants: Vec<Box<dyn Variant<Net>>> =
+        let mut variants: Vec<Box<dyn Variant<NetBench>>> =
             vec![variant("floor", 400, 99), variant("zero copy", 440, 99), variant("broken", 440, 2)];
         let plan = Plan { rounds: 3, quick: true };
         compare(&cases, &mut variants, plan, |name| bases(&[], name)).unwrap()
@@ -154,8 +154,9 @@ pub(crate) mod tests {
     #[test]
     fn only_a_back_end_is_set_beside_the_bare_calls() {
         let cases = Case::all(&[Direction::Transmit], &[64], &[WorkingSet::Hot]).unwrap();
-        let variant =
-            |(name, cost)| -> Box<dyn Variant<Net>> { Box::new(Fixed { name, cost, runs: 0, lasts: 99 }) };
+        let variant = |(name, cost)| -> Box<dyn Variant<NetBench>> {
+            Box::new(Fixed { name, cost, runs: 0, lasts: 99 })
+        };
         let mut variants = [("floor", 400), (BARE_CALLS, 440), ("zerowire", 462)].map(variant);
         let plan = Plan { rounds: 3, quick: true };
         let reports = compare(&cases, &mut variants, plan, |name| bases(&[], name)).unwrap();
@@ -167,8 +168,9 @@ pub(crate) mod tests {
     #[test]
     fn a_further_program_is_set_beside_the_first_one() {
         let cases = Case::all(&[Direction::Transmit], &[64], &[WorkingSet::Hot]).unwrap();
-        let variant =
-            |(name, cost)| -> Box<dyn Variant<Net>> { Box::new(Fixed { name, cost, runs: 0, lasts: 99 }) };
+        let variant = |(name, cost)| -> Box<dyn Variant<NetBench>> {
+            Box::new(Fixed { name, cost, runs: 0, lasts: 99 })
+        };
         let costs = [("floor", 400), ("old", 440), ("new", 462), ("old --x", 500), ("new --x", 400)];
         let mut variants = costs.map(variant);
         let programs = ["old=/a", "new=/b"].map(|text| text.parse().unwrap());
@@ -186,8 +188,9 @@ pub(crate) mod tests {
     #[test]
     fn a_program_is_within_any_gate_of_itself() {
         let cases = Case::all(&[Direction::Transmit], &[64], &[WorkingSet::Hot]).unwrap();
-        let variant =
-            |(name, cost)| -> Box<dyn Variant<Net>> { Box::new(Fixed { name, cost, runs: 0, lasts: 99 }) };
+        let variant = |(name, cost)| -> Box<dyn Variant<NetBench>> {
+            Box::new(Fixed { name, cost, runs: 0, lasts: 99 })
+        };
         let mut variants = [("floor", 400), ("old", 440), ("new", 440)].map(variant);
         let programs = ["old=/a", "new=/a"].map(|text| text.parse().unwrap());
         let plan = Plan { rounds: 3, quick: true };
@@ -198,6 +201,6 @@ pub(crate) mod tests {
     #[test]
     fn no_rounds_is_an_error() {
         let plan = Plan { rounds: 0, quick: true };
-        assert!(compare::<Net>(&[], &mut [], plan, |_| Vec::new()).is_err());
+        assert!(compare::<NetBench>(&[], &mut [], plan, |_| Vec::new()).is_err());
     }
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::area::{Area, Slots};
 use crate::bare_calls::{BARE_CALLS, Calls};
 use crate::case::{Case, Direction};
-use crate::compare::Net;
+use crate::compare::NetBench;
 use crate::cpu::{Placement, QUIET, thread_time};
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
@@ -97,7 +97,7 @@ impl TapFloor {
     }
 }
 
-impl Variant<Net> for TapFloor {
+impl Variant<NetBench> for TapFloor {
     fn name(&self) -> &str {
         self.name
     }

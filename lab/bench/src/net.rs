@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::backend::BackendKind;
 use crate::backend_variant::BackendVariant;
 use crate::case::Case;
-use crate::compare::{Net, bases};
+use crate::compare::{NetBench, bases};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
 use crate::experiment::{Files, check_places, measured, write_json};
@@ -59,7 +59,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
         scaling: Vec::new(),
         idle: None,
     };
-    let mut variants: Vec<Box<dyn Variant<Net>>> =
+    let mut variants: Vec<Box<dyn Variant<NetBench>>> =
         vec![Box::new(TapFloor::new("zwfloor", placement.clone())?)];
     if options.bare_calls {
         let floor = TapFloor::new("zwbare", placement.clone())?;

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::case::Direction;
 use crate::chart::{Bars, Better, Series};
-use crate::compare::{CaseReport, Net, not_copied};
+use crate::compare::{CaseReport, NetBench, not_copied};
 use crate::experiment::{Column, Digits, Report, ReportLine, failures, rows, series, variants};
 use crate::idle::IdleReport;
 use crate::machine::Machine;
@@ -148,7 +148,7 @@ pub fn chart_of_cases(
     machine: &Machine,
     cases: &[&CaseReport],
     labels: Labels<'_>,
-    value: impl Fn(&ReportLine<Net>) -> Option<Summary>,
+    value: impl Fn(&ReportLine<NetBench>) -> Option<Summary>,
 ) -> Bars {
     let rounds = || cases.iter().map(|case| case.facts.rounds);
     let rounds = match (rounds().min(), rounds().max()) {
@@ -169,7 +169,7 @@ pub fn chart_of_cases(
 }
 
 /// The columns that say which line it is: case, working set, variant, and how much was moved.
-pub(crate) const WHICH: [Column<Net>; 4] = [
+pub(crate) const WHICH: [Column<NetBench>; 4] = [
     Column::words("case", |case, _| Some(case.at.to_string())),
     Column::words("working set", |case, _| Some(bytes(case.facts.working_set_bytes))),
     Column::words("variant", |_, line| Some(line.variant.clone())),
@@ -179,12 +179,12 @@ pub(crate) const WHICH: [Column<Net>; 4] = [
 ];
 
 /// CPU time of a frame.
-pub(crate) const CPU: [Column<Net>; 2] = [
+pub(crate) const CPU: [Column<NetBench>; 2] = [
     Column::median("CPU ns/frame", "cpu_ns_per_frame", Digits::Three),
     Column::range("min..max", "cpu_ns_per_frame", Digits::Three),
 ];
 
-const REST: [Column<Net>; 5] = [
+const REST: [Column<NetBench>; 5] = [
     Column::median("/floor", "ratio_to_floor", Digits::Behind(2)),
     Column::quartiles("quartiles", "ratio_to_floor", Digits::Behind(2)),
     Column::median("frames/s", "frames_per_second", Digits::Three),
@@ -193,10 +193,10 @@ const REST: [Column<Net>; 5] = [
 ];
 
 /// Where the bare calls were measured.
-const BARE: Column<Net> = Column::median("/bare calls", "ratio_to_bare_calls", Digits::Behind(2));
+const BARE: Column<NetBench> = Column::median("/bare calls", "ratio_to_bare_calls", Digits::Behind(2));
 
 /// Where several programs were measured: finer than other ratios.
-const BEFORE: [Column<Net>; 2] = [
+const BEFORE: [Column<NetBench>; 2] = [
     Column::median("/before", "ratio_to_before", Digits::Behind(3)),
     Column::quartiles("quartiles", "ratio_to_before", Digits::Behind(3)),
 ];
@@ -207,7 +207,7 @@ fn cases_text(cases: &[CaseReport]) -> String {
     }
     let has = |key: &str| cases.iter().flat_map(|case| &case.lines).any(|line| line.spread(key).is_some());
     let before = has("ratio_to_before");
-    let mut columns: Vec<Column<Net>> = WHICH.into_iter().chain(CPU).chain(REST).collect();
+    let mut columns: Vec<Column<NetBench>> = WHICH.into_iter().chain(CPU).chain(REST).collect();
     columns.extend(has("ratio_to_bare_calls").then_some(BARE));
     columns.extend(BEFORE.into_iter().filter(|_| before));
     format!(
@@ -242,7 +242,7 @@ mod tests {
 
     /// Gives the second variant of the first case a figure.
     fn set(report: &mut NetReport, key: &str, values: [f64; 3]) {
-        let index = Net::FIGURES.iter().position(|figure| figure.key == key).unwrap();
+        let index = NetBench::FIGURES.iter().position(|figure| figure.key == key).unwrap();
         report.cases[0].lines[1].figures[index] = Summary::of(values).map(Number::Spread);
     }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::case::Case;
 use crate::chart::{Bars, Better, Series};
-use crate::compare::{CaseReport, Net};
+use crate::compare::{CaseReport, NetBench};
 use crate::experiment::ReportLine;
 use crate::machine::Machine;
 use crate::stats::Summary;
@@ -49,7 +49,7 @@ pub fn bandwidths(report: &CaseReport) -> Vec<Bandwidth> {
     report.lines.iter().filter_map(|line| bandwidth(report, line)).collect()
 }
 
-fn bandwidth(report: &CaseReport, line: &ReportLine<Net>) -> Option<Bandwidth> {
+fn bandwidth(report: &CaseReport, line: &ReportLine<NetBench>) -> Option<Bandwidth> {
     let own = |figure: fn(&NetSample) -> f64| Summary::of(line.samples.iter().map(figure));
     let ratio = |figure| report.ratio_to(line, &RAW.to_owned(), figure);
     Some(Bandwidth {

@@ -26,7 +26,7 @@ use super::options::LONGEST;
 use super::veth::Veth;
 use crate::area::Slots;
 use crate::case::{Case, Direction};
-use crate::compare::Net;
+use crate::compare::NetBench;
 use crate::cpu::Placement;
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
@@ -119,7 +119,7 @@ fn chunk_of(slots: Slots, place: usize) -> u64 {
     frame_at(slots, place) + u64::from(FRAME) - u64::from(CHUNK)
 }
 
-impl Variant<Net> for BareXdp {
+impl Variant<NetBench> for BareXdp {
     fn name(&self) -> &str {
         "bare AF_XDP"
     }

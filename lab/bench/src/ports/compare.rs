@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::case::Case;
-use crate::compare::{CaseReport, Net};
+use crate::compare::{CaseReport, NetBench};
 use crate::experiment::ReportLine;
 use crate::stats::Summary;
 use crate::variant::NetSample;
@@ -26,7 +26,7 @@ pub struct Comparison {
 
 /// All variants of a case that succeeded, in their order.
 pub fn comparisons(report: &CaseReport) -> Vec<Comparison> {
-    let one = |line: &ReportLine<Net>| Comparison {
+    let one = |line: &ReportLine<NetBench>| Comparison {
         case: report.at,
         variant: line.variant.clone(),
         cpu_to_tap_floor: to_tap(report, line),
@@ -35,6 +35,6 @@ pub fn comparisons(report: &CaseReport) -> Vec<Comparison> {
 }
 
 /// CPU time of a frame divided by the tap floor's of the same round.
-pub(super) fn to_tap(report: &CaseReport, line: &ReportLine<Net>) -> Option<Summary> {
+pub(super) fn to_tap(report: &CaseReport, line: &ReportLine<NetBench>) -> Option<Summary> {
     report.ratio_to(line, &TAP.to_owned(), NetSample::cpu_ns_per_frame)
 }

@@ -14,7 +14,7 @@ use super::measured::{KernelTime, measured};
 use super::veth::Veth;
 use crate::area::{Area, Slots};
 use crate::case::{Case, Direction};
-use crate::compare::Net;
+use crate::compare::NetBench;
 use crate::cpu::Placement;
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
@@ -69,7 +69,7 @@ impl RawSocket {
     }
 }
 
-impl Variant<Net> for RawSocket {
+impl Variant<NetBench> for RawSocket {
     fn name(&self) -> &str {
         RAW
     }

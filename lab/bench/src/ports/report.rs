@@ -8,7 +8,7 @@ use super::idle::PortIdle;
 use super::text;
 use crate::case::Direction;
 use crate::chart::{Bars, Better};
-use crate::compare::{CaseReport, Net};
+use crate::compare::{CaseReport, NetBench};
 use crate::experiment::{Report, ReportLine, failures, failures_in};
 use crate::machine::Machine;
 use crate::report::{Labels, chart_of_cases};
@@ -82,7 +82,7 @@ impl PortReport {
         let (title, y) =
             ("CPU time of a frame against the bare AF_XDP loop", "CPU time / CPU time of the loop");
         let what = labels(title, y, Some(1.0));
-        let to_floor = |line: &ReportLine<Net>| line.spread("ratio_to_floor").or(Summary::of([1.0]));
+        let to_floor = |line: &ReportLine<NetBench>| line.spread("ratio_to_floor").or(Summary::of([1.0]));
         let ratio = chart_of_cases(&self.machine, &cases, what, to_floor);
         [("cpu", cpu), ("ratio", ratio)]
             .map(|(kind, bars)| (format!("port-{kind}-{}.svg", direction.short()), bars))

@@ -15,7 +15,7 @@ use super::raw::RawSocket;
 use super::report::PortReport;
 use super::served::Served;
 use crate::case::{Case, Direction};
-use crate::compare::{CaseReport, Net, bases};
+use crate::compare::{CaseReport, NetBench, bases};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
 use crate::experiment::{Files, measured};
@@ -41,7 +41,7 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
     let pace = Arrivals::Bursts(Rc::new(Hold::new(&placement)?));
     let mut notes = Vec::new();
     let bare = BareXdp::new(pace.clone(), &placement).context("the bare AF_XDP loop")?;
-    let mut variants: Vec<Box<dyn Variant<Net>>> = vec![Box::new(bare)];
+    let mut variants: Vec<Box<dyn Variant<NetBench>>> = vec![Box::new(bare)];
     let mut started = Vec::new();
     for (port, more) in served(options) {
         match start(options, port, more, &pace, &placement) {
@@ -86,7 +86,8 @@ fn streams(
     let longest = cases.iter().map(|case| case.frame_len).max();
     let cases: Vec<Case> = cases.iter().copied().filter(|case| Some(case.frame_len) == longest).collect();
     let pace = Arrivals::Stream;
-    let mut variants: Vec<Box<dyn Variant<Net>>> = vec![Box::new(RawSocket::new(pace.clone(), placement)?)];
+    let mut variants: Vec<Box<dyn Variant<NetBench>>> =
+        vec![Box::new(RawSocket::new(pace.clone(), placement)?)];
     for (port, more) in ports {
         let served = start(options, *port, more, &pace, placement);
         variants.push(Box::new(served.with_context(|| format!("port {}", port.word()))?));
@@ -95,7 +96,11 @@ fn streams(
     compared(&cases, &mut variants, Plan { rounds: options.rounds(), quick: options.quick })
 }
 
-fn compared(cases: &[Case], variants: &mut [Box<dyn Variant<Net>>], plan: Plan) -> Result<Vec<CaseReport>> {
+fn compared(
+    cases: &[Case],
+    variants: &mut [Box<dyn Variant<NetBench>>],
+    plan: Plan,
+) -> Result<Vec<CaseReport>> {
     let mut reports = compare(cases, variants, plan, |name| bases(&[], name))?;
     for case in reports.iter_mut().filter(|case| case.at.direction == Direction::Receive) {
         case.facts.working_set_bytes = bursts::working_set(&case.at);

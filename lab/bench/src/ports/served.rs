@@ -14,7 +14,7 @@ use super::veth::Veth;
 use super::wire::Wire;
 use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction};
-use crate::compare::Net;
+use crate::compare::NetBench;
 use crate::cpu::Placement;
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
@@ -123,7 +123,7 @@ impl Served {
     }
 }
 
-impl Variant<Net> for Served {
+impl Variant<NetBench> for Served {
     fn name(&self) -> &str {
         &self.name
     }

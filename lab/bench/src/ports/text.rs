@@ -4,7 +4,7 @@ use super::bandwidth::{Bandwidth, PUBLISHED, Published, RAW};
 use super::compare::to_tap;
 use super::report::PortReport;
 use crate::case::{Direction, WorkingSet};
-use crate::compare::{Net, not_copied};
+use crate::compare::{NetBench, not_copied};
 use crate::experiment::{Column, Digits, rows};
 use crate::report::{CPU, WHICH};
 use crate::stats::Summary;
@@ -32,7 +32,7 @@ pub(super) fn text(report: &PortReport) -> String {
     out
 }
 
-const REST: [Column<Net>; 6] = [
+const REST: [Column<NetBench>; 6] = [
     Column::words("kernel thread", |_, line| {
         line.facts.ledger.get("kernel_thread_ns_per_frame").map(ToString::to_string)
     }),
@@ -50,7 +50,7 @@ const REST: [Column<Net>; 6] = [
 ];
 
 fn saturation(report: &PortReport) -> String {
-    let columns: Vec<Column<Net>> = WHICH.into_iter().chain(CPU).chain(REST).collect();
+    let columns: Vec<Column<NetBench>> = WHICH.into_iter().chain(CPU).chain(REST).collect();
     format!(
         "\nSaturation, one queue (medians; ratios: medians of those round by round; kernel thread: its part of the CPU time):\n{}",
         rows(&report.cases, &columns).labels(3).render()

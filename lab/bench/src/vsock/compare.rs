@@ -9,10 +9,10 @@ use crate::experiment::{CellReport, Figure, Subject};
 
 /// The comparison.
 #[derive(Debug, Clone)]
-pub struct Vsock;
+pub struct VsockBench;
 
 /// The figures of a case; the first line is the floor's.
-pub type CaseReport = CellReport<Vsock>;
+pub type CaseReport = CellReport<VsockBench>;
 
 /// What is known of a case besides its figures.
 #[derive(Debug, Clone, Serialize)]
@@ -45,7 +45,7 @@ pub struct PacketFacts {
     pub ledger: Ledger,
 }
 
-impl Subject for Vsock {
+impl Subject for VsockBench {
     type Cell = VsockCase;
     type CellFacts = VsockFacts;
     type Variant = String;
@@ -72,7 +72,7 @@ impl Subject for Vsock {
     const VARIANT: &'static str = "name";
 }
 
-impl Floored for Vsock {
+impl Floored for VsockBench {
     /// The warm-up moves some bytes and checks their content.
     fn amounts(case: &VsockCase, plan: Plan) -> Amounts {
         let round = case.sample_bytes(plan.quick);
@@ -126,7 +126,7 @@ pub(crate) mod tests {
         off: u64,
     }
 
-    impl Variant<Vsock> for Fixed {
+    impl Variant<VsockBench> for Fixed {
         fn name(&self) -> &str {
             self.name
         }
@@ -163,7 +163,7 @@ pub(crate) mod tests {
         let (ways, writes) = ([Direction::Transmit], [4096, 65_536]);
         let cases = VsockCase::all(socket, &ways, &writes, &[65_536], &[WorkingSet::Hot]).unwrap();
         let variant = |name, cost, off| Box::new(Fixed { name, cost, runs: 0, bytes: 0, off });
-        let mut variants: Vec<Box<dyn Variant<Vsock>>> =
+        let mut variants: Vec<Box<dyn Variant<VsockBench>>> =
             vec![variant("floor", 10, 0), variant("zerowire", 12, 0), variant("broken", 11, 1)];
         compare(&cases, &mut variants, Plan { rounds: 3, quick: true }, |_| Vec::new()).unwrap()
     }

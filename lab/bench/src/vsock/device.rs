@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use zerowire_guest::vsock::{ConnId, HOST_CID, StreamSum};
 
 use super::case::{SocketKind, VsockCase};
-use super::compare::Vsock;
+use super::compare::VsockBench;
 use super::guest::{Setup, VsockGuest};
 use super::host::{self, HostCpu, Walk, Work};
 use super::variant::VsockSample;
@@ -193,7 +193,7 @@ impl ReadyDevice {
     }
 }
 
-impl Variant<Vsock> for DeviceVariant {
+impl Variant<VsockBench> for DeviceVariant {
     fn name(&self) -> &str {
         &self.kind.name
     }

@@ -15,7 +15,7 @@ use anyhow::{Result, anyhow, bail};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use super::case::VsockCase;
-use super::compare::Vsock;
+use super::compare::VsockBench;
 use super::host::{self, HostCpu, Walk};
 use super::variant::VsockSample;
 use crate::area::Area;
@@ -63,7 +63,7 @@ impl SocketFloor {
     }
 }
 
-impl Variant<Vsock> for SocketFloor {
+impl Variant<VsockBench> for SocketFloor {
     fn name(&self) -> &str {
         match (self.copies, self.bounded) {
             (true, _) => "copy + floor",

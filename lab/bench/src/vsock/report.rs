@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::attack::AttackReport;
 use super::case::SocketKind;
-use super::compare::{CaseReport, Vsock};
+use super::compare::{CaseReport, VsockBench};
 use super::crowd::CrowdReport;
 use super::host::HostCpu;
 use super::idle::IdleReport;
@@ -123,7 +123,7 @@ impl VsockReport {
     }
 }
 
-const COLUMNS: [Column<Vsock>; 15] = [
+const COLUMNS: [Column<VsockBench>; 15] = [
     Column::words("writes", |case, _| Some(bytes(case.at.write_len))),
     Column::words("credit", |case, _| Some(bytes(case.at.credit as usize))),
     Column::words("working set", |case, _| {
@@ -148,7 +148,7 @@ const COLUMNS: [Column<Vsock>; 15] = [
 ];
 
 /// Further columns of messages.
-const MESSAGES: [Column<Vsock>; 2] = [
+const MESSAGES: [Column<VsockBench>; 2] = [
     Column::median("messages/s", "messages_per_second", Digits::Three),
     Column::words("calls/message", |_, line| {
         line.facts.system_calls_per_message.map(|calls| format!("{calls:.2}"))
@@ -156,12 +156,12 @@ const MESSAGES: [Column<Vsock>; 2] = [
 ];
 
 /// Further columns where several programs were measured.
-const BEFORE: [Column<Vsock>; 2] = [
+const BEFORE: [Column<VsockBench>; 2] = [
     Column::median("/before", "ratio_to_before", Digits::Behind(3)),
     Column::quartiles("quartiles", "ratio_to_before", Digits::Behind(3)),
 ];
 
-fn not_copied(_: &CaseReport, line: &ReportLine<Vsock>) -> Option<String> {
+fn not_copied(_: &CaseReport, line: &ReportLine<VsockBench>) -> Option<String> {
     zero_copied(line, |facts| &facts.ledger)
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 
 use super::case::{SocketKind, VsockCase};
-use super::compare::Vsock;
+use super::compare::VsockBench;
 use super::device::{DeviceKind, DeviceVariant};
 use super::floor::SocketFloor;
 use super::options::VsockBenchOptions;
@@ -56,7 +56,7 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         socket: options.socket,
         ..VsockReport::default()
     };
-    let mut variants: Vec<Box<dyn Variant<Vsock>>> = vec![
+    let mut variants: Vec<Box<dyn Variant<VsockBench>>> = vec![
         Box::new(SocketFloor::new(options.ends.host_cpu, placement.clone())),
         Box::new(SocketFloor::copying(options.ends.host_cpu, placement.clone())),
         Box::new(SocketFloor::bounded(options.ends.host_cpu, placement.clone())),
