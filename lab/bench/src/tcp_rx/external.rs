@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use super::iperf3::{self, Test};
 use super::options::TcpRxOptions;
-use super::report::{Memory, TcpRx, TcpSample};
+use super::report::{MemoryTraffic, TcpRx, TcpSample};
 use super::run::{case, sample, traffic};
 use super::traffic::Traffic;
 use super::way::{self, Goal, WayName};
@@ -16,7 +16,11 @@ use crate::interleave::interleave;
 use crate::progress::Progress;
 
 /// Serves as many tests as the ways and rounds need, at `bind` and `port`.
-pub fn measure(options: &TcpRxOptions, bind: &str, port: u16) -> Result<(Vec<CellReport<TcpRx>>, Memory)> {
+pub fn measure(
+    options: &TcpRxOptions,
+    bind: &str,
+    port: u16,
+) -> Result<(Vec<CellReport<TcpRx>>, MemoryTraffic)> {
     let addresses: Vec<_> = (bind, port)
         .to_socket_addrs()
         .with_context(|| format!("--bind {bind} is no address and no name that can be resolved"))?

@@ -85,7 +85,7 @@ pub struct TcpRxReport {
     /// Rounds, without the warm-up.
     pub rounds: usize,
     /// What memory traffic counts, or why it is not measured.
-    pub memory: Memory,
+    pub memory: MemoryTraffic,
     /// Remarks.
     pub notes: Vec<String>,
     /// Row by row.
@@ -95,14 +95,14 @@ pub struct TcpRxReport {
 /// Memory traffic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Memory {
+pub enum MemoryTraffic {
     /// What is counted.
     Measured(String),
     /// Why it isn't.
     NotMeasured(String),
 }
 
-impl Default for Memory {
+impl Default for MemoryTraffic {
     fn default() -> Self {
         Self::NotMeasured("nothing was run".to_owned())
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::external;
 use super::link::{self, Senders};
 use super::options::{Client, TcpRxOptions};
-use super::report::{Connections, Memory, TcpFacts, TcpRx, TcpRxReport, TcpSample, bases};
+use super::report::{Connections, MemoryTraffic, TcpFacts, TcpRx, TcpRxReport, TcpSample, bases};
 use super::traffic::Traffic;
 use super::way::{self, Goal, TcpWay, WayName};
 use crate::cpu::{Placement, thread_time};
@@ -66,7 +66,7 @@ fn raise_descriptors() -> Result<()> {
         .context("can't raise the number of open files to its hard limit")
 }
 
-fn measure(options: &TcpRxOptions, placement: &Placement) -> Result<(Vec<CellReport<TcpRx>>, Memory)> {
+fn measure(options: &TcpRxOptions, placement: &Placement) -> Result<(Vec<CellReport<TcpRx>>, MemoryTraffic)> {
     let (traffic, memory) = traffic();
     let rounds = options.rounds();
     let mut progress = Progress::new("tcp-rx", options.connections.len() * (rounds + 1));
@@ -84,13 +84,13 @@ fn measure(options: &TcpRxOptions, placement: &Placement) -> Result<(Vec<CellRep
 }
 
 /// Opens the counters of the calling thread.
-pub(super) fn traffic() -> (Option<Traffic>, Memory) {
+pub(super) fn traffic() -> (Option<Traffic>, MemoryTraffic) {
     match Traffic::open() {
         Ok(traffic) => {
-            let memory = Memory::Measured(traffic.what.clone());
+            let memory = MemoryTraffic::Measured(traffic.what.clone());
             (Some(traffic), memory)
         }
-        Err(why) => (None, Memory::NotMeasured(why)),
+        Err(why) => (None, MemoryTraffic::NotMeasured(why)),
     }
 }
 

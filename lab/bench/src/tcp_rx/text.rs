@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::report::{Memory, TcpRx, TcpRxReport};
+use super::report::{MemoryTraffic, TcpRx, TcpRxReport};
 use crate::experiment::{CellReport, Column, Digits, ReportLine, rows};
 use crate::table::bytes;
 use zerowire::recv::ZeroCopied;
@@ -39,8 +39,8 @@ pub(super) fn text(report: &TcpRxReport) -> String {
         out.push_str("One CPU only: sender and receiver took turns; rates mean little.\n");
     }
     let _ = match &report.memory {
-        Memory::Measured(what) => writeln!(out, "Memory traffic: {what}."),
-        Memory::NotMeasured(why) => writeln!(out, "Memory traffic: not measured: {why}."),
+        MemoryTraffic::Measured(what) => writeln!(out, "Memory traffic: {what}."),
+        MemoryTraffic::NotMeasured(why) => writeln!(out, "Memory traffic: not measured: {why}."),
     };
     for note in &report.notes {
         let _ = writeln!(out, "Note: {note}.");

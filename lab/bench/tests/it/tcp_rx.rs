@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use zerowire_bench::tcp_rx::report::{Memory, TcpRxReport};
+use zerowire_bench::tcp_rx::report::{MemoryTraffic, TcpRxReport};
 use zerowire_bench::tcp_rx::{Client, TcpRxOptions, WayName, run_tcp_rx};
 use zerowire_testkit::own_process;
 
@@ -59,8 +59,8 @@ fn every_way_receives_all_bytes() {
         }
         assert!(text.contains("=== 1 connection\n") && text.contains("=== 16 connections\n"), "{text}");
         match &report.memory {
-            Memory::Measured(what) => assert!(text.contains(&format!("Memory traffic: {what}"))),
-            Memory::NotMeasured(why) => assert!(text.contains(&format!("not measured: {why}"))),
+            MemoryTraffic::Measured(what) => assert!(text.contains(&format!("Memory traffic: {what}"))),
+            MemoryTraffic::NotMeasured(why) => assert!(text.contains(&format!("not measured: {why}"))),
         }
     }
 }
