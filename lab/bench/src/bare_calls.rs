@@ -44,7 +44,7 @@ pub(crate) enum Calls {
     /// As the device sends frames.
     Transmit(Transmit),
     /// As the device receives frames.
-    Receive(Receive),
+    Receive(DeviceReceive),
 }
 
 impl Calls {
@@ -57,7 +57,7 @@ impl Calls {
                 (frame_slots(set, frame, fragment_len), Self::Transmit(transmit))
             }
             Direction::Receive => {
-                let receive = Receive::new(case.frame_len)?;
+                let receive = DeviceReceive::new(case.frame_len)?;
                 let slots = match receive.copies {
                     true => case.slots(),
                     false => Slots::received(set, buffer_len(case.frame_len)),
@@ -194,7 +194,7 @@ fn write_list<const N: usize>(
 
 /// Receive as the device does it.
 #[derive(Debug)]
-pub(crate) struct Receive {
+pub(crate) struct DeviceReceive {
     /// Bytes of a frame with its header.
     len: usize,
     /// Frames are read into private memory and copied.
@@ -205,7 +205,7 @@ pub(crate) struct Receive {
     scratch: Area,
 }
 
-impl Receive {
+impl DeviceReceive {
     fn new(frame_len: usize) -> Result<Self> {
         let len = frame_len + VNET_HEADER_LEN;
         let copies = len <= RX_COPYBREAK_BYTES;
@@ -304,7 +304,9 @@ mod tests {
             .chain([(60_000, false), (65_549, false)])
         {
             let (image, slots, mut calls, mut area) = ready(Direction::Receive, frame_len, 32_768);
-            let Calls::Receive(Receive { copies: copied, buffers, .. }) = calls else { panic!("{calls:?}") };
+            let Calls::Receive(DeviceReceive { copies: copied, buffers, .. }) = calls else {
+                panic!("{calls:?}")
+            };
             assert_eq!(copied, copies, "{frame_len}");
             let (ours, theirs) = pair();
             // More than once around the working set.

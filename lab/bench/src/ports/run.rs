@@ -13,7 +13,7 @@ use super::hold::{Hold, go_first};
 use super::options::{PortKind, PortOptions};
 use super::raw::RawSocket;
 use super::report::PortReport;
-use super::served::Served;
+use super::served::ServedPort;
 use crate::case::{Case, Direction};
 use crate::compare::{CaseReport, NetBench, bases};
 use crate::cpu::Placement;
@@ -114,9 +114,9 @@ fn start(
     more: &str,
     pace: &Arrivals,
     placement: &Placement,
-) -> Result<Served> {
+) -> Result<ServedPort> {
     let program = options.program.as_deref().context("no program")?;
-    Served::start(program, port, more, pace.clone(), placement)
+    ServedPort::start(program, port, more, pace.clone(), placement)
 }
 
 /// The back ends that are to be measured: a port and further arguments. The tap's is there to

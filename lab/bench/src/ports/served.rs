@@ -30,7 +30,7 @@ const SETTLE_LIMIT: Duration = Duration::from_millis(60);
 const FRAGMENT_LEN: usize = 32 << 10;
 
 /// A back end with one VM.
-pub struct Served {
+pub struct ServedPort {
     name: String,
     backend: BackendProcess,
     wire: Wire,
@@ -48,7 +48,7 @@ struct ReadyGuest {
     generator: Generator,
 }
 
-impl Served {
+impl ServedPort {
     /// Makes the pair in the namespace of the calling thread, and starts `program net` with the
     /// port on it and the further arguments `more`, separated by blanks. A tap is made by the back
     /// end.
@@ -123,7 +123,7 @@ impl Served {
     }
 }
 
-impl Variant<NetBench> for Served {
+impl Variant<NetBench> for ServedPort {
     fn name(&self) -> &str {
         &self.name
     }

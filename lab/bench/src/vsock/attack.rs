@@ -113,7 +113,7 @@ pub struct VictimFigures {
 
 /// One run.
 #[derive(Debug, Clone, Copy, Default)]
-struct Run {
+struct AttackRun {
     wall: Duration,
     /// Bytes of the honest connection that its program read.
     bytes: u64,
@@ -123,7 +123,7 @@ struct Run {
     grown_bytes: u64,
 }
 
-impl Run {
+impl AttackRun {
     fn rate(&self) -> f64 {
         self.bytes as f64 / 1e6 / self.wall.as_secs_f64().max(1e-9)
     }
@@ -138,7 +138,7 @@ pub fn measure(
 ) -> Result<AttackReport> {
     let args = ["--buffer".to_owned(), CREDIT.to_string()];
     let backend = BackendProcess::start_vsock_in(program, &args, &GROUPS, placement)?;
-    let stage = Stage {
+    let stage = AttackStage {
         backend: &backend,
         host_cpu,
         placement,
@@ -147,7 +147,7 @@ pub fn measure(
     // The first one is the run without an attack.
     let attacks: Vec<Option<Attack>> = std::iter::once(None).chain(Attack::ALL.map(Some)).collect();
     let runs = stage.run_all(&attacks, rounds)?;
-    let rates = |runs: &[Run]| runs.iter().map(Run::rate).collect::<Vec<f64>>();
+    let rates = |runs: &[AttackRun]| runs.iter().map(AttackRun::rate).collect::<Vec<f64>>();
     let victims = |index: usize| -> Result<Vec<VictimFigures>> {
         let figures = Victim::ALL.iter().zip(&runs[0]).zip(&runs[index]).map(|((victim, alone), beside)| {
             let (alone, beside) = (rates(alone), rates(beside));
@@ -162,7 +162,7 @@ pub fn measure(
     let row = |(index, attack): (usize, &Option<Attack>)| {
         let attack = (*attack)?;
         let lone = &runs[index][Victim::ALL.len()];
-        let per_second = |amount: fn(&Run) -> f64| {
+        let per_second = |amount: fn(&AttackRun) -> f64| {
             Summary::of(lone.iter().map(|run| amount(run) / run.wall.as_secs_f64().max(1e-9)))
                 .context("no rounds")
         };
@@ -185,14 +185,14 @@ pub fn measure(
 }
 
 /// Where runs take place.
-struct Stage<'a> {
+struct AttackStage<'a> {
     backend: &'a BackendProcess,
     host_cpu: HostCpu,
     placement: &'a Placement,
     length: Duration,
 }
 
-impl Stage<'_> {
+impl AttackStage<'_> {
     fn guest(&self, vm: usize) -> Result<VsockGuest> {
         let setup = Setup {
             pool_bytes: WorkingSet::Hot.bytes(),
@@ -206,7 +206,7 @@ impl Stage<'_> {
 
     /// Runs every attack beside every victim, and beside nobody at the end: runs by attack, by
     /// victim, by round.
-    fn run_all(&self, attacks: &[Option<Attack>], rounds: usize) -> Result<Vec<Vec<Vec<Run>>>> {
+    fn run_all(&self, attacks: &[Option<Attack>], rounds: usize) -> Result<Vec<Vec<Vec<AttackRun>>>> {
         let mut runs = vec![vec![Vec::new(); Victim::ALL.len() + 1]; attacks.len()];
         let mut progress = Progress::new("attacks", rounds);
         for round in 0..rounds {
@@ -233,7 +233,7 @@ impl Stage<'_> {
     }
 
     /// One run. `weighs` the process before and after.
-    fn run(&self, attack: Option<Attack>, victim: Option<Victim>, weighs: bool) -> Result<Run> {
+    fn run(&self, attack: Option<Attack>, victim: Option<Victim>, weighs: bool) -> Result<AttackRun> {
         let mut first = self.guest(0)?;
         let mut second = match victim {
             Some(Victim::SameGroup) => Some(self.guest(1)?),
@@ -300,8 +300,8 @@ impl Stage<'_> {
         mut weapon: Option<&mut Weapon>,
         conn: Option<ConnId>,
         got: &AtomicU64,
-    ) -> Result<Run> {
-        let mut run = Run::default();
+    ) -> Result<AttackRun> {
+        let mut run = AttackRun::default();
         let clock = self.backend.clock();
         let (mut cpu, _) = clock.settled(SETTLE_LIMIT)?;
         let mut begin = Instant::now();
