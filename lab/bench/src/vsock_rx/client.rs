@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use zerowire::recv::vsock::{MappedKind, connect_copy};
 use zerowire_cli::af_vsock;
 
-use super::mode::Mode;
-use super::options::{ClientOptions, Place};
+use super::mode::ReceiveMode;
+use super::options::{ClientOptions, RxPlace};
 use super::output::ClientOutput;
 use super::{connection, guest_receive, windows};
 
@@ -13,17 +13,17 @@ use super::{connection, guest_receive, windows};
 pub fn run_client(options: &ClientOptions) -> Result<ClientOutput> {
     options.verify()?;
     match (&options.place, options.mode) {
-        (Place::Host(uds), Mode::Copy) => {
+        (RxPlace::Host(uds), ReceiveMode::Copy) => {
             let stream = connect_copy(uds, options.port, MappedKind::Stream)
                 .with_context(|| format!("no connection to port {} of the guest", options.port))?;
             connection::receive(&stream, options)
         }
-        (Place::Host(uds), _) => windows::receive(&windows::connect(uds, options)?, options),
-        (Place::Kernel, Mode::Copy) => {
+        (RxPlace::Host(uds), _) => windows::receive(&windows::connect(uds, options)?, options),
+        (RxPlace::Kernel, ReceiveMode::Copy) => {
             let socket = af_vsock::connect(options.cid, options.port, options.credit, options.lowat())?;
             connection::receive(&socket, options)
         }
-        (Place::Kernel, _) => guest_receive::on_device(None, options),
-        (Place::Device(address), _) => guest_receive::on_device(Some(address), options),
+        (RxPlace::Kernel, _) => guest_receive::on_device(None, options),
+        (RxPlace::Device(address), _) => guest_receive::on_device(Some(address), options),
     }
 }

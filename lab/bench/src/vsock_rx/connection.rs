@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::mode::Mode;
+use super::mode::ReceiveMode;
 use super::options::ClientOptions;
 use super::output::ClientOutput;
 use super::tally::Tally;
@@ -65,7 +65,7 @@ pub fn receive(socket: &impl AsFd, options: &ClientOptions) -> Result<ClientOutp
             tally.touch += dequeued.elapsed();
         }
     }
-    Ok(tally.end(Mode::Copy, 0, options.len())?)
+    Ok(tally.end(ReceiveMode::Copy, 0, options.len())?)
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::vsock_rx::options::{PORT, Place};
+    use crate::vsock_rx::options::{PORT, RxPlace};
 
     #[test]
     fn every_byte_is_counted_and_the_low_water_mark_is_kept() {
@@ -88,10 +88,10 @@ mod tests {
             }
         });
         let options = ClientOptions {
-            place: Place::Kernel,
+            place: RxPlace::Kernel,
             cid: 2,
             port: PORT,
-            mode: Mode::Copy,
+            mode: ReceiveMode::Copy,
             pages: 2,
             lowat: 8192,
             credit: 0,

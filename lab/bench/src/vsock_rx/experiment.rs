@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_SEND, SocketType};
 
 use super::guest_receive;
-use super::mode::Mode;
-use super::options::{ClientOptions, PAGE, Place, TX_BUFFER, TableOptions};
+use super::mode::ReceiveMode;
+use super::options::{ClientOptions, PAGE, RxPlace, TX_BUFFER, TableOptions};
 use super::output::{ClientOutput, ServerOutput};
 use super::program::Program;
 use super::variant::{RxCase, RxSample, RxWay};
@@ -127,7 +127,7 @@ impl<'a> Experiment<'a> {
         args.extend(check.then(|| "--check".to_owned()));
 
         guest.guest.stack().listen(PORT, SocketType::Stream);
-        let mut program = self.tool(&args, mode == Mode::Polling)?;
+        let mut program = self.tool(&args, mode == ReceiveMode::Polling)?;
         let conn = match guest.guest.stack().accept_wait(PORT, STALL_LIMIT) {
             Ok(conn) => conn,
             Err(error) => bail!("the program does not connect ({error}): {}", program.words()),
@@ -172,7 +172,7 @@ impl<'a> Experiment<'a> {
             bail!("the guest's connection to port {PORT} is refused: {}", program.words());
         }
         let options = ClientOptions {
-            place: Place::Kernel,
+            place: RxPlace::Kernel,
             cid: HOST_CID as u32,
             port: PORT,
             mode: line.mode().context("a floor has no back end")?,

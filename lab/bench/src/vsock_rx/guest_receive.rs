@@ -14,7 +14,7 @@ use zerowire_guest::vsock::{
     VsockStack,
 };
 
-use super::mode::Mode;
+use super::mode::ReceiveMode;
 use super::options::ClientOptions;
 use super::output::ClientOutput;
 use super::tally::{Clock, Tally, process_time};
@@ -39,8 +39,9 @@ pub fn receive(
     options: &ClientOptions,
     clock: Clock,
 ) -> Result<ClientOutput> {
-    let mut buffer = Vec::with_capacity(if options.mode == Mode::Copy { 2 * options.len() } else { 0 });
-    let mut waiter = Waiter { polls: options.mode == Mode::Polling, idle: 0, last: Instant::now() };
+    let mut buffer =
+        Vec::with_capacity(if options.mode == ReceiveMode::Copy { 2 * options.len() } else { 0 });
+    let mut waiter = Waiter { polls: options.mode == ReceiveMode::Polling, idle: 0, last: Instant::now() };
     while stack.readable(conn) == 0 && !over(stack, conn) {
         waiter.turn(stack)?;
     }
@@ -54,7 +55,7 @@ pub fn receive(
         let begin = Instant::now();
         let Dequeued::Packets(lease) = stack.dequeue(conn)? else { break };
         waiter.idle = 0;
-        if options.mode == Mode::Copy {
+        if options.mode == ReceiveMode::Copy {
             buffer.clear();
             lease.append_to(&mut buffer);
             drop(lease);
@@ -81,7 +82,7 @@ pub fn receive(
         }
         tally.dequeues += 1;
     }
-    if options.mode != Mode::Copy {
+    if options.mode != ReceiveMode::Copy {
         tally.direct_bytes = stack.in_place_counters().in_place_bytes - before.in_place_bytes;
     }
     Ok(tally.end(options.mode, 0, options.len())?)

@@ -1,6 +1,6 @@
 //! How fast a program receives by vsock: `zerowire-bench vsock-rx`.
 //!
-//! A server sends a number of megabytes, a client receives them in one of several ways ([`Mode`])
+//! A server sends a number of megabytes, a client receives them in one of several ways ([`ReceiveMode`])
 //! and says what that took. Both run on the host and in a guest, from one program ([`run_server`],
 //! [`run_client`]). [`run_table`] runs a whole experiment with a guest without a VM, and prints its
 //! figures beside those published for a kernel's receive path of the same kind ([`reference`]).
@@ -23,7 +23,7 @@ pub mod variant;
 mod windows;
 
 pub use client::run_client;
-pub use mode::Mode;
-pub use options::{ClientOptions, Place, ServerOptions, TableOptions};
+pub use mode::ReceiveMode;
+pub use options::{ClientOptions, RxPlace, ServerOptions, TableOptions};
 pub use run::run_table;
 pub use server::run_server;

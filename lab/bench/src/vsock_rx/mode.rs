@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 /// How a program takes what has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum ReceiveMode {
     /// Calls that copy into a buffer of the program; it sleeps in poll().
     Copy,
     /// Windows that the program has mapped; it sleeps until one is published.
     Mapped,
     /// The same; it looks at the window's flag in a loop.
     Polling,
-    /// The same as [`Mode::Mapped`], with payload left in the guest's memory.
+    /// The same as [`ReceiveMode::Mapped`], with payload left in the guest's memory.
     Direct,
 }
 
-impl Mode {
+impl ReceiveMode {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Copy, Self::Mapped, Self::Polling, Self::Direct];
 
@@ -34,7 +34,7 @@ impl Mode {
     }
 }
 
-impl fmt::Display for Mode {
+impl fmt::Display for ReceiveMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Copy => "copy",
@@ -45,7 +45,7 @@ impl fmt::Display for Mode {
     }
 }
 
-impl FromStr for Mode {
+impl FromStr for ReceiveMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -62,10 +62,10 @@ mod tests {
 
     #[test]
     fn letters_and_names_are_parsed() {
-        for mode in Mode::ALL {
+        for mode in ReceiveMode::ALL {
             assert_eq!(mode.letter().to_string().parse(), Ok(mode));
             assert_eq!(mode.to_string().parse(), Ok(mode));
         }
-        assert!("x".parse::<Mode>().unwrap_err().contains("'x'"));
+        assert!("x".parse::<ReceiveMode>().unwrap_err().contains("'x'"));
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use zerowire_wire::mapped::WINDOWS;
 
-use super::mode::Mode;
+use super::mode::ReceiveMode;
 use crate::case::{Direction, WorkingSet};
 use crate::vsock::host::HostCpu;
 use crate::wrong::wrong;
@@ -26,7 +26,7 @@ const RING_BYTES: usize = 1 << 20;
 
 /// Where the connection goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum RxPlace {
     /// AF_VSOCK of the kernel: in a guest.
     Kernel,
     /// The host's end of `zerowire vsock`: what its `--uds` has.
@@ -40,7 +40,7 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerOptions {
     /// Where the client comes from.
-    pub place: Place,
+    pub place: RxPlace,
     /// The port to listen on.
     pub port: u32,
     /// Bytes to send.
@@ -76,13 +76,13 @@ fn verify_windows(windows: u32) -> Result<()> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientOptions {
     /// The way to the server.
-    pub place: Place,
-    /// The server's address; the host's programs have one guest only, the one of [`Place::Host`].
+    pub place: RxPlace,
+    /// The server's address; the host's programs have one guest only, the one of [`RxPlace::Host`].
     pub cid: u32,
     /// The server's port.
     pub port: u32,
     /// How to receive.
-    pub mode: Mode,
+    pub mode: ReceiveMode,
     /// Pages of the buffer, or of a window.
     pub pages: u32,
     /// Bytes that make a dequeue worth while; 0: 1.
@@ -130,14 +130,14 @@ impl ClientOptions {
         if self.lowat as usize > self.len() {
             wrong!("-r {}: the buffer of {pages} pages has {} bytes", self.lowat, self.len());
         }
-        if self.mode == Mode::Copy && self.credit != 0 && matches!(self.place, Place::Host(_)) {
+        if self.mode == ReceiveMode::Copy && self.credit != 0 && matches!(self.place, RxPlace::Host(_)) {
             wrong!(
                 "-v {}: with -z n on the host the credit is that of zerowire vsock: start it with --buffer {0}, and leave \
                  out -v",
                 self.credit
             );
         }
-        if self.mode == Mode::Direct && !matches!(self.place, Place::Host(_)) {
+        if self.mode == ReceiveMode::Direct && !matches!(self.place, RxPlace::Host(_)) {
             wrong!(
                 "-z d: only a program of the host can look into the guest's memory; in the guest take -z y"
             );
@@ -168,7 +168,7 @@ pub struct TableOptions {
     /// Which working sets.
     pub working_sets: Vec<WorkingSet>,
     /// Which modes.
-    pub modes: Vec<Mode>,
+    pub modes: Vec<ReceiveMode>,
     /// Credit of a connection, for back end and guest.
     pub credit: u32,
     /// Windows of the program; 0: as the client chooses them.
@@ -194,7 +194,7 @@ impl Default for TableOptions {
             sizes: vec![4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10],
             directions: Direction::ALL.to_vec(),
             working_sets: WorkingSet::ALL.to_vec(),
-            modes: Mode::ALL.to_vec(),
+            modes: ReceiveMode::ALL.to_vec(),
             credit: 256 << 10,
             windows: 0,
             host_cpu: HostCpu::default(),
@@ -245,7 +245,8 @@ impl TableOptions {
         if !(4096..=16 << 20).contains(&self.credit) {
             wrong!("-v {}: choose 4096 to 16777216 bytes", self.credit);
         }
-        let only_direct = !self.modes.is_empty() && self.modes.iter().all(|mode| *mode == Mode::Direct);
+        let only_direct =
+            !self.modes.is_empty() && self.modes.iter().all(|mode| *mode == ReceiveMode::Direct);
         if only_direct && !self.directions.contains(&Direction::Transmit) {
             wrong!(
                 "--modes d --direction rx: host to guest no window is direct, for the device writes there; take y"
@@ -268,10 +269,10 @@ mod tests {
     #[test]
     fn impossible_options_are_named() {
         let sound = ClientOptions {
-            place: Place::Kernel,
+            place: RxPlace::Kernel,
             cid: 2,
             port: PORT,
-            mode: Mode::Copy,
+            mode: ReceiveMode::Copy,
             pages: 1,
             lowat: 4096,
             credit: 0,
@@ -283,16 +284,21 @@ mod tests {
         let refused = |options: ClientOptions| options.verify().unwrap_err().to_string();
         assert!(refused(ClientOptions { pages: 0, ..sound.clone() }).contains("-b 0"));
         assert!(refused(ClientOptions { lowat: 4097, ..sound.clone() }).contains("-r 4097"));
-        assert!(refused(ClientOptions { mode: Mode::Direct, ..sound.clone() }).contains("-z d"));
+        assert!(refused(ClientOptions { mode: ReceiveMode::Direct, ..sound.clone() }).contains("-z d"));
         for windows in [1, 65] {
             let text = refused(ClientOptions { windows, ..sound.clone() });
             assert!(text.contains(&format!("--windows {windows}: choose 2 to 64")), "{text}");
         }
-        let host = Place::Host(PathBuf::from("/x"));
+        let host = RxPlace::Host(PathBuf::from("/x"));
         assert!(refused(ClientOptions { place: host, credit: 5, ..sound }).contains("--buffer 5"));
 
-        let sound =
-            ServerOptions { place: Place::Kernel, port: PORT, bytes: 1, tx_buffer: TX_BUFFER, check: false };
+        let sound = ServerOptions {
+            place: RxPlace::Kernel,
+            port: PORT,
+            bytes: 1,
+            tx_buffer: TX_BUFFER,
+            check: false,
+        };
         sound.verify().unwrap();
         let refused = |options: ServerOptions| options.verify().unwrap_err().to_string();
         assert!(refused(ServerOptions { bytes: 0, ..sound.clone() }).contains("-m 0"));
@@ -312,9 +318,12 @@ mod tests {
         assert!(refused(huge).contains("-m 17592186044416: choose 1 to 65536"));
         assert!(refused(TableOptions { credit: 1, ..table.clone() }).contains("-v 1"));
         assert!(refused(TableOptions { windows: 1, ..table.clone() }).contains("--windows 1"));
-        let nothing =
-            TableOptions { modes: vec![Mode::Direct], directions: vec![Direction::Receive], ..table.clone() };
+        let nothing = TableOptions {
+            modes: vec![ReceiveMode::Direct],
+            directions: vec![Direction::Receive],
+            ..table.clone()
+        };
         assert!(refused(nothing).contains("take y"));
-        TableOptions { modes: vec![Mode::Direct], ..table }.verify().unwrap();
+        TableOptions { modes: vec![ReceiveMode::Direct], ..table }.verify().unwrap();
     }
 }

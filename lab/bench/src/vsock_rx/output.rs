@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::mode::Mode;
+use super::mode::ReceiveMode;
 
 /// What the server did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub struct ServerOutput {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClientOutput {
     /// How it received.
-    pub mode: Mode,
+    pub mode: ReceiveMode,
     /// Bytes received.
     pub bytes: u64,
     /// Seconds in the receive loop, waiting included.
@@ -68,13 +68,13 @@ impl fmt::Display for ClientOutput {
             "received: {} bytes, {} dequeues of up to {} bytes ({})",
             self.bytes, self.dequeues, self.len, self.mode
         )?;
-        if self.mode == Mode::Direct {
+        if self.mode == ReceiveMode::Direct {
             writeln!(f, "left in the guest's memory: {} bytes", self.direct_bytes)?;
         }
         writeln!(f, "receive loop: {:.6} s", self.loop_seconds)?;
         writeln!(f, "in dequeue calls: {:.6} s", self.dequeue_seconds)?;
         writeln!(f, "looking at the bytes: {:.6} s", self.touch_seconds)?;
-        if self.mode != Mode::Polling {
+        if self.mode != ReceiveMode::Polling {
             writeln!(f, "wake-ups: {}", self.wake_ups)?;
         }
         writeln!(f, "average dequeue: {:.0} ns", self.dequeue_ns)?;

@@ -9,7 +9,7 @@
 
 use serde::Serialize;
 
-use super::mode::Mode;
+use super::mode::ReceiveMode;
 use crate::case::Direction;
 
 /// Bytes of a dequeue, column by column.
@@ -63,13 +63,13 @@ const H2G_MAPPED: Row = [
 
 /// The published cell of a direction, a mode and a length; only copying and mapped receive were
 /// published.
-pub fn cell(direction: Direction, mode: Mode, len: usize) -> Option<Cell> {
+pub fn cell(direction: Direction, mode: ReceiveMode, len: usize) -> Option<Cell> {
     let row = match (direction, mode) {
-        (Direction::Transmit, Mode::Copy) => G2H_COPY,
-        (Direction::Transmit, Mode::Mapped) => G2H_MAPPED,
-        (Direction::Receive, Mode::Copy) => H2G_COPY,
-        (Direction::Receive, Mode::Mapped) => H2G_MAPPED,
-        (_, Mode::Polling | Mode::Direct) => return None,
+        (Direction::Transmit, ReceiveMode::Copy) => G2H_COPY,
+        (Direction::Transmit, ReceiveMode::Mapped) => G2H_MAPPED,
+        (Direction::Receive, ReceiveMode::Copy) => H2G_COPY,
+        (Direction::Receive, ReceiveMode::Mapped) => H2G_MAPPED,
+        (_, ReceiveMode::Polling | ReceiveMode::Direct) => return None,
     };
     let (send_seconds, loop_seconds, dequeue_ns) = row[LENS.iter().position(|other| *other == len)?];
     Some(Cell { send_seconds, loop_seconds, dequeue_ns })
@@ -78,7 +78,7 @@ pub fn cell(direction: Direction, mode: Mode, len: usize) -> Option<Cell> {
 /// Mapped against copying receive, nanoseconds of a dequeue.
 pub fn ratio(direction: Direction, len: usize) -> Option<f64> {
     let of = |mode| Some(cell(direction, mode, len)?.dequeue_ns);
-    Some(of(Mode::Mapped)? / of(Mode::Copy)?)
+    Some(of(ReceiveMode::Mapped)? / of(ReceiveMode::Copy)?)
 }
 
 #[cfg(test)]
@@ -93,6 +93,6 @@ mod tests {
         let ratios = LENS.map(|len| ratio(Direction::Receive, len).unwrap());
         assert!(ratios[1] > 1.0 && ratios[3] < 1.0);
         assert_eq!(ratio(Direction::Transmit, 5000), None);
-        assert_eq!(cell(Direction::Transmit, Mode::Direct, 4096), None);
+        assert_eq!(cell(Direction::Transmit, ReceiveMode::Direct, 4096), None);
     }
 }

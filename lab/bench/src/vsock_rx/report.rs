@@ -4,7 +4,7 @@ mod tables;
 
 use serde::Serialize;
 
-use super::mode::Mode;
+use super::mode::ReceiveMode;
 use super::reference::{self, Cell};
 use super::variant::{RxCase, RxSample, RxWay};
 use crate::case::{Direction, WorkingSet};
@@ -47,8 +47,8 @@ impl RxFacts {
             working_set_bytes: case.set_bytes(),
             rounds,
             bytes,
-            published: published(Mode::Copy)
-                .zip(published(Mode::Mapped))
+            published: published(ReceiveMode::Copy)
+                .zip(published(ReceiveMode::Mapped))
                 .map(|(copy, mapped)| [copy, mapped]),
             published_ratio: reference::ratio(case.direction, case.len),
         }
@@ -94,7 +94,7 @@ impl RxWay {
     /// What it is compared with: copying receive, and a floor. That is the touch alone for direct
     /// windows, else memcpy and touch.
     pub(super) fn bases(self) -> Vec<Base<Self>> {
-        let copy = self.mode().is_some_and(|mode| mode != Mode::Copy).then_some(("copy", Self::Copy));
+        let copy = self.mode().is_some_and(|mode| mode != ReceiveMode::Copy).then_some(("copy", Self::Copy));
         let floor = match self {
             Self::FloorTouch | Self::FloorCopyTouch => None,
             Self::Direct | Self::FloorTouchWoken => Some(("floor", Self::FloorTouch)),

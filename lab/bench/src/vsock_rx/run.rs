@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use super::experiment::{Experiment, RxGuest};
 use super::floor::RxFloor;
-use super::mode::Mode;
+use super::mode::ReceiveMode;
 use super::options::{TableOptions, windows_for};
 use super::report::{RxFacts, RxReport, VsockRx};
 use super::variant::{RxCase, RxSample, RxWay};
@@ -91,7 +91,7 @@ impl<'a> Ends<'a> {
     ) -> Result<Self> {
         let plain = Some(Experiment::start(program, options, &[], placement)?);
         let mut direct = None;
-        if options.modes.contains(&Mode::Direct) && options.directions.contains(&Direction::Transmit) {
+        if options.modes.contains(&ReceiveMode::Direct) && options.directions.contains(&Direction::Transmit) {
             match Experiment::start_direct(program, options, placement) {
                 Ok(experiment) => direct = Some(experiment),
                 Err(error) => notes.push(format!("direct windows are left out: {error:#}")),

@@ -13,7 +13,7 @@ use rustix::net::{SendFlags, Shutdown, accept_with, send, shutdown};
 use zerowire_cli::af_vsock;
 use zerowire_guest::vsock::StreamSum;
 
-use super::options::{Place, ServerOptions};
+use super::options::{RxPlace, ServerOptions};
 use super::output::{ServerOutput, printed};
 use super::tally::process_time;
 use crate::vsock::host::port_path;
@@ -27,15 +27,15 @@ pub fn byte_at(at: usize) -> u8 {
 pub fn run_server(options: &ServerOptions) -> Result<ServerOutput> {
     options.verify()?;
     match &options.place {
-        Place::Kernel => serve(&af_vsock::listen(options.port)?, options),
-        Place::Host(uds) => {
+        RxPlace::Kernel => serve(&af_vsock::listen(options.port)?, options),
+        RxPlace::Host(uds) => {
             let path = port_path(uds, options.port);
             let listener = bind(&path)?;
             let output = serve(&listener.into(), options);
             let _ = std::fs::remove_file(&path);
             output
         }
-        Place::Device(_) => {
+        RxPlace::Device(_) => {
             bail!("--device: the server sends by AF_VSOCK or, on the host, by --uds PATH: leave --device out")
         }
     }

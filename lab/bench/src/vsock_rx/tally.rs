@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use zerowire_guest::vsock::StreamSum;
 
-use super::mode::Mode;
+use super::mode::ReceiveMode;
 use super::options::ClientOptions;
 use super::output::{ClientOutput, printed};
 use crate::cpu::ProcessClock;
@@ -118,7 +118,7 @@ impl Tally {
     }
 
     /// All has arrived.
-    pub fn end(self, mode: Mode, windows: u32, len: usize) -> io::Result<ClientOutput> {
+    pub fn end(self, mode: ReceiveMode, windows: u32, len: usize) -> io::Result<ClientOutput> {
         let wall = self.begin.elapsed();
         let cpu = (self.clock)()?.saturating_sub(self.cpu);
         Ok(ClientOutput {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::guest_receive::rx_buffer_for;
-use super::mode::Mode;
+use super::mode::ReceiveMode;
 use crate::case::{Direction, WorkingSet};
 use crate::table::bytes;
 use crate::vsock::case::QUEUE_SIZE;
@@ -114,15 +114,15 @@ impl RxWay {
     }
 
     /// The tool's mode behind it; `None` for the floors.
-    pub fn mode(self) -> Option<Mode> {
+    pub fn mode(self) -> Option<ReceiveMode> {
         match self {
             Self::FloorTouch | Self::FloorCopyTouch | Self::FloorTouchWoken | Self::FloorCopyTouchWoken => {
                 None
             }
-            Self::Copy => Some(Mode::Copy),
-            Self::Mapped | Self::MappedCopied => Some(Mode::Mapped),
-            Self::Polling => Some(Mode::Polling),
-            Self::Direct => Some(Mode::Direct),
+            Self::Copy => Some(ReceiveMode::Copy),
+            Self::Mapped | Self::MappedCopied => Some(ReceiveMode::Mapped),
+            Self::Polling => Some(ReceiveMode::Polling),
+            Self::Direct => Some(ReceiveMode::Direct),
         }
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use zerowire::recv::vsock::{Dequeued, MappedConnection, Payload, WindowLease};
 use zerowire_wire::mapped::POLL_NOTHING;
 
-use super::mode::Mode;
+use super::mode::ReceiveMode;
 use super::options::ClientOptions;
 use super::output::ClientOutput;
 use super::tally::Tally;
@@ -18,12 +18,12 @@ const PATIENCE: u32 = 256;
 /// Receives until the end.
 pub fn receive(connection: &MappedConnection, options: &ClientOptions) -> Result<ClientOutput> {
     let agreed = *connection.options();
-    if options.mode == Mode::Direct && !agreed.direct {
+    if options.mode == ReceiveMode::Direct && !agreed.direct {
         bail!(
             "zerowire vsock keeps the guest's memory to itself: start it with --share-guest-memory for -z d"
         );
     }
-    let polls = options.mode == Mode::Polling;
+    let polls = options.mode == ReceiveMode::Polling;
     wait(connection, polls)?;
     let mut tally = Tally::begin(options)?;
     loop {
@@ -95,7 +95,7 @@ pub fn connect(uds: &std::path::Path, options: &ClientOptions) -> Result<MappedC
         .data_pages(options.pages)
         .lowat(options.lowat())
         .credit(options.credit)
-        .direct(options.mode == Mode::Direct);
+        .direct(options.mode == ReceiveMode::Direct);
     zerowire::recv::vsock::connect(&path, options.port, &wanted)
         .with_context(|| format!("no mapped connection to port {} of the guest", options.port))
 }

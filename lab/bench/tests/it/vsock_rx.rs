@@ -8,7 +8,7 @@ use serde_json::Value;
 use zerowire_bench::case::{Direction, WorkingSet};
 use zerowire_bench::vsock_rx::options::PORT;
 use zerowire_bench::vsock_rx::{
-    ClientOptions, Mode, Place, ServerOptions, TableOptions, run_client, run_server, run_table,
+    ClientOptions, ReceiveMode, RxPlace, ServerOptions, TableOptions, run_client, run_server, run_table,
 };
 
 use crate::support::program;
@@ -104,7 +104,7 @@ fn server_and_client_meet_and_agree_on_the_bytes() {
     std::fs::create_dir_all(&folder).unwrap();
     let uds = folder.join("end");
     let options = ServerOptions {
-        place: Place::Host(uds.clone()),
+        place: RxPlace::Host(uds.clone()),
         port: PORT,
         bytes: 3_000_001,
         tx_buffer: 1 << 20,
@@ -121,10 +121,10 @@ fn server_and_client_meet_and_agree_on_the_bytes() {
         }
     };
     let options = ClientOptions {
-        place: Place::Host(uds),
+        place: RxPlace::Host(uds),
         cid: 3,
         port: PORT,
-        mode: Mode::Copy,
+        mode: ReceiveMode::Copy,
         pages: 16,
         lowat: 65_536,
         credit: 0,
@@ -156,10 +156,10 @@ fn wrong_options_and_places_are_named_with_the_remedy() {
     );
 
     let client = ClientOptions {
-        place: Place::Kernel,
+        place: RxPlace::Kernel,
         cid: 2,
         port: PORT,
-        mode: Mode::Mapped,
+        mode: ReceiveMode::Mapped,
         pages: 1,
         lowat: 1,
         credit: 0,
@@ -168,8 +168,8 @@ fn wrong_options_and_places_are_named_with_the_remedy() {
         check: false,
     };
     let failed = |options: ClientOptions| format!("{:#}", run_client(&options).unwrap_err());
-    let nowhere = Place::Device("somewhere".to_owned());
+    let nowhere = RxPlace::Device("somewhere".to_owned());
     assert!(failed(ClientOptions { place: nowhere, ..client.clone() }).contains("'somewhere'"));
-    let nobody = Place::Host(PathBuf::from("/nonexistent/vsock"));
+    let nobody = RxPlace::Host(PathBuf::from("/nonexistent/vsock"));
     assert!(failed(ClientOptions { place: nobody, ..client }).contains("/nonexistent/vsock.map"));
 }

@@ -11,7 +11,7 @@ use zerowire_bench::WrongArguments;
 use zerowire_bench::case::Direction;
 use zerowire_bench::vsock_rx::options::{PORT, TX_BUFFER};
 use zerowire_bench::vsock_rx::{
-    ClientOptions, Mode, Place, ServerOptions, TableOptions, run_client, run_server, run_table,
+    ClientOptions, ReceiveMode, RxPlace, ServerOptions, TableOptions, run_client, run_server, run_table,
 };
 
 use super::{measured_program, own_path, parse, working_sets};
@@ -144,9 +144,9 @@ pub fn run(args: VsockRxArgs) -> Result<ExitCode> {
         return table(args);
     }
     let place = match (&args.place.uds, &args.place.device) {
-        (Some(path), _) => Place::Host(path.clone()),
-        (None, Some(address)) => Place::Device(address.clone()),
-        (None, None) => Place::Kernel,
+        (Some(path), _) => RxPlace::Host(path.clone()),
+        (None, Some(address)) => RxPlace::Device(address.clone()),
+        (None, None) => RxPlace::Kernel,
     };
     if args.server {
         let options = ServerOptions {
@@ -200,7 +200,7 @@ fn table(args: VsockRxArgs) -> Result<ExitCode> {
         sizes: args.of_table.sizes,
         directions: parse::<Direction>(&args.of_table.direction)?,
         working_sets: working_sets(&args.of_table.working_set)?,
-        modes: parse::<Mode>(&args.of_table.modes)?,
+        modes: parse::<ReceiveMode>(&args.of_table.modes)?,
         credit: args.reads.credit.unwrap_or(defaults.credit),
         windows: args.windows,
         host_cpu: args.host_cpu.parse().map_err(WrongArguments)?,
