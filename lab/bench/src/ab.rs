@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::chart::Bars;
 use crate::experiment::{Digits, Files, Report, measured};
 use crate::machine::Machine;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
 use crate::table::{Table, figure};
 use crate::wrong::wrong;
@@ -91,7 +91,7 @@ pub fn run_ab(options: &AbOptions, out: &mut dyn Write) -> Result<AbReport> {
 fn measure(options: &AbOptions) -> Result<AbReport> {
     let programs = [&options.old, &options.new];
     let mut runs: [Vec<Vec<Found>>; 2] = [Vec::new(), Vec::new()];
-    let mut progress = Progress::new("ab", 2 * options.rounds);
+    let mut progress = ProgressLine::new("ab", 2 * options.rounds);
     for round in 0..options.rounds {
         for index in rotation(2, round) {
             progress.step(programs[index].display());

@@ -9,7 +9,7 @@ use std::fmt::Display;
 
 use anyhow::{Context, Error, Result};
 
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::stats::rotation;
 
 /// Which run of a variant it is.
@@ -37,7 +37,7 @@ pub fn interleave<S>(
     count: usize,
     rounds: usize,
     what: impl Display,
-    progress: &mut Progress,
+    progress: &mut ProgressLine,
     mut run: impl FnMut(usize, Turn) -> Result<S>,
 ) -> Vec<Runs<S>> {
     progress.step(&what);
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn every_variant_runs_once_a_round_in_an_order_that_rotates() {
         let mut order = Vec::new();
-        let mut progress = Progress::new("test", 3);
+        let mut progress = ProgressLine::new("test", 3);
         let runs = interleave(3, 2, "case", &mut progress, |index, turn| {
             order.push((index, turn));
             if index == 1 && turn == Turn::Round(0) {

@@ -10,7 +10,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The progress of a known number of steps.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ProgressLine {
     bar: ProgressBar,
     plain: Option<Plain>,
 }
@@ -23,7 +23,7 @@ struct Plain {
     last: Option<Instant>,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Begins `total` steps of the work called `title`.
     pub fn new(title: &str, total: usize) -> Self {
         if !std::io::stderr().is_terminal() {

@@ -19,7 +19,7 @@ use crate::case::WorkingSet;
 use crate::cpu::Placement;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC, arp_request};
 use crate::guest::{NetGuest, STALL_LIMIT};
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::stats::{Summary, percent_change, rotation};
 use crate::table::{Table, figure};
 
@@ -99,7 +99,7 @@ pub fn measure(
     effort: Effort,
     placement: &Placement,
 ) -> Result<Vec<ScalingRow>> {
-    let mut progress = Progress::new("VMs", counts.len());
+    let mut progress = ProgressLine::new("VMs", counts.len());
     let mut rows = Vec::new();
     for &vms in counts {
         progress.step(format_args!("{vms} VMs"));

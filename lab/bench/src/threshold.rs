@@ -22,7 +22,7 @@ use crate::case::WorkingSet;
 use crate::cpu::{Placement, thread_time};
 use crate::frame::{Frame, GUEST_MAC, LARGEST_PLAIN, SINK_MAC};
 use crate::generator::verify_sent;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
 use crate::sys;
 use crate::tap::{Tap, VNET_HEADER_LEN};
@@ -125,7 +125,7 @@ pub fn measure(placement: &Placement, rounds: usize, quick: bool) -> Result<Vec<
         .flat_map(|set| SEGMENTS.map(|segments| (set, segments)))
         .flat_map(|(set, segments)| SIZES.map(|len| (set, segments, len)))
         .collect();
-    let mut progress = Progress::new("threshold", grid.len());
+    let mut progress = ProgressLine::new("threshold", grid.len());
     let mut cells = Vec::new();
     for (working_set, segments, frame_len) in grid {
         progress.step(format_args!("{frame_len} B, {segments} segments, {working_set}"));

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{Base, CellReport, ReportLine, Subject, Tried};
 use crate::interleave::{Turn, interleave};
 use crate::programs::{NamedProgram, before};
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 
 /// What a back end counted: its ledger of one direction, inner objects flattened.
 pub type Ledger = BTreeMap<String, u64>;
@@ -117,7 +117,7 @@ pub fn compare<E: Floored>(
     if variants.is_empty() || cells.iter().any(|at| rounds(at) == 0) {
         bail!("nothing to measure: give at least one round and one variant");
     }
-    let mut progress = Progress::new("bench", cells.iter().map(|at| rounds(at) + 1).sum());
+    let mut progress = ProgressLine::new("bench", cells.iter().map(|at| rounds(at) + 1).sum());
     let mut reports = Vec::with_capacity(cells.len());
     for at in cells {
         reports.push(compare_cell(at, variants, &E::amounts(at, plan), &bases, &mut progress)?);
@@ -131,7 +131,7 @@ fn compare_cell<E: Floored>(
     variants: &mut [Box<dyn Variant<E>>],
     amounts: &Amounts,
     bases: impl Fn(&str) -> Vec<Base<String>>,
-    progress: &mut Progress,
+    progress: &mut ProgressLine,
 ) -> Result<CellReport<E>> {
     let runs = interleave(variants.len(), amounts.rounds, at, progress, |index, turn| {
         let variant = &mut variants[index];

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::*;
 use crate::chart::{Bars, Better};
 use crate::interleave::{Runs, interleave};
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 
 /// Loaves of bread, baked by several ovens.
 #[derive(Debug, Clone)]
@@ -256,7 +256,7 @@ fn a_report_goes_where_the_options_say() {
 #[test]
 fn interleaved_runs_make_a_cell() {
     let (rounds, ovens) = (3, [Oven::Clay, Oven::Brick]);
-    let mut progress = Progress::new("bread", rounds + 1);
+    let mut progress = ProgressLine::new("bread", rounds + 1);
     let runs =
         interleave(ovens.len(), rounds, "bread", &mut progress, |index, _| Ok(bake([4.0, 6.0][index])));
     let all = ovens.into_iter().zip(runs);

@@ -13,7 +13,7 @@ use super::library::{Choice, Handover, Sockets};
 use super::measure::{Softirq, run};
 use super::source::TxSource;
 use super::way::{Proof, TxWay};
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::stats::rotation;
 
 /// Sends of a chunk.
@@ -49,7 +49,7 @@ pub fn compare(
     lab: &TxLab,
     softirq: &Softirq,
     sends: usize,
-    progress: &mut Progress,
+    progress: &mut ProgressLine,
 ) -> Result<AutoReport> {
     progress.step(format_args!("auto, {case}"));
     let source = TxSource::new(case, lab)?;

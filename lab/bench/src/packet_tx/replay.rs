@@ -17,7 +17,7 @@ use super::frame::{HEAD_LEN, Head};
 use super::lab::{INTERFACE, TxLab};
 use crate::held::Held;
 use crate::interleave::interleave;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::stats::Summary;
 use crate::table::{Table, figure};
 
@@ -66,7 +66,7 @@ pub fn measure(program: &Path, lab: &TxLab, rounds: usize, quick: bool) -> Resul
         false => Some("tcpreplay: not measured: install tcpreplay".to_owned()),
     };
     let held = Held::temporary(&format!("zerowire-replay-bench-{}", std::process::id()))?;
-    let mut progress = Progress::new("replay", FRAMES.len() * (rounds + 1));
+    let mut progress = ProgressLine::new("replay", FRAMES.len() * (rounds + 1));
     let mut rows = Vec::new();
     for frame_bytes in FRAMES {
         let capture = held.folder().join(format!("{frame_bytes}.pcap"));

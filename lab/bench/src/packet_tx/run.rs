@@ -22,7 +22,7 @@ use crate::experiment::{CellReport, Files, Tried, measured};
 use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 
 /// Measures every column in every row; text goes to `out`, files where the options say.
 ///
@@ -94,7 +94,7 @@ fn measure_sink(options: &PacketTxOptions, lab: &TxLab, softirq: &Softirq) -> Re
     let mut part = Part::default();
     let auto_steps = if options.auto_sends() > 0 { cases.len() } else { 0 };
     let title = format!("packet-tx {}", lab.kind());
-    let mut progress = Progress::new(&title, cases.len() * (options.rounds() + 1) + auto_steps);
+    let mut progress = ProgressLine::new(&title, cases.len() * (options.rounds() + 1) + auto_steps);
     for case in &cases {
         part.cases.push(measure_case(options, case, lab, softirq, &mut progress)?);
         if options.auto_sends() > 0 {
@@ -124,7 +124,7 @@ fn measure_case(
     case: &TxCase,
     lab: &TxLab,
     softirq: &Softirq,
-    progress: &mut Progress,
+    progress: &mut ProgressLine,
 ) -> Result<CellReport<PacketTx>> {
     let source = TxSource::new(case, lab)?;
     let senders = senders(options);

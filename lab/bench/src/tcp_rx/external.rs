@@ -13,7 +13,7 @@ use super::way::{self, Goal, WayName};
 use crate::experiment::CellReport;
 use crate::experiment::Failure;
 use crate::interleave::interleave;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 
 /// Serves as many tests as the ways and rounds need, at `bind` and `port`.
 pub fn measure(
@@ -38,7 +38,7 @@ pub fn measure(
          for i in $(seq {tests}); do iperf3 -c HOST -p {port} -n 4G; done"
     );
     let (traffic, memory) = traffic();
-    let mut progress = Progress::new("tcp-rx", rounds + 1);
+    let mut progress = ProgressLine::new("tcp-rx", rounds + 1);
     let mut external = External {
         options,
         listener,

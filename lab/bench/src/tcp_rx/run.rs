@@ -17,7 +17,7 @@ use crate::experiment::{CellReport, Files, Tried, measured};
 use crate::interleave::{Runs, interleave};
 use crate::machine::Machine;
 use crate::netns::{Link, in_new_namespace};
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 
 /// Measures every way with every number of connections; text goes to `out`, files where the options
 /// say.
@@ -69,7 +69,7 @@ fn raise_descriptors() -> Result<()> {
 fn measure(options: &TcpRxOptions, placement: &Placement) -> Result<(Vec<CellReport<TcpRx>>, MemoryTraffic)> {
     let (traffic, memory) = traffic();
     let rounds = options.rounds();
-    let mut progress = Progress::new("tcp-rx", options.connections.len() * (rounds + 1));
+    let mut progress = ProgressLine::new("tcp-rx", options.connections.len() * (rounds + 1));
     let mut cases = Vec::new();
     for &connections in &options.connections {
         let mut seats = Seats::new(options, connections);

@@ -28,7 +28,7 @@ use crate::case::WorkingSet;
 use crate::cpu::Placement;
 use crate::guest::STALL_LIMIT;
 use crate::idle::own_memory;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
 use crate::table::{Table, figure};
 
@@ -208,7 +208,7 @@ impl AttackStage<'_> {
     /// victim, by round.
     fn run_all(&self, attacks: &[Option<Attack>], rounds: usize) -> Result<Vec<Vec<Vec<AttackRun>>>> {
         let mut runs = vec![vec![Vec::new(); Victim::ALL.len() + 1]; attacks.len()];
-        let mut progress = Progress::new("attacks", rounds);
+        let mut progress = ProgressLine::new("attacks", rounds);
         for round in 0..rounds {
             for index in rotation(attacks.len(), round) {
                 progress.step(attacks[index].map_or("none", Attack::name));

@@ -20,7 +20,7 @@ use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::{Placement, thread_time};
 use crate::guest::STALL_LIMIT;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
 use crate::table::{bytes, figure};
 
@@ -73,7 +73,7 @@ pub fn measure(
     let each = if quick { 512 << 10 } else { 2 << 20 };
     let mut samples = [Vec::new(), Vec::new()];
     let mut stalled_bytes = 0;
-    let mut progress = Progress::new("many connections", rounds);
+    let mut progress = ProgressLine::new("many connections", rounds);
     for round in 0..=rounds {
         progress.step(format_args!("{connections} connections"));
         for index in rotation(2, round) {

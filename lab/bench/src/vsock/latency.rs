@@ -22,7 +22,7 @@ use super::host;
 use crate::backend::BackendProcess;
 use crate::cpu::Placement;
 use crate::guest::STALL_LIMIT;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
 use crate::table::{Table, bytes, figure};
 
@@ -65,7 +65,7 @@ pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placemen
         })
     });
     let mut rows = Vec::new();
-    let mut progress = Progress::new("round trips", 2 * rounds);
+    let mut progress = ProgressLine::new("round trips", 2 * rounds);
     for len in [1, 4096] {
         progress.step(bytes(len));
         rows.extend(measure_len(len, (rounds, trips), &mut progress, |index, count| match index {
@@ -91,7 +91,7 @@ pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placemen
 fn measure_len(
     len: usize,
     (rounds, trips): (usize, usize),
-    progress: &mut Progress,
+    progress: &mut ProgressLine,
     mut run: impl FnMut(usize, usize) -> Result<Histogram<u64>>,
 ) -> Result<Vec<TripRow>> {
     let mut sides: [(&str, Vec<[f64; 2]>); 2] = [("floor", Vec::new()), ("zerowire", Vec::new())];

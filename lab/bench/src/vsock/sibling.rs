@@ -20,7 +20,7 @@ use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::{Placement, thread_time};
 use crate::guest::STALL_LIMIT;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
 use crate::table::{Table, bytes, figure};
 
@@ -58,7 +58,7 @@ pub fn measure(
         BackendProcess::start_vsock(program, &["--buffer".to_owned(), CREDIT.to_string()], 2, placement)?;
     let run_bytes = if quick { 32 << 20 } else { 96 << 20 };
     let mut rows = Vec::new();
-    let mut progress = Progress::new("guest to guest", sets.len() * rounds);
+    let mut progress = ProgressLine::new("guest to guest", sets.len() * rounds);
     for set in sets {
         // Never less than the receive queue holds.
         let set_bytes = set.bytes().max(usize::from(QUEUE_SIZE) * RX_BUFFER as usize);

@@ -16,7 +16,7 @@ use crate::cpu::Placement;
 use crate::experiment::{CellReport, Files, Tried, measured};
 use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 
 /// Bytes that warm caches and queues before anything counts. Their content is checked.
 const WARM_UP: u64 = 8 << 20;
@@ -62,7 +62,7 @@ fn measure(options: &TableOptions) -> Result<RxReport> {
             }));
         }
     }
-    let mut progress = Progress::new("bench", cases.len() * (options.rounds() + 1));
+    let mut progress = ProgressLine::new("bench", cases.len() * (options.rounds() + 1));
     for case in &cases {
         report.cases.push(ends.measure_case(case, options, &placement, &mut progress)?);
     }
@@ -115,7 +115,7 @@ impl<'a> Ends<'a> {
         case: &RxCase,
         options: &TableOptions,
         placement: &Placement,
-        progress: &mut Progress,
+        progress: &mut ProgressLine,
     ) -> Result<CellReport<VsockRx>> {
         let mut floor = RxFloor::new(case, options.host_cpu, placement, options.credit)?;
         let guest_of = |end: &Option<Experiment<'_>>| end.as_ref().map(|end| end.guest(case)).transpose();

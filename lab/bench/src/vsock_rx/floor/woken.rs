@@ -38,7 +38,7 @@ impl Bell {
 }
 
 /// What the three share.
-struct Chain {
+struct Relay {
     copy: Bell,
     look: Bell,
     /// Portions that were looked at.
@@ -46,7 +46,7 @@ struct Chain {
     failed: AtomicBool,
 }
 
-impl Chain {
+impl Relay {
     fn new() -> Result<Self> {
         Ok(Self {
             copy: Bell::new()?,
@@ -93,7 +93,7 @@ impl Chain {
 impl RxFloor {
     /// Moves `bytes` bytes so; without `copying` the thread in the middle only passes the word on.
     pub(super) fn woken(&mut self, bytes: u64, copying: bool) -> Result<RxSample> {
-        let chain = Chain::new()?;
+        let chain = Relay::new()?;
         let (chain, len, source) = (&chain, self.case.len, self.source.bytes());
         let windows = (self.credit / len).clamp(1, self.case.windows as usize);
         let portions = bytes.div_ceil((windows * len) as u64);
