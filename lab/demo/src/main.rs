@@ -14,7 +14,7 @@ use zerowire_cli::outcome;
 /// by vsock, and the ledgers.
 #[derive(Parser)]
 #[command(name = "zerowire-demo", version, about, max_term_width = 110)]
-struct Cli {
+struct DemoCli {
     /// Take a guest without a VM: no QEMU, no download, no root.
     #[arg(long)]
     soft: bool,
@@ -23,6 +23,6 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = DemoCli::parse();
     outcome::status("zerowire-demo", if cli.soft { soft::run(&cli.args) } else { vm::run() })
 }

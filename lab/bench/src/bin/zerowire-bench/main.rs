@@ -28,7 +28,7 @@ use zerowire_cli::{logging, outcome, tips};
 #[command(
     after_help = "The program that is measured is the 'zerowire' beside this one, else the one in PATH."
 )]
-struct Cli {
+struct BenchCli {
     #[command(subcommand)]
     what: What,
     /// What to log to standard error: error, warn, info, debug or trace.
@@ -226,7 +226,8 @@ struct GuestArgs {
 
 fn main() -> ExitCode {
     let line: Vec<_> = std::env::args_os().collect();
-    let cli = Cli::try_parse_from(&line).unwrap_or_else(|e| tips::mend(e, &Cli::command(), &line).exit());
+    let cli =
+        BenchCli::try_parse_from(&line).unwrap_or_else(|e| tips::mend(e, &BenchCli::command(), &line).exit());
     if let Err(e) = logging::init(&cli.log) {
         eprintln!("zerowire-bench: {e}");
         return ExitCode::from(2);
