@@ -20,7 +20,7 @@ use zerowire_guest::features;
 use crate::case::Direction;
 use crate::cpu::{Placement, ProcessClock};
 use crate::held::Held;
-use crate::netns::Link;
+use crate::netns::NetnsLink;
 use crate::programs::NamedProgram;
 
 /// How long a child may take from its start to listening before the benchmark gives up.
@@ -205,9 +205,9 @@ impl BackendProcess {
     }
 
     /// The host's side of the tap of VM `vm`, up.
-    pub fn link(&self, vm: usize) -> Result<Link> {
+    pub fn link(&self, vm: usize) -> Result<NetnsLink> {
         let name = self.taps.get(vm).with_context(|| format!("there is no VM {vm}"))?;
-        let link = Link::new(name)
+        let link = NetnsLink::new(name)
             .with_context(|| format!("the back end made no tap {name} in its namespace: {}", self.log()))?;
         link.up()?;
         Ok(link)

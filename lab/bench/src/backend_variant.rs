@@ -15,7 +15,7 @@ use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
 use crate::guest::NetGuest;
 use crate::interleave::Turn;
-use crate::netns::Link;
+use crate::netns::NetnsLink;
 use crate::variant::NetSample;
 
 /// How long a back end may take to go to sleep after its work. One that polls never does: its CPU
@@ -37,7 +37,7 @@ pub struct BackendVariant {
 struct ReadyBackend {
     case: Case,
     guest: NetGuest,
-    link: Link,
+    link: NetnsLink,
     generator: Generator,
 }
 

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use anyhow::{Context, Result, bail};
 
 use crate::frame::Frame;
-use crate::netns::{Counters, Link};
+use crate::netns::{Counters, NetnsLink};
 use crate::sys;
 
 /// Room for frames that wait in a queue which counts them as the socket's, as a veth device's does.
@@ -27,7 +27,7 @@ pub struct Generator {
 
 impl Generator {
     /// Opens a packet socket on `link` for `frame`. Needs CAP_NET_RAW.
-    pub fn new(link: &Link, frame: Frame) -> Result<Self> {
+    pub fn new(link: &NetnsLink, frame: Frame) -> Result<Self> {
         let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
         let option = |option, value| {
             sys::set_option(socket.as_fd(), libc::SOL_PACKET, option, value)
@@ -43,7 +43,7 @@ impl Generator {
 
     /// The same with room for bursts into the queue of a veth device. Needs CAP_NET_ADMIN outside
     /// of user namespaces.
-    pub fn with_room(link: &Link, frame: Frame) -> Result<Self> {
+    pub fn with_room(link: &NetnsLink, frame: Frame) -> Result<Self> {
         let generator = Self::new(link, frame)?;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE);
         sys::set_option(generator.socket.as_fd(), level, option, SEND_BUFFER)

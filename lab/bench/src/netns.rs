@@ -68,12 +68,12 @@ pub struct Counters {
 
 /// One interface of the namespace that the calling thread is in.
 #[derive(Debug)]
-pub struct Link {
+pub struct NetnsLink {
     name: String,
     control: OwnedFd,
 }
 
-impl Link {
+impl NetnsLink {
     /// The interface `name`, which must exist.
     pub fn new(name: &str) -> Result<Self> {
         let link = Self { name: name.to_owned(), control: sys::control_socket()? };

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use anyhow::{Context, Result};
 use zerowire_sys::tap;
 
-use crate::netns::Link;
+use crate::netns::NetnsLink;
 
 /// The length of the virtio-net header in front of each frame (virtio 1.3 §5.1.6, VERSION_1).
 pub const VNET_HEADER_LEN: usize = 12;
@@ -22,7 +22,7 @@ const OFFLOADS: libc::c_uint = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F
 #[derive(Debug)]
 pub struct Tap {
     fd: OwnedFd,
-    link: Link,
+    link: NetnsLink,
 }
 
 impl Tap {
@@ -39,13 +39,13 @@ impl Tap {
         tap::set_header_len(&fd, VNET_HEADER_LEN)?;
         tap::set_offloads(&fd, OFFLOADS)
             .with_context(|| format!("tap {name}: the kernel refuses TCP offloads"))?;
-        let link = Link::new(name)?;
+        let link = NetnsLink::new(name)?;
         link.up()?;
         Ok(Self { fd, link })
     }
 
     /// The host's side.
-    pub fn link(&self) -> &Link {
+    pub fn link(&self) -> &NetnsLink {
         &self.link
     }
 

@@ -20,7 +20,7 @@ use super::case::SinkKind;
 use super::links;
 use super::receiver::SinkReceiver;
 use crate::cpu::Placement;
-use crate::netns::Link;
+use crate::netns::NetnsLink;
 use crate::sys;
 
 /// The interface that frames are sent to.
@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// A sink.
 pub struct TxLab {
     kind: SinkKind,
-    link: Link,
+    link: NetnsLink,
     receiver: Option<SinkReceiver>,
     mac: [u8; 6],
     target_mac: [u8; 6],
@@ -59,7 +59,7 @@ impl TxLab {
             SinkKind::Ifb => links::add_ifb(INTERFACE)?,
             SinkKind::Veth => receiver = Some(SinkReceiver::start(placement)?),
         }
-        let link = Link::new(INTERFACE)?;
+        let link = NetnsLink::new(INTERFACE)?;
         link.set_mtu(MTU)?;
         link.set_ipv4(SOURCE, 24)?;
         let mac = link.mac()?;
@@ -76,7 +76,7 @@ impl TxLab {
 
     /// Makes the receiver's end of a veth pair ready; for [`SinkReceiver`].
     pub(super) fn set_up_peer(name: &str) -> Result<[u8; 6]> {
-        let link = Link::new(name)?;
+        let link = NetnsLink::new(name)?;
         link.set_mtu(MTU)?;
         link.set_ipv4(TARGET, 24)?;
         link.up()?;

@@ -19,7 +19,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use super::hold::go_first;
 use crate::cpu::{Placement, ProcessClock};
-use crate::netns::Link;
+use crate::netns::NetnsLink;
 use crate::packet_tx::links::add_veth;
 use crate::sys;
 
@@ -35,8 +35,8 @@ static MADE: AtomicUsize = AtomicUsize::new(0);
 /// The pair. Its devices go with the network namespace of the thread that made it.
 #[derive(Debug)]
 pub struct Veth {
-    port: Link,
-    peer: Link,
+    port: NetnsLink,
+    peer: NetnsLink,
     clock: ProcessClock,
 }
 
@@ -51,7 +51,7 @@ impl Veth {
         let here =
             fs::File::open("/proc/thread-self/ns/net").context("can't open /proc/thread-self/ns/net")?;
         add_veth(&name, &peer, here.as_fd())?;
-        let (port, peer) = (Link::new(&name)?, Link::new(&peer)?);
+        let (port, peer) = (NetnsLink::new(&name)?, NetnsLink::new(&peer)?);
         peer.set_offload(sys::ETHTOOL_STSO, false)?;
         peer.up()?;
         port.up()?;
@@ -65,12 +65,12 @@ impl Veth {
     }
 
     /// The port's end.
-    pub fn port(&self) -> &Link {
+    pub fn port(&self) -> &NetnsLink {
         &self.port
     }
 
     /// The other end: what it sends the port receives.
-    pub fn peer(&self) -> &Link {
+    pub fn peer(&self) -> &NetnsLink {
         &self.peer
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::veth::Veth;
-use crate::netns::Link;
+use crate::netns::NetnsLink;
 
 /// The interface of a port, seen from the host.
 #[derive(Debug)]
@@ -13,12 +13,12 @@ pub enum Wire {
     /// A pair: the port is on one end, what it receives is sent into the other.
     Veth(Veth),
     /// A tap: what the port receives is sent out of it.
-    Tap(Link),
+    Tap(NetnsLink),
 }
 
 impl Wire {
     /// Where frames are sent that the port is to receive, and where those arrive that it sends.
-    pub fn peer(&self) -> &Link {
+    pub fn peer(&self) -> &NetnsLink {
         match self {
             Self::Veth(veth) => veth.peer(),
             Self::Tap(link) => link,

@@ -16,7 +16,7 @@ use crate::experiment::Failure;
 use crate::experiment::{CellReport, Files, Tried, measured};
 use crate::interleave::{Runs, interleave};
 use crate::machine::Machine;
-use crate::netns::{Link, in_new_namespace};
+use crate::netns::{NetnsLink, in_new_namespace};
 use crate::progress::ProgressLine;
 
 /// Measures every way with every number of connections; text goes to `out`, files where the options
@@ -36,7 +36,7 @@ fn report(options: &TcpRxOptions) -> Result<TcpRxReport> {
     let (client, (cases, memory)) = match &options.client {
         Client::Own => {
             let cases = in_new_namespace(|| {
-                Link::new("lo")?.up()?;
+                NetnsLink::new("lo")?.up()?;
                 placement.pin_worker()?;
                 measure(options, &placement)
             });

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
-use zerowire_bench::netns::{Link, in_new_namespace};
+use zerowire_bench::netns::{NetnsLink, in_new_namespace};
 use zerowire_cli::outcome;
 use zerowire_cli::signals::Signals;
 
@@ -97,7 +97,7 @@ fn tell(story: &mut Story, bytes: u64, stop: &Arc<AtomicBool>) -> Result<Value> 
     let begin = Instant::now();
     let mut guest = SoftGuest::connect(backend.socket(), Arc::clone(stop)).map_err(|e| backend.explain(e))?;
     let connected_in = begin.elapsed();
-    let link = Link::new(TAP)?;
+    let link = NetnsLink::new(TAP)?;
     link.set_ipv4(HOST, PREFIX.into())?;
     story.say(format!("$ {}", backend.command_line()));
     story.say(format!("listening and connected after {:.0} ms", connected_in.as_secs_f64() * 1e3));
