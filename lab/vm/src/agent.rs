@@ -27,7 +27,7 @@ use zerowire_vmtest::tls;
 use zerowire_vmtest::vsock::guest::{Address, accept_from, connect_to, connect_with, listen_on, local_cid};
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pattern::Pattern;
-use zerowire_vmtest::vsock::{Kind, allow_descriptors, lend, pci, zerocopy};
+use zerowire_vmtest::vsock::{VsockKind, allow_descriptors, lend, pci, zerocopy};
 
 fn main() -> ExitCode {
     match run(&mut Words(std::env::args().skip(1).collect())) {
@@ -49,8 +49,8 @@ fn run(words: &mut Words) -> Result<String> {
         "file" => return write_file(words),
         "tcp-echo" => return tcp_echo(words),
         "tls" => return send_encrypted(words),
-        "stream" => Kind::Stream,
-        "seqpacket" => Kind::Seqpacket,
+        "stream" => VsockKind::Stream,
+        "seqpacket" => VsockKind::Seqpacket,
         other => bail!("unknown command '{other}'"),
     };
     allow_descriptors()?;
@@ -96,7 +96,7 @@ fn send_encrypted(words: &mut Words) -> Result<String> {
 
 /// How connections come about.
 enum End {
-    Connects(Address, Kind),
+    Connects(Address, VsockKind),
     Listens(OwnedFd),
 }
 

@@ -14,7 +14,7 @@ use zerowire_vmtest::backend::{self, BackendProcess};
 use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::remote::Background;
-use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock::{VsockKind, host};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
 use super::{TICK, TRANSFER, features};
@@ -81,7 +81,7 @@ fn start_backend(story: &Story, uds: &Path, dir: &Path) -> Result<BackendProcess
 
 /// The guest connects to a port of the host's, which is a unix socket.
 fn from_guest(story: &Story, guest: &mut Guest, backend: &mut BackendProcess, uds: &Path) -> Result<()> {
-    let listener = host::Listener::new(uds, HOST_PORT, Kind::Stream)?;
+    let listener = host::Listener::new(uds, HOST_PORT, VsockKind::Stream)?;
     story.say(format!("host: listens on {}_{HOST_PORT}", uds.display()));
     let line = format!("stream connect 2 {HOST_PORT} send {}", arguments());
     story.say(format!("guest$ zw-vsock {line}"));
@@ -102,7 +102,7 @@ fn to_guest(story: &Story, guest: &mut Guest, backend: &mut BackendProcess, uds:
     let line = format!("stream listen {GUEST_PORT} receive {}", arguments());
     story.say(format!("guest$ zw-vsock {line}"));
     let job = Background::listen(guest, &line)?;
-    let (socket, port) = host::connect_to(uds, GUEST_PORT, Kind::Stream)?;
+    let (socket, port) = host::connect_to(uds, GUEST_PORT, VsockKind::Stream)?;
     story.say(format!("host to {}: CONNECT {GUEST_PORT}; answer: OK {port}", uds.display()));
     watch(story, backend, Way::ToGuest, || {
         job::send_load(&socket, LOAD)?;

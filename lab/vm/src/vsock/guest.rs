@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 use rustix::net::{AddressFamily, SocketFlags, accept_with, bind, connect, listen, socket_with};
 
-use super::{Kind, PATIENCE, limit};
+use super::{PATIENCE, VsockKind, limit};
 
 /// Any address of this machine's.
 pub const ANY: u32 = libc::VMADDR_CID_ANY;
@@ -55,7 +55,7 @@ unsafe impl SocketAddrArg for Address {
 ///
 /// # Errors
 /// Nobody listens there, or the kernel has no AF_VSOCK.
-pub fn connect_to(address: Address, kind: Kind) -> Result<OwnedFd> {
+pub fn connect_to(address: Address, kind: VsockKind) -> Result<OwnedFd> {
     connect_with(address, kind, 0)
 }
 
@@ -63,7 +63,7 @@ pub fn connect_to(address: Address, kind: Kind) -> Result<OwnedFd> {
 ///
 /// # Errors
 /// As [`connect_to`].
-pub fn connect_with(address: Address, kind: Kind, buffer: u64) -> Result<OwnedFd> {
+pub fn connect_with(address: Address, kind: VsockKind, buffer: u64) -> Result<OwnedFd> {
     let socket = new_socket(kind)?;
     if buffer > 0 {
         set_option(&socket, libc::AF_VSOCK, BUFFER_SIZE, &buffer).context("set the buffer's size")?;
@@ -79,7 +79,7 @@ pub fn connect_with(address: Address, kind: Kind, buffer: u64) -> Result<OwnedFd
 ///
 /// # Errors
 /// The port is in use, or the kernel has no AF_VSOCK.
-pub fn listen_on(port: u32, kind: Kind) -> Result<OwnedFd> {
+pub fn listen_on(port: u32, kind: VsockKind) -> Result<OwnedFd> {
     let socket = new_socket(kind)?;
     bind(&socket, &Address { cid: ANY, port }).with_context(|| format!("bind port {port}"))?;
     listen(&socket, BACKLOG).with_context(|| format!("listen on port {port}"))?;
@@ -116,7 +116,7 @@ pub fn local_cid() -> Result<u32> {
     Ok(cid)
 }
 
-fn new_socket(kind: Kind) -> Result<OwnedFd> {
+fn new_socket(kind: VsockKind) -> Result<OwnedFd> {
     socket_with(AddressFamily::VSOCK, kind.socket_type(), SocketFlags::CLOEXEC, None)
         .with_context(|| format!("an AF_VSOCK {} socket", kind.word()))
 }

@@ -14,7 +14,7 @@ use rustix::net::{
     recv, send, socket_with,
 };
 
-use super::{Kind, PATIENCE, limit};
+use super::{PATIENCE, VsockKind, limit};
 
 /// Connections that wait to be accepted; beyond, the back end is told to try again.
 const BACKLOG: i32 = 2048;
@@ -23,10 +23,10 @@ const BACKLOG: i32 = 2048;
 const ANSWER_BYTES: usize = 14;
 
 /// The socket that a host program connects to.
-pub fn connect_path(uds: &Path, kind: Kind) -> PathBuf {
+pub fn connect_path(uds: &Path, kind: VsockKind) -> PathBuf {
     match kind {
-        Kind::Stream => uds.to_owned(),
-        Kind::Seqpacket => with_suffix(uds, ".seqpacket"),
+        VsockKind::Stream => uds.to_owned(),
+        VsockKind::Seqpacket => with_suffix(uds, ".seqpacket"),
     }
 }
 
@@ -34,7 +34,7 @@ pub fn connect_path(uds: &Path, kind: Kind) -> PathBuf {
 ///
 /// # Errors
 /// The back end does not listen, or refuses: nobody listens in the guest.
-pub fn connect_to(uds: &Path, port: u32, kind: Kind) -> Result<(OwnedFd, u32)> {
+pub fn connect_to(uds: &Path, port: u32, kind: VsockKind) -> Result<(OwnedFd, u32)> {
     connect_by(uds, &format!("CONNECT {port}\n"), kind)
 }
 
@@ -42,7 +42,7 @@ pub fn connect_to(uds: &Path, port: u32, kind: Kind) -> Result<(OwnedFd, u32)> {
 ///
 /// # Errors
 /// As there.
-pub fn connect_by(uds: &Path, line: &str, kind: Kind) -> Result<(OwnedFd, u32)> {
+pub fn connect_by(uds: &Path, line: &str, kind: VsockKind) -> Result<(OwnedFd, u32)> {
     let socket = open(uds, kind)?;
     send(&socket, line.as_bytes(), SendFlags::NOSIGNAL).context("send the CONNECT line")?;
     let asked = line.escape_debug();
@@ -57,7 +57,7 @@ pub fn connect_by(uds: &Path, line: &str, kind: Kind) -> Result<(OwnedFd, u32)> 
 ///
 /// # Errors
 /// The back end does not listen.
-pub fn open(uds: &Path, kind: Kind) -> Result<OwnedFd> {
+pub fn open(uds: &Path, kind: VsockKind) -> Result<OwnedFd> {
     let path = connect_path(uds, kind);
     let socket = new_socket(kind)?;
     connect(&socket, &SocketAddrUnix::new(&path)?)
@@ -67,11 +67,11 @@ pub fn open(uds: &Path, kind: Kind) -> Result<OwnedFd> {
 }
 
 /// A line, read byte by byte so that nothing behind it is lost; a message as it is.
-fn read_answer(socket: &OwnedFd, kind: Kind) -> Result<String> {
+fn read_answer(socket: &OwnedFd, kind: VsockKind) -> Result<String> {
     let mut answer = Vec::new();
     while answer.last() != Some(&b'\n') {
         let mut buffer = [0; ANSWER_BYTES];
-        let room = if kind == Kind::Stream { 1 } else { ANSWER_BYTES };
+        let room = if kind == VsockKind::Stream { 1 } else { ANSWER_BYTES };
         let (_, length) = recv(socket, &mut buffer[..room], RecvFlags::empty()).context("receive")?;
         if length == 0 {
             bail!("the connection ended: the guest's port is refused");
@@ -97,7 +97,7 @@ impl Listener {
     ///
     /// # Errors
     /// The socket can't be made.
-    pub fn new(uds: &Path, port: u32, kind: Kind) -> Result<Self> {
+    pub fn new(uds: &Path, port: u32, kind: VsockKind) -> Result<Self> {
         let path = with_suffix(uds, &format!("_{port}"));
         let socket = new_socket(kind)?;
         bind(&socket, &SocketAddrUnix::new(&path)?).with_context(|| format!("bind {}", path.display()))?;
@@ -143,7 +143,7 @@ impl Drop for Listener {
     }
 }
 
-fn new_socket(kind: Kind) -> Result<OwnedFd> {
+fn new_socket(kind: VsockKind) -> Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, kind.socket_type(), SocketFlags::CLOEXEC, None)
         .with_context(|| format!("a unix {} socket", kind.word()))
 }

@@ -36,14 +36,14 @@ const DESCRIPTORS: u64 = 4096;
 
 /// The two kinds of connections of virtio-vsock (virtio 1.3, section 5.10.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum VsockKind {
     /// Bytes in order.
     Stream,
     /// Messages in order, each whole.
     Seqpacket,
 }
 
-impl Kind {
+impl VsockKind {
     /// Both.
     pub const BOTH: [Self; 2] = [Self::Stream, Self::Seqpacket];
 

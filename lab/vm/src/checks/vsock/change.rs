@@ -8,7 +8,7 @@ use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job;
 use zerowire_vmtest::vsock::remote::Background;
-use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock::{VsockKind, host};
 
 use super::setup::{HOST, Vsock, together};
 use super::transfer;
@@ -83,7 +83,7 @@ struct HeldConnections {
 /// Opens connections from both sides and uses each once.
 fn hold(vsock: &mut Vsock) -> Result<HeldConnections> {
     let uds = vsock.uds();
-    let listener = host::Listener::new(&uds, 1020, Kind::Stream)?;
+    let listener = host::Listener::new(&uds, 1020, VsockKind::Stream)?;
     let line = format!("stream connect {HOST} 1020 hold 20 {HELD}");
     let guest = &mut vsock.guest;
     let (job, mut sockets) = together(
@@ -103,7 +103,7 @@ fn hold(vsock: &mut Vsock) -> Result<HeldConnections> {
     let mut jobs = vec![job];
     jobs.push(Background::listen(&mut vsock.guest, &format!("stream listen 2020 hold 21 {HELD}"))?);
     for _ in 0..HELD {
-        let (socket, _) = host::connect_to(&uds, 2020, Kind::Stream)?;
+        let (socket, _) = host::connect_to(&uds, 2020, VsockKind::Stream)?;
         sockets.push(socket);
     }
     for socket in &sockets[HELD..] {

@@ -9,7 +9,7 @@ use zerowire::recv::vsock::{Dequeued, MappedListener, MappedOptions};
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pattern::Pattern;
-use zerowire_vmtest::vsock::{Kind, PATIENCE, host};
+use zerowire_vmtest::vsock::{PATIENCE, VsockKind, host};
 
 use super::setup::{HOST, Vsock};
 
@@ -52,14 +52,14 @@ pub fn one_way(env: &Env<'_>) -> Result<String> {
 }
 
 /// Streams and messages, and writes of each length; returns how many transfers those were.
-fn each(mut transfer: impl FnMut(Kind, Load, &[u64]) -> Result<()>) -> Result<usize> {
+fn each(mut transfer: impl FnMut(VsockKind, Load, &[u64]) -> Result<()>) -> Result<usize> {
     let mut transfers = 0;
-    for kind in Kind::BOTH {
+    for kind in VsockKind::BOTH {
         for write_bytes in WRITES {
             let load = Load { seed: 3, bytes: BYTES, write_bytes };
             // A message is no longer than the socket's buffer
             // (net/vmw_vsock/virtio_transport_common.c, `virtio_transport_seqpacket_enqueue`).
-            let takes = |b: &&u64| kind == Kind::Stream || **b == 0 || **b >= write_bytes as u64;
+            let takes = |b: &&u64| kind == VsockKind::Stream || **b == 0 || **b >= write_bytes as u64;
             let buffers: Vec<u64> = BUFFERS.iter().filter(takes).copied().collect();
             transfers += buffers.len();
             transfer(kind, load, &buffers).with_context(|| format!("{kind:?}, writes of {write_bytes}"))?;
@@ -68,13 +68,13 @@ fn each(mut transfer: impl FnMut(Kind, Load, &[u64]) -> Result<()>) -> Result<us
     Ok(transfers)
 }
 
-fn line(kind: Kind, port: u32, load: Load, buffers: &[u64]) -> String {
+fn line(kind: VsockKind, port: u32, load: Load, buffers: &[u64]) -> String {
     let Load { seed, bytes, write_bytes } = load;
     let buffers: String = buffers.iter().map(|b| format!(" {b}")).collect();
     format!("{} connect {HOST} {port} send-each {seed} {write_bytes} {bytes}{buffers}", kind.word())
 }
 
-fn to_socket(vsock: &mut Vsock, kind: Kind, load: Load, buffers: &[u64]) -> Result<()> {
+fn to_socket(vsock: &mut Vsock, kind: VsockKind, load: Load, buffers: &[u64]) -> Result<()> {
     let listener = host::Listener::new(&vsock.uds(), 1020, kind)?;
     vsock.with_host(&line(kind, 1020, load, buffers), || {
         for buffer in buffers {
@@ -90,10 +90,10 @@ fn to_socket(vsock: &mut Vsock, kind: Kind, load: Load, buffers: &[u64]) -> Resu
     Ok(())
 }
 
-fn to_windows(vsock: &mut Vsock, kind: Kind, load: Load, buffers: &[u64], credit: u32) -> Result<()> {
+fn to_windows(vsock: &mut Vsock, kind: VsockKind, load: Load, buffers: &[u64], credit: u32) -> Result<()> {
     let options = match kind {
-        Kind::Stream => MappedOptions::stream(),
-        Kind::Seqpacket => MappedOptions::seqpacket(),
+        VsockKind::Stream => MappedOptions::stream(),
+        VsockKind::Seqpacket => MappedOptions::seqpacket(),
     };
     let path = PathBuf::from(format!("{}.map", vsock.uds().display()));
     let listener = MappedListener::bind(&path, 1021, &options.credit(credit))?;

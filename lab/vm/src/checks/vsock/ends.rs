@@ -8,7 +8,7 @@ use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::remote::{self, Background};
-use zerowire_vmtest::vsock::{Kind, PATIENCE, host};
+use zerowire_vmtest::vsock::{PATIENCE, VsockKind, host};
 
 use super::setup::{HOST, Vsock};
 use super::transfer;
@@ -18,7 +18,7 @@ pub fn ends(env: &Env<'_>) -> Result<String> {
     let mut vsock = Vsock::start(env)?;
     program_closes(&mut vsock)?;
     program_reads_no_more(&mut vsock)?;
-    for kind in [Kind::Stream, Kind::Seqpacket] {
+    for kind in [VsockKind::Stream, VsockKind::Seqpacket] {
         guest_is_killed(&mut vsock, kind)?;
         device_goes(&mut vsock, kind)?;
     }
@@ -30,7 +30,7 @@ pub fn ends(env: &Env<'_>) -> Result<String> {
 
 /// The guest has ended its receiving and does nothing; the host's program closes.
 fn program_closes(vsock: &mut Vsock) -> Result<()> {
-    let listener = host::Listener::new(&vsock.uds(), 1030, Kind::Stream)?;
+    let listener = host::Listener::new(&vsock.uds(), 1030, VsockKind::Stream)?;
     let job = Background::start(&mut vsock.guest, &format!("stream connect {HOST} 1030 silent"))?;
     let socket = listener.accept()?;
     job.wait_for(&mut vsock.guest, "silent")?;
@@ -42,7 +42,7 @@ fn program_closes(vsock: &mut Vsock) -> Result<()> {
 
 /// The guest sends without end; the program wants no more.
 fn program_reads_no_more(vsock: &mut Vsock) -> Result<()> {
-    let listener = listen(vsock, 1031, Kind::Stream)?;
+    let listener = listen(vsock, 1031, VsockKind::Stream)?;
     let line = format!("stream connect {HOST} 1031 send-until-refused");
     let job = Background::start(&mut vsock.guest, &line)?;
     let program = accept(&listener)?;
@@ -55,7 +55,7 @@ fn program_reads_no_more(vsock: &mut Vsock) -> Result<()> {
 }
 
 /// A killed program's kernel ends its connections as close does: what was sent comes whole.
-fn guest_is_killed(vsock: &mut Vsock, kind: Kind) -> Result<()> {
+fn guest_is_killed(vsock: &mut Vsock, kind: VsockKind) -> Result<()> {
     let (job, program) = open(vsock, kind)?;
     job.signal(&mut vsock.guest, "KILL")?;
     let (bytes, end) = read_all(&program)?;
@@ -64,7 +64,7 @@ fn guest_is_killed(vsock: &mut Vsock, kind: Kind) -> Result<()> {
 }
 
 /// The device is unplugged while a connection is open.
-fn device_goes(vsock: &mut Vsock, kind: Kind) -> Result<()> {
+fn device_goes(vsock: &mut Vsock, kind: VsockKind) -> Result<()> {
     let (job, program) = open(vsock, kind)?;
     vsock.device.unplug(&mut vsock.guest)?;
     let (bytes, end) = read_all(&program)?;
@@ -78,11 +78,11 @@ fn device_goes(vsock: &mut Vsock, kind: Kind) -> Result<()> {
 /// others go on.
 fn all_are_taken(vsock: &mut Vsock) -> Result<()> {
     vsock.replace(&["--map-connections", "2"])?;
-    let listener = listen(vsock, 1032, Kind::Stream)?;
-    let first = connect(vsock, &listener, Kind::Stream)?;
-    let second = connect(vsock, &listener, Kind::Stream)?;
+    let listener = listen(vsock, 1032, VsockKind::Stream)?;
+    let first = connect(vsock, &listener, VsockKind::Stream)?;
+    let second = connect(vsock, &listener, VsockKind::Stream)?;
     remote::run(&mut vsock.guest, &format!("stream connect {HOST} 1032 refused"))?;
-    let plain = host::Listener::new(&vsock.uds(), 1033, Kind::Stream)?;
+    let plain = host::Listener::new(&vsock.uds(), 1033, VsockKind::Stream)?;
     let job = Background::start(&mut vsock.guest, &format!("stream connect {HOST} 1033 silent"))?;
     let socket = plain.accept()?;
     job.wait_for(&mut vsock.guest, "silent")?;
@@ -98,7 +98,7 @@ fn all_are_taken(vsock: &mut Vsock) -> Result<()> {
         found.with_context(|| format!("not {left} mapped connections"))
     };
     leave(vsock, first, 1)?;
-    let third = connect(vsock, &listener, Kind::Stream)?;
+    let third = connect(vsock, &listener, VsockKind::Stream)?;
     leave(vsock, second, 1)?;
     leave(vsock, third, 0)?;
     let refused = vsock.ledger_now()?.number("mapped_refused")?;
@@ -107,7 +107,7 @@ fn all_are_taken(vsock: &mut Vsock) -> Result<()> {
 }
 
 /// A mapped connection on which the guest has sent a token and waits.
-fn open(vsock: &mut Vsock, kind: Kind) -> Result<(Background, MappedConnection)> {
+fn open(vsock: &mut Vsock, kind: VsockKind) -> Result<(Background, MappedConnection)> {
     let listener = listen(vsock, 1032, kind)?;
     connect(vsock, &listener, kind)
 }
@@ -116,7 +116,7 @@ fn open(vsock: &mut Vsock, kind: Kind) -> Result<(Background, MappedConnection)>
 fn connect(
     vsock: &mut Vsock,
     listener: &MappedListener,
-    kind: Kind,
+    kind: VsockKind,
 ) -> Result<(Background, MappedConnection)> {
     let line = format!("{} connect {HOST} 1032 send-and-wait", kind.word());
     let job = Background::start(&mut vsock.guest, &line)?;
@@ -125,10 +125,10 @@ fn connect(
     Ok((job, program))
 }
 
-fn listen(vsock: &Vsock, port: u32, kind: Kind) -> Result<MappedListener> {
+fn listen(vsock: &Vsock, port: u32, kind: VsockKind) -> Result<MappedListener> {
     let mut path = vsock.uds().into_os_string();
     path.push(".map");
-    let options = if kind == Kind::Stream { MappedOptions::stream() } else { MappedOptions::seqpacket() };
+    let options = if kind == VsockKind::Stream { MappedOptions::stream() } else { MappedOptions::seqpacket() };
     Ok(MappedListener::bind(&PathBuf::from(path), port, &options)?)
 }
 

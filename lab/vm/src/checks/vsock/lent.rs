@@ -13,7 +13,7 @@ use zerowire_vmtest::assets::Kernel;
 use zerowire_vmtest::send::Ledger;
 use zerowire_vmtest::vsock::lend::{AFTER, HELD, NEW, OLD};
 use zerowire_vmtest::vsock::remote::Background;
-use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock::{VsockKind, host};
 
 use super::setup::{HOST, Vsock};
 
@@ -33,7 +33,7 @@ const IN_A_ROW: u64 = 16;
 
 /// All modes by all back ends.
 pub fn truth(vsock: &mut Vsock, kernel: Kernel) -> Result<String> {
-    let listener = host::Listener::new(&vsock.uds(), PORT, Kind::Stream)?;
+    let listener = host::Listener::new(&vsock.uds(), PORT, VsockKind::Stream)?;
     let mut text = Vec::new();
     for backend in ["socket", "uring"] {
         for mode in ["copy", "zerocopy", "auto"] {
@@ -113,7 +113,7 @@ fn agree(said: &Value, came: &[u8], bytes: usize, lent: usize) -> Result<String>
 /// `Mode::Auto` on its own, by socket calls: once it has chosen, sends go as it says, and its
 /// ledger is what the completions say.
 pub fn choices(vsock: &mut Vsock) -> Result<String> {
-    let listener = host::Listener::new(&vsock.uds(), PORT, Kind::Stream)?;
+    let listener = host::Listener::new(&vsock.uds(), PORT, VsockKind::Stream)?;
     let mut text = Vec::new();
     for bytes in [32 << 10, TOO_LONG] {
         let line = format!("stream connect {HOST} {PORT} choose {bytes}");

@@ -6,7 +6,7 @@ use zerowire_vmtest::command::wait_for;
 use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job;
-use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock::{VsockKind, host};
 
 use super::setup::{HOST, Vsock};
 use super::transfer;
@@ -51,7 +51,7 @@ pub fn many(env: &Env<'_>) -> Result<String> {
 }
 
 fn from_guest(vsock: &mut Vsock) -> Result<()> {
-    let listener = host::Listener::new(&vsock.uds(), 1000, Kind::Stream)?;
+    let listener = host::Listener::new(&vsock.uds(), 1000, VsockKind::Stream)?;
     vsock.with_host(&format!("stream connect {HOST} 1000 ask-tokens 70 {MANY}"), || {
         let sockets = listener.accept_all(MANY)?;
         for (number, socket) in sockets.iter().enumerate() {
@@ -70,7 +70,7 @@ fn from_host(vsock: &mut Vsock) -> Result<()> {
     vsock.with_listener(&format!("stream listen 2000 answer-tokens {MANY}"), || {
         let mut sockets = Vec::with_capacity(MANY);
         for number in 0..MANY {
-            let connection = host::connect_to(&uds, 2000, Kind::Stream);
+            let connection = host::connect_to(&uds, 2000, VsockKind::Stream);
             sockets.push(connection.with_context(|| format!("connection {number}"))?.0);
         }
         job::ask_tokens(&sockets, 80)
@@ -79,7 +79,7 @@ fn from_host(vsock: &mut Vsock) -> Result<()> {
 
 fn churn(vsock: &mut Vsock) -> Result<()> {
     let uds = vsock.uds();
-    let listener = host::Listener::new(&uds, 1000, Kind::Stream)?;
+    let listener = host::Listener::new(&uds, 1000, VsockKind::Stream)?;
     vsock.with_host(&format!("stream connect {HOST} 1000 churn 90 {CHURN}"), || {
         for _ in 0..CHURN {
             job::answer_token(listener.accept()?)?;
@@ -88,7 +88,7 @@ fn churn(vsock: &mut Vsock) -> Result<()> {
     })?;
     vsock.with_listener(&format!("stream listen 2000 echo {CHURN}"), || {
         for number in 0..CHURN as u64 {
-            let (socket, _) = host::connect_to(&uds, 2000, Kind::Stream)?;
+            let (socket, _) = host::connect_to(&uds, 2000, VsockKind::Stream)?;
             job::ask_tokens(&[socket], 100 + number)?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::pci::HUGE_PAGES;
 use zerowire_vmtest::vsock::remote::{self, Background};
-use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock::{VsockKind, host};
 
 use super::pair::{KERNEL, PROGRAM, Pair};
 use super::setup::{HOST, at_rest, together};
@@ -50,7 +50,7 @@ fn to_guest(pair: &mut Pair, how: &str, load: Load) -> Result<String> {
     let line = format!("pci {how} listen 2000 receive {seed} {write_bytes} {bytes}");
     let job = Background::listen(guest, &line)?;
     let sent = (|| {
-        let (socket, _) = host::connect_to(&uds, 2000, Kind::Stream)?;
+        let (socket, _) = host::connect_to(&uds, 2000, VsockKind::Stream)?;
         job::send_load(&socket, load)?;
         job::end_data(&socket)?;
         job::receive_end(&socket)
@@ -85,7 +85,7 @@ fn from_guest(pair: &mut Pair) -> Result<()> {
     let Pair { guest, backend, .. } = pair;
     let before = at_rest(backend, PROGRAM.0)?;
     let Load { seed, bytes, write_bytes } = BULK;
-    let listener = host::Listener::new(&uds, 1000, Kind::Stream)?;
+    let listener = host::Listener::new(&uds, 1000, VsockKind::Stream)?;
     let line = format!("pci sleep connect {HOST} 1000 send {seed} {write_bytes} {bytes}");
     together(
         || {
@@ -103,7 +103,7 @@ fn from_guest(pair: &mut Pair) -> Result<()> {
 
 /// The kernel's sockets have their device as before.
 fn kernels_own(pair: &mut Pair) -> Result<()> {
-    let listener = host::Listener::new(&pair.uds(KERNEL.0), 1000, Kind::Stream)?;
+    let listener = host::Listener::new(&pair.uds(KERNEL.0), 1000, VsockKind::Stream)?;
     let Load { seed, bytes, write_bytes } = SHORT;
     let line = format!("stream connect {HOST} 1000 exchange {seed} {write_bytes} {bytes}");
     let (_, echoed) = together(|| job::echo(listener.accept()?), || remote::run(&mut pair.guest, &line))?;
@@ -133,14 +133,14 @@ fn killed(pair: &mut Pair) -> Result<()> {
     let Load { seed, bytes, write_bytes } = SHORT;
     let line = format!("pci sleep listen 2000 receive {seed} {write_bytes} {bytes}");
     let job = Background::listen(guest, &line)?;
-    let (socket, _) = host::connect_to(&uds, 2000, Kind::Stream)?;
+    let (socket, _) = host::connect_to(&uds, 2000, VsockKind::Stream)?;
     job::send_load(&socket, Load { bytes: bytes / 2, ..SHORT })?;
     stops_before_its_memory_is_free(guest, &job)?;
     job.signal(guest, "KILL")?;
     let job = Background::listen(guest, &line)?;
     // The new driver's reset ended it, at the latest.
     ensure!(job::receive_end(&socket).is_err() || job::send_load(&socket, SHORT).is_err(), "it goes on");
-    let (socket, _) = host::connect_to(&uds, 2000, Kind::Stream)?;
+    let (socket, _) = host::connect_to(&uds, 2000, VsockKind::Stream)?;
     job::send_load(&socket, SHORT)?;
     job::end_data(&socket)?;
     job::receive_end(&socket)?;

@@ -6,7 +6,7 @@ use zerowire_vmtest::assets::Kernel;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::send::{self, PatternFile, Said};
 use zerowire_vmtest::vsock::job::{self, Load};
-use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock::{VsockKind, host};
 
 use super::lent;
 use super::setup::{HOST, Vsock, together};
@@ -29,7 +29,7 @@ const PORT: u32 = 1010;
 pub fn vsock(env: &Env<'_>) -> Result<String> {
     let mut vsock = Vsock::start(env)?;
     FILE.write(&mut vsock.guest)?;
-    let listener = host::Listener::new(&vsock.uds(), PORT, Kind::Stream)?;
+    let listener = host::Listener::new(&vsock.uds(), PORT, VsockKind::Stream)?;
     let to = format!("vsock:{HOST}:{PORT}");
     let mut text = Vec::new();
     for backend in ["socket", "uring"] {

@@ -16,7 +16,7 @@ use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::ask_tokens;
 use zerowire_vmtest::vsock::remote::{self, Background};
-use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock::{VsockKind, host};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
 use super::setup::{at_rest, check_sound, plug, stop};
@@ -132,7 +132,7 @@ fn share(env: &Env<'_>, a: &mut Side, b: &mut Side) -> Result<()> {
     let beyond = Background::listen(&mut b.guest, "stream listen 5031 echo 1")?;
     remote::run(&mut a.guest, &format!("stream connect {} 5031 refused", b.cid))?;
     let uds = env.dir.join("b.uds");
-    let (socket, _) = host::connect_by(&uds, "connect\t5031\r\n", Kind::Stream)?;
+    let (socket, _) = host::connect_by(&uds, "connect\t5031\r\n", VsockKind::Stream)?;
     ask_tokens(&[&socket], 31)?;
     drop(socket);
     beyond.finish(&mut b.guest)?;

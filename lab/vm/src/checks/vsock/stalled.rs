@@ -6,7 +6,7 @@ use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::remote::Background;
-use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock::{VsockKind, host};
 
 use super::setup::{HOST, Vsock, together};
 use super::transfer;
@@ -24,7 +24,7 @@ pub fn stalled(env: &Env<'_>) -> Result<String> {
     let arguments = format!("{seed} {write_bytes} {bytes}");
 
     // The host's program does not read.
-    let listener = host::Listener::new(&uds, 1010, Kind::Stream)?;
+    let listener = host::Listener::new(&uds, 1010, VsockKind::Stream)?;
     let before = vsock.ledger()?.count(Way::FromGuest, "bytes")?;
     let line = format!("stream connect {HOST} 1010 send {arguments}");
     let job = Background::start(&mut vsock.guest, &line)?;
@@ -39,7 +39,7 @@ pub fn stalled(env: &Env<'_>) -> Result<String> {
     // The guest's program does not read.
     let before = vsock.ledger()?.count(Way::ToGuest, "bytes")?;
     let job = Background::listen(&mut vsock.guest, &format!("stream listen 2010 receive {arguments}"))?;
-    let (socket, _) = host::connect_to(&uds, 2010, Kind::Stream)?;
+    let (socket, _) = host::connect_to(&uds, 2010, VsockKind::Stream)?;
     job.signal(&mut vsock.guest, "STOP")?;
     let guest = &mut vsock;
     let (kept, ()) = together(

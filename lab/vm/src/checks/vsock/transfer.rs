@@ -5,7 +5,7 @@ use zerowire_vmtest::assets::Kernel;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::remote;
-use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock::{VsockKind, host};
 use zerowire_vmtest::vsock_device::VsockDevice;
 
 use super::setup::{HOST, Vsock};
@@ -87,7 +87,7 @@ pub fn in_order(env: &Env<'_>) -> Result<String> {
 /// Echo in both directions, at each size.
 pub fn echo(vsock: &mut Vsock) -> Result<()> {
     let uds = vsock.uds();
-    let listener = host::Listener::new(&uds, 1000, Kind::Stream)?;
+    let listener = host::Listener::new(&uds, 1000, VsockKind::Stream)?;
     let sizes = ECHOES.map(|bytes| bytes.to_string()).join(" ");
     vsock.with_host(&format!("stream connect {HOST} 1000 exchange 1 {WRITE_BYTES} {sizes}"), || {
         for bytes in ECHOES {
@@ -98,7 +98,7 @@ pub fn echo(vsock: &mut Vsock) -> Result<()> {
     })?;
     vsock.with_listener(&format!("stream listen 2000 echo {}", ECHOES.len()), || {
         for bytes in ECHOES {
-            let (socket, _) = host::connect_to(&uds, 2000, Kind::Stream)?;
+            let (socket, _) = host::connect_to(&uds, 2000, VsockKind::Stream)?;
             let load = Load { seed: 2, bytes, write_bytes: WRITE_BYTES };
             job::exchange(socket, load).with_context(|| format!("{bytes} bytes"))?;
         }
@@ -109,13 +109,13 @@ pub fn echo(vsock: &mut Vsock) -> Result<()> {
 /// Messages keep their bounds on the way there and back.
 fn messages(vsock: &mut Vsock) -> Result<()> {
     let uds = vsock.uds();
-    let listener = host::Listener::new(&uds, 1001, Kind::Seqpacket)?;
+    let listener = host::Listener::new(&uds, 1001, VsockKind::Seqpacket)?;
     let lengths = MESSAGES.map(|length| length.to_string()).join(" ");
     vsock.with_host(&format!("seqpacket connect {HOST} 1001 exchange-messages 3 {lengths}"), || {
         job::echo(listener.accept()?)
     })?;
     vsock.with_listener("seqpacket listen 2001 echo 1", || {
-        let (socket, _) = host::connect_to(&uds, 2001, Kind::Seqpacket)?;
+        let (socket, _) = host::connect_to(&uds, 2001, VsockKind::Seqpacket)?;
         job::exchange_messages(socket, 4, &MESSAGES)
     })
 }
@@ -126,7 +126,7 @@ fn half_close(vsock: &mut Vsock) -> Result<()> {
     let uds = vsock.uds();
     let Load { seed, bytes, write_bytes } = REQUEST;
     let arguments = format!("{seed} {write_bytes} {bytes} {REPLY_BYTES}");
-    let listener = host::Listener::new(&uds, 1002, Kind::Stream)?;
+    let listener = host::Listener::new(&uds, 1002, VsockKind::Stream)?;
     vsock.with_host(&format!("stream connect {HOST} 1002 request {arguments}"), || {
         job::reply(listener.accept()?, REQUEST, REPLY_BYTES)
     })?;
@@ -134,10 +134,10 @@ fn half_close(vsock: &mut Vsock) -> Result<()> {
         job::request(listener.accept()?, REQUEST, REPLY_BYTES)
     })?;
     vsock.with_listener(&format!("stream listen 2002 reply {arguments}"), || {
-        job::request(host::connect_to(&uds, 2002, Kind::Stream)?.0, REQUEST, REPLY_BYTES)
+        job::request(host::connect_to(&uds, 2002, VsockKind::Stream)?.0, REQUEST, REPLY_BYTES)
     })?;
     vsock.with_listener(&format!("stream listen 2002 request {arguments}"), || {
-        job::reply(host::connect_to(&uds, 2002, Kind::Stream)?.0, REQUEST, REPLY_BYTES)
+        job::reply(host::connect_to(&uds, 2002, VsockKind::Stream)?.0, REQUEST, REPLY_BYTES)
     })
 }
 
@@ -145,7 +145,7 @@ fn half_close(vsock: &mut Vsock) -> Result<()> {
 fn refused(vsock: &mut Vsock) -> Result<()> {
     let uds = vsock.uds();
     let before = vsock.ledger()?.number("connections_refused")?;
-    for kind in Kind::BOTH {
+    for kind in VsockKind::BOTH {
         remote::run(&mut vsock.guest, &format!("{} connect {HOST} 999 refused", kind.word()))?;
         match host::connect_to(&uds, 2999, kind) {
             Ok(_) => bail!("a connection to the guest's port 2999 was accepted, where nobody listens"),
@@ -170,7 +170,7 @@ pub fn bulk(vsock: &mut Vsock) -> Result<String> {
         let before = vsock.ledger()?;
         match way {
             Way::FromGuest => {
-                let listener = host::Listener::new(&uds, 1003, Kind::Stream)?;
+                let listener = host::Listener::new(&uds, 1003, VsockKind::Stream)?;
                 let line = format!("stream connect {HOST} 1003 send {arguments}");
                 vsock.with_host(&line, || {
                     let socket = listener.accept()?;
@@ -180,7 +180,7 @@ pub fn bulk(vsock: &mut Vsock) -> Result<String> {
             }
             Way::ToGuest => {
                 vsock.with_listener(&format!("stream listen 2003 receive {arguments}"), || {
-                    let (socket, _) = host::connect_to(&uds, 2003, Kind::Stream)?;
+                    let (socket, _) = host::connect_to(&uds, 2003, VsockKind::Stream)?;
                     job::send_load(&socket, BULK)?;
                     job::end_data(&socket)?;
                     job::receive_end(&socket)
@@ -203,7 +203,7 @@ pub fn bulk(vsock: &mut Vsock) -> Result<String> {
 /// Writes of each length, both ways.
 fn writes(vsock: &mut Vsock) -> Result<()> {
     let uds = vsock.uds();
-    let listener = host::Listener::new(&uds, 1006, Kind::Stream)?;
+    let listener = host::Listener::new(&uds, 1006, VsockKind::Stream)?;
     for (write_bytes, bytes) in WRITES {
         let load = Load { seed: 70, bytes, write_bytes };
         let arguments = format!("{} {write_bytes} {bytes}", load.seed);
@@ -213,7 +213,7 @@ fn writes(vsock: &mut Vsock) -> Result<()> {
             job::receive_end(&socket)
         })?;
         vsock.with_listener(&format!("stream listen 2006 receive {arguments}"), || {
-            let (socket, _) = host::connect_to(&uds, 2006, Kind::Stream)?;
+            let (socket, _) = host::connect_to(&uds, 2006, VsockKind::Stream)?;
             job::send_load(&socket, load)?;
             job::end_data(&socket)?;
             job::receive_end(&socket)
@@ -226,14 +226,14 @@ fn bulk_messages(vsock: &mut Vsock) -> Result<()> {
     let uds = vsock.uds();
     let Load { seed, bytes, write_bytes } = BULK_MESSAGES;
     let arguments = format!("{seed} {write_bytes} {bytes}");
-    let listener = host::Listener::new(&uds, 1004, Kind::Seqpacket)?;
+    let listener = host::Listener::new(&uds, 1004, VsockKind::Seqpacket)?;
     vsock.with_host(&format!("seqpacket connect {HOST} 1004 send {arguments}"), || {
         let socket = listener.accept()?;
         job::receive_load(&socket, BULK_MESSAGES)?;
         job::receive_end(&socket)
     })?;
     vsock.with_listener(&format!("seqpacket listen 2004 receive {arguments}"), || {
-        let (socket, _) = host::connect_to(&uds, 2004, Kind::Seqpacket)?;
+        let (socket, _) = host::connect_to(&uds, 2004, VsockKind::Seqpacket)?;
         job::send_load(&socket, BULK_MESSAGES)?;
         job::end_data(&socket)?;
         job::receive_end(&socket)
@@ -247,7 +247,7 @@ pub fn zerocopy(env: &Env<'_>) -> Result<String> {
     const BYTES: u64 = (2 << 20) + 77;
     let mut vsock = Vsock::start(env)?;
     let uds = vsock.uds();
-    let listener = host::Listener::new(&uds, 1005, Kind::Stream)?;
+    let listener = host::Listener::new(&uds, 1005, VsockKind::Stream)?;
     let mut text = Vec::new();
     for write_bytes in WRITES {
         let load = Load { seed: 60, bytes: BYTES, write_bytes };

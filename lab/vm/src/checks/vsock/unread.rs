@@ -8,7 +8,7 @@ use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::vsock::job::{self, Load};
 use zerowire_vmtest::vsock::remote::Background;
-use zerowire_vmtest::vsock::{Kind, host};
+use zerowire_vmtest::vsock::{VsockKind, host};
 
 use super::setup::{at_rest, check_sound, stop, together};
 use super::siblings::{A, B, Side, restore, start};
@@ -24,7 +24,7 @@ pub fn small_packets(env: &Env<'_>) -> Result<String> {
     let mut reader = restore(env, &A, "a0")?;
     let mut sibling = restore(env, &B, "b0")?;
     let mut text = Vec::new();
-    for kind in Kind::BOTH {
+    for kind in VsockKind::BOTH {
         for (write_bytes, count) in WRITES {
             let load = Load { seed: 9, bytes: write_bytes as u64 * count, write_bytes };
             let what = format!("{} {count} x {write_bytes} bytes", kind.word());
@@ -46,7 +46,7 @@ fn from_host(
     env: &Env<'_>,
     backend: &mut BackendProcess,
     reader: &mut Side,
-    kind: Kind,
+    kind: VsockKind,
     load: Load,
 ) -> Result<u64> {
     let before = at_rest(backend, A.name)?;
@@ -73,7 +73,7 @@ fn from_sibling(
     backend: &mut BackendProcess,
     reader: &mut Side,
     sibling: &mut Side,
-    kind: Kind,
+    kind: VsockKind,
     load: Load,
 ) -> Result<u64> {
     let before = at_rest(backend, A.name)?;
@@ -89,7 +89,7 @@ fn from_sibling(
     Ok(kept)
 }
 
-fn listen(reader: &mut Side, kind: Kind, load: Load) -> Result<Background> {
+fn listen(reader: &mut Side, kind: VsockKind, load: Load) -> Result<Background> {
     let Load { seed, bytes, write_bytes } = load;
     let line = format!("{} listen 2030 receive {seed} {write_bytes} {bytes}", kind.word());
     Background::listen(&mut reader.guest, &line)

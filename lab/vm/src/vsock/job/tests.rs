@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, socketpair};
 
 use super::*;
-use crate::vsock::{Kind, limit};
+use crate::vsock::{VsockKind, limit};
 
-fn pair(kind: Kind) -> (OwnedFd, OwnedFd) {
+fn pair(kind: VsockKind) -> (OwnedFd, OwnedFd) {
     let (one, other) =
         socketpair(AddressFamily::UNIX, kind.socket_type(), SocketFlags::CLOEXEC, None).unwrap();
     limit(&one).unwrap();
@@ -17,7 +17,7 @@ fn pair(kind: Kind) -> (OwnedFd, OwnedFd) {
 
 /// Runs a job against another one; returns both results.
 fn run(
-    kind: Kind,
+    kind: VsockKind,
     ours: impl FnOnce(OwnedFd) -> Result<()>,
     theirs: impl FnOnce(OwnedFd) -> Result<()> + Send,
 ) -> (Result<()>, Result<()>) {
@@ -33,7 +33,7 @@ const LOAD: Load = Load { seed: 5, bytes: 3_000_001, write_bytes: 65_536 };
 
 #[test]
 fn an_echo_returns_every_byte() {
-    for kind in Kind::BOTH {
+    for kind in VsockKind::BOTH {
         let theirs = |socket| {
             assert_eq!(echo(socket)?, LOAD.bytes);
             Ok(())
@@ -46,7 +46,7 @@ fn an_echo_returns_every_byte() {
 
 #[test]
 fn a_reply_comes_after_the_half_close() {
-    for kind in Kind::BOTH {
+    for kind in VsockKind::BOTH {
         let (ours, theirs) =
             run(kind, |socket| request(socket, LOAD, 70_000), |socket| reply(socket, LOAD, 70_000));
         ours.unwrap();
@@ -61,7 +61,7 @@ fn wrong_short_and_long_loads_are_errors() {
             receive_load(&socket, wanted)?;
             receive_end(socket)
         };
-        let (ours, _) = run(Kind::Stream, ours, move |socket| send_load(socket, sent));
+        let (ours, _) = run(VsockKind::Stream, ours, move |socket| send_load(socket, sent));
         format!("{:#}", ours.unwrap_err())
     };
     assert!(error(LOAD, Load { seed: 6, ..LOAD }).contains("byte 0 of"));
@@ -75,7 +75,7 @@ fn wrong_short_and_long_loads_are_errors() {
 fn messages_keep_their_bounds() {
     let lengths = [1, 2, 4096, 65_537, 200_000, 3];
     let (ours, theirs) = run(
-        Kind::Seqpacket,
+        VsockKind::Seqpacket,
         |socket| exchange_messages(socket, 1, &lengths),
         |socket| echo(socket).map(|_| ()),
     );
@@ -83,7 +83,7 @@ fn messages_keep_their_bounds() {
     theirs.unwrap();
     // A stream has none, and that is noticed.
     let (ours, _) = run(
-        Kind::Stream,
+        VsockKind::Stream,
         |socket| receive_messages(socket, 1, &[10, 10], false),
         |socket| send_messages(socket, 1, &[5, 15], false),
     );
@@ -92,7 +92,7 @@ fn messages_keep_their_bounds() {
 
 #[test]
 fn tokens_of_other_connections_are_noticed() {
-    let (ours, theirs): (Vec<_>, Vec<_>) = (0..8).map(|_| pair(Kind::Stream)).unzip();
+    let (ours, theirs): (Vec<_>, Vec<_>) = (0..8).map(|_| pair(VsockKind::Stream)).unzip();
     std::thread::scope(|scope| {
         scope.spawn(|| theirs.iter().for_each(|socket| answer_token(socket).unwrap()));
         ask_tokens(&ours, 9).unwrap();
