@@ -7,7 +7,7 @@ use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::runner::Env;
 
 use super::ledger::Ledger;
-use super::setup::{GUEST, LINK, NAME, Net, Plan, Port};
+use super::setup::{GUEST, HostPort, LINK, NAME, Net, Plan};
 use super::traffic::{self, Way};
 use super::vsock::setup::Vsock;
 use super::vsock::transfer;
@@ -26,7 +26,7 @@ const FREED_KIB: u64 = 16 << 10;
 /// after each.
 pub fn discards(env: &Env<'_>) -> Result<String> {
     let all = env.machine.memory_mib;
-    let mut net = Net::start(env, Plan { port: Port::Xdp, ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { port: HostPort::Xdp, ..Plan::default() })?;
     traffic::ping(&mut net)?;
 
     balloon::plug(&mut net.guest, false)?;
@@ -79,15 +79,15 @@ fn notice(net: &mut Net, n: usize) -> Result<u64> {
 /// A tap has nothing registered: a guest's frames are what it wrote last, whatever was discarded
 /// before.
 pub fn tap(env: &Env<'_>) -> Result<String> {
-    unregistered(env, Port::Tap)
+    unregistered(env, HostPort::Tap)
 }
 
 /// The same over a packet port.
 pub fn packet(env: &Env<'_>) -> Result<String> {
-    unregistered(env, Port::Packet("auto"))
+    unregistered(env, HostPort::Packet("auto"))
 }
 
-fn unregistered(env: &Env<'_>, port: Port) -> Result<String> {
+fn unregistered(env: &Env<'_>, port: HostPort) -> Result<String> {
     let all = env.machine.memory_mib;
     let mut net = Net::start(env, Plan { port, ..Plan::default() })?;
     // Pages that are in use when the first frames pass.

@@ -9,7 +9,7 @@ use zerowire_vmtest::device::NetDevice;
 use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::runner::Env;
 
-use super::setup::{HOST, LINK, Net, Plan, Port, VETH, write_metadata};
+use super::setup::{HOST, HostPort, LINK, Net, Plan, VETH, write_metadata};
 use super::traffic::{self, Background, Way};
 
 /// Connections of the cycle test.
@@ -36,7 +36,7 @@ pub fn restart(env: &Env<'_>) -> Result<String> {
 /// buffers are kept.
 pub fn restart_xdp(env: &Env<'_>) -> Result<String> {
     let file = write_metadata(env.dir, &json!({"latest": {"meta-data": {"instance-id": "i-77"}}}))?;
-    restart_on(env, Plan { port: Port::Xdp, metadata: Some(file), ..Plan::default() })
+    restart_on(env, Plan { port: HostPort::Xdp, metadata: Some(file), ..Plan::default() })
 }
 
 fn restart_on(env: &Env<'_>, plan: Plan) -> Result<String> {
@@ -69,7 +69,7 @@ fn restart_on(env: &Env<'_>, plan: Plan) -> Result<String> {
 /// The MTU of an AF_XDP port's interface becomes smaller in the middle of a transfer: long frames
 /// pass no more, short ones do. When it is raised again the transfer goes on and ends well.
 pub fn mtu_xdp(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { port: Port::Xdp, ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { port: HostPort::Xdp, ..Plan::default() })?;
     net.wait_for_link()?;
     let mut dropped = 0;
     for way in [Way::ToGuest, Way::FromGuest] {
@@ -103,7 +103,7 @@ pub fn memory_plug(env: &Env<'_>) -> Result<String> {
 
 /// The same while the memory is AF_XDP's.
 pub fn memory_plug_xdp(env: &Env<'_>) -> Result<String> {
-    memory_plug_on(env, Plan { port: Port::Xdp, ..Plan::default() })
+    memory_plug_on(env, Plan { port: HostPort::Xdp, ..Plan::default() })
 }
 
 fn memory_plug_on(env: &Env<'_>, plan: Plan) -> Result<String> {
@@ -136,7 +136,7 @@ pub fn reboot(env: &Env<'_>) -> Result<String> {
 
 /// A reset on an AF_XDP port.
 pub fn reboot_xdp(env: &Env<'_>) -> Result<String> {
-    reboot_on(env, Plan { port: Port::Xdp, ..Plan::default() }, &[Guest::reset])
+    reboot_on(env, Plan { port: HostPort::Xdp, ..Plan::default() }, &[Guest::reset])
 }
 
 fn reboot_on(env: &Env<'_>, plan: Plan, ways: &[fn(&mut Guest) -> Result<()>]) -> Result<String> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use zerowire_vmtest::backend::BackendProcess;
 use zerowire_vmtest::command::wait_for;
 
-use super::setup::{LeftOut, Plan, Port};
+use super::setup::{HostPort, LeftOut, Plan};
 use super::traffic::Way;
 
 /// For the counters to come to rest: a frame under way is counted in two steps.
@@ -111,7 +111,7 @@ impl Ledger {
         self.check_dropped()?;
         self.expect(&ALWAYS, true)?;
         for name in OFFLOADS {
-            let offered = plan.port != Port::Xdp || IN_SOFTWARE.contains(&name);
+            let offered = plan.port != HostPort::Xdp || IN_SOFTWARE.contains(&name);
             self.expect(&[name], !plan.left_out.contains(&LeftOut::Offloads) && offered)?;
         }
         self.expect(&["NET_MRG_RXBUF"], !plan.left_out.contains(&LeftOut::Mergeable))?;

@@ -3,14 +3,14 @@
 use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::runner::Env;
 
-use super::setup::{LINK, Net, Plan, Port, TAP, VETH, set_host_up};
+use super::setup::{HostPort, LINK, Net, Plan, TAP, VETH, set_host_up};
 use super::traffic;
 
 /// Down by command, without a carrier, and deleted: the guest's carrier goes and comes back, and
 /// frames pass again. A device that is plugged while the link is down is there, and its link is
 /// down, too.
 pub fn state(env: &Env<'_>) -> Result<String> {
-    let plan = Plan { reconnect: true, port: Port::Packet("auto"), follow_link: true, ..Plan::default() };
+    let plan = Plan { reconnect: true, port: HostPort::Packet("auto"), follow_link: true, ..Plan::default() };
     let mtu = plan.mtu;
     let mut net = Net::start(env, plan)?;
     carrier(&mut net, true)?;

@@ -59,7 +59,7 @@ const CID: u32 = 77;
 
 /// What the back ends have for a port.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Port {
+enum MigrationPort {
     Tap,
     Xdp,
 }
@@ -75,21 +75,21 @@ enum Switch {
 
 /// [`under_load`] with taps; and what QEMU says of a vsock device.
 pub fn over_a_tap(env: &Env<'_>) -> Result<String> {
-    under_load(env, Port::Tap, Switch::Behind)
+    under_load(env, MigrationPort::Tap, Switch::Behind)
 }
 
 /// [`under_load`] with taps, by post-copy.
 pub fn postcopy(env: &Env<'_>) -> Result<String> {
-    under_load(env, Port::Tap, Switch::Ahead)
+    under_load(env, MigrationPort::Tap, Switch::Ahead)
 }
 
 /// [`under_load`] with the guest's memory as AF_XDP's, which rules out post-copy.
 pub fn over_xdp(env: &Env<'_>) -> Result<String> {
-    under_load(env, Port::Xdp, Switch::Behind)
+    under_load(env, MigrationPort::Xdp, Switch::Behind)
 }
 
 /// Moves a guest with a busy connection, whose every byte is checked, there and back.
-fn under_load(env: &Env<'_>, port: Port, switch: Switch) -> Result<String> {
+fn under_load(env: &Env<'_>, port: MigrationPort, switch: Switch) -> Result<String> {
     let namespace = Netns::new()?;
     namespace.ip(&["link", "add", "br0", "type", "bridge"])?;
     namespace.ip(&["addr", "add", &format!("{HOST}/24"), "dev", "br0"])?;
@@ -101,7 +101,7 @@ fn under_load(env: &Env<'_>, port: Port, switch: Switch) -> Result<String> {
     let interface = devices[0].plug(&mut guest)?;
     guest.sh(&format!("ip addr add {GUEST}/24 dev {interface} && ip link set {interface} up"))?;
     guest.until(&format!("ping -c 1 -W 1 {HOST}"), LINK)?;
-    if (port, switch) == (Port::Tap, Switch::Behind) {
+    if (port, switch) == (MigrationPort::Tap, Switch::Behind) {
         stays_with_vsock(env.dir, &mut guest)?;
     }
 
@@ -124,13 +124,13 @@ fn under_load(env: &Env<'_>, port: Port, switch: Switch) -> Result<String> {
                 (_, Switch::Ahead) => {
                     [&mut guest, &mut next].into_iter().try_for_each(Guest::allow_postcopy)?
                 }
-                (Port::Xdp, _) => {
+                (MigrationPort::Xdp, _) => {
                     ensure!(
                         next.allow_postcopy().is_err(),
                         "QEMU takes an xdp port for one that waits for pages"
                     );
                 }
-                (Port::Tap, Switch::Behind) => {}
+                (MigrationPort::Tap, Switch::Behind) => {}
             }
             move_over(&mut guest, &mut next, &mut hosts[from], &dir.join("migration"), switch, &load)
                 .with_context(|| format!("migration {round}"))?;
@@ -222,17 +222,17 @@ fn stays_with_vsock(dir: &Path, guest: &mut Guest) -> Result<()> {
 }
 
 /// Starts a back end whose port leads into the bridge.
-fn start(dir: &Path, namespace: &Netns, port: Port, name: &str) -> Result<BackendProcess> {
+fn start(dir: &Path, namespace: &Netns, port: MigrationPort, name: &str) -> Result<BackendProcess> {
     let dir = folder(dir, &format!("host-{name}"))?;
     let (socket, interface) = (dir.join("net"), format!("port{name}"));
     let mut command = namespace.command(backend::program()?);
     command.args(["net", "--json", "--postcopy", "--name", "vm"]).arg("--socket").arg(&socket);
     let in_bridge = match port {
-        Port::Tap => {
+        MigrationPort::Tap => {
             command.args(["--port", &format!("tap:{interface}")]);
             interface
         }
-        Port::Xdp => {
+        MigrationPort::Xdp => {
             let peer = format!("peer{name}");
             namespace.ip(&["link", "add", &interface, "type", "veth", "peer", "name", &peer])?;
             namespace.ip(&["link", "set", "dev", &interface, "up"])?;

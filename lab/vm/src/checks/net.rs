@@ -9,7 +9,7 @@ use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
 
 use super::ledger::check_zero_copied;
-use super::setup::{GUEST, HOST, LeftOut, Net, Plan, Port, write_metadata};
+use super::setup::{GUEST, HOST, HostPort, LeftOut, Net, Plan, write_metadata};
 use super::traffic::{self, Way};
 
 /// Feature bits of the device and of virtio itself (virtio 1.3, 5.1.3 and 6).
@@ -35,7 +35,7 @@ pub fn full(env: &Env<'_>) -> Result<String> {
 
 /// The same over a packet port, on a veth.
 pub fn packet(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { port: Port::Packet("auto"), ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { port: HostPort::Packet("auto"), ..Plan::default() })?;
     net.expect_features(true, CHECKSUM)?;
     net.expect_features(true, SEGMENTATION)?;
     net.expect_features(true, &[MERGEABLE])?;
@@ -44,7 +44,7 @@ pub fn packet(env: &Env<'_>) -> Result<String> {
 
 /// The same, with frames of the guest copied into a ring, and short frames to it out of one.
 pub fn packet_ring(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { port: Port::Packet("on"), ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { port: HostPort::Packet("on"), ..Plan::default() })?;
     traffic::ping(&mut net)?;
     traffic::file_both_ways(&mut net)?;
     let text = traffic::iperf_both_ways(&mut net, &[])?;
@@ -61,7 +61,7 @@ pub fn packet_ring(env: &Env<'_>) -> Result<String> {
 /// The same over an AF_XDP port: the guest leaves checksums and segmentation to it, and gets frames
 /// as they are on the wire.
 pub fn xdp(env: &Env<'_>) -> Result<String> {
-    let mut net = Net::start(env, Plan { port: Port::Xdp, ..Plan::default() })?;
+    let mut net = Net::start(env, Plan { port: HostPort::Xdp, ..Plan::default() })?;
     net.expect_features(true, &[CHECKSUM[0], SEGMENTATION[2], SEGMENTATION[3], MERGEABLE])?;
     net.expect_features(false, &[CHECKSUM[1], SEGMENTATION[0], SEGMENTATION[1]])?;
     // What is completed and cut for the guest is copied on the way.
@@ -76,7 +76,7 @@ pub fn xdp(env: &Env<'_>) -> Result<String> {
 /// guest has them.
 pub fn xdp_plain(env: &Env<'_>) -> Result<String> {
     let plan =
-        Plan { port: Port::Xdp, left_out: &[LeftOut::Mergeable, LeftOut::Offloads], ..Plan::default() };
+        Plan { port: HostPort::Xdp, left_out: &[LeftOut::Mergeable, LeftOut::Offloads], ..Plan::default() };
     let mut net = Net::start(env, plan)?;
     net.expect_features(false, &[MERGEABLE])?;
     net.expect_features(false, CHECKSUM)?;
@@ -88,7 +88,7 @@ pub fn xdp_plain(env: &Env<'_>) -> Result<String> {
 pub fn packet_no_offloads(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(
         env,
-        Plan { port: Port::Packet("off"), left_out: &[LeftOut::Offloads], ..Plan::default() },
+        Plan { port: HostPort::Packet("off"), left_out: &[LeftOut::Offloads], ..Plan::default() },
     )?;
     net.expect_features(false, CHECKSUM)?;
     carry(net)
@@ -121,15 +121,15 @@ pub fn plain(env: &Env<'_>) -> Result<String> {
 
 /// Two queue pairs, several connections at once.
 pub fn two_queues(env: &Env<'_>) -> Result<String> {
-    both_queues(env, Port::Tap)
+    both_queues(env, HostPort::Tap)
 }
 
 /// The same on two queues of a veth.
 pub fn two_queues_xdp(env: &Env<'_>) -> Result<String> {
-    both_queues(env, Port::Xdp)
+    both_queues(env, HostPort::Xdp)
 }
 
-fn both_queues(env: &Env<'_>, port: Port) -> Result<String> {
+fn both_queues(env: &Env<'_>, port: HostPort) -> Result<String> {
     let mut net = Net::start(env, Plan { port, queue_pairs: 2, ..Plan::default() })?;
     net.expect_features(true, &[MULTIQUEUE])?;
     let queues = net.guest.sh(&format!("ls /sys/class/net/{}/queues", net.interface))?;
@@ -160,15 +160,15 @@ pub fn large_datagrams(env: &Env<'_>) -> Result<String> {
 /// Chains are used in order, which a new guest is promised and an old one does not ask for. No back
 /// end is killed here: QEMU 10.0.2 loops for good where frames wait in the ring then.
 pub fn in_order(env: &Env<'_>) -> Result<String> {
-    keeps_order(env, Port::Tap)
+    keeps_order(env, HostPort::Tap)
 }
 
 /// The same over a packet port.
 pub fn in_order_packet(env: &Env<'_>) -> Result<String> {
-    keeps_order(env, Port::Packet("auto"))
+    keeps_order(env, HostPort::Packet("auto"))
 }
 
-fn keeps_order(env: &Env<'_>, port: Port) -> Result<String> {
+fn keeps_order(env: &Env<'_>, port: HostPort) -> Result<String> {
     let promised = env.machine.kernel == Kernel::New;
     let mut net = Net::start(env, Plan { port, turned_on: &["in_order"], ..Plan::default() })?;
     net.expect_features(promised, &[IN_ORDER])?;

@@ -29,7 +29,7 @@ pub const GUEST: &str = "10.77.0.2";
 /// The tap's name in its namespace.
 pub const TAP: &str = "tap0";
 
-/// The near end of the veth that takes the tap's place, see [`Port`].
+/// The near end of the veth that takes the tap's place, see [`HostPort`].
 pub const VETH: &str = "zw0";
 
 /// The VM's name in the statistics.
@@ -41,7 +41,7 @@ pub const LINK: Duration = Duration::from_secs(30);
 
 /// What the back end's frames come out of and go into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Port {
+pub enum HostPort {
     /// A tap.
     Tap,
     /// A veth in the tap's place, its far end of the tap's name, and on the near one a packet port
@@ -64,7 +64,7 @@ pub enum LeftOut {
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The host's end.
-    pub port: Port,
+    pub port: HostPort,
     /// Queue pairs of the device and the tap.
     pub queue_pairs: u16,
     /// MTU of the tap, bytes; the device announces it when it is not 1500.
@@ -91,7 +91,7 @@ pub struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         Self {
-            port: Port::Tap,
+            port: HostPort::Tap,
             queue_pairs: 1,
             mtu: 1500,
             metadata: None,
@@ -212,11 +212,11 @@ impl Net {
 fn start_backend(dir: PathBuf, namespace: &Netns, plan: &Plan, number: u32) -> Result<BackendProcess> {
     let socket = dir.join("net");
     let mut port = match plan.port {
-        Port::Tap => format!("tap:{TAP}"),
-        Port::Packet(rings) => format!("packet:{VETH},rings={rings}"),
-        Port::Xdp => format!("xdp:{VETH}"),
+        HostPort::Tap => format!("tap:{TAP}"),
+        HostPort::Packet(rings) => format!("packet:{VETH},rings={rings}"),
+        HostPort::Xdp => format!("xdp:{VETH}"),
     };
-    if plan.port != Port::Tap {
+    if plan.port != HostPort::Tap {
         if namespace.ip(&["link", "show", "dev", VETH]).is_err() {
             add_veth(namespace, plan)?;
         }
@@ -255,7 +255,7 @@ fn add_veth(namespace: &Netns, plan: &Plan) -> Result<()> {
     let queues = ["numtxqueues", &pairs, "numrxqueues", &pairs];
     let (near, far) = (["link", "add", VETH], ["type", "veth", "peer", "name", TAP]);
     namespace.ip(&[&near[..], &queues, &far, &queues].concat())?;
-    if plan.port == Port::Xdp {
+    if plan.port == HostPort::Xdp {
         // A frame of AF_XDP has no place for an unfinished checksum.
         finish_checksums(namespace, TAP)?;
     }
