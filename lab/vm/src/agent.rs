@@ -56,13 +56,14 @@ fn run(words: &mut Words) -> Result<String> {
     allow_descriptors()?;
     let role = words.next("connect or listen")?;
     let end = match role.as_str() {
-        "connect" => {
-            End::Connects(Address { cid: words.number("a CID")?, port: words.number("a port")? }, kind)
-        }
+        "connect" => ConnectionEnd::Connects(
+            Address { cid: words.number("a CID")?, port: words.number("a port")? },
+            kind,
+        ),
         "listen" => {
             let listener = listen_on(words.number("a port")?, kind)?;
             println!("listening");
-            End::Listens(listener)
+            ConnectionEnd::Listens(listener)
         }
         other => bail!("'{other}' is neither connect nor listen"),
     };
@@ -95,12 +96,12 @@ fn send_encrypted(words: &mut Words) -> Result<String> {
 }
 
 /// How connections come about.
-enum End {
+enum ConnectionEnd {
     Connects(Address, VsockKind),
     Listens(OwnedFd),
 }
 
-impl End {
+impl ConnectionEnd {
     fn open(&self) -> Result<OwnedFd> {
         match self {
             Self::Connects(address, kind) => connect_to(*address, *kind),
@@ -125,7 +126,7 @@ impl End {
     }
 }
 
-fn work(end: &End, name: &str, words: &mut Words) -> Result<String> {
+fn work(end: &ConnectionEnd, name: &str, words: &mut Words) -> Result<String> {
     match name {
         // CONNECTIONS, one after the other; 0 is without end.
         "echo" => {

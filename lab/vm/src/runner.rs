@@ -107,14 +107,14 @@ impl Test {
 
 /// What came of a run.
 #[derive(Debug, Default)]
-pub struct Summary {
+pub struct TestSummary {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<(String, String)>,
     again: Vec<(String, String)>,
 }
 
-impl Summary {
+impl TestSummary {
     /// Whether nothing failed.
     pub fn is_success(&self) -> bool {
         self.failed.is_empty()
@@ -143,10 +143,10 @@ impl Summary {
 /// Runs the tests with `jobs` at once, printing a line for each.
 ///
 /// Each test gets a folder of its own below `folder`.
-pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize, folder: &Path) -> Summary {
+pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize, folder: &Path) -> TestSummary {
     let total = tests.len();
     let queue = Mutex::new(VecDeque::from(tests));
-    let summary = Mutex::new(Summary::default());
+    let summary = Mutex::new(TestSummary::default());
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
@@ -162,7 +162,7 @@ pub fn run(lab: &Lab, tests: Vec<Test>, jobs: usize, folder: &Path) -> Summary {
     summary.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run_one(lab: &Lab, test: &Test, total: usize, summary: &Mutex<Summary>, folder: &Path) {
+fn run_one(lab: &Lab, test: &Test, total: usize, summary: &Mutex<TestSummary>, folder: &Path) {
     let name = test.full_name();
     let begin = Instant::now();
     let mut logs = String::new();

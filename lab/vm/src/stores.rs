@@ -57,7 +57,7 @@ impl Meter {
 
 /// What one run stored for so much payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct StoreRun {
     /// Bytes of payload.
     pub payload: u64,
     /// Bytes that the kernel stored meanwhile.
@@ -68,7 +68,7 @@ pub struct Run {
 ///
 /// # Errors
 /// `large` is not larger, or nothing was counted.
-pub fn per_byte(small: Run, large: Run) -> Result<f64> {
+pub fn per_byte(small: StoreRun, large: StoreRun) -> Result<f64> {
     ensure!(large.payload > small.payload && small.stored > 0, "nothing to compare: {small:?}, {large:?}");
     let stored = large.stored.checked_sub(small.stored);
     let stored = stored.with_context(|| format!("less was stored for more: {small:?}, {large:?}"))?;
@@ -81,11 +81,11 @@ mod tests {
 
     #[test]
     fn what_both_runs_have_in_common_does_not_count() {
-        let small = Run { payload: 1_000, stored: 51_000 };
-        let large = Run { payload: 11_000, stored: 71_000 };
+        let small = StoreRun { payload: 1_000, stored: 51_000 };
+        let large = StoreRun { payload: 11_000, stored: 71_000 };
         assert!((per_byte(small, large).unwrap() - 2.0).abs() < 1e-9);
         assert!(per_byte(large, small).is_err());
-        assert!(per_byte(Run { stored: 0, ..small }, large).is_err());
-        assert!(per_byte(small, Run { stored: 50_000, ..large }).is_err());
+        assert!(per_byte(StoreRun { stored: 0, ..small }, large).is_err());
+        assert!(per_byte(small, StoreRun { stored: 50_000, ..large }).is_err());
     }
 }

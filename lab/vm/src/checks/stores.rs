@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::guest::Guest;
 use zerowire_vmtest::runner::Env;
 use zerowire_vmtest::send::{self, PatternFile, Said};
-use zerowire_vmtest::stores::{Meter, Run, per_byte};
+use zerowire_vmtest::stores::{Meter, StoreRun, per_byte};
 
 use super::send::Sink;
 use super::setup::{Net, Plan};
@@ -83,7 +83,7 @@ fn transfer(
     file: PatternFile,
     folder: &str,
     mode: &str,
-) -> Result<Run> {
+) -> Result<StoreRun> {
     let to = sink.address()?;
     let options = format!("--mode {mode} {OPTIONS}");
     let before = meter.read()?;
@@ -91,7 +91,7 @@ fn transfer(
     let stored = meter.read()? - before;
     let (said, ()) = sent.with_context(|| format!("{options} of {folder}"))?;
     check(&said, file, mode).with_context(|| format!("{options} of {folder}"))?;
-    Ok(Run { payload: file.bytes, stored })
+    Ok(StoreRun { payload: file.bytes, stored })
 }
 
 /// What is counted must be what was asked for, all of it.

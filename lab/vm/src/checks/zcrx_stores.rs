@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::guest::COMMAND;
 use zerowire_vmtest::runner::Env;
-use zerowire_vmtest::stores::{Meter, Run, per_byte};
+use zerowire_vmtest::stores::{Meter, StoreRun, per_byte};
 use zerowire_vmtest::vsock::limit;
 use zerowire_vmtest::vsock::pattern::Pattern;
 
@@ -77,7 +77,7 @@ fn median(mut counts: Vec<f64>) -> f64 {
 }
 
 /// What the meter grows by while one connection brings `bytes` bytes.
-fn transfer(net: &mut Net, meter: &Meter, way: &str, bytes: u64, port: u16) -> Result<Run> {
+fn transfer(net: &mut Net, meter: &Meter, way: &str, bytes: u64, port: u16) -> Result<StoreRun> {
     let serve = format!("zw-recv {way} serve {port} {SEED} {bytes} 1");
     let before = meter.read()?;
     let Net { guest, namespace, .. } = net;
@@ -90,7 +90,7 @@ fn transfer(net: &mut Net, meter: &Meter, way: &str, bytes: u64, port: u16) -> R
         },
     );
     sent.with_context(|| serve.clone())?;
-    Ok(Run { payload: bytes, stored: meter.read()? - before })
+    Ok(StoreRun { payload: bytes, stored: meter.read()? - before })
 }
 
 fn send(port: u16, bytes: u64) -> Result<()> {

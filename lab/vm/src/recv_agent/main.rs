@@ -49,7 +49,7 @@ fn run(words: &[String]) -> Result<String> {
         ["cases"] => Ok(cases::ALL.map(|(name, _)| name).join(" ")),
         [backend, "serve", port, seed, bytes, connections] => {
             let (seed, bytes, connections) = (number(seed)?, number(bytes)?, number(connections)? as usize);
-            let plan = serve::Plan { seed, bytes, connections };
+            let plan = serve::Expected { seed, bytes, connections };
             let port = number(port)? as u16;
             match backend.strip_prefix("recv:") {
                 Some(buffer_bytes) => serve::by_recv(port, number(buffer_bytes)? as usize, plan),

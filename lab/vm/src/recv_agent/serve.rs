@@ -15,7 +15,7 @@ const BUFFERS: usize = 512;
 
 /// What is expected: seed of the first connection, bytes of each, connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct Expected {
     pub seed: u64,
     pub bytes: u64,
     pub connections: usize,
@@ -23,7 +23,7 @@ pub struct Plan {
 
 /// The connections, with the number that each sender has given itself, so that their order doesn't
 /// matter.
-fn accept(port: u16, plan: Plan) -> Result<Vec<(TcpStream, u64)>> {
+fn accept(port: u16, plan: Expected) -> Result<Vec<(TcpStream, u64)>> {
     let listener = TcpListener::bind(("0.0.0.0", port)).context("listen")?;
     println!("listening");
     let numbered = |number| {
@@ -36,7 +36,7 @@ fn accept(port: u16, plan: Plan) -> Result<Vec<(TcpStream, u64)>> {
 }
 
 /// Receives by a receiver.
-pub fn serve(backend: RecvBackend, port: u16, plan: Plan) -> Result<String> {
+pub fn serve(backend: RecvBackend, port: u16, plan: Expected) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, BUFFERS))?;
     let mut book = Book::default();
     for (socket, number) in accept(port, plan)? {
@@ -48,7 +48,7 @@ pub fn serve(backend: RecvBackend, port: u16, plan: Plan) -> Result<String> {
 }
 
 /// Receives by recv into one buffer, one connection after the other.
-pub fn by_recv(port: u16, buffer_bytes: usize, plan: Plan) -> Result<String> {
+pub fn by_recv(port: u16, buffer_bytes: usize, plan: Expected) -> Result<String> {
     let mut buffer = vec![0; buffer_bytes];
     let (mut total, mut calls) = (0, 0);
     for (mut socket, number) in accept(port, plan)? {

@@ -12,7 +12,7 @@ use zerowire_vmtest::xdp::{Ask, frame};
 
 use super::PATIENCE;
 use super::back_end::BackEnd;
-use super::echo::{Vm, memory};
+use super::echo::{EchoVm, memory};
 
 /// Cycles before what is held is looked at first, and between two looks.
 const FIRST: u32 = 5;
@@ -44,7 +44,7 @@ pub fn run(interface: &str, count: &str) -> Result<String> {
 
 fn cycle(interface: &str, memory: &GuestMemory, n: u32) -> Result<()> {
     let back_end = BackEnd::start(&format!("xdp:{interface},mode=zerocopy"))?;
-    let mut vm = Vm::start(back_end.socket(), memory, 1)?;
+    let mut vm = EchoVm::start(back_end.socket(), memory, 1)?;
     ensure!(LinkInfo::find(interface)?.xdp.is_some(), "no program on {interface}");
     let ask = Ask { first: n, len: 60 + (n % 1400) as u16, count: 1 };
     let wanted = frame(n, ask.len.into());

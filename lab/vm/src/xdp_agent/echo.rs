@@ -20,12 +20,12 @@ const MEMORY_BYTES: usize = 8 << 20;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The VM's side of its device.
-pub struct Vm {
+pub struct EchoVm {
     driver: NetDriver<VhostUser>,
     pairs: Vec<QueuePair>,
 }
 
-impl Vm {
+impl EchoVm {
     /// Starts the driver on the back end at `socket`.
     pub fn start(socket: &Path, memory: &GuestMemory, pairs: u16) -> Result<Self> {
         let options = NetOptions {
@@ -73,7 +73,7 @@ pub fn own(mode: &str, interface: &str, pages: &str) -> Result<String> {
         other => bail!("'{other}' pages: give huge or small"),
     };
     let back_end = BackEnd::start(&format!("xdp:{interface},mode={mode}"))?;
-    let mut vm = match Vm::start(back_end.socket(), &memory(huge)?, 1) {
+    let mut vm = match EchoVm::start(back_end.socket(), &memory(huge)?, 1) {
         Ok(vm) => vm,
         Err(e) => bail!("{e:#}: {}", back_end.stats().last_error.unwrap_or_default()),
     };
@@ -88,7 +88,7 @@ pub fn own(mode: &str, interface: &str, pages: &str) -> Result<String> {
 pub fn on(socket: &str, pairs: &str, name: &str) -> Result<String> {
     let number = || format!("'{pairs}' pairs, name '{name}': give numbers");
     let (pairs, name) = (pairs.parse().with_context(number)?, name.parse().with_context(number)?);
-    let mut vm = Vm::start(Path::new(socket), &memory(true)?, pairs)?;
+    let mut vm = EchoVm::start(Path::new(socket), &memory(true)?, pairs)?;
     vm.echo(name)?;
     let frames = |p: &QueuePair| p.rx.counters().frames.to_string();
     Ok(vm.pairs().iter().map(frames).collect::<Vec<_>>().join(" "))

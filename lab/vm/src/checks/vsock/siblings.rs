@@ -33,7 +33,7 @@ const WRITE_BYTES: usize = 64 << 10;
 const RECORDS: &str = "1 7 100 3776 3777 4096 4097 16384 65535 65536 65537 100000 200000";
 
 /// One VM of the back end.
-pub(super) struct Vm {
+pub(super) struct SiblingVm {
     pub name: &'static str,
     pub cid: u32,
     pub groups: &'static str,
@@ -42,15 +42,15 @@ pub(super) struct Vm {
 /// Connections that the guests may have with each other; the jobs here have up to 100 at once.
 const SHARE: u32 = 110;
 
-pub(super) const A: Vm = Vm { name: "a", cid: 81, groups: "left" };
-pub(super) const B: Vm = Vm { name: "b", cid: 82, groups: "left" };
+pub(super) const A: SiblingVm = SiblingVm { name: "a", cid: 81, groups: "left" };
+pub(super) const B: SiblingVm = SiblingVm { name: "b", cid: 82, groups: "left" };
 
 /// The second one is a stranger to the first. The third, which never has a guest, shares
 /// a group with each, so that one thread serves all.
-const STRANGERS: [Vm; 3] = [
-    Vm { name: "a", cid: 81, groups: "left" },
-    Vm { name: "b", cid: 82, groups: "right" },
-    Vm { name: "bridge", cid: 83, groups: "left+right" },
+const STRANGERS: [SiblingVm; 3] = [
+    SiblingVm { name: "a", cid: 81, groups: "left" },
+    SiblingVm { name: "b", cid: 82, groups: "right" },
+    SiblingVm { name: "bridge", cid: 83, groups: "left+right" },
 ];
 
 /// A guest with its device.
@@ -194,10 +194,10 @@ fn socket(dir: &Path, name: &str) -> PathBuf {
     dir.join(name)
 }
 
-pub(super) fn start(dir: &Path, vms: &[Vm], log: &str) -> Result<BackendProcess> {
+pub(super) fn start(dir: &Path, vms: &[SiblingVm], log: &str) -> Result<BackendProcess> {
     let mut command = Command::new(backend::program()?);
     command.args(["vsock", "--json", "--peer-connections", &SHARE.to_string()]);
-    for Vm { name, cid, groups } in vms {
+    for SiblingVm { name, cid, groups } in vms {
         let socket = socket(dir, name);
         let uds = dir.join(format!("{name}.uds"));
         command.arg("--vm").arg(format!(
@@ -215,7 +215,7 @@ pub(super) fn start(dir: &Path, vms: &[Vm], log: &str) -> Result<BackendProcess>
 }
 
 /// Restores a guest with its files in the folder `place`, and gives it its device.
-pub(super) fn restore(env: &Env<'_>, vm: &Vm, place: &str) -> Result<Side> {
+pub(super) fn restore(env: &Env<'_>, vm: &SiblingVm, place: &str) -> Result<Side> {
     let dir = env.dir.join(place);
     std::fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
     let mut guest = Guest::restore(env.lab, env.machine, &dir)?;

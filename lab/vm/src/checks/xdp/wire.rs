@@ -34,7 +34,7 @@ const TAKEN: Duration = Duration::from_secs(5);
 
 /// What QEMU has at the other end of the card.
 #[derive(Debug)]
-enum End {
+enum WireEnd {
     /// A frame in a datagram each.
     Datagrams(UnixDatagram),
     /// A tap, which can have several queues.
@@ -44,7 +44,7 @@ enum End {
 /// The wire.
 #[derive(Debug)]
 pub struct Wire {
-    end: End,
+    end: WireEnd,
     /// What was sent last, newest first.
     sent: Mutex<VecDeque<Vec<u8>>>,
 }
@@ -54,14 +54,14 @@ impl Wire {
     pub fn of_datagrams(here: &Path) -> Result<Self> {
         let socket = UnixDatagram::bind(here).context("a socket")?;
         socket.set_nonblocking(true)?;
-        Ok(Self { end: End::Datagrams(socket), sent: Mutex::default() })
+        Ok(Self { end: WireEnd::Datagrams(socket), sent: Mutex::default() })
     }
 
     /// The card is at `there`.
     pub fn connect(&self, there: &Path) -> Result<()> {
         match &self.end {
-            End::Datagrams(socket) => socket.connect(there).context("connect to the card"),
-            End::Tap(_) => Ok(()),
+            WireEnd::Datagrams(socket) => socket.connect(there).context("connect to the card"),
+            WireEnd::Tap(_) => Ok(()),
         }
     }
 
@@ -69,15 +69,15 @@ impl Wire {
     pub fn of_tap(name: &str) -> Result<Self> {
         let socket = PacketSocket::open(name, Frames::Untagged, PACKET_HEADER.len())?;
         socket.bind()?;
-        Ok(Self { end: End::Tap(socket), sent: Mutex::default() })
+        Ok(Self { end: WireEnd::Tap(socket), sent: Mutex::default() })
     }
 
     fn send(&self, frame: &[u8]) -> Result<()> {
         let what = || format!("send {} bytes to the card", frame.len());
         loop {
             let sent = match &self.end {
-                End::Datagrams(socket) => rustix::io::write(socket, frame),
-                End::Tap(socket) => rustix::io::write(socket, &[&PACKET_HEADER, frame].concat()),
+                WireEnd::Datagrams(socket) => rustix::io::write(socket, frame),
+                WireEnd::Tap(socket) => rustix::io::write(socket, &[&PACKET_HEADER, frame].concat()),
             };
             match sent {
                 Ok(_) => return Ok(()),
@@ -91,8 +91,8 @@ impl Wire {
     /// The next frame; None where none comes soon.
     fn recv<'a>(&self, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>> {
         let (received, header) = match &self.end {
-            End::Datagrams(socket) => (rustix::io::read(socket, &mut *buffer), 0),
-            End::Tap(socket) => (rustix::io::read(socket, &mut *buffer), PACKET_HEADER.len()),
+            WireEnd::Datagrams(socket) => (rustix::io::read(socket, &mut *buffer), 0),
+            WireEnd::Tap(socket) => (rustix::io::read(socket, &mut *buffer), PACKET_HEADER.len()),
         };
         match received {
             Ok(n) => Ok(buffer.get(header..n)),
@@ -106,8 +106,8 @@ impl Wire {
 
     fn wait(&self, what: PollFlags, limit: Duration) -> Result<bool> {
         let mut fd = match &self.end {
-            End::Datagrams(socket) => [PollFd::new(socket, what)],
-            End::Tap(socket) => [PollFd::new(socket, what)],
+            WireEnd::Datagrams(socket) => [PollFd::new(socket, what)],
+            WireEnd::Tap(socket) => [PollFd::new(socket, what)],
         };
         let limit = Timespec::try_from(limit).context("a time limit")?;
         match poll(&mut fd, Some(&limit)) {
