@@ -22,19 +22,19 @@ const ALIVE: Duration = Duration::from_secs(10);
 const KERNEL_ALIVE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-struct Received {
+struct SerialBytes {
     bytes: Vec<u8>,
     closed: bool,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    received: Mutex<Received>,
+struct SerialInbox {
+    received: Mutex<SerialBytes>,
     news: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Received> {
+impl SerialInbox {
+    fn lock(&self) -> MutexGuard<'_, SerialBytes> {
         // The lock guards plain bytes that are valid at any moment.
         self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,7 +64,7 @@ impl std::fmt::Display for Silent {
 #[derive(Debug)]
 pub struct Serial {
     stream: UnixStream,
-    shared: Arc<Shared>,
+    shared: Arc<SerialInbox>,
     /// Bytes before this were looked at.
     position: usize,
     next: u64,
@@ -77,7 +77,7 @@ impl Serial {
     /// The log can't be created or the thread not started.
     pub fn new(stream: UnixStream, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| format!("create {}", log.display()))?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SerialInbox::default());
         let reader = stream.try_clone()?;
         let theirs = Arc::clone(&shared);
         std::thread::Builder::new().name("serial".into()).spawn(move || collect(reader, file, &theirs))?;
@@ -172,7 +172,7 @@ impl Drop for Serial {
     }
 }
 
-fn collect(mut stream: UnixStream, mut log: File, shared: &Shared) {
+fn collect(mut stream: UnixStream, mut log: File, shared: &SerialInbox) {
     let mut buffer = [0; 4096];
     loop {
         let length = match stream.read(&mut buffer) {
