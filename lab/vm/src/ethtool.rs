@@ -13,7 +13,7 @@ const SIOCETHTOOL: libc::Ioctl = 0x8946;
 
 /// struct ifreq, with the address of a command and its value.
 #[repr(C)]
-struct Request {
+struct IfRequest {
     name: [u8; 16],
     value: *mut [u32; 2],
     rest: [u64; 2],
@@ -28,7 +28,7 @@ pub fn finish_checksums(namespace: &Netns, name: &str) -> Result<()> {
     ensure!(name.len() < 16, "'{name}' is too long for an interface");
     namespace.inside(|| {
         let mut value = [SET_TRANSMIT_CHECKSUM, 0];
-        let mut request = Request { name: [0; 16], value: &raw mut value, rest: [0; 2] };
+        let mut request = IfRequest { name: [0; 16], value: &raw mut value, rest: [0; 2] };
         request.name[..name.len()].copy_from_slice(name.as_bytes());
         let socket = UdpSocket::bind("127.0.0.1:0").context("a socket")?;
         // SAFETY: the kernel reads the request and the two words that it points to, both alive

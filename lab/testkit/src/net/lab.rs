@@ -320,13 +320,13 @@ fn lab_frame(name: &str, len: usize) {
 /// ethtool_value).
 pub fn set_offload(name: &str, offload: Offload, on: bool) {
     #[repr(C)]
-    struct Request {
+    struct IfRequest {
         name: [u8; 16],
         value: *mut [u32; 2],
         rest: [u64; 2],
     }
     let mut value = [offload as u32, u32::from(on)];
-    let mut request = Request { name: [0; 16], value: &raw mut value, rest: [0; 2] };
+    let mut request = IfRequest { name: [0; 16], value: &raw mut value, rest: [0; 2] };
     request.name[..name.len()].copy_from_slice(name.as_bytes());
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     // SAFETY: the kernel reads the request and the value it points to, both on this stack frame.

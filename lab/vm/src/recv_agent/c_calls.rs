@@ -45,16 +45,16 @@ fn options(backend: u32) -> c::ReceiverOptions {
 }
 
 /// A receiver of this thread.
-struct Receiver(*mut c::Receiver);
+struct CReceiver(*mut c::Receiver);
 
-impl Drop for Receiver {
+impl Drop for CReceiver {
     fn drop(&mut self) {
         // SAFETY: as the module says.
         unsafe { c::zw_receiver_close(self.0) };
     }
 }
 
-impl Receiver {
+impl CReceiver {
     fn new(options: &c::ReceiverOptions) -> Result<Self> {
         let mut receiver = null_mut();
         // SAFETY: as the module says.
@@ -136,7 +136,7 @@ unsafe impl Send for CArea {}
 /// are closed.
 pub fn shared(backend: RecvBackend) -> Result<String> {
     ensure!(backend == RecvBackend::NoDevice, "only without a device");
-    let first = Receiver::new(&options(c::ZW_RECV_NO_DEVICE))?;
+    let first = CReceiver::new(&options(c::ZW_RECV_NO_DEVICE))?;
     let mut area = null_mut();
     // SAFETY: as the module says.
     told(unsafe { c::zw_receiver_export(first.0, &raw mut area) }.into())?;
@@ -154,7 +154,7 @@ pub fn shared(backend: RecvBackend) -> Result<String> {
     let (tell, first_is_gone) = mpsc::channel::<()>();
     let second = std::thread::spawn(move || -> Result<u64> {
         let area = area;
-        let receiver = Receiver::import(area.0)?;
+        let receiver = CReceiver::import(area.0)?;
         receiver.receives(410, 400_001)?;
         // It ends with the first receiver.
         let _ = first_is_gone.recv();
@@ -210,7 +210,7 @@ pub fn dmabuf(backend: RecvBackend) -> Result<String> {
         let mut options = options(backend);
         (options.dmabuf, options.interface) = (dmabuf, lo.as_ptr());
         let words =
-            Receiver::new(&options).err().with_context(|| format!("way {backend} takes it"))?.to_string();
+            CReceiver::new(&options).err().with_context(|| format!("way {backend} takes it"))?.to_string();
         ensure!(words.contains(word), "way {backend}: {words}");
         said.push(words);
     }
