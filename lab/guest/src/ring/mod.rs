@@ -38,7 +38,7 @@ pub struct Used {
 
 /// What the driver remembers of a chain, by its head.
 #[derive(Clone, Copy, Debug, Default)]
-struct Chain {
+struct ChainState {
     /// Descriptors in the table; 0: not in flight.
     count: u16,
     /// Its entry in the available ring, free-running.
@@ -61,7 +61,7 @@ pub struct DriverRing {
     next: Box<[u16]>,
     free_head: u16,
     free: u16,
-    chains: Box<[Chain]>,
+    chains: Box<[ChainState]>,
     /// Heads by their entries in the available ring, with IN_ORDER.
     heads: Box<[u16]>,
     /// With IN_ORDER, chains before this available index are used. Of the last one the device wrote
@@ -98,7 +98,7 @@ impl DriverRing {
             next: (1..=size).map(|next| next & (size - 1)).collect(),
             free_head: 0,
             free: size,
-            chains: vec![Chain::default(); usize::from(size)].into(),
+            chains: vec![ChainState::default(); usize::from(size)].into(),
             heads: vec![0; usize::from(size)].into(),
             batch_end: 0,
             batch_len: 0,
@@ -190,7 +190,7 @@ impl DriverRing {
     fn offer(&mut self, head: u16, free_head: u16, count: u16, token: u32, writable: u32) {
         self.free_head = free_head;
         self.free -= count;
-        self.chains[usize::from(head)] = Chain { count, at: self.added, token, writable };
+        self.chains[usize::from(head)] = ChainState { count, at: self.added, token, writable };
         if self.in_order {
             self.heads[self.slot(self.added)] = head;
         }
@@ -246,7 +246,7 @@ impl DriverRing {
             let rule = "the id is of no chain in flight (2.7.8)";
             return Err(self.broken(rule, id.into()));
         };
-        let Chain { count, token, writable, .. } = *chain;
+        let ChainState { count, token, writable, .. } = *chain;
         if len > writable {
             let rule = "more bytes were written than the chain takes (2.7.8)";
             return Err(self.broken(rule, len.into()));
@@ -283,7 +283,7 @@ impl DriverRing {
             self.batch_len = len;
         }
         let head = usize::from(self.heads[self.slot(at)]);
-        let Chain { count, token, writable, .. } = self.chains[head];
+        let ChainState { count, token, writable, .. } = self.chains[head];
         let len = if self.batch_end == at.wrapping_add(1) { self.batch_len } else { writable };
         if len > writable {
             let rule = "more bytes were written than the chain takes (2.7.8)";

@@ -42,10 +42,10 @@ impl Doorbell for EventDoorbell {
 
 /// What a device signals: an eventfd, or an interrupt that queues share.
 #[derive(Debug)]
-pub struct Interrupt(Source);
+pub struct Interrupt(InterruptSource);
 
 #[derive(Debug)]
-enum Source {
+enum InterruptSource {
     Counter(OwnedFd),
     Shared(Arc<dyn SharedInterrupt>),
 }
@@ -72,12 +72,12 @@ impl Interrupt {
 
     /// Uses a descriptor that reads like an eventfd and does not block.
     pub fn from_fd(fd: OwnedFd) -> Interrupt {
-        Interrupt(Source::Counter(fd))
+        Interrupt(InterruptSource::Counter(fd))
     }
 
     /// One of the queues that share an interrupt.
     pub(crate) fn shared(interrupt: Arc<dyn SharedInterrupt>) -> Interrupt {
-        Interrupt(Source::Shared(interrupt))
+        Interrupt(InterruptSource::Shared(interrupt))
     }
 
     /// Takes the pending notifications; returns how many there were.
@@ -86,8 +86,8 @@ impl Interrupt {
     /// What read(2) returns.
     pub fn clear(&self) -> io::Result<u64> {
         let fd = match &self.0 {
-            Source::Counter(fd) => fd,
-            Source::Shared(interrupt) => return interrupt.clear(),
+            InterruptSource::Counter(fd) => fd,
+            InterruptSource::Shared(interrupt) => return interrupt.clear(),
         };
         let mut count = [0; 8];
         match rustix::io::read(fd, &mut count) {
@@ -118,8 +118,8 @@ impl Interrupt {
 impl AsFd for Interrupt {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.0 {
-            Source::Counter(fd) => fd.as_fd(),
-            Source::Shared(interrupt) => interrupt.fd(),
+            InterruptSource::Counter(fd) => fd.as_fd(),
+            InterruptSource::Shared(interrupt) => interrupt.fd(),
         }
     }
 }

@@ -59,12 +59,12 @@ pub struct PciDevice {
     /// `line`, whose lock keeps other programs out.
     stop: OwnedFd,
     /// The interrupt, if it is used.
-    line: Line,
+    line: InterruptLine,
     /// What the device uses: kept until it was reset.
     memory: Option<GuestMemory>,
 }
 
-enum Line {
+enum InterruptLine {
     Interrupt(Arc<UioInterrupt>),
     Silent { _uio: File },
 }
@@ -106,9 +106,9 @@ impl PciDevice {
         let device = device.map(registers).transpose()?;
         let command = Arc::new(Command::open(&config)?);
         let line = if options.interrupts && UioInterrupt::exists(&uio) {
-            Line::Interrupt(Arc::new(UioInterrupt::new(uio, Arc::clone(&command), isr)))
+            InterruptLine::Interrupt(Arc::new(UioInterrupt::new(uio, Arc::clone(&command), isr)))
         } else {
-            Line::Silent { _uio: uio }
+            InterruptLine::Silent { _uio: uio }
         };
         let mut opened = PciDevice {
             address,
@@ -134,7 +134,7 @@ impl PciDevice {
 
     /// Whether its interrupt is used; else it is looked at each millisecond.
     pub fn has_interrupt(&self) -> bool {
-        matches!(self.line, Line::Interrupt(_))
+        matches!(self.line, InterruptLine::Interrupt(_))
     }
 
     /// The device status (virtio 1.3 §2.1).
@@ -243,11 +243,13 @@ impl Transport for PciDevice {
         }
         let doorbell = PciDoorbell { registers: self.notify.clone(), place, queue: index };
         let interrupt = match &self.line {
-            Line::Interrupt(line) => {
+            InterruptLine::Interrupt(line) => {
                 let line: Arc<UioInterrupt> = Arc::clone(line);
                 Interrupt::shared(line)
             }
-            Line::Silent { .. } => ticks().map_err(|e| GuestError::io("a timer instead of interrupts", e))?,
+            InterruptLine::Silent { .. } => {
+                ticks().map_err(|e| GuestError::io("a timer instead of interrupts", e))?
+            }
         };
         Ok(QueueHandle { doorbell: Box::new(doorbell), interrupt, error: None })
     }
