@@ -52,14 +52,14 @@ const REQUIRED: u64 = features::VERSION_1
 
 /// An HTTP response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct HttpResponse {
     pub(super) status: u16,
     pub(super) body: String,
 }
 
 /// The guest with its driver and its stack.
 pub(super) struct SoftGuest {
-    device: Device,
+    device: SmoltcpDevice,
     interface: Interface,
     sockets: SocketSet<'static>,
     begin: Instant,
@@ -77,7 +77,7 @@ impl SoftGuest {
         let options = NetOptions { required: REQUIRED, ..NetOptions::default() };
         let (driver, pairs) = NetDriver::start(transport, &memory, &options)?;
         let pair = pairs.into_iter().next().context("a device without queues")?;
-        let mut device = Device {
+        let mut device = SmoltcpDevice {
             pair,
             received: VecDeque::new(),
             scratch: Vec::new(),
@@ -129,7 +129,7 @@ impl SoftGuest {
     }
 
     /// One HTTP exchange with the metadata service.
-    pub(super) fn http(&mut self, request: &str, headers: &str) -> Result<Answer> {
+    pub(super) fn http(&mut self, request: &str, headers: &str) -> Result<HttpResponse> {
         let handle = self.open(METADATA, 80)?;
         let text = format!("{request} HTTP/1.1\r\nHost: {METADATA}\r\nConnection: close\r\n{headers}\r\n");
         let mut left = text.as_bytes();
@@ -269,15 +269,18 @@ impl SoftGuest {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Answer> {
+fn parse(bytes: &[u8]) -> Result<HttpResponse> {
     let text = String::from_utf8_lossy(bytes);
     let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("no end of head in {text:?}"))?;
     let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
-    Ok(Answer { status: status.with_context(|| format!("no status in {head:?}"))?, body: body.to_owned() })
+    Ok(HttpResponse {
+        status: status.with_context(|| format!("no status in {head:?}"))?,
+        body: body.to_owned(),
+    })
 }
 
 /// The driver's queues as smoltcp sees them.
-struct Device {
+struct SmoltcpDevice {
     pair: QueuePair,
     received: VecDeque<Vec<u8>>,
     scratch: Vec<u8>,
@@ -287,7 +290,7 @@ struct Device {
     failed: Option<GuestError>,
 }
 
-impl Device {
+impl SmoltcpDevice {
     fn harvest(&mut self) -> Result<usize, GuestError> {
         let (received, segment) = (&mut self.received, &mut self.segment);
         self.pair.rx.harvest(BUDGET, |frame| {
@@ -304,16 +307,16 @@ impl Device {
     }
 }
 
-impl phy::Device for Device {
-    type RxToken<'a> = Received;
+impl phy::Device for SmoltcpDevice {
+    type RxToken<'a> = RxFrame;
     type TxToken<'a> = Sending<'a>;
 
-    fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Received, Sending<'_>)> {
+    fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(RxFrame, Sending<'_>)> {
         if !self.has_room() {
             return None;
         }
         let frame = self.received.pop_front()?;
-        Some((Received(frame), Sending(self)))
+        Some((RxFrame(frame), Sending(self)))
     }
 
     fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Sending<'_>> {
@@ -330,19 +333,19 @@ impl phy::Device for Device {
     }
 }
 
-struct Received(Vec<u8>);
+struct RxFrame(Vec<u8>);
 
-impl phy::RxToken for Received {
+impl phy::RxToken for RxFrame {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, use_frame: F) -> R {
         use_frame(&self.0)
     }
 }
 
-struct Sending<'a>(&'a mut Device);
+struct Sending<'a>(&'a mut SmoltcpDevice);
 
 impl phy::TxToken for Sending<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
-        let Device { pair, scratch, segment, failed, .. } = self.0;
+        let SmoltcpDevice { pair, scratch, segment, failed, .. } = self.0;
         scratch.clear();
         scratch.resize(len, 0);
         let result = fill(scratch);

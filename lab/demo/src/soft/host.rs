@@ -56,12 +56,12 @@ pub(super) fn check_pattern(mut at: u64, mut bytes: &[u8]) -> Result<()> {
 }
 
 /// A thread that serves one connection.
-pub(super) struct Peer {
+pub(super) struct HostPeer {
     port: u16,
     thread: JoinHandle<Result<u64>>,
 }
 
-impl Peer {
+impl HostPeer {
     /// Listens in the calling thread's network namespace: takes what comes from the guest,
     /// or sends it `bytes`.
     pub(super) fn start(way: Way, bytes: u64) -> Result<Self> {

@@ -176,7 +176,7 @@ fn metadata(guest: &mut SoftGuest, story: &Story) -> Result<String> {
 }
 
 fn transfer(guest: &mut SoftGuest, story: &Story, way: Way, bytes: u64) -> Result<Duration> {
-    let peer = host::Peer::start(way, bytes)?;
+    let peer = host::HostPeer::start(way, bytes)?;
     let mut progress = story.progress(bytes);
     let moved = match way {
         Way::FromGuest => guest.send(peer.port(), bytes, |done| progress.set(done)),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use zerowire_cli::bar::bytes_text;
 use zerowire_cli::columns::{fit, width};
 
-pub use progress::Progress;
+pub use progress::TransferProgress;
 
 /// The text of a demonstration, or silence where only JSON is wanted.
 #[derive(Debug)]
@@ -45,8 +45,8 @@ impl Story {
     }
 
     /// The progress of a step that moves `total` bytes.
-    pub fn progress(&self, total: u64) -> Progress {
-        Progress::new(total, self.silent)
+    pub fn progress(&self, total: u64) -> TransferProgress {
+        TransferProgress::new(total, self.silent)
     }
 }
 

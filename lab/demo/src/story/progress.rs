@@ -12,7 +12,7 @@ const LINES: u64 = 4;
 
 /// The progress of one transfer. A bar disappears when this is dropped.
 #[derive(Debug)]
-pub struct Progress {
+pub struct TransferProgress {
     begin: Instant,
     total: u64,
     done: u64,
@@ -26,7 +26,7 @@ enum Show {
     Nothing,
 }
 
-impl Progress {
+impl TransferProgress {
     pub(super) fn new(total: u64, silent: bool) -> Self {
         let show = match silent {
             true => Show::Nothing,
@@ -65,7 +65,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for TransferProgress {
     fn drop(&mut self) {
         if let Show::Bar(bar) = &self.show {
             bar.finish_and_clear();
