@@ -52,23 +52,23 @@ impl Daemon {
     }
 
     /// Takes a program, and what it asks for.
-    pub fn accept(&self) -> Peer {
+    pub fn accept(&self) -> MappedProgram {
         let socket = rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC).expect("a program");
         let mut bytes = [0; REQUEST_LEN];
         let (n, _) = rustix::net::recv(&socket, &mut bytes, RecvFlags::empty()).expect("a request");
-        Peer { socket, request: MapRequest::from_bytes(&bytes[..n]).expect("a sound request") }
+        MappedProgram { socket, request: MapRequest::from_bytes(&bytes[..n]).expect("a sound request") }
     }
 }
 
 /// A program in the handshake.
-pub struct Peer {
+pub struct MappedProgram {
     /// The connection.
     pub socket: OwnedFd,
     /// What it asked for.
     pub request: MapRequest,
 }
 
-impl Peer {
+impl MappedProgram {
     /// Sends it these bytes and descriptors.
     pub fn send(&self, bytes: &[u8], fds: &[&OwnedFd]) {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();

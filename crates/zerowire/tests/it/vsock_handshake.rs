@@ -18,7 +18,7 @@ use zerowire_wire::mapped::{ENTRY_DIRECT, MapReply, PAGE, REGION_SHIFT};
 /// Connects to a daemon that answers as `answer` does.
 fn connect(
     options: MappedOptions,
-    answer: impl FnOnce(zerowire_testkit::mapped::Peer),
+    answer: impl FnOnce(zerowire_testkit::mapped::MappedProgram),
 ) -> Result<MappedConnection, Error> {
     let daemon = Daemon::new();
     let path = daemon.path();
@@ -107,7 +107,7 @@ fn another_version_is_named() {
 
 #[test]
 fn answers_that_can_not_be_right_are_refused() {
-    let fails = |answer: fn(zerowire_testkit::mapped::Peer)| {
+    let fails = |answer: fn(zerowire_testkit::mapped::MappedProgram)| {
         connect(MappedOptions::stream(), answer).expect_err("broken").to_string()
     };
     assert!(fails(|peer| peer.send(b"hello", &[])).contains("5 bytes"));
@@ -126,7 +126,7 @@ fn answers_that_can_not_be_right_are_refused() {
 /// A file that is too short, or that can shrink later, would make an access SIGBUS.
 #[test]
 fn files_must_be_long_enough_and_sealed() {
-    fn give(peer: &zerowire_testkit::mapped::Peer, headers: &OwnedFd, data: &OwnedFd) {
+    fn give(peer: &zerowire_testkit::mapped::MappedProgram, headers: &OwnedFd, data: &OwnedFd) {
         let other = memfd(PAGE, SealFlags::SHRINK);
         peer.send(&peer.reply(0).to_bytes(), &[headers, data, &other, &other, &other]);
     }
