@@ -32,7 +32,7 @@ pub use abi::{AREA_SHIFT, CopyStats, FEATURE_RX_PAGE_SIZE, MOST_ENTRIES, REG_NOD
 use abi::{AreaReg, Ctrl, CtrlAddArea, EventDesc, IfqReg};
 use io_uring::types::{IORING_MEM_REGION_TYPE_USER, io_uring_region_desc};
 pub use query::{Abilities, abilities};
-pub use region::Region;
+pub use region::ZcrxRegion;
 
 const _: () = assert!(size_of::<io_uring_region_desc>() == 64);
 
@@ -95,7 +95,7 @@ pub struct ZcrxRequest {
 /// A ring's part in a registration. It ends with the ring's descriptor.
 #[derive(Debug)]
 pub struct Zcrx {
-    region: Arc<Region>,
+    region: Arc<ZcrxRegion>,
     fd: Arc<OwnedFd>,
     id: u32,
 }
@@ -177,7 +177,7 @@ impl Zcrx {
             entries: reg.rq_entries,
             stats: with_events.then_some(stats),
         };
-        let region = Arc::new(Region::new(memory, layout, bytes)?);
+        let region = Arc::new(ZcrxRegion::new(memory, layout, bytes)?);
         // Kernels before 7.0 don't fill this in, and have pages only.
         let page = rustix::param::page_size() as u32;
         let buffer_bytes = if reg.rx_buf_len == 0 { page } else { reg.rx_buf_len };
@@ -196,7 +196,7 @@ impl Zcrx {
     pub unsafe fn import(
         ring: &WideRing,
         exported: BorrowedFd<'_>,
-        region: &Arc<Region>,
+        region: &Arc<ZcrxRegion>,
     ) -> io::Result<Self> {
         let if_idx = exported.as_raw_fd() as u32;
         let mut reg = IfqReg { if_idx, flags: abi::REG_IMPORT, ..IfqReg::default() };
@@ -222,7 +222,7 @@ impl Zcrx {
     }
 
     /// The refill ring and the statistics.
-    pub fn region(&self) -> &Arc<Region> {
+    pub fn region(&self) -> &Arc<ZcrxRegion> {
         &self.region
     }
 

@@ -37,14 +37,14 @@ pub(super) fn lengths(entries: u32) -> (usize, usize) {
 }
 
 /// See the module. Words that both sides change are atomic; entries are written by
-/// [`Region::write`] only, whose callers agree on one writer.
+/// [`ZcrxRegion::write`] only, whose callers agree on one writer.
 #[derive(Debug)]
-pub struct Region {
+pub struct ZcrxRegion {
     memory: Mapping,
     layout: RegionLayout,
 }
 
-impl Region {
+impl ZcrxRegion {
     /// # Errors
     /// The kernel named places outside of the memory.
     pub(super) fn new(memory: Mapping, layout: RegionLayout, bytes: usize) -> io::Result<Self> {
@@ -168,9 +168,9 @@ impl Region {
 mod tests {
     use super::*;
 
-    fn region(entries_at: usize, entries: u32, stats: Option<usize>) -> io::Result<Region> {
+    fn region(entries_at: usize, entries: u32, stats: Option<usize>) -> io::Result<ZcrxRegion> {
         let layout = RegionLayout { head: 0, tail: 4, entries_at, entries, stats };
-        Region::new(crate::uring::zcrx::memory(8192).unwrap(), layout, 8192)
+        ZcrxRegion::new(crate::uring::zcrx::memory(8192).unwrap(), layout, 8192)
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::recv::testing::connect;
 use crate::recv::{Arrival, RecvError, RecvOptions, core::RecvState};
 use std::sync::Arc;
 use zerowire_sys::uring::wide::{CQE_F_MORE, WideCqe};
-use zerowire_sys::uring::zcrx::Region;
+use zerowire_sys::uring::zcrx::ZcrxRegion;
 
 const PAGE: usize = 4096;
 
@@ -32,7 +32,8 @@ impl Cycle {
         let Some(area) = core.pool.area(0).cloned() else { return Err(RecvError::NotAvailable("zcrx")) };
         let slots = core.holdings.slots();
         let cut = AreaCut { area_bytes: area.len(), buffer_bytes: PAGE as u32, token: 0 };
-        let region = Region::alone(slots.next_power_of_two() as u32).map_err(RecvError::system("mmap"))?;
+        let region =
+            ZcrxRegion::alone(slots.next_power_of_two() as u32).map_err(RecvError::system("mmap"))?;
         let shared = SharedIfq::new(Areas::new(area, cut), None, Arc::new(region));
         let mut state = ZcrxState::new(slots, &core.pool, Arc::clone(&shared.areas), None);
         state.add(0);

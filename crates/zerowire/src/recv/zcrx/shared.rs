@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zerowire_sys::uring::zcrx::{CopyStats, Region, Rqe};
+use zerowire_sys::uring::zcrx::{CopyStats, Rqe, ZcrxRegion};
 
 /// See the module.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct SharedIfq {
     pub(super) queue: Option<(String, u32)>,
     /// See [`ZcrxState`](super::state::ZcrxState).
     pub(super) owed: Option<Arc<AtomicI64>>,
-    region: Arc<Region>,
+    region: Arc<ZcrxRegion>,
     /// The writing end of the refill ring.
     ring: Mutex<RefillRing>,
     /// What receivers left behind that are gone.
@@ -43,7 +43,7 @@ pub(super) struct SharedIfq {
 }
 
 impl SharedIfq {
-    pub(super) fn new(areas: Areas, queue: Option<(String, u32)>, region: Arc<Region>) -> Self {
+    pub(super) fn new(areas: Areas, queue: Option<(String, u32)>, region: Arc<ZcrxRegion>) -> Self {
         let owed = queue.is_some().then(Arc::default);
         Self {
             areas: Arc::new(areas),
@@ -74,7 +74,7 @@ impl SharedIfq {
     }
 
     /// The refill ring and the statistics.
-    pub(super) fn region(&self) -> &Arc<Region> {
+    pub(super) fn region(&self) -> &Arc<ZcrxRegion> {
         &self.region
     }
 
@@ -175,7 +175,7 @@ mod tests {
     fn shared(entries: u32) -> Arc<SharedIfq> {
         let area = Area::new(AreaOptions { buffer_bytes: 4096, buffers: 4, pages: Pages::Normal }).unwrap();
         let cut = AreaCut { area_bytes: 4 * 4096, buffer_bytes: 4096, token: 0 };
-        Arc::new(SharedIfq::new(Areas::new(area, cut), None, Arc::new(Region::alone(entries).unwrap())))
+        Arc::new(SharedIfq::new(Areas::new(area, cut), None, Arc::new(ZcrxRegion::alone(entries).unwrap())))
     }
 
     fn piece(off: u64) -> Rqe {
@@ -192,13 +192,13 @@ mod tests {
         let of = |queue, region| SharedIfq::new(areas(), queue, Arc::new(region)).zero_copied();
         let queue = || Some(("eth1".to_owned(), 3));
         assert_eq!(
-            of(queue(), Region::alone(8).unwrap()),
+            of(queue(), ZcrxRegion::alone(8).unwrap()),
             ZeroCopied::Unknown,
             "Linux before 7.2 counts nothing"
         );
-        assert_eq!(of(queue(), Region::counting(8).unwrap()), ZeroCopied::AtMost);
-        assert_eq!(of(None, Region::alone(8).unwrap()), ZeroCopied::Exact);
-        assert_eq!(of(None, Region::counting(8).unwrap()), ZeroCopied::Exact);
+        assert_eq!(of(queue(), ZcrxRegion::counting(8).unwrap()), ZeroCopied::AtMost);
+        assert_eq!(of(None, ZcrxRegion::alone(8).unwrap()), ZeroCopied::Exact);
+        assert_eq!(of(None, ZcrxRegion::counting(8).unwrap()), ZeroCopied::Exact);
     }
 
     #[test]
