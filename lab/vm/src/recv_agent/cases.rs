@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use zerowire::area::{AreaOptions, Pages};
 use zerowire::recv::{Arrival, Flush, Receiver, RecvBackend, RecvError, RecvOptions, What, ZcrxOptions};
+use zerowire_vmtest::vsock::job::Load;
 use zerowire_vmtest::vsock::pattern::Pattern;
 
-use super::wire::{Book, Load, PATIENCE, add_all, join, sender};
+use super::wire::{Book, PATIENCE, add_all, join, sender};
 use super::{added, c_calls, flush, killed, memlock, shared};
 
 /// A case.
@@ -61,7 +62,7 @@ pub fn with(mut options: RecvOptions, change: impl FnOnce(&mut ZcrxOptions)) -> 
 }
 
 pub fn load(seed: u64, bytes: u64) -> Load {
-    Load { seed, bytes, write: 50_000 }
+    Load { seed, bytes, write_bytes: 50_000 }
 }
 
 /// What is said of a run.
@@ -127,7 +128,7 @@ fn overflow(options: RecvOptions) -> Result<String> {
 fn small(backend: RecvBackend) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, 16))?;
     let mut book = Book::default();
-    let loads = (0..2).map(|i| Load { write: 3, ..load(30 + i, 6_000) });
+    let loads = (0..2).map(|i| Load { write_bytes: 3, ..load(30 + i, 6_000) });
     let (_, threads) = add_all(&mut receiver, &mut book, loads)?;
     book.complete(&mut receiver)?;
     join(threads)?;

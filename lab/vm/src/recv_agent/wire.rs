@@ -1,7 +1,6 @@
 //! Senders over loopback, and the book of what came of them.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
@@ -9,22 +8,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use zerowire::recv::{Arrival, ConnectionId, Receiver, What};
+use zerowire_vmtest::vsock::job::{Load, send_load};
 use zerowire_vmtest::vsock::pattern::Pattern;
 
 /// For one batch. A guest under emulation is slow; nothing depends on the length.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A thread that sends, and gives its socket back.
-pub type Sending = JoinHandle<std::io::Result<TcpStream>>;
-
-/// What one connection carries.
-#[derive(Clone, Copy, Debug)]
-pub struct Load {
-    pub seed: u64,
-    pub bytes: u64,
-    /// Bytes of a write.
-    pub write: usize,
-}
+pub type Sending = JoinHandle<Result<TcpStream>>;
 
 /// A connection over loopback whose other end sends the load and then ends; the thread returns its
 /// socket.
@@ -34,16 +25,7 @@ pub fn sender(load: Load) -> Result<(OwnedFd, Sending)> {
     let (socket, _) = listener.accept().context("accept")?;
     stream.set_nodelay(true)?;
     let thread = std::thread::spawn(move || {
-        let mut stream = stream;
-        let pattern = Pattern::new(load.seed);
-        let mut buffer = vec![0; load.write];
-        let mut sent = 0;
-        while sent < load.bytes {
-            let count = (load.write as u64).min(load.bytes - sent) as usize;
-            pattern.fill(sent, &mut buffer[..count]);
-            stream.write_all(&buffer[..count])?;
-            sent += count as u64;
-        }
+        send_load(&stream, load)?;
         stream.shutdown(std::net::Shutdown::Write)?;
         Ok(stream)
     });
