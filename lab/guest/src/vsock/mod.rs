@@ -15,6 +15,7 @@ mod lease;
 mod loans;
 mod pool;
 mod rx;
+mod sleep;
 mod stack;
 mod tx;
 

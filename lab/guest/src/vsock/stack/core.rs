@@ -1,16 +1,18 @@
 //! Everything of the stack but its queues: what a received packet does. What
-//! it makes the stack say goes to the outbox.
+//! it makes the stack say goes to the [`Output`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::conn::{Conn, Key, PeerFault, broke};
+use super::send::Output;
 use super::{ConnId, ConnState, StackCounters, StackOptions, VsockEvent};
 use crate::GuestError;
 use crate::vsock::lease::{Arrived, Returned, Returns};
 use crate::vsock::rx::Kept;
 use crate::vsock::{
-    CID_ANY, InPlaceCounters, Op, PacketHeader, RW_EOM, RW_EOR, RxPacket, SHUTDOWN_BOTH, SocketType,
+    CID_ANY, InPlaceCounters, Op, PacketHeader, RW_EOM, RW_EOR, RxPacket, SHUTDOWN_BOTH, SHUTDOWN_RCV,
+    SocketType,
 };
 
 pub(super) const CONNECTED: u8 = 1;
@@ -40,8 +42,7 @@ pub(super) struct Core {
     free: Vec<u32>,
     pub keys: HashMap<Key, ConnId>,
     pub listeners: HashMap<u32, StackListener>,
-    /// Packets without payload that wait for room in the queue.
-    pub outbox: VecDeque<PacketHeader>,
+    pub output: Output,
     /// Connections with events.
     dirty: VecDeque<ConnId>,
     incoming: Vec<u32>,
@@ -63,7 +64,7 @@ impl Core {
             free: Vec::new(),
             keys: HashMap::new(),
             listeners: HashMap::new(),
-            outbox: VecDeque::new(),
+            output: Output::default(),
             dirty: VecDeque::new(),
             incoming: Vec::new(),
             room_waiters: Vec::new(),
@@ -171,6 +172,7 @@ impl Core {
         if !std::mem::replace(&mut conn.tx.wants_room, true) {
             self.room_waiters.push(id);
         }
+        self.output.wants_room = true;
     }
 
     /// There is room in the transmit queue again: tells those who wait.
@@ -193,7 +195,21 @@ impl Core {
             Op::Rst => self.counters.resets_sent += 1,
             _ => {}
         }
-        self.outbox.push_back(header);
+        self.output.packets.push_back(header);
+    }
+
+    /// Says that this side receives or sends no more.
+    pub(super) fn say_shutdown(&mut self, id: ConnId, flags: u32) -> Result<(), GuestError> {
+        let conn = self.need(id)?;
+        conn.shutdown.own |= flags & SHUTDOWN_BOTH;
+        if conn.shutdown.own & SHUTDOWN_RCV != 0 {
+            conn.discard();
+        }
+        if conn.shutdown.own == SHUTDOWN_BOTH {
+            conn.state = ConnState::Closing;
+        }
+        self.say(id, Op::Shutdown, flags);
+        Ok(())
     }
 
     /// Asks for credit, once until some came.
@@ -315,7 +331,7 @@ impl Core {
     /// Answers by RST, which has no credit to tell.
     fn refuse(&mut self, header: &PacketHeader) {
         self.counters.resets_sent += 1;
-        self.outbox.push_back(header.answer(Op::Rst));
+        self.output.packets.push_back(header.answer(Op::Rst));
     }
 
     fn connected(

@@ -8,24 +8,22 @@
 //! that no device may pass on is a [`GuestError::DeviceBrokeRule`], after which
 //! the stack is of no more use.
 
-mod bulk;
 mod conn;
 mod core;
-mod in_place;
-mod output;
 mod payload;
+mod receive;
+mod send;
 mod turn;
 mod types;
-mod waiting;
 
 use std::collections::VecDeque;
 
-use super::{Op, PacketHeader, SHUTDOWN_BOTH, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, VsockQueues};
+use super::{Op, PacketHeader, PayloadPool, SHUTDOWN_BOTH, SHUTDOWN_SEND, SocketType, VsockQueues};
 use crate::GuestError;
-use crate::ring::BufferPiece;
-use conn::Key;
+use conn::{Key, Outgoing};
 use core::{Core, StackListener};
-pub use in_place::{Dequeued, POLL_DATA, POLL_END, POLL_NOTHING};
+pub use receive::{Dequeued, POLL_DATA, POLL_END, POLL_NOTHING};
+use send::{add, last_flags};
 pub use types::{ConnId, ConnState, Drain, Drained, Received, StackCounters, StackOptions, VsockEvent};
 
 /// First port that connections get which name none.
@@ -36,25 +34,13 @@ pub struct VsockStack {
     queues: VsockQueues,
     core: Core,
     next_port: u32,
-    /// Connections with a message that is not wholly sent.
-    unsent: VecDeque<ConnId>,
-    /// Whether somebody waits for room in the transmit queue.
-    wants_room: bool,
-    segments: Vec<BufferPiece>,
 }
 
 impl VsockStack {
     /// A stack over `queues`.
     pub fn new(queues: VsockQueues, options: StackOptions) -> VsockStack {
         let core = Core::new(queues.cid, options);
-        VsockStack {
-            queues,
-            core,
-            next_port: FIRST_PORT,
-            unsent: VecDeque::new(),
-            wants_room: false,
-            segments: Vec::new(),
-        }
+        VsockStack { queues, core, next_port: FIRST_PORT }
     }
 
     /// The queues, for [`super::VsockDriver::resume`] and counters.
@@ -210,52 +196,101 @@ impl VsockStack {
         }
     }
 
-    /// Reads what has arrived to the end of `bytes`: all bytes of a STREAM
-    /// connection, one message of a SEQPACKET one.
+    /// Sends bytes of a STREAM connection as credit and queue allow; returns
+    /// how many were taken. Less than all: wait for
+    /// [`VsockEvent::Writable`]. Of a SEQPACKET connection they are one
+    /// message, taken wholly (see [`VsockStack::send_message`]) or not.
     ///
     /// # Errors
-    /// [`GuestError::NotConnected`] when nothing is left and the connection
-    /// was not ended in order; [`GuestError::WrongReceive`] for a connection
-    /// that is received in place; those of [`VsockStack::turn`].
-    pub fn recv(&mut self, conn: ConnId, bytes: &mut Vec<u8>) -> Result<Received, GuestError> {
-        self.recv_up_to(conn, bytes, usize::MAX)
+    /// [`GuestError::NotConnected`], also when this side or the peer shut this
+    /// direction down; [`GuestError::MessageTooLong`]; those of
+    /// [`VsockStack::turn`].
+    pub fn send(&mut self, id: ConnId, bytes: &[u8]) -> Result<usize, GuestError> {
+        if self.core.sender(id)? == SocketType::Seqpacket {
+            return Ok(if self.send_message(id, bytes, false)? { bytes.len() } else { 0 });
+        }
+        let (sent, _) = self.core.send_part(&mut self.queues.tx, id, bytes, None)?;
+        self.queues.tx.publish()?;
+        Ok(sent)
     }
 
-    /// As [`VsockStack::recv`], at most `max` bytes of a STREAM connection.
+    /// Sends a message, with the flag EOR if `eor`. What the peer has no
+    /// credit for is kept, and goes out in turns; until then the next message
+    /// is not taken, and false comes back.
     ///
     /// # Errors
-    /// As [`VsockStack::recv`].
-    pub fn recv_up_to(
+    /// As [`VsockStack::send`].
+    pub fn send_message(&mut self, id: ConnId, bytes: &[u8], eor: bool) -> Result<bool, GuestError> {
+        self.core.sender(id)?;
+        let conn = self.core.need(id)?;
+        let capacity = conn.tx.peer_buf_alloc as usize;
+        if bytes.len() > capacity {
+            return Err(GuestError::MessageTooLong { len: bytes.len(), capacity });
+        }
+        self.core.send_rest(&mut self.queues.tx, id)?;
+        let conn = self.core.need(id)?;
+        if conn.outgoing.is_some() {
+            conn.tx.stalled = true;
+            self.queues.tx.publish()?;
+            return Ok(false);
+        }
+        let (sent, whole) = self.core.send_part(&mut self.queues.tx, id, bytes, Some(last_flags(eor)))?;
+        if !whole {
+            self.core.need(id)?.outgoing = Some(Outgoing { bytes: bytes[sent..].to_vec(), sent: 0, eor });
+            self.core.output.unsent.push_back(id);
+        }
+        self.queues.tx.publish()?;
+        Ok(true)
+    }
+
+    /// Sends a packet as it is, behind what waits already; no connection is
+    /// looked at. False when the queue is full.
+    ///
+    /// # Errors
+    /// [`GuestError::FrameTooLong`]; those of [`VsockStack::turn`].
+    pub fn send_raw(&mut self, header: &PacketHeader, payload: &[u8]) -> Result<bool, GuestError> {
+        let tx = &mut self.queues.tx;
+        let sent = self.core.output.flush(tx)? && add(tx, header, payload)?;
+        tx.publish()?;
+        Ok(sent)
+    }
+
+    /// Sends up to `max_packets` packets with payload from `pool`, as credit
+    /// and queue allow: the stream of a program that writes `write_len` bytes
+    /// at a time. Each write is cut as Linux does it, into packets of 64 KiB
+    /// or what credit is left; of a SEQPACKET connection each write is a
+    /// message. The stream goes on from call to call. Returns how many packets
+    /// were sent; the device has seen them.
+    ///
+    /// `pool` must stay as it is until the packets were given back
+    /// ([`VsockStack::flush`]).
+    ///
+    /// # Errors
+    /// [`GuestError::BadSetting`] for writes of no bytes, or pieces of the
+    /// pool so short that a packet does not fit the queue; those of
+    /// [`VsockStack::send`].
+    pub fn send_from_pool(
         &mut self,
         id: ConnId,
-        bytes: &mut Vec<u8>,
-        max: usize,
-    ) -> Result<Received, GuestError> {
-        let conn = self.core.need(id)?;
-        if conn.in_place.is_some() {
-            return Err(GuestError::WrongReceive { in_place: true });
+        pool: &PayloadPool,
+        write_len: usize,
+        max_packets: usize,
+    ) -> Result<usize, GuestError> {
+        if write_len == 0 {
+            let what = "the length of a write";
+            return Err(GuestError::BadSetting { what, value: 0, rule: "at least 1" });
         }
-        let received = match (conn.readable(), conn.kind) {
-            (false, _) if conn.ended() => return Ok(Received::End),
-            (false, _) if conn.state == ConnState::Established => return Ok(Received::Empty),
-            (false, _) => return Err(GuestError::NotConnected { state: conn.state }),
-            (true, SocketType::Stream) => Received::Data(conn.inbox.len().min(max)),
-            (true, SocketType::Seqpacket) => match conn.inbox.messages.pop_front() {
-                Some((len, true)) => Received::Record(len),
-                Some((len, false)) => Received::Data(len),
-                None => Received::Empty,
-            },
-        };
-        if let Received::Data(len) | Received::Record(len) = received {
-            conn.inbox.take(len, bytes);
-            conn.rx.taken = conn.rx.taken.wrapping_add(len as u32);
-            self.core.after_read(id);
-            self.push_out()?;
+        let messages = self.core.sender(id)? == SocketType::Seqpacket;
+        let (mut count, mut result) = (0, Ok(true));
+        while count < max_packets && matches!(result, Ok(true)) {
+            result = self.core.send_pooled(&mut self.queues.tx, id, pool, write_len, messages);
+            count += usize::from(matches!(result, Ok(true)));
         }
-        Ok(received)
+        self.queues.tx.publish()?;
+        result.map(|_| count)
     }
 
-    /// Says that this side receives ([`SHUTDOWN_RCV`]) or sends
+    /// Says that this side receives ([`SHUTDOWN_RCV`](super::SHUTDOWN_RCV)) or sends
     /// ([`SHUTDOWN_SEND`]) no more. With both, the state is
     /// [`ConnState::Closing`] until the peer answers by RST. A message that is
     /// not wholly sent goes out before.
@@ -271,21 +306,8 @@ impl VsockStack {
             conn.shutdown.deferred |= flags;
             return Ok(());
         }
-        self.say_shutdown(id, flags)?;
+        self.core.say_shutdown(id, flags)?;
         self.push_out()
-    }
-
-    fn say_shutdown(&mut self, id: ConnId, flags: u32) -> Result<(), GuestError> {
-        let conn = self.core.need(id)?;
-        conn.shutdown.own |= flags & SHUTDOWN_BOTH;
-        if conn.shutdown.own & SHUTDOWN_RCV != 0 {
-            conn.discard();
-        }
-        if conn.shutdown.own == SHUTDOWN_BOTH {
-            conn.state = ConnState::Closing;
-        }
-        self.core.say(id, Op::Shutdown, flags);
-        Ok(())
     }
 
     /// Ends a connection in order and gives it up: what was not read is lost,
@@ -326,7 +348,7 @@ impl VsockStack {
     /// Takes all connections as reset, without a word to the device: after the
     /// device was replaced and knows none of them.
     pub fn reset_connections(&mut self) {
-        self.core.outbox.clear();
+        self.core.output.packets.clear();
         for listener in self.core.listeners.values_mut() {
             listener.waiting.clear();
         }
@@ -348,5 +370,12 @@ impl VsockStack {
         self.core.need(conn)?;
         self.core.say(conn, Op::CreditUpdate, 0);
         self.push_out()
+    }
+
+    /// Adds the packets that wait and lets the device see them.
+    fn push_out(&mut self) -> Result<(), GuestError> {
+        self.core.output.flush(&mut self.queues.tx)?;
+        self.queues.tx.publish()?;
+        Ok(())
     }
 }

@@ -1,19 +1,20 @@
 //! Turns: take what came, give what waits, and sleep when there is neither.
+//! And calls that make turns until something is there, for tests and small
+//! programs.
 
-use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-
-use super::{VsockEvent, VsockStack};
+use super::{ConnId, ConnState, Received, SocketType, VsockEvent, VsockStack};
 use crate::GuestError;
+use crate::vsock::VsockQueues;
 
 /// Packets that may wait for room in the transmit queue. With more, nothing
 /// is received, so that a device that floods makes itself wait.
 const MOST_WAITING: usize = 1024;
 /// Packets received in one turn.
 const BUDGET: usize = 256;
+/// The longest single sleep.
+const NAP: Duration = Duration::from_millis(200);
 
 impl VsockStack {
     /// Makes a turn and returns what happened since the last call. It sleeps
@@ -44,72 +45,168 @@ impl VsockStack {
         if count > 0 || timeout.is_zero() {
             return Ok(count);
         }
-        self.sleep(timeout)?;
+        let for_room = self.core.output.wants_room || !self.core.output.packets.is_empty();
+        self.queues.sleep(for_room, timeout)?;
         self.work()
     }
 
     fn work(&mut self) -> Result<usize, GuestError> {
-        let reaped = self.queues.tx.reap()?;
-        if reaped > 0 && std::mem::take(&mut self.wants_room) {
-            self.core.note_room();
+        let (core, VsockQueues { rx, tx, .. }) = (&mut self.core, &mut self.queues);
+        let reaped = tx.reap()?;
+        if reaped > 0 && std::mem::take(&mut core.output.wants_room) {
+            core.note_room();
         }
-        self.core.take_returns();
-        let budget = BUDGET.min(MOST_WAITING.saturating_sub(self.core.outbox.len()));
-        let core = &mut self.core;
-        let received = self.queues.rx.try_harvest(budget, |packet| core.input(&packet))?;
-        self.flush_outbox()?;
-        for _ in 0..self.unsent.len() {
-            let Some(id) = self.unsent.pop_front() else { break };
-            self.send_rest(id)?;
-            if self.core.get(id).is_some_and(|conn| conn.outgoing.is_some()) {
-                self.unsent.push_back(id);
-            }
-        }
-        self.queues.rx.publish()?;
-        self.queues.tx.publish()?;
+        core.take_returns();
+        let budget = BUDGET.min(MOST_WAITING.saturating_sub(core.output.packets.len()));
+        let received = rx.try_harvest(budget, |packet| core.input(&packet))?;
+        core.output.flush(tx)?;
+        core.send_unsent(tx)?;
+        rx.publish()?;
+        tx.publish()?;
         Ok(reaped + received)
     }
 
-    /// Sleeps until a packet came, or, if somebody waits for room, one was
-    /// given back.
-    fn sleep(&mut self, timeout: Duration) -> Result<(), GuestError> {
-        let (rx, tx) = (&mut self.queues.rx, &mut self.queues.tx);
-        let for_room = self.wants_room || !self.core.outbox.is_empty();
-        let mut ready = rx.ring_mut().arm(1);
-        if for_room {
-            ready |= tx.ring_mut().arm(1);
+    /// Makes turns until `step` returns something.
+    ///
+    /// # Errors
+    /// [`GuestError::TimedOut`], naming `what`; those of `step` and of
+    /// [`VsockStack::turn`].
+    pub fn until<R>(
+        &mut self,
+        what: &'static str,
+        timeout: Duration,
+        mut step: impl FnMut(&mut VsockStack) -> Result<Option<R>, GuestError>,
+    ) -> Result<R, GuestError> {
+        let start = Instant::now();
+        loop {
+            if let Some(result) = step(self)? {
+                return Ok(result);
+            }
+            let Some(left) = timeout.checked_sub(start.elapsed()) else {
+                return Err(GuestError::TimedOut { what, timeout });
+            };
+            self.turn(left.min(NAP))?;
         }
-        let slept = if ready { Ok(()) } else { self.sleep_armed(timeout) };
-        self.queues.rx.ring_mut().disarm();
-        self.queues.tx.ring_mut().disarm();
-        slept
     }
 
-    fn sleep_armed(&self, timeout: Duration) -> Result<(), GuestError> {
-        let limit = Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        let handles = [self.queues.rx.handle(), self.queues.tx.handle()];
-        let interrupts = handles.map(|handle| Some(&handle.interrupt));
-        let errors = handles.map(|handle| handle.error.as_ref());
-        let all = || interrupts.iter().chain(&errors).copied().flatten();
-        let mut fds: Vec<PollFd<'_>> =
-            all().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
-        match poll(&mut fds, Some(&limit)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(GuestError::io("waiting for the device's interrupts", error)),
-        }
-        for interrupt in interrupts.into_iter().flatten() {
-            interrupt.clear().map_err(|e| GuestError::io("reading an interrupt", e))?;
-        }
-        for (queue, error) in errors.into_iter().enumerate() {
-            let count = error.map_or(Ok(0), |error| error.clear());
-            if count.map_err(|e| GuestError::io("reading a queue's error descriptor", e))? > 0 {
-                let rule = format!("it stopped queue {queue} and reported an error of the driver's");
-                return Err(GuestError::DeviceBrokeRule(rule));
+    /// Waits for the answer to a request. True when it was granted (the
+    /// connection may have ended since).
+    ///
+    /// # Errors
+    /// [`GuestError::TimedOut`]; those of [`VsockStack::turn`].
+    pub fn wait_connected(&mut self, conn: ConnId, timeout: Duration) -> Result<bool, GuestError> {
+        self.until("the answer to a connection request", timeout, |stack| {
+            Ok(match stack.state(conn) {
+                ConnState::Connecting => None,
+                ConnState::Refused => Some(false),
+                _ => Some(true),
+            })
+        })
+    }
+
+    /// Waits for a connection at `port`.
+    ///
+    /// # Errors
+    /// As [`VsockStack::wait_connected`].
+    pub fn accept_wait(&mut self, port: u32, timeout: Duration) -> Result<ConnId, GuestError> {
+        self.until("a connection request", timeout, |stack| Ok(stack.accept(port)))
+    }
+
+    /// Sends all of `bytes`; of a SEQPACKET connection as one message.
+    ///
+    /// # Errors
+    /// Those of [`VsockStack::send`]; [`GuestError::TimedOut`].
+    pub fn send_all(&mut self, conn: ConnId, bytes: &[u8], timeout: Duration) -> Result<(), GuestError> {
+        let mut sent = 0;
+        let message = self.core.sender(conn)? == SocketType::Seqpacket;
+        self.until("room to send", timeout, |stack| {
+            if message {
+                return Ok(stack.send_message(conn, bytes, false)?.then_some(()));
             }
-        }
-        Ok(())
+            sent += stack.send(conn, &bytes[sent..])?;
+            Ok((sent == bytes.len()).then_some(()))
+        })
+    }
+
+    /// Receives exactly `len` bytes of a STREAM connection.
+    ///
+    /// # Errors
+    /// [`GuestError::NotConnected`] when it ends before; those of
+    /// [`VsockStack::recv`]; [`GuestError::TimedOut`].
+    pub fn recv_exact(&mut self, conn: ConnId, len: usize, timeout: Duration) -> Result<Vec<u8>, GuestError> {
+        let mut bytes = Vec::with_capacity(len);
+        self.until("the arrival of as many bytes", timeout, |stack| {
+            while bytes.len() < len {
+                let left = len - bytes.len();
+                match stack.recv_up_to(conn, &mut bytes, left)? {
+                    Received::Data(_) | Received::Record(_) => {}
+                    Received::Empty => return Ok(None),
+                    Received::End => return Err(GuestError::NotConnected { state: stack.state(conn) }),
+                }
+            }
+            Ok(Some(()))
+        })?;
+        Ok(bytes)
+    }
+
+    /// Receives what is there, once something is: bytes, or one message of a
+    /// SEQPACKET connection. None at the end.
+    ///
+    /// # Errors
+    /// Those of [`VsockStack::recv`]; [`GuestError::TimedOut`].
+    pub fn recv_message(&mut self, conn: ConnId, timeout: Duration) -> Result<Option<Vec<u8>>, GuestError> {
+        let mut bytes = Vec::new();
+        self.until("the arrival of a message", timeout, |stack| {
+            Ok(match stack.recv(conn, &mut bytes)? {
+                Received::Data(_) | Received::Record(_) => Some(true),
+                Received::Empty => None,
+                Received::End => Some(false),
+            })
+        })
+        .map(|more| more.then_some(bytes))
+    }
+
+    /// Receives until the peer says that it sends no more.
+    ///
+    /// # Errors
+    /// Those of [`VsockStack::recv`]; [`GuestError::TimedOut`].
+    pub fn recv_to_end(&mut self, conn: ConnId, timeout: Duration) -> Result<Vec<u8>, GuestError> {
+        let mut bytes = Vec::new();
+        self.until("the end of the stream", timeout, |stack| {
+            loop {
+                match stack.recv(conn, &mut bytes)? {
+                    Received::Data(_) | Received::Record(_) => {}
+                    Received::Empty => return Ok(None),
+                    Received::End => return Ok(Some(())),
+                }
+            }
+        })?;
+        Ok(bytes)
+    }
+
+    /// Waits until a connection has ended, and returns how.
+    ///
+    /// # Errors
+    /// [`GuestError::TimedOut`]; those of [`VsockStack::turn`].
+    pub fn wait_closed(&mut self, conn: ConnId, timeout: Duration) -> Result<ConnState, GuestError> {
+        self.until("the end of the connection", timeout, |stack| {
+            let state = stack.state(conn);
+            let live = [ConnState::Connecting, ConnState::Established, ConnState::Closing].contains(&state);
+            Ok((!live).then_some(state))
+        })
+    }
+
+    /// Waits until the device has given back every packet sent.
+    ///
+    /// # Errors
+    /// [`GuestError::TimedOut`]; those of [`VsockStack::turn`].
+    pub fn flush(&mut self, timeout: Duration) -> Result<(), GuestError> {
+        self.until("the return of all packets", timeout, |stack| {
+            stack.push_out()?;
+            let output = &mut stack.core.output;
+            let idle = output.packets.is_empty() && stack.queues.tx.in_flight() == 0;
+            output.wants_room = !idle;
+            Ok(idle.then_some(()))
+        })
     }
 }

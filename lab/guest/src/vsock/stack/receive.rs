@@ -1,5 +1,6 @@
-//! Receiving without a copy: the program reads the device's buffers, which go
-//! back to the ring as it is done with them.
+//! Receiving: what arrived is copied out, drained without a look at it, or read
+//! in place: in the device's buffers, which go back to the ring as the program
+//! is done with them.
 //!
 //! At most half of the ring's buffers are held at a time, by all connections
 //! together; payload beyond that is copied out and counted as held, so that a
@@ -8,7 +9,8 @@
 
 use std::time::Duration;
 
-use super::{ConnId, ConnState, VsockStack};
+use super::conn::Conn;
+use super::{ConnId, ConnState, Drain, Drained, Received, VsockStack};
 use crate::GuestError;
 use crate::vsock::SocketType;
 use crate::vsock::lease::{Arrived, InPlaceCounters, PacketLease};
@@ -32,6 +34,77 @@ pub enum Dequeued {
 }
 
 impl VsockStack {
+    /// Reads what has arrived to the end of `bytes`: all bytes of a STREAM
+    /// connection, one message of a SEQPACKET one.
+    ///
+    /// # Errors
+    /// [`GuestError::NotConnected`] when nothing is left and the connection
+    /// was not ended in order; [`GuestError::WrongReceive`] for a connection
+    /// that is received in place; those of [`VsockStack::turn`].
+    pub fn recv(&mut self, conn: ConnId, bytes: &mut Vec<u8>) -> Result<Received, GuestError> {
+        self.recv_up_to(conn, bytes, usize::MAX)
+    }
+
+    /// As [`VsockStack::recv`], at most `max` bytes of a STREAM connection.
+    ///
+    /// # Errors
+    /// As [`VsockStack::recv`].
+    pub fn recv_up_to(
+        &mut self,
+        id: ConnId,
+        bytes: &mut Vec<u8>,
+        max: usize,
+    ) -> Result<Received, GuestError> {
+        let conn = self.core.need(id)?;
+        if conn.in_place.is_some() {
+            return Err(GuestError::WrongReceive { in_place: true });
+        }
+        let received = match (conn.readable(), conn.kind) {
+            (false, _) if conn.ended() => return Ok(Received::End),
+            (false, _) if conn.state == ConnState::Established => return Ok(Received::Empty),
+            (false, _) => return Err(GuestError::NotConnected { state: conn.state }),
+            (true, SocketType::Stream) => Received::Data(conn.inbox.len().min(max)),
+            (true, SocketType::Seqpacket) => match conn.inbox.messages.pop_front() {
+                Some((len, true)) => Received::Record(len),
+                Some((len, false)) => Received::Data(len),
+                None => Received::Empty,
+            },
+        };
+        if let Received::Data(len) | Received::Record(len) = received {
+            conn.inbox.take(len, bytes);
+            conn.rx.taken = conn.rx.taken.wrapping_add(len as u32);
+            self.core.after_read(id);
+            self.push_out()?;
+        }
+        Ok(received)
+    }
+
+    /// From now on what arrives is counted and freed at once, or kept again
+    /// ([`Drain::Off`]). Bytes that were not yet read are drained first.
+    ///
+    /// # Errors
+    /// [`GuestError::NotConnected`] for an unknown connection;
+    /// [`GuestError::WrongReceive`] for one that is received in place; those
+    /// of [`VsockStack::turn`].
+    pub fn drain_payload(&mut self, id: ConnId, mode: Drain) -> Result<(), GuestError> {
+        let conn = self.core.need(id)?;
+        if conn.in_place.is_some() {
+            return Err(GuestError::WrongReceive { in_place: true });
+        }
+        if conn.bulk.drain == Drain::Off && mode != Drain::Off {
+            conn.drain_inbox(mode);
+        }
+        conn.bulk.drain = mode;
+        self.core.after_read(id);
+        self.push_out()
+    }
+
+    /// What was drained of a connection so far.
+    pub fn drained(&self, id: ConnId) -> Drained {
+        let drained = |conn: &Conn| Drained { sum: conn.bulk.sum.value(), ..conn.bulk.drained };
+        self.core.get(id).map_or_else(Drained::default, drained)
+    }
+
     /// As [`VsockStack::listen`]; payload of the connections is received in
     /// place.
     pub fn listen_in_place(&mut self, port: u32, kind: SocketType) {
