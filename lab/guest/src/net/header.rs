@@ -1,25 +1,14 @@
 //! The virtio-net header (virtio 1.3 §5.1.6).
 
+pub use zerowire_wire::vnet::{
+    GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM as FLAG_NEEDS_CSUM,
+};
+
 /// Bytes of the header with VERSION_1 and without hash reports.
 pub const HEADER_LEN: usize = 12;
 
-/// Header flag: the checksum from csum_start on is to be completed.
-pub const FLAG_NEEDS_CSUM: u8 = 1;
 /// Header flag: the checksum was verified (device to driver).
 pub const FLAG_DATA_VALID: u8 = 2;
-
-/// No segmentation.
-pub const GSO_NONE: u8 = 0;
-/// TCP over IPv4 segmentation.
-pub const GSO_TCPV4: u8 = 1;
-/// UDP fragmentation.
-pub const GSO_UDP: u8 = 3;
-/// TCP over IPv6 segmentation.
-pub const GSO_TCPV6: u8 = 4;
-/// UDP segmentation.
-pub const GSO_UDP_L4: u8 = 5;
-/// Bit added to a GSO type: ECN.
-pub const GSO_ECN: u8 = 0x80;
 
 /// The header in front of each frame. Plain values; nothing is checked.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

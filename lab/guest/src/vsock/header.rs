@@ -1,55 +1,12 @@
 //! The packet header (virtio 1.3 §5.10.6).
 
-/// Bytes of the header, in front of every packet.
-pub const HEADER_LEN: usize = 44;
-/// The most payload that a packet carries; Linux drivers send no more
-/// (`VIRTIO_VSOCK_MAX_PKT_BUF_SIZE`, include/linux/virtio_vsock.h).
-pub const MAX_PAYLOAD: usize = 65536;
+pub use zerowire_wire::vsock::{
+    HEADER_LEN, HOST_CID, MAX_PAYLOAD, Op, SEQ_EOM as RW_EOM, SEQ_EOR as RW_EOR, SHUT_BOTH as SHUTDOWN_BOTH,
+    SHUT_RECEIVE as SHUTDOWN_RCV, SHUT_SEND as SHUTDOWN_SEND,
+};
 
-/// The host's context identifier (§5.10.4).
-pub const HOST_CID: u64 = 2;
 /// The CID that stands for any one, never an address of a packet.
 pub const CID_ANY: u64 = 0xffff_ffff;
-
-/// Flag of SHUTDOWN: the sender receives no more (§5.10.6.5).
-pub const SHUTDOWN_RCV: u32 = 1;
-/// Flag of SHUTDOWN: the sender sends no more.
-pub const SHUTDOWN_SEND: u32 = 2;
-/// Both directions.
-pub const SHUTDOWN_BOTH: u32 = SHUTDOWN_RCV | SHUTDOWN_SEND;
-/// Flag of RW on a SEQPACKET socket: the message ends here (§5.10.6.6.1).
-pub const RW_EOM: u32 = 1;
-/// Flag of RW on a SEQPACKET socket: the record ends here.
-pub const RW_EOR: u32 = 2;
-
-/// What a packet is for.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-#[repr(u16)]
-pub enum Op {
-    /// Asks for a connection.
-    Request = 1,
-    /// Grants one.
-    Response = 2,
-    /// Ends one at once, or says that there is none.
-    Rst = 3,
-    /// The sender sends or receives no more.
-    Shutdown = 4,
-    /// Carries payload.
-    Rw = 5,
-    /// Tells of free buffer space.
-    CreditUpdate = 6,
-    /// Asks to be told.
-    CreditRequest = 7,
-}
-
-impl Op {
-    /// The operation with this number.
-    pub fn from_number(number: u16) -> Option<Op> {
-        use Op::{CreditRequest, CreditUpdate, Request, Response, Rst, Rw, Shutdown};
-        let all = [Request, Response, Rst, Shutdown, Rw, CreditUpdate, CreditRequest];
-        all.into_iter().find(|&op| op as u16 == number)
-    }
-}
 
 /// Kind of a socket.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -137,7 +94,7 @@ impl PacketHeader {
 
     /// The operation, if it is a known one.
     pub fn op(&self) -> Option<Op> {
-        Op::from_number(self.op)
+        Op::new(self.op)
     }
 
     /// The socket's type, if it is a known one.
@@ -182,15 +139,5 @@ mod tests {
         assert_eq!(header.to_bytes()[..], bytes);
         assert_eq!(PacketHeader::from_bytes(&header.to_bytes()), header);
         assert_eq!((header.op(), header.socket_type()), (None, None));
-    }
-
-    #[test]
-    fn numbers_name_operations() {
-        for number in 0..=8 {
-            assert_eq!(
-                Op::from_number(number).map(|op| op as u16),
-                (1..=7).contains(&number).then_some(number)
-            );
-        }
     }
 }
