@@ -5,6 +5,8 @@
 //! belongs (virtio 1.3 §5.1.6.2), as a Linux guest sends them.
 
 use anyhow::{Result, bail};
+use zerowire_wire::checksum::Checksum;
+use zerowire_wire::vnet::{GSO_TCPV4, NEEDS_CSUM};
 
 use crate::tap::VNET_HEADER_LEN;
 
@@ -24,15 +26,12 @@ const IPV4_LEN: usize = 20;
 const UDP_LEN: usize = 8;
 /// TCP header with two no-operations and the timestamp option (RFC 7323).
 const TCP_LEN: usize = 32;
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM` (virtio 1.3 §5.1.6).
-const NEEDS_CSUM: u8 = 1;
-/// `VIRTIO_NET_HDR_GSO_TCPV4` (virtio 1.3 §5.1.6).
-const GSO_TCPV4: u8 = 1;
 
 /// The networks set aside for benchmarks, 198.18.0.0/15 (RFC 2544): never local, never routed.
 pub const SOURCE_IP: [u8; 4] = [198, 18, 0, 1];
 /// The other end, which nobody has.
 pub const TARGET_IP: [u8; 4] = [198, 19, 0, 1];
+const ENDS: [[u8; 4]; 2] = [SOURCE_IP, TARGET_IP];
 /// The station that a guest's frames are sent to in the transmit benchmarks: not the host, so that
 /// its IP layer drops them at its first check (ip_rcv_core, net/ipv4/ip_input.c). A route lookup
 /// that fails later would add some 400 ns to every frame, floor and back end alike, and would make
@@ -61,7 +60,7 @@ impl Frame {
         bytes.extend(to);
         bytes.extend(from);
         bytes.extend(0x0800u16.to_be_bytes());
-        bytes.extend(ipv4_header(len - ETHERNET_LEN, if gso { 6 } else { 17 }));
+        bytes.extend(ipv4_header(len - ETHERNET_LEN, if gso { 6 } else { 17 }, ENDS));
         let transport = bytes.len();
         bytes.resize(len, 0);
         let head = transport + if gso { TCP_LEN } else { UDP_LEN };
@@ -131,7 +130,8 @@ fn gso_header(transport: usize) -> [u8; VNET_HEADER_LEN] {
     header
 }
 
-fn ipv4_header(total_len: usize, protocol: u8) -> [u8; IPV4_LEN] {
+/// An IPv4 header from one address to the other.
+pub(crate) fn ipv4_header(total_len: usize, protocol: u8, ends: [[u8; 4]; 2]) -> [u8; IPV4_LEN] {
     let mut header = [0; IPV4_LEN];
     header[0] = 0x45;
     header[2..4].copy_from_slice(&(total_len as u16).to_be_bytes());
@@ -139,10 +139,10 @@ fn ipv4_header(total_len: usize, protocol: u8) -> [u8; IPV4_LEN] {
     header[6] = 0x40;
     header[8] = 64;
     header[9] = protocol;
-    header[12..16].copy_from_slice(&SOURCE_IP);
-    header[16..20].copy_from_slice(&TARGET_IP);
-    let sum = !fold(add(0, &header));
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    header[12..20].copy_from_slice(ends.as_flattened());
+    let mut sum = Checksum::new();
+    sum.add(&header);
+    header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
     header
 }
 
@@ -153,10 +153,9 @@ fn udp(bytes: &mut [u8], transport: usize) {
     header[0..2].copy_from_slice(&40_000u16.to_be_bytes());
     header[2..4].copy_from_slice(&9u16.to_be_bytes());
     header[4..6].copy_from_slice(&len.to_be_bytes());
-    let sum = !fold(add(pseudo_header(17, len), &bytes[transport..]));
-    // 0 means "no checksum" (RFC 768), so a sum of 0 is sent as its other representation.
-    let sum = if sum == 0 { 0xffff } else { sum };
-    bytes[transport + 6..transport + 8].copy_from_slice(&sum.to_be_bytes());
+    let mut sum = pseudo_header(17, len, ENDS);
+    sum.add(&bytes[transport..]);
+    bytes[transport + 6..transport + 8].copy_from_slice(&sum.finish_nonzero().to_be_bytes());
 }
 
 /// Completes a TCP segment; its checksum field holds the sum of the pseudo header only, as
@@ -172,31 +171,18 @@ fn tcp(bytes: &mut [u8], transport: usize) {
     // ACK (RFC 9293 §3.1).
     header[13] = 0x10;
     header[14..16].copy_from_slice(&0xffffu16.to_be_bytes());
-    header[16..18].copy_from_slice(&fold(pseudo_header(6, len)).to_be_bytes());
+    header[16..18].copy_from_slice(&pseudo_header(6, len, ENDS).folded().to_be_bytes());
     // Two no-operations, then the timestamp option of 10 bytes (RFC 7323 §3.2).
     header[20..24].copy_from_slice(&[1, 1, 8, 10]);
 }
 
-fn pseudo_header(protocol: u8, len: u16) -> u32 {
-    let sum = add(0, &SOURCE_IP);
-    let sum = add(sum, &TARGET_IP);
-    sum + u32::from(protocol) + u32::from(len)
-}
-
-/// Adds big-endian 16-bit words (RFC 1071); an odd last byte is the high half of its word.
-///
-/// Doesn't overflow: the longest frame has 32 775 words.
-fn add(sum: u32, bytes: &[u8]) -> u32 {
-    bytes.chunks(2).fold(sum, |sum, word| {
-        sum + u32::from(u16::from_be_bytes([word[0], word.get(1).copied().unwrap_or(0)]))
-    })
-}
-
-fn fold(mut sum: u32) -> u16 {
-    while sum > 0xffff {
-        sum = (sum >> 16) + (sum & 0xffff);
-    }
-    sum as u16
+/// The sum of the pseudo header of a UDP or TCP packet of `len` bytes.
+pub(crate) fn pseudo_header(protocol: u8, len: u16, ends: [[u8; 4]; 2]) -> Checksum {
+    let mut sum = Checksum::new();
+    sum.add(ends.as_flattened());
+    sum.add_word(protocol.into());
+    sum.add_word(len);
+    sum
 }
 
 /// An ARP request for `target`, in a frame of 60 bytes: the host's kernel answers it by itself.
@@ -221,8 +207,9 @@ mod tests {
     const HOST: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
     /// A sum over a region that includes its own checksum is all ones (RFC 1071).
-    fn verifies(sum: u32) -> bool {
-        fold(sum) == 0xffff
+    fn verifies(mut sum: Checksum, bytes: &[u8]) -> bool {
+        sum.add(bytes);
+        sum.folded() == 0xffff
     }
 
     #[test]
@@ -246,9 +233,9 @@ mod tests {
         for len in [60, 61, 64, 1499, 1500, 9014] {
             let frame = Frame::build(len, HOST, GUEST_MAC).unwrap();
             let bytes = frame.bytes();
-            assert!(verifies(add(0, &bytes[14..34])));
+            assert!(verifies(Checksum::new(), &bytes[14..34]));
             let udp = &bytes[34..];
-            assert!(verifies(add(pseudo_header(17, udp.len() as u16), udp)));
+            assert!(verifies(pseudo_header(17, udp.len() as u16, ENDS), udp));
         }
     }
 
@@ -262,10 +249,11 @@ mod tests {
         assert_eq!(u16::from_le_bytes([header[4], header[5]]), GSO_SEGMENT);
         assert_eq!(u16::from_le_bytes([header[2], header[3]]), 66);
         let mut bytes = frame.bytes().to_vec();
-        let sum = !fold(add(0, &bytes[start..]));
-        bytes[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
+        let mut sum = Checksum::new();
+        sum.add(&bytes[start..]);
+        bytes[start + offset..start + offset + 2].copy_from_slice(&sum.finish().to_be_bytes());
         let tcp = &bytes[start..];
-        assert!(verifies(add(pseudo_header(6, tcp.len() as u16), tcp)));
+        assert!(verifies(pseudo_header(6, tcp.len() as u16, ENDS), tcp));
     }
 
     #[test]

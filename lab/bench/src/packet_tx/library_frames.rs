@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use zerowire::ledger::Counters;
-use zerowire::packet::{self, Gso, PacketRing, PacketSocket, VnetHeader};
+use zerowire::packet::{self, PacketRing, PacketSocket, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire::xdp::{self, Resident, XdpSender};
 
 use super::case::{BATCH, TxCase};
-use super::frame::{CSUM_OFFSET, CSUM_START, HEAD_LEN, Head, SEGMENT};
+use super::frame::{HEAD_LEN, Head};
 use super::lab::{INTERFACE, TxLab};
 use super::library::{PATIENCE, proof_of};
 use super::source::TxSource;
@@ -22,11 +22,11 @@ pub fn socket<'a>(case: &TxCase, source: &'a TxSource, batch: usize) -> Result<B
     let head = *source.head();
     let slots = (case.working_set.bytes() / slot_bytes(source)).max(1);
     let sender = PacketSocket::open(INTERFACE, &options(source, slots))?;
-    if batch == 1 && !head.gso {
+    if batch == 1 && head.cut.is_none() {
         let counters = sender.counters();
         return Ok(Box::new(Single { sender, counters, source, sent: 0 }));
     }
-    Ok(Box::new(SlotWay::new(sender, source, slots, batch, Fill::Resident)?))
+    Ok(Box::new(SlotWay::new(sender, source, slots, batch, Fill::Resident)))
 }
 
 /// A transmit ring: the payload resident in it, or each frame copied into it.
@@ -36,7 +36,7 @@ pub fn ring<'a>(case: &TxCase, source: &'a TxSource, copied: bool) -> Result<Box
         false => ((case.working_set.bytes() / slot_bytes(source)).max(1), Fill::Resident),
     };
     let sender = PacketRing::open(INTERFACE, &options(source, slots))?;
-    Ok(Box::new(SlotWay::new(sender, source, slots, BATCH, fill)?))
+    Ok(Box::new(SlotWay::new(sender, source, slots, BATCH, fill)))
 }
 
 /// Bytes that a frame takes in the memory of a ring, as in the bare loop.
@@ -48,7 +48,7 @@ fn options(source: &TxSource, slots: usize) -> packet::PacketOptions {
     packet::PacketOptions::default()
         .slots(slots)
         .frame_bytes(Some(HEAD_LEN + source.payload_len()))
-        .offload(source.head().gso)
+        .offload(source.head().cut.is_some())
 }
 
 /// AF_XDP with resident frames.
@@ -167,23 +167,10 @@ struct SlotWay<'a, S> {
 }
 
 impl<'a, S: SlotSender> SlotWay<'a, S> {
-    fn new(sender: S, source: &'a TxSource, slots: usize, batch: usize, fill: Fill) -> Result<Self> {
+    fn new(sender: S, source: &'a TxSource, slots: usize, batch: usize, fill: Fill) -> Self {
         let head = source.head();
-        let vnet = match head.gso {
-            true => {
-                let cut = VnetHeader::segments(
-                    Gso::UdpL4,
-                    HEAD_LEN as u16,
-                    SEGMENT as u16,
-                    CSUM_START,
-                    CSUM_OFFSET,
-                );
-                Some(cut.context("the header of frames that are to be cut")?)
-            }
-            false => None,
-        };
-        let (counters, head) = (sender.counters(), head.bytes);
-        Ok(Self { sender, counters, source, vnet, head, batch, slots, fill, next: 0 })
+        let (counters, vnet, head) = (sender.counters(), head.cut, head.bytes);
+        Self { sender, counters, source, vnet, head, batch, slots, fill, next: 0 }
     }
 
     /// Builds frame `index` in the next slot; false: none is free.

@@ -34,7 +34,7 @@ pub struct Send<'a> {
 impl<'a> Send<'a> {
     /// Opens the socket.
     pub fn open(_: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Self> {
-        Ok(Self { socket: socket(lab, source.head().gso)?, source, sent: 0 })
+        Ok(Self { socket: socket(lab, source.head().cut.is_some())?, source, sent: 0 })
     }
 }
 
@@ -68,7 +68,12 @@ pub struct Sendmmsg<'a> {
 impl<'a> Sendmmsg<'a> {
     /// Opens the socket.
     pub fn open(_: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Self> {
-        Ok(Self { socket: socket(lab, source.head().gso)?, source, batch: Batch::new(BATCH), sent: 0 })
+        Ok(Self {
+            socket: socket(lab, source.head().cut.is_some())?,
+            source,
+            batch: Batch::new(BATCH),
+            sent: 0,
+        })
     }
 }
 

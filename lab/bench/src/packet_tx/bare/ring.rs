@@ -47,7 +47,7 @@ impl<'a> Ring<'a> {
     /// frames are `copied` from the working set.
     pub fn open(case: &TxCase, lab: &TxLab, source: &'a TxSource, copied: bool) -> Result<Self> {
         let head = *source.head();
-        let socket = packet::socket(lab, head.gso)?;
+        let socket = packet::socket(lab, head.cut.is_some())?;
         let slot_len = slot_len(head.bytes_before() + case.payload);
         let slots = slots(case, slot_len, copied);
         let blocks = (slots * slot_len).div_ceil(BLOCK);
