@@ -84,8 +84,8 @@ pub fn run_ab(options: &AbOptions, out: &mut dyn Write) -> Result<AbReport> {
     if let Some(own) = options.command.iter().find(|word| ["--rounds", "--json"].contains(&word.as_str())) {
         wrong!("{own} behind --: give it before OLD; each run has one round");
     }
-    let files = Files { json: options.json.as_deref(), svg: None };
-    measured(files, out, || measure(options))
+    let files = Files { json: options.json.clone(), svg: None };
+    measured(&files, out, || measure(options))
 }
 
 fn measure(options: &AbOptions) -> Result<AbReport> {

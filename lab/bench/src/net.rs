@@ -12,7 +12,7 @@ use crate::case::Case;
 use crate::compare::{NetBench, bases};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
-use crate::experiment::{Files, check_places, measured, write_json};
+use crate::experiment::{check_places, measured, write_json};
 use crate::floor::TapFloor;
 use crate::idle;
 use crate::machine::Machine;
@@ -43,8 +43,7 @@ pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<NetReport> {
     let cases = Case::all(&options.directions, &options.sizes, &options.working_sets)?;
     options.guests_without()?;
     programs::verify(&options.programs)?;
-    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
-    measured(files, out, || in_new_namespace(|| measure(options, &cases)))
+    measured(&options.files, out, || in_new_namespace(|| measure(options, &cases)))
 }
 
 /// Everything that `zerowire-bench net` measures, in the namespace of the calling thread.
@@ -111,7 +110,7 @@ pub fn run_threshold(options: &ThresholdOptions, out: &mut dyn Write) -> Result<
     if rounds == 0 {
         wrong!("0 rounds: give at least 1");
     }
-    check_places((options.json.as_deref(), None))?;
+    check_places(options.json.as_deref(), None)?;
     let cells = in_new_namespace(|| threshold::measure(&Placement::detect()?, rounds, options.quick))?;
     let report = ThresholdReport::new(Machine::detect(), rounds, cells);
     out.write_all(report.text().as_bytes())?;

@@ -7,6 +7,7 @@ use zerowire_guest::features::names;
 
 use crate::backend::BackendKind;
 use crate::case::{Direction, WorkingSet};
+use crate::experiment::Files;
 use crate::programs::NamedProgram;
 use crate::wrong::wrong;
 
@@ -43,10 +44,8 @@ pub struct NetOptions {
     /// Further variants with a guest that leaves out a feature: names of
     /// [`zerowire_guest::features`].
     pub without: Vec<String>,
-    /// Write the report as JSON to this file.
-    pub json: Option<PathBuf>,
-    /// Write charts into this folder.
-    pub svg: Option<PathBuf>,
+    /// Where the report goes besides the text.
+    pub files: Files,
 }
 
 impl Default for NetOptions {
@@ -65,8 +64,7 @@ impl Default for NetOptions {
             programs: Vec::new(),
             variants: Vec::new(),
             without: Vec::new(),
-            json: None,
-            svg: None,
+            files: Files::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -13,12 +13,12 @@ use crate::others::Usage;
 use crate::wrong::wrong;
 
 /// Where a report goes besides the text.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Files<'a> {
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Files {
     /// A file for JSON; `-`: JSON takes the place of the text.
-    pub json: Option<&'a Path>,
+    pub json: Option<PathBuf>,
     /// A folder for charts.
-    pub svg: Option<&'a Path>,
+    pub svg: Option<PathBuf>,
 }
 
 /// The result of an experiment.
@@ -38,12 +38,13 @@ pub trait Report: Serialize {
 /// # Errors
 /// A file can't be written, which is found out before anything is measured; those of `measure`.
 pub fn measured<R: Report>(
-    files: Files<'_>,
+    files: &Files,
     out: &mut dyn Write,
     measure: impl FnOnce() -> Result<R>,
 ) -> Result<R> {
-    let to_stdout = files.json == Some(Path::new("-"));
-    check_places((files.json.filter(|_| !to_stdout), files.svg))?;
+    let to_stdout = files.json.as_deref() == Some(Path::new("-"));
+    let json = files.json.as_deref().filter(|_| !to_stdout);
+    check_places(json, files.svg.as_deref())?;
     let before = Usage::now();
     let mut report = measure()?;
     report.notes().extend(before.remark(&Usage::now()));
@@ -53,11 +54,11 @@ pub fn measured<R: Report>(
     } else {
         out.write_all(report.text().as_bytes())?;
     }
-    if let Some(path) = files.json.filter(|_| !to_stdout) {
+    if let Some(path) = json {
         write_json(&report, path)?;
         writeln!(out, "JSON: {}", path.display())?;
     }
-    if let Some(folder) = files.svg {
+    if let Some(folder) = &files.svg {
         for name in charts_into(folder, report.charts())? {
             if !to_stdout {
                 writeln!(out, "chart: {}", folder.join(name).display())?;
@@ -101,7 +102,7 @@ pub fn failures_in<E: Subject>(cells: &[CellReport<E>], what: &str) -> Vec<Strin
 ///
 /// # Errors
 /// It will not.
-pub fn check_places((json, svg): (Option<&Path>, Option<&Path>)) -> Result<()> {
+pub fn check_places(json: Option<&Path>, svg: Option<&Path>) -> Result<()> {
     // Pipes and terminals can't be tried without being used.
     if let Some(path) =
         json.filter(|path| fs::metadata(path).is_ok_and(|m| m.is_file() || m.is_dir()) || !path.exists())

@@ -226,7 +226,7 @@ impl Report for Bakery {
     }
 }
 
-fn bakery(files: Files<'_>) -> Result<String> {
+fn bakery(files: &Files) -> Result<String> {
     let mut out = Vec::new();
     measured(files, &mut out, || Ok(Bakery { cells: vec![sound()], notes: Vec::new() }))?;
     Ok(String::from_utf8(out)?)
@@ -238,18 +238,18 @@ fn a_report_goes_where_the_options_say() {
     let folder = std::env::temp_dir().join(format!("zerowire-bakery-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let json = folder.join("report.json");
-    let files = Files { json: Some(&json), svg: Some(&folder) };
-    let text = bakery(files).expect("a report");
+    let files = Files { json: Some(json.clone()), svg: Some(folder.clone()) };
+    let text = bakery(&files).expect("a report");
     // A chart without a bar is no chart.
     let chart = folder.join("bread-time.svg");
     assert_eq!(text, format!("1 cells\nJSON: {}\nchart: {}\n", json.display(), chart.display()));
     assert!(chart.is_file() && !folder.join("bread-burnt.svg").exists());
-    let text = bakery(Files { json: Some("-".as_ref()), svg: Some(&folder) }).expect("a report");
+    let text = bakery(&Files { json: Some("-".into()), ..files }).expect("a report");
     let said: serde_json::Value = serde_json::from_str(&text).expect("JSON alone");
     let file = std::fs::read_to_string(&json).expect("the file");
     assert_eq!(said["cells"], serde_json::from_str::<serde_json::Value>(&file).expect("JSON")["cells"]);
     std::fs::remove_dir_all(&folder).expect("the folder");
-    let error = bakery(Files { json: Some("/none/report".as_ref()), svg: None }).expect_err("no such folder");
+    let error = bakery(&Files { json: Some("/none/report".into()), svg: None }).expect_err("no such folder");
     assert!(error.to_string().contains("/none/report"), "{error}");
 }
 

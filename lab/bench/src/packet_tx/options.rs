@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::case::{PAYLOADS, SinkKind, TxCase};
 use super::column::Column;
 use crate::case::WorkingSet;
+use crate::experiment::Files;
 use crate::wrong::wrong;
 
 /// Options of [`super::run_packet_tx`].
@@ -35,10 +36,8 @@ pub struct PacketTxOptions {
     pub replay: bool,
     /// The program whose `replay` is run.
     pub program: Option<PathBuf>,
-    /// Write the report as JSON to this file; `-`: to the output, in place of the text.
-    pub json: Option<PathBuf>,
-    /// Write charts into this folder.
-    pub svg: Option<PathBuf>,
+    /// Where the report goes besides the text.
+    pub files: Files,
 }
 
 impl Default for PacketTxOptions {
@@ -55,8 +54,7 @@ impl Default for PacketTxOptions {
             cycles: false,
             replay: false,
             program: None,
-            json: None,
-            svg: None,
+            files: Files::default(),
         }
     }
 }

@@ -18,7 +18,7 @@ use super::way::{Proof, TxWay};
 use super::{bare, library};
 use crate::cpu::Placement;
 use crate::experiment::Failure;
-use crate::experiment::{CellReport, Files, Tried, measured};
+use crate::experiment::{CellReport, Tried, measured};
 use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
@@ -30,8 +30,7 @@ use crate::progress::ProgressLine;
 /// can't be written; a column that fails is named in the report.
 pub fn run_packet_tx(options: &PacketTxOptions, out: &mut dyn Write) -> Result<TxReport> {
     options.verify()?;
-    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
-    measured(files, out, || report(options))
+    measured(&options.files, out, || report(options))
 }
 
 fn report(options: &PacketTxOptions) -> Result<TxReport> {

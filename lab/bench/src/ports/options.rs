@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::case::{Case, Direction, WorkingSet};
+use crate::experiment::Files;
 use crate::frame::{ETHERNET_LEN, SMALLEST};
 use crate::wrong::wrong;
 
@@ -70,10 +71,8 @@ pub struct PortOptions {
     pub program: Option<PathBuf>,
     /// Further variants of each of these ports: the arguments behind `net`, separated by blanks.
     pub variants: Vec<String>,
-    /// Write the report as JSON to this file.
-    pub json: Option<PathBuf>,
-    /// Write charts into this folder.
-    pub svg: Option<PathBuf>,
+    /// Where the report goes besides the text.
+    pub files: Files,
 }
 
 impl Default for PortOptions {
@@ -87,8 +86,7 @@ impl Default for PortOptions {
             working_sets: WorkingSet::ALL.to_vec(),
             program: None,
             variants: Vec::new(),
-            json: None,
-            svg: None,
+            files: Files::default(),
         }
     }
 }

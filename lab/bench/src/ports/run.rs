@@ -18,7 +18,7 @@ use crate::case::{Case, Direction};
 use crate::compare::{CaseReport, NetBench, bases};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
-use crate::experiment::{Files, measured};
+use crate::experiment::measured;
 use crate::floor::TapFloor;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
@@ -30,8 +30,7 @@ use crate::netns::in_new_namespace;
 /// when a file can't be written.
 pub fn run_ports(options: &PortOptions, out: &mut dyn Write) -> Result<PortReport> {
     let cases = options.cases()?;
-    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
-    measured(files, out, || in_new_namespace(|| measure(options, &cases)))
+    measured(&options.files, out, || in_new_namespace(|| measure(options, &cases)))
 }
 
 fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {

@@ -1,9 +1,8 @@
 //! What a caller can choose.
 
-use std::path::PathBuf;
-
 use anyhow::Result;
 
+use crate::experiment::Files;
 use crate::wrong::wrong;
 
 use super::way::WayName;
@@ -52,10 +51,8 @@ pub struct TcpRxOptions {
     pub queue: Option<(String, u32)>,
     /// Where the bytes come from.
     pub client: Client,
-    /// Write the report as JSON to this file; `-`: to the output, in place of the text.
-    pub json: Option<PathBuf>,
-    /// Write charts into this folder.
-    pub svg: Option<PathBuf>,
+    /// Where the report goes besides the text.
+    pub files: Files,
 }
 
 impl Default for TcpRxOptions {
@@ -70,8 +67,7 @@ impl Default for TcpRxOptions {
             touch: false,
             queue: None,
             client: Client::Own,
-            json: None,
-            svg: None,
+            files: Files::default(),
         }
     }
 }

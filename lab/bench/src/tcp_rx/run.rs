@@ -13,7 +13,7 @@ use super::traffic::Traffic;
 use super::way::{self, Goal, TcpWay, WayName};
 use crate::cpu::{Placement, thread_time};
 use crate::experiment::Failure;
-use crate::experiment::{CellReport, Files, Tried, measured};
+use crate::experiment::{CellReport, Tried, measured};
 use crate::interleave::{Runs, interleave};
 use crate::machine::Machine;
 use crate::netns::{NetnsLink, in_new_namespace};
@@ -26,8 +26,7 @@ use crate::progress::ProgressLine;
 /// written; a way that fails or isn't to be had is named in the report.
 pub fn run_tcp_rx(options: &TcpRxOptions, out: &mut dyn Write) -> Result<TcpRxReport> {
     options.verify()?;
-    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
-    measured(files, out, || report(options))
+    measured(&options.files, out, || report(options))
 }
 
 fn report(options: &TcpRxOptions) -> Result<TcpRxReport> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::case::{RX_BUFFER, SocketKind};
 use super::host::HostCpu;
 use crate::case::{Direction, WorkingSet};
+use crate::experiment::Files;
 use crate::programs::NamedProgram;
 
 /// Options of [`crate::run_vsock`].
@@ -39,10 +40,8 @@ pub struct VsockBenchOptions {
     pub programs: Vec<NamedProgram>,
     /// Further variants of the back end: each the arguments behind `vsock`, separated by blanks.
     pub variants: Vec<String>,
-    /// Write the report as JSON to this file.
-    pub json: Option<PathBuf>,
-    /// Write charts into this folder.
-    pub svg: Option<PathBuf>,
+    /// Where the report goes besides the text.
+    pub files: Files,
 }
 
 /// How the guest and the host's program are run.
@@ -78,8 +77,7 @@ impl Default for VsockBenchOptions {
             program: None,
             programs: Vec::new(),
             variants: Vec::new(),
-            json: None,
-            svg: None,
+            files: Files::default(),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::report::VsockReport;
 use super::{attack, crowd, idle, latency, sibling};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare, first_program};
-use crate::experiment::{Files, measured};
+use crate::experiment::measured;
 use crate::machine::Machine;
 use crate::programs;
 use crate::wrong::wrong;
@@ -37,8 +37,7 @@ pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<Vso
     let (ways, credits, sets) = (&options.directions, &options.credits, &options.working_sets);
     let cases = VsockCase::all(options.socket, ways, &lens, credits, sets)?;
     programs::verify(&options.programs)?;
-    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
-    measured(files, out, || {
+    measured(&options.files, out, || {
         // Threads and children inherit the affinity that is changed meanwhile.
         let report = std::thread::scope(|scope| scope.spawn(|| measure(options, &cases)).join());
         report.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))

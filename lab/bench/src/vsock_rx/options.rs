@@ -7,6 +7,7 @@ use zerowire_wire::mapped::WINDOWS;
 
 use super::mode::ReceiveMode;
 use crate::case::{Direction, WorkingSet};
+use crate::experiment::Files;
 use crate::vsock::host::HostCpu;
 use crate::wrong::wrong;
 
@@ -179,10 +180,8 @@ pub struct TableOptions {
     pub program: Option<PathBuf>,
     /// The program `zerowire-bench`, whose `vsock-rx` sends and receives on the host.
     pub tool: PathBuf,
-    /// Write the report as JSON to this file.
-    pub json: Option<PathBuf>,
-    /// Write charts into this folder.
-    pub svg: Option<PathBuf>,
+    /// Where the report goes besides the text.
+    pub files: Files,
 }
 
 impl Default for TableOptions {
@@ -200,8 +199,7 @@ impl Default for TableOptions {
             host_cpu: HostCpu::default(),
             program: None,
             tool: "zerowire-bench".into(),
-            json: None,
-            svg: None,
+            files: Files::default(),
         }
     }
 }

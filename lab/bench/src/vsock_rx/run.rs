@@ -13,7 +13,7 @@ use super::report::{RxFacts, RxReport, VsockRx};
 use super::variant::{RxCase, RxSample, RxWay};
 use crate::case::Direction;
 use crate::cpu::Placement;
-use crate::experiment::{CellReport, Files, Tried, measured};
+use crate::experiment::{CellReport, Tried, measured};
 use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
 use crate::progress::ProgressLine;
@@ -28,8 +28,7 @@ const WARM_UP: u64 = 8 << 20;
 /// report.
 pub fn run_table(options: &TableOptions, out: &mut dyn Write) -> Result<RxReport> {
     options.verify()?;
-    let files = Files { json: options.json.as_deref(), svg: options.svg.as_deref() };
-    measured(files, out, || {
+    measured(&options.files, out, || {
         // Threads and children inherit the affinity that is changed meanwhile.
         let report = std::thread::scope(|scope| scope.spawn(|| measure(options)).join());
         report.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))

@@ -4,10 +4,9 @@
 //! The CPU time of a send to the ifb is that of the whole process: such a run has a process of its
 //! own.
 
-use std::path::Path;
-
 use serde_json::Value;
 use zerowire_bench::case::WorkingSet;
+use zerowire_bench::experiment::Files;
 use zerowire_bench::packet_tx::report::{Caller, TxReport};
 use zerowire_bench::packet_tx::{Column, PacketTxOptions, SinkKind, run_packet_tx};
 use zerowire_testkit::own_process;
@@ -120,8 +119,7 @@ fn json_takes_the_place_of_the_text_or_goes_to_a_file_with_charts() {
         columns: vec![Column::Udp, Column::Auto],
         sizes: vec![10_000],
         auto_sends: Some(2048),
-        json: Some(file.clone()),
-        svg: Some(folder.clone()),
+        files: Files { json: Some(file.clone()), svg: Some(folder.clone()) },
         ..small(SinkKind::Ifb)
     };
     let (_, text) = run(&options);
@@ -143,8 +141,7 @@ fn json_takes_the_place_of_the_text_or_goes_to_a_file_with_charts() {
     let mut out = Vec::new();
     let options = PacketTxOptions {
         columns: vec![Column::Udp],
-        json: Some(Path::new("-").to_owned()),
-        svg: None,
+        files: Files { json: Some("-".into()), svg: None },
         ..options
     };
     run_packet_tx(&options, &mut out).unwrap();

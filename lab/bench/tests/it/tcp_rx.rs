@@ -4,10 +4,10 @@
 //! A run raises the limit of open files, and select() takes low descriptors only: each has a
 //! process of its own.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use zerowire_bench::experiment::Files;
 use zerowire_bench::tcp_rx::report::{MemoryTraffic, TcpRxReport};
 use zerowire_bench::tcp_rx::{Client, TcpRxOptions, WayName, run_tcp_rx};
 use zerowire_testkit::own_process;
@@ -72,8 +72,7 @@ fn the_report_is_json_and_charts_too() {
     let options = TcpRxOptions {
         connections: vec![2],
         ways: Some(vec![WayName::Multishot, WayName::Epoll]),
-        json: Some("-".into()),
-        svg: Some(dir.clone()),
+        files: Files { json: Some("-".into()), svg: Some(dir.clone()) },
         ..small()
     };
     let (_, text) = run(&options);
@@ -144,10 +143,10 @@ fn iperf3_is_received_and_ends_well() {
 fn options_that_cannot_be_are_named() {
     let refused = |options: TcpRxOptions| format!("{:#}", run_tcp_rx(&options, &mut Vec::new()).unwrap_err());
     assert!(refused(TcpRxOptions { connections: vec![0], ..small() }).contains("0 connections"));
-    let svg = Some(Path::new("/proc/no/such/folder").to_owned());
+    let files = Files { json: None, svg: Some("/proc/no/such/folder".into()) };
     let ways = Some(vec![WayName::Epoll]);
     let one = TcpRxOptions { connections: vec![1], megabytes: Some(1), ways, ..small() };
-    assert!(refused(TcpRxOptions { svg, ..one.clone() }).contains("/proc/no/such/folder"));
+    assert!(refused(TcpRxOptions { files, ..one.clone() }).contains("/proc/no/such/folder"));
     let client = Client::External { bind: "no.such.name.invalid".to_owned(), port: 1 };
     assert!(refused(TcpRxOptions { client, ..one }).contains("no.such.name.invalid"));
 }

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use zerowire_bench::case::WorkingSet;
+use zerowire_bench::experiment::Files;
 use zerowire_bench::vsock::weapons::Attack;
 use zerowire_bench::vsock::{EndOptions, SocketKind};
 use zerowire_bench::{VsockBenchOptions, run_vsock};
@@ -45,8 +46,7 @@ fn the_back_end_accounts_for_every_byte_and_every_part_reports() {
     let json = folder.join("report.json");
     let options = VsockBenchOptions {
         program: Some(program()),
-        json: Some(json.clone()),
-        svg: Some(folder.clone()),
+        files: Files { json: Some(json.clone()), svg: Some(folder.clone()) },
         ..small()
     };
     let mut text = Vec::new();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use zerowire_bench::case::{Direction, WorkingSet};
+use zerowire_bench::experiment::Files;
 use zerowire_bench::vsock_rx::options::PORT;
 use zerowire_bench::vsock_rx::{
     ClientOptions, ReceiveMode, RxPlace, ServerOptions, TableOptions, run_client, run_server, run_table,
@@ -48,8 +49,7 @@ fn each_mode_moves_the_right_bytes_both_ways() {
     let options = TableOptions {
         program: Some(program()),
         tool: env!("CARGO_BIN_EXE_zerowire-bench").into(),
-        json: Some(json.clone()),
-        svg: Some(folder.clone()),
+        files: Files { json: Some(json.clone()), svg: Some(folder.clone()) },
         ..small()
     };
     let mut text = Vec::new();

@@ -46,7 +46,7 @@ pub fn run(args: AbArgs) -> Result<ExitCode> {
         command: args.command,
         json: args.json,
     };
-    let report = run_ab(&options, &mut *super::output(options.json.as_deref()))?;
+    let report = run_ab(&options, &mut *super::output(&options.json))?;
     let beyond = gate.map_or(Vec::new(), |percent| report.beyond_gate(percent));
     Ok(super::status(&[], &beyond))
 }

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use zerowire_bench::case::{Direction, WorkingSet};
+use zerowire_bench::experiment::Files;
 use zerowire_bench::experiment::floored::beyond_gate;
 use zerowire_bench::ports::{PortKind, PortOptions, run_ports};
 use zerowire_bench::table::fit_tables;
@@ -147,6 +148,12 @@ struct FilesArgs {
     svg: Option<PathBuf>,
 }
 
+impl From<FilesArgs> for Files {
+    fn from(FilesArgs { json, svg }: FilesArgs) -> Self {
+        Self { json, svg }
+    }
+}
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Measures CPU seconds a GB (10^9 bytes) of all threads of the back end and of the host's program, driven by a guest without a \
@@ -265,10 +272,9 @@ fn vsock(args: VsockBenchArgs) -> Result<ExitCode> {
         program: measured_program(args.floor_only || !args.programs.is_empty())?,
         programs: parse(&args.programs)?,
         variants: args.with,
-        json: args.files.json,
-        svg: args.files.svg,
+        files: args.files.into(),
     };
-    let report = run_vsock(&options, &mut *output(options.json.as_deref()))?;
+    let report = run_vsock(&options, &mut *output(&options.files.json))?;
     let beyond = gate.map_or(Vec::new(), |percent| beyond_gate(&report.cases, percent));
     Ok(status(&report.failures(), &beyond))
 }
@@ -293,9 +299,9 @@ fn status(failures: &[String], beyond: &[String]) -> ExitCode {
 }
 
 /// Standard output for people: lines and tables that fit it. JSON in their place stays as it is.
-fn output(json: Option<&Path>) -> Box<dyn Write> {
+fn output(json: &Option<PathBuf>) -> Box<dyn Write> {
     let stdout = std::io::stdout();
-    if json == Some(Path::new("-")) {
+    if json.as_deref() == Some(Path::new("-")) {
         return Box::new(stdout);
     }
     let columns = width(&stdout);
@@ -332,7 +338,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
     if args.port != ["tap"] {
         return ports(args);
     }
-    let mut out = output(args.files.json.as_deref());
+    let mut out = output(&args.files.json);
     if args.threshold {
         let options = ThresholdOptions { quick: args.quick, rounds: args.rounds, json: args.files.json };
         run_threshold(&options, &mut *out)?;
@@ -357,8 +363,7 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         programs: parse(&args.which.programs)?,
         variants: args.which.with,
         without: args.which.without,
-        json: args.files.json,
-        svg: args.files.svg,
+        files: args.files.into(),
     };
     let report = run_net(&options, &mut *out)?;
     let beyond = gate.map_or(Vec::new(), |percent| beyond_gate(&report.cases, percent));
@@ -388,11 +393,10 @@ fn ports(args: NetBenchArgs) -> Result<ExitCode> {
         working_sets: working_sets(&args.working_set)?,
         program: measured_program(args.which.floor_only)?,
         variants: args.which.with,
-        json: args.files.json,
-        svg: args.files.svg,
+        files: args.files.into(),
     };
-    let report = run_ports(&options, &mut *output(options.json.as_deref()))?;
-    Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let report = run_ports(&options, &mut *output(&options.files.json))?;
+    Ok(status(&report.failures(), &[]))
 }
 
 fn parse<T: std::str::FromStr<Err = String>>(words: &[String]) -> Result<Vec<T>, WrongArguments> {

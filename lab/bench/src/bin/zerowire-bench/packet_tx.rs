@@ -1,6 +1,5 @@
 //! `zerowire-bench packet-tx`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -52,12 +51,8 @@ pub struct PacketTxArgs {
     /// Compare 'zerowire replay' with tcpreplay, 64 and 1400 bytes a frame.
     #[arg(long)]
     replay: bool,
-    /// Write the result as JSON; - is standard output, in place of the text.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write charts (SVG) into this folder.
-    #[arg(long, value_name = "FOLDER")]
-    svg: Option<PathBuf>,
+    #[command(flatten)]
+    files: super::FilesArgs,
 }
 
 /// Runs the command.
@@ -75,10 +70,8 @@ pub fn run(args: PacketTxArgs) -> Result<ExitCode> {
         cycles: args.cycles,
         replay: args.replay,
         program,
-        json: args.json,
-        svg: args.svg,
+        files: args.files.into(),
     };
-    let report = run_packet_tx(&options, &mut *super::output(options.json.as_deref()))?;
-    // The report names what failed and why; who reads only the exit code shall know as well.
-    Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let report = run_packet_tx(&options, &mut *super::output(&options.files.json))?;
+    Ok(super::status(&report.failures(), &[]))
 }

@@ -1,6 +1,5 @@
 //! `zerowire-bench tcp-rx`.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -69,12 +68,8 @@ pub struct TcpRxArgs {
     /// With --client external: address to listen at.
     #[arg(long, value_name = "ADDRESS", default_value = "::")]
     bind: String,
-    /// Write the result as JSON; - is standard output, in place of the text.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write charts (SVG) into this folder.
-    #[arg(long, value_name = "FOLDER")]
-    svg: Option<PathBuf>,
+    #[command(flatten)]
+    files: super::FilesArgs,
 }
 
 /// Runs the command.
@@ -99,10 +94,8 @@ pub fn run(args: TcpRxArgs) -> Result<ExitCode> {
         touch: args.touch,
         queue: args.interface.zip(args.queue),
         client,
-        json: args.json,
-        svg: args.svg,
+        files: args.files.into(),
     };
-    let report = run_tcp_rx(&options, &mut *super::output(options.json.as_deref()))?;
-    // The report names what failed and why; who reads only the exit code shall know as well.
-    Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let report = run_tcp_rx(&options, &mut *super::output(&options.files.json))?;
+    Ok(super::status(&report.failures(), &[]))
 }

@@ -4,11 +4,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 use zerowire_bench::WrongArguments;
 use zerowire_bench::case::Direction;
+use zerowire_bench::experiment::{Files, write_json};
 use zerowire_bench::vsock_rx::options::{PORT, TX_BUFFER};
 use zerowire_bench::vsock_rx::{
     ClientOptions, ReceiveMode, RxPlace, ServerOptions, TableOptions, run_client, run_server, run_table,
@@ -183,8 +184,7 @@ fn print(output: &(impl Serialize + std::fmt::Display), json: Option<&Path>) -> 
         json => {
             write!(out, "{output}")?;
             if let Some(path) = json {
-                let text = serde_json::to_string_pretty(output)? + "\n";
-                std::fs::write(path, text).with_context(|| format!("can't write {}", path.display()))?;
+                write_json(output, path)?;
             }
         }
     }
@@ -207,10 +207,11 @@ fn table(args: VsockRxArgs) -> Result<ExitCode> {
         program: measured_program(args.of_table.floor_only)?,
         tool: own_path()?,
         // Standard output again, for it is a file's path here.
-        json: args.json.map(|path| if path.as_os_str() == "-" { "/dev/stdout".into() } else { path }),
-        svg: args.of_table.svg,
+        files: Files {
+            json: args.json.map(|path| if path.as_os_str() == "-" { "/dev/stdout".into() } else { path }),
+            svg: args.of_table.svg,
+        },
     };
-    let report = run_table(&options, &mut *super::output(options.json.as_deref()))?;
-    // Who reads only the exit code shall know of a failure.
-    Ok(if report.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let report = run_table(&options, &mut *super::output(&options.files.json))?;
+    Ok(super::status(&report.failures(), &[]))
 }
