@@ -9,6 +9,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
+use zerowire_sys::socket::set_int;
 
 use crate::frame::Frame;
 use crate::netns::{Counters, NetnsLink};
@@ -30,7 +31,7 @@ impl Generator {
     pub fn new(link: &NetnsLink, frame: Frame) -> Result<Self> {
         let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
         let option = |option, value| {
-            sys::set_option(socket.as_fd(), libc::SOL_PACKET, option, value)
+            set_int(&socket, libc::SOL_PACKET, option, value)
                 .with_context(|| format!("packet socket: option {option} is refused"))
         };
         option(sys::PACKET_QDISC_BYPASS, 1)?;
@@ -46,7 +47,7 @@ impl Generator {
     pub fn with_room(link: &NetnsLink, frame: Frame) -> Result<Self> {
         let generator = Self::new(link, frame)?;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE);
-        sys::set_option(generator.socket.as_fd(), level, option, SEND_BUFFER)
+        set_int(&generator.socket, level, option, SEND_BUFFER)
             .context("can't enlarge a send buffer: CAP_NET_ADMIN is needed (run as root)")?;
         Ok(generator)
     }

@@ -11,6 +11,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, anyhow, bail};
+use zerowire_sys::netdevice;
 
 use crate::sys;
 
@@ -86,16 +87,17 @@ impl NetnsLink {
         &self.name
     }
 
-    fn ioctl(&self, code: libc::Ioctl, request: &mut libc::ifreq, what: &str) -> Result<()> {
-        sys::ioctl_ifreq(self.control.as_fd(), code, request)
-            .with_context(|| format!("interface {}: cannot {what}", self.name))
+    fn said<T>(&self, result: io::Result<T>, what: &str) -> Result<T> {
+        result.with_context(|| format!("interface {}: cannot {what}", self.name))
     }
 
-    /// Its index (`SIOCGIFINDEX`).
-    pub fn index(&self) -> Result<i32> {
-        let mut request = sys::ifreq(&self.name)?;
-        self.ioctl(libc::SIOCGIFINDEX, &mut request, "find it")?;
-        Ok(sys::request_index(&request))
+    fn ioctl(&self, code: libc::Ioctl, request: &mut libc::ifreq, what: &str) -> Result<()> {
+        self.said(sys::ioctl_ifreq(self.control.as_fd(), code, request), what)
+    }
+
+    /// Its index.
+    pub fn index(&self) -> Result<u32> {
+        self.said(netdevice::index(&self.control, &self.name), "find it")
     }
 
     /// Its Ethernet address (`SIOCGIFHWADDR`).
@@ -116,11 +118,9 @@ impl NetnsLink {
         self.ioctl(libc::SIOCSIFHWADDR, &mut request, "set its address")
     }
 
-    /// Sets its MTU in bytes, without the Ethernet header (`SIOCSIFMTU`).
+    /// Sets its MTU in bytes, without the Ethernet header.
     pub fn set_mtu(&self, mtu: usize) -> Result<()> {
-        let mut request = sys::ifreq(&self.name)?;
-        request.ifr_ifru.ifru_mtu = i32::try_from(mtu)?;
-        self.ioctl(libc::SIOCSIFMTU, &mut request, &format!("set MTU {mtu}"))
+        self.said(netdevice::set_mtu(&self.control, &self.name, mtu), &format!("set MTU {mtu}"))
     }
 
     /// Sets the length of its transmit queue in frames (`SIOCSIFTXQLEN`): for a tap the number of
@@ -136,8 +136,8 @@ impl NetnsLink {
     /// Turns an offload on or off by one of the commands of ethtool(8) that take a number
     /// (`SIOCETHTOOL`).
     pub fn set_offload(&self, command: u32, on: bool) -> Result<()> {
-        sys::ethtool_set(self.control.as_fd(), &self.name, command, u32::from(on))
-            .with_context(|| format!("interface {}: cannot set an offload (ethtool {command:#x})", self.name))
+        let set = sys::ethtool_set(self.control.as_fd(), &self.name, command, u32::from(on));
+        self.said(set, &format!("set an offload (ethtool {command:#x})"))
     }
 
     /// Gives it an IPv4 address with a network mask of `prefix` bits.
@@ -160,13 +160,10 @@ impl NetnsLink {
         Ok(())
     }
 
-    /// Sets it up, so that frames flow (`SIOCSIFFLAGS`).
+    /// Sets it up, so that frames flow.
     pub fn up(&self) -> Result<()> {
-        let mut request = sys::ifreq(&self.name)?;
-        self.ioctl(libc::SIOCGIFFLAGS, &mut request, "read its flags")?;
-        let flags = sys::request_flags(&request);
-        request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
-        self.ioctl(libc::SIOCSIFFLAGS, &mut request, "set it up")
+        let flags = self.said(netdevice::flags(&self.control, &self.name), "read its flags")?;
+        self.said(netdevice::set_flags(&self.control, &self.name, flags | libc::IFF_UP), "set it up")
     }
 
     /// Reads its counters from the calling thread's view of /proc.

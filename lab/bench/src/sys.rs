@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// `PACKET_VNET_HDR` (include/uapi/linux/if_packet.h): a virtio-net header precedes every frame.
@@ -89,18 +90,6 @@ pub fn ioctl_ifreq(fd: BorrowedFd<'_>, code: libc::Ioctl, request: &mut libc::if
     Ok(())
 }
 
-/// The interface index that `SIOCGIFINDEX` left in `request`.
-pub fn request_index(request: &libc::ifreq) -> i32 {
-    // SAFETY: every member of the union is made of integers: any bytes are a valid value.
-    unsafe { request.ifr_ifru.ifru_ifindex }
-}
-
-/// The flags that `SIOCGIFFLAGS` left in `request`.
-pub fn request_flags(request: &libc::ifreq) -> libc::c_short {
-    // SAFETY: every member of the union is made of integers: any bytes are a valid value.
-    unsafe { request.ifr_ifru.ifru_flags }
-}
-
 /// The Ethernet address that `SIOCGIFHWADDR` left in `request`.
 pub fn request_mac(request: &libc::ifreq) -> [u8; 6] {
     // SAFETY: every member of the union is made of integers: any bytes are a valid value.
@@ -139,50 +128,22 @@ pub fn leave_network_namespace() -> io::Result<()> {
 /// An `AF_INET` datagram socket: the handle of the interface ioctls. It belongs to the network
 /// namespace of the calling thread.
 pub fn control_socket() -> io::Result<OwnedFd> {
-    socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+    Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
 /// A raw packet socket that receives nothing (protocol 0), for sending only; see packet(7).
 pub fn packet_socket() -> io::Result<OwnedFd> {
-    socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
-}
-
-fn socket(domain: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
-    // SAFETY: socket() takes integers only.
-    let fd = check(unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: the descriptor is new and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Sets an integer socket option.
-pub fn set_option(
-    fd: BorrowedFd<'_>,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe one int on this stack frame; the kernel copies
-    // it.
-    check(unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            option,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    })?;
-    Ok(())
+    Ok(socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Binds a packet socket to an interface (packet(7)); `protocol` is an Ethernet type in host order,
 /// 0 to receive nothing.
-pub fn bind_packet(fd: BorrowedFd<'_>, index: i32, protocol: u16) -> io::Result<()> {
+pub fn bind_packet(fd: BorrowedFd<'_>, index: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: sockaddr_ll is a C structure of integers: all zeroes is a valid value.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = protocol.to_be();
-    address.sll_ifindex = index;
+    address.sll_ifindex = index as i32;
     // SAFETY: the pointer and the length describe `address`, which the kernel copies.
     check(unsafe {
         libc::bind(

@@ -15,13 +15,13 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use zerowire_sys::socket::set_int;
 
 use super::case::SinkKind;
 use super::links;
 use super::receiver::SinkReceiver;
 use crate::cpu::Placement;
 use crate::netns::NetnsLink;
-use crate::sys;
 
 /// The interface that frames are sent to.
 pub const INTERFACE: &str = "zwtx";
@@ -89,7 +89,7 @@ impl TxLab {
     }
 
     /// The index of the interface.
-    pub fn index(&self) -> Result<i32> {
+    pub fn index(&self) -> Result<u32> {
         self.link.index()
     }
 
@@ -138,6 +138,6 @@ impl TxLab {
 
 /// Gives a socket a send buffer that holds a batch. Needs CAP_NET_ADMIN.
 pub fn widen(socket: &impl AsFd) -> Result<()> {
-    sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)
+    set_int(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER)
         .context("can't enlarge a send buffer: CAP_NET_ADMIN is needed")
 }

@@ -14,12 +14,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use zerowire_sys::socket::set_int;
 
 use super::lab::{INTERFACE, TARGET, TARGET_PORT, TxLab};
 use super::links;
 use crate::cpu::{Placement, ThreadClock};
 use crate::netns::enter_new_namespace;
-use crate::sys;
 
 /// The receiver's end of the pair.
 const PEER: &str = "zwrx";
@@ -125,9 +125,9 @@ fn socket() -> Result<(UdpSocket, [u8; 6])> {
     let mac = TxLab::set_up_peer(PEER)?;
     let socket = UdpSocket::bind((TARGET, TARGET_PORT))?;
     socket.set_read_timeout(Some(LOOK))?;
-    sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)?;
+    set_int(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)?;
     // A frame that is carried as one is read as one (udp(7)).
-    sys::set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1)?;
+    set_int(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
     Ok((socket, mac))
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use zerowire_sys::socket::set_int;
 
 use super::bandwidth::RAW;
 use super::bursts::{self, Arrivals};
@@ -58,7 +59,7 @@ impl RawSocket {
         let protocol = match direction {
             Direction::Transmit => 0,
             Direction::Receive => {
-                sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
+                set_int(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
                     .context("can't enlarge a receive buffer: CAP_NET_ADMIN is needed")?;
                 sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(STALL_LIMIT))?;
                 libc::ETH_P_ALL as u16

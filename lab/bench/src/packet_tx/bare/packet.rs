@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
 use rustix::net::{SendFlags, send};
+use zerowire_sys::socket::set_int;
 
 use super::super::case::{BATCH, TxCase};
 use super::super::lab::{TxLab, widen};
@@ -17,7 +18,7 @@ use crate::sys;
 pub fn socket(lab: &TxLab, vnet: bool) -> Result<OwnedFd> {
     let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
     if vnet {
-        sys::set_option(socket.as_fd(), libc::SOL_PACKET, sys::PACKET_VNET_HDR, 1)?;
+        set_int(&socket, libc::SOL_PACKET, sys::PACKET_VNET_HDR, 1)?;
     }
     sys::bind_packet(socket.as_fd(), lab.index()?, 0)?;
     widen(&socket)?;

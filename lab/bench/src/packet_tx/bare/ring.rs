@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
+use zerowire_sys::socket::set_int;
 
 use super::super::case::{BATCH, TxCase};
 use super::super::frame::Head;
@@ -17,7 +18,6 @@ use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
 use super::packet;
 use super::sys::{self, Mapping};
-use crate::sys::set_option;
 
 const LENGTH_AT: usize = 16;
 const STATUS_AT: usize = 20;
@@ -53,7 +53,7 @@ impl<'a> Ring<'a> {
         let blocks = (slots * slot_len).div_ceil(BLOCK);
         let slots = blocks * (BLOCK / slot_len);
         let version = libc::tpacket_versions::TPACKET_V3 as i32;
-        set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VERSION, version)?;
+        set_int(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, version)?;
         // struct tpacket_req3: block size, blocks, slot size, slots, and three words for receiving.
         let request = [BLOCK, blocks, slot_len, slots, 0, 0, 0].map(|word| (word as u32).to_ne_bytes());
         sys::set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_TX_RING, &request.concat())

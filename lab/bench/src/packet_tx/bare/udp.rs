@@ -7,13 +7,13 @@ use std::os::fd::AsFd;
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
+use zerowire_sys::socket::set_int;
 
 use super::super::lab::TxLab;
 use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
 use super::packet::copied;
 use super::sys::notification;
-use crate::sys;
 
 /// `SO_ZEROCOPY` (include/uapi/asm-generic/socket.h).
 const SO_ZEROCOPY: i32 = 60;
@@ -61,7 +61,7 @@ impl<'a> Lend<'a> {
     /// Opens the socket.
     pub fn open(lab: &TxLab, source: &'a TxSource, batch: usize) -> Result<Self> {
         let socket = lab.udp()?;
-        sys::set_option(socket.as_fd(), libc::SOL_SOCKET, SO_ZEROCOPY, 1)
+        set_int(&socket, libc::SOL_SOCKET, SO_ZEROCOPY, 1)
             .context("SO_ZEROCOPY on a UDP socket: Linux 5.0 or later is needed")?;
         Ok(Self { socket, source, batch, proof: Proof::default() })
     }

@@ -128,7 +128,7 @@ impl<'a> Xdp<'a> {
         let mut address = Vec::with_capacity(16);
         address.extend((libc::AF_XDP as u16).to_ne_bytes());
         address.extend(flags.to_ne_bytes());
-        address.extend([lab.index()? as u32, 0, 0].map(u32::to_ne_bytes).concat());
+        address.extend([lab.index()?, 0, 0].map(u32::to_ne_bytes).concat());
         bind(&socket, &address)?;
         Ok(Self {
             socket,
