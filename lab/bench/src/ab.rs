@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::chart::Bars;
-use crate::experiment::{Digits, Files, Report, measured};
+use crate::experiment::{Digits, Files, Report, head, measured};
 use crate::machine::Machine;
 use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
@@ -215,10 +215,7 @@ impl AbReport {
 
 impl Report for AbReport {
     fn text(&self) -> String {
-        let mut out = format!("{}\n", self.machine);
-        for note in &self.notes {
-            out.push_str(&format!("Note: {note}.\n"));
-        }
+        let mut out = head(&self.machine, "", &self.notes);
         let mut table =
             Table::new(["case", "variant", "figure", "OLD", "NEW", "NEW / OLD", "quartiles"]).labels(3);
         for line in &self.lines {

@@ -39,6 +39,15 @@ impl Machine {
     }
 }
 
+#[cfg(test)]
+impl Machine {
+    /// What reports of tests name.
+    pub(crate) fn example() -> Self {
+        let (kernel, cpu) = ("6.18.0".into(), "Some CPU".into());
+        Self { kernel, cpu, cores: 2, virtualised: true, memory_bytes: 1 << 30 }
+    }
+}
+
 /// The value of the first `key : value` line.
 fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {

@@ -5,7 +5,9 @@ use serde::Serialize;
 use crate::case::Direction;
 use crate::chart::{Bars, Better, Series};
 use crate::compare::{CaseReport, NetBench, not_copied};
-use crate::experiment::{Column, Digits, Report, ReportLine, failures, rows, series, variants};
+use crate::experiment::{
+    Column, Digits, Report, ReportLine, failed, failures, head, rows, series, shared_cpu, variants,
+};
 use crate::idle::IdleReport;
 use crate::machine::Machine;
 use crate::scaling::{self, ScalingRow};
@@ -85,18 +87,11 @@ impl NetReport {
 
 impl Report for NetReport {
     fn text(&self) -> String {
-        let mut out = format!("{}\n", self.machine);
-        if !self.separate_cpus {
-            out.push_str("One CPU only: driver and back end took turns; rates mean little.\n");
-        }
-        for note in &self.notes {
-            out.push_str(&format!("Note: {note}.\n"));
-        }
+        let cpus = shared_cpu(self.separate_cpus, "driver and back end");
+        let mut out = head(&self.machine, &cpus, &self.notes);
         out.push('\n');
         out.push_str(&cases_text(&self.cases));
-        for failure in self.failures() {
-            out.push_str(&format!("FAILED: {failure}\n"));
-        }
+        out.push_str(&failed(&self.failures()));
         if !self.scaling.is_empty() {
             out.push('\n');
             out.push_str(&scaling::text(&self.scaling));
@@ -225,13 +220,7 @@ mod tests {
 
     fn report() -> NetReport {
         NetReport {
-            machine: Machine {
-                kernel: "6.18.0".into(),
-                cpu: "Some CPU".into(),
-                cores: 2,
-                virtualised: true,
-                memory_bytes: 1 << 30,
-            },
+            machine: Machine::example(),
             separate_cpus: true,
             notes: vec!["the back end was left out".into()],
             cases: sample_reports(),

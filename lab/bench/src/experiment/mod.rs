@@ -19,7 +19,9 @@ mod show;
 pub use figure::{Figure, Number, Of};
 pub use outcome::{Files, Report, charts_into, check_places, failures, failures_in, measured, write_json};
 pub use report::{Base, CellReport, Failure, ReportLine, Tried};
-pub use show::{CellText, Column, Digits, LeftOut, Show, grid, rows, series, variants};
+pub use show::{
+    CellText, Column, Digits, LeftOut, Show, failed, grid, head, rows, series, shared_cpu, variants,
+};
 
 use std::fmt::{Debug, Display};
 

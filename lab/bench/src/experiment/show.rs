@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use super::{CellReport, ReportLine, Subject};
 use crate::chart::Series;
+use crate::machine::Machine;
 use crate::stats::Summary;
 use crate::table::{Table, figure};
 
@@ -108,6 +109,25 @@ impl<E: Subject> Column<E> {
     pub fn cell(&self, cell: &CellReport<E>, line: &ReportLine<E>) -> String {
         self.text.of(cell, line).unwrap_or_else(|| NONE.to_owned())
     }
+}
+
+/// The head of a report: the machine, `cpus`, remarks.
+pub fn head(machine: &Machine, cpus: &str, notes: &[String]) -> String {
+    let notes: String = notes.iter().map(|note| format!("Note: {note}.\n")).collect();
+    format!("{machine}\n{cpus}{notes}")
+}
+
+/// What a head says where `who` had to share a CPU; else nothing.
+pub fn shared_cpu(separate: bool, who: &str) -> String {
+    match separate {
+        true => String::new(),
+        false => format!("One CPU only: {who} took turns; rates mean little.\n"),
+    }
+}
+
+/// A line for each of `failures`.
+pub fn failed(failures: &[String]) -> String {
+    failures.iter().map(|failure| format!("FAILED: {failure}\n")).collect()
 }
 
 /// A table of `cells` with a row a variant in a cell.

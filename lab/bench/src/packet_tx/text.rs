@@ -6,18 +6,15 @@ use super::case::SinkKind;
 use super::column::Column;
 use super::report::{Caller, PacketTx, TxReport};
 use super::{cycles, reference, replay};
-use crate::experiment::{CellReport, CellText, Digits, LeftOut, ReportLine, Show, grid};
+use crate::experiment::{
+    CellReport, CellText, Digits, LeftOut, ReportLine, Show, failed, grid, head, shared_cpu,
+};
 use crate::table::{Table, figure};
 
 /// The report as text.
 pub(super) fn text(report: &TxReport) -> String {
-    let mut out = format!("{}\n", report.machine);
-    if !report.separate_cpus {
-        out.push_str("One CPU only: sender and receiver took turns; rates mean little.\n");
-    }
-    for note in &report.notes {
-        let _ = writeln!(out, "Note: {note}.");
-    }
+    let cpus = shared_cpu(report.separate_cpus, "sender and receiver");
+    let mut out = head(&report.machine, &cpus, &report.notes);
     let _ = writeln!(
         out,
         "Medians of {} interleaved rounds; hot: 256 KiB of payloads, cold: 64 MiB.",
@@ -31,9 +28,7 @@ pub(super) fn text(report: &TxReport) -> String {
         let _ = writeln!(out, "\n=== {}, {set}", sink.meaning());
         section(&mut out, sink, &columns, &rows);
     }
-    for failure in report.failures() {
-        let _ = writeln!(out, "FAILED: {failure}");
-    }
+    out.push_str(&failed(&report.failures()));
     if !report.auto.is_empty() {
         out.push('\n');
         out.push_str(&auto_text(report));

@@ -131,7 +131,7 @@ mod tests {
             case.lines.push(tap);
         }
         let streams = vec![named(sample_reports().swap_remove(1), RAW)];
-        let machine = Machine { kernel: "6.18.0".into(), cpu: "Some CPU".into(), ..Machine::default() };
+        let machine = Machine::example();
         let mut report = PortReport::new(machine, true, vec!["busy".into()], cases, streams);
         report.idle.push(PortIdle::new(
             "zerowire xdp",

@@ -5,23 +5,16 @@ use super::compare::to_tap;
 use super::report::PortReport;
 use crate::case::{Direction, WorkingSet};
 use crate::compare::{NetBench, not_copied};
-use crate::experiment::{Column, Digits, rows};
+use crate::experiment::{Column, Digits, failed, head, rows, shared_cpu};
 use crate::report::{CPU, WHICH};
 use crate::stats::Summary;
 use crate::table::{Table, figure};
 
 pub(super) fn text(report: &PortReport) -> String {
-    let mut out = format!("{}\n", report.machine);
-    if !report.separate_cpus {
-        out.push_str("One CPU only: driver and back end took turns; rates mean little.\n");
-    }
-    for note in &report.notes {
-        out.push_str(&format!("Note: {note}.\n"));
-    }
+    let cpus = shared_cpu(report.separate_cpus, "driver and back end");
+    let mut out = head(&report.machine, &cpus, &report.notes);
     out.push_str(&saturation(report));
-    for failure in report.failures() {
-        out.push_str(&format!("FAILED: {failure}\n"));
-    }
+    out.push_str(&failed(&report.failures()));
     out.push_str(&bandwidth(report));
     if !report.idle.is_empty() {
         out.push('\n');

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::report::{MemoryTraffic, TcpRx, TcpRxReport};
-use crate::experiment::{CellReport, Column, Digits, ReportLine, rows};
+use crate::experiment::{CellReport, Column, Digits, ReportLine, failed, head, rows, shared_cpu};
 use crate::table::bytes;
 use zerowire::recv::ZeroCopied;
 
@@ -22,29 +22,23 @@ const COLUMNS: [Column<TcpRx>; 10] = [
 
 /// The report as text.
 pub(super) fn text(report: &TcpRxReport) -> String {
-    let mut out = format!("{}\n", report.machine);
-    // Writing to a String doesn't fail.
-    let _ = writeln!(
-        out,
-        "Sender: {}. Medians of {} interleaved rounds; reads of {}; {}.",
+    let memory = match &report.memory {
+        MemoryTraffic::Measured(what) => what.clone(),
+        MemoryTraffic::NotMeasured(why) => format!("not measured: {why}"),
+    };
+    let about = format!(
+        "Sender: {}. Medians of {} interleaved rounds; reads of {}; {}.\n{}Memory traffic: {memory}.\n",
         match report.client {
             "own" => "a thread of this process, over the loopback interface",
             _ => "iperf3 elsewhere",
         },
         report.rounds,
         bytes(report.read_bytes),
-        if report.touch { "every byte was looked at" } else { "no byte was looked at" }
+        if report.touch { "every byte was looked at" } else { "no byte was looked at" },
+        shared_cpu(report.client != "own" || report.separate_cpus, "sender and receiver")
     );
-    if report.client == "own" && !report.separate_cpus {
-        out.push_str("One CPU only: sender and receiver took turns; rates mean little.\n");
-    }
-    let _ = match &report.memory {
-        MemoryTraffic::Measured(what) => writeln!(out, "Memory traffic: {what}."),
-        MemoryTraffic::NotMeasured(why) => writeln!(out, "Memory traffic: not measured: {why}."),
-    };
-    for note in &report.notes {
-        let _ = writeln!(out, "Note: {note}.");
-    }
+    let mut out = head(&report.machine, &about, &report.notes);
+    // Writing to a String doesn't fail.
     for way in report.ways() {
         let _ = writeln!(out, "  {:<11} {}", way.name(), way.meaning());
     }
@@ -56,9 +50,7 @@ pub(super) fn text(report: &TcpRxReport) -> String {
             let _ = writeln!(out, "not measured: {}: {}", absent.variant, absent.reason);
         }
     }
-    for failure in report.failures() {
-        let _ = writeln!(out, "FAILED: {failure}");
-    }
+    out.push_str(&failed(&report.failures()));
     let paths = paths(report);
     if !paths.is_empty() {
         let _ = writeln!(out, "\nWhat ran: {}.", paths.join("; "));

@@ -13,7 +13,9 @@ use super::sibling::{self, SiblingRow};
 use crate::case::Direction;
 use crate::chart::{Bars, Better};
 use crate::experiment::floored::zero_copied;
-use crate::experiment::{Column, Digits, Report, ReportLine, failures, rows, series, variants};
+use crate::experiment::{
+    Column, Digits, Report, ReportLine, failed, failures, head, rows, series, shared_cpu, variants,
+};
 use crate::machine::Machine;
 use crate::table::bytes;
 
@@ -167,20 +169,16 @@ fn not_copied(_: &CaseReport, line: &ReportLine<VsockBench>) -> Option<String> {
 
 impl Report for VsockReport {
     fn text(&self) -> String {
-        let mut out = format!("{}\n", self.machine);
-        if self.separate_cpus {
-            let seat = match self.host_cpu {
-                HostCpu::Guest => "shares the guest's",
-                HostCpu::Backend => "shares the back end's",
-                HostCpu::Any => "runs on any",
-            };
-            out.push_str(&format!("Back end and guest have a CPU each; the host's program {seat}.\n"));
-        } else {
-            out.push_str("One CPU only: driver and back end took turns; rates mean little.\n");
-        }
-        for note in &self.notes {
-            out.push_str(&format!("Note: {note}.\n"));
-        }
+        let seat = match self.host_cpu {
+            HostCpu::Guest => "shares the guest's",
+            HostCpu::Backend => "shares the back end's",
+            HostCpu::Any => "runs on any",
+        };
+        let cpus = match self.separate_cpus {
+            true => format!("Back end and guest have a CPU each; the host's program {seat}.\n"),
+            false => shared_cpu(false, "driver and back end"),
+        };
+        let mut out = head(&self.machine, &cpus, &self.notes);
         for direction in Direction::ALL {
             let cases: Vec<&CaseReport> =
                 self.cases.iter().filter(|case| case.at.direction == direction).collect();
@@ -200,9 +198,7 @@ impl Report for VsockReport {
             out.push('\n');
             out.push_str(&part);
         }
-        for failure in self.failures() {
-            out.push_str(&format!("FAILED: {failure}\n"));
-        }
+        out.push_str(&failed(&self.failures()));
         out
     }
 
@@ -235,13 +231,7 @@ mod tests {
 
     fn report() -> VsockReport {
         VsockReport {
-            machine: Machine {
-                kernel: "6.18.0".into(),
-                cpu: "Some CPU".into(),
-                cores: 2,
-                virtualised: true,
-                memory_bytes: 1 << 30,
-            },
+            machine: Machine::example(),
             separate_cpus: true,
             rx_buffer: 4096,
             notes: vec!["the machine was busy".into()],

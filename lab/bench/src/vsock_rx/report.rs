@@ -9,7 +9,9 @@ use super::reference::{self, Cell};
 use super::variant::{RxCase, RxSample, RxWay};
 use crate::case::{Direction, WorkingSet};
 use crate::chart::{Bars, Better, Series};
-use crate::experiment::{Base, CellReport, Figure, Report, Subject, failures, series};
+use crate::experiment::{
+    Base, CellReport, Figure, Report, Subject, failed, failures, head, series, shared_cpu,
+};
 use crate::machine::Machine;
 use crate::stats::Summary;
 use crate::table::bytes;
@@ -192,10 +194,9 @@ impl RxReport {
 
 impl Report for RxReport {
     fn text(&self) -> String {
-        let mut out = format!("{}\n", self.machine);
-        out.push_str(&format!(
+        let cpus = format!(
             "{} MiB a run, medians of {} interleaved rounds; credit {} (a guest that receives gives two dequeues at least); \
-             {}; GB is 10^9 bytes.\n",
+             {}; GB is 10^9 bytes.\n{}",
             self.megabytes,
             self.rounds,
             bytes(self.credit as usize),
@@ -203,14 +204,10 @@ impl Report for RxReport {
                 HostCpu::Backend => "host program on the back end's CPU, a polling one on the guest's",
                 HostCpu::Guest => "host program on the guest's CPU",
                 HostCpu::Any => "host program on any CPU",
-            }
-        ));
-        if !self.separate_cpus {
-            out.push_str("One CPU only: driver and back end took turns; rates mean little.\n");
-        }
-        for note in &self.notes {
-            out.push_str(&format!("Note: {note}.\n"));
-        }
+            },
+            shared_cpu(self.separate_cpus, "driver and back end")
+        );
+        let mut out = head(&self.machine, &cpus, &self.notes);
         for direction in Direction::ALL {
             for working_set in WorkingSet::ALL {
                 let cases = self.of(direction, working_set);
@@ -220,9 +217,7 @@ impl Report for RxReport {
                 }
             }
         }
-        for failure in self.failures() {
-            out.push_str(&format!("FAILED: {failure}\n"));
-        }
+        out.push_str(&failed(&self.failures()));
         out
     }
 
@@ -281,12 +276,7 @@ mod tests {
             CellReport::of(case, RxFacts::of(&case, 3, 1 << 20), ways, Vec::new())
         };
         RxReport {
-            machine: Machine {
-                kernel: "6.18.0".into(),
-                cpu: "Some CPU".into(),
-                cores: 2,
-                ..Machine::default()
-            },
+            machine: Machine::example(),
             separate_cpus: true,
             megabytes: 1,
             rounds: 3,
