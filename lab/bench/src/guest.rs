@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use zerowire_guest::net::SUPPORTED;
 use zerowire_guest::ring::{BufferPiece, DriverRing};
-use zerowire_guest::{GuestAddr, GuestMemory, GuestSlice, QueueHandle, Transport, VhostUser, features};
+use zerowire_guest::{DriverQueue, GuestAddr, GuestMemory, GuestSlice, Transport, VhostUser, features};
 
 use crate::area::{RECEIVE_BUFFER, Slots};
 use crate::frame::Frame;
@@ -33,37 +33,17 @@ pub const STALL_LIMIT: Duration = Duration::from_secs(3);
 /// the back end most of the time.
 const SPINS: usize = 64;
 
-/// One queue with what is needed to ring and to be rung.
-struct GuestQueue {
-    ring: DriverRing,
-    handle: QueueHandle,
-}
-
-impl GuestQueue {
-    fn new(transport: &mut VhostUser, memory: &GuestMemory, index: u16, acked: u64) -> Result<Self> {
-        let has = |feature| acked & feature != 0;
-        let mut ring = DriverRing::new(memory, index, QUEUE_SIZE, has(features::RING_EVENT_IDX))?
-            .in_order(has(features::IN_ORDER));
-        // The driver polls, as a guest under load does: interrupts stay off.
-        ring.disarm();
-        let handle = transport.start_queue(index, &ring.setup())?;
-        Ok(Self { ring, handle })
-    }
-
-    fn publish(&mut self) -> Result<()> {
-        if self.ring.publish() {
-            self.handle.doorbell.ring().context("the back end can't be notified")?;
-        }
-        Ok(())
-    }
+/// Lets the back end see what was added.
+fn publish(queue: &mut DriverQueue) -> Result<()> {
+    queue.publish().context("the back end can't be notified").map(drop)
 }
 
 /// A guest with one pair of queues, connected and running.
 pub struct NetGuest {
     transport: VhostUser,
     memory: GuestMemory,
-    rx: GuestQueue,
-    tx: GuestQueue,
+    rx: DriverQueue,
+    tx: DriverQueue,
     buffers: Option<RxBuffers>,
     frames: Option<Frames>,
 }
@@ -103,8 +83,9 @@ impl NetGuest {
         let acked = offered & SUPPORTED & !without;
         transport.negotiate(acked)?;
         transport.share_memory(&memory)?;
-        let rx = GuestQueue::new(&mut transport, &memory, 0, acked)?;
-        let tx = GuestQueue::new(&mut transport, &memory, 1, acked)?;
+        // The driver polls, as a guest under load does: interrupts stay off.
+        let rx = DriverQueue::start(&mut transport, &memory, 0, QUEUE_SIZE, acked)?;
+        let tx = DriverQueue::start(&mut transport, &memory, 1, QUEUE_SIZE, acked)?;
         for index in 0..2 {
             transport.enable_queue(index, true)?;
         }
@@ -160,16 +141,16 @@ impl NetGuest {
         let mut watch = ChainWatch::new("transmit", count);
         let (mut added, mut done) = (0, 0);
         while done < count {
-            while added < count && frames.send(&mut self.tx.ring) {
+            while added < count && frames.send(self.tx.ring_mut()) {
                 added += 1;
             }
-            self.tx.publish()?;
+            publish(&mut self.tx)?;
             // A quarter of the ring at a time: refilling frame by frame would make the two CPUs
             // fight for the cache lines of the ring.
             let enough = (usize::from(QUEUE_SIZE) / frames.per_frame / 4).min(count - done);
             let mut got = 0;
             while got < enough {
-                match self.tx.ring.reap()? {
+                match self.tx.ring_mut().reap()? {
                     Some(_) => got += 1,
                     None => watch.spin(done + got)?,
                 }
@@ -184,19 +165,19 @@ impl NetGuest {
     pub fn pump(&mut self, more: bool) -> Result<usize> {
         let frames = self.frames.as_mut().context("no frames were prepared")?;
         let mut done = 0;
-        while self.tx.ring.reap()?.is_some() {
+        while self.tx.ring_mut().reap()?.is_some() {
             done += 1;
         }
         if more {
-            while frames.send(&mut self.tx.ring) {}
+            while frames.send(self.tx.ring_mut()) {}
         }
-        self.tx.publish()?;
+        publish(&mut self.tx)?;
         Ok(done)
     }
 
     /// Whether frames are on their way.
     pub fn in_flight(&self) -> bool {
-        self.tx.ring.in_flight() > 0
+        self.tx.in_flight() > 0
     }
 
     /// Sends one frame and polls until one frame has come back; the time between. The answer must
@@ -205,20 +186,20 @@ impl NetGuest {
         let buffers = self.buffers.as_mut().context("no receive buffers were prepared")?;
         let frames = self.frames.as_mut().context("no frames were prepared")?;
         let at = buffers.slots.offset(buffers.next);
-        if !buffers.post(&mut self.rx.ring) {
+        if !buffers.post(self.rx.ring_mut()) {
             bail!("round trip: the receive ring is full");
         }
-        self.rx.publish()?;
+        publish(&mut self.rx)?;
         let mut watch = ChainWatch::new("round trip", 1);
-        if !frames.send(&mut self.tx.ring) {
+        if !frames.send(self.tx.ring_mut()) {
             bail!("round trip: the transmit ring is full");
         }
-        self.tx.publish()?;
-        while self.rx.ring.reap()?.is_none() {
+        publish(&mut self.tx)?;
+        while self.rx.ring_mut().reap()?.is_none() {
             watch.spin(0)?;
         }
         let elapsed = watch.elapsed();
-        while self.tx.ring.reap()?.is_none() {
+        while self.tx.ring_mut().reap()?.is_none() {
             watch.spin(0)?;
         }
         let kind = |area: &GuestSlice, at: usize| {
@@ -254,13 +235,13 @@ impl NetGuest {
         let mut watch = ChainWatch::new("receive", total);
         let (mut posted, mut done, mut bytes) = (0, 0, 0);
         while done < total {
-            while posted < total && buffers.post(&mut self.rx.ring) {
+            while posted < total && buffers.post(self.rx.ring_mut()) {
                 posted += 1;
             }
-            self.rx.publish()?;
+            publish(&mut self.rx)?;
             let until = done + (usize::from(QUEUE_SIZE) / 4).min(total - done);
             while done < until {
-                let Some(used) = self.rx.ring.reap()? else {
+                let Some(used) = self.rx.ring_mut().reap()? else {
                     watch.spin(done)?;
                     continue;
                 };

@@ -105,13 +105,14 @@ mod error;
 mod memory;
 pub mod misbehave;
 pub mod net;
+mod queue;
 pub mod ring;
 mod transport;
 pub mod vsock;
-mod wait;
 
 pub use error::GuestError;
 pub use memory::{GuestAddr, GuestMemory, GuestSlice, PAGE, Region};
+pub use queue::DriverQueue;
 pub use transport::pci;
 pub use transport::{
     DirtyLog, Doorbell, DualAddr, EventDoorbell, InflightArea, Interrupt, LOG_PAGE, QueueHandle, QueueSetup,

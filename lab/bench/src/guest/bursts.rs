@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail};
 
-use super::{ChainWatch, NetGuest, QUEUE_SIZE};
+use super::{ChainWatch, NetGuest, QUEUE_SIZE, publish};
 use crate::tap::VNET_HEADER_LEN;
 
 /// Buffers that are given back together.
@@ -17,8 +17,8 @@ impl NetGuest {
         if buffers.slots.places() < usize::from(QUEUE_SIZE) {
             bail!("{} receive buffers for a ring of {QUEUE_SIZE} entries", buffers.slots.places());
         }
-        while buffers.post(&mut self.rx.ring) {}
-        self.rx.publish()
+        while buffers.post(self.rx.ring_mut()) {}
+        publish(&mut self.rx)
     }
 
     /// Takes exactly `count` frames of `frame_len` bytes, each in one buffer, and posts a buffer
@@ -28,7 +28,7 @@ impl NetGuest {
         let mut watch = ChainWatch::new("receive", count);
         let (mut done, mut posted) = (0, 0);
         while done < count {
-            let Some(used) = self.rx.ring.reap()? else {
+            let Some(used) = self.rx.ring_mut().reap()? else {
                 watch.spin(done)?;
                 continue;
             };
@@ -37,10 +37,10 @@ impl NetGuest {
                 bail!("a frame of {} bytes, header included, came where {frame_len} were sent", used.len);
             }
             if done - posted == REFILL || done == count {
-                while posted < done && buffers.post(&mut self.rx.ring) {
+                while posted < done && buffers.post(self.rx.ring_mut()) {
                     posted += 1;
                 }
-                self.rx.publish()?;
+                publish(&mut self.rx)?;
             }
         }
         Ok(())

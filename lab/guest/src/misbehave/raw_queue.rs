@@ -62,10 +62,7 @@ impl RawQueue {
         Ok(Self::from_parts(memory, ring, handle))
     }
 
-    /// Misuses a queue that is set up already, for example with the handle of
-    /// [`crate::net::TxQueue::into_parts`] and the
-    /// [`crate::ring::DriverRing::memory`] of its ring. Goes on at its
-    /// available index.
+    /// Misuses a queue that is set up already. Goes on at its available index.
     pub fn from_parts(memory: &GuestMemory, ring: RingMemory, handle: QueueHandle) -> RawQueue {
         RawQueue { memory: memory.clone(), avail_idx: ring.avail_idx(), ring, handle, placed: Vec::new() }
     }

@@ -11,8 +11,7 @@ mod tx;
 
 use zerowire_vhost_user::features;
 
-use crate::ring::DriverRing;
-use crate::{GuestError, GuestMemory, Transport};
+use crate::{DriverQueue, GuestError, GuestMemory, Transport};
 pub use frames::{FramePool, FrameShape, Layout};
 pub use header::VirtioNetHdr;
 pub use rx::{RxCounters, RxFrame, RxMode, RxOptions, RxQueue};
@@ -107,11 +106,7 @@ impl<T: Transport> NetDriver<T> {
         memory: &GuestMemory,
         options: &NetOptions,
     ) -> Result<(NetDriver<T>, Vec<QueuePair>), GuestError> {
-        let offered = transport.device_features()?;
-        let missing = options.required & !offered;
-        if missing != 0 {
-            return Err(GuestError::FeaturesMissing { missing, offered });
-        }
+        let offered = transport.require(options.required)?;
         let acked = offered & (options.wanted | options.required);
         let most = transport.max_queues()? / 2;
         if options.queue_pairs == 0 || options.queue_pairs > most {
@@ -165,29 +160,23 @@ impl<T: Transport> NetDriver<T> {
     /// # Errors
     /// Those of the transport.
     pub fn resume(&mut self, pairs: &mut [QueuePair]) -> Result<(), GuestError> {
-        for (number, pair) in (0..).zip(&mut *pairs) {
-            let handle = self.transport.start_queue(number * 2, &pair.rx.setup())?;
-            pair.rx.reattach(handle);
-            let handle = self.transport.start_queue(number * 2 + 1, &pair.tx.setup())?;
-            pair.tx.reattach(handle);
+        for pair in &mut *pairs {
+            pair.rx.restart(&mut self.transport)?;
+            pair.tx.restart(&mut self.transport)?;
         }
         self.run(pairs)
     }
 
     /// Goes on with a new transport after the device went away, as a VMM does
     /// when a back end was restarted. Each queue goes on at its used index
-    /// (see [`DriverRing::setup`]).
+    /// (see [`crate::ring::DriverRing::setup`]).
     ///
     /// # Errors
     /// [`GuestError::FeaturesMissing`] when the new device offers less than
     /// is in force; those of the transport.
     pub fn reconnect(&mut self, transport: T, pairs: &mut [QueuePair]) -> Result<(), GuestError> {
         self.transport = transport;
-        let offered = self.transport.device_features()?;
-        let missing = self.features & !offered;
-        if missing != 0 {
-            return Err(GuestError::FeaturesMissing { missing, offered });
-        }
+        self.transport.require(self.features)?;
         self.transport.negotiate(self.features)?;
         self.transport.share_memory(&self.memory)?;
         self.resume(pairs)
@@ -199,21 +188,19 @@ impl<T: Transport> NetDriver<T> {
     }
 
     fn make_pair(&mut self, number: u16, options: &NetOptions) -> Result<QueuePair, GuestError> {
-        let event_idx = self.has(features::RING_EVENT_IDX);
-        let size = options.queue_size;
         let tx_shape = FrameShape {
             indirect: options.tx.indirect && self.has(features::RING_INDIRECT_DESC),
             ..options.tx
         };
         let rx_options = options.rx.unwrap_or_else(|| self.default_rx());
-        let (index, in_order) = (number * 2, self.has(features::IN_ORDER));
-        let ring = DriverRing::new(&self.memory, index, size, event_idx)?.in_order(in_order);
-        let handle = self.transport.start_queue(index, &ring.setup())?;
-        let rx = RxQueue::new(ring, handle, &self.memory, &rx_options)?;
-        let ring = DriverRing::new(&self.memory, index + 1, size, event_idx)?.in_order(in_order);
-        let handle = self.transport.start_queue(index + 1, &ring.setup())?;
-        let tx = TxQueue::new(ring, handle, &self.memory, tx_shape, options.tx_slots)?;
+        let rx = RxQueue::new(self.make_queue(number * 2, options)?, &self.memory, &rx_options)?;
+        let tx = self.make_queue(number * 2 + 1, options)?;
+        let tx = TxQueue::new(tx, &self.memory, tx_shape, options.tx_slots)?;
         Ok(QueuePair { rx, tx })
+    }
+
+    fn make_queue(&mut self, index: u16, options: &NetOptions) -> Result<DriverQueue, GuestError> {
+        DriverQueue::start(&mut self.transport, &self.memory, index, options.queue_size, self.features)
     }
 
     fn run(&mut self, pairs: &mut [QueuePair]) -> Result<(), GuestError> {

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, write_desc_at};
-use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, QueueHandle, QueueSetup};
+use crate::queue::{DriverQueue, driver_queue};
+use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, DESC_WRITE, write_desc_at};
+use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice};
 
 use super::header::{HEADER_LEN, VirtioNetHdr};
-use crate::wait::wait_used;
 
 /// The buffers that a receive queue posts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -105,8 +105,7 @@ impl RxFrame<'_> {
 
 /// A receive queue. Owned by one thread at a time.
 pub struct RxQueue {
-    ring: DriverRing,
-    handle: QueueHandle,
+    queue: DriverQueue,
     mergeable: bool,
     area: GuestSlice,
     tables: Option<GuestSlice>,
@@ -125,16 +124,17 @@ pub struct RxQueue {
     counters: RxCounters,
 }
 
+driver_queue!(RxQueue);
+
 impl RxQueue {
     pub(super) fn new(
-        mut ring: DriverRing,
-        handle: QueueHandle,
+        queue: DriverQueue,
         memory: &GuestMemory,
         options: &RxOptions,
     ) -> Result<RxQueue, GuestError> {
         let lens = options.mode.lens();
         let capacity: u32 = lens.iter().sum();
-        let size = usize::from(ring.memory().size());
+        let size = usize::from(queue.ring.memory().size());
         if lens.len() > size || (capacity as usize) <= HEADER_LEN {
             return Err(GuestError::BadSetting {
                 what: "the length of a receive buffer",
@@ -166,10 +166,8 @@ impl RxQueue {
                 at += u64::from(len);
             }
         }
-        ring.disarm();
-        let mut queue = RxQueue {
-            ring,
-            handle,
+        let mut new = RxQueue {
+            queue,
             mergeable: matches!(options.mode, RxMode::Mergeable { .. }),
             area,
             tables,
@@ -182,12 +180,12 @@ impl RxQueue {
             pieces: Vec::with_capacity(64),
             counters: RxCounters::default(),
         };
-        queue.post();
-        Ok(queue)
+        new.post();
+        Ok(new)
     }
 
     /// Takes up to `budget` frames, passes each to `each` and posts as many
-    /// buffers again. The device sees those at the next [`RxQueue::publish`].
+    /// buffers again. The device sees those at the next [`DriverQueue::publish`].
     /// Returns how many frames there were.
     ///
     /// # Errors
@@ -198,7 +196,7 @@ impl RxQueue {
     pub fn harvest(&mut self, budget: usize, mut each: impl FnMut(RxFrame<'_>)) -> Result<usize, GuestError> {
         let mut count = 0;
         while count < budget {
-            let Some(used) = self.ring.reap()? else { break };
+            let Some(used) = self.queue.ring.reap()? else { break };
             let first = used.token as usize * self.stride;
             if (used.len as usize) < HEADER_LEN {
                 let rule = "a frame's first buffer holds less than a header (5.1.6.4)";
@@ -234,7 +232,7 @@ impl RxQueue {
         }
         let mut total = 0;
         for _ in 1..num_buffers {
-            let Some(used) = self.ring.reap()? else {
+            let Some(used) = self.queue.ring.reap()? else {
                 let rule = "num_buffers counts more buffers than were given back (5.1.6.4)";
                 return Err(self.broken(rule, num_buffers.into()));
             };
@@ -254,13 +252,13 @@ impl RxQueue {
             let added = match &self.tables {
                 None => {
                     let segments = &self.segments[base..base + self.each];
-                    self.ring.add(segments, buffer)
+                    self.queue.ring.add(segments, buffer)
                 }
                 Some(tables) => {
                     let offset = (base * DESC_LEN) as u64;
                     let addr = GuestAddr(tables.guest_addr().0 + offset);
                     let len = (self.each * DESC_LEN) as u32;
-                    self.ring.add_indirect(addr, len, self.capacity, buffer)
+                    self.queue.ring.add_indirect(addr, len, self.capacity, buffer)
                 }
             };
             if !added {
@@ -270,45 +268,12 @@ impl RxQueue {
         }
     }
 
-    /// Lets the device see the buffers posted, and notifies it if it asks for
-    /// that. Returns whether it was notified.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`].
-    #[inline]
-    pub fn publish(&mut self) -> Result<bool, GuestError> {
-        let kick = self.ring.publish();
-        if kick {
-            self.kick()?;
-        }
-        Ok(kick)
-    }
-
-    /// Notifies the device whether or not it asks for that.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`].
-    pub fn kick(&mut self) -> Result<(), GuestError> {
-        self.counters.kicks += 1;
-        let result = self.handle.doorbell.ring();
-        result.map_err(|e| GuestError::io("notifying the device", e))
-    }
-
-    /// Sleeps until `count` buffers have been given back (with EVENT_IDX; else
-    /// one), or `timeout` is over. True when there is something to harvest.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`].
-    pub fn wait(&mut self, count: u16, timeout: Duration) -> Result<bool, GuestError> {
-        wait_used(&mut self.ring, &self.handle, count, timeout)
-    }
-
     /// Waits for one frame and returns header and bytes, and publishes. None
     /// when `timeout` is over first. For tests; it allocates.
     ///
     /// # Errors
-    /// Those of [`RxQueue::harvest`], [`RxQueue::publish`] and
-    /// [`RxQueue::wait`].
+    /// Those of [`RxQueue::harvest`], [`DriverQueue::publish`] and
+    /// [`DriverQueue::wait`].
     pub fn recv(&mut self, timeout: Duration) -> Result<Option<(VirtioNetHdr, Vec<u8>)>, GuestError> {
         let start = std::time::Instant::now();
         loop {
@@ -327,12 +292,7 @@ impl RxQueue {
 
     /// What was done so far.
     pub fn counters(&self) -> RxCounters {
-        self.counters
-    }
-
-    /// The ring.
-    pub fn ring(&self) -> &DriverRing {
-        &self.ring
+        RxCounters { kicks: self.queue.kicks(), ..self.counters }
     }
 
     /// Address and bytes of every descriptor's buffer, posted or not: what
@@ -341,27 +301,9 @@ impl RxQueue {
         self.segments.iter().map(|s| (s.addr, s.len))
     }
 
-    /// Doorbell and interrupt.
-    pub fn handle(&self) -> &QueueHandle {
-        &self.handle
-    }
-
-    pub(super) fn setup(&self) -> QueueSetup {
-        self.ring.setup()
-    }
-
-    pub(super) fn reattach(&mut self, handle: QueueHandle) {
-        self.handle = handle;
-    }
-
-    /// Takes ring and handle out, for misuse.
-    pub fn into_parts(self) -> (DriverRing, QueueHandle) {
-        (self.ring, self.handle)
-    }
-
     fn broken(&self, rule: &'static str, value: u32) -> GuestError {
         GuestError::DeviceBrokeRing {
-            queue: self.ring.queue(),
+            queue: self.queue.ring.queue(),
             rule,
             index: self.counters.buffers as u16,
             value: value.into(),

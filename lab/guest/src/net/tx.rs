@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use crate::queue::{DriverQueue, driver_queue};
 use crate::ring::DriverRing;
-use crate::{GuestError, GuestMemory, QueueHandle, QueueSetup};
+use crate::{GuestError, GuestMemory};
 
 use super::frames::{FramePool, FrameShape};
 use super::header::VirtioNetHdr;
-use crate::wait::wait_used;
 
 /// Marks chains of frames that belong to somebody else's pool.
 const FOREIGN: u32 = u32::MAX;
@@ -28,27 +28,25 @@ pub struct TxCounters {
 /// Frames are sent in one of two ways: [`TxQueue::send`] copies a frame into a
 /// buffer of the queue; [`TxQueue::submit`] sends a frame of a [`FramePool`],
 /// writing only descriptors. Both are seen by the device at the next
-/// [`TxQueue::publish`].
+/// [`DriverQueue::publish`].
 pub struct TxQueue {
-    ring: DriverRing,
-    handle: QueueHandle,
+    queue: DriverQueue,
     slots: FramePool,
     free_slots: Vec<u32>,
     counters: TxCounters,
 }
 
+driver_queue!(TxQueue);
+
 impl TxQueue {
     pub(super) fn new(
-        mut ring: DriverRing,
-        handle: QueueHandle,
+        queue: DriverQueue,
         memory: &GuestMemory,
         shape: FrameShape,
         slots: usize,
     ) -> Result<TxQueue, GuestError> {
-        ring.disarm();
         Ok(TxQueue {
-            ring,
-            handle,
+            queue,
             slots: FramePool::new(memory, shape, slots)?,
             free_slots: (0..slots as u32).rev().collect(),
             counters: TxCounters::default(),
@@ -65,7 +63,7 @@ impl TxQueue {
             return Ok(false);
         };
         self.slots.set(slot as usize, header, frame)?;
-        let added = add(&mut self.ring, &self.slots, slot as usize, slot);
+        let added = add(&mut self.queue.ring, &self.slots, slot as usize, slot);
         if added {
             self.free_slots.pop();
             self.counters.added += 1;
@@ -80,7 +78,7 @@ impl TxQueue {
     /// When `index` is not below [`FramePool::len`].
     #[inline]
     pub fn submit(&mut self, pool: &FramePool, index: usize) -> bool {
-        let added = add(&mut self.ring, pool, index, FOREIGN);
+        let added = add(&mut self.queue.ring, pool, index, FOREIGN);
         self.counters.added += u64::from(added);
         added
     }
@@ -94,7 +92,7 @@ impl TxQueue {
             if *cursor >= pool.len() {
                 *cursor = 0;
             }
-            if !add(&mut self.ring, pool, *cursor, FOREIGN) {
+            if !add(&mut self.queue.ring, pool, *cursor, FOREIGN) {
                 break;
             }
             *cursor += 1;
@@ -104,30 +102,6 @@ impl TxQueue {
         count
     }
 
-    /// Lets the device see all frames added, and notifies it if it asks for
-    /// that. Returns whether it was notified.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`] when the device can't be notified.
-    #[inline]
-    pub fn publish(&mut self) -> Result<bool, GuestError> {
-        let kick = self.ring.publish();
-        if kick {
-            self.kick()?;
-        }
-        Ok(kick)
-    }
-
-    /// Notifies the device whether or not it asks for that.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`].
-    pub fn kick(&mut self) -> Result<(), GuestError> {
-        self.counters.kicks += 1;
-        let result = self.handle.doorbell.ring();
-        result.map_err(|e| GuestError::io("notifying the device", e))
-    }
-
     /// Takes all frames that the device gave back; returns how many.
     ///
     /// # Errors
@@ -135,7 +109,7 @@ impl TxQueue {
     #[inline]
     pub fn reap(&mut self) -> Result<usize, GuestError> {
         let mut count = 0;
-        while let Some(used) = self.ring.reap()? {
+        while let Some(used) = self.queue.ring.reap()? {
             if used.token != FOREIGN {
                 self.free_slots.push(used.token);
             }
@@ -145,25 +119,16 @@ impl TxQueue {
         Ok(count)
     }
 
-    /// Sleeps until `count` frames have been given back (with EVENT_IDX; else
-    /// one), or `timeout` is over. True when there are frames to reap.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`].
-    pub fn wait(&mut self, count: u16, timeout: Duration) -> Result<bool, GuestError> {
-        wait_used(&mut self.ring, &self.handle, count, timeout)
-    }
-
     /// Publishes, then waits and reaps until nothing is in flight. False when
     /// that takes longer than `timeout`.
     ///
     /// # Errors
-    /// Those of [`TxQueue::reap`] and [`TxQueue::wait`].
+    /// Those of [`TxQueue::reap`] and [`DriverQueue::wait`].
     pub fn drain(&mut self, timeout: Duration) -> Result<bool, GuestError> {
         let start = std::time::Instant::now();
         self.publish()?;
         self.reap()?;
-        while self.ring.in_flight() > 0 {
+        while self.queue.ring.in_flight() > 0 {
             let Some(left) = timeout.checked_sub(start.elapsed()) else {
                 return Ok(false);
             };
@@ -175,35 +140,7 @@ impl TxQueue {
 
     /// What was done so far.
     pub fn counters(&self) -> TxCounters {
-        self.counters
-    }
-
-    /// Descriptors not given back yet.
-    pub fn in_flight(&self) -> u16 {
-        self.ring.in_flight()
-    }
-
-    /// The ring.
-    pub fn ring(&self) -> &DriverRing {
-        &self.ring
-    }
-
-    /// Doorbell and interrupt.
-    pub fn handle(&self) -> &QueueHandle {
-        &self.handle
-    }
-
-    pub(super) fn setup(&self) -> QueueSetup {
-        self.ring.setup()
-    }
-
-    pub(super) fn reattach(&mut self, handle: QueueHandle) {
-        self.handle = handle;
-    }
-
-    /// Takes ring and handle out, for misuse.
-    pub fn into_parts(self) -> (DriverRing, QueueHandle) {
-        (self.ring, self.handle)
+        TxCounters { kicks: self.queue.kicks(), ..self.counters }
     }
 }
 

@@ -85,6 +85,18 @@ pub trait Transport {
     /// Those of the transport.
     fn device_features(&mut self) -> Result<u64, GuestError>;
 
+    /// As [`Transport::device_features`], and checks that these are among them.
+    ///
+    /// # Errors
+    /// [`GuestError::FeaturesMissing`]; those of the transport.
+    fn require(&mut self, required: u64) -> Result<u64, GuestError> {
+        let offered = self.device_features()?;
+        match required & !offered {
+            0 => Ok(offered),
+            missing => Err(GuestError::FeaturesMissing { missing, offered }),
+        }
+    }
+
     /// Acknowledges features and checks that the device accepts them.
     ///
     /// # Errors

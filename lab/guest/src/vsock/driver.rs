@@ -5,8 +5,7 @@ use zerowire_vhost_user::features;
 use super::rx::VsockRx;
 use super::tx::{TxLayout, VsockTx};
 use super::{RX_QUEUE, SUPPORTED, TX_QUEUE};
-use crate::ring::DriverRing;
-use crate::{GuestError, GuestMemory, Transport};
+use crate::{DriverQueue, GuestError, GuestMemory, Transport};
 
 /// Settings of a driver.
 #[derive(Clone, Copy, Debug)]
@@ -134,16 +133,14 @@ impl<T: Transport> VsockDriver<T> {
     /// # Errors
     /// Those of the transport.
     pub fn resume(&mut self, queues: &mut VsockQueues) -> Result<(), GuestError> {
-        let handle = self.transport.start_queue(RX_QUEUE, &queues.rx.setup())?;
-        queues.rx.reattach(handle);
-        let handle = self.transport.start_queue(TX_QUEUE, &queues.tx.setup())?;
-        queues.tx.reattach(handle);
+        queues.rx.restart(&mut self.transport)?;
+        queues.tx.restart(&mut self.transport)?;
         self.run(queues)
     }
 
     /// Goes on with a new transport after the device went away, as a VMM does
     /// when a back end was restarted. Each queue goes on at its used index
-    /// (see [`DriverRing::setup`]). Connections are unknown to the new device:
+    /// (see [`crate::ring::DriverRing::setup`]). Connections are unknown to the new device:
     /// see [`super::VsockStack::reset_connections`].
     ///
     /// # Errors
@@ -151,11 +148,7 @@ impl<T: Transport> VsockDriver<T> {
     /// is in force; those of the transport.
     pub fn reconnect(&mut self, transport: T, queues: &mut VsockQueues) -> Result<(), GuestError> {
         self.transport = transport;
-        let offered = self.transport.device_features()?;
-        let missing = self.features & !offered;
-        if missing != 0 {
-            return Err(GuestError::FeaturesMissing { missing, offered });
-        }
+        self.transport.require(self.features)?;
         self.transport.negotiate(self.features)?;
         self.transport.share_memory(&self.memory)?;
         self.resume(queues)
@@ -172,11 +165,7 @@ impl<T: Transport> VsockDriver<T> {
     }
 
     fn bring_up(&mut self, options: &VsockOptions) -> Result<VsockQueues, GuestError> {
-        let offered = self.transport.device_features()?;
-        let missing = options.required & !offered;
-        if missing != 0 {
-            return Err(GuestError::FeaturesMissing { missing, offered });
-        }
+        let offered = self.transport.require(options.required)?;
         let mut wanted = options.wanted;
         if !options.event_idx {
             wanted &= !features::RING_EVENT_IDX;
@@ -196,18 +185,16 @@ impl<T: Transport> VsockDriver<T> {
             None => self.read_cid()?,
         };
         self.transport.share_memory(&self.memory)?;
-        let event_idx = self.features & features::RING_EVENT_IDX != 0;
         let indirect = options.indirect && self.features & features::RING_INDIRECT_DESC != 0;
-        let in_order = self.features & features::IN_ORDER != 0;
-        let ring = DriverRing::new(&self.memory, RX_QUEUE, options.queue_size, event_idx)?.in_order(in_order);
-        let handle = self.transport.start_queue(RX_QUEUE, &ring.setup())?;
-        let rx = VsockRx::new(ring, handle, &self.memory, options, indirect)?;
-        let ring = DriverRing::new(&self.memory, TX_QUEUE, options.queue_size, event_idx)?.in_order(in_order);
-        let handle = self.transport.start_queue(TX_QUEUE, &ring.setup())?;
-        let tx = VsockTx::new(ring, handle, &self.memory, options, indirect)?;
+        let rx = VsockRx::new(self.make_queue(RX_QUEUE, options)?, &self.memory, options, indirect)?;
+        let tx = VsockTx::new(self.make_queue(TX_QUEUE, options)?, &self.memory, options, indirect)?;
         let mut queues = VsockQueues { rx, tx, cid };
         self.run(&mut queues)?;
         Ok(queues)
+    }
+
+    fn make_queue(&mut self, index: u16, options: &VsockOptions) -> Result<DriverQueue, GuestError> {
+        DriverQueue::start(&mut self.transport, &self.memory, index, options.queue_size, self.features)
     }
 
     /// The guest's CID, from the configuration space (§5.10.4).

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use super::driver::VsockOptions;
 use super::header::{HEADER_LEN, PacketHeader};
 use super::loans::LentBuffers;
-use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, DESC_WRITE, DriverRing, Used, write_desc_at};
-use crate::wait::wait_used;
-use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, PAGE, QueueHandle, QueueSetup};
+use crate::queue::{DriverQueue, driver_queue};
+use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, DESC_WRITE, Used, write_desc_at};
+use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, PAGE};
 
 /// Buffers begin at multiples of this.
 const CACHE_LINE: usize = 64;
@@ -97,8 +97,7 @@ impl<'a> RxPacket<'a> {
 
 /// The receive queue. Owned by one thread at a time.
 pub struct VsockRx {
-    ring: DriverRing,
-    handle: QueueHandle,
+    queue: DriverQueue,
     /// The buffers, and those of them that were lent and came back.
     loans: Arc<LentBuffers>,
     lent: usize,
@@ -119,15 +118,16 @@ pub struct VsockRx {
     counters: VsockRxCounters,
 }
 
+driver_queue!(VsockRx);
+
 impl VsockRx {
     pub(super) fn new(
-        mut ring: DriverRing,
-        handle: QueueHandle,
+        queue: DriverQueue,
         memory: &GuestMemory,
         options: &VsockOptions,
         indirect: bool,
     ) -> Result<VsockRx, GuestError> {
-        let size = usize::from(ring.memory().size());
+        let size = usize::from(queue.ring.memory().size());
         let (capacity, each) = (options.rx_buffer_len, usize::from(options.rx_descriptors));
         if capacity as usize <= HEADER_LEN || each == 0 || each > size || each > capacity as usize {
             return Err(GuestError::BadSetting {
@@ -162,10 +162,8 @@ impl VsockRx {
                 }
             }
         }
-        ring.disarm();
-        let mut queue = VsockRx {
-            ring,
-            handle,
+        let mut new = VsockRx {
+            queue,
             loans: Arc::new(LentBuffers::new(buffers)),
             lent: 0,
             most_lent: count - count.min(fit).div_ceil(2),
@@ -179,8 +177,8 @@ impl VsockRx {
             limit: options.rx_limit,
             counters: VsockRxCounters::default(),
         };
-        queue.post();
-        Ok(queue)
+        new.post();
+        Ok(new)
     }
 
     /// Takes up to `max` packets and passes each to `each`; its buffer is
@@ -209,7 +207,7 @@ impl VsockRx {
         let mut count = 0;
         self.take_back();
         while count < max {
-            let Some(used) = self.ring.reap()? else { break };
+            let Some(used) = self.queue.ring.reap()? else { break };
             self.posted -= 1;
             let result = self.open(used).and_then(&mut each);
             match result {
@@ -257,7 +255,7 @@ impl VsockRx {
     /// None when `timeout` is over first. It allocates.
     ///
     /// # Errors
-    /// Those of [`VsockRx::harvest`] and [`VsockRx::wait`].
+    /// Those of [`VsockRx::harvest`] and [`DriverQueue::wait`].
     pub fn recv(&mut self, timeout: Duration) -> Result<Option<(PacketHeader, Vec<u8>)>, GuestError> {
         let start = Instant::now();
         loop {
@@ -300,68 +298,18 @@ impl VsockRx {
     pub fn publish(&mut self) -> Result<bool, GuestError> {
         self.take_back();
         self.post();
-        let kick = self.ring.publish();
-        if kick {
-            self.kick()?;
-        }
-        Ok(kick)
-    }
-
-    /// Notifies the device whether or not it asks for that.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`].
-    pub fn kick(&mut self) -> Result<(), GuestError> {
-        self.counters.kicks += 1;
-        let result = self.handle.doorbell.ring();
-        result.map_err(|e| GuestError::io("notifying the device", e))
-    }
-
-    /// Sleeps until `count` buffers have been given back (with EVENT_IDX; else
-    /// one), or `timeout` is over. True when there is something to harvest.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`].
-    pub fn wait(&mut self, count: u16, timeout: Duration) -> Result<bool, GuestError> {
-        wait_used(&mut self.ring, &self.handle, count, timeout)
+        self.queue.publish()
     }
 
     /// What was done so far.
     pub fn counters(&self) -> VsockRxCounters {
-        self.counters
-    }
-
-    /// The ring.
-    pub fn ring(&self) -> &DriverRing {
-        &self.ring
-    }
-
-    pub(super) fn ring_mut(&mut self) -> &mut DriverRing {
-        &mut self.ring
+        VsockRxCounters { kicks: self.queue.kicks(), ..self.counters }
     }
 
     /// Address and bytes of every descriptor's buffer, posted or not: what
     /// the device may write.
     pub fn writable(&self) -> impl Iterator<Item = (GuestAddr, u32)> {
         self.segments.iter().map(|s| (s.addr, s.len))
-    }
-
-    /// Doorbell and interrupt.
-    pub fn handle(&self) -> &QueueHandle {
-        &self.handle
-    }
-
-    /// Takes ring and handle out, for misuse.
-    pub fn into_parts(self) -> (DriverRing, QueueHandle) {
-        (self.ring, self.handle)
-    }
-
-    pub(super) fn setup(&self) -> QueueSetup {
-        self.ring.setup()
-    }
-
-    pub(super) fn reattach(&mut self, handle: QueueHandle) {
-        self.handle = handle;
     }
 
     /// Takes what was lent and came back.
@@ -379,11 +327,11 @@ impl VsockRx {
             let Some(&buffer) = self.idle.front() else { break };
             let base = buffer as usize * self.each;
             let added = match &self.tables {
-                None => self.ring.add(&self.segments[base..base + self.each], buffer),
+                None => self.queue.ring.add(&self.segments[base..base + self.each], buffer),
                 Some(tables) => {
                     let addr = GuestAddr(tables.guest_addr().0 + (base * DESC_LEN) as u64);
                     let len = (self.each * DESC_LEN) as u32;
-                    self.ring.add_indirect(addr, len, self.capacity, buffer)
+                    self.queue.ring.add_indirect(addr, len, self.capacity, buffer)
                 }
             };
             if !added {

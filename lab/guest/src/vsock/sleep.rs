@@ -12,13 +12,13 @@ use crate::GuestError;
 impl VsockQueues {
     /// Sleeps until a packet came, or, `for_room`, one was given back.
     pub(super) fn sleep(&mut self, for_room: bool, timeout: Duration) -> Result<(), GuestError> {
-        let mut ready = self.rx.ring_mut().arm(1);
+        let mut ready = self.rx.ring.arm(1);
         if for_room {
-            ready |= self.tx.ring_mut().arm(1);
+            ready |= self.tx.ring.arm(1);
         }
         let slept = if ready { Ok(()) } else { self.sleep_armed(timeout) };
-        self.rx.ring_mut().disarm();
-        self.tx.ring_mut().disarm();
+        self.rx.ring.disarm();
+        self.tx.ring.disarm();
         slept
     }
 

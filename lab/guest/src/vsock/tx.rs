@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::driver::VsockOptions;
 use super::header::{HEADER_LEN, MAX_PAYLOAD, PacketHeader};
-use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, DriverRing, write_desc_at};
-use crate::wait::wait_used;
-use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice, QueueHandle, QueueSetup};
+use crate::queue::{DriverQueue, driver_queue};
+use crate::ring::{BufferPiece, DESC_LEN, DESC_NEXT, write_desc_at};
+use crate::{GuestAddr, GuestError, GuestMemory, GuestSlice};
 
 /// How [`VsockTx::send`] cuts a packet into descriptors. Every way is allowed
 /// (virtio 1.3 §2.7.4.2: no framing assumptions).
@@ -45,10 +45,9 @@ const NONE: u32 = u32::MAX;
 ///
 /// [`VsockTx::send`] copies the payload to a buffer of the queue;
 /// [`VsockTx::submit`] has it read where it is. The device sees packets at the
-/// next [`VsockTx::publish`].
+/// next [`DriverQueue::publish`].
 pub struct VsockTx {
-    ring: DriverRing,
-    handle: QueueHandle,
+    queue: DriverQueue,
     layout: TxLayout,
     headers: GuestSlice,
     /// One table of `entries` a header.
@@ -64,15 +63,16 @@ pub struct VsockTx {
     counters: VsockTxCounters,
 }
 
+driver_queue!(VsockTx);
+
 impl VsockTx {
     pub(super) fn new(
-        mut ring: DriverRing,
-        handle: QueueHandle,
+        queue: DriverQueue,
         memory: &GuestMemory,
         options: &VsockOptions,
         indirect: bool,
     ) -> Result<VsockTx, GuestError> {
-        let size = usize::from(ring.memory().size());
+        let size = usize::from(queue.ring.memory().size());
         let slot_stride = match options.layout {
             TxLayout::Single => (HEADER_LEN + MAX_PAYLOAD).next_multiple_of(HEADER_STRIDE),
             TxLayout::Split => MAX_PAYLOAD,
@@ -97,10 +97,8 @@ impl VsockTx {
         }
         // A table must not be longer than the queue (§2.7.5.3.1).
         let entries = size.min(TABLE_ENTRIES);
-        ring.disarm();
         Ok(VsockTx {
-            ring,
-            handle,
+            queue,
             layout: options.layout,
             headers: memory.allocate(size * HEADER_STRIDE, HEADER_STRIDE)?,
             tables: match indirect {
@@ -220,9 +218,9 @@ impl VsockTx {
                     write_desc_at(tables, base + at, segment.addr.0, segment.len, flags, at as u16 + 1);
                 }
                 let table = GuestAddr(tables.guest_addr().0 + (base * DESC_LEN) as u64);
-                self.ring.add_indirect(table, (segments.len() * DESC_LEN) as u32, 0, number)
+                self.queue.ring.add_indirect(table, (segments.len() * DESC_LEN) as u32, 0, number)
             }
-            _ => self.ring.add(segments, number),
+            _ => self.queue.ring.add(segments, number),
         };
         if added {
             self.free_headers.pop();
@@ -242,33 +240,9 @@ impl VsockTx {
         };
         let in_table = self.tables.is_some() && pieces <= self.entries;
         let needed = if in_table { 1 } else { pieces };
-        usize::from(self.ring.free()) >= needed
+        usize::from(self.queue.ring.free()) >= needed
             && !self.free_headers.is_empty()
             && (len == 0 || !self.free_slots.is_empty())
-    }
-
-    /// Lets the device see all packets added, and notifies it if it asks for
-    /// that. Returns whether it was notified.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`] when the device can't be notified.
-    #[inline]
-    pub fn publish(&mut self) -> Result<bool, GuestError> {
-        let kick = self.ring.publish();
-        if kick {
-            self.kick()?;
-        }
-        Ok(kick)
-    }
-
-    /// Notifies the device whether or not it asks for that.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`].
-    pub fn kick(&mut self) -> Result<(), GuestError> {
-        self.counters.kicks += 1;
-        let result = self.handle.doorbell.ring();
-        result.map_err(|e| GuestError::io("notifying the device", e))
     }
 
     /// Takes all packets that the device gave back; returns how many.
@@ -278,7 +252,7 @@ impl VsockTx {
     #[inline]
     pub fn reap(&mut self) -> Result<usize, GuestError> {
         let mut count = 0;
-        while let Some(used) = self.ring.reap()? {
+        while let Some(used) = self.queue.ring.reap()? {
             self.free_headers.push(used.token);
             let slot = std::mem::replace(&mut self.slots[used.token as usize], NONE);
             if slot != NONE {
@@ -290,25 +264,16 @@ impl VsockTx {
         Ok(count)
     }
 
-    /// Sleeps until `count` packets have been given back (with EVENT_IDX; else
-    /// one), or `timeout` is over. True when there are packets to reap.
-    ///
-    /// # Errors
-    /// [`GuestError::Io`].
-    pub fn wait(&mut self, count: u16, timeout: Duration) -> Result<bool, GuestError> {
-        wait_used(&mut self.ring, &self.handle, count, timeout)
-    }
-
     /// Publishes, then waits and reaps until nothing is in flight. False when
     /// that takes longer than `timeout`.
     ///
     /// # Errors
-    /// Those of [`VsockTx::reap`] and [`VsockTx::wait`].
+    /// Those of [`VsockTx::reap`] and [`DriverQueue::wait`].
     pub fn drain(&mut self, timeout: Duration) -> Result<bool, GuestError> {
         let start = Instant::now();
         self.publish()?;
         self.reap()?;
-        while self.ring.in_flight() > 0 {
+        while self.queue.ring.in_flight() > 0 {
             let Some(left) = timeout.checked_sub(start.elapsed()) else {
                 return Ok(false);
             };
@@ -320,39 +285,7 @@ impl VsockTx {
 
     /// What was done so far.
     pub fn counters(&self) -> VsockTxCounters {
-        self.counters
-    }
-
-    /// Descriptors not given back yet.
-    pub fn in_flight(&self) -> u16 {
-        self.ring.in_flight()
-    }
-
-    /// The ring.
-    pub fn ring(&self) -> &DriverRing {
-        &self.ring
-    }
-
-    pub(super) fn ring_mut(&mut self) -> &mut DriverRing {
-        &mut self.ring
-    }
-
-    /// Doorbell and interrupt.
-    pub fn handle(&self) -> &QueueHandle {
-        &self.handle
-    }
-
-    /// Takes ring and handle out, for misuse.
-    pub fn into_parts(self) -> (DriverRing, QueueHandle) {
-        (self.ring, self.handle)
-    }
-
-    pub(super) fn setup(&self) -> QueueSetup {
-        self.ring.setup()
-    }
-
-    pub(super) fn reattach(&mut self, handle: QueueHandle) {
-        self.handle = handle;
+        VsockTxCounters { kicks: self.queue.kicks(), ..self.counters }
     }
 }
 
