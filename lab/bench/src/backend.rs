@@ -1,8 +1,8 @@
 //! The back end under measurement: a child process `PROGRAM net …` or `PROGRAM vsock …`.
 //!
 //! A net back end is started from a thread inside the benchmark's namespace, so it creates its taps
-//! there. It must not share the driver's CPU. Dropping a [`BackendProcess`] ends the child: SIGTERM first,
-//! SIGKILL when it doesn't end.
+//! there. It must not share the driver's CPU. Dropping a [`BackendProcess`] ends the child: SIGTERM
+//! first, SIGKILL when it doesn't end.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -109,8 +109,8 @@ impl BackendProcess {
     }
 
     /// Starts `program vsock` with the further arguments `args` for `vms` VMs that reach each
-    /// other, and waits until all sockets listen. VM `vm` has the CID [`BackendProcess::cid`] and the
-    /// host's end [`BackendProcess::host_end`].
+    /// other, and waits until all sockets listen. VM `vm` has the CID [`BackendProcess::cid`] and
+    /// the host's end [`BackendProcess::host_end`].
     pub fn start_vsock(program: &Path, args: &[String], vms: usize, placement: &Placement) -> Result<Self> {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let spec = |vm: usize, socket: &Path| {
@@ -120,8 +120,8 @@ impl BackendProcess {
         Self::launch(program, "vsock", number, vms, spec, args, placement)
     }
 
-    /// As [`BackendProcess::start_vsock`], with a VM for each of `groups`; those with the same group reach
-    /// each other.
+    /// As [`BackendProcess::start_vsock`], with a VM for each of `groups`; those with the same group
+    /// reach each other.
     pub fn start_vsock_in(
         program: &Path,
         args: &[String],
@@ -289,7 +289,7 @@ impl Drop for BackendProcess {
 
 /// Adds the numbers of `value` to `ledger`, those of inner objects with the outer key before
 /// theirs.
-pub(crate) fn flatten(value: &Value, prefix: &str, ledger: &mut BTreeMap<String, u64>) {
+fn flatten(value: &Value, prefix: &str, ledger: &mut BTreeMap<String, u64>) {
     for (key, value) in value.as_object().into_iter().flatten() {
         let name = format!("{prefix}{key}");
         match value.as_u64() {

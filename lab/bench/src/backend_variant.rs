@@ -1,6 +1,5 @@
 //! A back end as one of the variants that are compared.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction};
 use crate::compare::NetBench;
 use crate::cpu::Placement;
-use crate::experiment::floored::Variant;
+use crate::experiment::floored::{Ledger, Variant, since};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
 use crate::guest::NetGuest;
@@ -31,7 +30,7 @@ pub struct BackendVariant {
     without: u64,
     ready: Option<ReadyBackend>,
     /// The ledger before this case.
-    before: BTreeMap<String, u64>,
+    before: Ledger,
 }
 
 struct ReadyBackend {
@@ -57,7 +56,7 @@ impl BackendVariant {
             fragment_len,
             without: kind.without,
             ready: None,
-            before: BTreeMap::new(),
+            before: Ledger::new(),
         })
     }
 
@@ -128,15 +127,10 @@ impl Variant<NetBench> for BackendVariant {
         outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
     }
 
-    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+    fn ledger(&mut self) -> Result<Ledger> {
         let Some(case) = self.ready.as_ref().map(|ready| ready.case) else {
-            return Ok(BTreeMap::new());
+            return Ok(Ledger::new());
         };
-        let mut ledger = self.backend.ledger(case.direction)?;
-        for (key, value) in &mut ledger {
-            *value -= self.before.get(key).copied().unwrap_or(0).min(*value);
-        }
-        ledger.retain(|_, value| *value > 0);
-        Ok(ledger)
+        Ok(since(self.backend.ledger(case.direction)?, &self.before))
     }
 }

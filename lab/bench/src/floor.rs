@@ -4,7 +4,8 @@
 //! holds the virtio-net header and the frame. The buffer walks the working set. A back end that
 //! batches its system calls can be cheaper than this.
 //!
-//! [`TapFloor::as_bare_calls`] makes it the same loop with the device's copies and calls for a frame.
+//! [`TapFloor::as_bare_calls`] makes it the same loop with the device's copies and calls for a
+//! frame.
 
 use std::ops::Range;
 use std::sync::mpsc;

@@ -13,6 +13,15 @@ use crate::progress::ProgressLine;
 /// What a back end counted: its ledger of one direction, inner objects flattened.
 pub type Ledger = BTreeMap<String, u64>;
 
+/// What was counted between two ledgers.
+pub fn since(mut ledger: Ledger, before: &Ledger) -> Ledger {
+    for (key, value) in &mut ledger {
+        *value -= before.get(key).copied().unwrap_or(0).min(*value);
+    }
+    ledger.retain(|_, value| *value > 0);
+    ledger
+}
+
 /// How often and how much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {

@@ -1,6 +1,5 @@
 //! `zerowire net` with a port on a veth pair or a tap, driven by a guest without a VM.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction};
 use crate::compare::NetBench;
 use crate::cpu::Placement;
-use crate::experiment::floored::Variant;
+use crate::experiment::floored::{Ledger, Variant, since};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_sent};
 use crate::guest::NetGuest;
@@ -38,7 +37,7 @@ pub struct ServedPort {
     placement: Placement,
     ready: Option<ReadyGuest>,
     /// The ledger before this case.
-    before: BTreeMap<String, u64>,
+    before: Ledger,
     kernel: KernelTime,
 }
 
@@ -71,7 +70,7 @@ impl ServedPort {
                 (BackendProcess::start_on(program, &spec, more, placement)?, Wire::Veth(veth))
             }
         };
-        let (before, kernel) = (BTreeMap::new(), KernelTime::default());
+        let (before, kernel) = (Ledger::new(), KernelTime::default());
         let name = format!("zerowire {} {more}", kind.word()).trim_end().to_owned();
         let placement = placement.clone();
         Ok(Self { name, backend, wire, pace, placement, ready: None, before, kernel })
@@ -163,15 +162,11 @@ impl Variant<NetBench> for ServedPort {
         outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
     }
 
-    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+    fn ledger(&mut self) -> Result<Ledger> {
         let Some(case) = self.ready.as_ref().map(|ready| ready.case) else {
-            return Ok(BTreeMap::new());
+            return Ok(Ledger::new());
         };
-        let mut ledger = self.backend.ledger(case.direction)?;
-        for (key, value) in &mut ledger {
-            *value -= self.before.get(key).copied().unwrap_or(0).min(*value);
-        }
-        ledger.retain(|_, value| *value > 0);
+        let mut ledger = since(self.backend.ledger(case.direction)?, &self.before);
         self.kernel.note(&mut ledger);
         Ok(ledger)
     }

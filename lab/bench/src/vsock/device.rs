@@ -1,13 +1,12 @@
 //! The back end as one of the variants that are compared: a process `PROGRAM vsock` a credit.
 
-use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use zerowire_guest::vsock::{ConnId, HOST_CID, StreamSum};
+use zerowire_guest::vsock::{ConnId, HOST_CID};
 
 use super::case::{SocketKind, VsockCase};
 use super::compare::VsockBench;
@@ -15,10 +14,9 @@ use super::guest::{Setup, VsockGuest};
 use super::host::{self, HostCpu, Walk, Work};
 use super::variant::VsockSample;
 use crate::backend::BackendProcess;
-use crate::backend::flatten;
 use crate::case::Direction;
 use crate::cpu::{Placement, sleeps_of};
-use crate::experiment::floored::Variant;
+use crate::experiment::floored::{Ledger, Variant, since};
 use crate::guest::STALL_LIMIT;
 use crate::interleave::Turn;
 use crate::programs::NamedProgram;
@@ -57,7 +55,7 @@ pub struct DeviceVariant {
     /// By credit.
     backends: Vec<(u32, BackendProcess)>,
     ready: Option<ReadyDevice>,
-    before: BTreeMap<String, u64>,
+    before: Ledger,
 }
 
 struct ReadyDevice {
@@ -82,18 +80,7 @@ impl DeviceVariant {
             args.extend(kind.args.iter().cloned());
             backends.push((credit, BackendProcess::start_vsock(program, &args, 1, placement)?));
         }
-        Ok(Self { kind, placement: placement.clone(), backends, ready: None, before: BTreeMap::new() })
-    }
-
-    fn ledger_of(&self, backend: usize, direction: Direction) -> Result<BTreeMap<String, u64>> {
-        let statistics = self.backends[backend].1.statistics()?;
-        let name = match direction {
-            Direction::Transmit => "transmit",
-            Direction::Receive => "receive",
-        };
-        let mut ledger = BTreeMap::new();
-        flatten(&statistics["vms"][0][name], "", &mut ledger);
-        Ok(ledger)
+        Ok(Self { kind, placement: placement.clone(), backends, ready: None, before: Ledger::new() })
     }
 
     fn measure(&mut self, case: &VsockCase, bytes: usize, check: bool) -> Result<VsockSample> {
@@ -144,23 +131,10 @@ impl ReadyDevice {
         let work = work.map_err(|_| anyhow!("the host's program panicked"))?;
         outcome.with_context(|| format!("host's program: {work:?}"))?;
         let work = work.context("the host's program")?;
-        if check && work.sum != self.expected_sum(bytes)? {
+        if check && work.sum != self.guest.pool_sum(bytes as u64)? {
             bail!("{bytes} bytes arrived and are not those that were sent");
         }
         Ok(work)
-    }
-
-    /// Sum of the first `bytes` bytes of a stream from the guest's pool.
-    fn expected_sum(&self, bytes: usize) -> Result<u64> {
-        let pool = self.guest.pool().context("the guest has nothing to send")?.to_vec();
-        let mut sum = StreamSum::default();
-        let mut left = bytes;
-        while left > 0 {
-            let count = left.min(pool.len());
-            sum.update(&pool[..count]);
-            left -= count;
-        }
-        Ok(sum.value())
     }
 
     /// As [`ReadyDevice::transmit`].
@@ -221,7 +195,7 @@ impl Variant<VsockBench> for DeviceVariant {
         };
         host::make_room(&stream, case.socket, case.write_len)?;
         let buffer = (0..case.write_len).map(|at| (at ^ at >> 8) as u8).collect();
-        self.before = self.ledger_of(place, case.direction)?;
+        self.before = backend.ledger(case.direction)?;
         self.ready =
             Some(ReadyDevice { case: *case, backend: place, guest, conn, stream, buffer, received: 0 });
         Ok(())
@@ -236,16 +210,12 @@ impl Variant<VsockBench> for DeviceVariant {
         })
     }
 
-    fn ledger(&mut self) -> Result<BTreeMap<String, u64>> {
+    fn ledger(&mut self) -> Result<Ledger> {
         let Some(ready) = self.ready.as_ref() else {
-            return Ok(BTreeMap::new());
+            return Ok(Ledger::new());
         };
-        let mut ledger = self.ledger_of(ready.backend, ready.case.direction)?;
-        for (key, value) in &mut ledger {
-            *value -= self.before.get(key).copied().unwrap_or(0).min(*value);
-        }
-        ledger.retain(|_, value| *value > 0);
-        Ok(ledger)
+        let ledger = self.backends[ready.backend].1.ledger(ready.case.direction)?;
+        Ok(since(ledger, &self.before))
     }
 }
 

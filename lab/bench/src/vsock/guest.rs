@@ -13,6 +13,7 @@ use zerowire_guest::vsock::{
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 
 use super::case::QUEUE_SIZE;
+use super::host::sum_of;
 use crate::guest::STALL_LIMIT;
 
 /// Memory of the guest beside payload: rings, headers.
@@ -78,9 +79,14 @@ impl VsockGuest {
         &mut self.stack
     }
 
-    /// What the guest sends from, if it was asked for.
-    pub fn pool(&self) -> Option<&PayloadPool> {
-        self.pool.as_ref()
+    /// What the guest sends from.
+    pub fn pool(&self) -> Result<&PayloadPool> {
+        self.pool.as_ref().context("the guest has nothing to send")
+    }
+
+    /// Sum of the first `bytes` bytes that the guest sends from its pool.
+    pub fn pool_sum(&self, bytes: u64) -> Result<u64> {
+        Ok(sum_of(&self.pool()?.to_vec(), bytes))
     }
 
     /// A connection to a port of the host, granted.

@@ -103,6 +103,18 @@ pub fn patient(stream: &UnixStream) -> Result<()> {
     Ok(())
 }
 
+/// The sum of `bytes` bytes, `buffer` again and again.
+pub fn sum_of(buffer: &[u8], bytes: u64) -> u64 {
+    let mut sum = StreamSum::default();
+    let mut left = bytes;
+    while left > 0 {
+        let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        sum.update(&buffer[..count]);
+        left -= count as u64;
+    }
+    sum.value()
+}
+
 /// Writes `bytes` bytes of `memory`, at most `write_len` in a call. With `copy` each goes through a
 /// private buffer first.
 pub fn source(

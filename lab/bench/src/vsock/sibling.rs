@@ -170,15 +170,7 @@ impl Pair {
     }
 
     fn check(&mut self, count: usize) -> Result<()> {
-        let pool = self.sender.pool().context("the guest has nothing to send")?.to_vec();
-        let mut sum = zerowire_guest::vsock::StreamSum::default();
-        let mut left = count;
-        while left > 0 {
-            let part = left.min(pool.len());
-            sum.update(&pool[..part]);
-            left -= part;
-        }
-        if sum.value() != self.receiver.stack().drained(self.to).sum {
+        if self.sender.pool_sum(count as u64)? != self.receiver.stack().drained(self.to).sum {
             bail!("{count} bytes arrived and are not those that were sent");
         }
         Ok(())

@@ -223,7 +223,7 @@ impl Weapon {
     }
 
     fn send(&mut self, guest: &mut VsockGuest) -> Result<usize> {
-        let at = guest.pool().context("the guest has nothing to send")?.memory().guest_addr();
+        let at = guest.pool()?.memory().guest_addr();
         let asks = self.attack.asks();
         let tx = &mut guest.stack().queues().tx;
         let mut sent = 0;

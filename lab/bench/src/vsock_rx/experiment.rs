@@ -145,8 +145,7 @@ impl<'a> Experiment<'a> {
             bail!("{} bytes arrived of {bytes}", output.bytes);
         }
         if check {
-            let pool = guest.guest.pool().context("the guest has nothing to send")?.to_vec();
-            let sum = super::output::printed(super::server::sum_of(&pool, bytes));
+            let sum = super::output::printed(guest.guest.pool_sum(bytes)?);
             if output.sum.as_deref() != Some(&sum) {
                 bail!("{bytes} bytes arrived and are not those that were sent");
             }

@@ -11,12 +11,12 @@ use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown, accept_with, send, shutdown};
 use zerowire_cli::af_vsock;
-use zerowire_guest::vsock::StreamSum;
 
 use super::options::{RxPlace, ServerOptions};
 use super::output::{ServerOutput, printed};
 use super::tally::process_time;
 use crate::vsock::host::port_path;
+use crate::vsock::host::sum_of;
 
 /// The byte at `at` of what the server sends, again and again from its buffer's start.
 pub fn byte_at(at: usize) -> u8 {
@@ -100,18 +100,6 @@ fn serve(listener: &OwnedFd, options: &ServerOptions) -> Result<ServerOutput> {
         cpu_seconds: cpu.as_secs_f64(),
         sum,
     })
-}
-
-/// The sum of `bytes` bytes, `buffer` again and again.
-pub fn sum_of(buffer: &[u8], bytes: u64) -> u64 {
-    let mut sum = StreamSum::default();
-    let mut left = bytes;
-    while left > 0 {
-        let count = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        sum.update(&buffer[..count]);
-        left -= count as u64;
-    }
-    sum.value()
 }
 
 /// The client closes when it has all. What a program has sent and closed goes on in the kernel, but
