@@ -8,6 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use zerowire::ledger::Counters;
 use zerowire_virtio::io::PortIo;
+use zerowire_virtio::net::tap::TapOutlet;
 use zerowire_virtio::net::transmit::{Transmit, TransmitContext};
 use zerowire_virtio::net::{ETH_HEADER_BYTES, PathMode, Policy};
 use zerowire_virtio::ring::SplitRing;
@@ -28,7 +29,8 @@ fuzz_target!(|bytes: &[u8]| {
         ..Policy::default()
     };
     let acked = if choice & 8 == 0 { u64::MAX } else { 0 };
-    let mut transmit = Transmit::new(ring, policy, acked, HEADER).expect("memory");
+    let outlet = TapOutlet::new(policy).expect("memory");
+    let mut transmit = Transmit::new(ring, outlet, acked, HEADER);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (port, wire) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).expect("sockets");
@@ -51,9 +53,9 @@ fuzz_target!(|bytes: &[u8]| {
             continue;
         }
         loop {
-            let mut cx = TransmitContext { memory: &memory, io: &mut io, counters: &counters, detour: None };
+            let mut cx = TransmitContext { memory: &memory, counters: &counters, detour: None };
             // A frame of no bytes stops the ring.
-            let Ok(turn) = transmit.run(&mut cx) else { return };
+            let Ok(turn) = transmit.run(&mut io, &mut cx) else { return };
             drain(&wire, &mut sent);
             if turn.chains == 0 {
                 break;

@@ -8,6 +8,7 @@
 //! own these. A side that is [released](Side::release) has given back, or put back, every chain
 //! that it took, and the port holds nothing of the guest any more that it could write to.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,10 @@ use zerowire::ledger::Counters;
 
 use crate::host::{HostRing, RingSetup};
 use crate::memory::GuestMemory;
+use crate::net::Transmit;
+use crate::net::features::header_len;
 use crate::net::receive::ReceiveTurn;
-use crate::net::transmit::{Detour, Turn};
+use crate::net::transmit::{Outlet, TransmitContext, Turn};
 use crate::ring::RingError;
 use crate::ring::inflight::Recovered;
 
@@ -169,17 +172,66 @@ pub(super) trait Side<P>: Sized {
 /// The transmit direction.
 pub(super) trait TransmitSide<P>: Side<P> {
     /// Sends a batch, and gives back what has been sent.
-    fn run<'a>(
-        &mut self,
-        path: &'a mut P,
-        memory: &'a GuestMemory,
-        counters: &'a Counters,
-        detour: Option<&'a mut dyn Detour>,
-    ) -> Result<Turn, RingError>;
+    fn run(&mut self, path: &mut P, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError>;
 
     /// Gives back everything that the driver has made available without sending it: what a disabled
     /// transmit ring does (vhost-user, "Ring states").
     fn discard(&mut self, path: &mut P, counters: &Counters) -> Result<Turn, RingError>;
+}
+
+/// A path whose frames from the guest go by an outlet.
+pub(super) trait OutletPath: Path {
+    /// What sends the frames of a ring.
+    type Outlet: Outlet;
+
+    /// One for a new ring.
+    fn outlet(&self) -> io::Result<Self::Outlet>;
+
+    /// What its frames go by.
+    fn outlet_port(&mut self) -> &mut <Self::Outlet as Outlet>::Port;
+}
+
+impl<P: OutletPath> Side<P> for Transmit<P::Outlet> {
+    fn make(path: &mut P, ring: HostRing) -> Result<Self, String> {
+        let acked = ring.acked();
+        let outlet = path.outlet().map_err(|e| e.to_string())?;
+        Ok(Self::new(ring, outlet, acked, header_len(acked)))
+    }
+
+    fn host(&self) -> &HostRing {
+        self.host()
+    }
+
+    fn host_mut(&mut self) -> &mut HostRing {
+        self.host_mut()
+    }
+
+    fn into_host(self) -> HostRing {
+        self.into_host()
+    }
+
+    fn begin(&mut self, path: &mut P, _memory: &GuestMemory) -> Result<(), String> {
+        self.begin(path.outlet_port())
+    }
+
+    fn release(&mut self, path: &mut P, _memory: &GuestMemory, counters: &Counters) {
+        self.release(path.outlet_port(), counters);
+    }
+
+    fn trim(&mut self) {
+        self.trim();
+    }
+}
+
+impl<P: OutletPath> TransmitSide<P> for Transmit<P::Outlet> {
+    #[inline]
+    fn run(&mut self, path: &mut P, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError> {
+        self.run(path.outlet_port(), cx)
+    }
+
+    fn discard(&mut self, path: &mut P, counters: &Counters) -> Result<Turn, RingError> {
+        self.discard(path.outlet_port(), counters)
+    }
 }
 
 /// The receive direction.

@@ -25,7 +25,7 @@ use crate::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use crate::host::{RingClient, RingState, RingThread, refuse_all};
 use crate::memory::GuestMemory;
 use crate::net::receive::SETTLE_AFTER;
-use crate::net::transmit::Detour;
+use crate::net::transmit::{Detour, TransmitContext};
 use port_events::PortEvents;
 use report::Report;
 use states::{PortWatch, RxWait};
@@ -155,7 +155,7 @@ impl<P: Path> Worker<P> {
         let counters = &self.report.counters().transmit;
         let result = if side.host().state() == RingState::Enabled {
             let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
-            side.run(&mut self.path, &self.memory, counters, detour)
+            side.run(&mut self.path, &mut TransmitContext { memory: &self.memory, counters, detour })
         } else {
             side.discard(&mut self.path, counters)
         };

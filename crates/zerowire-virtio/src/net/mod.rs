@@ -9,6 +9,7 @@ pub mod offload;
 pub mod packet;
 mod policy;
 pub mod receive;
+pub mod tap;
 pub mod transmit;
 pub mod xdp;
 

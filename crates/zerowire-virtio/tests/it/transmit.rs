@@ -9,6 +9,7 @@ use zerowire_guest::features as f;
 use zerowire_guest::ring::{DESC_INDIRECT, DESC_NEXT, RingMemory, write_desc_at};
 use zerowire_testkit::own_process;
 use zerowire_virtio::io::PortIo;
+use zerowire_virtio::net::tap::TapOutlet;
 use zerowire_virtio::net::transmit::{Detour, TransmitContext};
 use zerowire_virtio::net::{MAX_FRAME_BYTES, PathMode, Policy, Transmit};
 
@@ -195,7 +196,8 @@ proptest! {
         let mut io = PortIo::new(port);
         let mode = if copy { PathMode::Copy } else { PathMode::Auto };
         let policy = Policy { mode, gather_max_bytes, ..Policy::default() };
-        let mut side = Transmit::new(lab.device(&ring, 1, false), policy, f::NET_CSUM | f::VERSION_1, HEADER).expect("a transmit side");
+        let outlet = TapOutlet::new(policy).expect("memory");
+        let mut side = Transmit::new(lab.device(&ring, 1, false), outlet, f::NET_CSUM | f::VERSION_1, HEADER);
 
         let mut layouter = Layouter::new(&lab, &ring);
         let (mut wanted, mut taken_out, mut heads, mut dropped) = (Vec::new(), Vec::new(), Vec::new(), 0);
@@ -220,11 +222,10 @@ proptest! {
         loop {
             let mut cx = TransmitContext {
                 memory: &lab.memory,
-                io: &mut io,
                 counters: &counters,
                 detour: detoured.then_some(&mut detour as &mut dyn Detour),
             };
-            let turn = side.run(&mut cx).expect("a sound ring");
+            let turn = side.run(&mut io, &mut cx).expect("a sound ring");
             chains += turn.chains;
             if turn.chains == 0 {
                 break;
@@ -265,8 +266,8 @@ fn frames_that_the_port_refuses_are_counted_and_their_chains_come_back() {
     let (port, far) = wire();
     drop(far);
     let mut io = PortIo::new(port);
-    let mut side =
-        Transmit::new(lab.device(&ring, 1, false), Policy::default(), 0, HEADER).expect("a transmit side");
+    let outlet = TapOutlet::new(Policy::default()).expect("memory");
+    let mut side = Transmit::new(lab.device(&ring, 1, false), outlet, 0, HEADER);
     let mut layouter = Layouter::new(&lab, &ring);
     for n in 0..70 {
         let p = Plan {
@@ -283,8 +284,8 @@ fn frames_that_the_port_refuses_are_counted_and_their_chains_come_back() {
     let counters = Counters::default();
     let mut chains = 0;
     while chains < 70 {
-        let mut cx = TransmitContext { memory: &lab.memory, io: &mut io, counters: &counters, detour: None };
-        chains += side.run(&mut cx).expect("a sound ring").chains;
+        let mut cx = TransmitContext { memory: &lab.memory, counters: &counters, detour: None };
+        chains += side.run(&mut io, &mut cx).expect("a sound ring").chains;
     }
     let t = counters.snapshot();
     assert_eq!((t.frames, t.bytes, t.dropped_frames["port_refused"]), (0, 0, 70));

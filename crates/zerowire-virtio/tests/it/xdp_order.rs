@@ -12,7 +12,7 @@ use crate::support::{Peer, in_netns, wait_until};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{slow_peer, veth};
 use zerowire_virtio::net::PathMode;
-use zerowire_virtio::net::transmit::Detour;
+use zerowire_virtio::net::transmit::{Detour, TransmitContext};
 use zerowire_virtio::net::xdp::XdpTransmit;
 use zerowire_virtio::ring::inflight::{InflightRegion, Tracker};
 
@@ -37,7 +37,9 @@ impl Detour for Nothing {
 }
 
 fn transmit(side: &mut XdpTransmit, pair: &mut Pair) {
-    side.run(&mut pair.link, &pair.memory, &pair.counters, Some(&mut Nothing)).expect("a sound ring");
+    let (memory, counters) = (&*pair.memory, &pair.counters);
+    let mut cx = TransmitContext { memory, counters, detour: Some(&mut Nothing) };
+    side.run(&mut pair.link, &mut cx).expect("a sound ring");
 }
 
 /// An interface whose kernel lends pages to nobody: its frames are copied when they are taken from

@@ -4,23 +4,21 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use zerowire::ledger::{Counters, DropReason};
 use zerowire_sys::netlink::LinkInfo;
 use zerowire_vhost_user::features as f;
 
 use super::Port;
-use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
+use crate::daemon::path::{OutletPath, Path, ReceiveSide, Side};
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{LINGER, WorkerHandle, WorkerSetup};
 use crate::host::HostRing;
-use crate::io::PortIo;
 use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
-use crate::net::packet::{LOOKS, Link as PacketLink};
+use crate::net::packet::{LOOKS, PacketOutlet, PacketQueue, PacketSend};
 use crate::net::receive::{ReceiveSetup, ReceiveTurn};
-use crate::net::transmit::{Detour, FrameRing, TransmitContext, Turn};
 use crate::net::{PathMode, Policy, Receive, Transmit};
 use crate::port::{Frames, InterfaceState, PacketError, PacketRings, PacketSocket, PacketSpec, TapOffloads};
 use crate::ring::RingError;
@@ -132,25 +130,13 @@ impl Port for PacketPort {
         self.control.unbind();
         self.bound();
         let (interface, policy) = (self.spec.interface.clone(), self.policy);
-        let rings = self.rings();
-        let insists = self.spec.rings == PacketRings::On;
+        let send = PacketSend { ring: self.rings(), insists: self.spec.rings == PacketRings::On };
         let receive = self.spec.receive;
         let no_ring = (policy.mode == PathMode::Copy).then_some("copies were asked for");
         let (shared, pair) = (setup.shared.clone(), setup.pair);
         WorkerHandle::spawn(setup, move || {
-            let (link, io) = PacketLink::open(&interface, receive, no_ring).map_err(io::Error::other)?;
-            Ok(PacketPath {
-                io,
-                link,
-                policy,
-                rings,
-                insists,
-                ring: None,
-                problem: None,
-                retry_at: None,
-                shared,
-                pair,
-            })
+            let queue = PacketQueue::open(&interface, receive, no_ring, send).map_err(io::Error::other)?;
+            Ok(PacketPath { queue, policy, shared, pair })
         })
     }
 }
@@ -158,169 +144,55 @@ impl Port for PacketPort {
 /// The port is watched again before the worker sleeps.
 const _: () = assert!(LOOKS < LINGER);
 
-/// How long a worker sleeps at most while the ring has frames that the kernel had no room for.
-const RING_NAP: Duration = Duration::from_millis(1);
-
-/// How long a ring that could not be opened waits until it is tried again.
-const RING_RETRY: Duration = Duration::from_millis(500);
-
 /// Frames go to the sockets of one queue pair, and nothing of the guest's memory is lent to the
 /// kernel between turns.
 pub(super) struct PacketPath {
-    io: PortIo,
-    link: PacketLink,
+    queue: PacketQueue,
     policy: Policy,
-    /// Whether there is to be a ring, or why not.
-    rings: Result<(), String>,
-    /// One that can't be opened is tried for again and again (`rings=on`).
-    insists: bool,
-    ring: Option<Box<FrameRing>>,
-    /// Why there is none, although there is to be one.
-    problem: Option<String>,
-    retry_at: Option<Instant>,
     /// What rings that start are told, and where frames are counted that are lost in the ring when
     /// no ring of the guest's runs.
     shared: Arc<Shared>,
     pair: usize,
 }
 
-impl PacketPath {
-    /// Opens the ring that is wanted and not there, as soon as the interface is, if it is time to.
-    #[cold]
-    fn open_ring(&mut self) {
-        let now = Instant::now();
-        if self.retry_at.is_some_and(|at| now < at) {
-            return;
-        }
-        let before = self.problem.take();
-        match FrameRing::open(&self.link.name()) {
-            Ok(ring) => (self.ring, self.retry_at) = (Some(Box::new(ring)), None),
-            Err(e) if self.insists => {
-                (self.problem, self.retry_at) =
-                    (Some(format!("no ring: {e}; tried again")), Some(now + RING_RETRY));
-                if self.problem == before {
-                    return;
-                }
-                tracing::error!("{e}; frames go by the packet socket until there is a ring (rings=on)");
-            }
-            Err(e) => {
-                tracing::warn!(
-                    "{e}; frames go by the packet socket from now on (rings=auto; with rings=on it would be tried again)"
-                );
-                self.rings = Err(format!("no ring: {e}; not tried again (rings=auto)"));
-            }
-        }
-        self.link.renew();
-    }
-
-    /// Hands over frames that the kernel had no room for: they are on their way, whether the
-    /// guest's own ring runs or not.
-    fn flush(&mut self) {
-        let Some(ring) = self.ring.as_mut().filter(|r| r.is_waiting()) else { return };
-        let there = ring.flush(&self.shared.pairs[self.pair].transmit);
-        self.ring.take_if(|r| r.is_gone());
-        if !there {
-            self.link.look();
-        }
-    }
-}
-
 impl Drop for PacketPath {
     fn drop(&mut self) {
-        if let Some(ring) = &mut self.ring {
-            ring.end(&self.shared.pairs[self.pair].transmit);
-        }
+        self.queue.end(&self.shared.pairs[self.pair].transmit);
     }
 }
 
 impl Path for PacketPath {
-    type Transmit = Transmit;
+    type Transmit = Transmit<PacketOutlet>;
     type Receive = Receive;
     const POSTS_AHEAD: bool = false;
 
     fn describe(&self) -> String {
-        let out = match (&self.rings, &self.ring) {
-            (_, Some(ring)) => format!("frames out by a {}", ring.path()),
-            (Err(why), None) => why.clone(),
-            (Ok(()), None) => self.problem.clone().unwrap_or_else(|| "no ring yet".to_owned()),
-        };
-        format!("{}; {out}", self.link.describe(&self.io))
+        self.queue.describe()
     }
 
     fn port(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.link.port())
+        Some(self.queue.link.port())
     }
 
     fn changed(&mut self) -> bool {
-        self.link.changed()
+        self.queue.link.changed()
     }
 
     fn sleep_at_most(&mut self) -> Option<Duration> {
-        self.flush();
-        let ring = self.ring.as_ref().is_some_and(|r| r.is_waiting()).then_some(RING_NAP);
-        [ring, self.link.sleep_at_most()].into_iter().flatten().min()
+        self.queue.sleep_at_most(&self.shared.pairs[self.pair].transmit)
     }
 }
 
-impl Side<PacketPath> for Transmit {
-    fn make(path: &mut PacketPath, ring: HostRing) -> Result<Self, String> {
-        let acked = ring.acked();
-        let mut side = Self::new(ring, path.policy, acked, header_len(acked)).map_err(|e| e.to_string())?;
-        side.hold_when_full();
-        Ok(side)
+impl OutletPath for PacketPath {
+    type Outlet = PacketOutlet;
+
+    fn outlet(&self) -> io::Result<PacketOutlet> {
+        PacketOutlet::new(self.policy)
     }
 
-    fn host(&self) -> &HostRing {
-        self.host()
-    }
-
-    fn host_mut(&mut self) -> &mut HostRing {
-        self.host_mut()
-    }
-
-    fn into_host(self) -> HostRing {
-        self.into_host()
-    }
-
-    fn begin(&mut self, path: &mut PacketPath, _memory: &GuestMemory) -> Result<(), String> {
-        self.moved();
-        path.link.set_header_bytes(header_len(self.host().acked())).map_err(|e| e.to_string())
-    }
-
-    fn release(&mut self, path: &mut PacketPath, _memory: &GuestMemory, _counters: &Counters) {
-        path.flush();
-    }
-
-    fn trim(&mut self) {
-        self.trim();
-    }
-}
-
-impl TransmitSide<PacketPath> for Transmit {
     #[inline]
-    fn run<'a>(
-        &mut self,
-        path: &'a mut PacketPath,
-        memory: &'a GuestMemory,
-        counters: &'a Counters,
-        detour: Option<&'a mut dyn Detour>,
-    ) -> Result<Turn, RingError> {
-        self.limit_segments(path.link.segment_bytes());
-        if path.ring.is_none() && path.rings.is_ok() && path.link.is_up() {
-            path.open_ring();
-        }
-        self.exchange_ring(path.ring.take());
-        let turn = self.run(&mut TransmitContext { memory, io: &mut path.io, counters, detour });
-        path.ring = self.exchange_ring(None).filter(|r| !r.is_gone());
-        if self.take_port_gone() {
-            path.link.look();
-        }
-        turn
-    }
-
-    fn discard(&mut self, path: &mut PacketPath, counters: &Counters) -> Result<Turn, RingError> {
-        path.flush();
-        self.discard(counters)
+    fn outlet_port(&mut self) -> &mut PacketQueue {
+        &mut self.queue
     }
 }
 
@@ -356,7 +228,7 @@ impl Side<PacketPath> for Receive {
 
     fn begin(&mut self, path: &mut PacketPath, _memory: &GuestMemory) -> Result<(), String> {
         self.moved();
-        path.link.set_header_bytes(header_len(self.host().acked())).map_err(|e| e.to_string())
+        path.queue.link.set_header_bytes(header_len(self.host().acked())).map_err(|e| e.to_string())
     }
 
     fn release(&mut self, _path: &mut PacketPath, _memory: &GuestMemory, counters: &Counters) {
@@ -378,7 +250,7 @@ impl ReceiveSide<PacketPath> for Receive {
         memory: &GuestMemory,
         counters: &Counters,
     ) -> Result<ReceiveTurn, RingError> {
-        path.link.receive(self, &mut path.io, memory, counters)
+        path.queue.link.receive(self, &mut path.queue.io, memory, counters)
     }
 
     fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError> {

@@ -9,7 +9,7 @@ use zerowire::ledger::{Counters, DropReason};
 use zerowire_vhost_user::features as f;
 
 use super::Port;
-use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
+use crate::daemon::path::{OutletPath, Path, ReceiveSide, Side};
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
 use crate::host::HostRing;
@@ -17,7 +17,7 @@ use crate::io::PortIo;
 use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
 use crate::net::receive::{ReceiveContext, ReceiveSetup, ReceiveTurn};
-use crate::net::transmit::{Detour, TransmitContext, Turn};
+use crate::net::tap::TapOutlet;
 use crate::net::{Policy, Receive, Transmit};
 use crate::port::{Tap, TapError, TapOffloads, TapSpec};
 use crate::ring::RingError;
@@ -102,7 +102,7 @@ pub(super) struct TapPath {
 }
 
 impl Path for TapPath {
-    type Transmit = Transmit;
+    type Transmit = Transmit<TapOutlet>;
     type Receive = Receive;
     const POSTS_AHEAD: bool = false;
 
@@ -115,50 +115,16 @@ impl Path for TapPath {
     }
 }
 
-impl Side<TapPath> for Transmit {
-    fn make(path: &mut TapPath, ring: HostRing) -> Result<Self, String> {
-        let acked = ring.acked();
-        Self::new(ring, path.policy, acked, header_len(acked)).map_err(|e| e.to_string())
+impl OutletPath for TapPath {
+    type Outlet = TapOutlet;
+
+    fn outlet(&self) -> io::Result<TapOutlet> {
+        TapOutlet::new(self.policy)
     }
 
-    fn host(&self) -> &HostRing {
-        self.host()
-    }
-
-    fn host_mut(&mut self) -> &mut HostRing {
-        self.host_mut()
-    }
-
-    fn into_host(self) -> HostRing {
-        self.into_host()
-    }
-
-    fn begin(&mut self, _path: &mut TapPath, _memory: &GuestMemory) -> Result<(), String> {
-        self.moved();
-        Ok(())
-    }
-
-    fn release(&mut self, _path: &mut TapPath, _memory: &GuestMemory, _counters: &Counters) {}
-
-    fn trim(&mut self) {
-        self.trim();
-    }
-}
-
-impl TransmitSide<TapPath> for Transmit {
     #[inline]
-    fn run<'a>(
-        &mut self,
-        path: &'a mut TapPath,
-        memory: &'a GuestMemory,
-        counters: &'a Counters,
-        detour: Option<&'a mut dyn Detour>,
-    ) -> Result<Turn, RingError> {
-        self.run(&mut TransmitContext { memory, io: &mut path.io, counters, detour })
-    }
-
-    fn discard(&mut self, _path: &mut TapPath, counters: &Counters) -> Result<Turn, RingError> {
-        self.discard(counters)
+    fn outlet_port(&mut self) -> &mut PortIo {
+        &mut self.io
     }
 }
 

@@ -20,7 +20,7 @@ use crate::host::HostRing;
 use crate::memory::GuestMemory;
 use crate::net::features::header_len;
 use crate::net::receive::ReceiveTurn;
-use crate::net::transmit::{Detour, Turn};
+use crate::net::transmit::{TransmitContext, Turn};
 use crate::net::xdp::geometry::MAX_MTU;
 use crate::net::xdp::{
     Attach, Link, LinkOptions, Registrar, Renewal, XdpReceive, XdpReceiveSetup, XdpTransmit,
@@ -298,14 +298,8 @@ impl Side<XdpPath> for XdpTransmit {
 
 impl TransmitSide<XdpPath> for XdpTransmit {
     #[inline]
-    fn run<'a>(
-        &mut self,
-        path: &'a mut XdpPath,
-        memory: &'a GuestMemory,
-        counters: &'a Counters,
-        detour: Option<&'a mut dyn Detour>,
-    ) -> Result<Turn, RingError> {
-        self.run(&mut path.link, memory, counters, detour)
+    fn run(&mut self, path: &mut XdpPath, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError> {
+        self.run(&mut path.link, cx)
     }
 
     fn discard(&mut self, path: &mut XdpPath, counters: &Counters) -> Result<Turn, RingError> {

@@ -14,11 +14,17 @@
 //! a ring that the kernel puts short frames into ([`super::Receive::run_slots`]), which spares a
 //! system call a frame.
 
+mod frame_ring;
 mod inbound;
 mod link;
+mod outbound;
+mod outlet;
+mod queue;
 mod tagged;
 
 pub use link::{LOOKS, Link};
+pub use outlet::PacketOutlet;
+pub use queue::{PacketQueue, PacketSend};
 pub use tagged::restore;
 
 #[cfg(test)]

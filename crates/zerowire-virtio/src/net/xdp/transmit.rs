@@ -24,7 +24,7 @@ use crate::host::HostRing;
 use crate::io::MAX_BATCH;
 use crate::memory::{GuestMemory, MAX_REGIONS, Segment, access};
 use crate::net::offload::Request;
-use crate::net::transmit::{Detour, Turn, parse, take_out};
+use crate::net::transmit::{Detour, TransmitContext, Turn, parse, take_out};
 use crate::net::{ETH_HEADER_BYTES, PathMode, Policy, header};
 use crate::ring::{RingError, SplitRing};
 use pieces::{add_piece, private_memory};
@@ -265,13 +265,8 @@ impl XdpTransmit {
 
     /// Sends one batch, and gives back what has been sent.
     #[inline]
-    pub fn run(
-        &mut self,
-        link: &mut Link,
-        memory: &GuestMemory,
-        counters: &Counters,
-        mut detour: Option<&mut dyn Detour>,
-    ) -> Result<Turn, RingError> {
+    pub fn run(&mut self, link: &mut Link, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError> {
+        let TransmitContext { memory, counters, detour } = cx;
         link.end_loans_with_copy(!self.host.ring.is_tracked());
         if !link.loans.is_empty() || !link.finished.is_empty() {
             link.reap();
@@ -300,7 +295,7 @@ impl XdpTransmit {
             if !room || self.long.is_some() || !self.line_has_room() {
                 break;
             }
-            match self.chain(link, memory, counters, &mut detour) {
+            match self.chain(link, memory, counters, detour) {
                 Ok(Taken::Done) => chains += 1,
                 Ok(Taken::Full) => break,
                 Err(e) => {

@@ -12,6 +12,7 @@ use zerowire_guest::ring::{DESC_WRITE, RingMemory};
 use zerowire_sys::xdp::program::{Hook, Steering};
 use zerowire_sys::xdp::{Interface, Mode, XdpError};
 use zerowire_virtio::memory::GuestMemory;
+use zerowire_virtio::net::transmit::TransmitContext;
 use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Registrar};
 use zerowire_virtio::net::xdp::{XdpReceive, XdpReceiveSetup, XdpTransmit};
 use zerowire_virtio::net::{PathMode, Policy};
@@ -172,7 +173,8 @@ pub fn receive(side: &mut XdpReceive, pair: &mut Pair) {
 
 /// One turn. Returns what was moved.
 pub fn transmit(side: &mut XdpTransmit, pair: &mut Pair) -> usize {
-    side.run(&mut pair.link, &pair.memory, &pair.counters, None).expect("a sound ring").chains
+    let mut cx = TransmitContext { memory: &pair.memory, counters: &pair.counters, detour: None };
+    side.run(&mut pair.link, &mut cx).expect("a sound ring").chains
 }
 
 /// Has `w0` pass nothing on: a byte a second behind some frames.

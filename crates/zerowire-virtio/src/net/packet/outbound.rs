@@ -1,0 +1,108 @@
+//! Whether frames of the guest go by a ring that is shared with the kernel, and what is done where
+//! there can be none.
+//!
+//! A ring is the port's, and outlives the rings of the guest.
+
+use std::time::{Duration, Instant};
+
+use zerowire::ledger::Counters;
+
+use super::Link;
+use super::frame_ring::FrameRing;
+
+/// How long a ring that could not be opened waits until it is tried again.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// How frames of the guest go.
+pub(super) struct Outbound {
+    /// Whether there is to be a ring, or why not.
+    wanted: Result<(), String>,
+    /// One that can't be opened is tried for again and again (`rings=on`).
+    insists: bool,
+    pub(super) ring: Option<Box<FrameRing>>,
+    /// Why there is none, although there is to be one.
+    problem: Option<String>,
+    retry_at: Option<Instant>,
+}
+
+impl Outbound {
+    pub(super) fn new(wanted: Result<(), String>, insists: bool) -> Self {
+        Self { wanted, insists, ring: None, problem: None, retry_at: None }
+    }
+
+    /// In words.
+    pub(super) fn describe(&self) -> String {
+        match (&self.wanted, &self.ring) {
+            (_, Some(ring)) => format!("frames out by a {}", ring.path()),
+            (Err(why), None) => why.clone(),
+            (Ok(()), None) => self.problem.clone().unwrap_or_else(|| "no ring yet".to_owned()),
+        }
+    }
+
+    /// Whether the ring has frames that the kernel had no room for.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.ring.as_ref().is_some_and(|r| r.is_waiting())
+    }
+
+    /// Opens the ring that is wanted and not there, as soon as the interface is.
+    #[inline]
+    pub(super) fn open(&mut self, link: &mut Link) {
+        if self.ring.is_none() && self.wanted.is_ok() && link.is_up() {
+            self.open_if_due(link);
+        }
+    }
+
+    #[cold]
+    fn open_if_due(&mut self, link: &mut Link) {
+        let now = Instant::now();
+        if self.retry_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let before = self.problem.take();
+        match FrameRing::open(&link.name()) {
+            Ok(ring) => (self.ring, self.retry_at) = (Some(Box::new(ring)), None),
+            Err(e) if self.insists => {
+                (self.problem, self.retry_at) =
+                    (Some(format!("no ring: {e}; tried again")), Some(now + RETRY));
+                if self.problem == before {
+                    return;
+                }
+                tracing::error!("{e}; frames go by the packet socket until there is a ring (rings=on)");
+            }
+            Err(e) => {
+                tracing::warn!(
+                    "{e}; frames go by the packet socket from now on (rings=auto; with rings=on it would be tried again)"
+                );
+                self.wanted = Err(format!("no ring: {e}; not tried again (rings=auto)"));
+            }
+        }
+        link.renew();
+    }
+
+    /// Hands over frames that the kernel had no room for: they are on their way, whether the
+    /// guest's own ring runs or not. Returns whether the interface was there.
+    #[inline]
+    pub(super) fn flush(&mut self, counters: &Counters) -> bool {
+        match &mut self.ring {
+            Some(ring) if ring.is_waiting() => {
+                let there = ring.hand_over(counters, |_| {});
+                self.leave();
+                there
+            }
+            _ => true,
+        }
+    }
+
+    /// Lets go of a ring whose interface is gone.
+    #[inline]
+    pub(super) fn leave(&mut self) {
+        self.ring.take_if(|r| r.is_gone());
+    }
+
+    /// Hands over what the kernel takes; the rest is lost and counted.
+    pub(super) fn end(&mut self, counters: &Counters) {
+        if let Some(ring) = &mut self.ring {
+            ring.end(counters);
+        }
+    }
+}
