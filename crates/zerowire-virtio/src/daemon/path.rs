@@ -20,20 +20,26 @@ use crate::memory::GuestMemory;
 use crate::net::Transmit;
 use crate::net::features::header_len;
 use crate::net::receive::ReceiveTurn;
-use crate::net::transmit::{Outlet, TransmitContext, Turn};
+use crate::net::transmit::Outlet;
 use crate::ring::RingError;
 use crate::ring::inflight::Recovered;
 
 /// What frames pass through between a queue pair and its port; made and used by one worker thread.
 pub(super) trait Path: Sized + 'static {
-    /// From the guest to the port.
-    type Transmit: TransmitSide<Self>;
+    /// What sends the frames of a transmit ring.
+    type Outlet: Outlet;
     /// From the port to the guest.
     type Receive: ReceiveSide<Self>;
 
     /// Whether receive buffers go to the port before frames come, so that the receive side has work
     /// whenever the driver posts some.
     const POSTS_AHEAD: bool;
+
+    /// An outlet for a new ring of so many entries.
+    fn outlet(&self, ring_size: u16) -> io::Result<Self::Outlet>;
+
+    /// What its frames go by.
+    fn outlet_port(&mut self) -> &mut <Self::Outlet as Outlet>::Port;
 
     /// The path that runs, and why, in words for the log and the statistics.
     fn describe(&self) -> String;
@@ -169,32 +175,10 @@ pub(super) trait Side<P>: Sized {
     }
 }
 
-/// The transmit direction.
-pub(super) trait TransmitSide<P>: Side<P> {
-    /// Sends a batch, and gives back what has been sent.
-    fn run(&mut self, path: &mut P, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError>;
-
-    /// Gives back everything that the driver has made available without sending it: what a disabled
-    /// transmit ring does (vhost-user, "Ring states").
-    fn discard(&mut self, path: &mut P, counters: &Counters) -> Result<Turn, RingError>;
-}
-
-/// A path whose frames from the guest go by an outlet.
-pub(super) trait OutletPath: Path {
-    /// What sends the frames of a ring.
-    type Outlet: Outlet;
-
-    /// One for a new ring.
-    fn outlet(&self) -> io::Result<Self::Outlet>;
-
-    /// What its frames go by.
-    fn outlet_port(&mut self) -> &mut <Self::Outlet as Outlet>::Port;
-}
-
-impl<P: OutletPath> Side<P> for Transmit<P::Outlet> {
+impl<P: Path> Side<P> for Transmit<P::Outlet> {
     fn make(path: &mut P, ring: HostRing) -> Result<Self, String> {
         let acked = ring.acked();
-        let outlet = path.outlet().map_err(|e| e.to_string())?;
+        let outlet = path.outlet(ring.ring.size()).map_err(|e| e.to_string())?;
         Ok(Self::new(ring, outlet, acked, header_len(acked)))
     }
 
@@ -218,19 +202,12 @@ impl<P: OutletPath> Side<P> for Transmit<P::Outlet> {
         self.release(path.outlet_port(), counters);
     }
 
+    fn abandon(&mut self, path: &mut P, counters: &Counters) {
+        self.abandon(path.outlet_port(), counters);
+    }
+
     fn trim(&mut self) {
         self.trim();
-    }
-}
-
-impl<P: OutletPath> TransmitSide<P> for Transmit<P::Outlet> {
-    #[inline]
-    fn run(&mut self, path: &mut P, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError> {
-        self.run(path.outlet_port(), cx)
-    }
-
-    fn discard(&mut self, path: &mut P, counters: &Counters) -> Result<Turn, RingError> {
-        self.discard(path.outlet_port(), counters)
     }
 }
 

@@ -18,12 +18,13 @@ use rustix::event::epoll;
 
 use super::control::Waker;
 use super::metadata::{MetadataCommand, MetadataDetour};
-use super::path::{Path, ReceiveSide, Side, TransmitSide};
+use super::path::{Path, ReceiveSide, Side};
 use super::stats::Shared;
 use crate::host::mailbox::mailbox;
 use crate::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use crate::host::{RingClient, RingState, RingThread, refuse_all};
 use crate::memory::GuestMemory;
+use crate::net::Transmit;
 use crate::net::receive::SETTLE_AFTER;
 use crate::net::transmit::{Detour, TransmitContext};
 use port_events::PortEvents;
@@ -102,7 +103,7 @@ impl Drop for WorkerHandle {
 
 struct Worker<P: Path> {
     // Rings hold pointers into the memory: they go first.
-    transmit: Option<P::Transmit>,
+    transmit: Option<Transmit<P::Outlet>>,
     receive: Option<P::Receive>,
     memory: Arc<GuestMemory>,
     path: P,
@@ -155,9 +156,10 @@ impl<P: Path> Worker<P> {
         let counters = &self.report.counters().transmit;
         let result = if side.host().state() == RingState::Enabled {
             let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
-            side.run(&mut self.path, &mut TransmitContext { memory: &self.memory, counters, detour })
+            let mut cx = TransmitContext { memory: &self.memory, counters, detour };
+            side.run(self.path.outlet_port(), &mut cx)
         } else {
-            side.discard(&mut self.path, counters)
+            side.discard(self.path.outlet_port(), counters)
         };
         match result {
             Ok(turn) => {

@@ -5,7 +5,7 @@ use std::io;
 use zerowire::ledger::{Counters, DropReason};
 
 use super::Policy;
-use super::transmit::{Outlet, Pushed, SendBatch, TxFrame, TxPlace, TxSlot};
+use super::transmit::{Outlet, Pushed, SendBatch, TxFrame, TxPlace, TxSlot, TxState};
 use crate::io::PortIo;
 
 /// Sends to one queue of a tap, or to any file of which a write takes a frame.
@@ -28,15 +28,16 @@ impl Outlet for TapOutlet {
     type Port = PortIo;
 
     #[inline]
-    fn begin(&mut self, io: &mut PortIo, work: bool) {
+    fn begin(&mut self, io: &mut PortIo, work: bool, _counters: &Counters) -> TxState {
         if work {
             self.batch.clear();
             io.clear();
         }
+        TxState::Ready
     }
 
     #[inline]
-    fn has_room(&self, _io: &PortIo) -> bool {
+    fn has_room(&self, _io: &mut PortIo) -> bool {
         self.batch.has_room()
     }
 

@@ -10,21 +10,29 @@
 //!
 //! The first bytes of a frame are read once into a private slot; what is checked there is what goes
 //! out. Short frames are copied whole into their slot. Where slots are, and how frames go out, is
-//! the port's matter (`outlet`).
+//! the port's matter (`outlet`), and what it can't do to a frame is done before (`software`).
 //!
-//! **Ownership.** A chain is taken from the ring, sent, and given back before [`Transmit::run`]
-//! returns: nothing is lent to the kernel across calls.
+//! **Ownership.** A chain is taken from the ring and sent. To most ports nothing is lent across
+//! calls: the chain goes back before [`Transmit::run`] returns. A port that lends has it until the
+//! frame's last piece is sent; before the ring stops all chains are back ([`Transmit::release`]).
+//! Where no in-flight region is kept, they go back in the order in which they were taken
+//! (`returns`).
 
 mod batch;
 mod detour;
+mod line;
 mod outlet;
 mod parse;
+mod returns;
+mod software;
+
+use std::time::Instant;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 
-use super::offload::longest_segment;
+use super::offload::{Request, longest_segment};
 use super::policy::MAX_IOV;
-use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, header};
+use super::{ETH_HEADER_BYTES, header};
 use crate::host::HostRing;
 use crate::io::MAX_BATCH;
 use crate::memory::{GuestMemory, MAX_REGIONS, Segment, access};
@@ -32,14 +40,17 @@ use crate::ring::{RingError, SplitRing};
 pub(in crate::net) use batch::SendBatch;
 pub use batch::{FRAME_SLOT_BYTES, FRAME_SLOTS, head_len, small_slot_bytes};
 pub use detour::Detour;
-pub(in crate::net) use detour::take_out;
+use line::Late;
 pub(crate) use outlet::Outlet;
-pub(in crate::net) use outlet::{Pushed, TxFrame, TxPlace, TxSlot, TxTally};
-pub(in crate::net) use parse::parse;
+pub(in crate::net) use outlet::{Pushed, TxFrame, TxPlace, TxSlot, TxState, TxTally};
+use parse::parse;
+use returns::Returns;
+use software::Long;
+pub(in crate::net) use software::{FIRST_PIECE_BYTES, TxPart};
 
-/// How much of a frame is read into the private slot at least, if there is so much: Ethernet with
-/// two tags, IPv6 or IPv4 with options, TCP with options, behind the virtio-net header.
-const INSPECT_BYTES: usize = 12 + 22 + 60 + 60;
+/// How much of a frame is read into private memory where something inspects it, bytes behind the
+/// virtio-net header: Ethernet with two tags, IPv6 or IPv4 with options, TCP with options.
+pub(in crate::net) const INSPECT_BYTES: usize = 22 + 60 + 60;
 
 /// What the transmit side needs besides its ring and its port.
 pub struct TransmitContext<'a> {
@@ -63,6 +74,8 @@ pub struct Turn {
 /// What became of a chain.
 enum Taken {
     Frame(Pushed),
+    /// It is lent, and becomes many frames.
+    Begun,
     /// Nothing of it goes to the port.
     Out,
 }
@@ -75,10 +88,15 @@ pub struct Transmit<O> {
     header_len: usize,
     hint: usize,
     segments: Vec<Segment>,
-    /// The chains of this turn.
+    /// The chains of this turn; of a port that lends, those whose frames it has not had before.
     batch: Vec<TxSlot>,
-    /// Offload errors seen, so that the log tells of the first only.
-    offload_errors: u64,
+    /// Chains that are out across turns.
+    returns: Returns,
+    /// A frame that becomes many, of which not all are queued.
+    long: Option<Long>,
+    errors: OffloadErrors,
+    /// The guest broke a rule: the ring is not looked at any more.
+    abandoned: bool,
 }
 
 impl<O> std::fmt::Debug for Transmit<O> {
@@ -91,9 +109,10 @@ impl<O: Outlet> Transmit<O> {
     /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
     pub fn new(ring: impl Into<HostRing>, outlet: O, acked: u64, header_len: usize) -> Self {
         let host = ring.into();
+        let (queue, size) = (host.ring.queue(), host.ring.size());
         // A chain may be as long as the ring (virtio 1.3 §2.7.5.2), and a descriptor may cross
         // regions.
-        let most = usize::from(host.ring.size()).max(MAX_IOV) + MAX_REGIONS;
+        let most = usize::from(size).max(MAX_IOV) + MAX_REGIONS;
         Self {
             host,
             outlet,
@@ -101,8 +120,12 @@ impl<O: Outlet> Transmit<O> {
             header_len,
             hint: 0,
             segments: Vec::with_capacity(most),
-            batch: Vec::with_capacity(MAX_BATCH),
-            offload_errors: 0,
+            // One more may have begun to be cut in a turn before.
+            batch: Vec::with_capacity(MAX_BATCH + 1),
+            returns: Returns::new(if O::LENDS { size } else { 0 }),
+            long: None,
+            errors: OffloadErrors { queue, seen: 0 },
+            abandoned: false,
         }
     }
 
@@ -128,13 +151,16 @@ impl<O: Outlet> Transmit<O> {
         &mut self.host.ring
     }
 
-    /// The ring is new, or in other memory: what was known of that is forgotten.
+    /// The ring is new, or in other memory, and nothing of it is lent: what was known of that is
+    /// forgotten.
     ///
     /// # Errors
     /// A text that says why the port can't send.
     pub fn begin(&mut self, port: &mut O::Port) -> Result<(), String> {
         self.hint = 0;
-        self.offload_errors = 0;
+        self.errors.seen = 0;
+        self.returns.clear();
+        self.abandoned = false;
         self.outlet.start(port, self.header_len)
     }
 
@@ -143,45 +169,114 @@ impl<O: Outlet> Transmit<O> {
         self.outlet.trim();
     }
 
-    /// Ends all that is under way, before the ring stops.
+    /// Ends all that is under way, before the ring stops: all chains are back.
     pub fn release(&mut self, port: &mut O::Port, counters: &Counters) {
-        self.outlet.send_waiting(port, counters);
+        if self.abandoned {
+            return;
+        }
+        self.end_long(port, counters);
+        self.outlet.end(port, counters);
+        if O::LENDS {
+            // All are back, so that none waits for another.
+            self.give_back_or(port, |_| Late::PassAll);
+            self.host.ring.publish();
+        }
+    }
+
+    /// Ends what is lent, and gives nothing back.
+    pub fn abandon(&mut self, port: &mut O::Port, counters: &Counters) {
+        if O::LENDS {
+            self.end_long(port, counters);
+            self.outlet.end(port, counters);
+            self.outlet.returned(port, !self.host.ring.is_tracked(), |_| {});
+            self.outlet.passed(port, 0, None);
+            self.returns.clear();
+            self.abandoned = true;
+        }
     }
 
     /// Gives back everything that the driver has made available without sending it: what a disabled
-    /// transmit ring does (vhost-user, "Ring states").
+    /// transmit ring does (vhost-user, "Ring states"). What was queued before goes out.
     pub fn discard(&mut self, port: &mut O::Port, counters: &Counters) -> Result<Turn, RingError> {
         self.outlet.send_waiting(port, counters);
+        self.refuse(port, counters)
+    }
+
+    fn refuse(&mut self, port: &mut O::Port, counters: &Counters) -> Result<Turn, RingError> {
+        self.end_long(port, counters);
+        let mut back = self.give_back(port);
         let mut chains = 0;
+        self.returns.begin_turn();
         // One ring's worth a turn: a driver that adds as fast as this takes must not hold the
         // thread.
-        while chains < usize::from(self.host.ring.size())
+        let size = self.host.ring.size();
+        while chains < usize::from(size)
+            && self.returns.has_room(size)
             && let Some(head) = self.host.ring.take()?
         {
-            self.host.ring.push_used(head, 0);
+            self.returns.done(&mut self.host.ring, head);
             counters.dropped(DropReason::PortRefused);
             chains += 1;
         }
-        Ok(Turn { chains, notify: self.host.ring.publish() })
+        back += self.give_back(port);
+        Ok(Turn { chains: chains + back, notify: self.host.ring.publish() })
     }
 
-    /// Sends one batch.
+    /// Gives the guest back what was lent and is not any more, as far as nothing before that is.
+    /// Returns how many chains came back.
+    #[inline]
+    fn give_back(&mut self, port: &mut O::Port) -> usize {
+        let most = usize::from(self.host.ring.size() / 2).max(1);
+        self.give_back_or(port, |waits| match waits {
+            true => Late::Wait,
+            false => Late::Pass { now: Instant::now(), most },
+        })
+    }
+
+    /// The same; `late` says what is to become of those that have to wait for others, which come
+    /// as soon as the port takes anything, or not.
+    #[inline]
+    fn give_back_or(&mut self, port: &mut O::Port, late: impl FnOnce(bool) -> Late) -> usize {
+        let Self { host: HostRing { ring, .. }, outlet, returns, .. } = self;
+        let mut back = 0;
+        let in_order = !ring.is_tracked();
+        let waits = outlet.returned(port, in_order, |head| {
+            returns.back(ring, head);
+            back += 1;
+        });
+        let passed = returns.give(ring, || late(waits));
+        outlet.passed(port, passed, returns.due().filter(|_| !waits));
+        back
+    }
+
+    /// Sends one batch, and gives back what has been sent.
     #[inline]
     pub fn run(&mut self, port: &mut O::Port, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError> {
+        let mut chains = if O::LENDS { self.give_back(port) } else { 0 };
         let available = self.host.ring.refresh()?;
         self.batch.clear();
-        self.outlet.begin(port, available > 0);
-        if available == 0 {
+        match self.outlet.begin(port, available > 0 || self.is_cutting(), cx.counters) {
+            TxState::Ready => {}
+            TxState::Wait => return Ok(Turn { chains, notify: self.host.ring.publish() }),
+            TxState::Refuse => return self.refuse(port, cx.counters),
+        }
+        if !O::LENDS && available == 0 {
             self.outlet.send_waiting(port, cx.counters);
             return Ok(Turn::default());
         }
+        if O::LENDS {
+            self.returns.begin_turn();
+        }
+        if !O::OFFLOADS {
+            chains += self.go_on(port, cx.counters);
+        }
         let mut broken = None;
         for _ in 0..usize::from(available).min(MAX_BATCH) {
-            if !self.outlet.has_room(port) {
+            if !self.has_room(port) {
                 break;
             }
             match self.chain(port, cx) {
-                Ok(true) => {}
+                Ok(true) => chains += 1,
                 Ok(false) => break,
                 Err(e) => {
                     broken = Some(e);
@@ -190,13 +285,28 @@ impl<O: Outlet> Transmit<O> {
             }
         }
         self.host.ring.prefetch(MAX_BATCH as u16);
-        self.finish(broken.is_none(), port, cx.counters);
-        let turn = Turn { chains: self.batch.len(), notify: self.host.ring.publish() };
+        let done = self.finish(broken.is_none(), port, cx.counters);
+        let chains = if O::LENDS { chains + done } else { done };
+        let notify = self.host.ring.publish();
         match broken {
             // What was sent before the error is given back; the ring stops after it.
             Some(e) => Err(e),
-            None => Ok(turn),
+            None => Ok(Turn { chains, notify }),
         }
+    }
+
+    /// Whether a frame that becomes many is not all queued.
+    #[inline]
+    fn is_cutting(&self) -> bool {
+        !O::OFFLOADS && self.long.is_some()
+    }
+
+    /// Whether another chain may be taken.
+    #[inline]
+    fn has_room(&self, port: &mut O::Port) -> bool {
+        self.outlet.has_room(port)
+            && !self.is_cutting()
+            && (!O::LENDS || self.returns.has_room(self.host.ring.size()))
     }
 
     /// Takes one chain and queues its frame. On an error the chain is not given back: its ring
@@ -205,26 +315,50 @@ impl<O: Outlet> Transmit<O> {
     fn chain(&mut self, port: &mut O::Port, cx: &mut TransmitContext<'_>) -> Result<bool, RingError> {
         let Some(head) = self.host.ring.take()? else { return Ok(false) };
         let len = parse(&self.host.ring, head, cx.memory, &mut self.hint, &mut self.segments)?;
-        let tally = match self.frame(len, port, cx) {
-            Ok(Taken::Frame(Pushed::Queued(tally))) => Some(tally),
+        match self.frame(head, len, port, cx) {
             Ok(Taken::Frame(Pushed::Full)) => {
                 self.host.ring.untake(std::iter::once(head));
                 return Ok(false);
             }
-            Ok(Taken::Out) => None,
+            Ok(Taken::Frame(pushed)) => self.queued(head, pushed),
+            Ok(Taken::Begun) => {}
+            Ok(Taken::Out) => self.done(head),
             Err(reason) => {
                 cx.counters.dropped(reason);
-                None
+                self.done(head);
             }
-        };
-        self.batch.push(TxSlot { head, tally });
+        }
         Ok(true)
+    }
+
+    /// The frame of a chain goes out with the batch.
+    #[inline]
+    fn queued(&mut self, head: u16, pushed: Pushed) {
+        let tally = if let Pushed::Queued(tally) = pushed { Some(tally) } else { None };
+        self.batch.push(TxSlot { head, tally });
+        if O::LENDS {
+            match tally {
+                Some(_) => self.returns.done(&mut self.host.ring, head),
+                None => self.returns.lent(&self.host.ring, head),
+            }
+        }
+    }
+
+    /// Nothing of a chain goes out.
+    #[inline]
+    fn done(&mut self, head: u16) {
+        if O::LENDS {
+            self.returns.done(&mut self.host.ring, head);
+        } else {
+            self.batch.push(TxSlot { head, tally: None });
+        }
     }
 
     /// Queues the frame in `self.segments`, or says why it is dropped.
     #[inline]
     fn frame(
         &mut self,
+        head: u16,
         len: usize,
         port: &mut O::Port,
         cx: &mut TransmitContext<'_>,
@@ -233,54 +367,60 @@ impl<O: Outlet> Transmit<O> {
         if len < header_len + ETH_HEADER_BYTES {
             return Err(DropReason::TooShort);
         }
-        if len > header_len + MAX_FRAME_BYTES {
+        let frame_len = len - header_len;
+        let longest = self.outlet.longest_frame(port);
+        if O::OFFLOADS && frame_len > longest {
             return Err(DropReason::TooLong);
         }
-        let frame = TxFrame { index: self.batch.len(), len, header_len, segments: &self.segments };
+        let frame = TxFrame {
+            head,
+            index: self.batch.len(),
+            len,
+            header_len,
+            segments: &self.segments,
+            inspected: cx.detour.is_some(),
+            may_lend: O::LENDS && !self.returns.is_broken(),
+            summed: false,
+        };
         let place = self.outlet.place(port, &frame);
-        let longest = self.outlet.longest_segment();
+        let segment_bytes = self.outlet.longest_segment();
         let start = self.outlet.bytes(&place);
         access::read(frame.segments, 0, start);
-        if let Err(e) = header::check(start, header_len, len - header_len, self.acked) {
-            return Err(self.bad_offload(&e));
+        if !O::OFFLOADS {
+            if start.first_chunk().is_some_and(Request::is_any) {
+                return self.offloaded(head, len, place, port, cx);
+            }
+            if frame_len > longest {
+                return Err(DropReason::TooLong);
+            }
         }
-        if longest != usize::MAX && start[1] != header::GSO_NONE {
+        if let Err(e) = header::check(start, header_len, frame_len, self.acked) {
+            return Err(self.errors.log(&e));
+        }
+        if segment_bytes != usize::MAX && start[1] != header::GSO_NONE {
             let (vnet, frame) = start.split_at(header_len);
             match vnet.first_chunk().map(|vnet| longest_segment(vnet, frame)) {
-                Some(Ok(n)) if n <= longest => {}
-                Some(Err(e)) => return Err(self.bad_offload(&e)),
+                Some(Ok(n)) if n <= segment_bytes => {}
+                Some(Err(e)) => return Err(self.errors.log(&e)),
                 _ => return Err(DropReason::TooLong),
             }
         }
-        if let Some(detour) = cx.detour.as_deref_mut() {
-            let inspected = &start[header_len..];
-            if detour.wants(&inspected[..inspected.len().min(INSPECT_BYTES)]) {
-                take_out(frame.segments, header_len, len, start, detour);
-                cx.counters.copied(CopyReason::Metadata, len as u64);
-                return Ok(Taken::Out);
-            }
+        if cx.take_out(&frame, start) {
+            return Ok(Taken::Out);
         }
         self.outlet.push(port, &frame, place).map(Taken::Frame)
     }
 
-    /// Tells the log of the first frame with a wrong offload.
-    #[cold]
-    fn bad_offload(&mut self, error: &dyn std::fmt::Display) -> DropReason {
-        self.offload_errors += 1;
-        if self.offload_errors == 1 {
-            let queue = self.host.ring.queue();
-            tracing::warn!("queue {queue}: frame dropped: {error} (further ones are only counted)");
-        }
-        DropReason::BadOffload
-    }
-
-    /// Sends the batch, counts, and gives every chain back, or puts it back if the port was full
-    /// and it may be taken again.
+    /// Sends the batch. To a port that does not lend: counts, and gives every chain back, or puts
+    /// it back if the port was full and it may be taken again. Returns how many chains came back.
     #[inline]
-    fn finish(&mut self, again: bool, port: &mut O::Port, counters: &Counters) {
-        let sent = self.batch.iter().filter(|s| s.tally.is_some());
+    fn finish(&mut self, again: bool, port: &mut O::Port, counters: &Counters) -> usize {
+        let sent = self.batch.iter().filter(|s| O::LENDS || s.tally.is_some());
         self.host.ring.hand_on(sent.map(|s| s.head));
         let full = self.outlet.flush(port, &mut self.batch, counters);
+        if O::LENDS {
+            return self.give_back(port);
+        }
         if full > 0 {
             self.put_back(full, again, counters);
         }
@@ -307,6 +447,7 @@ impl<O: Outlet> Transmit<O> {
         counters.frames.add(frames);
         counters.zero_copied_frames.add(whole);
         counters.zero_copied_bytes.add(scattered);
+        self.batch.len()
     }
 
     /// The last `full` chains of the batch, for which the port had no room, go back to the ring, if
@@ -320,5 +461,25 @@ impl<O: Outlet> Transmit<O> {
         let kept = self.batch.len() - full;
         self.host.ring.untake(self.batch[kept..].iter().map(|s| s.head));
         self.batch.truncate(kept);
+    }
+}
+
+/// Frames with wrong offloads.
+#[derive(Debug)]
+struct OffloadErrors {
+    queue: u16,
+    seen: u64,
+}
+
+impl OffloadErrors {
+    /// Tells the log of the first one.
+    #[cold]
+    fn log(&mut self, error: &dyn std::fmt::Display) -> DropReason {
+        self.seen += 1;
+        if self.seen == 1 {
+            let queue = self.queue;
+            tracing::warn!("queue {queue}: frame dropped: {error} (further ones are only counted)");
+        }
+        DropReason::BadOffload
     }
 }

@@ -11,9 +11,9 @@ use crate::support::pair::{HEADER, Pair, SIZE, after_a_crash, block, shape};
 use crate::support::{Peer, in_netns, wait_until};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{slow_peer, veth};
-use zerowire_virtio::net::PathMode;
 use zerowire_virtio::net::transmit::{Detour, TransmitContext};
-use zerowire_virtio::net::xdp::XdpTransmit;
+use zerowire_virtio::net::xdp::XdpOutlet;
+use zerowire_virtio::net::{PathMode, Transmit};
 use zerowire_virtio::ring::inflight::{InflightRegion, Tracker};
 
 /// So long frames are lent.
@@ -36,7 +36,7 @@ impl Detour for Nothing {
     }
 }
 
-fn transmit(side: &mut XdpTransmit, pair: &mut Pair) {
+fn transmit(side: &mut Transmit<XdpOutlet>, pair: &mut Pair) {
     let (memory, counters) = (&*pair.memory, &pair.counters);
     let mut cx = TransmitContext { memory, counters, detour: Some(&mut Nothing) };
     side.run(&mut pair.link, &mut cx).expect("a sound ring");

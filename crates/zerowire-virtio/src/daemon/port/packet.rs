@@ -11,7 +11,7 @@ use zerowire_sys::netlink::LinkInfo;
 use zerowire_vhost_user::features as f;
 
 use super::Port;
-use crate::daemon::path::{OutletPath, Path, ReceiveSide, Side};
+use crate::daemon::path::{Path, ReceiveSide, Side};
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{LINGER, WorkerHandle, WorkerSetup};
 use crate::host::HostRing;
@@ -19,7 +19,7 @@ use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
 use crate::net::packet::{LOOKS, PacketOutlet, PacketQueue, PacketSend};
 use crate::net::receive::{ReceiveSetup, ReceiveTurn};
-use crate::net::{PathMode, Policy, Receive, Transmit};
+use crate::net::{PathMode, Policy, Receive};
 use crate::port::{Frames, InterfaceState, PacketError, PacketRings, PacketSocket, PacketSpec, TapOffloads};
 use crate::ring::RingError;
 
@@ -162,9 +162,18 @@ impl Drop for PacketPath {
 }
 
 impl Path for PacketPath {
-    type Transmit = Transmit<PacketOutlet>;
+    type Outlet = PacketOutlet;
     type Receive = Receive;
     const POSTS_AHEAD: bool = false;
+
+    fn outlet(&self, _ring_size: u16) -> io::Result<PacketOutlet> {
+        PacketOutlet::new(self.policy)
+    }
+
+    #[inline]
+    fn outlet_port(&mut self) -> &mut PacketQueue {
+        &mut self.queue
+    }
 
     fn describe(&self) -> String {
         self.queue.describe()
@@ -180,19 +189,6 @@ impl Path for PacketPath {
 
     fn sleep_at_most(&mut self) -> Option<Duration> {
         self.queue.sleep_at_most(&self.shared.pairs[self.pair].transmit)
-    }
-}
-
-impl OutletPath for PacketPath {
-    type Outlet = PacketOutlet;
-
-    fn outlet(&self) -> io::Result<PacketOutlet> {
-        PacketOutlet::new(self.policy)
-    }
-
-    #[inline]
-    fn outlet_port(&mut self) -> &mut PacketQueue {
-        &mut self.queue
     }
 }
 

@@ -9,7 +9,7 @@ use zerowire::ledger::{Counters, DropReason};
 use zerowire_vhost_user::features as f;
 
 use super::Port;
-use crate::daemon::path::{OutletPath, Path, ReceiveSide, Side};
+use crate::daemon::path::{Path, ReceiveSide, Side};
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
 use crate::host::HostRing;
@@ -18,7 +18,7 @@ use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
 use crate::net::receive::{ReceiveContext, ReceiveSetup, ReceiveTurn};
 use crate::net::tap::TapOutlet;
-use crate::net::{Policy, Receive, Transmit};
+use crate::net::{Policy, Receive};
 use crate::port::{Tap, TapError, TapOffloads, TapSpec};
 use crate::ring::RingError;
 
@@ -102,9 +102,18 @@ pub(super) struct TapPath {
 }
 
 impl Path for TapPath {
-    type Transmit = Transmit<TapOutlet>;
+    type Outlet = TapOutlet;
     type Receive = Receive;
     const POSTS_AHEAD: bool = false;
+
+    fn outlet(&self, _ring_size: u16) -> io::Result<TapOutlet> {
+        TapOutlet::new(self.policy)
+    }
+
+    #[inline]
+    fn outlet_port(&mut self) -> &mut PortIo {
+        &mut self.io
+    }
 
     fn describe(&self) -> String {
         self.io.describe().to_owned()
@@ -112,19 +121,6 @@ impl Path for TapPath {
 
     fn port(&self) -> Option<BorrowedFd<'_>> {
         Some(self.io.port())
-    }
-}
-
-impl OutletPath for TapPath {
-    type Outlet = TapOutlet;
-
-    fn outlet(&self) -> io::Result<TapOutlet> {
-        TapOutlet::new(self.policy)
-    }
-
-    #[inline]
-    fn outlet_port(&mut self) -> &mut PortIo {
-        &mut self.io
     }
 }
 

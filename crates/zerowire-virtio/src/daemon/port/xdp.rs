@@ -14,16 +14,15 @@ use zerowire_sys::xdp::{Interface, Mode};
 use zerowire_vhost_user::features as f;
 
 use super::{Port, PortError, steering};
-use crate::daemon::path::{Path, ReceiveSide, Side, TransmitSide};
+use crate::daemon::path::{Path, ReceiveSide, Side};
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
 use crate::host::HostRing;
 use crate::memory::GuestMemory;
 use crate::net::features::header_len;
 use crate::net::receive::ReceiveTurn;
-use crate::net::transmit::{TransmitContext, Turn};
 use crate::net::xdp::geometry::MAX_MTU;
 use crate::net::xdp::{
-    Attach, Link, LinkOptions, Registrar, Renewal, XdpReceive, XdpReceiveSetup, XdpTransmit,
+    Attach, Link, LinkOptions, Registrar, Renewal, XdpOutlet, XdpReceive, XdpReceiveSetup,
     driver_has_zero_copy,
 };
 use crate::net::{PathMode, Policy};
@@ -223,9 +222,18 @@ pub(super) struct XdpPath {
 }
 
 impl Path for XdpPath {
-    type Transmit = XdpTransmit;
+    type Outlet = XdpOutlet;
     type Receive = XdpReceive;
     const POSTS_AHEAD: bool = true;
+
+    fn outlet(&self, ring_size: u16) -> io::Result<XdpOutlet> {
+        Ok(XdpOutlet::new(self.policy, ring_size))
+    }
+
+    #[inline]
+    fn outlet_port(&mut self) -> &mut Link {
+        &mut self.link
+    }
 
     fn describe(&self) -> String {
         self.link.describe()
@@ -261,49 +269,6 @@ impl Path for XdpPath {
 
     fn sleep_at_most(&mut self) -> Option<Duration> {
         self.link.sleep_at_most()
-    }
-}
-
-impl Side<XdpPath> for XdpTransmit {
-    fn make(path: &mut XdpPath, ring: HostRing) -> Result<Self, String> {
-        let acked = ring.acked();
-        Ok(Self::new(ring, acked, header_len(acked), path.policy))
-    }
-
-    fn host(&self) -> &HostRing {
-        self.host()
-    }
-
-    fn host_mut(&mut self) -> &mut HostRing {
-        self.host_mut()
-    }
-
-    fn into_host(self) -> HostRing {
-        self.into_host()
-    }
-
-    fn begin(&mut self, path: &mut XdpPath, _memory: &GuestMemory) -> Result<(), String> {
-        self.moved();
-        path.link.start(false)
-    }
-
-    fn release(&mut self, path: &mut XdpPath, _memory: &GuestMemory, counters: &Counters) {
-        self.release(&mut path.link, counters);
-    }
-
-    fn abandon(&mut self, path: &mut XdpPath, counters: &Counters) {
-        self.abandon(&mut path.link, counters);
-    }
-}
-
-impl TransmitSide<XdpPath> for XdpTransmit {
-    #[inline]
-    fn run(&mut self, path: &mut XdpPath, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError> {
-        self.run(&mut path.link, cx)
-    }
-
-    fn discard(&mut self, path: &mut XdpPath, counters: &Counters) -> Result<Turn, RingError> {
-        self.discard(&mut path.link, counters)
     }
 }
 

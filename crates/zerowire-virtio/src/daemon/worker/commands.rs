@@ -10,6 +10,7 @@ use crate::daemon::metadata::{MetadataCommand, MetadataDetour};
 use crate::daemon::path::{Direction, Path, Side};
 use crate::host::{At, HostRing, RingSetup, RingThread};
 use crate::memory::GuestMemory;
+use crate::net::Transmit;
 
 impl<P: Path> RingThread for Worker<P> {
     type Device = MetadataCommand;
@@ -21,14 +22,14 @@ impl<P: Path> RingThread for Worker<P> {
 
     fn ring(&self, at: At) -> Option<&HostRing> {
         match Direction::of(at.queue) {
-            Direction::Transmit => self.transmit.as_ref().map(Side::host),
+            Direction::Transmit => self.transmit.as_ref().map(Transmit::host),
             Direction::Receive => self.receive.as_ref().map(Side::host),
         }
     }
 
     fn ring_mut(&mut self, at: At) -> Option<&mut HostRing> {
         match Direction::of(at.queue) {
-            Direction::Transmit => self.transmit.as_mut().map(Side::host_mut),
+            Direction::Transmit => self.transmit.as_mut().map(Transmit::host_mut),
             Direction::Receive => self.receive.as_mut().map(Side::host_mut),
         }
     }
@@ -47,7 +48,7 @@ impl<P: Path> RingThread for Worker<P> {
     fn install(&mut self, at: At, setup: RingSetup) -> Result<(), String> {
         match Direction::of(at.queue) {
             Direction::Transmit => {
-                let (side, recovered) = P::Transmit::start(&mut self.path, setup, &self.memory)?;
+                let (side, recovered) = Transmit::<P::Outlet>::start(&mut self.path, setup, &self.memory)?;
                 self.report.unsure(recovered.unsure);
                 self.transmit = Some(side);
             }

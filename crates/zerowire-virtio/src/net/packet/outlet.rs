@@ -17,7 +17,7 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 use super::frame_ring::vnet;
 use super::queue::PacketQueue;
 use crate::io::{Done, MAX_BATCH};
-use crate::net::transmit::{Outlet, Pushed, SendBatch, TxFrame, TxPlace, TxSlot, TxTally};
+use crate::net::transmit::{Outlet, Pushed, SendBatch, TxFrame, TxPlace, TxSlot, TxState, TxTally};
 use crate::net::{MAX_FRAME_BYTES, Policy};
 
 /// With less room than this frames go one by one; more than the longest frame costs.
@@ -142,11 +142,11 @@ impl Outlet for PacketOutlet {
     }
 
     #[inline]
-    fn begin(&mut self, port: &mut PacketQueue, work: bool) {
+    fn begin(&mut self, port: &mut PacketQueue, work: bool, _counters: &Counters) -> TxState {
         self.segment_bytes = port.link.segment_bytes();
         port.outbound.open(&mut port.link);
         if !work {
-            return;
+            return TxState::Ready;
         }
         self.batch.clear();
         self.by_ring.clear();
@@ -156,10 +156,11 @@ impl Outlet for PacketOutlet {
             self.room = port.io.send_room().unwrap_or(usize::MAX);
             self.pressed = self.room < PRESSED_BYTES;
         }
+        TxState::Ready
     }
 
     #[inline]
-    fn has_room(&self, port: &PacketQueue) -> bool {
+    fn has_room(&self, port: &mut PacketQueue) -> bool {
         let may_be_full = match self.pressed {
             // The frame before was refused.
             true => port.io.last_result() == Some(-libc::EAGAIN),

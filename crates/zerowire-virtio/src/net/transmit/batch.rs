@@ -15,6 +15,9 @@ use crate::memory::{PrivateMap, access};
 use crate::net::policy::MAX_IOV;
 use crate::net::{MAX_FRAME_BYTES, Policy};
 
+/// How much of a frame is read into its slot at least, if there is so much, bytes.
+const START_BYTES: usize = 12 + INSPECT_BYTES;
+
 /// Room for the inspected head of a frame, bytes.
 const HEADER_SLOT_BYTES: usize = 512;
 
@@ -203,10 +206,10 @@ pub fn head_len(segments: impl Iterator<Item = usize>, len: usize) -> usize {
             break;
         }
         whole += n;
-        if whole >= INSPECT_BYTES {
+        if whole >= START_BYTES {
             break;
         }
     }
     // A short tail of headers is worth an entry less; less than the inspected bytes is not enough.
-    whole.max(INSPECT_BYTES).min(len)
+    whole.max(START_BYTES).min(len)
 }

@@ -1,6 +1,9 @@
 //! Frames that leave the way to the port.
 
-use crate::memory::{Segment, access};
+use zerowire::ledger::CopyReason;
+
+use super::{INSPECT_BYTES, TransmitContext, TxFrame};
+use crate::memory::access;
 
 /// Takes frames out of the way to the port (the metadata service).
 pub trait Detour {
@@ -11,19 +14,27 @@ pub trait Detour {
     fn take(&mut self, frame: &[u8]);
 }
 
-/// Hands a frame of `len` bytes, its header included, to the detour: what was read already, `head`,
-/// and the rest behind it.
+impl TransmitContext<'_> {
+    /// Hands a frame to the detour, if that wants it: `start`, which was read already and has the
+    /// virtio-net header first, and the rest behind it.
+    #[inline]
+    pub(super) fn take_out(&mut self, frame: &TxFrame<'_>, start: &[u8]) -> bool {
+        let Some(detour) = self.detour.as_deref_mut() else { return false };
+        let inspected = &start[frame.header_len..];
+        if !detour.wants(&inspected[..inspected.len().min(12 + INSPECT_BYTES)]) {
+            return false;
+        }
+        hand_over(frame, start, detour);
+        self.counters.copied(CopyReason::Metadata, frame.len as u64);
+        true
+    }
+}
+
 #[cold]
-pub(in crate::net) fn take_out(
-    segments: &[Segment],
-    header_len: usize,
-    len: usize,
-    head: &[u8],
-    detour: &mut dyn Detour,
-) {
-    let mut frame = head[header_len..].to_vec();
-    let have = frame.len();
-    frame.resize(len - header_len, 0);
-    access::read(segments, head.len(), &mut frame[have..]);
-    detour.take(&frame);
+fn hand_over(frame: &TxFrame<'_>, start: &[u8], detour: &mut dyn Detour) {
+    let mut bytes = start[frame.header_len..].to_vec();
+    let have = bytes.len();
+    bytes.resize(frame.len - frame.header_len, 0);
+    access::read(frame.segments, start.len(), &mut bytes[have..]);
+    detour.take(&bytes);
 }

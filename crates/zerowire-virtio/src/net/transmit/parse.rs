@@ -5,7 +5,7 @@ use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};
 
 /// The segments of a chain, and its length.
 #[inline]
-pub(in crate::net) fn parse(
+pub(super) fn parse(
     ring: &SplitRing,
     head: u16,
     memory: &GuestMemory,

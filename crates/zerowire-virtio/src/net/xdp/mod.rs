@@ -12,9 +12,9 @@
 //! **Transmit.** The pieces of a frame lie in the guest's memory and go to the kernel as they are;
 //! their chain is *lent* ([`loans`]) until the completion ring says that they were sent, and goes
 //! back to the guest then, in the order of completion; where the front end keeps no in-flight
-//! region in the order in which chains became available, as far as that can be ([`line`]). How many
-//! chains may be lent and how long is bounded; past that, and where pieces can't go as they are, a
-//! frame is copied into a private slab and its chain goes back at once.
+//! region in the order in which chains became available, as far as that can be. How many chains may
+//! be lent and how long is bounded; past that, and where pieces can't go as they are, a frame is
+//! copied into a private slab and its chain goes back at once.
 //!
 //! **Receive.** A guest's buffer goes to the fill ring such that the frame lands right behind the
 //! place of the virtio-net header, and the chunk ends with the longest frame ([`geometry`]): the
@@ -28,23 +28,23 @@
 
 mod account;
 pub mod geometry;
-mod line;
 mod link;
 mod loans;
+mod outlet;
+mod pieces;
 mod posted;
 mod receive;
 mod registrar;
 mod slab;
-mod transmit;
 mod trust;
 mod umem;
 
 use std::time::Duration;
 
 pub use link::{Attach, Link, LinkOptions};
+pub use outlet::XdpOutlet;
 pub use receive::{XdpReceive, XdpReceiveSetup};
 pub use registrar::{Registrar, Renewal};
-pub use transmit::XdpTransmit;
 pub use trust::driver_has_zero_copy;
 pub use umem::VmUmem;
 
@@ -52,5 +52,5 @@ pub use umem::VmUmem;
 pub const RING_ENTRIES: u32 = 2048;
 
 /// How long the kernel may be without completing anything before frames are copied rather than
-/// lent; how long a chain that is done waits for those before it.
+/// lent.
 const HOLD: Duration = Duration::from_millis(20);

@@ -14,8 +14,8 @@ use zerowire_sys::xdp::{Interface, Mode, XdpError};
 use zerowire_virtio::memory::GuestMemory;
 use zerowire_virtio::net::transmit::TransmitContext;
 use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Registrar};
-use zerowire_virtio::net::xdp::{XdpReceive, XdpReceiveSetup, XdpTransmit};
-use zerowire_virtio::net::{PathMode, Policy};
+use zerowire_virtio::net::xdp::{XdpOutlet, XdpReceive, XdpReceiveSetup};
+use zerowire_virtio::net::{PathMode, Policy, Transmit};
 use zerowire_virtio::port::XdpPin;
 use zerowire_virtio::ring::SplitRing;
 use zerowire_virtio::ring::inflight::{InflightRegion, Tracker};
@@ -103,8 +103,9 @@ impl Pair {
     }
 
     /// The transmit side.
-    pub fn transmit(&self, ring: SplitRing, mode: PathMode) -> XdpTransmit {
-        XdpTransmit::new(ring, OFFLOADS, HEADER, Policy { mode, ..Policy::default() })
+    pub fn transmit(&self, ring: SplitRing, mode: PathMode) -> Transmit<XdpOutlet> {
+        let outlet = XdpOutlet::new(Policy { mode, ..Policy::default() }, ring.size());
+        Transmit::new(ring, outlet, OFFLOADS, HEADER)
     }
 
     /// Offers buffers of these lengths, each where its number says.
@@ -172,7 +173,7 @@ pub fn receive(side: &mut XdpReceive, pair: &mut Pair) {
 }
 
 /// One turn. Returns what was moved.
-pub fn transmit(side: &mut XdpTransmit, pair: &mut Pair) -> usize {
+pub fn transmit(side: &mut Transmit<XdpOutlet>, pair: &mut Pair) -> usize {
     let mut cx = TransmitContext { memory: &pair.memory, counters: &pair.counters, detour: None };
     side.run(&mut pair.link, &mut cx).expect("a sound ring").chains
 }

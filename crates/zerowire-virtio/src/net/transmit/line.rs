@@ -9,9 +9,13 @@
 //! counted; the order is there again when all chains that were passed are back.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{HOLD, RING_ENTRIES};
+/// How long a chain that is done waits for those before it.
+const HOLD: Duration = Duration::from_millis(20);
+
+/// Chains that there is room for from the start, if the ring has so many.
+const ROOM: usize = 2048;
 
 /// A chain that was taken and has not been given back.
 #[derive(Clone, Copy, Debug)]
@@ -52,10 +56,7 @@ pub struct Line {
 impl Line {
     /// Room for as many as a ring of `size` entries has, as a rule.
     pub fn new(size: u16) -> Self {
-        Self {
-            taken: VecDeque::with_capacity(usize::from(size).min(RING_ENTRIES as usize)),
-            ..Self::default()
-        }
+        Self { taken: VecDeque::with_capacity(usize::from(size).min(ROOM)), ..Self::default() }
     }
 
     /// Chains that are out: no sound driver has more with the device than its ring has entries.
@@ -187,14 +188,13 @@ impl Line {
 
     /// Forgets all: the ring is not looked at any more.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        self.taken.clear();
+        (self.done, self.since, self.passed) = (0, None, 0);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn give(line: &mut Line, late: Late) -> (Vec<u16>, u64) {
