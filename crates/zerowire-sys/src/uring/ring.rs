@@ -238,12 +238,11 @@ impl SendRing {
     ///
     /// # Errors
     /// ENOMEM beyond the limit; EFAULT when the range isn't mapped.
-    ///
-    /// # Safety
-    /// The range stays mapped until the ring is gone.
-    pub unsafe fn register_buffer(&self, place: u16, base: *mut u8, len: usize) -> io::Result<()> {
+    pub fn register_buffer(&self, place: u16, base: *mut u8, len: usize) -> io::Result<()> {
         let iov = [libc::iovec { iov_base: base.cast(), iov_len: len }];
-        // SAFETY: passed on to the caller.
+        // SAFETY: the kernel checks the range and pins its pages: they stay its own until the ring
+        // is gone, whatever is mapped there by then. It reads and writes them only for an entry,
+        // for which whoever pushes that answers.
         unsafe { self.ring.0.submitter().register_buffers_update(u32::from(place), &iov, None) }
     }
 

@@ -66,8 +66,7 @@ fn refusal(loan: Loan) -> io::Result<i32> {
     // After what its entries point to, so that it goes first.
     let mut ring = SendRing::new(2, 4, Threads::Any)?;
     ring.prepare_buffers(1)?;
-    // SAFETY: the memory outlives the ring, which is declared after it.
-    unsafe { ring.register_buffer(0, memory.as_mut_ptr(), memory.len())? };
+    ring.register_buffer(0, memory.as_mut_ptr(), memory.len())?;
     let entry = sqe::sendmsg(Target::Fd(socket.as_raw_fd()), loan, &message, libc::MSG_DONTWAIT, 1);
     // SAFETY: header, vector and memory outlive the ring.
     unsafe { ring.push(&entry) };

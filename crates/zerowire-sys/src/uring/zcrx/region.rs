@@ -36,8 +36,7 @@ pub(super) fn lengths(entries: u32) -> (usize, usize) {
     (stats, (stats + size_of::<CopyStats>()).next_multiple_of(rustix::param::page_size()))
 }
 
-/// See the module. Words that both sides change are atomic; entries are written by
-/// [`ZcrxRegion::write`] only, whose callers agree on one writer.
+/// See the module. Words that both sides change, and the entries, are written atomically.
 #[derive(Debug)]
 pub struct ZcrxRegion {
     memory: Mapping,
@@ -81,19 +80,24 @@ impl ZcrxRegion {
         self.memory.find_word(self.layout.tail).map_or(0, |w| w.load(Ordering::Acquire))
     }
 
-    /// Writes the entry at position `at`.
-    ///
-    /// # Safety
-    /// The kernel has taken what was there before, or it never had anything; no other thread writes
-    /// an entry now.
+    /// Writes the entry at position `at`. The kernel must not have it, and one thread writes at a
+    /// time: the kernel reads a mixture otherwise.
     #[inline]
-    pub unsafe fn write(&self, at: u32, entry: Rqe) {
+    pub fn write(&self, at: u32, entry: Rqe) {
+        let words = self.entry_at(at).cast::<u64>();
+        let length = u64::from(entry.len) | u64::from(entry.pad) << 32;
+        let length = if cfg!(target_endian = "big") { length.rotate_left(32) } else { length };
+        for (i, value) in [entry.off, length].into_iter().enumerate() {
+            // SAFETY: inside the region (checked at the registration) and aligned; all writes are
+            // of whole words, by this function.
+            unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) }.store(value, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn entry_at(&self, at: u32) -> *mut Rqe {
         let place = (at & (self.layout.entries - 1)) as usize;
-        let to = self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>().wrapping_add(place);
-        // SAFETY: inside the region (checked at the registration) and aligned; the kernel reads no
-        // entry between the tail and the head plus the ring's length, and the caller is the only
-        // one who writes.
-        unsafe { to.write(entry) };
+        self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>().wrapping_add(place)
     }
 
     /// Hands the entries before `tail` to the kernel.
@@ -140,10 +144,8 @@ impl ZcrxRegion {
         if head == self.tail() {
             return None;
         }
-        let place = (head & (self.layout.entries - 1)) as usize;
-        let from = self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>();
         // SAFETY: inside the region; before the tail nobody writes.
-        let entry = unsafe { from.wrapping_add(place).read() };
+        let entry = unsafe { self.entry_at(head).read() };
         self.memory.find_word(self.layout.head)?.store(head.wrapping_add(1), Ordering::Release);
         Some(entry)
     }

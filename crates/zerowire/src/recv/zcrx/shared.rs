@@ -98,10 +98,8 @@ impl SharedIfq {
             return;
         }
         let mut ring = lock(&self.ring);
-        // SAFETY: the ring's book gives positions only that the kernel has passed, and this is
-        // under its lock.
-        let tail =
-            ring.publish(waiting, self.region.head(), |at, entry| unsafe { self.region.write(at, entry) });
+        // The ring's book gives positions only that the kernel has passed, and its lock one writer.
+        let tail = ring.publish(waiting, self.region.head(), |at, entry| self.region.write(at, entry));
         if let Some(tail) = tail {
             self.region.publish(tail);
         }

@@ -64,9 +64,7 @@ impl Areas {
                 // From an attempt that failed further on.
                 continue;
             }
-            // SAFETY: the range lies in the area, which this value keeps until after the ring is
-            // gone.
-            if let Err(cause) = unsafe { ring.register_buffer(self.ranges.len() as u16, start, part) } {
+            if let Err(cause) = ring.register_buffer(self.ranges.len() as u16, start, part) {
                 return Err(refused(len, cause));
             }
             self.ranges.push(Range { start: start as usize, len: part });
