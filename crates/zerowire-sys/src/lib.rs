@@ -15,6 +15,7 @@
 //! * [`trial`]: calls that are only tried, for the doctor.
 //! * [`uring`]: what io_uring can do here, and what the `io-uring` crate does not name.
 //! * [`userfault`]: memory whose pages come later.
+//! * [`volatile`]: memory that others may change while it is read.
 //! * [`xdp`]: AF_XDP: memory, rings, sockets, and the program that steers frames.
 //!
 //! Unsafe code belongs here, so that the other crates need little of it. A function is `unsafe`
@@ -35,6 +36,7 @@ pub mod tap;
 pub mod trial;
 pub mod uring;
 pub mod userfault;
+pub mod volatile;
 pub mod xdp;
 
 /// What a call of the C library returned.

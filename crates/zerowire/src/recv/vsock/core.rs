@@ -69,7 +69,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Header pages are shared with the daemon, and both sides write them: they are accessed by atomics
 /// only. Data pages are written by the daemon alone, while it owns the window; a slice of them
 /// exists only while the program owns it ([`super::window`]). Guest memory can change at any time
-/// and is read by volatile loads only ([`super::volatile`]).
+/// and is read by volatile loads only ([`zerowire_sys::volatile`]).
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) core: Arc<MappedState>,

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use super::core::View;
-use super::volatile::{VolatileSlice, as_uninit, put};
+use zerowire_sys::volatile::{ByteRoom, VolatileSlice};
 use zerowire_wire::mapped::{ENTRY_EOM, ENTRY_EOR};
 
 /// A packet of a window, checked: its bytes are in bounds.
@@ -165,19 +165,18 @@ impl<'a> WindowPacket<'a> {
 
     /// Copies the payload from its byte `skip` on, as many bytes as fit, and returns their number.
     pub fn copy_to(&self, skip: usize, to: &mut [u8]) -> usize {
-        self.copy_to_uninit(skip, as_uninit(to))
+        self.copy_into(skip, &mut to.into())
     }
 
     /// As [`Self::copy_to`], to memory that may not have been written yet.
     pub fn copy_to_uninit(&self, skip: usize, to: &mut [MaybeUninit<u8>]) -> usize {
+        self.copy_into(skip, &mut to.into())
+    }
+
+    pub(super) fn copy_into(&self, skip: usize, to: &mut ByteRoom<'_>) -> usize {
         match self.payload() {
-            Payload::Window(bytes) => {
-                let rest = bytes.get(skip..).unwrap_or_default();
-                let n = rest.len().min(to.len());
-                put(to, rest);
-                n
-            }
-            Payload::Guest(bytes) => bytes.skip(skip).copy_to_uninit(to),
+            Payload::Window(bytes) => to.put(bytes.get(skip..).unwrap_or_default()),
+            Payload::Guest(bytes) => bytes.skip(skip).copy_into(to),
         }
     }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use super::connection::{Dequeued, MappedConnection};
 use super::core::lock;
 use super::lease::WindowLease;
-use super::volatile::as_uninit;
 use crate::ledger::CopyReason;
+use zerowire_sys::volatile::ByteRoom;
 
 /// A window that is read in pieces.
 #[derive(Debug)]
@@ -35,9 +35,9 @@ impl Cursor {
     }
 
     /// Copies from one packet.
-    fn piece(&mut self, to: &mut [MaybeUninit<u8>]) -> Option<ReadPiece> {
+    fn piece(&mut self, to: &mut ByteRoom<'_>) -> Option<ReadPiece> {
         let packet = self.window.packet(self.packet)?;
-        let bytes = packet.copy_to_uninit(self.taken, to);
+        let bytes = packet.copy_into(self.taken, to);
         self.taken += bytes;
         self.left -= bytes as u64;
         let piece = ReadPiece { bytes, flags: packet.flags(), packet_ends: self.taken == packet.len() };
@@ -51,7 +51,7 @@ impl Cursor {
 
 impl MappedConnection {
     /// One piece of a packet, or None at the end.
-    fn piece(&self, to: &mut [MaybeUninit<u8>]) -> io::Result<Option<ReadPiece>> {
+    fn piece(&self, to: &mut ByteRoom<'_>) -> io::Result<Option<ReadPiece>> {
         loop {
             let mut state = lock(&self.state);
             if let Some(cursor) = &mut state.cursor {
@@ -94,7 +94,7 @@ impl MappedConnection {
         loop {
             let at = to.len();
             to.resize(at + STEP, 0);
-            let piece = self.piece(as_uninit(&mut to[at..]));
+            let piece = self.piece(&mut (&mut to[at..]).into());
             to.truncate(at + piece.as_ref().map_or(0, |p| p.as_ref().map_or(0, |p| p.bytes)));
             match piece? {
                 Some(p) if p.packet_ends && p.flags != 0 => return Ok(Some(p.flags)),
@@ -110,7 +110,7 @@ impl Read for &MappedConnection {
     /// [`MappedConnection::set_nonblocking`]); 0 at the end. Of messages, one call never gives
     /// bytes of two.
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.read_uninit(as_uninit(to))
+        self.read_into(to.into())
     }
 }
 
@@ -118,6 +118,10 @@ impl MappedConnection {
     /// As [`Read::read`], to memory that may not have been written yet. As many bytes as are
     /// returned were written.
     pub fn read_uninit(&self, to: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
+        self.read_into(to.into())
+    }
+
+    fn read_into(&self, mut to: ByteRoom<'_>) -> io::Result<usize> {
         if to.is_empty() {
             return Ok(0);
         }
@@ -127,7 +131,7 @@ impl MappedConnection {
             if n > 0 && !self.readable() {
                 break;
             }
-            match self.piece(&mut to[n..]) {
+            match self.piece(&mut to.behind(n)) {
                 Ok(Some(piece)) => {
                     n += piece.bytes;
                     if piece.packet_ends && piece.flags != 0 {

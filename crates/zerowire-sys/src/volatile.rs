@@ -1,4 +1,4 @@
-//! Guest memory, which can change while it is looked at.
+//! Memory that others may change while it is looked at, such as a guest's, and room to copy it to.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -22,9 +22,11 @@ unsafe impl Send for VolatileSlice<'_> {}
 unsafe impl Sync for VolatileSlice<'_> {}
 
 impl<'a> VolatileSlice<'a> {
+    /// The `len` bytes from `start` on.
+    ///
     /// # Safety
     /// The bytes are mapped for reading as long as `'a`.
-    pub(super) unsafe fn new(start: *const u8, len: usize) -> Self {
+    pub unsafe fn new(start: *const u8, len: usize) -> Self {
         Self { start, len, lease: PhantomData }
     }
 
@@ -63,14 +65,19 @@ impl<'a> VolatileSlice<'a> {
 
     /// Copies as many bytes as there are and fit, and returns their number.
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
-        self.copy_to_uninit(as_uninit(to))
+        self.copy_into(&mut to.into())
     }
 
     /// As [`Self::copy_to`], to memory that may not have been written yet.
     pub fn copy_to_uninit(&self, to: &mut [MaybeUninit<u8>]) -> usize {
+        self.copy_into(&mut to.into())
+    }
+
+    /// As [`Self::copy_to`], to the beginning of `to`.
+    pub fn copy_into(&self, to: &mut ByteRoom<'_>) -> usize {
         let n = self.len.min(to.len());
         let head = self.start.align_offset(8).min(n);
-        let (first, rest) = to[..n].split_at_mut(head);
+        let (first, rest) = to.0[..n].split_at_mut(head);
         for (i, b) in first.iter_mut().enumerate() {
             // SAFETY: i < head <= n <= len.
             b.write(unsafe { self.start.add(i).read_volatile() });
@@ -92,15 +99,48 @@ impl<'a> VolatileSlice<'a> {
     }
 }
 
-/// Written memory, for what writes it. Safe code could write uninitialised bytes to what this
-/// gives; so it stays within this library, which writes bytes alone.
-pub(super) fn as_uninit(to: &mut [u8]) -> &mut [MaybeUninit<u8>] {
-    // SAFETY: of the same layout; the callers write nothing but initialised bytes.
-    unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<u8>]) }
+/// Memory for bytes, written before or not. Nothing but bytes can be put there.
+#[derive(Debug)]
+pub struct ByteRoom<'a>(&'a mut [MaybeUninit<u8>]);
+
+impl ByteRoom<'_> {
+    /// Bytes that fit.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none fits.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What is behind the first `at` bytes; nothing if there are fewer.
+    pub fn behind(&mut self, at: usize) -> ByteRoom<'_> {
+        ByteRoom(self.0.get_mut(at..).unwrap_or_default())
+    }
+
+    /// Copies as many bytes as fit to the beginning, and returns their number.
+    pub fn put(&mut self, from: &[u8]) -> usize {
+        put(self.0, from);
+        from.len().min(self.0.len())
+    }
+}
+
+impl<'a> From<&'a mut [MaybeUninit<u8>]> for ByteRoom<'a> {
+    fn from(memory: &'a mut [MaybeUninit<u8>]) -> Self {
+        Self(memory)
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for ByteRoom<'a> {
+    fn from(memory: &'a mut [u8]) -> Self {
+        // SAFETY: of the same layout; this module writes nothing but initialised bytes to it.
+        Self(unsafe { &mut *(std::ptr::from_mut(memory) as *mut [MaybeUninit<u8>]) })
+    }
 }
 
 /// Copies as many bytes as fit.
-pub(super) fn put(to: &mut [MaybeUninit<u8>], from: &[u8]) {
+fn put(to: &mut [MaybeUninit<u8>], from: &[u8]) {
     for (to, from) in to.iter_mut().zip(from) {
         to.write(*from);
     }
@@ -130,5 +170,14 @@ mod tests {
         assert_eq!(slice.copy_to(&mut [0; 5]), 5);
         assert_eq!(slice.skip(60).get(3), Some(63));
         assert!(slice.skip(99).is_empty());
+    }
+
+    #[test]
+    fn room_takes_what_fits() {
+        let mut to = [255; 4];
+        let mut room = ByteRoom::from(&mut to[..]);
+        assert_eq!((room.len(), room.put(&[1, 2]), room.behind(1).put(&[3, 4, 5, 6])), (4, 2, 3));
+        assert!(room.behind(4).is_empty() && room.behind(5).is_empty());
+        assert_eq!(to, [1, 3, 4, 5]);
     }
 }
