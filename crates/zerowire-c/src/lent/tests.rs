@@ -11,25 +11,25 @@ fn pieces(checks: &Checks, ticket: u32) -> Vec<LentRange> {
 
 #[test]
 fn a_change_is_found_where_it_is() {
-    let bytes: &'static mut [u8] = Vec::leak(vec![7; 3 * BLOCK + 100]);
-    let at = bytes.as_mut_ptr();
-    let whole = || {
-        // SAFETY: leaked memory, which is written between the uses of the slices only.
-        let bytes: &'static [u8] = unsafe { std::slice::from_raw_parts(at, 3 * BLOCK + 100) };
-        payload(&[b"head", b"", bytes])
-    };
+    let mut whole: Payload =
+        [Segment::Static(b"head"), Segment::Static(b""), Segment::Vec(vec![7; 3 * BLOCK + 100])]
+            .into_iter()
+            .collect();
     for (place, block, len) in
         [(0, 0, BLOCK), (BLOCK - 1, 0, BLOCK), (2 * BLOCK + 9, 2, BLOCK), (3 * BLOCK + 99, 3, 100)]
     {
         let checks = Checks::default();
-        checks.lend(1, &whole());
-        // SAFETY: within the leaked memory, and no slice of it is alive.
-        unsafe { *at.add(place) ^= 1 };
-        assert_eq!(changed(&pieces(&checks, 1), &whole()), Some((4 + block * BLOCK, len)));
+        checks.lend(1, &whole);
+        // The bytes stay where they are.
+        let mut segments = whole.into_segments();
+        let Some(Segment::Vec(bytes)) = segments.last_mut() else { panic!("{segments:?}") };
+        bytes[place] ^= 1;
+        whole = segments.into_iter().collect();
+        assert_eq!(changed(&pieces(&checks, 1), &whole), Some((4 + block * BLOCK, len)));
     }
     let checks = Checks::default();
-    checks.lend(2, &whole());
-    assert_eq!(changed(&pieces(&checks, 2), &whole()), None);
+    checks.lend(2, &whole);
+    assert_eq!(changed(&pieces(&checks, 2), &whole), None);
 }
 
 #[test]

@@ -160,6 +160,29 @@ impl Payload {
         }
     }
 
+    /// Changes the bytes behind `offset`. False: they are not those of one owned buffer or lease.
+    #[cfg(feature = "testing")]
+    pub(crate) fn scribble(&mut self, mut offset: usize, bytes: &[u8]) -> bool {
+        let segments = match &mut self.parts {
+            PayloadParts::One(s) => std::slice::from_mut(s),
+            PayloadParts::Many(s) => s,
+        };
+        for segment in segments {
+            if offset >= segment.len() {
+                offset -= segment.len();
+                continue;
+            }
+            let memory = match segment {
+                Segment::Vec(b) => &mut b[offset..],
+                Segment::Lease(b) => &mut b[offset..],
+                _ => return false,
+            };
+            let room = memory.get_mut(..bytes.len());
+            return room.map(|to| to.copy_from_slice(bytes)).is_some();
+        }
+        false
+    }
+
     /// Cuts it into payloads of `bytes` bytes each, the last of which may be shorter, without
     /// copying. `bytes` of 0 or of its length leave it whole.
     pub fn split(self, bytes: usize) -> Vec<Payload> {

@@ -355,8 +355,8 @@ impl Window {
 
     /// The payload behind a ticket, while it is lent.
     #[cfg(feature = "testing")]
-    pub(crate) fn payload(&self, ticket: Ticket) -> Option<&Payload> {
-        self.lent.iter().find(|l| l.ticket == ticket)?.payload.as_ref()
+    pub(crate) fn payload_mut(&mut self, ticket: Ticket) -> Option<&mut Payload> {
+        self.lent.iter_mut().find(|l| l.ticket == ticket)?.payload.as_mut()
     }
 
     fn take_ticket(&mut self) -> Ticket {

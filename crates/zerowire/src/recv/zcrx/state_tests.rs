@@ -2,12 +2,13 @@
 //! completions that no kernel sends.
 
 use super::*;
-use crate::area::{Area, AreaOptions, Pages};
+use crate::area::{self, Area, AreaOptions, Pages};
 use crate::recv::core::{RecvConnection, SocketShape};
 use crate::recv::receiver::new_core;
 use crate::recv::zcrx::refill::RefillRing;
 use crate::recv::{ConnectionId, RecvBackend, RecvOptions, What};
 use proptest::prelude::*;
+use std::collections::HashMap;
 
 /// Of the first area, and with the one that is added.
 const FIRST: usize = 4;
@@ -48,6 +49,11 @@ fn append(areas: &Areas, token: u64) -> Area {
     area
 }
 
+/// The buffers of an area, by the kernel's names for them.
+fn memory(area: &Area, token: u64) -> impl Iterator<Item = (u64, area::Lease)> {
+    std::iter::from_fn(|| area.lease()).map(move |lease| (token | lease.offset() as u64, lease))
+}
+
 /// What the kernel does to the receive of one connection (io_uring/zcrx.c).
 #[derive(Debug, Default)]
 struct Stream {
@@ -68,8 +74,8 @@ fn byte(place: u32, at: u64) -> u8 {
 /// A kernel without a device.
 struct Model {
     tokens: [u64; 2],
-    /// The memory, as the kernel has it.
-    areas: Vec<Area>,
+    /// The pages of all areas, as the kernel has them: to write.
+    memory: HashMap<u64, area::Lease>,
 
     core: RecvState,
     state: ZcrxState,
@@ -91,7 +97,7 @@ impl Model {
         Self {
             state,
             tokens,
-            areas: vec![core.pool.area(0).unwrap().clone()],
+            memory: memory(core.pool.area(0).unwrap(), tokens[0]).collect(),
             free: (0..FIRST as u64).map(|p| tokens[0] | (p * 4096)).collect(),
             ring: VecDeque::new(),
             book: RefillRing::new(8),
@@ -104,15 +110,16 @@ impl Model {
     }
 
     fn pages(&self) -> usize {
-        if self.areas.len() == 1 { FIRST } else { PAGES }
+        self.memory.len()
     }
 
     /// One more area: added here, or by another receiver (`elsewhere`) that shares the first one.
     fn append(&mut self, elsewhere: bool) {
-        if self.areas.len() > 1 {
+        if self.pages() == PAGES {
             return;
         }
-        self.areas.push(append(&self.state.areas, self.tokens[1]));
+        let area = append(&self.state.areas, self.tokens[1]);
+        self.memory.extend(memory(&area, self.tokens[1]));
         if !elsewhere {
             self.state.learn(&self.core.pool);
         }
@@ -151,12 +158,10 @@ impl Model {
             stream.armed = None;
             self.completions.push_back(end(-libc::ENOSPC));
         } else if let Some(page) = self.free.pop() {
-            let area = self.tokens.iter().position(|t| *t == page & AreaCut::TOKEN).unwrap();
-            let base = self.areas[area].base().wrapping_add((page & !AreaCut::TOKEN) as usize);
-            for i in 0..u64::from(len) {
-                // SAFETY: a page that is free in the model, so that no lease covers it; within the
-                // area.
-                unsafe { base.wrapping_add(i as usize).write(byte(place, stream.sent + i)) };
+            // It is free in the model, so that no received lease covers it.
+            let memory = self.memory.get_mut(&page).unwrap();
+            for (at, to) in (stream.sent..).zip(&mut memory[..len as usize]) {
+                *to = byte(place, at);
             }
             stream.sent += u64::from(len);
             self.completions.push_back(WideCqe { extra: page, flags: CQE_F_MORE, ..end(len as i32) });
