@@ -54,7 +54,7 @@ pub fn compare(
     progress.step(format_args!("auto, {case}"));
     let source = TxSource::new(case, lab)?;
     let open = |mode| {
-        let choice = Choice { mode, backend: SendBackend::Auto, pace: Handover::Single, areas: false };
+        let choice = Choice { mode, backend: SendBackend::Auto, handover: Handover::Single, areas: false };
         Sockets::open(lab, &source, choice).with_context(|| format!("{mode:?}"))
     };
     let mut ways = [open(SendMode::Copy)?, open(SendMode::ZeroCopy)?, open(SendMode::Auto)?];

@@ -25,8 +25,8 @@ pub fn open<'a>(
     lab: &'a TxLab,
     source: &'a TxSource,
 ) -> Result<Box<dyn TxWay + 'a>> {
-    let sockets = |mode, backend, pace, areas| -> Result<Box<dyn TxWay + 'a>> {
-        Ok(Box::new(Sockets::open(lab, source, Choice { mode, backend, pace, areas })?))
+    let sockets = |mode, backend, handover, areas| -> Result<Box<dyn TxWay + 'a>> {
+        Ok(Box::new(Sockets::open(lab, source, Choice { mode, backend, handover, areas })?))
     };
     match column {
         Column::Send => library_frames::socket(case, source, 1),
@@ -62,7 +62,7 @@ pub struct Choice {
     /// Sockets or io_uring.
     pub backend: SendBackend,
     /// How payloads are handed over.
-    pub pace: Handover,
+    pub handover: Handover,
     /// Whether the payloads' memory is registered.
     pub areas: bool,
 }
@@ -72,14 +72,14 @@ pub struct Sockets<'a> {
     sender: Sender,
     counters: Arc<Counters>,
     source: &'a TxSource,
-    pace: Handover,
+    handover: Handover,
     many: Vec<Payload>,
 }
 
 impl<'a> Sockets<'a> {
     /// Opens the socket and its sender.
     pub fn open(lab: &TxLab, source: &'a TxSource, choice: Choice) -> Result<Self> {
-        let notifications = match choice.pace {
+        let notifications = match choice.handover {
             Handover::Awaited => Notifications::EachOne,
             _ => Notifications::Batched,
         };
@@ -91,7 +91,7 @@ impl<'a> Sockets<'a> {
             false => Sender::new(socket, options),
         }?;
         let counters = sender.counters();
-        Ok(Self { sender, counters, source, pace: choice.pace, many: Vec::with_capacity(BATCH) })
+        Ok(Self { sender, counters, source, handover: choice.handover, many: Vec::with_capacity(BATCH) })
     }
 
     /// The library's sender.
@@ -102,7 +102,7 @@ impl<'a> Sockets<'a> {
     fn batch(&mut self, batch: usize) -> Result<()> {
         let first = self.source.take(batch);
         let indices = first..first + batch;
-        match self.pace {
+        match self.handover {
             Handover::Single => {
                 for index in indices {
                     self.sender.send(self.source.segment(index))?;

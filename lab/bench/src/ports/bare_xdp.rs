@@ -46,7 +46,7 @@ const PADDING: usize = 2 * CHUNK as usize;
 /// The loop on a veth pair of its own.
 pub struct BareXdp {
     veth: Veth,
-    pace: Arrivals,
+    arrivals: Arrivals,
     placement: Placement,
     steering: Steering,
     ready: Option<ReadyXdp>,
@@ -64,11 +64,11 @@ struct ReadyXdp {
 
 impl BareXdp {
     /// Makes the pair in the namespace of the calling thread, and attaches the program.
-    pub fn new(pace: Arrivals, placement: &Placement) -> Result<Self> {
+    pub fn new(arrivals: Arrivals, placement: &Placement) -> Result<Self> {
         let veth = Veth::new(placement)?;
         let steering = Steering::attach(veth.port().name(), 1, Hook::Native)?;
         let placement = placement.clone();
-        Ok(Self { veth, pace, placement, steering, ready: None, kernel: KernelTime::default() })
+        Ok(Self { veth, arrivals, placement, steering, ready: None, kernel: KernelTime::default() })
     }
 
     fn bind(&self, case: &Case) -> Result<(Socket, Slots)> {
@@ -143,7 +143,7 @@ impl Variant<NetBench> for BareXdp {
             Direction::Transmit => bursts::on_worker(&self.placement, || send_all(ready, frames)),
             Direction::Receive => {
                 let ReadyXdp { case, socket, slots, generator, next } = ready;
-                bursts::receive_on_worker(&self.pace, &self.placement, generator, frames, |done| {
+                bursts::receive_on_worker(&self.arrivals, &self.placement, generator, frames, |done| {
                     receive_all(socket, *slots, next, case.frame_len, frames, done)
                 })
             }

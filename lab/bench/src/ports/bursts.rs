@@ -56,15 +56,15 @@ pub fn slots(case: &Case) -> Slots {
     Slots::new(working_set(case), BUFFER_LEN)
 }
 
-/// Sends `frames` frames at this pace. `drained` waits until so many more were received. Returns
-/// how long that took; of bursts all of them together, from when one was queued.
+/// Sends `frames` frames as `arrivals` says. `drained` waits until so many more were received.
+/// Returns how long that took; of bursts all of them together, from when one was queued.
 pub fn send(
-    pace: &Arrivals,
+    arrivals: &Arrivals,
     generator: &Generator,
     frames: usize,
     drained: impl FnMut(usize) -> Result<()>,
 ) -> Result<Duration> {
-    match pace {
+    match arrivals {
         Arrivals::Bursts(hold) => bursts(hold, generator, frames, drained),
         Arrivals::Stream => stream(generator, frames, drained),
     }
@@ -146,10 +146,10 @@ pub fn on_worker(
     })
 }
 
-/// Receives `frames` frames, sent at this pace by the calling thread: `work` does so on a thread of
-/// its own and counts them. CPU time of that thread, and wall time as [`send`] has it.
+/// Receives `frames` frames, which the calling thread sends as `arrivals` says: `work` takes them on
+/// a thread of its own and counts them. CPU time of that thread, and wall time as [`send`] has it.
 pub fn receive_on_worker(
-    pace: &Arrivals,
+    arrivals: &Arrivals,
     placement: &Placement,
     generator: &Generator,
     frames: usize,
@@ -164,7 +164,7 @@ pub fn receive_on_worker(
             anyhow::Ok(thread_time() - cpu)
         });
         let mut target = 0;
-        let wall = send(pace, generator, frames, |count| {
+        let wall = send(arrivals, generator, frames, |count| {
             target += count;
             wait_for(&done, target)
         });

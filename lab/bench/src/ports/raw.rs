@@ -32,7 +32,7 @@ const RECEIVE_BUFFER: i32 = 16 << 20;
 /// The socket on a veth pair of its own.
 pub struct RawSocket {
     veth: Veth,
-    pace: Arrivals,
+    arrivals: Arrivals,
     placement: Placement,
     ready: Option<ReadyRing>,
     kernel: KernelTime,
@@ -49,9 +49,9 @@ struct ReadyRing {
 
 impl RawSocket {
     /// Makes the pair in the namespace of the calling thread.
-    pub fn new(pace: Arrivals, placement: &Placement) -> Result<Self> {
+    pub fn new(arrivals: Arrivals, placement: &Placement) -> Result<Self> {
         let (veth, placement) = (Veth::new(placement)?, placement.clone());
-        Ok(Self { veth, pace, placement, ready: None, kernel: KernelTime::default() })
+        Ok(Self { veth, arrivals, placement, ready: None, kernel: KernelTime::default() })
     }
 
     fn open(&self, direction: Direction) -> Result<OwnedFd> {
@@ -102,7 +102,7 @@ impl Variant<NetBench> for RawSocket {
             Direction::Transmit => bursts::on_worker(&self.placement, || send_all(ready, frames)),
             Direction::Receive => {
                 let ReadyRing { case, area, slots, socket, generator, next } = ready;
-                bursts::receive_on_worker(&self.pace, &self.placement, generator, frames, |done| {
+                bursts::receive_on_worker(&self.arrivals, &self.placement, generator, frames, |done| {
                     receive_all(
                         socket.as_fd(),
                         area.bytes_mut(),

@@ -37,13 +37,13 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
     let placement = Placement::detect()?;
     placement.pin_driver()?;
     go_first(None)?;
-    let pace = Arrivals::Bursts(Rc::new(Hold::new(&placement)?));
+    let arrivals = Arrivals::Bursts(Rc::new(Hold::new(&placement)?));
     let mut notes = Vec::new();
-    let bare = BareXdp::new(pace.clone(), &placement).context("the bare AF_XDP loop")?;
+    let bare = BareXdp::new(arrivals.clone(), &placement).context("the bare AF_XDP loop")?;
     let mut variants: Vec<Box<dyn Variant<NetBench>>> = vec![Box::new(bare)];
     let mut started = Vec::new();
     for (port, more) in served(options) {
-        match start(options, port, more, &pace, &placement) {
+        match start(options, port, more, &arrivals, &placement) {
             Ok(served) => {
                 variants.push(Box::new(served));
                 started.push((port, more));
@@ -59,7 +59,7 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
         notes.push("only the bare loops were measured: no back end was given".to_owned());
     }
     variants.push(Box::new(TapFloor::new("zwfloor", placement.clone())?.called(TAP)));
-    variants.push(Box::new(RawSocket::new(pace.clone(), &placement)?));
+    variants.push(Box::new(RawSocket::new(arrivals.clone(), &placement)?));
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
     let reports = compared(cases, &mut variants, plan)?;
     // The back ends end here.
@@ -69,7 +69,7 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
     let watch = Duration::from_secs(if options.quick { 1 } else { 3 });
     for (port, more) in started {
         if more.is_empty() && options.ports.contains(&port) {
-            report.idle.push(start(options, port, more, &pace, &placement)?.idle(watch)?);
+            report.idle.push(start(options, port, more, &arrivals, &placement)?.idle(watch)?);
         }
     }
     Ok(report)
@@ -84,14 +84,14 @@ fn streams(
 ) -> Result<Vec<CaseReport>> {
     let longest = cases.iter().map(|case| case.frame_len).max();
     let cases: Vec<Case> = cases.iter().copied().filter(|case| Some(case.frame_len) == longest).collect();
-    let pace = Arrivals::Stream;
+    let arrivals = Arrivals::Stream;
     let mut variants: Vec<Box<dyn Variant<NetBench>>> =
-        vec![Box::new(RawSocket::new(pace.clone(), placement)?)];
+        vec![Box::new(RawSocket::new(arrivals.clone(), placement)?)];
     for (port, more) in ports {
-        let served = start(options, *port, more, &pace, placement);
+        let served = start(options, *port, more, &arrivals, placement);
         variants.push(Box::new(served.with_context(|| format!("port {}", port.word()))?));
     }
-    variants.push(Box::new(BareXdp::new(pace, placement).context("the bare AF_XDP loop")?));
+    variants.push(Box::new(BareXdp::new(arrivals, placement).context("the bare AF_XDP loop")?));
     compared(&cases, &mut variants, Plan { rounds: options.rounds(), quick: options.quick })
 }
 
@@ -111,11 +111,11 @@ fn start(
     options: &PortOptions,
     port: PortKind,
     more: &str,
-    pace: &Arrivals,
+    arrivals: &Arrivals,
     placement: &Placement,
 ) -> Result<ServedPort> {
     let program = options.program.as_deref().context("no program")?;
-    ServedPort::start(program, port, more, pace.clone(), placement)
+    ServedPort::start(program, port, more, arrivals.clone(), placement)
 }
 
 /// The back ends that are to be measured: a port and further arguments. The tap's is there to

@@ -33,7 +33,7 @@ pub struct ServedPort {
     name: String,
     backend: BackendProcess,
     wire: Wire,
-    pace: Arrivals,
+    arrivals: Arrivals,
     placement: Placement,
     ready: Option<ReadyGuest>,
     /// The ledger before this case.
@@ -55,7 +55,7 @@ impl ServedPort {
         program: &Path,
         kind: PortKind,
         more: &str,
-        pace: Arrivals,
+        arrivals: Arrivals,
         placement: &Placement,
     ) -> Result<Self> {
         let (backend, wire) = match kind {
@@ -73,7 +73,7 @@ impl ServedPort {
         let (before, kernel) = (Ledger::new(), KernelTime::default());
         let name = format!("zerowire {} {more}", kind.word()).trim_end().to_owned();
         let placement = placement.clone();
-        Ok(Self { name, backend, wire, pace, placement, ready: None, before, kernel })
+        Ok(Self { name, backend, wire, arrivals, placement, ready: None, before, kernel })
     }
 
     /// CPU time of the back end, and of the kernel thread of its port, over `watch` with a guest
@@ -98,7 +98,7 @@ impl ServedPort {
         let (begin, _) = clock.settled(SETTLE_LIMIT)?;
         let moved = match case.direction {
             Direction::Transmit => ready.guest.transmit(frames),
-            Direction::Receive => bursts::send(&self.pace, &ready.generator, frames, |count| {
+            Direction::Receive => bursts::send(&self.arrivals, &ready.generator, frames, |count| {
                 ready.guest.collect(count, case.frame_len)
             }),
         };

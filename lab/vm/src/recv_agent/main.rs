@@ -49,11 +49,11 @@ fn run(words: &[String]) -> Result<String> {
         ["cases"] => Ok(cases::ALL.map(|(name, _)| name).join(" ")),
         [backend, "serve", port, seed, bytes, connections] => {
             let (seed, bytes, connections) = (number(seed)?, number(bytes)?, number(connections)? as usize);
-            let plan = serve::Expected { seed, bytes, connections };
+            let expected = serve::Expected { seed, bytes, connections };
             let port = number(port)? as u16;
             match backend.strip_prefix("recv:") {
-                Some(buffer_bytes) => serve::by_recv(port, number(buffer_bytes)? as usize, plan),
-                None => serve::serve(parse(backend)?, port, plan),
+                Some(buffer_bytes) => serve::by_recv(port, number(buffer_bytes)? as usize, expected),
+                None => serve::serve(parse(backend)?, port, expected),
             }
         }
         [backend, "iperf3", port, bytes] => {

@@ -23,7 +23,7 @@ pub struct Expected {
 
 /// The connections, with the number that each sender has given itself, so that their order doesn't
 /// matter.
-fn accept(port: u16, plan: Expected) -> Result<Vec<(TcpStream, u64)>> {
+fn accept(port: u16, expected: Expected) -> Result<Vec<(TcpStream, u64)>> {
     let listener = TcpListener::bind(("0.0.0.0", port)).context("listen")?;
     println!("listening");
     let numbered = |number| {
@@ -32,27 +32,27 @@ fn accept(port: u16, plan: Expected) -> Result<Vec<(TcpStream, u64)>> {
         socket.read_exact(&mut first).with_context(|| format!("the first byte of connection {number}"))?;
         Ok((socket, first[0].into()))
     };
-    (0..plan.connections).map(numbered).collect()
+    (0..expected.connections).map(numbered).collect()
 }
 
 /// Receives by a receiver.
-pub fn serve(backend: RecvBackend, port: u16, plan: Expected) -> Result<String> {
+pub fn serve(backend: RecvBackend, port: u16, expected: Expected) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, BUFFERS))?;
     let mut book = Book::default();
-    for (socket, number) in accept(port, plan)? {
+    for (socket, number) in accept(port, expected)? {
         let id = receiver.add(socket.into())?;
-        book.add(id, load(plan.seed + number, plan.bytes));
+        book.add(id, load(expected.seed + number, expected.bytes));
     }
     book.complete(&mut receiver)?;
     Ok(said(&receiver, book.total()))
 }
 
 /// Receives by recv into one buffer, one connection after the other.
-pub fn by_recv(port: u16, buffer_bytes: usize, plan: Expected) -> Result<String> {
+pub fn by_recv(port: u16, buffer_bytes: usize, expected: Expected) -> Result<String> {
     let mut buffer = vec![0; buffer_bytes];
     let (mut total, mut calls) = (0, 0);
-    for (mut socket, number) in accept(port, plan)? {
-        let pattern = Pattern::new(plan.seed + number);
+    for (mut socket, number) in accept(port, expected)? {
+        let pattern = Pattern::new(expected.seed + number);
         let mut got = 0;
         loop {
             let count = socket.read(&mut buffer).context("recv")?;
@@ -64,7 +64,7 @@ pub fn by_recv(port: u16, buffer_bytes: usize, plan: Expected) -> Result<String>
             ensure!(wrong.is_none(), "byte {wrong:?} is wrong");
             got += count as u64;
         }
-        ensure!(got == plan.bytes, "{got} of {} bytes came", plan.bytes);
+        ensure!(got == expected.bytes, "{got} of {} bytes came", expected.bytes);
         total += got;
     }
     Ok(format!("{total} bytes, {calls} calls of recv"))
