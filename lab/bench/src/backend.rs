@@ -120,8 +120,8 @@ impl BackendProcess {
         Self::launch(program, "vsock", number, vms, spec, args, placement)
     }
 
-    /// As [`BackendProcess::start_vsock`], with a VM for each of `groups`; those with the same group
-    /// reach each other.
+    /// As [`BackendProcess::start_vsock`], with a VM for each of `groups`. Those with the
+    /// same group reach each other.
     pub fn start_vsock_in(
         program: &Path,
         args: &[String],

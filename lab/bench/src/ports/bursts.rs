@@ -146,8 +146,9 @@ pub fn on_worker(
     })
 }
 
-/// Receives `frames` frames, which the calling thread sends as `arrivals` says: `work` takes them on
-/// a thread of its own and counts them. CPU time of that thread, and wall time as [`send`] has it.
+/// Receives `frames` frames, which the calling thread sends as `arrivals` says. `work` takes them
+/// on a thread of its own and counts them. CPU time of that thread, and wall time as [`send`] has
+/// it.
 pub fn receive_on_worker(
     arrivals: &Arrivals,
     placement: &Placement,

@@ -128,7 +128,8 @@ fn connect(
 fn listen(vsock: &Vsock, port: u32, kind: VsockKind) -> Result<MappedListener> {
     let mut path = vsock.uds().into_os_string();
     path.push(".map");
-    let options = if kind == VsockKind::Stream { MappedOptions::stream() } else { MappedOptions::seqpacket() };
+    let options =
+        if kind == VsockKind::Stream { MappedOptions::stream() } else { MappedOptions::seqpacket() };
     Ok(MappedListener::bind(&PathBuf::from(path), port, &options)?)
 }
 
