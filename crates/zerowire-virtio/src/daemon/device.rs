@@ -9,15 +9,15 @@ use super::session::{SessionError, not_offered};
 use crate::host::RingSetup;
 use crate::memory::GuestMemory;
 
-/// The device behind one connection. The session has checked what it passes on: queues exist,
-/// descriptors that are written to are eventfds, `kick`, `call` and `err` come for rings that run.
-/// A call returns when its work is done, so that a front end can't pile up work. Dropping the
-/// device ends what it does for this front end.
+/// The device behind one connection. The session checks what it passes on: queues exist,
+/// descriptors to write to are eventfds, `kick`, `call` and `err` are for running rings. A call
+/// returns when its work is done, so a front end can't pile up work. Dropping the device ends what
+/// it does for this front end.
 pub(super) trait Device {
     /// How many queues there are.
     fn queues(&self) -> usize;
 
-    /// What a front end that names another queue is told.
+    /// The hint in the error text when a front end names a queue that does not exist.
     fn queue_hint(&self) -> &'static str;
 
     /// Features for the guest and the front end.
@@ -70,7 +70,8 @@ pub(super) trait Device {
     /// None leaves the one that the front end gave.
     fn stop(&mut self, queue: u16) -> Option<u16>;
 
-    /// Lets a ring move packets, or not. One that does not run yet is told so again when it starts.
+    /// Lets a ring move packets, or not. A ring that does not run yet gets this state again when it
+    /// starts.
     fn enable(&mut self, queue: u16, on: bool, runs: bool);
 
     /// Another descriptor to be notified by.

@@ -1,10 +1,10 @@
 //! Serving front ends over vhost-user (QEMU docs/interop/vhost-user.rst).
 //!
 //! Each VM has a control thread (`control`), which listens on its socket and speaks the protocol
-//! (`session`) for whatever `device` the server has: `net` with a worker thread for each queue pair
-//! in use while a front end is connected (`worker`), `vsock` with one thread for all VMs that share
-//! groups. Threads share no locks on the way of a frame or a packet. A VM that misbehaves holds up
-//! only the threads that serve it.
+//! (`session`) for the server's `device`. `net` has a worker thread (`worker`) for each queue pair
+//! in use while a front end is connected. `vsock` has one thread for all VMs that share groups.
+//! Threads share no locks on the way of a frame or a packet. A VM that misbehaves holds up only the
+//! threads that serve it.
 
 mod access;
 mod control;

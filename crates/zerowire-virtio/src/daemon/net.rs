@@ -64,9 +64,9 @@ impl<'a> NetDevice<'a> {
         }
     }
 
-    /// A queue of the port takes part while one of its rings is in use: the kernel spreads flows
-    /// over all queues that are attached, and nobody would read the others. The first one always
-    /// takes part.
+    /// A queue of the port takes part while one of its rings is in use. The kernel spreads flows
+    /// over all attached queues, and nobody would read those that are not in use. The first one
+    /// always takes part.
     fn attach_queue(&self, pair: usize) {
         let used = |i: usize| self.rings.get(i).is_some_and(|r| r.started && r.enabled);
         let on = pair == 0 || used(2 * pair) || used(2 * pair + 1);
@@ -197,8 +197,8 @@ impl Device for NetDevice<'_> {
 
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), SessionError> {
         match self.vm.port.announce(&rarp(mac)) {
-            // The front end hears of the interface by its disconnection, which is no error of its
-            // own.
+            // The front end learns of a lost interface by its disconnection. That is not an error
+            // of its own.
             Err(e) if self.vm.shared.link.is_some() => {
                 tracing::warn!("{}: SEND_RARP: {e}", self.vm.control.name);
                 Ok(())

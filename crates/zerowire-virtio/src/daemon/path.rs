@@ -4,9 +4,9 @@
 //! turns, arms rings, obeys commands. A path says what a turn is. It is a type parameter, so that
 //! no call on the way of a frame is a dynamic one.
 //!
-//! **Who owns what.** A path outlives the sides; sides are made and go as rings start and stop, and
-//! own these. A side that is [released](Side::release) has given back, or put back, every chain
-//! that it took, and the port holds nothing of the guest any more that it could write to.
+//! **Who owns what.** A path outlives the sides. Sides are made and go as rings start and stop, and
+//! own these. A [released](Side::release) side has given back, or put back, every chain that it
+//! took. The port then holds nothing of the guest that it could write to.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -35,7 +35,7 @@ pub(super) trait Path: Sized + 'static {
     /// whenever the driver posts some.
     const POSTS_AHEAD: bool;
 
-    /// An outlet for a new ring of so many entries.
+    /// An outlet for a new ring of `ring_size` entries.
     fn outlet(&self, ring_size: u16) -> io::Result<Self::Outlet>;
 
     /// What its frames go by.
@@ -58,8 +58,8 @@ pub(super) trait Path: Sized + 'static {
         false
     }
 
-    /// What becomes readable when something happens that is no frame; None where there is nothing
-    /// of the kind. It is another one only when [`Self::renewed`] says so.
+    /// A descriptor that becomes readable on events other than frames; None if there are none. It
+    /// is another one only when [`Self::renewed`] says so.
     fn events(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -120,9 +120,9 @@ pub(super) trait Side<P>: Sized {
     /// serve it there.
     fn begin(&mut self, path: &mut P, memory: &GuestMemory) -> Result<(), String>;
 
-    /// Ends all that is under way, before the ring stops or its memory goes: chains are given back,
-    /// or put back to be taken again, so that the ring's next available entry is where another
-    /// device goes on.
+    /// Ends all that is under way, before the ring stops or its memory goes. Chains are given back,
+    /// or put back into the ring to be taken again. The ring's next available entry is then where
+    /// another device goes on.
     fn release(&mut self, path: &mut P, memory: &GuestMemory, counters: &Counters);
 
     /// The guest broke a rule, or the ring can't begin: ends all that is under way without a

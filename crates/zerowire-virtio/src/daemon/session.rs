@@ -1,15 +1,15 @@
 //! One connection with a front end: the vhost-user state machine, for any device (`Device`).
 //!
-//! An object each holds what the front end has said of its memory, its rings, its dirty log and so
+//! One object each holds what the front end has said of its memory, its rings, its dirty log and so
 //! on. It checks a message and says what follows: an answer, memory to use, a ring to start. The
-//! session carries that out, so that no object knows the device or another one's fields.
+//! session carries that out, so no object knows the device or another one's fields.
 //!
-//! Two kinds of failure. A message that breaks the protocol (wrong size, wrong descriptors, out of
-//! order, a ring that does not exist) ends the connection: nothing that follows it can be trusted.
-//! A request that is well-formed and can't be carried out (memory that can't be mapped) is answered
-//! with an error if the front end asked for an answer, and ends the connection if it did not, since
-//! it would go on as if all were well. Either way rings stop and all that the connection held is
-//! closed.
+//! There are two kinds of failure. A message that breaks the protocol ends the connection, since
+//! nothing that follows it can be trusted. It has a wrong size, wrong descriptors, comes out of
+//! order, or names a ring that does not exist. A well-formed request that can't be carried out
+//! (memory that can't be mapped) gets an error if the front end asked for an answer. If it did not,
+//! the connection ends, since the front end would go on as if all were well. Either way rings stop
+//! and all that the connection held is closed.
 
 mod device_state;
 mod eventfd;

@@ -39,8 +39,8 @@ const TAG_RECEIVE: u64 = 3;
 const TAG_EVENTS: u64 = 4;
 
 /// After work a worker looks at its rings this many times more before it sleeps, one to two
-/// microseconds: a driver on another CPU that is about to add a buffer is met awake, where waking
-/// up costs more than ten.
+/// microseconds. So a driver on another CPU that is about to add a buffer finds it awake. Waking up
+/// costs more than ten microseconds.
 pub(super) const LINGER: u32 = 32;
 
 /// Events taken at once.
@@ -301,8 +301,8 @@ impl<P: Path> Turns for Worker<P> {
             // Where buffers were posted ahead no driver is waited for, and the kernel may bring
             // frames on this very CPU.
             lingers: sent || self.rx.is_short() || !P::POSTS_AHEAD,
-            // While the port has frames both directions are looked at in each turn: only commands
-            // can wait.
+            // While the port has frames, each turn looks at both directions: only commands can
+            // wait.
             knows_events: self.events.port.is_ready(),
         }
     }
@@ -312,7 +312,7 @@ impl<P: Path> Turns for Worker<P> {
     }
 
     fn waits(&mut self, mut limit: Option<Duration>) -> Option<Duration> {
-        // Receiving, and what is looked at before a sleep, may have opened the port, too.
+        // Receiving, and the checks before a sleep, may have opened the port, too.
         if self.path.renewed() {
             self.watch_new_port();
             limit = Some(Duration::ZERO);

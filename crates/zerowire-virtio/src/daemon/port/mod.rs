@@ -50,7 +50,7 @@ pub(super) trait Port: Send + Sync {
     /// The name that the interface has now.
     fn interface(&self) -> String;
 
-    /// What a front end that names more queues is told.
+    /// The hint in the error text when a front end names a queue that does not exist.
     fn queue_hint(&self) -> &'static str;
 
     /// The offloads that the guest's frames may carry.
@@ -88,8 +88,8 @@ pub(super) trait Port: Send + Sync {
     /// Forgets a guest that is gone: drops frames that wait for it.
     fn flush(&self) {}
 
-    /// Whether the queue pairs share something that stands on the guest's memory as it is, so that
-    /// all have to let go of it before one goes on in another.
+    /// Whether the queue pairs share something that depends on the guest's memory as it is. Then
+    /// all have to let go of it before one goes on in another memory.
     fn moves_together(&self) -> bool {
         false
     }

@@ -149,8 +149,8 @@ const _: () = assert!(LOOKS < LINGER);
 pub(super) struct PacketPath {
     queue: PacketQueue,
     policy: Policy,
-    /// What rings that start are told, and where frames are counted that are lost in the ring when
-    /// no ring of the guest's runs.
+    /// Has the MTU for rings that start, and the counters for frames that the packet ring loses
+    /// while no ring of the guest runs.
     shared: Arc<Shared>,
     pair: usize,
 }

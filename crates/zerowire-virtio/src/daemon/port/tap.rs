@@ -97,7 +97,7 @@ impl Port for TapPort {
 pub(super) struct TapPath {
     io: PortIo,
     policy: Policy,
-    /// What rings that start are told.
+    /// Has the MTU for rings that start.
     shared: Arc<Shared>,
 }
 

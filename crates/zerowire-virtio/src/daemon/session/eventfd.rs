@@ -7,12 +7,12 @@ use zerowire_vhost_user::Request;
 use super::{SessionError, protocol, refused};
 use crate::memory::is_eventfd;
 
-/// A descriptor that a device's thread writes to must neither block it nor keep what is written:
-/// only an eventfd will do, in its mode that does not wait.
+/// A descriptor that a device's thread writes to must neither block it nor keep what is written. So
+/// only an eventfd in non-blocking mode will do.
 ///
-/// Accepted risk: the front end shares the open file and can turn waiting on again. It holds up the
-/// thread that serves its queues then (with vsock, that of all VMs of its groups), until somebody
-/// waits for that thread ([`crate::host::writers`]).
+/// Accepted risk: the front end shares the open file and can turn blocking on again. It then holds
+/// up the thread that serves its queues, until somebody waits for that thread
+/// ([`crate::host::writers`]). With vsock that thread serves all VMs of its groups.
 pub(super) fn check_notifier(
     request: Request,
     of: impl std::fmt::Display,

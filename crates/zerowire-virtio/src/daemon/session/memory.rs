@@ -18,7 +18,7 @@ const MAX_REPEATS: usize = 256 * 64;
 pub(super) enum MemoryChange {
     /// Nothing.
     None,
-    /// The front end is told this, and brings pages to the addresses in it from its next word on.
+    /// An answer for the front end, which brings pages to these addresses from its next message on.
     Tell(Vec<u8>),
     /// From now on this is the guest's memory.
     Use(GuestMemory),

@@ -1,10 +1,10 @@
 //! The dirty log of live migration.
 //!
 //! Writes are noted while VHOST_F_LOG_ALL is acknowledged; those to a used ring if SET_VRING_ADDR
-//! said so (VHOST_VRING_F_LOG). The front end may give its log before or after that. What is
-//! written until it comes is noted in a log of this process's own, or in the one before, and goes
-//! over then, so that nothing is missed whatever the order: QEMU starts the rings of a device that
-//! its guest sets up anew during a migration before it sends the log.
+//! said so (VHOST_VRING_F_LOG). The front end may give its log before or after that. Until it does,
+//! writes are noted in a log of this process's own, or in the previous one. They go over to the
+//! front end's log when it comes, so nothing is missed in any order. QEMU starts the rings of a
+//! device that its guest sets up anew during a migration before it sends the log.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -16,8 +16,7 @@ use super::vrings::Vrings;
 use super::{Answer, SessionError, refused};
 use crate::memory::{DirtyLog, GuestMemory, LogError};
 
-/// Flag of SET_VRING_ADDR: writes to the used ring are to be logged (linux/vhost_types.h,
-/// VHOST_VRING_F_LOG).
+/// Flag of SET_VRING_ADDR: log writes to the used ring (linux/vhost_types.h, VHOST_VRING_F_LOG).
 const VRING_LOG: u32 = 1 << 0;
 
 /// Where writes to a used ring are logged, from the fields of SET_VRING_ADDR.
@@ -36,8 +35,8 @@ pub(super) struct Migration {
 
 impl Migration {
     /// SET_LOG_BASE: another log, for `memory` and `rings`. The caller puts it in place of the old
-    /// one, in which nothing is noted any more when the answer goes out, with REPLY_ACK or without:
-    /// the front end takes the old one away then.
+    /// one. Nothing may be noted in the old one once the answer goes out, with REPLY_ACK or
+    /// without. The front end takes it away then.
     pub(super) fn set_base(
         &mut self,
         message: &mut Message,
@@ -68,7 +67,7 @@ impl Migration {
         self.base = None;
     }
 
-    /// The log for `memory` and `rings`; None while nothing is to be noted.
+    /// The log for `memory` and `rings`; None while nothing has to be noted.
     pub(super) fn log_for(
         &self,
         acked: u64,
@@ -97,8 +96,8 @@ fn check(log: &DirtyLog, memory: &GuestMemory, rings: &Vrings) -> Result<(), Log
     rings.logged().try_for_each(|(i, end)| log.check(end, || format!("the used ring of queue {i}")))
 }
 
-/// What was noted in the log of `old`, has another one in `now` in its place, and was not taken out
-/// by the front end, goes over to that: nobody notes in the old one any more.
+/// Moves what the front end has not taken out of the log of `old` to the log of `now`, if that is
+/// another one. Nobody notes in the old one any more.
 pub(super) fn take_over(old: &GuestMemory, now: &GuestMemory) {
     if let (Some(old), Some(now)) = (old.log(), now.log())
         && !now.is_same(old)

@@ -25,7 +25,7 @@ use super::memory::MemoryChange;
 use super::{Answer, SessionError, protocol, refused};
 use crate::memory::{GuestMemory, Userfault};
 
-/// A front end that brings pages when they are asked for.
+/// A front end that brings pages on request.
 struct PageSource {
     faults: Arc<Userfault>,
     /// POSTCOPY_LISTEN has come: memory that is set from now on has missing pages.

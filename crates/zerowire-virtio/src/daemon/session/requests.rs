@@ -33,7 +33,7 @@ impl Session<'_> {
             return Err(protocol(request, format!("features changed to {bits:#x} while queue {i} runs")));
         }
         self.set_acked(bits)?;
-        // Without the bit there is no SET_VRING_ENABLE: rings are enabled from the start
+        // Without the bit a front end can't send SET_VRING_ENABLE: rings are enabled from the start
         // (vhost-user, "Ring states"). With it they keep their state: QEMU enables the rings of a
         // device with one queue pair before it sets features.
         if bits & f::VHOST_USER_PROTOCOL_FEATURES == 0 {
@@ -267,10 +267,10 @@ impl Session<'_> {
     /// Where a ring that starts takes its first available entry.
     ///
     /// A ring that has stopped has nothing in flight: all entries before the used index are used,
-    /// and none behind it. So it begins at the used index, whatever base the front end gives:
-    /// cloud-hypervisor gives the *available* index where it did not stop the ring itself, and all
-    /// buffers that the driver has posted would be skipped. The same holds after a back end that
-    /// died, where chains are used in the order in which they became available.
+    /// and none behind it. So it begins at the used index, whatever base the front end gives. A
+    /// cloud-hypervisor that did not stop the ring itself gives the *available* index. With that
+    /// base, all buffers that the driver has posted would be skipped. The same holds after a back
+    /// end that died, where chains are used in the order in which they became available.
     ///
     /// Where they are not, and no in-flight region says which ones are out, the used index says how
     /// many came back and not which. Then the base is taken as it was given: to skip chains is

@@ -125,7 +125,7 @@ mod tests {
         assert!(text(ring.set_size(5, 128)).contains("from 256 to 128 while it runs"));
         assert!(text(ring.set_base(5, 0)).contains("while it runs"));
         assert!(text(ring.set_addresses(&address(0x1010, 0))).contains("while it runs"));
-        // Another log flag is no change.
+        // Another log flag does not count as a change.
         assert_eq!(ring.set_addresses(&address(0x1000, 1)).expect("addresses"), None);
         assert_eq!(ring.set_addresses(&address(0x1000, 0)).expect("addresses"), Some(0x5000));
         assert_eq!((ring.size, ring.base), (256, 65_535));

@@ -1,5 +1,5 @@
-//! The rings of a device, and what messages say of them. What a device that runs is told of it is
-//! returned.
+//! The rings of a device, and what messages say of them. The methods return what a running device
+//! has to know of it.
 
 use std::os::fd::OwnedFd;
 
@@ -42,7 +42,7 @@ pub(super) struct Notifier {
 #[derive(Debug)]
 pub(super) struct Vrings {
     rings: Vec<Vring>,
-    /// What a front end that names another queue is told.
+    /// The hint in the error text when a front end names a queue that does not exist.
     hint: &'static str,
 }
 

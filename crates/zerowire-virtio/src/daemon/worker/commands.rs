@@ -94,7 +94,7 @@ impl<P: Path> RingThread for Worker<P> {
             problems.extend(side.move_to(&mut self.path, &memory).err());
         }
         self.memory = memory;
-        // A ring that comes back with its memory is looked at.
+        // Have the next turn look at a ring that comes back with its memory.
         self.rx.posted();
         if P::POSTS_AHEAD {
             self.events.port.set_ready();

@@ -1,10 +1,11 @@
 //! The descriptors of a port in a worker's epoll set.
 //!
-//! A packet that was sent goes through the socket's watchers when the kernel frees it, whatever
-//! they wait for (net/core/sock.c, `sock_def_write_space`): an epoll set costs about a tenth of a
-//! frame on a port that sends by its own socket. So while a path that has its received frames in
-//! memory sends a lot, its descriptor is taken out, and looked at in each turn instead. Before the
-//! worker sleeps it is put in again, and what came meanwhile wakes at once.
+//! When the kernel frees a packet that was sent, it goes through the socket's watchers, whatever
+//! they wait for (net/core/sock.c, `sock_def_write_space`). An epoll set costs about a tenth of a
+//! frame on a port that sends by its own socket. So a path that has its received frames in memory
+//! takes its descriptor out of the set while it sends a lot. The worker then looks at the port in
+//! each turn instead. Before the worker sleeps, it puts the descriptor in again, and what came
+//! meanwhile wakes it at once.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -14,14 +15,14 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::states::PortWatch;
 use super::{TAG_EVENTS, TAG_PORT, TAG_WAKE};
 
-/// The port is watched for one event at a time, and again only when it was found empty: frames that
-/// arrive while the guest has no buffers wake nobody.
+/// The port is watched for one event at a time, and again only when it was found empty. So frames
+/// that arrive while the guest has no buffers wake nobody.
 const PORT_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::ONESHOT);
 
 /// Other descriptors are watched edge-triggered.
 const EDGES: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
-/// Turns with frames to send since the last sleep, until the port is not watched any more: what
+/// Turns with frames to send since the last sleep, until the port is not watched any more. So what
 /// answers now and then pays for no further system calls.
 const SENDING_TURNS: u32 = 8;
 
@@ -97,7 +98,7 @@ impl PortEvents {
     }
 
     /// The path has another descriptor; epoll forgot the one before when that was closed. `events`
-    /// tells of what is no frame.
+    /// becomes readable on events other than frames.
     #[cold]
     pub(super) fn renew(&mut self, port: Option<BorrowedFd<'_>>, events: Option<BorrowedFd<'_>>) {
         if let Err(e) = self.add(port) {

@@ -25,7 +25,7 @@ impl Report {
         &self.shared.pairs[self.pair]
     }
 
-    /// A process before has left so many chains in flight of which nothing is sure.
+    /// A previous process left this many chains in flight whose state is unknown.
     pub(super) fn unsure(&self, chains: usize) {
         self.shared.unsure.fetch_add(chains as u64, Ordering::Relaxed);
     }

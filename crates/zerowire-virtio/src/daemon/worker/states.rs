@@ -18,8 +18,8 @@
 
 use std::time::Instant;
 
-/// A worker that is short of buffers sleeps until the driver has posted this part of its ring, so
-/// that it is woken for more than one frame; after a while any buffer wakes it.
+/// A worker that is short of buffers sleeps until the driver has posted this part of its ring. So
+/// one wake-up serves more than one frame. After a while any buffer wakes it.
 const SHORT_PART: u16 = 4;
 
 /// Whether the port may have frames, and how that is learnt.
@@ -29,7 +29,7 @@ pub(super) enum PortWatch {
     Armed,
     /// It may have frames.
     Ready,
-    /// It gives no events, since watching it would cost the sender: it is looked at in each turn.
+    /// It gives no events, since watching it would cost the sender: each turn looks at it.
     Unwatched {
         /// It may have frames.
         ready: bool,
@@ -332,7 +332,7 @@ mod tests {
             rx.ran(false, false, || at);
             assert_eq!(rx, RxWait::new());
         }
-        // What has come since is looked at anyhow.
+        // The next turn takes what has come since anyhow.
         rx.posted();
         assert!(!rx.is_due(|| at));
     }
