@@ -17,7 +17,7 @@ impl AddGuest for Checksum {
     #[inline]
     fn add_guest(&mut self, run: &Segment) {
         let len = run.len as usize;
-        // SAFETY: a segment lies in mapped guest memory that the caller holds; it is read as plain
+        // SAFETY: a segment lies in mapped guest memory that the caller holds. It is read as plain
         // bytes, of which every pattern is as good as any other.
         let sum = unsafe { sum_raw(run.ptr, len) };
         self.add_words(sum, len);

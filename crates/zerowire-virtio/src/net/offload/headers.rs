@@ -1,4 +1,4 @@
-//! Where the headers of a frame lie that is to be cut into segments: Ethernet with up to two tags,
+//! Where the headers lie in a frame that needs segmentation. They are Ethernet with up to two tags,
 //! IPv4 with options or IPv6 with extension headers, TCP with options or UDP.
 
 use thiserror::Error;
@@ -11,14 +11,15 @@ use super::Kind;
 use crate::net::ETH_HEADER_BYTES;
 use crate::net::header::{GSO_TCPV4, GSO_TCPV6, GSO_UDP, MAX_TAGS};
 
-/// The most that the headers of a frame take, bytes: more than Ethernet with two tags (22), IPv4 or
-/// TCP with all options (60 each), and 114 bytes of IPv6 extension headers beside TCP.
+/// The most that the headers of a frame take, bytes. It covers Ethernet with two tags (22) and IPv4
+/// or TCP with all options (60 each). It also covers 114 bytes of IPv6 extension headers beside
+/// TCP.
 pub const HEADERS_BYTES: usize = 256;
 
 /// Why a frame can't be cut. It is dropped; the text appears in the log once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HeadersError {
-    /// The frame ends, or there is no room left, before its headers do.
+    /// The frame, or the room for it, ends before its headers do.
     #[error("the frame's headers don't end within its first {0} bytes")]
     TooLong(usize),
     /// Another protocol than the header says.
@@ -252,7 +253,7 @@ mod tests {
             let f = ethernet(0, IPV6, &ipv6(&[0, next], &[0; 100]));
             assert_eq!(find(&f, Kind::Tcp6), protocol(IPV6, next, Kind::Tcp6));
         }
-        // Extension headers that go on beyond what is looked at.
+        // Extension headers that go on beyond the bytes that are searched.
         let f = ethernet(0, IPV6, &ipv6(&[60; 40], &[60; 400]));
         assert!(matches!(find(&f, Kind::Tcp6), Err(TooLong(_))));
     }

@@ -8,19 +8,19 @@
 //!  wire:     { headers 0, private }{ payload 0 }   { headers 1, private }{ payload 1 }   …
 //! ```
 //!
-//! Plain code without I/O. It works on two things: the headers of a frame, at most
-//! [`HEADERS_BYTES`], which the caller has read once into private memory together with the
-//! virtio-net header that [`super::header::check`] accepted; and the guest's [`Segment`]s behind
-//! them, which are read for their sum and never written. What is decided is decided by the private
-//! copy, and that is what goes out.
+//! Plain code without I/O. It works on two things. One is the headers of a frame, at most
+//! [`HEADERS_BYTES`]. The caller has read them once into private memory, together with the
+//! virtio-net header that [`super::header::check`] accepted. The other is the guest's [`Segment`]s
+//! behind them, which are read for their sum and never written. The private copy decides
+//! everything, and it is what goes out.
 //!
-//! **What the guest can do meanwhile.** It can change the payload between its being summed here and
-//! its being read by the kernel: its own frame then has a wrong checksum, and is dropped by whoever
-//! receives it.
+//! **What the guest can do meanwhile.** It can change the payload after it is summed here and
+//! before the kernel reads it. Its own frame then has a wrong checksum, and whoever receives it
+//! drops it.
 //!
-//! What comes out is byte for byte what the kernel makes of the same frame where an interface takes
-//! no offloads (net/ipv4/tcp_offload.c, `tcp_gso_segment`; net/ipv4/udp_offload.c,
-//! `__udp_gso_segment`; net/core/dev.c, `skb_checksum_help`).
+//! The result is byte for byte what the kernel makes of the same frame where an interface takes no
+//! offloads. See `tcp_gso_segment` (net/ipv4/tcp_offload.c), `__udp_gso_segment`
+//! (net/ipv4/udp_offload.c) and `skb_checksum_help` (net/core/dev.c).
 
 mod checksum;
 mod headers;

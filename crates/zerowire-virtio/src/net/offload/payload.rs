@@ -19,8 +19,8 @@ impl Cursor {
         cursor
     }
 
-    /// Gives the next `len` bytes to `each`, run by run, and moves on behind them; less where there
-    /// are not so many.
+    /// Gives the next `len` bytes to `each`, run by run, and moves on behind them; less if the
+    /// segments end before.
     #[inline]
     pub fn take(&mut self, segments: &[Segment], len: usize, mut each: impl FnMut(Segment)) {
         let mut left = len;
@@ -43,8 +43,8 @@ impl Cursor {
 }
 
 impl Cursor {
-    /// Copies the next bytes, as many as `to` has room for, and moves on behind them; less where
-    /// there are not so many.
+    /// Copies the next bytes, as many as `to` has room for, and moves on behind them; less if the
+    /// segments end before.
     #[inline]
     pub fn read(&mut self, segments: &[Segment], to: &mut [u8]) {
         let (len, mut done) = (to.len(), 0);

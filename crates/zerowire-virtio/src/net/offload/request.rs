@@ -25,13 +25,13 @@ impl Kind {
     }
 }
 
-/// What is to be done to a frame before it can go on the wire.
+/// What a frame needs before it can go on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Nothing.
     Plain,
-    /// The checksum from `start` on is to be completed and stored `offset` bytes behind it; both in
-    /// bytes, `start` from the frame's begin.
+    /// The checksum from `start` on needs to be completed and stored `offset` bytes behind it; both
+    /// in bytes, `start` from the frame's begin.
     Checksum {
         /// `csum_start`
         start: u16,

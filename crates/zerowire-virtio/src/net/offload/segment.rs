@@ -45,9 +45,9 @@ impl Segmenter {
     /// where `headers` were found; `size` bytes of payload go into each wire frame of at most
     /// `longest` bytes.
     ///
-    /// As for the kernel, the field of the transport's checksum holds the pseudo header's sum with
-    /// the length of the whole frame's transport part, not inverted (virtio 1.3 §5.1.6.2); lengths
-    /// in IP and UDP headers are not looked at.
+    /// As for the kernel, the field of the transport's checksum holds the pseudo header's sum, not
+    /// inverted (virtio 1.3 §5.1.6.2). That sum has the length of the whole frame's transport part.
+    /// Lengths in IP and UDP headers are ignored.
     ///
     /// # Errors
     /// The text says what is wrong.
@@ -170,10 +170,10 @@ impl Segmenter {
     }
 }
 
-/// Completes the checksum of a frame that stays whole: the sum from `start` on, of `head` and of
-/// `rest`, which follows it, goes into the field `offset` bytes behind `start`; what the field
-/// holds counts as well (virtio 1.3 §5.1.6.2). False, and nothing done, where the field is not in
-/// `head`.
+/// Completes the checksum of a frame that stays whole (virtio 1.3 §5.1.6.2). The sum covers `head`
+/// from `start` on, and `rest`, which follows it. It goes into the field `offset` bytes behind
+/// `start`; what the field holds counts as well. Returns false, and does nothing, if the field is
+/// not in `head`.
 #[inline]
 pub fn complete(head: &mut [u8], start: u16, offset: u16, rest: Checksum) -> bool {
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));

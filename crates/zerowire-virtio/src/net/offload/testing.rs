@@ -1,5 +1,5 @@
-//! What tests and fuzz targets hold the real code against: frames to cut, the whole way through it
-//! over one frame, and an independent model that takes nothing from it.
+//! What tests and fuzz targets hold the real code against. There are frames to cut, the whole way
+//! of one frame through the code, and an independent model that takes nothing from it.
 
 use super::{AddGuest, Checksum, Cursor, HEADERS_BYTES, Headers, Kind, Request, Segmenter, complete};
 use crate::memory::Segment;
@@ -197,8 +197,9 @@ pub fn segments_of(bytes: &[u8], piece: usize) -> Vec<Segment> {
     bytes.chunks(piece.max(1)).map(segment).collect()
 }
 
-/// The whole way of one frame, in pieces of `piece` bytes, behind a virtio-net header without
-/// `num_buffers`, to a port whose longest frame has `longest` bytes: the wire frames that come out.
+/// Takes a frame in pieces of `piece` bytes the whole way, to a port whose longest frame has
+/// `longest` bytes. `vnet` is its virtio-net header, without `num_buffers`. Returns the wire frames
+/// that come out.
 ///
 /// # Errors
 /// Why it is dropped.
