@@ -1,10 +1,10 @@
-//! Frames that go by a ring which is shared with the kernel (PACKET_TX_RING): copied into it here,
-//! and sent by the driver from its pages, without a copy of the kernel's where the driver takes
-//! lent pages.
+//! Frames that go by a ring shared with the kernel (PACKET_TX_RING). They are copied into it here,
+//! and the driver sends them from its pages. Where the driver takes lent pages, the kernel makes no
+//! copy of its own.
 //!
-//! **Ownership.** A chain's bytes are copied, behind a head that was checked in private memory, and
-//! the chain is given back in the same turn: nothing of the guest is lent. A slot of the ring is
-//! the kernel's from then until it is back.
+//! **Ownership.** A chain's bytes are copied, behind a head that was checked in private memory. The
+//! chain is given back in the same turn: nothing of the guest is lent. A slot of the ring is the
+//! kernel's from then until it is back.
 //!
 //! What a ring can't say (UDP fragmentation, ECN) goes by the socket.
 
@@ -30,7 +30,7 @@ pub(super) struct FrameRing {
     told: u64,
     /// The number of the next frame.
     next: u64,
-    /// The interface is gone: another ring is to be opened when it is back.
+    /// True: the interface is gone. Another ring opens when it is back.
     gone: bool,
 }
 

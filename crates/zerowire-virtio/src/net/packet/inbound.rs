@@ -1,17 +1,18 @@
-//! Whether frames to the guest come by a ring that is shared with the kernel, and what is done
-//! where there can be none, or it stands still.
+//! Whether frames to the guest come by a ring shared with the kernel, and what happens if it can't
+//! be opened or stands still.
 //!
-//! **A ring that stands still.** A frame that the kernel has no virtio-net header for (UDP to be
-//! fragmented, SCTP to be segmented) marks its slot as being written, for good: that and all that
-//! come after it are dropped and counted, though the ring is empty (net/packet/af_packet.c,
-//! `tpacket_rcv`; seen on Linux 6.18). Who can send such a frame to the interface must not stop a
-//! guest, so an empty ring of which nothing was taken while frames were dropped is closed.
+//! **A ring that stands still.** The kernel has no virtio-net header for some frames (UDP to be
+//! fragmented, SCTP to be segmented). Such a frame marks its slot as being written, for good. That
+//! frame and all that come after it are dropped and counted, though the ring is empty
+//! (net/packet/af_packet.c, `tpacket_rcv`; seen on Linux 6.18). Who can send such a frame to the
+//! interface must not stop a guest. So an empty ring is closed if frames were dropped while nothing
+//! was taken from it.
 
 use std::time::{Duration, Instant};
 
 use crate::port::{PacketReceive, PacketSocket, SLOT_BYTES, SLOTS, Slots};
 
-/// How long a ring that could not be opened waits until it is tried again.
+/// How long to wait before another attempt to open a ring.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// How long a frame may be in the socket's queue before its slot says so: far longer than the
@@ -21,12 +22,12 @@ const STRAY: Duration = Duration::from_secs(1);
 /// How frames to the guest come.
 #[derive(Debug)]
 pub(super) struct Inbound {
-    /// Whether there is to be a ring, or why not.
+    /// Whether to use a ring, or why not.
     wanted: Result<(), String>,
-    /// One that can't be opened is tried for again and again (`receive=ring`).
+    /// True: if the ring can't be opened, retry again and again (`receive=ring`).
     insists: bool,
     slots: Option<Slots>,
-    /// Why there is none, although there is to be one.
+    /// Why a ring that is wanted does not exist.
     problem: Option<String>,
     retry_at: Option<Instant>,
     /// How many slots had been given back when the ring was found empty, and when that was found
@@ -35,7 +36,7 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// `refused`: why there is to be none, whatever was asked for.
+    /// `refused`: why not to use a ring, whatever was asked for.
     pub(super) fn new(receive: PacketReceive, refused: Option<&str>) -> Self {
         let wanted = match (refused, receive) {
             (Some(why), _) => Err(format!("no receive ring, since {why}")),
@@ -65,7 +66,7 @@ impl Inbound {
         self.slots.as_mut()
     }
 
-    /// Opens the ring that is to be there and is not, if it is time to. Returns whether the
+    /// Opens the ring if it is wanted, does not exist, and its time has come. Returns whether the
     /// description is another one.
     pub(super) fn open(&mut self, socket: &PacketSocket, interface: &str, header_bytes: usize) -> bool {
         let now = Instant::now();
@@ -81,7 +82,7 @@ impl Inbound {
         }
     }
 
-    /// Notes why there is no ring now. Returns whether that is news.
+    /// Notes why the ring does not exist now. Returns whether that is news.
     fn fail(&mut self, why: String, interface: &str) -> bool {
         if !self.insists {
             tracing::warn!(
@@ -116,7 +117,7 @@ impl Inbound {
         lost as u64
     }
 
-    /// Whether nothing has come by the ring for so long.
+    /// Whether nothing has come by the ring for `time`.
     pub(super) fn is_idle_for(&self, time: Duration) -> bool {
         let (Some(slots), Some((at, since))) = (&self.slots, self.empty) else { return false };
         slots.given_back() == at && since.elapsed() >= time
@@ -235,7 +236,7 @@ mod tests {
         (socket, inbound)
     }
 
-    /// A frame whose slot is being written is in the queue already: that is no ring that stands
+    /// A frame whose slot is being written is in the queue already: such a ring does not stand
     /// still.
     #[test]
     fn a_frame_without_a_slot_is_waited_for_and_not_for_ever() {

@@ -1,9 +1,9 @@
 //! The sockets of one queue pair, and the interface behind them.
 //!
 //! **Who owns what.** The link owns both sockets; the batches of untagged frames have a descriptor
-//! of its own of the same socket. Nothing is lent to the kernel between calls. An interface that is
-//! deleted leaves the sockets bound to nothing; they are bound again, by its name, when there is
-//! one again, so that all descriptors stay.
+//! of their own of the same socket. Nothing is lent to the kernel between calls. An interface that
+//! is deleted leaves the sockets bound to nothing. When an interface of its name is back, they are
+//! bound to it again, so that all descriptors stay.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -21,15 +21,14 @@ use crate::net::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Receive};
 use crate::port::{Frames, InterfaceState, PacketError, PacketReceive, PacketSocket};
 use crate::ring::RingError;
 
-/// How often an interface that is down or gone is looked for, and how often the kernel's counters
-/// are read.
+/// How often to look for an interface that is down or gone, and to read the kernel's counters.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often to look whether a receive ring stands still, until it has been empty for so long.
+/// How often to check for a receive ring that stands still, until it has been empty for this long.
 const RING_LOOK: Duration = Duration::from_secs(1);
 
-/// So many turns more a ring that was found empty is looked at before its socket is watched: a look
-/// costs nothing, where to be woken costs this thread and the sender more than a frame does. Fewer
+/// Turns in which a ring that was found empty is checked again before its socket is watched. A
+/// check costs nothing; a wake-up costs this thread and the sender more than a frame does. Fewer
 /// than a worker makes before it sleeps.
 pub const LOOKS: u32 = 24;
 
@@ -37,7 +36,7 @@ pub const LOOKS: u32 = 24;
 /// again must not hold the thread.
 const TAGGED_BATCH: usize = 32;
 
-/// After so many turns in which untagged frames came the others are looked at.
+/// Turns in which untagged frames came before the tagged ones get theirs.
 const TURNS_UNTAGGED: u32 = 16;
 
 /// Two sockets on one interface.
@@ -68,8 +67,8 @@ pub struct Link {
 
 impl Link {
     /// Opens both sockets in this thread's network namespace, and the batches of untagged frames.
-    /// An interface that is down or gone is waited for. With `no_ring` there is no receive ring for
-    /// that reason, whatever `receive` asks for.
+    /// An interface that is down or gone is waited for. `no_ring` is a reason to open no receive
+    /// ring, whatever `receive` asks for.
     ///
     /// # Errors
     /// Those of opening sockets.
@@ -224,8 +223,8 @@ impl Link {
         self.changed = true;
     }
 
-    /// How long the worker may sleep: an interface that is not up is looked for, and so is a ring
-    /// that stands still. To be called before each sleep.
+    /// How long the worker may sleep: it has to look for an interface that is not up, and for a
+    /// ring that stands still. Call this before each sleep.
     pub fn sleep_at_most(&mut self) -> Option<Duration> {
         self.look_now_and_then();
         if self.state != InterfaceState::Up {
@@ -272,8 +271,8 @@ impl Link {
         slots.keep_last(true);
         self.resting = true;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        // The first edge is there at once. What has become of frames until it was taken is looked
-        // for.
+        // The first edge is there at once. Then check which frames came or were lost until it was
+        // taken.
         let taken = epoll::modify(&self.watch, &self.untagged, epoll::EventData::new_u64(0), flags)
             .map_err(std::io::Error::from)
             .and_then(|()| epoll_wait(self.watch.as_fd(), &mut Vec::with_capacity(2), Some(Duration::ZERO)));
@@ -366,7 +365,7 @@ impl Link {
             self.look();
             (turn.port_gone, turn.port_empty) = (false, true);
         }
-        // What woke this thread and is no untagged frame is a tagged one; and those don't wait for
+        // If no untagged frame woke this thread, a tagged one did. Tagged frames don't wait for
         // ever behind the others.
         if turn.turn.chains == 0 || self.turns >= TURNS_UNTAGGED {
             self.turns = 0;

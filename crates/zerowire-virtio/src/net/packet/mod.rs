@@ -8,11 +8,13 @@
 //! ```
 //!
 //! Frames pass by [`super::Transmit`] and [`super::Receive`], as on a tap: the kernel copies each
-//! once, between the guest's memory and its own. This module has what a tap doesn't need: two
-//! sockets of which one is for frames with a VLAN tag, an interface that comes and goes by itself,
-//! and offloads that nobody can ask the kernel to leave out ([`super::Receive::accept_only`]). And
-//! a ring that the kernel puts short frames into ([`super::Receive::run_slots`]), which spares a
-//! system call a frame.
+//! once, between the guest's memory and its own. This module has what a tap doesn't need:
+//!
+//! * two sockets, of which one is for frames with a VLAN tag,
+//! * an interface that comes and goes by itself,
+//! * offloads that nobody can ask the kernel to leave out ([`super::Receive::accept_only`]),
+//! * a ring that the kernel puts short frames into ([`super::Receive::run_slots`]), which spares a
+//!   system call a frame.
 
 mod frame_ring;
 mod inbound;

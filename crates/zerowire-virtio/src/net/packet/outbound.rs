@@ -10,17 +10,17 @@ use zerowire::ledger::Counters;
 use super::Link;
 use super::frame_ring::FrameRing;
 
-/// How long a ring that could not be opened waits until it is tried again.
+/// How long to wait before another attempt to open a ring.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// How frames of the guest go.
 pub(super) struct Outbound {
-    /// Whether there is to be a ring, or why not.
+    /// Whether to use a ring, or why not.
     wanted: Result<(), String>,
-    /// One that can't be opened is tried for again and again (`rings=on`).
+    /// True: if the ring can't be opened, retry again and again (`rings=on`).
     insists: bool,
     pub(super) ring: Option<Box<FrameRing>>,
-    /// Why there is none, although there is to be one.
+    /// Why a ring that is wanted does not exist.
     problem: Option<String>,
     retry_at: Option<Instant>,
 }

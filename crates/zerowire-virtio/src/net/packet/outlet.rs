@@ -6,9 +6,9 @@
 //! **A socket can be full**: its frames stay in the guest's ring, and nothing is lost or overtaken.
 //! A packet socket takes frames until what it has in the kernel exceeds a bound, and says EAGAIN
 //! then. In a batch of many a frame could be refused and the next one taken, when the interface
-//! finishes with one in between. So room is known before a batch begins, from a question that is
-//! asked again only when the room it told of has been used up; and where there is little left,
-//! frames go one by one, up to the first that is refused.
+//! finishes with one in between. So the outlet asks for the room before a batch begins, and asks
+//! again only when that room has been used up. Where there is little left, frames go one by one, up
+//! to the first that is refused.
 
 use std::io;
 
@@ -28,8 +28,8 @@ const MAX_COST: usize = cost(12 + MAX_FRAME_BYTES);
 
 const _: () = assert!(MAX_COST < PRESSED_BYTES);
 
-/// What a frame of `len` bytes costs at most of the room in a socket: its buffer is rounded up to a
-/// power of two, and has structures of the kernel beside it.
+/// The most that a frame of `len` bytes costs of the room in a socket. Its buffer is rounded up to
+/// a power of two, and has structures of the kernel beside it.
 const fn cost(len: usize) -> usize {
     2 * len + 2048
 }
@@ -64,7 +64,7 @@ impl PacketOutlet {
     /// For the frames of one ring.
     ///
     /// # Errors
-    /// There is no private memory for them.
+    /// Private memory for them can't be had.
     pub fn new(policy: Policy) -> io::Result<Self> {
         Ok(Self {
             batch: SendBatch::new(policy)?,

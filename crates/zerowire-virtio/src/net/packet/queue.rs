@@ -16,7 +16,7 @@ const RING_NAP: Duration = Duration::from_millis(1);
 pub struct PacketSend {
     /// Whether frames go by a ring, or why not.
     pub ring: Result<(), String>,
-    /// One that can't be opened is tried for again and again (`rings=on`).
+    /// True: if the ring can't be opened, retry again and again (`rings=on`).
     pub insists: bool,
 }
 

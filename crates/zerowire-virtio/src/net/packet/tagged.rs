@@ -8,7 +8,7 @@ use crate::port::Tag;
 pub use zerowire_wire::ethernet::TAG_BYTES;
 
 /// Puts `tag` into the frame of `len` bytes at the start of `buffer`, its virtio-net header of
-/// `header_bytes` included, and moves what the header says of places in it. Returns the frame's new
+/// `header_bytes` included. Also moves the offsets that the header gives. Returns the frame's new
 /// length; None where it has no Ethernet addresses, or `buffer` no room.
 pub fn restore(buffer: &mut [u8], len: usize, header_bytes: usize, tag: Tag) -> Option<usize> {
     let at = header_bytes + ADDRESSES_BYTES;
