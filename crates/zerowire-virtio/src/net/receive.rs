@@ -4,21 +4,21 @@
 //! buffers needs their addresses before. Parsing 64 KiB worth of descriptors for each frame of 60
 //! bytes is what made this path slow elsewhere. Here:
 //!
-//! * A chain is parsed only as far as the next frame is likely to reach; behind the parsed part the
-//!   scatter list ends in scratch memory, so that a longer frame is never cut: its tail is copied
+//! * A chain is parsed only as far as the next frame is likely to reach. Behind the parsed part the
+//!   scatter list ends in scratch memory, so a longer frame is never cut. Its tail is copied
 //!   (`overflow` in the ledger), and the next frames are offered more.
 //! * A chain that was parsed and not used serves the next frame as it is.
-//! * What is offered follows what comes ([`shape`]): *each*, many reads of one chain each; *long*,
-//!   one read over as many chains as the longest frame may need; *small*, many reads into private
-//!   memory, for runs of frames so short that a copy is cheaper than a scatter list (`small` in the
-//!   ledger).
+//! * What is offered follows what comes ([`shape`]). *Each* is many reads of one chain each. *Long*
+//!   is one read over as many chains as the longest frame may need. *Small* is many reads into
+//!   private memory (`small` in the ledger). It serves runs of frames so short that a copy is
+//!   cheaper than a scatter list.
 //!
-//! Chains are given back in exactly the order in which they became available, so that the used
-//! index alone says where a back end that starts anew has to go on (it has no other memory of what
-//! it took).
+//! Chains are given back in exactly the order in which they became available. So the used index
+//! alone says where a back end that starts anew has to go on. It has no other memory of what it
+//! took.
 //!
-//! A frame for which the guest has too few buffers for the moment waits, and with it all that come
-//! after it in the port's queue; after [`PATIENCE`] it is dropped and counted.
+//! A frame for which the guest has too few buffers waits for the moment. All that come after it in
+//! the port's queue wait with it. After [`PATIENCE`] it is dropped and counted.
 //!
 //! **Ownership.** Parsed chains belong to this side until they are given back; the kernel holds
 //! them only within [`Receive::run`].
@@ -53,15 +53,15 @@ const READ_BATCH: usize = MAX_BATCH;
 /// Scratch memory behind each read, bytes: the longest frame with its header.
 pub const SCRATCH_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
 
-/// From one read's scratch memory to the next, bytes: not a multiple of the page size, so that the
-/// starts of all of them don't share the same few lines of the first-level cache.
+/// From one read's scratch memory to the next, bytes. It is not a multiple of the page size, so
+/// that their starts don't share the same few lines of the first-level cache.
 pub const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
 
 /// How long a frame waits for buffers of the guest: longer than the host may well keep a virtual
 /// CPU from running.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a read of the length of recent frames waits for buffers, before it takes what there is.
+/// How long a read of the length of recent frames waits for buffers, before it takes those posted.
 pub const SETTLE_AFTER: Duration = Duration::from_millis(1);
 
 /// Most reads of several chains each in a batch.
@@ -134,7 +134,7 @@ pub struct Receive {
     /// Frames that were read and for which the guest had too few buffers.
     pending: Pending,
     waiting_since: Option<Instant>,
-    /// Waiting for more buffers was in vain: what there are is to be used.
+    /// Timed out waiting for buffers: use what is posted.
     settled: bool,
     lists: Lists,
     reads: Vec<Read>,
@@ -175,8 +175,8 @@ impl Receive {
         })
     }
 
-    /// For a port that gives frames with any offloads: those that the guest does not take are done
-    /// here, in private memory (`rebuilt` in the ledger), before it gets the frame.
+    /// For a port that gives frames with any offloads. Offloads that the guest does not take are
+    /// done here, in private memory (`rebuilt` in the ledger), before it gets the frame.
     pub fn accept_only(&mut self, accepts: TapOffloads) {
         self.accepts = Some(accepts);
     }
@@ -186,9 +186,9 @@ impl Receive {
         self.clears_flags = true;
     }
 
-    /// Gives the guest a frame that came another way than by [`Self::run`], with its virtio-net
-    /// header in front; one for which there are too few buffers waits. The guest sees it when the
-    /// ring is published.
+    /// Gives the guest a frame that did not come by [`Self::run`], with its virtio-net header in
+    /// front. If there are too few buffers, the frame waits. The guest sees it when the ring is
+    /// published.
     ///
     /// # Errors
     /// The guest broke a rule of the ring.
@@ -387,9 +387,9 @@ impl Receive {
         Ok(self.reads.len())
     }
 
-    /// Up to `want` reads, each for as many chains as hold the bytes that it needs: into them, or
-    /// into scratch memory alone if `private`, so that what arrives fits into what the guest has
-    /// posted.
+    /// Up to `want` reads, each for as many chains as hold the bytes that it needs. A read goes
+    /// into its chains, or into scratch memory alone if `private`. So what arrives fits into what
+    /// the guest has posted.
     #[inline]
     fn offer_runs(
         &mut self,
@@ -442,7 +442,7 @@ impl Receive {
                 }
             }
             if !self.chains.ensure(i, need - room, &mut self.host.ring, cx.memory, self.setup.header_len)? {
-                // All buffers that the ring can hold are here: the first read takes what there is.
+                // If these are all buffers that the ring can hold, the first read takes them.
                 let all_here = self.chains.are_all(&self.host.ring);
                 return Ok(if first == 0 && all_here { (n, room) } else { (0, 0) });
             }
@@ -462,9 +462,9 @@ impl Receive {
         Ok((n, room))
     }
 
-    /// Takes up to `most` chains of the usual kind, one segment each, until they hold `need` bytes:
-    /// how many that is, and how many bytes they hold. Appends them to the scatter list that begins
-    /// at entry `list`, if there is to be one; None where it has no room for them.
+    /// Takes up to `most` chains of the usual kind, one segment each, until they hold `need` bytes.
+    /// Returns how many that is, and how many bytes they hold. Appends them to the scatter list
+    /// that begins at entry `list`, if one is given; None where it has no room for them.
     #[inline]
     fn plain_chains(
         &mut self,
@@ -489,7 +489,7 @@ impl Receive {
     /// it holds.
     ///
     /// # Errors
-    /// There is no room for it, and the list is useless.
+    /// It does not fit, and the list is useless.
     #[inline]
     fn append(&mut self, i: usize, start: usize) -> Result<usize, Full> {
         for s in self.chains.segments(i) {
@@ -510,11 +510,11 @@ impl Receive {
         cx.io.clear();
     }
 
-    /// Queues read number `read` into `n` chains, which hold `room` bytes and are the scatter list
-    /// from entry `start` on, and into scratch memory behind them.
+    /// Queues read number `read` into `n` chains, and into scratch memory behind them. The chains
+    /// hold `room` bytes and are the scatter list from entry `start` on.
     ///
     /// # Errors
-    /// There is no room for it, and nothing was queued.
+    /// It does not fit, and nothing was queued.
     #[inline]
     fn read_into(
         &mut self,
@@ -531,8 +531,8 @@ impl Receive {
         self.reads.push(Read { chains: n, room, result: -libc::EAGAIN });
         let (iov, len) = self.lists.list_from(start);
         let op = Op { slot: read as u16, write: false, iov, len };
-        // SAFETY: `lists` never moves, and is not cleared before the batch has run; guest memory is
-        // held by `cx.memory`, and scratch memory is this side's own, a slot for each read.
+        // SAFETY: `lists` never moves, and is not cleared before the batch has run. Guest memory is
+        // held by `cx.memory`. Scratch memory is this side's own, a slot for each read.
         unsafe { cx.io.push(op) };
         Ok(())
     }

@@ -31,10 +31,9 @@ pub(super) struct Batch {
 }
 
 impl Receive {
-    /// Carries out the reads that were offered, and gives the guest what came, which is to be
-    /// published. None where there were none for lack of buffers. A broken chain stops the ring,
-    /// but only behind the reads that were queued before it: that error comes beside what they
-    /// brought.
+    /// Carries out the reads that were offered, and gives the guest what came; the caller publishes
+    /// it. None where there were no reads for lack of buffers. A broken chain stops the ring, but
+    /// only behind the reads that were queued before it: that error comes beside what they brought.
     #[inline]
     pub(super) fn read(
         &mut self,

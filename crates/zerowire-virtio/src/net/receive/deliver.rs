@@ -18,9 +18,9 @@ const KEPT_BYTES: usize = 1024;
 
 impl Receive {
     /// Gives the first `frames` reads back as they are. Stops before a frame that does not lie
-    /// wholly in its own chains, and behind one that left some of its chains unused, since the next
-    /// frame's chains would come out of order then. Returns how many frames were given, in how many
-    /// chains.
+    /// wholly in its own chains. Stops behind one that left some of its chains unused, since the
+    /// next frame's chains would come out of order then. Returns how many frames were given, in how
+    /// many chains.
     #[inline]
     pub(super) fn deliver_in_place(
         &mut self,
@@ -86,8 +86,8 @@ impl Receive {
         used
     }
 
-    /// The device sets num_buffers to the number of chains, and to 1 without MRG_RXBUF (virtio 1.3
-    /// §5.1.6.4.1): here into a header that lies in several segments.
+    /// Writes num_buffers into a header that lies in several segments. It is the number of chains,
+    /// and 1 without MRG_RXBUF (virtio 1.3 §5.1.6.4.1).
     #[cold]
     fn write_num_buffers(&mut self, len: usize, chains: usize, memory: &GuestMemory) {
         if self.setup.header_len != 12 {
@@ -102,11 +102,11 @@ impl Receive {
         memory.wrote(self.chains.segments(0), NUM_BUFFERS_AT, 2);
     }
 
-    /// The slow way, for reads from `from` on in the order in which frames arrived, of whose chains
-    /// `gone` have been given back already: copy them out, then into chains in order. It serves
-    /// frames longer than their offer, frames that arrived behind a read that found none, and the
-    /// copying path. With `unsound` the first of them is not what the guest takes; those behind it
-    /// may have fitted where they were.
+    /// The slow way, for reads from `from` on in the order in which frames arrived: copies them
+    /// out, then into chains in order. `gone` of their chains have been given back already. It
+    /// serves the copying path, frames longer than their offer, and frames that arrived behind a
+    /// read that found none. With `unsound` the first of them is not what the guest takes; those
+    /// behind it may have fitted where they were.
     #[cold]
     pub(super) fn deliver_staged(
         &mut self,
@@ -265,9 +265,9 @@ impl Receive {
         Ok(())
     }
 
-    /// Gives the guest a frame of the port's, which may have to be changed to be what it takes:
-    /// what comes of that, and finds no room, is kept. Otherwise the frame is as it was unless it
-    /// was taken.
+    /// Gives the guest a frame of the port's, which may have to be changed to be what it takes. The
+    /// frames that come of a change are kept if they find no room. Otherwise the frame is as it was
+    /// unless it was taken.
     #[inline]
     pub(super) fn fit(
         &mut self,

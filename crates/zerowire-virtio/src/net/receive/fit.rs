@@ -1,9 +1,9 @@
-//! Frames that ask more of the guest than it takes: checksums and segments, made here (virtio 1.3
-//! §5.1.6.4.1: a device sets no flag and no segmentation that was not negotiated).
+//! Frames that ask more of the guest than it takes: their checksums and segments are made here. A
+//! device sets no flag and no segmentation that was not negotiated (virtio 1.3 §5.1.6.4.1).
 //!
-//! A tap is told what its reader takes (TUNSETOFFLOAD) and does this itself; a packet socket gives
-//! what there is. Plain code on private memory. The bytes are those of some sender on the network,
-//! the offload fields those of the kernel.
+//! A tap knows what its reader takes (TUNSETOFFLOAD) and does this itself; a packet socket gives
+//! frames as they come. Plain code on private memory. The bytes are those of some sender on the
+//! network, the offload fields those of the kernel.
 
 use crate::net::header::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 use crate::net::offload::{Checksum, Headers, Request, Segmenter, complete};
@@ -30,7 +30,7 @@ pub(super) fn passes(header: &[u8; HEADER_BYTES], accepts: TapOffloads) -> bool 
     taken && (gso & GSO_ECN == 0 || accepts.ecn) && (flags == 0 || accepts.csum)
 }
 
-/// Makes of a frame, its virtio-net header in front, frames that ask for nothing, and gives them to
+/// Makes frames that ask for nothing from one frame, its virtio-net header in front. Gives them to
 /// `give` one after the other, as long as that returns true. Segments are built in `piece`. Returns
 /// how many were not made.
 pub(super) fn rebuild(
@@ -109,7 +109,7 @@ mod tests {
         h
     }
 
-    /// Ethernet with `tags` tags, IPv4 or IPv6, TCP or UDP, and so much payload.
+    /// Ethernet with `tags` tags, IPv4 or IPv6, TCP or UDP, and `payload` bytes of payload.
     fn frame(tags: usize, v6: bool, tcp: bool, payload: usize) -> (Vec<u8>, usize) {
         let mut f = vec![2; 12];
         (0..tags).for_each(|_| f.extend_from_slice(&[0x81, 0, 0, 5]));

@@ -1,8 +1,8 @@
 //! Frames that were read and wait for buffers of the guest.
 //!
-//! How many frames a turn makes is not this side's to say: a frame that the guest does not take
-//! whole becomes as many as its sender chose, up to one a byte of payload. So what waits is
-//! bounded, and what comes beyond is dropped.
+//! How many frames a turn makes is not this side's to say. A frame that the guest does not take
+//! whole becomes as many as its sender chose, up to one a byte of payload. So the frames that wait
+//! are bounded, and those beyond the bound are dropped.
 
 use std::collections::VecDeque;
 
@@ -52,7 +52,7 @@ impl Pending {
         }
     }
 
-    /// Keeps a frame; returns false, and has nothing of it, where there is no room.
+    /// Keeps a frame. Returns false, and has nothing of it, if it does not fit.
     pub(super) fn push(&mut self, frame: &[u8], reason: CopyReason) -> bool {
         let fits = self.frames.len() < MAX_FRAMES && self.bytes + frame.len() <= MAX_BYTES;
         if fits {

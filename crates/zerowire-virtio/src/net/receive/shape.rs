@@ -29,8 +29,7 @@ pub(super) struct Forecast {
 }
 
 impl Forecast {
-    /// For frames that are `ordinary` bytes long at most, unless they are to be segmented by the
-    /// guest.
+    /// For frames that are `ordinary` bytes long at most, unless the guest has to segment them.
     pub(super) fn new(mergeable: bool, ordinary: usize, copybreak: usize) -> Self {
         Self { shape: Shape::Each, mergeable, ordinary, copybreak, run: 0, longest_seen: 0 }
     }
@@ -51,7 +50,7 @@ impl Forecast {
         len <= self.copybreak
     }
 
-    /// Waiting for room was in vain.
+    /// Timed out waiting for room.
     pub(super) fn settle_for_less(&mut self) {
         self.longest_seen = 0;
     }

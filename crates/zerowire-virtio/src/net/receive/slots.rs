@@ -1,6 +1,6 @@
-//! Receive from a ring that is shared with the kernel: short frames are copied out of it, and
-//! longer ones are read straight into the guest's buffers from the socket's queue, where their
-//! slots say that they are.
+//! Receive from a ring shared with the kernel. Short frames are copied out of it. Longer ones are
+//! read from the socket's queue straight into the guest's buffers, where their slots say that they
+//! are.
 //!
 //! **Ownership.** A slot is this process's until it is given back, and that is when its frame is in
 //! the guest's buffers, kept, or dropped. What the guest has no buffers for stays in the ring.
@@ -93,8 +93,8 @@ impl Receive {
     /// Copies the frame of the next slot to the guest. Returns whether there were buffers.
     #[inline]
     fn copy_slot(&mut self, slots: &mut Slots, cx: &mut ReceiveContext<'_>) -> Result<bool, RingError> {
-        // One that is to be rebuilt is kept where it finds no buffers: not as long as the guest has
-        // none at all.
+        // A frame that has to be rebuilt is kept if it finds no buffers. So none is taken as long
+        // as the guest has no buffers at all.
         if !self.chains.ensure(0, 1, &mut self.host.ring, cx.memory, self.setup.header_len)? {
             return Ok(false);
         }
@@ -134,7 +134,7 @@ impl Receive {
         let private = self.rebuilds_most();
         let longest = lengths[..queued].iter().copied().max().unwrap_or(first).min(self.longest());
         let offered = match self.setup.mergeable {
-            // Waiting for more was in vain.
+            // Timed out waiting for more.
             _ if self.settled => self.offer_each(1, longest, cx),
             true => self.offer_runs(queued, |read| lengths[read].min(longest), private, cx),
             false if private => self.offer_runs(queued, |_| 1, true, cx),
