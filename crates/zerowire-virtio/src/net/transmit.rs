@@ -411,8 +411,9 @@ impl<O: Outlet> Transmit<O> {
         self.outlet.push(port, &frame, place).map(Taken::Frame)
     }
 
-    /// Sends the batch. To a port that does not lend: counts, and gives every chain back, or puts
-    /// it back if the port was full and it may be taken again. Returns how many chains came back.
+    /// Sends the batch. For a port that does not lend, counts, and gives every chain back. Chains
+    /// for which the port was full are put back instead, if they may be taken again. Returns how
+    /// many chains came back.
     #[inline]
     fn finish(&mut self, again: bool, port: &mut O::Port, counters: &Counters) -> usize {
         let sent = self.batch.iter().filter(|s| O::LENDS || s.tally.is_some());
@@ -450,8 +451,8 @@ impl<O: Outlet> Transmit<O> {
         self.batch.len()
     }
 
-    /// The last `full` chains of the batch, for which the port had no room, go back to the ring, if
-    /// they may be taken `again`: no broken chain was taken after them.
+    /// Puts the last `full` chains of the batch, for which the port had no room, back into the
+    /// ring. It does so only if they may be taken `again`: no broken chain was taken after them.
     #[cold]
     fn put_back(&mut self, full: usize, again: bool, counters: &Counters) {
         if !again {

@@ -1,5 +1,5 @@
-//! A batch of frames for a port that takes scatter lists: where their bytes lie, a head of each
-//! frame, or all of it, in private memory, and the rest in the guest's.
+//! A batch of frames for a port that takes scatter lists. A head of each frame, or all of it, lies
+//! in private memory, and the rest in the guest's.
 //!
 //! **Ownership.** The private slots are the batch's own: each frame has one, from when it is taken
 //! until the batch has run.
@@ -15,7 +15,7 @@ use crate::memory::{PrivateMap, access};
 use crate::net::policy::MAX_IOV;
 use crate::net::{MAX_FRAME_BYTES, Policy};
 
-/// How much of a frame is read into its slot at least, if there is so much, bytes.
+/// How much of a frame is read into its slot at least, bytes, if the frame is that long.
 const START_BYTES: usize = 12 + INSPECT_BYTES;
 
 /// Room for the inspected head of a frame, bytes.
@@ -41,8 +41,8 @@ const IOV_CAPACITY: usize = 4 * MAX_IOV;
 pub struct SendBatch {
     policy: Policy,
     lists: Lists,
-    /// Private slots. First a small one for each frame of the batch, where short frames are
-    /// gathered and heads lie; then large ones, where longer frames are gathered.
+    /// Private slots. First comes a small one for each frame of the batch, for gathered short
+    /// frames and for heads. Then come large ones, for gathered longer frames.
     private: PrivateMap,
     /// Length of a small slot, bytes.
     small_slot: usize,
@@ -81,13 +81,13 @@ impl SendBatch {
         self.lists.room() >= MAX_IOV && self.large_used != FRAME_SLOTS
     }
 
-    /// Why a frame is to be gathered; None if it is to be scattered.
+    /// Why to gather a frame; None to scatter it.
     #[inline]
     pub fn gather(&self, frame: &TxFrame<'_>) -> Option<CopyReason> {
         self.policy.gather(frame.len, frame.segments.len())
     }
 
-    /// Finds a place for a frame, for all of it if it is to be gathered.
+    /// Finds a place for a frame: for all of it if it is gathered, else for its head.
     #[inline]
     pub fn place(&mut self, frame: &TxFrame<'_>, gather: Option<CopyReason>) -> TxPlace {
         let at = match gather {
@@ -113,9 +113,9 @@ impl SendBatch {
         self.small_slot * MAX_BATCH + (self.large_used - 1) * FRAME_SLOT_BYTES
     }
 
-    /// For a frame in whose place is a head, and that is sent by a scatter list after all: gathers
-    /// it as any other, if it is to be. Its head, which was checked, stays as it is: the guest's
-    /// memory is read behind it only.
+    /// For a frame whose place has a head, and that goes by a scatter list after all. Gathers it
+    /// like any other, if [`Self::gather`] says so. Its head, which was checked, stays as it is:
+    /// the guest's memory is read behind it only.
     #[cold]
     pub fn gather_rest(&mut self, frame: &TxFrame<'_>, place: &mut TxPlace) {
         place.gather = self.gather(frame);
@@ -136,7 +136,7 @@ impl SendBatch {
     /// once, and its result is known.
     ///
     /// # Errors
-    /// There is no room for its list.
+    /// Its list does not fit.
     #[inline]
     pub fn push(
         &mut self,
@@ -158,8 +158,8 @@ impl SendBatch {
             // SAFETY: as below.
             unsafe { io.carry_out(op) };
         } else {
-            // SAFETY: `lists` never moves, and is not cleared before the batch has run; the private
-            // slots are the batch's own, and guest memory is held by who runs the turn.
+            // SAFETY: `lists` never moves, and is not cleared before the batch has run. The private
+            // slots are the batch's own. Guest memory is held by who runs the turn.
             unsafe { io.push(op) };
         }
         Ok(TxTally {
@@ -173,7 +173,7 @@ impl SendBatch {
     /// behind it.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// It does not fit.
     #[inline]
     fn append(&mut self, place: &TxPlace, frame: &TxFrame<'_>) -> Result<(), Full> {
         let iov_base = self.private[place.range()].as_mut_ptr().cast();
@@ -196,8 +196,8 @@ impl SendBatch {
 }
 
 /// How many bytes of a scattered frame of `len` bytes, in segments of these lengths, go through the
-/// private slot. These are whole segments as long as they fit, so that a driver's separate header
-/// segment costs no extra entry, and at least what is inspected.
+/// private slot. They are whole segments as long as those fit, so that a driver's separate header
+/// segment costs no extra entry. They have at least what is inspected.
 #[inline]
 pub fn head_len(segments: impl Iterator<Item = usize>, len: usize) -> usize {
     let mut whole = 0;

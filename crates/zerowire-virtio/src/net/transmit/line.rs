@@ -2,11 +2,11 @@
 //! order.
 //!
 //! Plain code. Where the front end keeps no in-flight region, the used index is all that the next
-//! process finds of a ring, should this one die: how many chains came back, and so which ones, as
-//! long as they do in the order in which they became available. Hence a chain that is done waits
-//! for those before it. Not for long: a driver may be late with a frame, and the guest's memory is
-//! not to be held by it ([`HOLD`], half of the ring). What goes back then is out of order, and
-//! counted; the order is there again when all chains that were passed are back.
+//! process finds of a ring, should this one die. It says how many chains came back. It says which
+//! ones, too, as long as they come back in the order in which they became available. Hence a chain
+//! that is done waits for those before it. Not for long: a driver may be late with a frame, and
+//! must not hold the guest's memory ([`HOLD`], half of the ring). What goes back then is out of
+//! order, and counted; the order is there again when all chains that were passed are back.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How long a chain that is done waits for those before it.
 const HOLD: Duration = Duration::from_millis(20);
 
-/// Chains that there is room for from the start, if the ring has so many.
+/// Initial capacity, chains, if the ring has that many.
 const ROOM: usize = 2048;
 
 /// A chain that was taken and has not been given back.
@@ -25,12 +25,12 @@ struct Taken {
     done: Option<Instant>,
 }
 
-/// What is to become of chains that are done while others before them are not.
+/// What to do with chains that are done while others before them are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// They wait.
     Wait,
-    /// They wait until it is `now` so late, or so many do, that they pass.
+    /// They wait, and pass when they have waited long enough at `now`, or when too many wait.
     Pass {
         /// The time.
         now: Instant,
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(give(&mut l, pass(now)), (vec![1, 2, 3, 4], 4));
     }
 
-    /// Each waits for so long at most, whoever went on waiting before.
+    /// Each waits for `HOLD` at most, whoever went on waiting before.
     #[test]
     fn the_time_is_that_of_each_chain() {
         let (mut l, start) = (Line::default(), Instant::now());

@@ -2,7 +2,7 @@
 //!
 //! [`Transmit`](super::Transmit) takes chains, checks them, and gives them back, for any port. An
 //! [`Outlet`] sends their frames. It is a type parameter, so that no call on the way of a frame is
-//! a dynamic one; what an outlet does not override costs nothing.
+//! a dynamic one. What an outlet does not override costs nothing.
 //!
 //! ```text
 //!  begin ─▶ ( has_room ─▶ place ─▶ bytes: read, checked ─▶ push )… ─▶ flush ─▶ returned
@@ -37,7 +37,8 @@ pub trait Outlet: Sized {
     /// is cut into comes by [`Self::push_part`].
     const OFFLOADS: bool = true;
 
-    /// The ring begins, with virtio-net headers of so many bytes, or goes on in other memory.
+    /// The ring begins, with virtio-net headers of this length in bytes, or goes on in other
+    /// memory.
     ///
     /// # Errors
     /// A text that says why the port can't send.
@@ -63,8 +64,8 @@ pub trait Outlet: Sized {
     }
 
     /// The longest segment that the port may make of a frame, with all headers and without VLAN
-    /// tags, bytes. A frame of which the length of segments can't be told is dropped, too: kernels
-    /// and drivers look at the MTU only where a frame is not to be segmented.
+    /// tags, bytes. A frame whose length of segments can't be told is dropped, too. Kernels and
+    /// drivers check the MTU only for a frame that asks for no segmentation.
     #[inline]
     fn longest_segment(&self) -> usize {
         usize::MAX
@@ -89,8 +90,8 @@ pub trait Outlet: Sized {
         place: TxPlace,
     ) -> Result<Pushed, DropReason>;
 
-    /// A frame that becomes many begins: its chain is lent until all of them are back. False where
-    /// there is no room for it.
+    /// A frame that becomes many begins: its chain is lent until all of them are back. False if it
+    /// does not fit.
     fn begin_parts(&mut self, _port: &mut Self::Port, _head: u16) -> bool {
         false
     }
@@ -101,7 +102,7 @@ pub trait Outlet: Sized {
         false
     }
 
-    /// Queues the next of the many. False where there is no room for it.
+    /// Queues the next of the many. False if it does not fit.
     fn push_part(&mut self, _port: &mut Self::Port, _part: &mut TxPart<'_>) -> bool {
         false
     }
@@ -110,8 +111,8 @@ pub trait Outlet: Sized {
     fn end_parts(&mut self, _port: &mut Self::Port) {}
 
     /// Has the port send what was queued, marks the chains whose frames it did not take, and counts
-    /// these frames. Returns how many frames at the end of the batch the port had no room for: they
-    /// are marked and not counted, and are tried again in another turn. One that lends counts
+    /// these frames. Returns how many frames at the end of the batch the port had no room for. They
+    /// are marked and not counted, and another turn tries them again. An outlet that lends counts
     /// frames itself, and refuses none here.
     fn flush(&mut self, port: &mut Self::Port, batch: &mut [TxSlot], counters: &Counters) -> usize;
 
@@ -124,15 +125,15 @@ pub trait Outlet: Sized {
     }
 
     /// Gives the chains to `back` that are lent no more. With `in_order` the guest gets them in the
-    /// order in which they were taken: they are to be back as early as can be. Returns whether all
-    /// that are out are back as soon as the port takes anything, so that those behind them wait for
-    /// them, however long.
+    /// order in which they were taken, so they should be back as early as can be. Returns whether
+    /// all that are out are back as soon as the port takes anything. Those behind them then wait
+    /// for them, however long.
     fn returned(&mut self, _port: &mut Self::Port, _in_order: bool, _back: impl FnMut(u16)) -> bool {
         true
     }
 
-    /// So many chains were given to the guest before others that it had made available before them;
-    /// of those that wait now the first passes others at `due`.
+    /// This many chains were given to the guest before others that it had made available before
+    /// them. Of those that wait now the first passes others at `due`.
     fn passed(&mut self, _port: &mut Self::Port, _chains: u64, _due: Option<Instant>) {}
 
     /// Lets go of memory that bursts have touched; nothing is queued.
@@ -197,7 +198,7 @@ pub enum Pushed {
     Queued(TxTally),
     /// It is queued, and its chain is lent.
     Lent,
-    /// There is no room for it in this turn: its chain stays in the ring.
+    /// It does not fit in this turn: its chain stays in the ring.
     Full,
 }
 

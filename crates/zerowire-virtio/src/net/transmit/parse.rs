@@ -1,4 +1,4 @@
-//! A chain that is to be sent: its segments.
+//! A chain to send: its segments.
 
 use crate::memory::{GuestMemory, Segment};
 use crate::ring::{ChainCursor, RingError, RingRule, SplitRing};

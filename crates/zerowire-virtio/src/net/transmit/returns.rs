@@ -1,5 +1,5 @@
-//! How chains that a port was lent go back to the guest: in the order in which they were taken,
-//! where no in-flight region tells which are out.
+//! How chains that a port was lent go back to the guest. Where no in-flight region tells which are
+//! out, they go in the order in which they were taken.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ impl Returns {
         self.now = None;
     }
 
-    /// Whether another chain may be taken from a ring of `size` entries: a driver that breaks the
+    /// Whether another chain may be taken from a ring of `size` entries. A driver that breaks the
     /// rules can't have more of them wait than that.
     #[inline]
     pub fn has_room(&self, size: u16) -> bool {

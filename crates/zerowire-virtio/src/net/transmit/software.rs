@@ -1,8 +1,8 @@
 //! Frames that ask for a checksum or for segments, toward a port that does neither: done here.
 //!
 //! A frame with a checksum goes the way of all frames, with a private start that holds the
-//! completed field. A long frame becomes many: each has private headers, and its payload behind
-//! them, copied, or in the chain, which is held until the last one is back. Where the port has no
+//! completed field. A long frame becomes many. Each has private headers, and its payload behind
+//! them: copied, or in the chain, which is held until the last one is back. Where the port has no
 //! room for more, the rest waits for the next turn; no other chain is begun before it is done.
 
 use zerowire::ledger::{Counters, DropReason};
@@ -15,7 +15,7 @@ use crate::net::offload::{
 };
 use crate::net::{MAX_FRAME_BYTES, header};
 
-/// The first piece of a frame in pieces has at least so many bytes, if there are so many: the
+/// The least length of the first piece of a frame in pieces, bytes, if the frame has that many. The
 /// kernel takes the Ethernet header from it without a further look (net/ethernet/eth.c,
 /// `eth_type_trans`).
 pub const FIRST_PIECE_BYTES: usize = 64;
@@ -237,8 +237,8 @@ fn sum(frame: &TxFrame<'_>, head: &mut [u8], start: u16, offset: u16) -> Result<
     }
 }
 
-/// Bytes of the frame that are to be read into private memory for what the header at the begin of
-/// `start` asks for, which has not been checked yet.
+/// How many bytes of the frame to read into private memory for what the header at the begin of
+/// `start` asks for. The header has not been checked yet.
 fn start_len(start: &[u8], frame_len: usize) -> usize {
     let word = |at: usize| start.get(at..at + 2).map_or(0, |b| usize::from(u16::from_le_bytes([b[0], b[1]])));
     let cut = start.get(1).is_some_and(|gso| *gso != header::GSO_NONE);
