@@ -25,7 +25,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Of so many pieces, `lent_bytes` of it in the guest's memory.
+    /// Of `pieces` pieces, `lent_bytes` of it in the guest's memory.
     #[inline]
     pub fn lent(pieces: usize, header_bytes: usize, lent_bytes: usize) -> Self {
         let (header_bytes, lent_bytes) = (header_bytes as u16, lent_bytes as u32);

@@ -1,10 +1,10 @@
 //! Where a frame lands in a chunk, such that it lands where the guest wants it.
 //!
-//! The kernel puts a received frame 256 + h bytes behind the address A of the fill entry, where h
-//! is the headroom that the UMEM was registered with, and drops a frame that would reach beyond A +
-//! c, the end of the chunk (net/xdp/xsk.c, `xsk_rcv_check`). So for frames of at most F bytes, with
-//! h = c − 256 − F, a frame that is to begin at guest byte B gets A = B − 256 − h, and its chunk
-//! ends at B + F: no frame can be written past that, whatever arrives.
+//! The kernel puts a received frame 256 + h bytes behind the address A of the fill entry. Here h is
+//! the headroom that the UMEM was registered with. The kernel drops a frame that would reach beyond
+//! A + c, the end of the chunk (net/xdp/xsk.c, `xsk_rcv_check`). So for frames of at most F bytes,
+//! h = c − 256 − F. A frame for guest byte B gets A = B − 256 − h, and its chunk ends at B + F. No
+//! frame can be written past that, whatever arrives.
 
 use zerowire_sys::xdp::KERNEL_HEADROOM_BYTES;
 
@@ -20,12 +20,12 @@ pub const FRAME_OVERHEAD_BYTES: u32 = 18;
 /// The largest MTU that a port can serve, bytes.
 pub const MAX_MTU: usize = (MAX_FRAME_BYTES - FRAME_OVERHEAD_BYTES) as usize;
 
-/// Private memory before the guest's, bytes: a chunk begins up to a chunk's length before its
-/// buffer, and each address in guest memory has to be able to carry any cookie
+/// Private memory before the guest's, bytes. A chunk begins up to a chunk's length before its
+/// buffer. Each address in guest memory has to be able to carry any cookie
 /// ([`zerowire_sys::xdp::address::encode`]), which takes 64 KiB.
 pub const PADDING_BYTES: usize = 128 << 10;
 
-/// In zero-copy mode a driver is told of room for a frame that is a multiple of this, bytes
+/// In zero-copy mode a driver sees room for a frame in multiples of this, bytes
 /// (include/net/xdp_sock_drv.h, `xsk_pool_get_rx_frame_size`), and may fill all of it.
 const ZERO_COPY_STEP_BYTES: u32 = 128;
 

@@ -1,9 +1,9 @@
 //! The socket of one queue pair: bound, told to send, taken back from.
 //!
 //! **Who owns what.** The link owns the socket, its part of the slab, and the loans. A closed
-//! socket ends all loans: the kernel has copied what it took, or reads it a last time; it writes to
-//! the memory no more in copy mode when `close` returns (net/xdp/xsk.c, `xsk_unbind_dev` waits for
-//! the driver), and in zero-copy mode when the queue can be bound again.
+//! socket ends all loans: the kernel has copied what it took, or reads it a last time. In copy mode
+//! it writes to the memory no more when `close` returns (net/xdp/xsk.c, `xsk_unbind_dev` waits for
+//! the driver). In zero-copy mode it writes no more when the queue can be bound again.
 
 mod bind;
 mod care;
@@ -36,7 +36,7 @@ use state::{Binding, BoundSocket, LetsGo, OnInterface, Registered, Sending, Sock
 /// How long frames that are under way may take to be sent when a ring stops.
 const DRAIN: Duration = Duration::from_millis(200);
 
-/// How long a socket that could not be bound waits until it is tried again.
+/// How long to wait before another attempt to bind a socket.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Sleeps while frames are under way: from the shortest, twice as long each time that nothing has
@@ -57,9 +57,9 @@ pub struct Link {
     pub(super) account: Account,
     /// Loans of the socket.
     pub(super) loans: Loans,
-    /// Chains that came back and are to be given to the guest.
+    /// Chains that came back and go to the guest next.
     pub(super) finished: Vec<u16>,
-    /// When a chain that waits for others is to be given to the guest without them.
+    /// When a chain that waits for others goes to the guest without them.
     pub(super) give_at: Option<Instant>,
     sockets: SocketCount,
     wanted: Wanted,
@@ -189,8 +189,8 @@ impl Link {
         }
     }
 
-    /// The same, and waits until none are on their way any more that the program has seen before:
-    /// what came has been written then, and lies in the ring. In zero-copy mode the device may
+    /// The same, and waits until no frame is on its way any more that the program has seen before.
+    /// What came has been written then, and lies in the ring. In zero-copy mode the device may
     /// still write frames that the host gets.
     pub fn unsteer_for_good(&mut self) {
         self.unsteer();
@@ -215,8 +215,7 @@ impl Link {
     }
 
     /// How long the worker may sleep: while frames are under way not long, since nothing tells of
-    /// their completion. A socket that could not be bound is tried again here when its time has
-    /// come.
+    /// their completion. If a socket could not be bound, this tries again when the time has come.
     pub fn sleep_at_most(&mut self) -> Option<Duration> {
         if self.bound.is_some() {
             let due = self.care();
@@ -236,9 +235,9 @@ impl Link {
         Some(self.binding.retry_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
     }
 
-    /// Whether chains are to come back when the kernel has copied their frames, where it does so
-    /// with all of them: the order in which it takes them from the ring is that in which they were
-    /// lent.
+    /// Whether chains should come back when the kernel has copied their frames. It matters only
+    /// where the kernel copies all of them. It takes them from the ring in the order in which they
+    /// were lent.
     #[inline]
     pub(super) fn end_loans_with_copy(&mut self, wanted: bool) {
         self.sending.lets_go = self.sending.lets_go.with_chains(wanted);
@@ -273,8 +272,8 @@ impl Link {
         }
     }
 
-    /// Whether lending has to stop for now: so many chains are lent, or none has come back for so
-    /// long.
+    /// Whether lending has to stop for now: `most` chains are lent, or none has come back for
+    /// [`HOLD`].
     #[inline]
     pub(super) fn holds_enough(&mut self, most: usize) -> bool {
         if self.loans.chains() >= most {
@@ -327,7 +326,8 @@ impl Link {
             let mut refused = false;
             match answer.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {
                 Ok(()) => self.sending.down = false,
-                // In copy mode one call sends a budget of frames; or there is no memory for now.
+                // In copy mode one call sends a budget of frames; or the kernel has no memory for
+                // now.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {}
                 Err(Errno::BUSY) if zero_copy => {}
                 // The interface dropped a frame, which is completed all the same.
@@ -347,9 +347,10 @@ impl Link {
             taken(&mut self.account, waiting, refused);
         }
         self.sending.unsent = waiting > 0;
-        // An interface that is down takes nothing: what was taken shows that it is up, also where
-        // no call for it succeeded (it has no carrier yet, and refuses each frame) or none was made
-        // here (poll sends in copy mode, net/xdp/xsk.c, `xsk_poll`).
+        // An interface that is down takes nothing, so frames that were taken show that it is up.
+        // That holds even if no call for it succeeded: it has no carrier yet, and refuses each
+        // frame. It holds, too, if no call was made here: poll sends in copy mode (net/xdp/xsk.c,
+        // `xsk_poll`).
         self.sending.down &= self.sending.unsent;
         if !self.loans.is_empty() {
             self.sending.idle_since.get_or_insert_with(Instant::now);
@@ -369,8 +370,8 @@ impl Link {
     }
 
     /// The interface is gone, and the kernel has let go of the queue and its memory with it
-    /// (net/xdp/xsk.c, `xsk_notifier`): another socket is tried for, on the interface that has the
-    /// name then, with a registration for its frames.
+    /// (net/xdp/xsk.c, `xsk_notifier`). The link tries for another socket, on the interface that
+    /// has the name then, with a registration for its frames.
     #[cold]
     fn lost(&mut self, error: Errno) {
         let problem = format!("interface {} is gone ({error})", self.options.interface);

@@ -1,12 +1,12 @@
 //! Frames that are in the kernel's hands on their way out, and what to do when they come back.
 //!
-//! Plain code. A loan is named by a number that travels with each of the frame's pieces as the
-//! cookie of its address, and comes back with its completion. Numbers are given out in turn, and a
-//! number that comes back and is not that of a loan is ignored.
+//! Plain code. A loan is named by a number. The number travels with each of the frame's pieces as
+//! the cookie of its address, and comes back with its completion. Numbers are given out in turn,
+//! and a number that comes back and is not that of a loan is ignored.
 //!
 //! A chain that goes out as many frames is *held* by a loan of its own, which nothing in the ring
-//! names: each frame that lies in the chain's memory is a part of it, and the chain is back when
-//! the last part is and [`Loans::let_go`] was called.
+//! names. Each frame that lies in the chain's memory is a part of it. The chain is back when the
+//! last part is and [`Loans::let_go`] was called.
 
 use zerowire_sys::xdp::address::MAX_COOKIE;
 
@@ -146,8 +146,8 @@ impl Loans {
         self.back(holder)
     }
 
-    /// A piece came back. Returns the chain that is to be given back to the guest, if it was the
-    /// last piece of one.
+    /// A piece came back. Returns the chain that goes back to the guest, if this was the last piece
+    /// of one.
     #[inline]
     pub fn back(&mut self, number: u16) -> Option<u16> {
         let loan = &mut self.loans[usize::from(number) % LOANS];
@@ -175,7 +175,7 @@ impl Loans {
     }
 
     /// The kernel has made its copy of a frame, and reads the guest's memory no more, though
-    /// nothing of it has come back. Returns the chain that is to be given back to the guest, as
+    /// nothing of it has come back. Returns the chain that goes back to the guest, as
     /// [`Self::back`] does.
     #[inline]
     pub fn copied(&mut self, number: u16) -> Option<u16> {

@@ -9,22 +9,22 @@
 //!                                                           G       G+12           G+12+F
 //! ```
 //!
-//! **Transmit.** The pieces of a frame lie in the guest's memory and go to the kernel as they are;
-//! their chain is *lent* ([`loans`]) until the completion ring says that they were sent, and goes
-//! back to the guest then, in the order of completion; where the front end keeps no in-flight
-//! region in the order in which chains became available, as far as that can be. How many chains may
-//! be lent and how long is bounded; past that, and where pieces can't go as they are, a frame is
-//! copied into a private slab and its chain goes back at once.
+//! **Transmit.** The pieces of a frame lie in the guest's memory and go to the kernel as they are.
+//! Their chain is *lent* ([`loans`]) until the completion ring says that they were sent. Then it
+//! goes back to the guest, in the order of completion. Where the front end keeps no in-flight
+//! region, it goes back in the order in which chains became available, as far as that can be. How
+//! many chains may be lent and how long is bounded. Past that, and where pieces can't go as they
+//! are, a frame is copied into a private slab and its chain goes back at once.
 //!
 //! **Receive.** A guest's buffer goes to the fill ring such that the frame lands right behind the
-//! place of the virtio-net header, and the chunk ends with the longest frame ([`geometry`]): the
+//! place of the virtio-net header. The chunk ends with the longest frame ([`geometry`]). So the
 //! kernel itself refuses a longer one, and no byte lands outside the buffer. The header is written
 //! when the frame has come. Buffers that can't go as they are stay here; frames for them come over
 //! the slab.
 //!
 //! **Who owns these bytes.** The guest can read and write its own memory at any time, also while
-//! the kernel does; what it can't reach is the slab, the rings, and memory of other guests. Nothing
-//! that decides anything is read from guest memory twice.
+//! the kernel does. It can't reach the slab, the rings, and memory of other guests. Nothing that
+//! decides anything is read from guest memory twice.
 
 mod account;
 pub mod geometry;

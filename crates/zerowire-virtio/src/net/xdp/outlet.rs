@@ -46,7 +46,7 @@ pub struct XdpOutlet {
 }
 
 impl XdpOutlet {
-    /// For the frames of a ring of so many entries.
+    /// For the frames of a ring of `ring_size` entries.
     pub fn new(policy: Policy, ring_size: u16) -> Self {
         Self {
             copy: policy.mode == PathMode::Copy,
@@ -85,7 +85,7 @@ impl XdpOutlet {
         self.pieces.iter().filter(|p| p.0 < private).map(|p| p.1 as usize).sum()
     }
 
-    /// Cuts a frame into pieces as they can be sent from where they lie, a private head first if
+    /// Cuts a frame into pieces that can be sent from where they lie. A private head comes first if
     /// something was inspected or the first piece would be too short. Returns why that can't be.
     #[inline]
     fn cut(
@@ -158,7 +158,7 @@ impl XdpOutlet {
         None
     }
 
-    /// Copies a frame into the slab. False where there is no room.
+    /// Copies a frame into the slab. False if no place is free.
     fn copy_part(&mut self, part: &mut TxPart<'_>, number: u16, reason: CopyReason, link: &mut Link) -> bool {
         let len = part.headers_len() + part.payload_len();
         let Some((lent, bytes, at)) = private_memory(link, number, len <= HEAD_BYTES) else { return false };
@@ -291,12 +291,12 @@ impl Outlet for XdpOutlet {
             self.lend_part(part, number, link)
         } else if link.loans.places() > 0 {
             // One piece: for each one behind the first the kernel takes a page and copies into that
-            // (net/xdp/xsk.c, `xsk_build_skb`), which costs more than a copy of bytes that are read
+            // (net/xdp/xsk.c, `xsk_build_skb`). That costs more than a copy of bytes that are read
             // for their sum anyway. Measured with examples/offload_cost.rs for short and for the
             // longest frames, see docs/xdp.md.
             Some(CopyReason::Cheaper)
         } else if !self.scarce {
-            // The places come back when the kernel is told to send.
+            // The places come back when a call has the kernel send.
             return false;
         } else {
             self.lend_part(part, number, link)

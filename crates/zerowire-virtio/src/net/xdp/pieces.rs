@@ -4,8 +4,8 @@ use crate::net::xdp::geometry::CHUNK_BYTES;
 use crate::net::xdp::link::Link;
 use crate::net::xdp::loans::Lent;
 
-/// Private memory for a frame that is copied, and its address: the head of loan `number` if it fits
-/// in there, else a place of the slab. None where none is free.
+/// Private memory for a frame that is copied, and its address. It is the head of loan `number` if
+/// the frame fits in there, else a place of the slab. None where none is free.
 #[inline]
 pub(super) fn private_memory(link: &mut Link, number: u16, in_head: bool) -> Option<(Lent, &mut [u8], u64)> {
     link.memory()?;

@@ -1,9 +1,9 @@
 //! What is in the fill ring, and in which order chains were taken.
 //!
 //! Plain code. The kernel takes chunks in the order in which they were posted, and a received frame
-//! names its chunk by the address alone. So the next one is looked for where it is due, and only
-//! then everywhere: a driver in zero-copy mode may use a chunk again that it had given to somebody
-//! else's frame, and be late with it.
+//! names its chunk by the address alone. So the search begins where the next one is due, and only
+//! then goes everywhere. A driver in zero-copy mode may use a chunk again that it had given to
+//! somebody else's frame, and be late with it.
 
 use std::collections::VecDeque;
 

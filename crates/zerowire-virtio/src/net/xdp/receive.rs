@@ -1,9 +1,9 @@
 //! Receive: from the RX ring to the guest's buffers.
 //!
-//! **Ownership.** A chain is taken from the ring, and then either *posted*: its memory is in the
-//! fill ring, and the kernel may write to it; or *kept*: it waits here for a frame that comes over
-//! the slab. Before the ring stops the socket is closed, so that the kernel writes to none of them,
-//! and chains that no frame came for are put back ([`XdpReceive::release`]).
+//! **Ownership.** A chain is taken from the ring, and then either *posted* or *kept*. The memory of
+//! a posted chain is in the fill ring, and the kernel may write to it. A kept chain waits here for
+//! a frame that comes over the slab. Before the ring stops the socket is closed, so that the kernel
+//! writes to none of them. Chains that no frame came for are put back ([`XdpReceive::release`]).
 
 mod again;
 mod deliver;
@@ -53,8 +53,8 @@ pub struct XdpReceive {
     posted: Posted,
     /// Of the posted buffers, those that are the guest's.
     posted_chains: usize,
-    /// Places of the slab that are free, and those that hold a frame for which there is no room
-    /// yet, with its length.
+    /// Places of the slab that are free, and those that hold a frame that finds no room yet, with
+    /// its length.
     places: Vec<u16>,
     pending: VecDeque<Pending>,
     /// The socket that buffers were posted to, and the registration that its places are in.
@@ -63,7 +63,7 @@ pub struct XdpReceive {
     /// Bytes of a buffer that a device writes to by itself, without this process seeing each write;
     /// 0 in copy mode.
     device_reach: usize,
-    /// The frame under way has pieces that are to be dropped.
+    /// True: pieces of the frame under way follow, which are dropped.
     in_pieces: bool,
     /// The guest broke a rule: the ring is not looked at any more.
     abandoned: bool,
@@ -161,7 +161,7 @@ impl XdpReceive {
             return;
         }
         if memory.log().is_some() {
-            // No byte is to be written that is not noted.
+            // Every byte that is written has to be noted.
             link.unsteer_for_good();
         } else {
             link.unsteer();
@@ -248,8 +248,8 @@ impl XdpReceive {
         let port_empty = link.release();
         let turn = Turn { chains: frames, notify: self.host.ring.publish() };
         posted?;
-        // As soon as half of the ring is with the kernel no driver needs to be asked for more; but
-        // a frame that waits for buffers goes to the guest as soon as they are there.
+        // As soon as half of the ring is with the kernel, the driver need not be asked for more.
+        // But a frame that waits for buffers goes to the guest as soon as they are there.
         let starved = self.posted_chains + self.kept.len() < usize::from(self.host.ring.size() / 2).max(1)
             || !self.pending.is_empty();
         Ok(ReceiveTurn { turn, port_empty, port_gone: false, starved, waiting: false })
@@ -359,9 +359,10 @@ impl XdpReceive {
             }
             let head = self.chains.heads().next_back().unwrap_or(0);
             self.kept.push_back(self.order.take(head));
-            // Frames come to these places first, so the oldest chains wait for them, and the
-            // youngest are kept for answers: so chains are used in the order in which they became
-            // available, from which alone the next process, if this one dies, knows where to go on.
+            // Frames come to these places first. So the oldest chains wait for them, and the
+            // youngest are kept for answers. Chains are then used in the order in which they became
+            // available. If this process dies, the next one knows from that order alone where to go
+            // on.
             let next = i.checked_sub(self.setup.reserve).filter(|i| *i >= first);
             let direct = next.filter(|_| !self.setup.copy && self.pending.is_empty());
             match direct.and_then(|i| self.place_of(link, geometry, self.chains.segments(i)).map(|d| (i, d)))

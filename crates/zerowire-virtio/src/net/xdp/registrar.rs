@@ -1,10 +1,10 @@
 //! One registration of a guest's memory for all queue pairs of its device, and what became known
 //! about it.
 //!
-//! A registration ends when the last pair lets go of it. Where it is not fit any more (a device
-//! that can't reach what was promised, pages that were discarded under it) the queue pairs can't
-//! change it one by one: old and new together may be more than may be pinned. So whoever finds out
-//! says it here, and the control thread has all pairs let go of the memory, and then go on
+//! A registration ends when the last pair lets go of it. It can become unfit: a device can't reach
+//! what was promised, or pages were discarded under it. The queue pairs can't change it one by one:
+//! old and new together may be more than may be pinned. So whoever finds out says it here. The
+//! control thread then has all pairs let go of the memory, and go on after that
 //! ([`Registrar::attend`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ struct State {
     discards: u32,
     /// Why no device is to reach the memory itself.
     distrust: Option<String>,
-    /// Why the memory is to be registered anew.
+    /// Why the memory has to be registered anew.
     renew: Option<Renewal>,
 }
 
@@ -107,8 +107,8 @@ impl Registrar {
     }
 
     /// Whether frames may be longer by this MTU of the interface than what the memory was
-    /// registered for, so that the control thread has to [attend](Self::attend). A smaller MTU
-    /// needs no other registration.
+    /// registered for. Then the control thread has to [attend](Self::attend). A smaller MTU needs
+    /// no other registration.
     pub fn is_outgrown(&self, umem: &VmUmem, mtu: usize) -> bool {
         let old = umem.geometry();
         if Geometry::new(mtu, old.zero_copy()).frame_bytes() <= old.frame_bytes() {
@@ -119,8 +119,8 @@ impl Registrar {
         true
     }
 
-    /// Frames have passed: whether pages were discarded is to be looked at. The control thread has
-    /// to [attend](Self::attend).
+    /// Frames have passed: pages may have been discarded, and that needs a check. The control
+    /// thread has to [attend](Self::attend).
     pub fn ask_look(&self) {
         self.look.store(true, Ordering::Release);
     }

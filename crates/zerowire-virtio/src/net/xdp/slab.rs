@@ -17,7 +17,7 @@ const HEADS: usize = RING_ENTRIES as usize;
 pub const SEND_PLACES: usize = 256;
 /// Places for frames to receive that are copied.
 pub const RECEIVE_PLACES: usize = 256;
-/// Places that a socket in zero-copy mode has in its fill ring from the start: a driver that runs
+/// Places that a socket in zero-copy mode has in its fill ring from the start. A driver that runs
 /// out of chunks may not look for more until a frame comes.
 pub const FIRST_PLACES: usize = 4;
 /// Bytes of a place.
@@ -42,7 +42,7 @@ impl Slab {
     ///
     /// # Safety
     /// [`PAIR_BYTES`] bytes from `start` on stay mapped readable and writable as long as the value
-    /// is used, belong to this value alone, and are written by the kernel only as the rings say.
+    /// is used. They belong to this value alone. The kernel writes to them only as the rings say.
     pub unsafe fn new(start: NonNull<u8>, at: u64) -> Self {
         Self { start, at }
     }
@@ -88,9 +88,9 @@ impl Slab {
 
     #[inline]
     fn part(&mut self, offset: usize, len: usize) -> (&mut [u8], u64) {
-        // SAFETY: offsets come from numbers that were reduced to what there is, and lengths end
-        // with their place, so that the bytes lie within PAIR_BYTES; they belong to this value
-        // alone by the contract of `new`, and callers don't ask for what the kernel has.
+        // SAFETY: offsets come from numbers that were reduced modulo the count of their places, and
+        // lengths end with their place. So the bytes lie within PAIR_BYTES. They belong to this
+        // value alone by the contract of `new`, and callers don't ask for what the kernel has.
         let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), len) };
         (bytes, self.at + offset as u64)
     }

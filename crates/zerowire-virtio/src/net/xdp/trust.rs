@@ -1,10 +1,11 @@
 //! Whether a device may be trusted to reach what the kernel promised it, and to let go of it.
 //!
 //! With an IOMMU that translates, the kernel maps each page of 4096 bytes by itself
-//! (net/xdp/xsk_buff_pool.c, `xp_dma_map`), and neighbours in a huge page need not be neighbours
-//! for the device. Chunks that cross from one page to another are then thrown away without a word:
-//! of the fill ring they are counted nowhere that a program could see (`rx_invalid_descs` is that
-//! of the receive ring, which has none), of the TX ring as `tx_invalid_descs`.
+//! (net/xdp/xsk_buff_pool.c, `xp_dma_map`). Neighbours in a huge page need not be neighbours for
+//! the device. Chunks that cross from one page to another are then thrown away without a word.
+//! Those of the fill ring are counted nowhere that a program could see: `rx_invalid_descs` is the
+//! count of the receive ring, which has none. Those of the TX ring are counted as
+//! `tx_invalid_descs`.
 
 use std::path::{Path, PathBuf};
 
@@ -34,11 +35,12 @@ pub fn translated(interface: &Interface) -> Option<String> {
     })
 }
 
-/// Whether in copy mode the kernel has its own copy of a frame by the time that it has taken all of
-/// it from the TX ring, and reads the sender's memory no more (net/xdp/xsk.c, `xsk_build_skb`). Not
-/// so with drivers that take pages as they are (IFF_TX_SKB_NO_LINEAR, which no program can see): so
-/// only where the driver is known not to. Elsewhere a frame is sent when it is completed; drivers
-/// of NICs are not late with that, but frames on a veth lie in whatever queues are behind it.
+/// Whether in copy mode the kernel has its own copy of a frame once it has taken all of it from the
+/// TX ring. It then reads the sender's memory no more (net/xdp/xsk.c, `xsk_build_skb`). Drivers
+/// that take pages as they are differ (IFF_TX_SKB_NO_LINEAR, which no program can see). So this is
+/// true only where the driver is known not to. Elsewhere a frame is sent when it is completed.
+/// Drivers of NICs are not late with that, but frames on a veth lie in whatever queues are behind
+/// it.
 pub fn copies_at_once(interface: &Interface) -> bool {
     interface.driver().is_some_and(|driver| driver == "veth")
 }

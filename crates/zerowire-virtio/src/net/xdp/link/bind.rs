@@ -49,7 +49,7 @@ pub struct LinkOptions {
     pub address: Option<[u8; 6]>,
 }
 
-/// Why there is no socket.
+/// Why the socket could not be bound.
 #[derive(Debug, Error)]
 enum BindError {
     #[error(transparent)]
@@ -59,7 +59,7 @@ enum BindError {
     Unsafe { interface: String, why: String },
 }
 
-/// So long frames wait for a queue that another socket has, before they are dropped.
+/// How long frames wait for a queue that another socket has, before they are dropped.
 const BUSY_HOLD: Duration = Duration::from_secs(5);
 
 impl BindError {
@@ -127,8 +127,8 @@ impl Link {
         }
     }
 
-    /// Whether another socket has the queue, and not for long: the kernel lets go of a queue some
-    /// time after its socket was closed, so that this passes where it is the one before on this
+    /// Whether another socket has the queue, and not for long. The kernel lets go of a queue some
+    /// time after its socket was closed. So this passes if that socket is the one before on this
     /// queue.
     pub(in crate::net::xdp) fn waits_for_queue(&self) -> bool {
         self.bound.is_none() && self.binding.busy_since.is_some_and(|since| since.elapsed() < BUSY_HOLD)

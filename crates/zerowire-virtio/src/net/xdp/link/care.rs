@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use super::Link;
 use crate::net::xdp::{HOLD, trust};
 
-/// When a socket in zero-copy mode is looked at: so long after it was bound, twice as long after
-/// each time, and no more behind the last, but while sent frames don't come back: then each
-/// [`HOLD`].
+/// When to check a socket in zero-copy mode, as times after it was bound: the first, and one that
+/// ends the checks. Each time is twice the one before. While sent frames don't come back, it is
+/// also checked each [`HOLD`].
 const CHECKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(5));
 
-/// While frames pass, the guest's memory is looked at so often.
+/// How often to check the guest's memory while frames pass.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A busy link asks for the time each so many turns in which frames passed.
+/// A busy link reads the clock once in this many turns in which frames passed.
 const TURNS: u32 = 1024;
 
 /// When what is due.
@@ -38,7 +38,7 @@ impl Care {
         self.held = None;
     }
 
-    /// Whether the socket is to be checked now; `held`: frames that it sent don't come back.
+    /// Whether to check the socket now; `held`: frames that it sent don't come back.
     fn check_is_due(&mut self, held: bool, now: Instant) -> bool {
         let timed = self.check.filter(|(at, _)| now >= *at);
         if let Some((_, pause)) = timed {

@@ -6,7 +6,7 @@ use crate::net::xdp::geometry::Geometry;
 /// one to another, which are no neighbours for a device: it would drop every frame.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 
-/// What is known when the socket is to be bound.
+/// What is known when the socket is about to be bound.
 #[derive(Debug)]
 pub(super) struct Facts {
     /// The interface's driver has the mode, as far as can be told.

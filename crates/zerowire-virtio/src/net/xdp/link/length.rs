@@ -7,9 +7,10 @@ use super::state::BoundSocket;
 use crate::net::xdp::geometry::Geometry;
 
 impl Link {
-    /// [`Self::events`] became readable: where the interface is gone, so is the socket; one with a
-    /// larger MTU than the memory was registered for has it registered anew, and with a smaller one
-    /// frames from the guest may be so long only. The kernel doesn't look: it would send them.
+    /// [`Self::events`] became readable. Where the interface is gone, so is the socket. With a
+    /// larger MTU than the memory was registered for, the memory is registered anew. With a smaller
+    /// one, longer frames from the guest are dropped here. The kernel doesn't check: it would send
+    /// them.
     #[cold]
     pub fn notice(&mut self) {
         let Some(BoundSocket { watch, interface, .. }) = &self.bound else { return };

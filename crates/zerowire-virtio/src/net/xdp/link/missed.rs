@@ -50,8 +50,8 @@ impl Missed {
 }
 
 impl super::Link {
-    /// Counts frames that nobody here saw, as far as they are known: looked at once a second while
-    /// frames pass, and when the socket is closed.
+    /// Counts frames that nobody here saw, as far as they are known. The sources are read once a
+    /// second while frames pass, and when the socket is closed.
     #[inline]
     pub fn count_missed(&mut self, counters: &Counters) {
         self.missed.count(counters);

@@ -5,12 +5,12 @@ use zerowire_sys::xdp::Interface;
 
 use crate::port::Promiscuous;
 
-/// Whether the interface is to be promiscuous, and is.
+/// Whether the interface should be promiscuous, and is.
 #[derive(Debug)]
 pub(super) struct Promiscuity {
     wanted: bool,
     held: Option<Promiscuous>,
-    /// Why it is not, although it is to be.
+    /// Why it is not, although it should be.
     problem: Option<&'static str>,
 }
 

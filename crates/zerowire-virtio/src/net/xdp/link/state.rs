@@ -53,11 +53,11 @@ pub(super) enum Wanted {
     ToReceive,
 }
 
-/// Why there is no socket, or none in zero-copy mode, and when the next is tried.
+/// Why the socket, or its zero-copy mode, is missing, and when the next attempt comes.
 #[derive(Default)]
 pub(super) struct Binding {
     pub(super) retry_at: Option<Instant>,
-    /// Why there is no socket.
+    /// Why the socket is missing.
     pub(super) problem: Option<String>,
     /// Since when the queue is another socket's.
     pub(super) busy_since: Option<Instant>,

@@ -52,8 +52,8 @@ impl XdpReceive {
         delivered
     }
 
-    /// Gives the guest a frame that the driver put `shift` bytes behind its place in the buffer:
-    /// some drivers have a header of their own there.
+    /// Gives the guest a frame that the driver put `shift` bytes behind its place in the buffer.
+    /// Some drivers have a header of their own there.
     #[cold]
     #[allow(clippy::too_many_arguments, reason = "what a posted buffer is, and what came in it")]
     pub(super) fn give_shifted(
@@ -175,7 +175,8 @@ impl XdpReceive {
 }
 
 /// Where a frame of `len` bytes begins in a buffer of `room` bytes, if it lies `shift` bytes behind
-/// the place that is due to it, behind the header; None where it is not all within the buffer.
+/// its due place. That place is behind the header. None where the frame is not all within the
+/// buffer.
 fn shifted(header_len: usize, shift: i64, len: usize, room: usize) -> Option<usize> {
     let from = usize::try_from(header_len as i64 + shift).ok()?;
     from.checked_add(len).filter(|end| *end <= room).map(|_| from)
