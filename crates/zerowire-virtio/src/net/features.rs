@@ -14,8 +14,8 @@ const BASE: u64 = f::VERSION_1
     | f::VHOST_LOG_ALL
     | f::VHOST_USER_PROTOCOL_FEATURES;
 
-/// The virtio features offered over a port that has `pairs` queue pairs, takes frames with
-/// `offloads` from the guest, and has such with `toward_guest` for it.
+/// The virtio features to offer over a port with `pairs` queue pairs. The port takes frames with
+/// `offloads` from the guest, and has frames with `toward_guest` for it.
 pub fn offered(offloads: TapOffloads, toward_guest: TapOffloads, pairs: usize) -> u64 {
     let mut bits = BASE;
     if pairs > 1 {
@@ -87,7 +87,7 @@ mod tests {
     fn the_port_follows_what_the_guest_took() {
         assert_eq!(toward_guest(0), TapOffloads::default());
         assert_eq!(toward_guest(offered(ALL, ALL, 1)), ALL);
-        // Segmentation without checksums is no valid set (virtio 1.3 §5.1.3.1).
+        // Segmentation without checksums is not a valid set (virtio 1.3 §5.1.3.1).
         assert_eq!(toward_guest(f::NET_GUEST_TSO4), TapOffloads::default());
         assert!(!toward_guest(f::NET_GUEST_CSUM | f::NET_GUEST_USO4).uso);
     }

@@ -1,8 +1,8 @@
 //! The virtio-net header of a frame that a guest sends: read once, checked, and rewritten.
 //!
 //! The checks run on the private copy that later goes out as the first segment. Whatever the guest
-//! does to its own memory afterwards, the kernel sees the fields that were checked (CVE-2024-11614
-//! is the case of a back end that trusted them).
+//! does to its own memory afterwards, the kernel sees the checked fields. CVE-2024-11614 is the
+//! case of a back end that trusted the guest's fields.
 
 use thiserror::Error;
 use zerowire_vhost_user::features as f;
@@ -65,9 +65,9 @@ fn u16_le(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Checks the header at the start of `private` (at least 10 bytes) for a frame of `frame_len` bytes
-/// whose first bytes follow it `header_len` bytes in, and rewrites what the device must not pass
-/// on: unknown flags, `num_buffers`.
+/// Checks the header at the start of `private` (at least 10 bytes) for a frame of `frame_len`
+/// bytes. The frame's first bytes lie at `header_len` in `private`. Rewrites what the device must
+/// not pass on: unknown flags, `num_buffers`.
 #[inline]
 pub fn check(
     private: &mut [u8],
@@ -97,10 +97,10 @@ pub fn check(
     Ok(())
 }
 
-/// Bytes of all headers of a checked frame that is to be cut into TCP or UDP segments, as they are:
-/// the driver's `hdr_len` is a hint (virtio 1.3 §5.1.6.2), in which Linux counts whatever lies in
-/// the frame's first piece. None where the frame is of another kind, or shows less than its
-/// headers.
+/// Bytes of all headers of a checked frame that goes out as TCP or UDP segments, read from the
+/// headers themselves. The driver's `hdr_len` is a hint (virtio 1.3 §5.1.6.2), in which Linux
+/// counts whatever lies in the frame's first piece. None if the frame is of another kind, or shows
+/// less than its headers.
 #[inline]
 pub fn headers_len(private: &[u8], header_len: usize) -> Option<usize> {
     let start = usize::from(u16_le(private, 6));

@@ -17,8 +17,8 @@ pub use policy::{GATHER_MAX_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES};
 pub use receive::Receive;
 pub use transmit::Transmit;
 
-/// The longest frame that is carried, bytes, without the virtio-net header: an IP packet of 65 535
-/// bytes behind an Ethernet header and two VLAN tags. tun itself would take 1 MiB.
+/// The longest frame that is carried, bytes, without the virtio-net header. That is an IP packet of
+/// 65 535 bytes behind an Ethernet header and two VLAN tags. tun itself would take 1 MiB.
 pub const MAX_FRAME_BYTES: usize = 65_535 + 14 + 8;
 
 /// Length of an Ethernet header, bytes.

@@ -6,9 +6,10 @@
 pub const GATHER_MAX_BYTES: usize = 4096;
 
 /// Received frames up to this many bytes, virtio-net header included, are copied where nothing but
-/// such frames comes: a read into one private buffer and a copy cost less than a scatter list that
-/// ends in scratch memory. Chosen by `zerowire-bench net --direction rx --with '--rx-copybreak 0'`:
-/// copying is cheaper up to 4000 bytes, and no longer at 6000.
+/// such frames comes. A read into one private buffer and a copy then cost less than a scatter list
+/// that ends in scratch memory. Chosen by
+/// `zerowire-bench net --direction rx --with '--rx-copybreak 0'`: copying is cheaper up to 4000
+/// bytes, and no longer at 6000.
 pub const RX_COPYBREAK_BYTES: usize = 4096;
 
 /// What the user asked for.
@@ -51,8 +52,7 @@ const SCATTER_MEAN_BYTES: usize = 2048;
 pub(super) const MAX_IOV: usize = 1024;
 
 impl Policy {
-    /// Why a frame of `len` bytes in `segments` segments is to be gathered; None if it is to be
-    /// scattered.
+    /// Why to gather a frame of `len` bytes in `segments` segments; None to scatter it.
     #[inline]
     pub fn gather(&self, len: usize, segments: usize) -> Option<zerowire::ledger::CopyReason> {
         use zerowire::ledger::CopyReason;

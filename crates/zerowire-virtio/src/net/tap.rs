@@ -18,7 +18,7 @@ impl TapOutlet {
     /// For the frames of one ring.
     ///
     /// # Errors
-    /// There is no private memory for them.
+    /// Private memory for them can't be had.
     pub fn new(policy: Policy) -> io::Result<Self> {
         Ok(Self { batch: SendBatch::new(policy)? })
     }
