@@ -24,7 +24,7 @@ pub(super) enum Progress {
     /// It has asked for features at most.
     #[default]
     Asked,
-    /// It was told how many queues there are, and went no further.
+    /// It has asked how many queues there are, and went no further.
     CountedQueues,
     /// It has shared memory or started a ring.
     SetUp,

@@ -27,7 +27,7 @@ const MESSAGES: usize = 200;
 /// Bytes of a memory file.
 const FILE_BYTES: u64 = 0x4_0000;
 
-/// What the device was told; it checks that the session tells it nothing out of order.
+/// What the device has heard; it checks that the session tells it nothing out of order.
 #[derive(Default)]
 struct Told {
     memory: Arc<GuestMemory>,
@@ -266,7 +266,7 @@ impl Script<'_> {
 /// order for the device, and every ring stops at the end.
 ///
 /// # Panics
-/// When something of that does not hold, or the system has no descriptors or memory for it.
+/// When one of these does not hold, or the system has no descriptors or memory for it.
 pub fn play_session(script: &[u8]) {
     {
         let memfd = || {

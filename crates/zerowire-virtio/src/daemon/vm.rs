@@ -227,7 +227,7 @@ pub(super) fn normal(path: &Path) -> PathBuf {
     path.components().filter(|c| !matches!(c, Component::CurDir)).collect()
 }
 
-/// Takes the descriptors among the end points, which has to be before anything is opened
+/// Takes the descriptors among the end points. This has to happen before anything is opened
 /// ([`Listener::inherit`]).
 pub(super) fn inherit<'a>(
     endpoints: impl Iterator<Item = (&'a str, &'a Endpoint)>,
@@ -242,7 +242,7 @@ pub(super) fn inherit<'a>(
         .collect()
 }
 
-/// What only one VM can have. Packet sockets are as many as wanted on an interface.
+/// What only one VM can have. An interface can have any number of packet sockets.
 fn sole(port: &PortSpec) -> Vec<String> {
     match port {
         PortSpec::Tap(t) => vec![format!("tap '{}'", t.name)],

@@ -30,7 +30,7 @@ struct PageSource {
     faults: Arc<Userfault>,
     /// POSTCOPY_LISTEN has come: memory that is set from now on has missing pages.
     listening: bool,
-    /// Memory whose addresses the front end was told, until it says that it answers faults there.
+    /// Memory whose addresses the front end has, until it says that it answers faults there.
     kept: Option<GuestMemory>,
     end: Arc<OwnedFd>,
     watch: Option<std::thread::JoinHandle<()>>,
@@ -141,7 +141,7 @@ impl Postcopy {
         self.is_listening() && message.body().len() == 8
     }
 
-    /// The front end answers faults at the addresses that it was told.
+    /// The front end answers faults at the addresses that it got.
     pub(super) fn confirm(
         &mut self,
         request: Request,

@@ -114,7 +114,8 @@ impl Session<'_> {
         }
     }
 
-    /// All rings stop and forget what they were told; the memory stays (vhost-user RESET_DEVICE).
+    /// All rings stop and forget what the front end said of them; the memory stays (vhost-user
+    /// RESET_DEVICE).
     pub(super) fn reset_device(&mut self) {
         self.stop_all();
         self.rings.forget();
@@ -127,7 +128,7 @@ impl Session<'_> {
         self.set_status(0);
     }
 
-    /// SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG, or the front end's word on what it was told then.
+    /// SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG, or the front end's confirmation of the answer.
     pub(super) fn change_memory(
         &mut self,
         request: Request,
@@ -253,7 +254,7 @@ impl Session<'_> {
         let queue = setup.queue;
         setup.inflight = self.inflight.tracker(queue);
         if setup.log_at.is_some() {
-            // Its size may have been told behind its addresses.
+            // The front end may have set its size after its addresses.
             self.renew_log().map_err(|e| refuse(e.to_string()))?;
         }
         setup.base = self.first_entry(&setup).map_err(refuse)?;

@@ -1,4 +1,4 @@
-//! What the front end has told of a ring, and what it may tell of one that runs. Plain rules,
+//! What the front end has said of a ring, and what it may say of one that runs. Plain rules,
 //! without a device.
 
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use super::{SessionError, protocol};
 use crate::host::{RingSetup, RingState};
 use crate::ring::RingAddresses;
 
-/// What the front end has told of a ring.
+/// What the front end has said of a ring.
 #[derive(Debug, Default)]
 pub(super) struct Vring {
     pub size: u16,

@@ -83,7 +83,7 @@ impl Vrings {
         self.rings.iter_mut().for_each(|r| r.state = RingState::Enabled);
     }
 
-    /// Nothing was told. No ring runs.
+    /// Forgets what the front end said. No ring runs.
     pub(super) fn forget(&mut self) {
         self.rings.fill_with(Vring::default);
     }
