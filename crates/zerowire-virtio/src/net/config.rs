@@ -36,7 +36,7 @@ impl fmt::Display for MacAddress {
     }
 }
 
-/// `VIRTIO_NET_S_LINK_UP`. The front end is not told of changes, so the link is always up here.
+/// `VIRTIO_NET_S_LINK_UP`. The front end does not learn of changes, so the link is always up here.
 const LINK_UP: u16 = 1;
 
 /// `struct virtio_net_config` of a device with `pairs` queue pairs and this MTU, bytes. The speed,

@@ -545,7 +545,7 @@ fn scratch_range(read: usize, len: usize) -> Range<usize> {
     at..at + len
 }
 
-/// What became of a frame that was to be copied into the guest's buffers.
+/// What happened to a frame on its way into the guest's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     /// It was given to the guest.

@@ -95,7 +95,7 @@ pub struct Transmit<O> {
     /// A frame that becomes many, of which not all are queued.
     long: Option<Long>,
     errors: OffloadErrors,
-    /// The guest broke a rule: the ring is not looked at any more.
+    /// True: the guest broke a rule, and nobody reads the ring any more.
     abandoned: bool,
 }
 
@@ -120,7 +120,7 @@ impl<O: Outlet> Transmit<O> {
             header_len,
             hint: 0,
             segments: Vec::with_capacity(most),
-            // One more may have begun to be cut in a turn before.
+            // A turn before may have begun to cut one more.
             batch: Vec::with_capacity(MAX_BATCH + 1),
             returns: Returns::new(if O::LENDS { size } else { 0 }),
             long: None,
@@ -151,8 +151,8 @@ impl<O: Outlet> Transmit<O> {
         &mut self.host.ring
     }
 
-    /// The ring is new, or in other memory, and nothing of it is lent: what was known of that is
-    /// forgotten.
+    /// The ring is new, or in other memory, and nothing of it is lent. Forgets what was known of
+    /// it.
     ///
     /// # Errors
     /// A text that says why the port can't send.
@@ -233,8 +233,8 @@ impl<O: Outlet> Transmit<O> {
         })
     }
 
-    /// The same; `late` says what is to become of those that have to wait for others, which come
-    /// as soon as the port takes anything, or not.
+    /// The same; `late` decides about chains that have to wait for others. Its argument says
+    /// whether those others come as soon as the port takes anything.
     #[inline]
     fn give_back_or(&mut self, port: &mut O::Port, late: impl FnOnce(bool) -> Late) -> usize {
         let Self { host: HostRing { ring, .. }, outlet, returns, .. } = self;

@@ -25,7 +25,7 @@ const SLOTS: usize = 256;
 /// A ring on an interface.
 pub(super) struct FrameRing {
     ring: PacketRing,
-    /// What the ring counts itself, and how many of its system calls have been told.
+    /// What the ring counts itself, and how many of its system calls have been reported.
     own: Arc<Counters>,
     told: u64,
     /// The number of the next frame.
@@ -97,7 +97,7 @@ impl FrameRing {
     }
 
     /// Has the kernel look at the ring, until it took all or has no room. Frames that are lost are
-    /// counted, and told to `lost` by their numbers. Returns whether the interface was there.
+    /// counted, and `lost` gets their numbers. Returns whether the interface was there.
     pub fn hand_over(&mut self, counters: &Counters, mut lost: impl FnMut(Range<u64>)) -> bool {
         let mut there = true;
         while there && self.ring.waiting() > 0 {

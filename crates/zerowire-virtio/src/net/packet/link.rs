@@ -262,9 +262,9 @@ impl Link {
         }
     }
 
-    /// Has whatever becomes of a frame wake this thread, so that the ring need not be looked at.
-    /// When the kernel drops a frame it wakes who waits for the socket, too, but does not call an
-    /// empty ring readable.
+    /// Has every frame that comes or is dropped wake this thread, so that nobody has to poll the
+    /// ring. When the kernel drops a frame it wakes who waits for the socket, too, but does not
+    /// call an empty ring readable.
     #[cold]
     fn rest(&mut self) {
         let Some(slots) = self.inbound.slots() else { return };

@@ -287,7 +287,7 @@ impl Receive {
         }
     }
 
-    /// Does what the frame asks for, and gives the guest what comes of it.
+    /// Does what the frame asks for, and gives the guest the frames that result.
     #[cold]
     fn rebuild(&mut self, frame: &mut [u8], cx: &mut ReceiveContext<'_>) -> Result<(), RingError> {
         let mut piece = std::mem::take(&mut self.piece);

@@ -24,7 +24,7 @@ pub(super) struct Forecast {
     copybreak: usize,
     /// Frames in a row that would have fitted a smaller shape.
     run: u32,
-    /// The longest of the frames that took several chains, since such ones began to come.
+    /// The longest of the frames that took several chains, since the first of them came.
     longest_seen: usize,
 }
 

@@ -54,7 +54,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Room for as many as a ring of `size` entries has, as a rule.
+    /// With room for as many chains as a ring of `size` entries has, as a rule.
     pub fn new(size: u16) -> Self {
         Self { taken: VecDeque::with_capacity(usize::from(size).min(ROOM)), ..Self::default() }
     }
@@ -96,7 +96,7 @@ impl Line {
         self.note_done(now);
     }
 
-    /// A chain that was lent is back. Returns whether it is the next to be given back: then it is
+    /// A chain that was lent is back. Returns whether it goes back to the guest next: then it is
     /// not here any more.
     #[inline]
     pub fn back(&mut self, head: u16) -> bool {
@@ -186,7 +186,7 @@ impl Line {
         self.passed = left.max(i);
     }
 
-    /// Forgets all: the ring is not looked at any more.
+    /// Forgets all: nobody reads the ring any more.
     pub fn clear(&mut self) {
         self.taken.clear();
         (self.done, self.since, self.passed) = (0, None, 0);

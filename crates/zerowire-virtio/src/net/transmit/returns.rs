@@ -73,14 +73,14 @@ impl Returns {
         }
     }
 
-    /// Gives back what is done; `late` says what is to become of those that have to wait for
-    /// others. Returns how many passed others.
+    /// Gives back what is done; `late` decides about chains that have to wait for others. Returns
+    /// how many passed others.
     #[inline]
     pub fn give(&mut self, ring: &mut SplitRing, late: impl FnOnce() -> Late) -> u64 {
         self.line.give(late, |head| ring.push_used(head, 0))
     }
 
-    /// Forgets all: the ring is not looked at any more.
+    /// Forgets all: nobody reads the ring any more.
     pub fn clear(&mut self) {
         self.line.clear();
     }

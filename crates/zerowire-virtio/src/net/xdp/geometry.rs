@@ -77,8 +77,8 @@ impl Geometry {
         u64::from(CHUNK_BYTES - self.frame_bytes)
     }
 
-    /// The fill entry for a frame that is to begin at byte `frame` of the UMEM; None where there is
-    /// no chunk before it.
+    /// The fill entry for a frame that begins at byte `frame` of the UMEM; None where no chunk lies
+    /// before it.
     #[inline]
     pub fn chunk_for(&self, frame: u64) -> Option<u64> {
         frame.checked_sub(self.frame_offset())

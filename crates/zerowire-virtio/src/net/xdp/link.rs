@@ -194,8 +194,8 @@ impl Link {
     /// still write frames that the host gets.
     pub fn unsteer_for_good(&mut self) {
         self.unsteer();
-        // Programs and their flushes run under RCU. Where the barrier is not to be had, frames have
-        // time to come in.
+        // Programs and their flushes run under RCU. Without the barrier, frames get time to come
+        // in.
         if zerowire_sys::syscall::barrier().is_err() {
             std::thread::sleep(NAPS.1);
         }

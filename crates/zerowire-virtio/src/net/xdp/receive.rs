@@ -65,7 +65,7 @@ pub struct XdpReceive {
     device_reach: usize,
     /// True: pieces of the frame under way follow, which are dropped.
     in_pieces: bool,
-    /// The guest broke a rule: the ring is not looked at any more.
+    /// True: the guest broke a rule, and nobody reads the ring any more.
     abandoned: bool,
 }
 
@@ -449,7 +449,7 @@ fn all_places() -> impl Iterator<Item = u16> {
     (0..RECEIVE_PLACES as u16).rev()
 }
 
-/// Notes that these bytes of a posted buffer may have been written, of which the guest is not told.
+/// Logs that these bytes of a posted buffer may have been written, without the guest's knowledge.
 fn unseen(buffer: &Buffer, bytes: Range<usize>, memory: &GuestMemory) {
     if let Buffer::Guest { at: [Some(first), second], .. } = *buffer {
         let list = [first, second.unwrap_or(Segment { len: 0, ..first })];

@@ -34,7 +34,8 @@ fn over_limit(error: XdpError, pin: XdpPin) -> XdpError {
     let XdpError::Memlock { need_bytes, limit_bytes } = error else { return error };
     let partial = match pin {
         XdpPin::All => ", or give the port pin=partial",
-        // As much as the limit allows was tried for: other programs of the user have a part of it.
+        // The registration asked for as much as the limit allows: other programs of the user have a
+        // part of it.
         XdpPin::Partial => ", or give a --memlock below what other programs of this user leave",
         XdpPin::Off => "",
     };
@@ -126,7 +127,7 @@ impl VmUmem {
         self.composite.discarded().filter(|bytes| *bytes > 0)
     }
 
-    /// It is not to be used for another socket.
+    /// No other socket may use it from now on.
     pub fn spoil(&self) {
         self.spoilt.store(true, Ordering::Relaxed);
     }

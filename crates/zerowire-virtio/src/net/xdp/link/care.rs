@@ -24,7 +24,7 @@ pub(super) struct Care {
     check: Option<(Instant, Duration)>,
     /// When it was checked last since sent frames did not come back.
     held: Option<Instant>,
-    /// When the memory was looked at last.
+    /// When the memory was last checked.
     looked: Option<Instant>,
     turns: u32,
     moved: bool,

@@ -7,8 +7,7 @@ use zerowire_sys::xdp::Statistics;
 /// What was dropped, and what of it is counted.
 #[derive(Debug, Default)]
 pub(super) struct Missed {
-    /// What the socket had dropped when it was looked at last, and the program of its queue's
-    /// frames.
+    /// What the socket had dropped at the last look, and the program of its queue's frames.
     by_socket: u64,
     by_program: u64,
     /// Not counted yet: for want of a buffer, and longer than the port takes.
@@ -23,7 +22,7 @@ impl Missed {
         self.by_program = by_program;
     }
 
-    /// What is known now. The program's count is not to be had where its map can't be read.
+    /// What is known now. `by_program` is None where the program's map can't be read.
     pub(super) fn look(&mut self, socket: &Statistics, by_program: Option<u64>) {
         let by_socket = socket.receive_dropped + socket.receive_full;
         self.no_room += by_socket.saturating_sub(self.by_socket);

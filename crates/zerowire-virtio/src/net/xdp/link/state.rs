@@ -108,7 +108,7 @@ impl LetsGo {
         }
     }
 
-    /// Whether chains are to come back when their frames were copied, where that is at once.
+    /// Whether chains should come back when their frames were copied, where that is at once.
     #[inline]
     pub(super) fn with_chains(self, come: bool) -> Self {
         match self {
