@@ -36,7 +36,7 @@ pub const LOOKS: u32 = 24;
 /// again must not hold the thread.
 const TAGGED_BATCH: usize = 32;
 
-/// Turns in which untagged frames came before the tagged ones get theirs.
+/// After this many turns with untagged frames, the tagged ones get a turn.
 const TURNS_UNTAGGED: u32 = 16;
 
 /// Two sockets on one interface.
