@@ -144,9 +144,9 @@ impl Mapping {
         }
     }
 
-    /// The mapping, which a forked child doesn't get. Else pages that are shared until one side
-    /// writes are replaced by copies that the kernel doesn't know, and a ring that is still mapped
-    /// keeps its queue busy.
+    /// The mapping, which a forked child doesn't get. A child that shared it would do harm in two
+    /// ways. Once one side writes to a page, a copy that the kernel doesn't know replaces it. And a
+    /// ring that stays mapped in the child keeps its queue busy.
     ///
     /// # Errors
     /// What madvise(2) says.

@@ -133,7 +133,7 @@ pub fn set_flags(socket: impl AsFd, name: &str, flags: libc::c_int) -> io::Resul
 pub fn driver(socket: impl AsFd, name: &str) -> io::Result<Driver> {
     let mut info = [0; DRIVER_INFO_WORDS];
     info[0] = ETHTOOL_GDRVINFO;
-    // SAFETY: the array is as long as the structure of that command.
+    // SAFETY: the array is as long as the structure of this command.
     unsafe { ethtool(socket, name, &mut info) }?;
     // Texts of 32 bytes: the driver, its version, the firmware's, the address on the bus.
     let text = |words: &[u32]| {
@@ -150,17 +150,17 @@ pub fn driver(socket: impl AsFd, name: &str) -> io::Result<Driver> {
 pub fn queues(socket: impl AsFd, name: &str) -> io::Result<u32> {
     let mut channels = [0; CHANNELS_WORDS];
     channels[0] = ETHTOOL_GCHANNELS;
-    // SAFETY: the array is as long as the structure of that command.
+    // SAFETY: the array is as long as the structure of this command.
     unsafe { ethtool(socket, name, &mut channels) }?;
     // Behind the maxima those in use: receive, transmit, other, combined.
     Ok(channels[5].max(channels[6]).saturating_add(channels[8]))
 }
 
-/// A command of ethtool's, which is the first of the words; the answer is put into them.
+/// Runs an ethtool command, the first of the words; the kernel puts its answer into them.
 ///
 /// # Safety
-/// The words are as long as the structure of that command, with all that the counts in it promise
-/// behind it, and the command makes the kernel follow no address in them.
+/// The words are as long as the command's structure and all that the counts in it promise behind
+/// it. The command makes the kernel follow no address in them.
 ///
 /// # Errors
 /// See the module.

@@ -1,10 +1,10 @@
-//! Whether pages of a mapping are still there.
+//! Counts the pages of a mapping that are gone.
 //!
-//! Who discards a part of a shared file (`fallocate` with PUNCH_HOLE, `MADV_REMOVE`) takes its
-//! pages out of all mappings, and what is written to the file there later lies in other pages. A
-//! mapping that nobody touches keeps the mark of that: its entry in the page table stays empty. So
-//! a range that the kernel has pinned, and that is touched through another mapping only, tells by
-//! its page table whether the pinned pages are still the file's.
+//! A process that discards a part of a shared file (`fallocate` with PUNCH_HOLE, `MADV_REMOVE`)
+//! takes its pages out of all mappings. Whatever is written to the file there later lies in other
+//! pages. In a mapping that nobody touches, the entry in the page table stays empty. So map a range
+//! twice, let the kernel pin it through one mapping and touch it through the other only. Then the
+//! first mapping's page table says whether the pinned pages are still the file's.
 
 use std::fs::File;
 use std::io;
@@ -51,10 +51,11 @@ struct Scan {
     return_mask: u64,
 }
 
-/// Keeps the pages of a range, those that are there and those that come, from being taken out of it
-/// for want of memory, as far as the limit of locked memory allows: best effort. Ends with the
-/// mapping. Pages that the kernel has pinned need it, too: reclaim takes pages of a shared file out
-/// of the page table before it finds that it can't have them (mm/vmscan.c, `shrink_folio_list`).
+/// Locks the pages of a range, those that are there and those that come, so that the kernel doesn't
+/// reclaim them when memory is short. This is best effort, within the limit of locked memory, and
+/// ends with the mapping. Pages that the kernel has pinned need it, too. Reclaim takes pages of a
+/// shared file out of the page table before it finds that it can't have them (mm/vmscan.c,
+/// `shrink_folio_list`).
 pub fn keep(range: Range<usize>) {
     // SAFETY: locking changes no bytes; the kernel checks the range.
     let _ = unsafe {

@@ -99,7 +99,7 @@ pub fn epoll_wait(
     // time, which lives until it returns.
     match unsafe { call(libc::SYS_epoll_pwait2, arguments) } {
         Ok(count) => {
-            // SAFETY: so many events were written.
+            // SAFETY: the kernel has written `count` events.
             unsafe { events.set_len(count) };
             Ok(())
         }

@@ -86,8 +86,8 @@ pub fn register_zcrx(
         region_ptr: &raw mut region as u64,
         ..Default::default()
     };
-    // SAFETY: the kernel reads and fills the three structures, which live until it returns, and
-    // pins the pages that they name, so that the mappings may go first.
+    // SAFETY: the kernel reads and fills the three structures, which live until it returns. It pins
+    // the pages that they name, so the mappings may go first.
     let r = unsafe {
         libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_ZCRX_IFQ, &raw mut reg, 1)
     };

@@ -1,6 +1,6 @@
-//! userfaultfd(2): pages that come later. A thread that touches a page of a registered range which
-//! its file does not have yet sleeps, until somebody puts the page there and wakes it, or the range
-//! is no longer registered.
+//! userfaultfd(2): pages that come later. A thread sleeps when it touches a page of a registered
+//! range that the file does not have yet. It sleeps until somebody puts the page there and wakes
+//! it, or until the range is unregistered.
 //!
 //! # Errors
 //! Those of the system calls.
@@ -40,7 +40,7 @@ pub fn open() -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether this user may open one: as [`open`], and nothing is asked of the descriptor.
+/// Whether this user may open one: as [`open`], but without a call on the descriptor.
 pub fn try_open() -> io::Result<()> {
     let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     // SAFETY: as above.

@@ -1,11 +1,11 @@
-//! Memory that others may change while it is looked at, such as a guest's, and room to copy it to.
+//! Memory that others may change during an access, such as a guest's, and room to copy it to.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 /// Bytes in the guest's memory. The guest's driver has lent them to the device and should leave
-/// them alone, but nothing keeps it from writing. So there is no slice of them: copy what has to
-/// stay the same between a check and a use.
+/// them alone, but nothing keeps it from writing. So this type gives no slice of them: copy what
+/// has to stay the same between a check and a use.
 ///
 /// The file behind guest memory is the front end's. If it shrinks the file while the program maps
 /// it, an access is SIGBUS, as with every shared file; QEMU and other front ends don't.

@@ -89,7 +89,7 @@ pub fn read(interface: &str) -> io::Result<Vec<Rule>> {
 fn ask(socket: &impl AsFd, interface: &str, words: &mut [u32]) -> io::Result<()> {
     debug_assert!(words.len() >= LOCATIONS + words[COUNT] as usize);
     // SAFETY: these commands read and fill the structure and, behind it, at most as many locations
-    // as its count says, which the words have room for; they follow no address.
+    // as its count says. The words have room for those, and the commands follow no address.
     unsafe { ethtool(socket, interface, words) }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Attribute<'a> {
 }
 
 impl<'a> Attribute<'a> {
-    /// The value as an unsigned number of one, two, four or eight bytes: newer attributes have four
+    /// The value as an unsigned number of one, two, four or eight bytes. Newer attributes have four
     /// or eight, whichever the number needs (type `uint` of the specifications).
     pub(super) fn number(&self) -> Result<u64, Malformed> {
         match *self.value {

@@ -91,7 +91,7 @@ impl Ethtool {
         self.set("setting header split", RINGS_SET, header(index).bytes(11, &[value]))
     }
 
-    /// Only frames longer than so many bytes are split (ETHTOOL_A_RINGS_HDS_THRESH).
+    /// Only frames longer than `bytes` are split (ETHTOOL_A_RINGS_HDS_THRESH).
     ///
     /// # Errors
     /// EPERM without CAP_NET_ADMIN; ENODEV; EOPNOTSUPP or EINVAL where the driver refuses.
@@ -99,10 +99,10 @@ impl Ethtool {
         self.set("setting the split threshold", RINGS_SET, header(index).word(17, bytes))
     }
 
-    /// The indirection table of the default context (ETHTOOL_A_RSS_INDIR of ETHTOOL_MSG_RSS_SET,
-    /// since Linux 6.17); an empty one: the default table, which follows the number of channels
-    /// again (net/ethtool/rss.c, rss_set_prep_indir). Tables of NICs have at most some thousand
-    /// entries.
+    /// Sets the indirection table of the default context (ETHTOOL_A_RSS_INDIR of
+    /// ETHTOOL_MSG_RSS_SET, since Linux 6.17). An empty table restores the default one, which
+    /// follows the number of channels again (net/ethtool/rss.c, rss_set_prep_indir). Tables of NICs
+    /// have at most some thousand entries.
     ///
     /// # Errors
     /// EPERM without CAP_NET_ADMIN; ENODEV; EOPNOTSUPP or EINVAL where the driver refuses.
@@ -271,8 +271,8 @@ impl Features {
     }
 }
 
-/// The names in a bit set: a list of bits (3), each (1) with index, name (2) and, where the set has
-/// a mask, value (3).
+/// The names in a bit set, which is a list of bits (3). Each bit (1) has an index, a name (2) and,
+/// where the set has a mask, a value (3).
 fn names(set: Attributes<'_>) -> Result<Vec<String>, Malformed> {
     let mut names = Vec::new();
     let mut is_list = false;

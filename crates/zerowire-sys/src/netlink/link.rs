@@ -75,7 +75,7 @@ impl LinkInfo {
     /// Looks `name` up in this thread's network namespace.
     ///
     /// # Errors
-    /// [`NetlinkError::Name`]; ENODEV where there is none of that name.
+    /// [`NetlinkError::Name`]; ENODEV where no interface has this name.
     pub fn find(name: &str) -> Result<Self, NetlinkError> {
         const WHAT: &str = "asking for an interface";
         if !is_name(name) {

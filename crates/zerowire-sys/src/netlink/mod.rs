@@ -1,5 +1,5 @@
-//! What the kernel says about a network interface, asked by netlink: its link, its rings and
-//! channels, how it spreads flows over its queues, and who has taken a queue.
+//! Asks the kernel about a network interface by netlink: its link, its rings and channels, how it
+//! spreads flows over its queues, and who has taken a queue.
 //!
 //! Questions need no privilege; what changes a setting begins with `set_`. A question is one
 //! message, the answer one or several (netlink(7), Documentation/userspace-api/netlink/intro.rst).
@@ -11,9 +11,9 @@
 //! | [`Ethtool`] | generic netlink, family "ethtool" | Documentation/netlink/specs/ethtool.yaml |
 //! | [`Netdev`] | generic netlink, family "netdev" | Documentation/netlink/specs/netdev.yaml |
 //!
-//! Memory: what is received lies in a buffer of the socket; every length in it is checked against
-//! the bytes that are there before it is used, and what is returned is owned by the caller.
-//! Attributes that are not known are passed over, since each kernel adds some.
+//! Memory: what is received lies in a buffer of the socket, and the caller owns what is returned.
+//! Every length in a message is checked against the bytes that are there before it is used. Unknown
+//! attributes are skipped, since each kernel adds some.
 
 mod attributes;
 mod error;

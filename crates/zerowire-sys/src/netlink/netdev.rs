@@ -61,7 +61,7 @@ impl Netdev {
     /// One receive queue.
     ///
     /// # Errors
-    /// ENODEV; EINVAL where there is no such queue; ENOENT where the interface is down; EOPNOTSUPP
+    /// ENODEV; EINVAL where the interface has no such queue; ENOENT where it is down; EOPNOTSUPP
     /// before Linux 6.8.
     pub fn queue(&mut self, index: u32, id: u32) -> Result<Queue, NetlinkError> {
         let which =

@@ -13,15 +13,15 @@ use rustix::net::{
 use super::error::NetlinkError;
 use super::message::{ACK, DUMP, INTERRUPTED, MessageBody, NetlinkMessages, question};
 
-/// Room for one datagram. The kernel makes none above 32 KiB of a list (NLMSG_GOODSIZE,
-/// `netlink_dump`); single answers are as long as their attributes, of which each is below 64 KiB.
+/// Room for one datagram. Of a list the kernel makes none above 32 KiB (NLMSG_GOODSIZE,
+/// `netlink_dump`). A single answer is as long as its attributes, each below 64 KiB.
 const ROOM_BYTES: usize = 128 << 10;
 /// The kernel answers at once; this only keeps a fault from becoming a hang.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a list that changed while it was made is asked for again.
+/// How often to ask for a list, if it changes while the kernel makes it.
 const TRIES: usize = 4;
 
-/// How much is asked for.
+/// How much to ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// One thing.
@@ -75,8 +75,8 @@ impl Socket {
     ) -> Result<(Vec<Vec<u8>>, bool), NetlinkError> {
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
-        // A list ends with a message of its own; a single answer is followed by the acknowledgement
-        // that is asked for.
+        // A list ends with a message of its own; an acknowledgement follows a single answer,
+        // because the request asks for it.
         let flags = if extent == Extent::All { DUMP } else { ACK };
         let bytes = question(kind, flags, sequence, body);
         let kernel = SocketAddrNetlink::new(0, 0);

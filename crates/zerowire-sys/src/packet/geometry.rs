@@ -1,16 +1,16 @@
 //! Where the slots of a transmit ring lie: pure arithmetic on what PACKET_TX_RING accepts
 //! (net/packet/af_packet.c, `packet_set_ring`).
 //!
-//! The kernel wants blocks of whole pages, slots of a multiple of 16 bytes that don't cross blocks,
-//! as many slots in a block as fit, and all blocks full. The number of slots is kept exactly as
-//! asked, since resident frames go round in ring order: the block is chosen so that its slots
-//! divide that number.
+//! The kernel wants blocks of whole pages and slots of a multiple of 16 bytes that don't cross
+//! blocks. It wants as many slots in a block as fit, and all blocks full. The number of slots stays
+//! exactly as asked, since resident frames go round in ring order. So the block is chosen such that
+//! its slots divide this number.
 
 /// Longest frame that segmentation offload may send (`GSO_LEGACY_MAX_SIZE` 65 536,
 /// include/linux/netdevice.h) with its Ethernet header.
 pub const MAX_FRAME_BYTES: usize = 65_550;
-/// Most slots of a ring: the kernel keeps an array of 8 bytes a block in one allocation of at most
-/// 4 MiB, and a block may hold a single slot.
+/// Most slots of a ring. A block may hold a single slot. The kernel keeps an array of 8 bytes a
+/// block in one allocation of at most 4 MiB.
 pub const MAX_SLOTS: usize = 1 << 19;
 /// Most bytes of a ring: it is unswappable kernel memory that no limit of the user counts.
 pub const MAX_RING_BYTES: usize = 1 << 30;
@@ -82,7 +82,7 @@ pub struct Geometry {
     version: Version,
 }
 
-/// Why there is no such ring.
+/// Why a ring can't be laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
     /// The number of slots is out of bounds.
@@ -144,8 +144,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The request of PACKET_TX_RING (struct tpacket_req3: block size and number, slot size and
-    /// number, three fields that transmit leaves zero; struct tpacket_req is its first half).
+    /// The request of PACKET_TX_RING (struct tpacket_req3): block size and number, slot size and
+    /// number, three fields that transmit leaves zero. The first four are struct tpacket_req.
     pub(super) fn request(&self) -> [u32; 7] {
         let blocks = self.slots / self.slots_per_block;
         [self.block_bytes as u32, blocks as u32, self.slot_bytes as u32, self.slots as u32, 0, 0, 0]
@@ -240,7 +240,7 @@ mod tests {
     fn usual_slots_share_pages() {
         let g = Geometry::with_page(256, 1518, Version::V3, 4096).unwrap();
         assert_eq!((g.slot_bytes, g.slots_per_block, g.block_bytes), (2048, 128, 256 << 10));
-        // A number without divisors still has exactly so many slots.
+        // A number without divisors is kept exactly, too.
         let g = Geometry::with_page(1009, 1518, Version::V3, 4096).unwrap();
         assert_eq!((g.slots, g.slots_per_block, g.block_bytes), (1009, 1, 4096));
     }

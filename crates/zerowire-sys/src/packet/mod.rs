@@ -85,7 +85,7 @@ pub fn filter_by_tag(socket: BorrowedFd<'_>, tagged: bool) -> io::Result<()> {
     attach_filter(socket, &mut program)
 }
 
-/// Gives the socket a receive ring of so many slots, in blocks of `block_bytes`, or none.
+/// Gives the socket a receive ring of `slots` slots, in blocks of `block_bytes`, or none.
 pub fn set_ring(
     socket: BorrowedFd<'_>,
     block_bytes: usize,
@@ -154,7 +154,7 @@ pub fn be_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     membership(socket, index, libc::PACKET_ADD_MEMBERSHIP)
 }
 
-/// Not any more. It is no error that the interface is gone.
+/// Ends it again. That the interface is gone doesn't count as an error.
 pub fn end_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     membership(socket, index, libc::PACKET_DROP_MEMBERSHIP)
 }

@@ -1,18 +1,18 @@
 //! The receive ring of a packet socket (PACKET_RX_RING, TPACKET_V2;
 //! Documentation/networking/packet_mmap.rst).
 //!
-//! A slot is the kernel's while its status is 0 (TP_STATUS_KERNEL), and this process's from when
-//! the kernel has stored another one until this process stores 0 again; then nobody else touches
-//! it. The kernel fills slots in the order of the frames.
+//! A slot is the kernel's while its status is 0 (TP_STATUS_KERNEL). It is this process's from when
+//! the kernel has stored another status until this process stores 0 again. Nobody else touches it
+//! meanwhile. The kernel fills slots in the order of the frames.
 //!
 //! ```text
 //! slot     | header (status, lengths, …), address | … | virtio-net header | frame ..... | unused |
 //! offset   0                                            tp_mac - 10         tp_mac
 //! ```
 //!
-//! A frame longer than a slot's room is in the socket's receive queue as well, whole, in the order
-//! of those slots (PACKET_COPY_THRESH); where that has no room the slot has what fitted and says
-//! that it is not all (net/packet/af_packet.c, `tpacket_rcv`).
+//! The kernel also queues a frame longer than a slot's room, whole, in the socket's receive queue,
+//! in the order of those slots (PACKET_COPY_THRESH). If that queue has no room, the slot has what
+//! fitted and says that it is not all (net/packet/af_packet.c, `tpacket_rcv`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -43,7 +43,7 @@ const HEADER_BYTES: usize = 10;
 pub enum Arrived {
     /// It is in the slot.
     Here,
-    /// It is in the socket's receive queue, and so long with its virtio-net header, bytes.
+    /// It is in the socket's receive queue; its length with its virtio-net header, in bytes.
     Queued(usize),
     /// Only its start is there: the receive queue was full.
     Cut,
@@ -100,7 +100,7 @@ impl Slots {
 
     #[inline]
     fn status(&self, ahead: usize) -> &AtomicU32 {
-        // SAFETY: the first word of a slot inside the mapping, which lives as long as `self`; slots
+        // SAFETY: the first word of a slot inside the mapping, which lives as long as `self`. Slots
         // begin at multiples of their length, and this process uses the word atomically only.
         unsafe { AtomicU32::from_ptr(self.at(ahead).cast()) }
     }

@@ -1,11 +1,12 @@
 //! The memory of a transmit ring: slots that the process and the kernel pass to each other by a
 //! status word.
 //!
-//! A slot is the process's while its status is AVAILABLE, WRONG_FORMAT, or SEND_REQUEST outside a
-//! sendto(2) (the kernel looks at requests only in that call, and only the owner of this memory
-//! makes it); it is the kernel's while SENDING. The kernel reads the length and the frame after it
-//! has seen SEND_REQUEST, so the status is stored with release and loaded with acquire ordering.
-//! The kernel's own record is net/packet/af_packet.c, `tpacket_snd`.
+//! A slot is the process's while its status is AVAILABLE or WRONG_FORMAT, and while it is
+//! SEND_REQUEST outside a sendto(2). The kernel looks at requests only in that call, and only the
+//! owner of this memory makes it. A slot is the kernel's while its status is SENDING. The kernel
+//! reads the length and the frame after it has seen SEND_REQUEST. So the process stores the status
+//! with release and loads it with acquire ordering. The kernel's side is net/packet/af_packet.c,
+//! `tpacket_snd`.
 //!
 //! ```text
 //! slot     | tp_status, tp_len, ... | virtio-net header (with offloads) | frame ....... | unused |
@@ -80,8 +81,8 @@ impl TransmitRing {
 
     #[inline]
     fn word(&self, slot: usize, at: usize) -> &AtomicU32 {
-        // SAFETY: mapped as long as `self`, aligned (slots begin at multiples of 16, words at
-        // multiples of 4), and only ever used atomically by this process.
+        // SAFETY: mapped as long as `self` and aligned: slots begin at multiples of 16, words at
+        // multiples of 4. This process only ever uses the word atomically.
         unsafe { AtomicU32::from_ptr(self.at(slot, at).as_ptr().cast()) }
     }
 

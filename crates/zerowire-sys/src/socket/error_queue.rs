@@ -1,8 +1,8 @@
 //! Reading a socket's error queue: notifications of lent memory, and errors of other origins
 //! (Documentation/networking/msg_zerocopy.rst, include/uapi/linux/errqueue.h).
 //!
-//! The kernel keeps a notification's memory from the time of the send, so a full error queue loses
-//! none; what is limited is how many may be out (net.core.optmem_max, ENOBUFS at the send).
+//! The kernel allocates a notification's memory at the send, so a full error queue loses none. It
+//! limits how many may be out (net.core.optmem_max, ENOBUFS at the send).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,8 +22,8 @@ const SOL_VSOCK: i32 = 287;
 const VSOCK_RECVERR: i32 = 1;
 /// Messages read with one system call. Notifications coalesce in the queue, so it is seldom long.
 pub const BATCH: usize = 8;
-/// Room for control messages: the error with its offender's address (64), and time stamps and
-/// packet information that a program may have switched on, which come before it.
+/// Room for control messages. The error with its offender's address takes 64 bytes. Before it come
+/// time stamps and packet information, which a program may have switched on.
 const CONTROL_WORDS: usize = 40;
 
 /// What one message of the error queue says.

@@ -164,8 +164,8 @@ pub fn attach_filter(socket: impl AsFd, program: &mut [libc::sock_filter]) -> io
     check(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, at, len) }).map(drop)
 }
 
-/// Bytes that were sent and not taken yet (SIOCOUTQ): of a stream those that the peer has not
-/// acknowledged or read, else the memory that messages use.
+/// Bytes that were sent and not taken yet (SIOCOUTQ). For a stream, these are the bytes that the
+/// peer has not acknowledged or read; else the memory that messages use.
 ///
 /// # Errors
 /// Those of ioctl(2), where the socket does not say.

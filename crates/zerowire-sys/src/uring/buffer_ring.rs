@@ -1,9 +1,10 @@
 //! A ring of provided buffers (`IORING_REGISTER_PBUF_RING`, Linux 5.19): the kernel takes the next
 //! one when data comes.
 //!
-//! Memory: the entries lie in memory of this process that the kernel maps as well; it reads an
-//! entry after the tail has passed it, and may shorten its length (bundles). What the entries point
-//! to belongs to the kernel from [`BufferRing::publish`] until the completion that names it.
+//! Memory: the entries lie in memory of this process that the kernel maps as well. The kernel reads
+//! an entry after the tail has passed it, and may shorten its length (bundles). The memory that an
+//! entry points to belongs to the kernel from [`BufferRing::publish`] until the completion that
+//! names it.
 
 use super::ring::SendRing;
 use crate::map::Mapping;
@@ -48,7 +49,7 @@ impl BufferRing {
     #[inline]
     pub fn put(&mut self, at: *mut u8, len: u32, buffer: u16) -> u16 {
         let position = self.tail & self.mask;
-        // SAFETY: the position is within the ring; the kernel doesn't read or write an entry before
+        // SAFETY: the position is within the ring. The kernel doesn't read or write an entry before
         // the tail has passed it, and only this thread writes. The fields are set one by one: those
         // of the first entry share it with the tail.
         let entry = unsafe { &mut *self.entry(position) };

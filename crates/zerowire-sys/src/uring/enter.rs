@@ -9,8 +9,8 @@ use crate::syscall;
 const GETEVENTS: usize = 1;
 const EXT_ARG: usize = 1 << 3;
 
-/// No wait is longer, 136 years: the kernel adds the time to its clock, in nanoseconds of 63 bits,
-/// and a sum beyond that is in the past (io_uring/io_uring.c, `io_cqring_wait`).
+/// No wait is longer than this, 136 years. The kernel adds the time to its clock, in nanoseconds of
+/// 63 bits, and a sum beyond those is in the past (io_uring/io_uring.c, `io_cqring_wait`).
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
 /// `struct io_uring_getevents_arg`.

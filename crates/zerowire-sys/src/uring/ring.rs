@@ -110,8 +110,8 @@ impl SendRing {
     /// Adds an entry to the batch; false when the batch is full ([`SendRing::enter`] makes room).
     ///
     /// # Safety
-    /// All memory that the entry names stays valid, and its header, vector and control data
-    /// unchanged, until the entry's result; the memory to be sent until its last completion.
+    /// All memory that the entry names stays valid until its result, with its header, vector and
+    /// control data unchanged. The memory to send stays valid until its last completion.
     #[inline]
     pub unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: passed on to the caller.
@@ -134,7 +134,7 @@ impl SendRing {
 
     /// One `io_uring_enter`: hands the batch over, runs deferred work, and waits for `want`
     /// completions for at most `timeout` (`None` with `want` above zero: for ever). Returns the
-    /// entries handed over; a timeout or a signal is no error.
+    /// entries handed over. A timeout or a signal doesn't count as an error.
     ///
     /// # Errors
     /// EEXIST on a ring of another thread ([`Threads::One`]); ENOMEM. EBUSY and EAGAIN mean: take
@@ -266,7 +266,7 @@ impl SendRing {
     /// Registers `entries` entries at `base` as the ring of provided buffers `group` (Linux 5.19).
     ///
     /// # Errors
-    /// EINVAL on older kernels or for a length that is no power of two; ENOMEM beyond the limit of
+    /// EINVAL on older kernels or if the length isn't a power of two; ENOMEM beyond the limit of
     /// locked memory.
     ///
     /// # Safety
@@ -277,9 +277,9 @@ impl SendRing {
     }
 
     /// Whether receives may fill several provided buffers at once (`IORING_FEAT_RECVSEND_BUNDLE`,
-    /// Linux 6.10). Not on Linux 6.13 to 6.15, of which some have a bug: a receive that filled a
-    /// buffer in part goes on in the next one, and the completion doesn't tell ("io_uring/net: only
-    /// retry recv bundle for a full transfer", Linux 6.16).
+    /// Linux 6.10). False on Linux 6.13 to 6.15, of which some have a bug. A receive that filled a
+    /// buffer in part goes on in the next one, and the completion doesn't say so. Linux 6.16 fixes
+    /// it ("io_uring/net: only retry recv bundle for a full transfer").
     pub fn has_bundles(&self) -> bool {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         self.ring.0.params().is_feature_recvsend_bundle() && !has_broken_bundles(&release)

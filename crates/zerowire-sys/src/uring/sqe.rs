@@ -49,8 +49,8 @@ const _: () =
 impl Sqe {
     #[inline]
     fn entry(self) -> squeue::Entry {
-        // SAFETY: both are 64 bytes of integers with the same alignment (checked above), and every
-        // bit pattern of `struct io_uring_sqe` is a valid value: the kernel checks the fields.
+        // SAFETY: both are 64 bytes of integers with the same alignment (checked above). Every bit
+        // pattern of `struct io_uring_sqe` is a valid value: the kernel checks the fields.
         unsafe { std::mem::transmute::<Self, squeue::Entry>(self) }
     }
 }

@@ -7,9 +7,9 @@
 //!            | 16 | 16 | 16 common, F_32 | 16 more | F_SKIP | ...
 //! ```
 //! Memory: the queues are mapped from the ring's descriptor. The kernel writes completions between
-//! head and tail, this process reads them; entries are written by this process and read by the
-//! kernel inside `io_uring_enter`, which copies them. An entry of this module ([`Entry`]) names no
-//! memory of the process, so that pushing one is safe.
+//! head and tail, and this process reads them. This process writes entries, and the kernel reads
+//! and copies them inside `io_uring_enter`. An entry of this module ([`Entry`]) names no memory of
+//! the process, so pushing one is safe.
 //!
 //! Source: include/uapi/linux/io_uring.h of Linux 6.18; the numbers are part of the kernel's
 //! interface.
@@ -370,8 +370,8 @@ impl WideRing {
     }
 
     /// One `io_uring_enter`: hands the batch over, runs the kernel's deferred work, and waits for
-    /// `want` completions for at most `timeout` (`None` with `want` above zero: for ever). A
-    /// timeout or a signal is no error.
+    /// `want` completions. It waits for at most `timeout` (`None` with `want` above zero: for
+    /// ever). A timeout or a signal doesn't count as an error.
     ///
     /// # Errors
     /// EEXIST from another thread; EBUSY and EAGAIN mean: take completions first.
@@ -391,7 +391,7 @@ impl WideRing {
         let tail = self.load(self.cq.tail);
         let words = self.queues.as_ptr().wrapping_add(self.cq.cqes).cast::<u64>();
         // SAFETY: `read_at` asks for words of places within the queue, which lies inside the
-        // mapping; the kernel has written those before the tail and writes none of them until the
+        // mapping. The kernel has written those before the tail, and writes none of them until the
         // head has passed.
         let word = |index: usize| unsafe { words.wrapping_add(index).read() };
         let (cqe, next) = read_at(self.kind, self.cq.next, tail, self.cq.count - 1, word);

@@ -1,11 +1,11 @@
 //! Addresses of unaligned chunks, and a cookie that comes back with a completion.
 //!
-//! With unaligned chunks, the kernel splits a 64-bit address: it adds bits 48 to 63 to bits 0 to 47
-//! to find the memory (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`, include/uapi/linux/if_xdp.h), and reports
-//! the 64 bits unchanged when a transmit is completed. So a number can travel along: with k taken
-//! off below and put on above, `(a - k) | k << 48` names the same byte.
+//! With unaligned chunks, the kernel splits a 64-bit address. To find the memory, it adds bits 48
+//! to 63 to bits 0 to 47 (`XSK_UNALIGNED_BUF_OFFSET_SHIFT`, include/uapi/linux/if_xdp.h). When a
+//! transmit is completed, it reports the 64 bits unchanged. So a number can travel along: with k
+//! taken off below and put on above, `(a - k) | k << 48` names the same byte.
 //!
-//! It is also the cure of a kernel bug (6.18 and 7.3, net/xdp/xsk.c): in copy mode, bit 0 of the
+//! It also works around a kernel bug (6.18 and 7.3, net/xdp/xsk.c): in copy mode, bit 0 of the
 //! first address of a frame is lost in the completion. When k has the parity of the address, the
 //! lower part is even and comes back as it was.
 
@@ -18,10 +18,10 @@ const MASK: u64 = (1 << SHIFT) - 1;
 /// The largest cookie: 15 bits. The sixteenth carries the parity of the address.
 pub const MAX_COOKIE: u16 = 0x7fff;
 
-/// The address as the transmit ring of a UMEM with unaligned chunks takes it, such that the
-/// completion brings it back whole, and `cookie` with it. None if the cookie is larger than
-/// [`MAX_COOKIE`], the address has more than 48 bits, or is less than twice the cookie (so that
-/// every address can carry 0).
+/// The address as the transmit ring of a UMEM with unaligned chunks takes it. The completion brings
+/// it back whole, and `cookie` with it. None if the cookie is larger than [`MAX_COOKIE`], if the
+/// address has more than 48 bits, or if it is less than twice the cookie. The last rule lets every
+/// address carry 0.
 #[inline]
 pub fn encode(address: u64, cookie: u16) -> Option<u64> {
     if cookie > MAX_COOKIE || address > MASK {

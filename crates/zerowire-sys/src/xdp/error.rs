@@ -62,7 +62,7 @@ pub enum XdpError {
         /// Bytes that were to be registered.
         need_bytes: u64,
     },
-    /// There is no such interface in this network namespace (ENODEV).
+    /// This network namespace doesn't have the interface (ENODEV).
     #[error("no interface {interface} in this network namespace: 'ip link' lists those that there are")]
     NoInterface {
         /// The name that was given.

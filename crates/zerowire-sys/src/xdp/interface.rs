@@ -1,4 +1,4 @@
-//! What is to be known of a network interface: index, MTU, carrier, queues. Nothing is changed.
+//! Reads a network interface's index, MTU, carrier and queues. It changes nothing.
 //!
 //! The names are those of the network namespace of the thread that opens the value, whatever thread
 //! uses it later.
@@ -20,7 +20,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The interface of that name in this thread's network namespace.
+    /// The interface called `name` in this thread's network namespace.
     ///
     /// # Errors
     /// [`XdpError::NoInterface`], [`XdpError::System`].
@@ -86,8 +86,8 @@ impl Interface {
         Some(driver.bus_address).filter(|address| !address.is_empty())
     }
 
-    /// Asks by name, which is how the kernel is asked. An interface may be renamed at any time, and
-    /// another one may get its name: an answer counts when the name was this one's before and
+    /// Asks the kernel, which wants a name. An interface may be renamed at any time, and another
+    /// one may get its name. So an answer counts only if the name was this interface's before and
     /// after.
     fn ask<T>(&self, question: impl Fn(&str) -> io::Result<T>) -> io::Result<T> {
         let mut name = netdevice::name(&self.control, self.index)?;

@@ -3,10 +3,10 @@
 //! Memory: the kernel allocates a ring, the program maps it (or, in tests, owns it). Two 32-bit
 //! indices that count up and wrap tell how far each side is; entry `i` lies at `i & (size - 1)`.
 //! The entries from the consumer's index up to the producer's belong to the consumer, all others to
-//! the producer; a side gives entries over by storing its index with release order, and sees the
+//! the producer. A side gives entries over by storing its index with release order, and sees the
 //! other's with acquire order (Documentation/networking/af_xdp.rst, net/xdp/xsk_queue.h). Each side
-//! keeps its own index and the last one that it saw of the other, so that the shared cache lines
-//! are touched once a batch.
+//! keeps its own index and the last one that it saw of the other. So a side touches the shared
+//! cache lines only once a batch.
 //!
 //! All `unsafe` of the rings is in this file. Indices are masked before use: whatever the other
 //! side stores, no access leaves the ring.
@@ -83,8 +83,8 @@ struct SharedRing<T> {
 unsafe impl<T: Entry> Send for SharedRing<T> {}
 
 impl<T: Entry> SharedRing<T> {
-    /// None if the parts don't lie within the mapping, or not aligned, or `size` is no power of
-    /// two.
+    /// None if the parts don't lie within the mapping, or aren't aligned, or `size` isn't a power
+    /// of two.
     fn of_mapping(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
         let end = (size as usize).checked_mul(size_of::<T>()).and_then(|n| layout.entries.checked_add(n))?;
         let word = |at: usize| at.is_multiple_of(align_of::<AtomicU32>()) && at + 4 <= mapping.len();
@@ -106,11 +106,11 @@ impl<T: Entry> SharedRing<T> {
         unsafe { Self::from_parts(parts.0, parts.1, parts.2, parts.3, size, Some(mapping)) }
     }
 
-    /// None if `size` is no power of two.
+    /// None if `size` isn't a power of two.
     ///
     /// # Safety
-    /// The words and `size` entries are valid for reads and writes and aligned as long as the value
-    /// lives, and are accessed by others only as the module's rules say.
+    /// The words and `size` entries are aligned, and valid for reads and writes as long as the
+    /// value lives. Others access them only as the module's rules say.
     unsafe fn from_parts(
         producer: NonNull<AtomicU32>,
         consumer: NonNull<AtomicU32>,
@@ -272,8 +272,8 @@ impl<T: Entry> Producer<T> {
 
     /// Takes back what was pushed and not yet taken by the consumer, the oldest first.
     ///
-    /// Only sound to use once the consumer has stopped for good (an interface that is gone, a
-    /// socket that was shut), or entries are taken twice; memory stays safe in any case.
+    /// Only correct once the consumer has stopped for good (an interface that is gone, a socket
+    /// that was shut). Otherwise entries are taken twice; memory stays safe in any case.
     pub fn take_back(&mut self, mut each: impl FnMut(T)) -> u32 {
         self.look();
         let n = self.next.wrapping_sub(self.consumed).min(self.size());
@@ -288,10 +288,10 @@ impl<T: Entry> Producer<T> {
 }
 
 impl Producer<u64> {
-    /// Writes other addresses over those that the consumer hasn't taken: the way to take memory
+    /// Writes other addresses over those that the consumer hasn't taken. This is how to take memory
     /// back from a fill ring, whose entries can't be withdrawn.
     ///
-    /// The kernel can take an entry while it is being replaced and use the old address: memory is
+    /// The kernel can take an entry during the replacement and use the old address. So memory is
     /// back only when as many frames have arrived, or the socket is closed. Returns how many were
     /// replaced.
     pub fn replace_waiting(&mut self, mut with: impl FnMut(u64) -> u64) -> u32 {

@@ -188,9 +188,10 @@ impl Socket {
 
     /// Pieces to send; None without that ring.
     ///
-    /// An invalid descriptor (length 0 or more than a chunk, not within the memory or, with aligned
-    /// chunks, not within one chunk) drops the whole frame and ends the call; Linux 6.18 completes
-    /// it, older kernels don't. So check first: [`check_piece`](Self::check_piece).
+    /// A descriptor is invalid if its length is 0 or more than a chunk, or if it leaves the memory.
+    /// With aligned chunks, it is also invalid outside one chunk. It drops the whole frame and ends
+    /// the call. Linux 6.18 completes the frame, older kernels don't. So check first:
+    /// [`check_piece`](Self::check_piece).
     #[inline]
     pub fn transmit(&mut self) -> Option<&mut Producer<Descriptor>> {
         self.transmit.as_mut()

@@ -1,10 +1,10 @@
 //! A UMEM: the memory that AF_XDP sockets send from and receive into, registered with the kernel.
 //!
-//! Memory: the pages are the program's own, or those that the caller lends ([`Umem::from_raw`]);
-//! the kernel pins them until the last socket is closed. Who may touch a byte is told by the rings:
-//! a chunk belongs to the kernel from its way into the fill or transmit ring until it comes out of
-//! the receive or completion ring. The value itself makes no reference to the memory but in unsafe
-//! functions, whose callers answer for that.
+//! Memory: the pages are the program's own, or those that the caller lends ([`Umem::from_raw`]).
+//! The kernel pins them until the last socket is closed. The rings say who may touch a byte. A
+//! chunk belongs to the kernel from its way into the fill or transmit ring until it comes out of
+//! the receive or completion ring. The value makes references to the memory only in unsafe
+//! functions, whose callers answer for it.
 //!
 //! Registration follows `struct xdp_umem_reg` (include/uapi/linux/if_xdp.h); the limits are those
 //! of net/xdp/xdp_umem.c.
@@ -131,16 +131,16 @@ impl Umem {
 
     /// Registers memory of the caller's: guest RAM, a mapped file, a composition of both.
     ///
-    /// Addresses in the rings count from `base`. Discarding pages (`MADV_DONTNEED` on private
-    /// memory, `PUNCH_HOLE`, a balloon) cuts the link between the address and the pages that the
-    /// kernel has: frames then go to pages that nobody sees.
+    /// Addresses in the rings count from `base`. After pages are discarded (`MADV_DONTNEED` on
+    /// private memory, `PUNCH_HOLE`, a balloon), an address no longer names the pages that the
+    /// kernel has. Frames then go to pages that nobody sees.
     ///
     /// # Safety
     /// `base..base + len` stays mapped readable and writable until the last clone of the value and
     /// the last socket on it are dropped. What is lent to the kernel (see the module) may change at
-    /// any time, so that no Rust reference to those bytes may exist meanwhile. In zero-copy mode an
+    /// any time, so no Rust reference to those bytes may exist meanwhile. In zero-copy mode an
     /// interface can write to chunks of the fill ring until its queue is bound anew, some
-    /// milliseconds after the socket is closed: reuse such memory for other things only when writes
+    /// milliseconds after the socket is closed. Reuse such memory for other things only when writes
     /// into it do no harm, or after that.
     ///
     /// # Errors
@@ -217,9 +217,9 @@ impl Umem {
     /// A socket for the memory that is not bound yet: the one that was registered, or a new one.
     /// Its fill ring may hold what was put there for a bind that failed.
     ///
-    /// After the last socket was closed, the memory is registered again; the kernel may still hold
-    /// the old registration against the limit of locked memory, which is waited for, as long as for
-    /// a busy queue.
+    /// After the last socket was closed, the memory is registered again. The kernel may still count
+    /// the old registration against the limit of locked memory. The claim waits for the kernel to
+    /// release it, as long as for a busy queue.
     pub(super) fn claim(&self, interface: &Interface, options: &SocketOptions) -> Result<Claim, XdpError> {
         let mut sockets = self.lock();
         if let Some(spare) = sockets.spare.take_if(|s| s.rings.is_none_or(|rings| rings == options.rings)) {
@@ -277,9 +277,9 @@ impl Umem {
 }
 
 impl Inner {
-    /// A socket that the memory is registered with. What the kernel has not let go of yet, of this
-    /// or of other memory, may take up the limit of locked memory: so long is waited for that,
-    /// where there is room without it.
+    /// A socket that the memory is registered with. Registrations that the kernel has not released
+    /// yet, of this or of other memory, may take up the limit of locked memory. If the memory fits
+    /// the limit without them, this waits for them, at most `patience`.
     fn registered_socket(&self, patience: Duration) -> Result<OwnedFd, XdpError> {
         let start = Instant::now();
         loop {

@@ -8,10 +8,10 @@
 //!                                            ring gives that piece back
 //!  region    | refill ring | statistics |    see `region`
 //! ```
-//! A registration takes one area; from Linux 7.3 on more can be added to it (`ZCRX_CTRL_ADD_AREA`),
-//! up to 1024, with a device and without, of buffers of the same length. None can be taken away. It
-//! ends when all rings that registered or imported it are closed, and the descriptors that were
-//! exported.
+//! A registration takes one area. From Linux 7.3 on more can be added to it (`ZCRX_CTRL_ADD_AREA`),
+//! up to 1024, with a device and without, of buffers of the same length. None can be taken away.
+//! The registration ends when all rings that registered or imported it, and all exported
+//! descriptors, are closed.
 //!
 //! Memory: the kernel pins the area; it may be unmapped at any time without harm to the kernel. Who
 //! may read or write a buffer is up to the caller.
@@ -86,7 +86,7 @@ pub struct ZcrxRequest {
     pub entries: u32,
     /// The refill ring is memory of the kernel, mapped here, and not of the process, pinned.
     pub kernel_ring: bool,
-    /// Bytes of a buffer that the driver is asked for; 0: a page.
+    /// Bytes of a buffer to ask the driver for; 0: a page.
     pub buffer_bytes: u32,
     /// User data of the kernel's events.
     pub event_data: u64,
@@ -116,8 +116,8 @@ impl Zcrx {
     /// That of `io_uring_register`.
     ///
     /// # Safety
-    /// The area is mapped, and nobody reads or writes a byte of it but what a completion has named,
-    /// until it was given back; the ring outlives this value or is not entered after it.
+    /// The area is mapped. Nobody reads or writes a byte of it, except bytes that a completion has
+    /// named, until they are given back. The ring outlives this value or is not entered after it.
     pub unsafe fn new(ring: &WideRing, request: &ZcrxRequest) -> io::Result<(Self, ZcrxAnswer)> {
         match Self::register(ring, request, true) {
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Self::register(ring, request, false),
@@ -188,8 +188,8 @@ impl Zcrx {
     /// Takes part in a registration that another ring has exported; `region` is that ring's.
     ///
     /// # Errors
-    /// EPERM without CAP_NET_ADMIN, EBADF if `exported` is no such descriptor, EINVAL before Linux
-    /// 7.0.
+    /// EPERM without CAP_NET_ADMIN, EBADF if `exported` isn't an exported registration, EINVAL
+    /// before Linux 7.0.
     ///
     /// # Safety
     /// As [`Zcrx::new`], for the area of the other ring.

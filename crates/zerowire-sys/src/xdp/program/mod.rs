@@ -1,22 +1,21 @@
 //! The XDP program that steers received frames to sockets.
 //!
-//! A frame of queue n goes to the socket that a map has for n, if the queue's [`Rule`] has it so,
-//! and to the kernel's own stack elsewhere (Documentation/bpf/map_xskmap.rst):
+//! A frame of queue n goes to the socket that a map has for n, if the queue's [`Rule`] has it so.
+//! Otherwise it goes to the kernel's own stack (Documentation/bpf/map_xskmap.rst):
 //!
 //! 1. no socket for the queue: to the kernel;
-//! 2. a rule with an address, and the frame goes to another one that is no group address: to the
-//!    kernel;
+//! 2. a rule with an address, and the frame has another, unicast destination: to the kernel;
 //! 3. the frame is longer than the rule allows: dropped, and counted ([`Steering::dropped`]);
 //! 4. to the socket.
 //!
-//! A program of this kind can't have a frame go both ways: what goes to a socket the kernel's stack
-//! doesn't see. So with an address the socket has all broadcast and multicast frames of its queue,
-//! without which a guest would not be found (ARP, neighbour discovery), and the host itself gets
-//! them on other queues only.
+//! A program of this kind can't send a frame both ways: the kernel's stack doesn't see what goes to
+//! a socket. So with an address the socket gets all broadcast and multicast frames of its queue,
+//! without which nobody would find a guest (ARP, neighbour discovery). The host itself gets such
+//! frames on other queues only.
 //!
-//! Program, maps and link live as long as their descriptors: when the value is dropped, or the
-//! process is killed, the interface is as it was, and nothing has to be cleared away. A program of
-//! somebody else's on the interface is respected: attaching fails, and the error names it.
+//! Program, maps and link live as long as their descriptors. When the value is dropped, or the
+//! process is killed, the interface is as it was, without any clean-up. Another process's program
+//! on the interface is respected: attaching fails, and the error names it.
 
 mod code;
 mod other;
@@ -37,7 +36,8 @@ const MAX_QUEUES: u32 = 4096;
 /// Name of the program, which 'bpftool prog' and 'ip -details link' show.
 pub const NAME: &str = "zerowire_steer";
 
-/// How long another process's program of that name may take to go: its owner may be about to end.
+/// How long another process's program of the same name may take to go: its owner may be about to
+/// end.
 const OWN_GOES: Duration = Duration::from_millis(500);
 
 /// Bytes of a rule, and where the limit is in it.

@@ -47,7 +47,7 @@ impl Map {
     fn new(map_type: u32, value_bytes: usize, entries: u32) -> io::Result<Self> {
         // Type, bytes of a key and of a value, entries, flags.
         let attr = [map_type, 4, value_bytes as u32, entries, 0];
-        // SAFETY: the head of the attributes of that command, without addresses.
+        // SAFETY: the head of the attributes of this command, without addresses.
         let fd = unsafe { bpf_new(BPF_MAP_CREATE, &attr)? };
         Ok(Self { fd, value_bytes })
     }
@@ -135,14 +135,14 @@ pub(super) fn load(code: &[[u8; 8]], name: [u8; 16], flags: u32) -> io::Result<O
 pub(super) fn link(program: &OwnedFd, interface: u32, flags: u32) -> io::Result<OwnedFd> {
     // Program, interface, where it is attached, flags.
     let attr = [program.as_raw_fd() as u32, interface, BPF_XDP, flags];
-    // SAFETY: the head of the attributes of that command, without addresses.
+    // SAFETY: the head of the attributes of this command, without addresses.
     unsafe { bpf_new(BPF_LINK_CREATE, &attr) }
 }
 
 /// Takes the program of a link off its interface at once.
 pub(super) fn detach(link: &OwnedFd) -> io::Result<()> {
     let link = link.as_raw_fd() as u32;
-    // SAFETY: the attributes of that command: a descriptor.
+    // SAFETY: the attributes of this command: a descriptor.
     unsafe { bpf(BPF_LINK_DETACH, &link) }.map(drop)
 }
 
@@ -154,7 +154,7 @@ pub(super) fn program_name(id: u32) -> io::Result<String> {
     struct Info {
         type_and_id: [u32; 2],
         tag: [u8; 8],
-        /// Of two listings of the code: their lengths, and where they are to be written.
+        /// Of two listings of the code: their lengths, and where the kernel writes them.
         lengths: [u32; 2],
         addresses: [u64; 2],
         load_time: u64,
@@ -175,7 +175,7 @@ pub(super) fn program_name(id: u32) -> io::Result<String> {
         bytes: u32,
         info: u64,
     }
-    // SAFETY: the attributes of that command, without addresses.
+    // SAFETY: the attributes of this command, without addresses.
     let fd = unsafe { bpf_new(BPF_PROG_GET_FD_BY_ID, &ById { id, next: 0, flags: 0 })? };
     let mut info = Info::default();
     let ask = Ask { fd: fd.as_raw_fd() as u32, bytes: size_of::<Info>() as u32, info: &raw mut info as u64 };

@@ -80,10 +80,10 @@ pub struct SocketOptions {
     pub multi_buffer: bool,
     /// Entries of the rings.
     pub rings: RingSizes,
-    /// Chunks that are in the fill ring before the queue is bound, at most as many as it has
-    /// entries; their addresses are the caller's to answer for. In zero-copy mode a driver may take
-    /// chunks when it is bound and then only when frames come, so that a queue that is bound
-    /// without any receives none.
+    /// Chunks to put into the fill ring before the queue is bound, at most as many as it has
+    /// entries. The caller answers for their addresses. In zero-copy mode a driver may take chunks
+    /// at the bind and then only when frames come. So a queue that is bound without chunks receives
+    /// no frames.
     pub first_chunks: Vec<u64>,
     /// How long to wait for the kernel to let go of a queue whose socket was closed (EBUSY).
     /// Measured: 2 to 15 ms.

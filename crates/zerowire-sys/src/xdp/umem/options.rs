@@ -35,9 +35,9 @@ pub struct UmemOptions {
     /// The kernel fills in the checksums that the metadata asks for in software
     /// (`XDP_UMEM_TX_SW_CSUM`). Wrong for frames of several buffers.
     pub software_checksum: bool,
-    /// How long to wait, at the registration, for what the kernel has not let go of yet and what
-    /// counts against the limit of locked memory: it does so in a work queue (net/xdp/xdp_umem.c,
-    /// `xdp_put_umem`; net/xdp/xsk_buff_pool.c, `xp_release_deferred`), on a busy machine late.
+    /// How long to wait, at the registration, for old registrations that still count against the
+    /// limit of locked memory. The kernel releases them in a work queue (net/xdp/xdp_umem.c,
+    /// `xdp_put_umem`; net/xdp/xsk_buff_pool.c, `xp_release_deferred`), late on a busy machine.
     pub release_timeout: Duration,
 }
 
