@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum CopyReason {
     /// The frame is so short that copying it is cheaper than a scatter list.
     Small,
-    /// The frame lies in so many small segments that gathering it is cheaper, or in more segments
+    /// The frame's segments are so small that gathering it is cheaper, or there are more of them
     /// than one system call takes.
     Scattered,
     /// A header that is inspected: it is read once into private memory, and sent from there.
@@ -26,8 +26,8 @@ pub enum CopyReason {
     Asked,
     /// The frame was for, or from, the metadata service inside the process.
     Metadata,
-    /// The receiver was not ready to take the bytes: they waited in a buffer of the connection; or
-    /// so much was lent already that more had to be copied.
+    /// The receiver was not ready to take the bytes, so they waited in a buffer of the connection.
+    /// Or the limit of lent memory was reached, so more had to be copied.
     Held,
     /// From one guest's memory to another's: the one copy on that way.
     Sibling,
@@ -53,8 +53,8 @@ pub enum CopyReason {
     SmallBuffer,
     /// A received frame came over private memory: the guest's buffer lies in pieces.
     ScatteredBuffer,
-    /// A frame went over private memory: a device that writes or reads the guest's own could have
-    /// gone beyond the buffer, or not have reached all of it.
+    /// A frame went over private memory. With the guest's own, a device that writes or reads it
+    /// could have gone beyond the buffer, or not have reached all of it.
     UnsafeBuffer,
     /// A frame went over private memory: the guest's own lies beyond the part of it that may be
     /// pinned.
@@ -62,7 +62,7 @@ pub enum CopyReason {
     /// A driver put a received frame elsewhere in the guest's buffer than it was to be: it was
     /// moved.
     Shifted,
-    /// A received frame was put together in private memory: the kernel had its VLAN tag apart, or
+    /// A received frame was put together in private memory. The kernel had its VLAN tag apart, or
     /// it came with an offload that the guest does not take.
     Rebuilt,
     /// A received frame fits the buffers that it was read into, but came behind one that had to be
@@ -77,8 +77,8 @@ pub enum CopyReason {
     KernelCopies,
     /// Another sender of this process lends on the same socket.
     SecondSender,
-    /// The number that the kernel gives the next loan of this socket is not known at the moment:
-    /// somebody else lent on it, or a call failed.
+    /// The number that the kernel gives the next loan of this socket is unknown at the moment.
+    /// Somebody else lent on it, or a call failed.
     Numbering,
     /// A datagram longer than the path takes in one packet: the kernel copies each fragment, also
     /// of what is lent.

@@ -1,5 +1,5 @@
-//! The zerowire library: moving bytes between programs, virtual machines and the network without
-//! copying them in user space, and saying of every byte whether it was copied, and why.
+//! The zerowire library moves bytes between programs, virtual machines and the network without
+//! copying them in user space. It says of every byte whether it was copied, and why.
 //!
 //! * [`ledger`]: the counters that every path keeps, and the tables that the tools print.
 //! * [`area`]: memory that is lent: buffers, leases, mapped files.

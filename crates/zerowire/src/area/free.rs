@@ -1,6 +1,6 @@
-//! The list of free buffers: a stack without a lock, filled once, so that leasing and giving back
-//! allocate nothing and any thread may do either (a notification is read by the sending thread, the
-//! lease was taken by another).
+//! The list of free buffers: a stack without a lock, filled once. Leasing and giving back allocate
+//! nothing. Any thread may do either: the sending thread reads a notification, another thread took
+//! the lease.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 const NONE: u32 = u32::MAX;
 
 /// A stack of indices. The head holds the topmost index (low half) and a count of changes (high
-/// half): the count keeps a thread that was held up between reading the head and swapping it from
+/// half). A thread may be held up between reading the head and swapping it: the count keeps it from
 /// putting back a stale successor.
 #[derive(Debug)]
 pub(super) struct FreeList {

@@ -58,8 +58,8 @@ impl Lease {
 impl Deref for Lease {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the buffer lies in the mapping that `area` keeps, len is at most its length, the
-        // bytes were zeroed at the start, and this lease is the only access to them.
+        // SAFETY: the buffer lies in the mapping that `area` keeps, and len is at most its length.
+        // The bytes were zeroed at the start, and this lease is the only access to them.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 }

@@ -3,14 +3,14 @@
 //! # Who owns which bytes
 //! An [`Area`] owns one mapping, cut into buffers. A [`Lease`] is the only access to its buffer
 //! until it is dropped; then the buffer goes back to the area. A [`Frozen`] buffer is a lease that
-//! nobody can write any more: it may be shared and lent many times at once, and the last one gives
-//! the buffer back. The mapping goes away with the last `Area`, `Lease` or `Frozen`, so a buffer
+//! nobody can write any more. It may be shared and lent many times at once, and the last one gives
+//! the buffer back. The mapping goes away with the last `Area`, `Lease` or `Frozen`. So a buffer
 //! that a sender holds for the kernel keeps the whole area mapped.
 //!
-//! A [`MappedFile`] is never read through its mapping by this process: another process may truncate
-//! the file, and reading past the end of a mapped file raises SIGBUS. The kernel reads the mapping
-//! when it sends (it answers EFAULT there), and bytes that must be copied in user space are read
-//! with `pread`.
+//! This process never reads a [`MappedFile`] through its mapping. Another process may truncate the
+//! file, and reading past the end of a mapped file raises SIGBUS. The kernel reads the mapping when
+//! it sends (it answers EFAULT there). If bytes must be copied in user space, they are read with
+//! `pread`.
 
 mod error;
 mod file;
@@ -45,8 +45,8 @@ pub enum Pages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AreaOptions {
-    /// Length of a buffer in bytes, 1 to 1 GiB. Buffers are laid out one behind the other at a
-    /// distance that is rounded up to 64 bytes, so that no two share a cache line.
+    /// Length of a buffer in bytes, 1 to 1 GiB. Buffers lie one behind the other. Their distance is
+    /// rounded up to 64 bytes, so no two share a cache line.
     pub buffer_bytes: usize,
     /// Number of buffers, 1 to 2^24.
     pub buffers: usize,
@@ -127,9 +127,9 @@ impl Area {
     /// Takes a free buffer, or `None` when all are leased. Never waits, and allocates nothing. The
     /// buffer holds what its last owner left there; its length is [`Area::buffer_bytes`].
     ///
-    /// Buffers that a living sender lent come back when that reads its notifications:
-    /// [`Sender::lease`] does. Those of senders that have ended are looked for here when no other
-    /// is free.
+    /// Buffers that a living sender lent come back when it reads its notifications:
+    /// [`Sender::lease`] does. When no other buffer is free, this also looks for those of senders
+    /// that have ended.
     ///
     /// [`Sender::lease`]: crate::send::Sender::lease
     pub fn lease(&self) -> Option<Lease> {

@@ -17,7 +17,7 @@ pub enum OpenError {
         /// What the kernel said.
         cause: io::Error,
     },
-    /// There is no interface of this name in this network namespace.
+    /// No interface in this network namespace has this name.
     #[error("interface {interface}: {cause}: 'ip link' lists those of this network namespace")]
     NoInterface {
         /// The name.

@@ -160,7 +160,7 @@ impl PacketLink {
         Ok(())
     }
 
-    /// Reads the MTU again now and then: with virtio-net headers a ring takes frames of any length,
+    /// Reads the MTU again now and then. With virtio-net headers a ring takes frames of any length,
     /// and a socket segments of any length (`tpacket_snd` and `packet_snd`,
     /// net/packet/af_packet.c).
     pub(super) fn refresh_mtu(&mut self) {

@@ -1,6 +1,6 @@
-//! Whole frames through a packet socket (packet(7)): [`PacketRing`], whose frames are built in
-//! memory that the kernel sends from (PACKET_TX_RING, Documentation/networking/packet_mmap.rst),
-//! and [`PacketSocket`], which copies.
+//! Whole frames through a packet socket (packet(7)). [`PacketRing`] builds frames in memory that
+//! the kernel sends from (PACKET_TX_RING, Documentation/networking/packet_mmap.rst).
+//! [`PacketSocket`] copies.
 //!
 //! Both need CAP_NET_RAW, and send only: nothing is received, and the interface's own traffic is
 //! not disturbed.
@@ -13,12 +13,12 @@
 //! `hdr_len` bytes of [`VnetHeader`]. Dropping the ring is safe at any time: frames in flight hold
 //! their pages.
 //!
-//! A frame that is back was sent, or thrown away: by a queue that was emptied (an interface set
-//! down), or by an interface without carrier, which a veth is for some time after its other end
-//! came up. The kernel doesn't say which. Nor does it say whether a frame was copied further on: a
-//! veth, a tun, lo and a bridge that floods copy when a receiver on this machine gets it, and so
-//! does the kernel where it has to cut a frame itself, for an interface without segmentation. The
-//! ledger counts what this process and the socket copied.
+//! A frame that is back was sent, or thrown away. A queue throws it away when it is emptied (an
+//! interface set down). So does an interface without carrier, which a veth is for some time after
+//! its other end came up. The kernel doesn't say which. Nor does it say whether a frame was copied
+//! further on. A veth, a tun, lo and a bridge that floods copy when a receiver on this machine gets
+//! the frame. The kernel also copies where it has to cut a frame itself, for an interface without
+//! segmentation. The ledger counts what this process and the socket copied.
 //!
 //! # Example
 //! ```no_run

@@ -12,7 +12,7 @@ use crate::send::frame::ETHERNET_HEADER_BYTES;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PacketOptions {
-    /// Places for frames, 1 to [`MAX_SLOTS`](super::MAX_SLOTS); exactly so many are made. 256 by
+    /// Places for frames, 1 to [`MAX_SLOTS`](super::MAX_SLOTS), made exactly as given. 256 by
     /// default.
     pub slots: usize,
     /// Bytes of the longest frame, Ethernet header included, virtio-net header not; 14 to
@@ -22,12 +22,11 @@ pub struct PacketOptions {
     /// Each frame has a virtio-net header ([`VnetHeader`](super::VnetHeader)) that leaves checksum
     /// and segmentation to the kernel or the interface (PACKET_VNET_HDR).
     pub offload: bool,
-    /// Ring only: frames of up to so many bytes that go without offload are copied whole by the
-    /// kernel when it takes them (ledger: `cheaper`), in place of lending their pages; 0 by
-    /// default, 65 535 at most. For interfaces that copy lent frames anyway
-    /// ([`PacketOptions::lending_is_lost`]): a frame that was lent has to be given pages of its own
-    /// there, which costs more than the copy. The kernel then leaves the MTU to this process, which
-    /// looks at it every 50 ms.
+    /// Ring only: the kernel copies frames without offload of up to this many bytes whole when it
+    /// takes them (ledger: `cheaper`), in place of lending their pages. 0 by default, 65 535 at
+    /// most. For interfaces that copy lent frames anyway ([`PacketOptions::lending_is_lost`]). A
+    /// lent frame gets pages of its own there, which costs more than the copy. The kernel then
+    /// leaves the MTU to this process, which looks at it every 50 ms.
     pub copy_up_to: usize,
     /// Frames go straight to the driver, past the interface's queue (PACKET_QDISC_BYPASS): less
     /// CPU, no traffic control.
@@ -85,14 +84,14 @@ impl PacketOptions {
         Ok(Geometry::new(self.slots, self.data_bytes(0)?, version)?.total_bytes())
     }
 
-    /// Whether frames have a virtio-net header: with offload, and to say how much of a frame is to
-    /// be copied.
+    /// Whether frames have a virtio-net header: with offload, and to tell the kernel how much of a
+    /// frame to copy.
     pub(super) fn has_headers(&self) -> bool {
         self.offload || self.copy_up_to > 0
     }
 
     /// Whether an interface of this kind (`veth`, `tun`, `lo`: what `ip -d link` shows) copies
-    /// every frame that reaches a receiver on this machine, so that lending gains nothing
+    /// every frame that reaches a receiver on this machine. If so, lending gains nothing
     /// (`skb_orphan_frags_rx`, net/core/dev.c).
     #[must_use]
     pub fn lending_is_lost(kind: &str) -> bool {

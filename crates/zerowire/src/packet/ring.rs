@@ -1,9 +1,10 @@
 //! A transmit ring: opening it, handing over and taking back.
 //!
-//! Frames go out in the order of the slots ([`order`]). The kernel keeps the same order: it looks
-//! at one slot at a time, goes on only past a frame that it took, and stops at one that it refuses
-//! (WRONG_FORMAT) until the process has put a good one into the same slot. So a refused frame is
-//! taken out by moving the requested ones behind it up by one slot: a copy, on this path only.
+//! Frames go out in the order of the slots ([`order`]). The kernel keeps the same order. It looks
+//! at one slot at a time and goes on only past a frame that it took. It stops at one that it
+//! refuses (WRONG_FORMAT) until the process has put a good one into the same slot. To take a
+//! refused frame out, the ring moves the requested ones behind it up by one slot: a copy, on this
+//! path only.
 
 mod ethertypes;
 mod loaded;
@@ -126,8 +127,8 @@ impl PacketRing {
         self.slots.take_back()
     }
 
-    /// Whether a frame whose longest segment is `wire` bytes became too long since it was pushed,
-    /// and goes with a header, so that the kernel doesn't say so.
+    /// Whether a frame whose longest segment is `wire` bytes became too long since it was pushed.
+    /// Asked only of frames with a header, since the kernel doesn't refuse those.
     #[inline]
     fn is_too_long(&self, wire: usize) -> bool {
         self.slots.header_bytes > 0 && wire > self.link.longest() + VLAN_TAG_BYTES
@@ -289,9 +290,9 @@ impl InPlace for PacketRing {
 }
 
 impl AsFd for PacketRing {
-    /// The socket, for event loops: watch it edge-triggered (EPOLLOUT | EPOLLET) to learn of frames
-    /// that are back, and only while there is nothing else to do: being watched costs about 150 ns
-    /// a frame.
+    /// The socket, for event loops. Watch it edge-triggered (EPOLLOUT | EPOLLET) to learn of frames
+    /// that are back. Watch it only while there is nothing else to do: this costs about 150 ns a
+    /// frame.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.fd()
     }

@@ -18,9 +18,9 @@ use zerowire_sys::packet as sys;
 use zerowire_sys::socket::Messages;
 use zerowire_wire::vnet::VnetHeader;
 
-/// Slots begin at the same place of a cache line, and a UDP payload (behind 42 bytes of headers,
-/// and the virtio-net header where there is one) begins one: the kernel copies long frames 10 to 20
-/// % slower from memory that lies across lines.
+/// Slots begin at the same place of a cache line. A UDP payload (behind 42 bytes of headers, and
+/// the virtio-net header where there is one) begins one. The kernel copies long frames 10 to 20 %
+/// slower from memory that lies across lines.
 const LINE: usize = 64;
 /// Bytes of Ethernet, IPv4 and UDP headers.
 const UDP_HEADERS: usize = 42;

@@ -1,10 +1,10 @@
 //! Waiting for frames to come back.
 //!
 //! A packet socket is writable (POLLOUT) as long as its buffer is less than half full, whatever its
-//! slots do, so that a plain poll(2) would return at once and turn in circles. What tells of a
-//! returned frame is the event itself: each one wakes the writers of the socket (`sock_wfree`), and
-//! an edge-triggered epoll(7) reports that once. An epoll that watches costs about 150 ns a frame,
-//! however, so it watches only while somebody waits.
+//! slots do. So a plain poll(2) would return at once and turn in circles. The event itself tells of
+//! a returned frame: each one wakes the writers of the socket (`sock_wfree`), and an edge-triggered
+//! epoll(7) reports it once. An epoll that watches costs about 150 ns a frame, however, so it
+//! watches only while somebody waits.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -36,7 +36,7 @@ impl Waiter {
         let flags = epoll::EventFlags::OUT | epoll::EventFlags::ET;
         epoll::add(&self.epoll, socket, epoll::EventData::new_u64(0), flags)?;
         self.watching = true;
-        // The socket is writable: that is no news.
+        // Drops the first event: the socket was writable before.
         self.next(Duration::ZERO)
     }
 

@@ -1,8 +1,8 @@
 //! What the frames that wait to be handed over have in common.
 //!
-//! With an address in the call the kernel takes the protocol of all frames from there, and need not
-//! find it in each (`packet_parse_headers`, net/packet/af_packet.c): some 2 % of a short frame. So
-//! the address must be true of all.
+//! With an address in the call the kernel takes the protocol of all frames from there. It need not
+//! find it in each (`packet_parse_headers`, net/packet/af_packet.c), which saves some 2 % of a
+//! short frame. So the address must be true of all.
 
 /// EtherTypes of the frames that wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,8 +17,8 @@ impl PacketRing {
     /// counted with the first time it is sent.
     ///
     /// # Errors
-    /// [`FrameError::Slot`] when there is no such slot or its frame is under way; otherwise as
-    /// `push`.
+    /// [`FrameError::Slot`] when the ring doesn't have the slot or its frame is under way;
+    /// otherwise as `push`.
     pub fn load(&mut self, slot: usize, header: &VnetHeader, frame: &[u8]) -> Result<(), FrameError> {
         self.link.check(self.slots.order.next_number(), frame.len(), self.slot_frame_bytes(), header)?;
         let slots = self.slots.order.len();
@@ -38,13 +38,13 @@ impl PacketRing {
     }
 
     /// Pushes up to `count` of the next loaded frames in the order of the slots, without touching
-    /// their bytes. Returns how many: fewer where the next slot is not back yet, or can't be sent:
-    /// then the next call says why. Flush hands them over.
+    /// their bytes. Returns how many. These are fewer where the next slot is not back yet, or can't
+    /// be sent: then the next call says why. Flush hands them over.
     ///
     /// # Errors
     /// [`FrameError::Slot`] where the next slot holds no loaded frame,
     /// [`FrameError::LongerThanMtu`] where the MTU shrank and the kernel doesn't look (options
-    /// `offload` and `copy_up_to`): nothing was pushed by this call.
+    /// `offload` and `copy_up_to`). This call then pushed nothing.
     #[inline]
     pub fn send_loaded(&mut self, count: usize) -> Result<usize, FrameError> {
         for done in 0..count {

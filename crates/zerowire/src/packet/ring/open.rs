@@ -77,8 +77,8 @@ impl PacketRing {
         self.slots.order.unsent()
     }
 
-    /// Bytes of the longest frame that a slot holds. The MTU may allow less, but for frames that
-    /// are to be cut ([`PacketRing::push_offload`]).
+    /// Bytes of the longest frame that a slot holds. The MTU may allow less, except for frames that
+    /// the kernel cuts ([`PacketRing::push_offload`]).
     pub fn slot_frame_bytes(&self) -> usize {
         self.slots.frame_bytes()
     }

@@ -18,7 +18,7 @@ pub(super) struct PacketSlot {
     pub(super) len: usize,
     /// Bytes of its longest segment on the wire.
     pub(super) wire: usize,
-    /// The kernel is asked to copy all of it.
+    /// True: the kernel copies all of it.
     pub(super) copied: bool,
     /// Its bytes came from elsewhere and were not counted yet.
     pub(super) outside: bool,
