@@ -1,5 +1,5 @@
 //! What the receiver needs of a way to receive. A back end moves bytes into buffers and says so to
-//! [`RecvState`], which lends them, counts, and keeps the connections; a back end decides nothing
+//! [`RecvState`], which lends them, counts, and keeps the connections. A back end decides nothing
 //! about who may hold how much.
 
 #[cfg(feature = "zcrx")]
@@ -25,9 +25,9 @@ pub(crate) trait Engine {
     /// before holds from the first byte. After an error nothing here knows the socket.
     fn add(&mut self, core: &mut RecvState, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError>;
 
-    /// Stops receiving on `place`, for good: when this returns the kernel has let go of the socket,
-    /// and all that had been received is lent (into `core.backlog`) or still in the socket. On an
-    /// error the connection stays.
+    /// Stops receiving on `place`, for good. When this returns the kernel has let go of the socket.
+    /// All that had been received is lent (into `core.backlog`) or still in the socket. On an error
+    /// the connection stays.
     fn remove(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError>;
 
     /// `core.connections[place].limit` is about to change: stops receiving on `place` as
@@ -38,8 +38,8 @@ pub(crate) trait Engine {
     /// connections that [`RecvState::may_receive`] is true of.
     fn resume(&mut self, core: &mut RecvState, place: u32);
 
-    /// Connections are to be accepted from `socket`, which `core.listeners` gets at `index`, from
-    /// the next turn on. After an error nothing here knows it.
+    /// Accepts connections from `socket` from the next turn on; `core.listeners` gets the socket at
+    /// `index`. After an error nothing here knows it.
     fn listen(&mut self, index: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError>;
 
     /// Stops that: when this returns the kernel has let go of the listening socket, and what it had
@@ -50,7 +50,7 @@ pub(crate) trait Engine {
     /// The receiver goes, and this back end right after.
     fn close(&mut self, _core: &mut RecvState) {}
 
-    /// A slot has come back and is free in `core.holdings`. Where a slot is no buffer (zcrx), the
+    /// A slot has come back and is free in `core.holdings`. Where slots are not buffers (zcrx), the
     /// refill ring gets its entry here.
     fn returned(&mut self, _slot: u32) {}
 

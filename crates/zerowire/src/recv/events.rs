@@ -5,18 +5,18 @@ use serde::Serialize;
 /// How far the ledger's `zero_copied_bytes` can be believed:
 /// [`Receiver::zero_copied`](super::Receiver::zero_copied).
 ///
-/// What a NIC's queue brings is told apart by what the kernel counts as copied, and it doesn't
-/// count all of it (io_uring/zcrx.c: `io_zcrx_copy_frag` counts, the copy of a frame's linear part
-/// in `io_zcrx_recv_skb` doesn't).
+/// For a NIC's queue, the ledger subtracts the bytes that the kernel counts as copied, and the
+/// kernel doesn't count all of them (io_uring/zcrx.c: `io_zcrx_copy_frag` counts, the copy of a
+/// frame's linear part in `io_zcrx_recv_skb` doesn't).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ZeroCopied {
-    /// So many: the kernel copies all, or told of each piece that it mapped it.
+    /// Exactly these: the kernel copies all, or told of each piece that it mapped it.
     #[default]
     Exact,
-    /// So many at most: the kernel counts what it copies of a frame's fragments (the frame came
-    /// through another queue, no free buffer, loopback), but not of its linear part (headers too
-    /// long, no header split).
+    /// At most these. The kernel counts what it copies of a frame's fragments (the frame came
+    /// through another queue, no free buffer, loopback). It doesn't count what it copies of the
+    /// linear part (headers too long, no header split).
     AtMost,
     /// Nobody knows; the number is that of all bytes. The kernel counts no copies (before Linux
     /// 7.2).
@@ -35,8 +35,8 @@ pub struct Events {
     /// all but what lies in a frame's linear part). Copies out of the linear part are not counted,
     /// see [`ZeroCopied`].
     pub copied: u64,
-    /// Times that the kernel told by a completion of its own that it copied or found no buffer
-    /// (zcrx, Linux 7.2). It tells once, and is asked again now and then.
+    /// Completions by which the kernel said that it copied or found no buffer (zcrx, Linux 7.2). It
+    /// says so once, until the receiver asks again, now and then.
     pub notices: u64,
     /// Times that io_uring's completion queue was full, and the kernel kept completions on its own
     /// list.

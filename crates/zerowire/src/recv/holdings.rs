@@ -145,8 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model with a set a state: no slot is ever in two, whatever is asked for, wrong
-        /// requests included.
+        /// Against a model with a set a state: no slot is ever in two, whatever the requests, wrong
+        /// ones included.
         #[test]
         fn every_slot_is_in_one_state(steps in prop::collection::vec(step(), 0..200)) {
             const SLOTS: u32 = 8;

@@ -98,9 +98,9 @@ impl Pool {
 /// few its bytes: a program that wants to keep a few bytes for long copies them.
 #[must_use = "dropping the lease gives the buffer back"]
 pub struct Lease {
-    /// As `Arc::as_ptr` gives it. The receiver keeps it alive until it has closed the pool, and the
-    /// leases that are out then do after it; this lease is one of them until it has pushed its
-    /// slot. Dangling in a lease without a slot.
+    /// As `Arc::as_ptr` gives it. The receiver keeps it alive until it has closed the pool; after
+    /// that the leases that are out do. This lease is one of them until it has pushed its slot.
+    /// Dangling in a lease without a slot.
     pool: NonNull<Pool>,
     at: NonNull<u8>,
     len: u32,
@@ -175,8 +175,8 @@ impl Deref for Lease {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `new` checked that the bytes lie in the pool's memory, which was zeroed at the
-        // start and is mapped while `pool` lives; who made the `Filled` vouches that nobody writes
-        // them.
+        // start and is mapped while `pool` lives. The maker of the `Filled` vouches that nobody
+        // writes them.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len as usize) }
     }
 }

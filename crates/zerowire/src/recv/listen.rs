@@ -1,9 +1,9 @@
-//! Listening sockets of a receiver: which of them are asked for connections, and what they gave.
-//! The back ends ask; when the receiver has as many connections as it may, they stop, and
-//! connections wait in the backlogs.
+//! Listening sockets of a receiver: which of them accept connections, and what they gave. The back
+//! ends accept. When the receiver has as many connections as it may, they stop, and connections
+//! wait in the backlogs.
 //!
 //! A socket that was accepted and not added yet belongs to [`Listeners::accepted`]. A multishot
-//! accept may take more than there is room for, since it is ended only after the fact: so it is
+//! accept may take more than there is room for, since it is ended only after the fact. So it is
 //! used while there is a lot of room ([`MANY_ROOM`]), else connections are accepted one by one.
 //! What it takes beyond waits here, not in the backlog.
 
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 /// User data of accepts of back ends that use a ring: this bit, and the listener's index.
 pub(crate) const ACCEPT: u64 = 1 << 63;
-/// A multishot accept is used while so many connections may still be added.
+/// A multishot accept is used while at least this many connections may still be added.
 const MANY_ROOM: usize = 1024;
-/// Accepting is tried again so long after it failed for want of descriptors or memory.
+/// How long to wait after accepting failed for lack of descriptors or memory.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// A listening socket of a receiver. Never given out twice by the same receiver.
@@ -88,7 +88,7 @@ pub(crate) enum ListenStep {
 pub(crate) struct Listeners {
     all: Vec<Option<RecvListener>>,
     generation: u32,
-    /// Sockets that are to be added.
+    /// Sockets to add.
     accepted: VecDeque<(ListenerId, SocketShape, OwnedFd)>,
     /// Connections that may still be added, `accepted` included.
     room: usize,
@@ -161,8 +161,8 @@ impl Listeners {
         }
     }
 
-    /// `room` more connections may be added. True: accepting stops just now since there is no more
-    /// room.
+    /// `room` more connections may be added. True: accepting stops just now because the room ran
+    /// out.
     pub(super) fn set_room(&mut self, room: usize) -> bool {
         self.room = room;
         let was_full = self.full;
@@ -195,7 +195,8 @@ impl Listeners {
         self.failures.pop_front().map(|(id, errno)| (id, io::Error::from_raw_os_error(errno)))
     }
 
-    /// How long to wait at most, where `timeout` was asked for: until accepting is tried again.
+    /// How long to wait at most, if the caller asked for `timeout`: until the next attempt to
+    /// accept.
     pub(super) fn cap(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         let Some(at) = self.stalled else { return timeout };
         let left = at.saturating_duration_since(Instant::now());
@@ -206,7 +207,7 @@ impl Listeners {
         Some(timeout.map_or(left, |t| t.min(left)))
     }
 
-    /// Whether connections of this listener are to be accepted now.
+    /// Whether to accept connections of this listener now.
     pub(crate) fn may_accept(&self, index: u32) -> bool {
         self.stalled.is_none() && self.room() > 0 && self.get(index).is_some_and(|l| l.wanted)
     }

@@ -47,29 +47,30 @@ pub struct RecvOptions {
     pub buffers: usize,
     /// The pages of the area.
     pub pages: Pages,
-    /// Buffers that one connection's leases may hold before nothing more is received on it, until
-    /// it holds three quarters of that. `None`: a quarter of the buffers. The kernel may already
-    /// have filled up to [`RecvOptions::depth`] more.
+    /// Buffers that one connection's leases may hold before the receiver stops receiving on it,
+    /// until it holds three quarters of them. `None`: a quarter of the buffers. The kernel may
+    /// already have filled up to [`RecvOptions::depth`] more.
     pub share: Option<usize>,
-    /// The most buffers that wait to be filled at a time ([`RecvBackend::Multishot`]). Fewer are
-    /// used, since those that were given back a moment ago are still in the cache: 512 KiB of them,
-    /// and more only while several connections want more. `None`: a quarter of the buffers.
+    /// The most buffers that wait to be filled at a time ([`RecvBackend::Multishot`]). The receiver
+    /// uses fewer, since those that were given back a moment ago are still in the cache. It uses
+    /// 512 KiB of them, and more only while several connections want more. `None`: a quarter of the
+    /// buffers.
     pub depth: Option<usize>,
     /// Connections at a time, at most.
     pub max_connections: usize,
     /// Entries of io_uring's completion queue. When it is too short, the kernel keeps completions
     /// on its own list, which costs system calls and loses nothing.
     pub completions: u32,
-    /// While bulk data comes: how long a wait may last beyond the first arrival to gather more, so
-    /// that the program is woken less often for the same bytes. Zero: never.
+    /// While bulk data comes: how long a wait may last beyond the first arrival to gather more. The
+    /// program then wakes less often for the same bytes. Zero: never.
     ///
-    /// A receiver gathers after a call to the kernel that brought 64 KiB or more, and only while
-    /// all connections that have sent something send in bulk. An open connection whose arrivals are
-    /// shorter than 4 KiB on average stops it, however seldom it sends. [`RecvBackend::Multishot`]
-    /// gathers from Linux 6.12 on, [`RecvBackend::Plain`] always. Data behind such a call can be
-    /// late by this time and the thread's timer slack (usually 50 µs, prctl(2) PR_SET_TIMERSLACK).
-    /// Programs that exchange long messages in turns and wait for each set it to zero.
-    /// `Events::gathered` counts the waits.
+    /// A receiver gathers after a call to the kernel that brought 64 KiB or more. It does so only
+    /// while all connections that have sent something send in bulk. An open connection whose
+    /// arrivals are shorter than 4 KiB on average stops it, however seldom it sends.
+    /// [`RecvBackend::Multishot`] gathers from Linux 6.12 on, [`RecvBackend::Plain`] always. Data
+    /// behind such a call can be late by this time and the thread's timer slack (usually 50 µs,
+    /// prctl(2) PR_SET_TIMERSLACK). Programs that exchange long messages in turns and wait for each
+    /// set it to zero. `Events::gathered` counts the waits.
     pub gather: Duration,
     /// What only zero-copy receive has.
     #[cfg(feature = "zcrx")]

@@ -1,8 +1,8 @@
 //! `epoll_wait` and `recvmsg`, for kernels and containers without io_uring.
 //!
-//! One `recvmsg` fills up to [`PIECES`] buffers. A connection that filled them all is asked again
-//! in the next turn without `epoll_wait`. Otherwise, after a turn that brought much, the thread
-//! naps before it looks again ([`RecvOptions::gather`]): a sender that goes on fills the socket
+//! One `recvmsg` fills up to [`PIECES`] buffers. If a connection filled them all, the next turn
+//! reads it again without `epoll_wait`. Otherwise, after a turn that brought much, the thread naps
+//! before it looks again ([`RecvOptions::gather`]). A sender that goes on fills the socket
 //! meanwhile, and neither side pays for waking the other for each segment.
 //!
 //! Memory: buffers are taken from the book before the call and lent or put back after it; between
@@ -26,13 +26,13 @@ use zerowire_sys::syscall;
 
 /// Bytes of these at most, if they are more than one: half of a second-level cache of 1 MiB.
 const HOT_BYTES: usize = 512 << 10;
-/// A turn that brings so many bytes is one of many.
+/// A turn that brings this many bytes is one of many.
 const BUSY_BYTES: usize = 64 << 10;
 /// Listening sockets that are watched while no buffer is free.
 const LISTENERS: usize = 8;
 /// Events an `epoll_wait`.
 const EVENTS: usize = 256;
-/// While connections are busy, `epoll_wait` is asked for others once in so many turns.
+/// While connections are busy, one turn in this many calls `epoll_wait` for the others.
 const LOOK_EVERY: u32 = 8;
 /// The bell among the events.
 const BELL: u64 = u64::MAX;
@@ -44,7 +44,7 @@ struct Mark {
     watched: bool,
     /// In `ready`.
     queued: bool,
-    /// Each change is told once: it is to be asked until it has nothing.
+    /// True: epoll reports each change once, so read until nothing is left.
     edges: bool,
 }
 
@@ -107,7 +107,7 @@ impl Plain {
         Ok(())
     }
 
-    /// From now on each change of `place` is told once.
+    /// From now on epoll reports each change of `place` once.
     fn watch_edges(&mut self, core: &mut RecvState, place: u32) {
         let (Some(mark), Some(fd)) = (self.marks.get_mut(place as usize), core.fd(place)) else { return };
         if std::mem::replace(&mut mark.edges, true) {
@@ -119,8 +119,8 @@ impl Plain {
         let _ = epoll::modify(&self.epoll, borrow(fd), EventData::new_u64(place.into()), flags);
     }
 
-    /// A connection that is not read from must leave the set: hang-ups are told whatever was asked
-    /// for.
+    /// A connection that is not read from must leave the set: epoll reports hang-ups whatever the
+    /// events asked for.
     fn unwatch(&mut self, core: &mut RecvState, place: u32) {
         let (Some(mark), Some(fd)) = (self.marks.get_mut(place as usize), core.fd(place)) else { return };
         if std::mem::take(&mut mark.watched) {
@@ -222,8 +222,8 @@ impl Plain {
         Ok(())
     }
 
-    /// After a turn that brought much and left nothing: lets more come. Where there is nothing
-    /// else, the connection that brought it is asked next.
+    /// After a turn that brought much and left nothing: lets more come. If the receiver has nothing
+    /// else, it reads the connection that brought it next.
     fn nap(&mut self, core: &mut RecvState, timeout: Option<Duration>) {
         let is_busy = std::mem::take(&mut self.came) >= BUSY_BYTES;
         let only = self.only.take();
@@ -267,7 +267,7 @@ impl Plain {
         self.came = self.came.saturating_add(*result.as_ref().unwrap_or(&0));
         match result {
             Ok(0) => core.nothing(out, place),
-            // A TCP stream that gave less had no more; others are told of again.
+            // A TCP stream that gave less had no more; epoll reports the others again.
             Ok(got) => got == asked || is_message || self.marks.get(place as usize).is_some_and(|m| m.edges),
             Err(libc::EAGAIN) => false,
             Err(libc::EINTR) => true,

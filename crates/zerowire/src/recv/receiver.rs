@@ -75,9 +75,9 @@ pub struct Arrival {
 /// Receives from many sockets into one area, or several ([`Receiver::add_area`]). One thread makes
 /// and uses it; leases may go anywhere.
 ///
-/// Nothing is lost when the program is slow: connections wait (a TCP window closes) while no buffer
-/// is free, and a connection whose leases hold its share ([`RecvOptions::share`]) is not received
-/// on, so that the others are unaffected.
+/// Nothing is lost when the program is slow. Connections wait (a TCP window closes) while no buffer
+/// is free. The receiver also stops receiving on a connection whose leases hold its share
+/// ([`RecvOptions::share`]), so the others are unaffected.
 pub struct Receiver {
     // Before the core: the kernel lets go of sockets and memory first.
     engine: Box<dyn Engine>,
@@ -110,10 +110,10 @@ impl Receiver {
     }
 
     /// A receiver on the area of another one, for another thread (Linux 7.0). It receives from its
-    /// own sockets, by a ring of its own; the buffers are those of the area, so that one receiver
-    /// that holds many leases leaves fewer to the others.
+    /// own sockets, by a ring of its own. The buffers are those of the area, so a receiver that
+    /// holds many leases leaves fewer to the others.
     ///
-    /// Of the options, `buffers * buffer_bytes` is how much of the area its leases may hold; the
+    /// Of the options, `buffers * buffer_bytes` is how much of the area its leases may hold. The
     /// kind of memory and the back end are those of the area.
     ///
     /// # Errors
@@ -125,10 +125,9 @@ impl Receiver {
         Ok(Self::of(engine, core, options.max_connections, None))
     }
 
-    /// Lets other receivers use this one's area: [`Receiver::import`]. What each of them has lent
-    /// is told by its own counters; which of them counts a piece that the kernel copied
-    /// ([`Events::copied`], and on a device queue the ledger's reason) is left to chance, the sums
-    /// are right.
+    /// Lets other receivers use this one's area: [`Receiver::import`]. The counters of each say
+    /// what it has lent. When the kernel copies a piece, any of them may count it
+    /// ([`Events::copied`], and on a device queue the ledger's reason); the sums are right.
     ///
     /// # Errors
     /// The back end is not zero-copy receive, the kernel is older than Linux 7.0, no descriptor is
@@ -139,12 +138,12 @@ impl Receiver {
     }
 
     /// Gives a receiver of zero-copy receive ([`RecvBackend::Queue`](super::RecvBackend),
-    /// `NoDevice`) one more area, at any time (Linux 7.3, `ZCRX_CTRL_ADD_AREA`): so many buffers
-    /// more that the program may hold and the kernel can fill. Connections, leases and receivers
-    /// that share the area ([`Receiver::export`]) go on; this receiver may hold more of it than
-    /// before.
+    /// `NoDevice`) one more area, at any time (Linux 7.3, `ZCRX_CTRL_ADD_AREA`). The program may
+    /// hold its buffers and the kernel can fill them, beside those of the other areas. Connections,
+    /// leases and receivers that share the area ([`Receiver::export`]) go on. This receiver may
+    /// hold more of it than before.
     ///
-    /// As at the start, `buffers * buffer_bytes` counts, which the kernel cuts into buffers of the
+    /// As at the start, `buffers * buffer_bytes` counts. The kernel cuts it into buffers of the
     /// length that the first area has; there must be two such buffers or more. A connection's share
     /// ([`RecvOptions::share`]) is a quarter of all buffers then, or what was asked for. The refill
     /// ring stays as long as the first area needs: a receiver that starts with very few buffers
@@ -153,7 +152,7 @@ impl Receiver {
     ///
     /// # Errors
     /// Out of range, no memory, another back end, the area is a DMA buffer
-    /// ([`ZcrxOptions::dmabuf`](super::ZcrxOptions)), an older kernel: the text says what is
+    /// ([`ZcrxOptions::dmabuf`](super::ZcrxOptions)), an older kernel. The text says what is
     /// needed. The receiver is as it was before.
     #[cfg(feature = "zcrx")]
     pub fn add_area(&mut self, area: AreaOptions) -> Result<(), RecvError> {
@@ -204,12 +203,12 @@ impl Receiver {
         Ok(id)
     }
 
-    /// Takes a listening socket: connections are accepted and added by themselves
+    /// Takes a listening socket. Connections are accepted and added by themselves
     /// ([`What::Accepted`]), as blocking sockets that are closed on exec. With
     /// [`RecvOptions::max_connections`] accepting stops, connections wait in the socket's backlog,
     /// and it goes on when one is removed ([`Events::accept_pauses`]). Without descriptors, memory
-    /// or places for epoll (sysctl fs.epoll.max_user_watches) it is tried again a tenth of a second
-    /// later. The plain way makes the socket non-blocking while it has it.
+    /// or places for epoll (sysctl fs.epoll.max_user_watches) the receiver tries again a tenth of a
+    /// second later. The plain way makes the socket non-blocking while it has it.
     ///
     /// # Errors
     /// Not a listening socket, or not one of TCP for zero-copy receive; the system's refusal. With
@@ -278,9 +277,9 @@ impl Receiver {
     ///
     /// # Errors
     /// Of the receiver as a whole, or of a listening socket ([`RecvError::Accept`]). What happens
-    /// to one connection is an arrival. With an error nothing was added to `out`: one that is met
-    /// behind arrivals is told by the next call. A connection that was accepted and that the system
-    /// refuses to watch is closed, with the error [`RecvError::System`].
+    /// to one connection is an arrival. With an error nothing was added to `out`: the next call
+    /// returns an error that is met behind arrivals. A connection that was accepted and that the
+    /// system refuses to watch is closed, with the error [`RecvError::System`].
     pub fn recv(&mut self, out: &mut Vec<Arrival>, timeout: Option<Duration>) -> Result<usize, RecvError> {
         if let Some(late) = self.late.take() {
             return Err(late);

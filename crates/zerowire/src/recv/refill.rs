@@ -1,18 +1,18 @@
-//! How buffers come back: a list that any thread adds to and one receiver empties, and that wakes
-//! the receiver when it sleeps for want of buffers.
+//! How buffers come back: a list that any thread adds to and one receiver empties. It wakes the
+//! receiver when it sleeps until a buffer is free.
 //!
-//! One word holds all of it: the number of the slot that came back last, or that there is none, or
-//! that there is none and the receiver sleeps. Each slot's successor lies in an array beside it.
-//! Slots are only ever taken all at once, so a slot can't come back between a look at the word and
-//! the exchange of it, and no counter is needed against that.
+//! One word holds all of it: the number of the slot that came back last, or NONE, or, while the
+//! receiver sleeps, SLEEPS. Each slot's successor lies in an array beside it. Slots are only ever
+//! taken all at once. So a slot can't come back between a look at the word and the exchange of it,
+//! and the word needs no counter.
 //!
 //! The memory around the list lives as long as the receiver or any lease. A lease holds no count of
-//! it, since counting costs as much as all the rest; instead the receiver, which knows how many
-//! slots are lent, says so when it goes ([`Returns::close`]), and from then on the leases count
-//! themselves down. The last one is told.
+//! it, since counting costs as much as all the rest. Instead the receiver, which knows how many
+//! slots are lent, says so when it goes ([`Returns::close`]). From then on the leases count
+//! themselves down, and the last one frees the memory.
 //!
 //! Nothing here touches a buffer's bytes. What a program did with them happens before
-//! [`Returns::push`], and what comes after [`Returns::take`] sees that: the exchanges release and
+//! [`Returns::push`], and what comes after [`Returns::take`] sees it: the exchanges release and
 //! acquire.
 
 use std::sync::OnceLock;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// No slot.
 const NONE: u32 = u32::MAX;
-/// No slot, and the receiver is to be woken.
+/// No slot, and the receiver sleeps: wake it.
 const SLEEPS: u32 = u32::MAX - 1;
 
 /// The receiver is gone.

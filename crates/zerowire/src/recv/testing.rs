@@ -51,7 +51,7 @@ impl Cycle {
     }
 }
 
-/// All that a lease and its refill cost the program's side: a completion is taken, its buffers are
+/// All that a lease and its refill cost the program's side. A completion is taken, its buffers are
 /// lent, dropped by whoever took them, collected, and handed to the kernel, which is not there.
 pub struct Refill(Way);
 
@@ -94,8 +94,8 @@ impl Refill {
     }
 }
 
-/// Plays completions to the state machine of multishot receive, as `script` says: those of a
-/// kernel, and, if its first byte is odd, those that no kernel sends.
+/// Plays completions to the state machine of multishot receive, as `script` says. They are those of
+/// a kernel, and, if its first byte is odd, also those that no kernel sends.
 ///
 /// # Panics
 /// When a buffer is lent twice or lost, or a lease lies outside its buffer.

@@ -2,8 +2,8 @@
 //! completions can be tried.
 //!
 //! A connection has at most one request in the kernel. `waiting` holds the connections whose
-//! request is to be started, in the order of their ends, so that one that empties the buffers comes
-//! after those that found none.
+//! request must start, in the order of their ends. So one that empties the buffers comes after
+//! those that found none.
 
 use super::posted::Posted;
 use crate::recv::Arrival;
@@ -29,7 +29,7 @@ pub(super) const CANCEL: u64 = 1 << 62;
 const SERIALS: u32 = (1 << 30) - 1;
 /// Buffers that a busy connection takes at a time, about.
 pub(super) const BUSY_BUFFERS: usize = 4;
-/// After so many turns it is looked whether fewer buffers would do.
+/// Turns between two checks whether fewer buffers would do.
 const TURNS: u32 = 64;
 
 /// A connection's request.
@@ -49,10 +49,10 @@ pub(super) struct RecvOp {
 pub(super) struct ReceiveMachine {
     pub(super) requests: Vec<RecvOp>,
     pub(super) waiting: VecDeque<u32>,
-    /// Connections whose request is to be cancelled since they are paused.
+    /// Connections whose request must be cancelled since they are paused.
     pub(super) to_cancel: Vec<u32>,
     pub(super) posted: Posted,
-    /// Buffers to be posted, for now.
+    /// Buffers to post, for now.
     pub(super) depth: usize,
     /// The fewest and the most.
     depths: (usize, usize),
@@ -64,11 +64,11 @@ pub(super) struct ReceiveMachine {
     /// Requests that found no buffer since requests were last started. Each is of another
     /// connection.
     pub(super) starved: usize,
-    /// Connections that received or starved in this turn, and the one that did so last: counted by
-    /// changes from one to another, so that one may be counted more than once.
+    /// Connections that received or starved in this turn, and the one that did so last. Only
+    /// changes from one to another count, so one connection may count more than once.
     served: usize,
     last: Option<u32>,
-    /// The most of these in a turn since it was last looked whether fewer buffers would do, and the
+    /// The most of these in a turn since the last check whether fewer buffers would do, and the
     /// turns since then.
     peak: usize,
     turns: u32,
@@ -102,10 +102,10 @@ impl ReceiveMachine {
         self.depths.1
     }
 
-    /// A turn begins. Buffers are used in the order of their posting, so that with more of them
-    /// than are needed each is cold when its turn comes: from time to time their number is halved
-    /// when a few for each connection are fewer than that. Those that are posted stay; fewer are
-    /// posted from then on.
+    /// A turn begins. Buffers are used in the order of their posting, so if there are more than
+    /// needed, each is cold when its turn comes. From time to time their number is halved, if half
+    /// of it is still a few for each connection. Those that are posted stay; fewer are posted from
+    /// then on.
     pub(super) fn turn(&mut self) {
         self.peak = self.peak.max(self.served);
         (self.served, self.last) = (0, None);
@@ -119,9 +119,8 @@ impl ReceiveMachine {
         (self.peak, self.turns) = (0, 0);
     }
 
-    /// A request that found no buffer is started again at the price of an entry, and loses nothing:
-    /// a single connection gets no more buffers for that. Several share what is posted, and each
-    /// needs some.
+    /// A request that found no buffer starts again at the price of an entry, and loses nothing. So
+    /// a single connection gets no more buffers. Several share what is posted, and each needs some.
     fn starve(&mut self) {
         self.starved += 1;
         if self.starved > 1 {
@@ -138,7 +137,7 @@ impl ReceiveMachine {
         self.queue(place);
     }
 
-    /// The request of `place` is to be started, unless it is there.
+    /// Queues the start of the request of `place`, unless it is in the kernel.
     pub(super) fn queue(&mut self, place: u32) {
         if let Some(request) = self.requests.get_mut(place as usize)
             && !request.armed
@@ -149,7 +148,7 @@ impl ReceiveMachine {
         }
     }
 
-    /// The next connection whose request is to be started.
+    /// The next connection whose request must start.
     pub(super) fn next_to_arm(&mut self, core: &RecvState) -> Option<u32> {
         while let Some(place) = self.waiting.pop_front() {
             let Some(request) = self.requests.get_mut(place as usize) else { continue };
@@ -245,8 +244,8 @@ impl ReceiveMachine {
             CANCEL_ALL => {}
             cancel if cancel & CANCEL != 0 => self.cancelled(core, cancel, cqe.result),
             accept if accept & ACCEPT != 0 => {
-                // SAFETY: user data with this bit is that of accepts, and the listeners know which
-                // of them are asked for: the kernel has just made this descriptor for us.
+                // SAFETY: user data with this bit belongs to accepts, and the listeners know which
+                // of them accept. The kernel has just made this descriptor for us.
                 let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
                 core.listeners.completed(accept as u32, cqe.result, cqe.flags & F_MORE != 0, own);
             }
@@ -270,8 +269,8 @@ impl ReceiveMachine {
         self.came = self.came.saturating_add(bytes);
         self.posted.used(first, bytes, buffer_bytes, len_at, |slot, len| match place {
             Some(place) if len > 0 => {
-                // SAFETY: the completion says that the kernel has used the buffer and let go of it;
-                // the book refuses a slot that the kernel did not have.
+                // SAFETY: the completion says that the kernel has used the buffer and let go of it.
+                // The book refuses a slot that the kernel did not have.
                 let filled = unsafe { Filled::buffer(slot, len, buffer_bytes) };
                 core.deliver(out, place, filled, Placed::ByKernel);
             }
@@ -280,7 +279,7 @@ impl ReceiveMachine {
     }
 
     /// The answer to a cancellation. The kernel doesn't find a request that is just at work, and
-    /// may put it back: then it is cancelled again, if it is still there and not wanted.
+    /// may put it back. If it is still there and unwanted, this cancels it again.
     fn cancelled(&mut self, core: &mut RecvState, user_data: u64, result: i32) {
         if result >= 0 {
             return;

@@ -1,13 +1,13 @@
 //! io_uring: multishot receive into provided buffers, in bundles where the kernel has them.
 //!
-//! One request a connection stays in the kernel and fills buffers as data comes; the buffers lie in
+//! One request a connection stays in the kernel and fills buffers as data comes. The buffers lie in
 //! one ring for all connections (include/uapi/linux/io_uring.h, `IORING_RECV_MULTISHOT`,
-//! `IORING_RECVSEND_BUNDLE`). Few buffers are posted, so that those that the program gives back are
-//! used again while they are in the cache; more are while several connections find none. A
+//! `IORING_RECVSEND_BUNDLE`). Few buffers are posted, so those that the program gives back are used
+//! again while they are in the cache. More are posted while several connections find none. A
 //! connection with a limit receives one buffer at a time.
 //!
 //! Memory: with `IORING_SETUP_DEFER_TASKRUN` the kernel receives only while this thread is inside
-//! `io_uring_enter`, so no byte of the area changes between two turns, and none after the ring was
+//! `io_uring_enter`. So no byte of the area changes between two turns, and none after the ring was
 //! closed, whatever is still on its way.
 
 #[cfg(feature = "testing")]
@@ -40,12 +40,12 @@ const CHUNK: usize = 64;
 /// Bytes of the buffers that are posted at first, and again when few connections are busy: half of
 /// a second-level cache of 1 MiB.
 const HOT_BYTES: usize = 512 << 10;
-/// A call to the kernel that brings so many bytes is one of many, and the next one gathers: it
-/// waits for [`GATHER`] completions.
+/// A call to the kernel that brings this many bytes is one of many. The next one gathers: it waits
+/// for [`GATHER`] completions.
 const BUSY_BYTES: usize = 64 << 10;
 const GATHER: usize = 32;
-/// With fewer requests than these in the kernel, a call that starts one doesn't gather: that one
-/// has found no buffer before, and has more to give at once.
+/// With fewer requests than this in the kernel, a call that starts one doesn't gather. The one that
+/// it starts found no buffer before, and has more to give at once.
 const MANY_REQUESTS: usize = 32;
 /// The only group of provided buffers.
 const GROUP: u16 = 0;

@@ -93,9 +93,9 @@ impl MappedConnection {
     /// Takes the next published window, without a system call.
     ///
     /// # Errors
-    /// [`Error::Held`] if the ring has come round to a window that is still held,
-    /// [`Error::HalfRead`] after a read that left a part of one, [`Error::CutShort`] in place of
-    /// the end if something is missing before it, [`Error::NotMapped`], and
+    /// [`Error::Held`] if the ring has come round to a window that is still held;
+    /// [`Error::HalfRead`] after a read that left a part of one. [`Error::CutShort`] in place of
+    /// the end if something is missing before it. Also [`Error::NotMapped`] and
     /// [`Error::BrokenWindow`].
     pub fn dequeue(&self) -> Result<Dequeued, Error> {
         let mut state = lock(&self.state);
@@ -149,9 +149,9 @@ impl MappedConnection {
         Ok(view.poll_value(state.next))
     }
 
-    /// The state of the window that comes next, to spin on without a system call: 0 nothing, 1
-    /// data, `u32::MAX` no more data will come (`POLL_*` of zerowire-wire). 0 also if that window
-    /// is still held, or the connection is not mapped.
+    /// The state of the window that comes next, to spin on without a system call (`POLL_*` of
+    /// zerowire-wire). 0: nothing; 1: data; `u32::MAX`: no more data will come. 0 also if the
+    /// window is still held, or the connection is not mapped.
     #[inline]
     pub fn poll_value(&self) -> u32 {
         self.next_poll_value().unwrap_or(POLL_NOTHING)
@@ -268,7 +268,7 @@ impl MappedConnection {
 
 impl AsFd for MappedConnection {
     /// For poll and epoll: readable after [`MappedConnection::arm`] when the daemon has published,
-    /// and when the daemon is gone. Nothing is to be read from it or written to it.
+    /// and when the daemon is gone. Don't read from it or write to it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.sockets.as_fd()
     }

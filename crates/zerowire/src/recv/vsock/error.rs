@@ -29,8 +29,8 @@ pub enum Error {
         /// Which value, and what was due.
         what: String,
     },
-    /// The data ended before the guest said that it ends: it reset the connection, broke a rule,
-    /// or its VM is gone; or what was left had no free window for 30 s.
+    /// The data ended before the guest said that it ends: it reset the connection, broke a rule, or
+    /// its VM is gone. Or what was left had no free window for 30 s.
     #[error(
         "the data from port {port} is cut short: the guest reset the connection or is gone, or no window came free for 30 s; \
          what came before it is whole"

@@ -114,7 +114,7 @@ fn receive(
         }
     }
     if got.flags.contains(ReturnFlags::CTRUNC) {
-        // Either too many came, or this process may not open so many.
+        // Either too many came, or this process may not open as many.
         return Err(Error::System { call: "recvmsg (the connection's descriptors)", errno: Errno::MFILE });
     }
     if got.bytes == 0 {

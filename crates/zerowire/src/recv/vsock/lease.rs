@@ -56,7 +56,7 @@ impl WindowLease {
         self.bytes
     }
 
-    /// Whether there is no payload.
+    /// Whether the window has no payload.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -140,9 +140,9 @@ impl<'a> WindowPacket<'a> {
     #[inline]
     pub fn payload(&self) -> Payload<'a> {
         match self.entry.place {
-            // SAFETY: the place was checked when the window was dequeued; its file is sealed
-            // against shrinking and only the daemon can write it, which does not as long as the
-            // lease that `'a` borrows from exists.
+            // SAFETY: the place was checked when the window was dequeued, and its file is sealed
+            // against shrinking. Only the daemon can write it, and does not as long as the lease
+            // that `'a` borrows from exists.
             PayloadSpan::Data(at) => Payload::Window(unsafe { self.view.memory.bytes(at, self.entry.len) }),
             PayloadSpan::Direct { region, at } => {
                 let start = self.view.regions[region].as_ptr().wrapping_add(at).cast_const();

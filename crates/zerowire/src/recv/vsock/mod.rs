@@ -26,14 +26,14 @@
 //!
 //! # Who owns the memory
 //! The daemon makes two files in memory for each connection. It alone can write the data pages: it
-//! seals that file so that a program can map it for reading only. A published window belongs to the
-//! program (`poll_value` 1) until its [`WindowLease`] is dropped, and the daemon does not touch it
-//! before; therefore its bytes are given out as plain slices. This is a promise of the daemon,
-//! which the program trusts as it trusts the kernel with a socket's data: the daemon that breaks it
-//! changes bytes under the program's eyes. What the daemon's memory *says* is not trusted: lengths,
+//! seals that file, so a program can map it for reading only. A published window belongs to the
+//! program (`poll_value` 1) until its [`WindowLease`] is dropped. The daemon does not touch it
+//! before, so the library gives its bytes out as plain slices. This is a promise of the daemon,
+//! which the program trusts as it trusts the kernel with a socket's data. A daemon that breaks it
+//! changes bytes under the program's eyes. What the daemon's memory *says* is not trusted. Lengths,
 //! offsets and counts are read once and checked, and a wrong one is [`Error::BrokenWindow`], never
-//! a fault. The guest can write neither file. Payload that stays in guest memory (direct entries)
-//! can be changed by the guest at any time, and is given out as a [`VolatileSlice`].
+//! a fault. The guest can write neither file. It can change payload that stays in guest memory
+//! (direct entries) at any time; this payload is given out as a [`VolatileSlice`].
 
 mod connection;
 mod copy;

@@ -48,7 +48,7 @@ impl MappedOptions {
         self
     }
 
-    /// Windows in the ring, 2 to 64, default 4: so many can be held at once.
+    /// Windows in the ring, 2 to 64, default 4: the program can hold this many at once.
     pub fn windows(mut self, windows: u32) -> Self {
         self.map.windows = windows;
         self

@@ -106,7 +106,7 @@ impl MappedConnection {
 }
 
 impl Read for &MappedConnection {
-    /// Copies what there is, and waits if there is nothing (but see
+    /// Copies what has come, and waits if nothing has (but see
     /// [`MappedConnection::set_nonblocking`]); 0 at the end. Of messages, one call never gives
     /// bytes of two.
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {

@@ -10,7 +10,7 @@ use zerowire_wire::mapped::READS_NO_MORE_AT;
 
 impl MappedConnection {
     /// Ends one direction. `Write`: the guest sees the end of the stream behind all that was
-    /// written. `Read`: the guest is told that nothing more is read. Windows that are published
+    /// written. `Read`: the guest learns that nothing more is read. Windows that are published
     /// stay, the end comes behind them, and what the guest sent beyond them is lost.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Write {

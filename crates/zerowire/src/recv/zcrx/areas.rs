@@ -6,9 +6,9 @@
 //!  area 1 | b0 | b1 | b2 | ...     an entry of the refill ring gives them back in the same form
 //! ```
 //! The kernel takes free buffers of the first area that has any. It uses an area as soon as it was
-//! added, for all rings of the registration: a receiver that gets a completion with a token it
-//! doesn't know looks here, where the one that adds holds the lock until the kernel's answer is
-//! noted. Areas can't be taken away again, so that tokens stay as they are.
+//! added, for all rings of the registration. So a receiver may get a completion with a token that
+//! it doesn't know. It then looks here, where the receiver that adds holds the lock until it has
+//! noted the kernel's answer. Areas can't be taken away again, so tokens stay as they are.
 
 use crate::area::Area;
 use crate::recv::lease::MOST_ADDED;
@@ -117,7 +117,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Of so many leases at a time.
+    /// The share of `slots` leases at a time.
     pub(super) fn of(&self, slots: usize) -> usize {
         let whole = self.buffers.max(1);
         let share = self.asked.unwrap_or(whole / 4);

@@ -1,6 +1,6 @@
 //! For measuring: pieces that completions name are lent, dropped, collected and written to the
-//! refill ring, as in a receiver. There is no kernel: the completions are made here, and the ring
-//! is said to be taken.
+//! refill ring, as in a receiver. The kernel has no part in it: this module makes the completions,
+//! and marks the ring as taken.
 
 use super::areas::{AreaCut, Areas};
 use super::shared::SharedIfq;

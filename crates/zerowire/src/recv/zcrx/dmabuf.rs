@@ -17,13 +17,13 @@ const SYNC_START_READ: u64 = 1;
 /// can be mapped. A NIC's queue can place payload in it
 /// ([`ZcrxOptions::dmabuf`](super::ZcrxOptions::dmabuf), Linux 6.16).
 ///
-/// **Not tested** with a NIC. What is known from the kernel's source: it works on device queues
-/// only; the buffer is taken as a whole; and the kernel can't copy into it, so that payload which
-/// the NIC leaves beside the headers (no header split, small frames with some NICs) can't be
-/// received at all: such a connection waits forever.
+/// **Not tested** with a NIC. The kernel's source says: it works on device queues only, and the
+/// kernel takes the buffer as a whole. The kernel can't copy into it. So a connection waits forever
+/// for payload which the NIC leaves beside the headers (no header split, small frames with some
+/// NICs).
 ///
-/// Who else has the buffer mapped or uses it on a device must leave it alone while the receiver and
-/// its leases live: leases are plain slices of its memory.
+/// Others that have the buffer mapped or use it on a device must leave it alone while the receiver
+/// and its leases live. Leases are plain slices of its memory.
 #[derive(Clone, Debug)]
 pub struct Dmabuf {
     fd: Arc<OwnedFd>,
@@ -68,7 +68,7 @@ impl Dmabuf {
         Ok(Area::of_device(self.fd.as_fd(), self.bytes)?)
     }
 
-    /// What the device has written is to be seen by this process (a matter of caches; nothing on
+    /// Makes what the device has written visible to this process (a matter of caches; nothing on
     /// most machines).
     pub(super) fn begin_read(&self) -> io::Result<()> {
         let flags = SYNC_START_READ;
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn another_file_is_refused() {
         let fd = rustix::fs::memfd_create("zerowire", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        // SAFETY: it is no DMA buffer, and refused.
+        // SAFETY: a plain memory file, which is refused.
         assert_eq!(unsafe { Dmabuf::new(fd) }.unwrap_err().raw_os_error(), Some(libc::ENOTTY));
     }
 }

@@ -12,9 +12,9 @@ use std::sync::Arc;
 /// Linux 7.0): [`Receiver::export`](crate::recv::Receiver::export) and
 /// [`Receiver::import`](crate::recv::Receiver::import).
 ///
-/// The memory, the refill ring and, on a device, the queue live until the last receiver and the
-/// last lease of all of them have gone, and this value with its clones. Another process can't take
-/// part: it has not the memory.
+/// The memory, the refill ring and, on a device, the queue live as long as the receivers, their
+/// leases, and this value with its clones. Another process can't take part: it doesn't have the
+/// memory.
 #[derive(Clone, Debug)]
 pub struct SharedArea(Arc<Export>);
 

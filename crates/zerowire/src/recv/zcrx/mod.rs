@@ -7,19 +7,19 @@
 //!   NIC or kernel <── refill ring <── pieces that came back <───┘
 //! ```
 //! # Who owns which bytes
-//! A buffer of the area belongs to the NIC or the kernel until a completion names a piece of it;
-//! that piece is then the program's, as a lease, until an entry of the refill ring gives it back.
+//! A buffer of the area belongs to the NIC or the kernel until a completion names a piece of it.
+//! The piece is then the program's, as a lease, until an entry of the refill ring gives it back.
 //! The kernel counts pieces by buffer and writes a buffer again only when all have come back.
 //!
 //! When the ring goes away the kernel takes all buffers back, and a NIC's queue may fill them once
-//! more before it is given another memory. So the ring's descriptor lives in the pool, and goes
-//! with the last lease: until then the queue stays taken, and nobody writes what is lent. Receives
-//! are all cancelled when the receiver goes, so that sockets don't stay.
+//! more before it gets other memory. So the ring's descriptor lives in the pool, and goes with the
+//! last lease. Until then the queue stays taken, and nobody writes what is lent. All receives are
+//! cancelled when the receiver goes, so sockets don't stay.
 //!
 //! # Without a device
-//! The kernel doesn't take entries of the refill ring by itself (io_uring/zcrx.c): it is told to
-//! ([`Flush`]). A receive that finds the area empty ends with ENOMEM and is started again; the
-//! bytes stay in the socket meanwhile.
+//! The kernel doesn't take entries of the refill ring by itself (io_uring/zcrx.c): the receiver
+//! tells it to ([`Flush`]). A receive that finds the area empty ends with ENOMEM and is started
+//! again; the bytes stay in the socket meanwhile.
 
 mod areas;
 #[cfg(feature = "testing")]
@@ -59,11 +59,10 @@ const SUBMISSIONS: u32 = 256;
 /// How long connections that found no buffer wait, where it can't be seen that one is free: the
 /// NIC's driver has them.
 const RETRY: Duration = Duration::from_millis(1);
-/// How long one wait for a cancellation takes at most, and how often it is tried.
+/// How long one wait for a cancellation takes at most, and how many such waits there are.
 const CANCEL_WAIT: Duration = Duration::from_millis(10);
 const CANCEL_TRIES: u32 = 500;
-/// The event of a copy is asked for again after so many turns: its count is read from memory
-/// anyway.
+/// Turns between two requests for the event of a copy: its count is read from memory anyway.
 const COPIED_EVERY: u32 = 64;
 
 /// See the module.
@@ -144,7 +143,7 @@ impl Zcrx {
         !self.has_device() && !self.shared.is_exported()
     }
 
-    /// Whether the kernel is to be told to take entries.
+    /// Whether to tell the kernel to take entries.
     fn is_flush_due(&self, core: &RecvState, untaken: u32, starved: bool) -> bool {
         if self.no_flush {
             return false;

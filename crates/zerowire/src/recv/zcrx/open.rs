@@ -23,8 +23,8 @@ const PIECES: usize = 16;
 /// The most leases at a time on a device queue.
 const MOST_SLOTS: usize = 1 << 20;
 
-/// How long a queue that is taken is tried for: the kernel gives a ring's queue back some
-/// milliseconds after the ring was closed, which takes what the driver needs to restart the queue.
+/// How often to try a queue that is taken. The kernel gives a ring's queue back some milliseconds
+/// after the ring was closed: the driver needs this time to restart the queue.
 const TAKEN_TRIES: u32 = 100;
 const TAKEN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -70,7 +70,7 @@ impl LeasePlan {
         Ok(bytes / chunk * chunk)
     }
 
-    /// Leases at a time that an area of so many buffers is good for.
+    /// Leases at a time that suit an area of this many buffers.
     pub(super) fn slots(buffers: usize, has_device: bool) -> usize {
         // Without a device every completion has a buffer of its own, so that slots never run out
         // before buffers.

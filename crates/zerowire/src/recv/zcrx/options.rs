@@ -19,8 +19,8 @@ pub enum Flush {
 
 impl Flush {
     /// Whether entries are handed over now. Of the buffers that are not lent (`unlent`), `untaken`
-    /// wait in the ring, and the kernel has `free`; where that isn't known, because others use the
-    /// area, `None`. `came`: buffers of the last turn that brought any.
+    /// wait in the ring, and the kernel has `free`. `None`: unknown, because others use the area.
+    /// `came`: buffers of the last turn that brought any.
     pub(super) fn is_due(self, unlent: u32, untaken: u32, free: Option<u32>, came: u32) -> bool {
         match self {
             Self::Eager => untaken >= unlent.max(1).div_ceil(2),
@@ -38,16 +38,15 @@ impl Flush {
 /// # Several areas
 /// More can be added while the receiver works, from Linux 7.3 on:
 /// [`Receiver::add_area`](crate::recv::Receiver::add_area). Older kernels take one area for one
-/// registration: there, several areas are several receivers, one a queue or without a device; a
-/// thread may have many, and their leases are of one type. The other way round, several receivers
-/// may use one area, with all that was added to it:
-/// [`Receiver::export`](crate::recv::Receiver::export).
+/// registration. There, use a receiver for each area, one a queue or without a device. A thread may
+/// have many, and their leases are of one type. The other way round, several receivers may use one
+/// area, with all that was added to it: [`Receiver::export`](crate::recv::Receiver::export).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ZcrxOptions {
-    /// Bytes of a buffer that the driver is asked for: a power of two, a page or more (Linux 7.0,
-    /// some drivers; above a page the memory must be contiguous: take
-    /// [`Pages::Huge`](crate::area::Pages)). `None`: a page.
+    /// Bytes of a buffer to ask the driver for: a power of two, a page or more (Linux 7.0, some
+    /// drivers). Above a page the memory must be contiguous: take
+    /// [`Pages::Huge`](crate::area::Pages). `None`: a page.
     pub rx_buf_len: Option<u32>,
     /// When the refill ring is flushed.
     pub flush: Flush,
@@ -55,8 +54,8 @@ pub struct ZcrxOptions {
     /// the queue's memory for completions that carry no data.
     pub mixed: bool,
     /// The refill ring is memory of the kernel that is mapped here, and not memory of this process
-    /// that the kernel pins and maps: the kernel then gets by with fewer pages of its own, and
-    /// nothing of it counts as locked memory twice.
+    /// that the kernel pins and maps. The kernel then gets by with fewer pages of its own, and
+    /// nothing of the ring counts as locked memory twice.
     pub kernel_ring: bool,
     /// The area is this DMA buffer as a whole
     /// ([`RecvOptions::buffers`](crate::recv::RecvOptions::buffers), `buffer_bytes` and `pages` are

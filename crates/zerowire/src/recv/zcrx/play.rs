@@ -43,10 +43,10 @@ struct Play {
     is_sound: bool,
 }
 
-/// Bytes as instructions: eight each. Of the first byte of all the lowest bit says whether
-/// completions may be such that no kernel sends, the next one whether there is a device, the next
-/// one whether a second area is added in the middle, and the next one whether that is another
-/// receiver's doing, of which nothing is told.
+/// Plays `script`: eight bytes an instruction. The first byte of all gives the mode. Its lowest
+/// bit: completions may be such that no kernel sends. The next bit: there is a device. The next
+/// bit: a second area is added in the middle. The next bit: another receiver adds it, without
+/// notice.
 ///
 /// # Panics
 /// When a piece is lent twice or lost, or a lease lies outside the area.

@@ -69,8 +69,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a kernel that takes entries when it likes: each arrives once, in order, none is
-        /// overwritten before it was taken, and the ring is never over-full, across the end of the
+        /// Against a kernel that takes entries when it likes: each arrives once, in order, and none
+        /// is overwritten before it was taken. The ring is never over-full, across the end of the
         /// positions too.
         #[test]
         fn every_entry_arrives_once(start in prop_oneof![Just(0u32), u32::MAX - 9..=u32::MAX], steps in prop::collection::vec(step(), 0..200)) {

@@ -8,9 +8,8 @@
 //! ```
 //! # Who owns which bytes
 //! As with one receiver: a buffer is the kernel's until a completion of one of the rings names a
-//! piece of it. What a receiver leaves behind when it goes (leases that are still out, pieces
-//! nobody took) comes back to the others: what nobody has at once, the leases when the last of them
-//! is dropped.
+//! piece of it. When a receiver goes, what it leaves behind comes back to the others. Pieces that
+//! nobody took come back at once, leases that are still out when the last of them is dropped.
 
 use super::areas::Areas;
 use super::refill::RefillRing;

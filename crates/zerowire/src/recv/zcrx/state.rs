@@ -41,7 +41,7 @@ pub(super) fn recv_data(place: u32) -> u64 {
     TAG_RECV | u64::from(place)
 }
 
-/// User data of the cancellation of that.
+/// User data of the cancellation of this receive.
 pub(super) fn cancel_data(place: u32) -> u64 {
     TAG_CANCEL | u64::from(place)
 }
@@ -81,15 +81,15 @@ pub(super) struct ZcrxState {
     starved: VecDeque<u32>,
     /// What is lent, by slot.
     pieces: Vec<AreaPiece>,
-    /// Entries of the refill ring that are to be written.
+    /// Entries to write to the refill ring.
     pub(super) waiting: VecDeque<Rqe>,
     /// Completions that found no slot, in order.
     pending: VecDeque<WideCqe>,
     /// The bell's request is in the kernel.
     pub(super) bell_armed: bool,
-    /// The bell was rung, and is to be hushed.
+    /// The bell was rung and must be hushed.
     pub(super) rung: bool,
-    /// Events that have come and are to be asked for again.
+    /// Events that have come and must be requested again.
     pub(super) fired: [bool; 2],
     /// Bytes that the kernel said it copied, less those that were lent as copied, by all who use
     /// the area. `None`: all are copied.
@@ -100,7 +100,7 @@ pub(super) struct ZcrxState {
 }
 
 impl ZcrxState {
-    /// For so many leases at a time. The first of the areas is in `pool`, where the others are put,
+    /// For `slots` leases at a time. The first of the areas is in `pool`, which takes the others,
     /// too. With `owed` a NIC places what the kernel doesn't say it copied.
     pub(super) fn new(slots: usize, pool: &Pool, areas: Arc<Areas>, owed: Option<Arc<AtomicI64>>) -> Self {
         let mut state = Self {
@@ -215,8 +215,9 @@ impl ZcrxState {
         self.to_cancel.pop_front()
     }
 
-    /// The next connection to receive on, and how many bytes at most (0: any number): what its
-    /// limit and its share allow, so that one connection can't fill the area before it is paused.
+    /// The next connection to receive on, and how many bytes at most (0: any number). The limit and
+    /// the share of the connection set the number, so one connection can't fill the area before it
+    /// is paused.
     pub(super) fn next_arm(&mut self, core: &RecvState) -> Option<(u32, u32)> {
         while let Some(place) = self.to_arm.pop_front() {
             let Some(request) = self.requests.get_mut(place as usize) else { continue };
@@ -282,12 +283,12 @@ impl ZcrxState {
         true
     }
 
-    /// What one completion means. False: there is no slot for it, and nothing was done.
+    /// What one completion means. False: no slot was free for it, and nothing was done.
     fn take(&mut self, core: &mut RecvState, out: &mut impl Extend<Arrival>, cqe: WideCqe) -> bool {
         let place = cqe.user_data as u32;
         if cqe.user_data & ACCEPT != 0 {
-            // SAFETY: user data with this bit is that of accepts, and the listeners know which of
-            // them are asked for: the kernel has just made this descriptor for us.
+            // SAFETY: user data with this bit belongs to accepts, and the listeners know which of
+            // them accept. The kernel has just made this descriptor for us.
             let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
             core.listeners.completed(place, cqe.result, cqe.flags & CQE_F_MORE != 0, own);
             return true;
@@ -361,8 +362,8 @@ impl ZcrxState {
             None => Placed::ByKernel,
         };
         // SAFETY: the completion named these bytes, which the kernel counts as in use until an
-        // entry of the refill ring gives them back; that is made of the slot's piece when the slot
-        // comes back.
+        // entry of the refill ring gives them back. The entry is made of the slot's piece when the
+        // slot comes back.
         let filled = unsafe { Filled::new(area, offset as usize, len as usize, slot) };
         core.deliver(out, place, filled, placed);
         // What was asked for has come: it ends by itself.
@@ -426,8 +427,8 @@ impl ZcrxState {
         }
     }
 
-    /// All that the kernel counts as in use, in the form in which it is given back: what is lent in
-    /// the first list, what nobody has seen or has any more in the second. Nothing is left here.
+    /// All that the kernel counts as in use, in the form in which it is given back. The first list
+    /// has what is lent, the second what nobody has seen or has any more. Nothing is left here.
     pub(super) fn leave(&mut self) -> (Vec<Rqe>, Vec<Rqe>) {
         while let Some(cqe) = self.pending.pop_front() {
             self.discard(cqe);

@@ -248,7 +248,7 @@ fn step() -> impl Strategy<Value = ModelStep> {
 
 proptest! {
     /// Whatever the kernel and the program do in which order, with a second area from some moment
-    /// on, no byte is lost, doubled or misplaced, no page is written while it is lent, and in the
+    /// on. No byte is lost, doubled or misplaced, and no page is written while it is lent. In the
     /// end all pages are back.
     #[test]
     fn nothing_is_lost(
