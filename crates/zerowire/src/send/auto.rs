@@ -1,14 +1,14 @@
-//! The choice between copying and lending, by measurement. Plain code without a clock or a socket:
-//! the sender measures, and tells.
+//! Chooses between copying and lending, by measurement. Plain code without a clock or a socket: the
+//! sender measures and passes the figures in.
 //!
 //! Payloads fall into classes by the power of two of their length. A class begins with a *trial*:
-//! blocks of sends that copy and blocks that lend take turns, the CPU time of each block but for
-//! its first sends is measured, and the lower quartiles decide, early if they are far apart. What
-//! reading notifications costs is measured apart and added to lending. The winner then serves,
-//! unmeasured, until the next trial, which comes after twice as many sends each time, up to
+//! blocks of sends that copy and blocks that lend take turns. The CPU time of each block is
+//! measured, without its first sends. The lower quartiles decide, early if they are far apart. The
+//! cost of reading notifications is measured apart and added to lending. The winner then serves,
+//! unmeasured, until the next trial. Each run has twice as many sends as the one before, up to
 //! [`LONGEST_RUN`]. When the kernel says of [`COPIED_IN_A_ROW`] lent payloads in a row that it
-//! copied them, lending ends at once, and is tried again after the same growing runs: first by a
-//! few sends, and only if the kernel lent that by a whole trial.
+//! copied them, lending ends at once. The next attempt comes after the same growing runs: a few
+//! sends, and if the kernel lent those, a whole trial.
 
 mod class;
 
@@ -22,9 +22,9 @@ pub const ALWAYS_COPIED_BELOW: usize = 256;
 /// Sends in a block. Those that are measured cost two more system calls each, so there are not
 /// many.
 pub const BLOCK: u32 = 20;
-/// The first sends of a block are not measured: the memory that copies go to has left the cache
-/// while the block before it was lending, which a run of copies never sees again (some 1000 ns at
-/// 10 000 bytes).
+/// The first sends of a block are not measured. The memory that copies go to has left the cache
+/// while the block before it was lending (some 1000 ns at 10 000 bytes). A run of copies never sees
+/// this again.
 pub const WARM_UP: u32 = 8;
 /// Most blocks of each kind in a trial.
 pub const BLOCKS: usize = 16;

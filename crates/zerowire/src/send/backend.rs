@@ -43,8 +43,8 @@ pub(crate) struct Accepted {
 }
 
 impl Accepted {
-    /// A datagram of a batch that the kernel refused, for good, when it had taken those behind it:
-    /// it counts as sent and lost on its way.
+    /// A datagram of a batch that the kernel refused, for good, after it had taken those behind it.
+    /// It counts as sent and lost on its way.
     pub(crate) const fn lost(errno: i32) -> Self {
         Self { bytes: usize::MAX, id: None, refused: Some(errno) }
     }
@@ -57,9 +57,9 @@ impl Accepted {
 
 /// A way to send over one connected socket. It never blocks but in `wait`.
 ///
-/// When `submit` returns an id, the kernel reads the payload's memory until the window was told of
-/// that id, or until the window was told by `all_back`. The caller keeps the payload that long.
-/// Moving the `Payload` value does not move its bytes.
+/// When `submit` returns an id, the kernel reads the payload's memory until the window hears that
+/// the id is back, or that all are (`all_back`). The caller keeps the payload that long. Moving the
+/// `Payload` value does not move its bytes.
 pub(crate) trait Submit {
     /// Sends what lies behind the first `from` bytes of `payload`, or a part of it on streams. The
     /// payload is not empty when `way` is `Lend`.
@@ -70,8 +70,8 @@ pub(crate) trait Submit {
     /// nothing (fragments that it queued before are copies, and longer datagrams are not lent; see
     /// `fragmented`). If it was lending that failed, `reap` must be called before the next lending.
     ///
-    /// A copying call may return an id, too: it is not sure then that the kernel has read all
-    /// bytes, and the payload is to be kept as if it were lent.
+    /// A copying call may return an id, too. Then the kernel may not have read all bytes yet: keep
+    /// the payload as if it were lent.
     fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted>;
 
     /// Sends datagrams, with as few system calls as it can; appends what was taken to `to`, which
@@ -103,8 +103,8 @@ pub(crate) trait Submit {
     fn lends(&self) -> Result<(), NoLoan>;
 
     /// Whether several calls may lend before a notification is read. False only while a socket's
-    /// numbers are unknown: then notifications are to be read before each call that is to lend, and
-    /// batches are not lent.
+    /// numbers are unknown. Then read notifications before each call that lends, and don't lend
+    /// batches.
     fn lends_freely(&self) -> bool;
 
     /// Why the last call copied what it was to lend.

@@ -1,10 +1,10 @@
-//! What every sender of whole frames has in common: frames are built in memory that the kernel
+//! What every sender of whole frames has in common. Frames are built in memory that the kernel
 //! sends from, handed over in batches, and come back.
 //!
 //! A frame here begins with its Ethernet header and ends before the checksum that the interface
-//! appends. The memory of a frame belongs to the caller while [`FrameSender::push`] builds it, and
-//! to the kernel from then until [`FrameSender::reap`] finds it back; the sender keeps it all the
-//! while.
+//! appends. The memory of a frame belongs to the caller while [`FrameSender::push`] builds it. It
+//! belongs to the kernel from then until [`FrameSender::reap`] finds it back. The sender keeps it
+//! all the while.
 
 use std::io;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub trait FrameSender {
     /// [`FrameError::TooShort`], [`FrameError::TooLong`], [`FrameError::LongerThanMtu`].
     fn push(&mut self, len: usize, build: &mut dyn FnMut(&mut [u8])) -> Result<bool, FrameError>;
 
-    /// Hands over what was pushed, with one system call where one is needed. It doesn't wait:
-    /// frames for which the kernel has no room at the moment (EAGAIN, ENOBUFS) stay pushed, and go
+    /// Hands over what was pushed, with one system call where one is needed. It doesn't wait.
+    /// Frames for which the kernel has no room at the moment (EAGAIN, ENOBUFS) stay pushed, and go
     /// with the next `flush` or `drain`.
     ///
     /// # Errors

@@ -24,23 +24,23 @@ pub trait InPlace: FrameSender + AsFd {
     /// The place of the next frame, `len` bytes of it. None: no place is free; flush, reap, and try
     /// again.
     ///
-    /// It stays that of the next frame until that is pushed, whatever comes back meanwhile; asked
-    /// for again it is the same one with what was written there. Errors of `flush`,
-    /// [`InPlace::wait`] and `drain` may make it another one.
+    /// The place stays that of the next frame until the frame is pushed, whatever comes back
+    /// meanwhile. A further call gives the same place with what was written there. Errors of
+    /// `flush`, [`InPlace::wait`] and `drain` may make it another one.
     ///
     /// # Errors
     /// As those of [`FrameSender::push`] that are about the length. With offload the MTU is not
-    /// looked at: the frame may be one that is cut.
+    /// checked: the kernel may cut the frame.
     fn reserve(&mut self, len: usize) -> Result<Option<FrameSlot<'_>>, FrameError>;
 
-    /// Pushes the first `len` bytes of that place as they lie there. `header` is
-    /// [`VnetHeader::NONE`] without offload. False: no place is free, so that none was given out.
+    /// Pushes the first `len` bytes of the reserved place as they lie there. `header` is
+    /// [`VnetHeader::NONE`] without offload. False: no place is free, so none was given out.
     ///
     /// # Errors
     /// As `push`, and [`FrameError::BadOffload`].
     fn commit(&mut self, len: usize, header: &VnetHeader) -> Result<bool, FrameError>;
 
-    /// Whether a frame of that place was pushed and is not back; what is back shows after a `reap`.
+    /// Whether a frame of this place was pushed and is not back; what is back shows after a `reap`.
     fn is_out(&self, place: usize) -> bool;
 
     /// Flushes, and waits until a place is free, `timeout` at the longest; returns whether one is.

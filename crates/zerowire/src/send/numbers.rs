@@ -1,7 +1,7 @@
 //! Who lends on which socket, and the number that its next lent call gets.
 //!
 //! The kernel numbers the calls with MSG_ZEROCOPY. The number belongs to the open socket
-//! (`sk_zckey`), not to one of its descriptors and not to a sender: a sender on a duplicate counts
+//! (`sk_zckey`), not to one of its descriptors and not to a sender. A sender on a duplicate counts
 //! on where the one before it ended. A sender that began at 0 would take the notification of an
 //! earlier payload for that of a later one.
 //!

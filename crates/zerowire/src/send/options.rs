@@ -10,9 +10,9 @@ use std::time::Duration;
 pub enum SendMode {
     /// The kernel copies each payload before the call returns.
     Copy,
-    /// Each payload is lent. Where that is impossible for a reason of the socket or the payload (an
-    /// empty payload, a unix socket) it is copied and counted with the reason; where a limit
-    /// forbids it, the call fails and names the limit.
+    /// Each payload is lent. Where the socket or the payload rules this out (an empty payload, a
+    /// unix socket), it is copied and counted with the reason. Where a limit forbids it, the call
+    /// fails and names the limit.
     ZeroCopy,
     /// By measurement, for each socket and class of lengths: see [`Choice`](super::Choice).
     #[default]
@@ -25,8 +25,8 @@ pub enum SendMode {
 pub enum SendBackend {
     /// io_uring when areas are given and the kernel allows it, plain socket calls otherwise, and on
     /// AF_VSOCK always. An area that can't be registered (RLIMIT_MEMLOCK) is sent from all the
-    /// same, at the price of pinning its pages for each send: see
-    /// [`Sender::path`](super::Sender::path) for what was chosen and why.
+    /// same, at the price of pinning its pages for each send. [`Sender::path`](super::Sender::path)
+    /// says what was chosen and why.
     #[default]
     Auto,
     /// `send`, `sendmsg`, `sendmmsg`, with `MSG_ZEROCOPY`

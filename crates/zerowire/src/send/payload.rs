@@ -40,8 +40,8 @@ impl Segment {
         self.len() == 0
     }
 
-    /// The bytes, unless they are a file's: those may be cut off by another process at any time,
-    /// and are only read by the kernel or by [`FileSlice::read_at`].
+    /// The bytes, unless they are a file's. Another process may cut a file off at any time, so only
+    /// the kernel or [`FileSlice::read_at`] reads its bytes.
     pub fn bytes(&self) -> Option<&[u8]> {
         Some(match self {
             Self::Static(b) => b,

@@ -16,8 +16,8 @@ const IPV4_HEADERS: i32 = 20 + 8;
 const IPV6_HEADERS: i32 = 40 + 8;
 
 /// The longest [`segment_bytes`](super::SendOptions::segment_bytes) that the path of a connected
-/// UDP socket takes at the moment: its MTU without the headers (options of IP come off besides,
-/// which few sockets have). `None`: no UDP socket with a peer.
+/// UDP socket takes at the moment. It is the path's MTU without the headers (options of IP, which
+/// few sockets have, come off besides). `None`: not a UDP socket with a peer.
 pub fn longest_segment(socket: impl AsFd) -> Option<u16> {
     let kind = SocketKind::of(&socket).ok()?;
     if kind.kind != SocketFamily::Udp {

@@ -33,7 +33,7 @@ use std::time::Duration;
 use zerowire_sys::socket::error_queue::BATCH;
 use zerowire_sys::socket::{self, Charges, MAX_IOV, Message, Messages, get_int, set_int};
 
-/// A stream takes at most this much lent memory in one call. More would gain nothing, and
+/// A stream takes at most this much lent memory in one call. More would gain nothing.
 /// RLIMIT_MEMLOCK (8 MiB for most users) is charged for the whole call, also for what the socket's
 /// buffer then doesn't take.
 const LENT_CALL_BYTES: usize = 1 << 20;
@@ -187,8 +187,8 @@ impl SocketBackend {
     }
 
     /// Whether a call may lend now. While the first number is unknown one call lends alone, at a
-    /// time when the socket is charged for no notification: then nobody's is out, and the next one
-    /// is that call's.
+    /// time when the socket is charged for no notification. Then no notification is out, and the
+    /// next one is the call's own.
     fn may_lend(&mut self) -> bool {
         if self.numbering.is_known() {
             return true;
@@ -243,8 +243,8 @@ impl SocketBackend {
         let (flags, max) = (Self::flags(way), self.max_bytes(way));
         if let [segment] = payload.segments() {
             let len = payload.len().saturating_sub(from).min(max);
-            // SAFETY: the kernel reads len bytes behind `from` of the segment, which the caller
-            // keeps for the call, and after it for as long as Submit says; the kernel checks the
+            // SAFETY: the kernel reads len bytes behind `from` of the segment. The caller keeps it
+            // for the call, and after it for as long as Submit says. The kernel checks the
             // addresses itself.
             return unsafe {
                 socket::send_range(&self.socket, segment.as_ptr().wrapping_add(from), len, flags)
@@ -403,10 +403,10 @@ impl Submit for SocketBackend {
         if window.ids_out() == 0 && self.elders.is_empty() {
             return Ok(());
         }
-        // Each call that lends is charged a notification's memory (optmem) until that was read or
-        // thrown away; together with empty queues it says that the kernel holds nothing, whoever
-        // took the notifications. (Filters are charged there, too: on a socket with one nothing is
-        // recovered.)
+        // Each call that lends is charged a notification's memory (optmem) until the notification
+        // was read or thrown away. If nothing is charged and the queues are empty, the kernel holds
+        // nothing, whoever took the notifications. Filters are charged there, too: on a socket with
+        // one nothing is recovered.
         let charges = Charges::of(&self.socket)?;
         if charges.sending() == 0 && charges.queued() == 0 && charges.options() == 0 {
             self.numbering.end_trial();

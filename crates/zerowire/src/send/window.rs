@@ -1,20 +1,20 @@
 //! The book of what is lent. Plain code without a socket.
 //!
 //! Each payload has a [`Ticket`]. A payload that is lent has one id of the kernel for each call
-//! that took a part of it (a stream may take it in parts). Ids are consecutive 32-bit numbers that
-//! wrap around; notifications name inclusive ranges of them, coalesced and in any order. Payloads
+//! that took a part of it. (A stream may take it in parts.) Ids are consecutive 32-bit numbers that
+//! wrap around. Notifications name inclusive ranges of them, coalesced and in any order. Payloads
 //! that were copied leave no trace here but their completion.
 //!
 //! The window owns the lent payloads. It keeps a few bytes for each payload from the oldest that is
-//! out on ([`Window::span`]), so a limit on that bounds its memory, too. A window that is dropped
-//! with ids out leaks their payloads: the kernel may still read them.
+//! out on ([`Window::span`]). So a limit on this span bounds its memory, too. A window that is
+//! dropped with ids out leaks their payloads: the kernel may still read them.
 
 use super::{Completion, Payload, Ticket};
 use std::collections::VecDeque;
 use thiserror::Error;
 
-/// Completions that nobody asked for are kept up to this many ranges; then the oldest are
-/// forgotten. A program that wants them asks more often than once in so many payloads.
+/// Up to this many ranges of completions are kept until the program takes them; then the oldest are
+/// forgotten. A program that wants them takes them at least once in this many payloads.
 const MAX_RANGES: usize = 1 << 16;
 /// The largest gap between two ids that follow each other: calls that failed after they had taken
 /// an id.

@@ -5,8 +5,8 @@ use super::{
 };
 use crate::ledger::CopyReason;
 
-/// After so many blocks of each kind a trial is over if one way is dearer by more than so many
-/// hundredths: what is far apart is dear to try and needs few samples, what is close is the
+/// Blocks of each kind after which a trial may end early, and by how many hundredths one way must
+/// then be dearer. What is far apart is dear to try and needs few samples; what is close is the
 /// reverse.
 const EARLY_ENDS: [(usize, u64); 2] = [(4, 40), (8, 12)];
 /// How much cheaper (in hundredths) the other way must be to replace the way that serves.

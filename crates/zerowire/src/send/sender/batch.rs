@@ -19,14 +19,14 @@ fn empty() -> Payload {
     Payload::from(&[][..])
 }
 
-/// Turns that were asked for payloads that are not sent yet. Each payload is asked for once, and
-/// goes by its own turn, also if only a part of those before it was taken, or none for a while.
+/// Turns that were requested for payloads that are not sent yet. Each payload gets one turn and
+/// goes by it, also if only a part of those before it was taken, or none for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ahead {
     turn: Decision,
     /// How many payloads from the first on have this turn; at least 1.
     same: usize,
-    /// The turn of the one behind them, if it was asked.
+    /// The turn of the one behind them, if it has one yet.
     next: Option<Decision>,
 }
 
@@ -201,7 +201,7 @@ impl Sender {
     }
 
     /// A datagram in the middle of a batch was refused, and then sent again or lost. One error
-    /// stands for several: the first is told by the next call.
+    /// stands for several: the next call returns the first.
     #[cold]
     fn note_refusal(&mut self, errno: i32, len: usize, is_lost: bool) {
         if is_lost {
@@ -236,8 +236,8 @@ mod tests {
         assert_eq!(Ahead { next: None, ..ahead }.behind(3), None);
     }
 
-    /// Three are asked for, and a fourth that goes another way. Then one is sent, and the rest
-    /// asked for again.
+    /// Three get a turn, and a fourth that goes another way. Then one is sent, and the rest
+    /// submitted again.
     #[test]
     fn each_payload_is_asked_for_once() {
         let (a, _b) = std::os::unix::net::UnixDatagram::pair().expect("a pair of sockets");

@@ -27,7 +27,7 @@ pub(super) struct Lending {
 #[derive(Clone, Copy, Debug)]
 struct PathRoom {
     bytes: usize,
-    /// Payloads until it is asked for again.
+    /// Payloads until the sender reads it again.
     left: u32,
 }
 

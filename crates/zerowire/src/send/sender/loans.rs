@@ -85,8 +85,8 @@ impl SendLoans {
         }
     }
 
-    /// Reads notifications in the middle of sending: an error is told later, since this payload was
-    /// sent.
+    /// Reads notifications in the middle of sending. A later call returns the error, since this
+    /// payload was sent.
     pub(super) fn read_soon(&mut self) {
         let measure = self.lending.auto.as_ref().is_some_and(Auto::wants_notification_cost);
         let start = if measure { cpu_ns() } else { 0 };

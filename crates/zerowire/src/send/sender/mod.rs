@@ -30,11 +30,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// `MAX_SKB_FRAGS` (include/linux/skbuff.h) by default: a lent datagram may lie in so many pieces.
+/// `MAX_SKB_FRAGS` (include/linux/skbuff.h) by default: the most pieces of a lent datagram.
 const MAX_LENT_SEGMENTS: usize = 17;
 /// Lent payloads between two readings of the notifications. A notification that is out is charged
-/// to the socket (some 800 of the 131072 bytes of net.core.optmem_max, 20480 on older kernels), so
-/// they are read well before that ends.
+/// to the socket (some 800 of the 131072 bytes of net.core.optmem_max, 20480 on older kernels). So
+/// they are read well before the limit is reached.
 const READ_EVERY: u32 = 32;
 
 /// What keeps a payload from being taken.
@@ -56,20 +56,20 @@ struct PartSent {
 
 /// Sends payloads over one connected socket. One thread uses it at a time.
 ///
-/// Several senders may follow each other on one connection, on duplicates of its descriptor or on
-/// the socket that [`into_socket`](Self::into_socket) gives back. Of several at a time only the
-/// first lends; the others copy (ledger: `second_sender`), or are refused in
+/// Several senders may follow each other on one connection. They use duplicates of its descriptor
+/// or the socket that [`into_socket`](Self::into_socket) gives back. Of several at a time only the
+/// first lends. The others copy (ledger: `second_sender`), or are refused in
 /// [`SendMode::ZeroCopy`]. Receiving on duplicates is fine.
 ///
-/// What no sender can find out in time, over socket calls: another process, or code that is no
-/// sender, that lends (`MSG_ZEROCOPY`) on the same socket *while* a sender lives, or that reads its
-/// error queue. The kernel numbers all loans of a socket together, so memory could come back too
-/// early. Nobody else may do that. (Who lent before, and has turned SO_ZEROCOPY on for it, does no
-/// harm.) [`SendError::Foreign`] tells of it, but perhaps too late.
+/// While a sender lives, no other process may lend (`MSG_ZEROCOPY`) on its socket, or read the
+/// socket's error queue. Nor may code of this process other than a sender. This matters over socket
+/// calls: the kernel numbers all loans of a socket together, so memory could come back too early.
+/// No sender can find this out in time; [`SendError::Foreign`] tells of it, but perhaps too late.
+/// (Who lent before, and has turned SO_ZEROCOPY on for it, does no harm.)
 ///
 /// Dropping a sender is [`Close::Abort`]. After `fork` only one of the two processes may use or
-/// drop it: they share the connection, which an abort resets, and a ring's memory is not there in
-/// the child.
+/// drop it. They share the connection, which an abort resets, and the child doesn't have a ring's
+/// memory.
 ///
 /// [`SendMode::ZeroCopy`]: super::SendMode::ZeroCopy
 pub struct Sender {
@@ -96,8 +96,8 @@ impl Sender {
         Self::with_areas(socket, options, &[])
     }
 
-    /// As [`Sender::new`], with areas whose buffers will be sent: with io_uring they are registered
-    /// once, so that their pages need not be pinned for each send.
+    /// As [`Sender::new`], with areas whose buffers will be sent. With io_uring they are registered
+    /// once, so their pages need not be pinned for each send.
     pub fn with_areas(
         socket: OwnedFd,
         options: SendOptions,
@@ -190,9 +190,9 @@ impl Sender {
         }
     }
 
-    /// As [`Sender::send`], without waiting. A payload that is not taken is given back, with
-    /// [`SendError::WouldBlock`] when there is no room. A stream may take a part of it: then the
-    /// rest is kept inside, and goes first with the next call (`try_send`, `poll`, `wait`).
+    /// As [`Sender::send`], without waiting. A payload that is not taken comes back, with
+    /// [`SendError::WouldBlock`] when the socket has no room. A stream may take a part of it. Then
+    /// the rest is kept inside, and goes first with the next call (`try_send`, `poll`, `wait`).
     #[inline]
     pub fn try_send(&mut self, payload: impl Into<Payload>) -> Result<Ticket, Refused> {
         let payload = payload.into();
@@ -205,11 +205,12 @@ impl Sender {
     /// [`Sender::next_ticket`] on. Waits as [`Sender::send`]. On an error what was not sent is
     /// still in `payloads`.
     ///
-    /// A UDP datagram that the network stack refuses after it took later ones of the same call
-    /// (io_uring hands them over together) is sent again, then behind those; if it is refused
-    /// again, it counts as sent and lost (ledger: dropped), is done at once, and the next call
-    /// tells the error. It also tells the error of an ICMP answer to an earlier datagram that the
-    /// kernel told to one in the middle. One error may stand for several.
+    /// With io_uring, which hands datagrams over together, the network stack may refuse a UDP
+    /// datagram after it took later ones of the same call. Such a datagram is sent again, then
+    /// behind those. If it is refused again, it counts as sent and lost (ledger: dropped). It is
+    /// done at once, and the next call returns the error. The next call also returns the error of
+    /// an ICMP answer to an earlier datagram, which the kernel reported to one in the middle. One
+    /// error may stand for several.
     pub fn send_many(&mut self, payloads: &mut Vec<Payload>) -> Result<usize, SendError> {
         let all = payloads.len();
         let mut done = 0;
@@ -272,7 +273,7 @@ impl Sender {
     }
 
     /// Whether a stream has taken only a part of the last payload. The rest goes with the next
-    /// calls of the sender, so a program that has nothing more to send calls [`poll`](Sender::poll)
+    /// calls of the sender. So a program that has nothing more to send calls [`poll`](Sender::poll)
     /// when the socket is writable.
     pub fn is_partly_sent(&self) -> bool {
         self.pending.is_some()
@@ -309,7 +310,7 @@ impl Sender {
         self.loans.window.outstanding_bytes()
     }
 
-    /// The ledger. `frames` are payloads, counted when they are sent; bytes of lent payloads are
+    /// The ledger. `frames` are payloads, counted when they are sent. Bytes of lent payloads are
     /// counted when they come back, since only then it is known whether the kernel copied them.
     pub fn counters(&self) -> Arc<Counters> {
         self.loans.counters.clone()
@@ -369,7 +370,8 @@ impl Sender {
         self.loans.lending.choices()
     }
 
-    /// Ends the sender, and says what was left. That not all was back in time is no error.
+    /// Ends the sender, and says what was left. That not all was back in time doesn't count as an
+    /// error.
     ///
     /// # Errors
     /// With [`Close::Drain`] the first error about payloads that were on their way, beside what was
@@ -440,8 +442,8 @@ impl Sender {
     }
 }
 
-/// The socket, for event loops. Level-triggered polling works as follows, and none of it is needed
-/// by a program that calls [`Sender::send`] and [`Sender::wait`]:
+/// The socket, for event loops. A program that calls [`Sender::send`] and [`Sender::wait`] doesn't
+/// need it. Level-triggered polling works as follows:
 ///
 /// * writable: after [`SendError::WouldBlock`], or while a part of a payload waits, call again;
 /// * error (`POLLERR`, which is always reported): over socket calls, notifications are there, or an
@@ -450,7 +452,7 @@ impl Sender {
 ///   for that, too.
 ///
 /// Don't send on it, and don't read its error queue. A sender that lends over socket calls reads
-/// that itself, and throws time stamps of sent packets (SO_TIMESTAMPING) away: take those on a
+/// the queue itself, and throws time stamps of sent packets (SO_TIMESTAMPING) away. Take those on a
 /// socket of their own, or send by io_uring.
 impl AsFd for Sender {
     fn as_fd(&self) -> BorrowedFd<'_> {

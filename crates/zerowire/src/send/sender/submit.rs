@@ -84,7 +84,8 @@ impl Sender {
     #[inline]
     pub(super) fn lend(&mut self, payload: Payload) -> Result<(Ticket, SendWay), Refused> {
         if payload.is_empty() {
-            // There is no memory to lend, and not every socket gives an empty call a number.
+            // An empty payload has no memory to lend, and not every socket gives an empty call a
+            // number.
             return self.copy(payload, CopyReason::Small);
         }
         if !self.has_window(payload.len()) {
@@ -275,7 +276,7 @@ impl Sender {
         }
     }
 
-    /// Sends the rest of a payload that was begun. `Ok(false)`: there is no room yet.
+    /// Sends the rest of a payload that was begun. `Ok(false)`: the socket has no room yet.
     pub(super) fn flush(&mut self) -> Result<bool, SendError> {
         while let Some(p) = self.pending {
             if p.way == SendWay::Lend && !self.loans.back.lends_freely() {
@@ -329,8 +330,8 @@ impl Sender {
         Ok(true)
     }
 
-    /// Before a new payload: errors about earlier ones are told, and the rest of one that was begun
-    /// goes first.
+    /// Before a new payload: returns errors about earlier ones, and sends the rest of one that was
+    /// begun.
     fn clear_the_way(&mut self) -> Result<(), SendError> {
         if let Some(e) = self.loans.late.take() {
             return Err(e);

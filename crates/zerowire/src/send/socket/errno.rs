@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::AsFd;
 use zerowire_sys::socket::get_int;
 
-/// Whether an ENOBUFS may be of a full queue of an interface: told only where errors are asked for
-/// (IP_RECVERR).
+/// Whether an ENOBUFS may come from a full queue of an interface: the kernel only reports it if the
+/// socket has IP_RECVERR.
 pub(in crate::send) fn tells_of_full_queues(socket: impl AsFd) -> bool {
     let asks = |level, option| get_int(&socket, level, option).is_ok_and(|on| on != 0);
     asks(libc::SOL_IP, libc::IP_RECVERR) || asks(libc::SOL_IPV6, libc::IPV6_RECVERR)

@@ -74,13 +74,13 @@ impl SocketBackend {
         self.elders.retain(|elder| elder.outstanding() > 0);
     }
 
-    /// One call on AF_VSOCK may use several numbers: the kernel begins a new packet, with the next
+    /// One call on AF_VSOCK may use several numbers. The kernel begins a new packet, with the next
     /// number, when credit comes in the middle of the call (vsock_connectible_sendmsg,
-    /// net/vmw_vsock/af_vsock.c), and doesn't say so. Numbers therefore tell nothing of a single
-    /// payload; all are back when the socket is charged for no notification. Nothing else tells how
-    /// many a call used: the peer's credit can't be asked for, and what the socket is charged
-    /// changes while notifications join in its queue. A number that was guessed too low would give
-    /// memory back that is still read.
+    /// net/vmw_vsock/af_vsock.c), and doesn't say so. So numbers tell nothing of a single payload;
+    /// all are back when the socket is charged for no notification. Nothing else tells how many a
+    /// call used. The sender can't query the peer's credit, and what the socket is charged changes
+    /// while notifications join in its queue. A number that was guessed too low would give memory
+    /// back that is still read.
     pub(super) fn reap_vsock(&mut self, window: &mut Window) -> Result<(), SendError> {
         if window.ids_out() == 0 && self.elders.is_empty() {
             return Ok(());

@@ -60,22 +60,23 @@ pub(crate) struct UringBackend {
     sent: Vec<Accepted>,
     /// For how long one call may wait for room for datagrams whose successors are out.
     patience: Duration,
-    /// Notices that the window is to be told of.
+    /// Notices to pass on to the window.
     notices: VecDeque<(u32, bool)>,
     /// The sender was told that the ring was closed.
     is_told: bool,
 }
 
-/// Where other threads use the engine, too, it is kept for so long at a time while waiting.
+/// Where other threads use the engine, too, a wait keeps it for this long at a time.
 const SHARED_WAIT: Duration = Duration::from_millis(1);
-/// What a datagram is charged to the socket's buffer besides its bytes, at most: the kernel's
-/// packet, and for each piece the parts of its first and last page that are none of its bytes.
+/// The most that a datagram is charged to the socket's buffer besides its bytes. It pays for the
+/// kernel's packet and, for each piece, for the parts of its first and last page that hold none of
+/// its bytes.
 const CHARGE_BYTES: usize = 2048;
 const CHARGE_PIECE_BYTES: usize = 2 * 4096;
 /// Fewer datagrams than this go linked: asking for the buffer's room costs as much as the links.
 const FEWEST_UNLINKED: usize = 3;
-/// Room for datagrams whose successors are out is waited for so long in a call, at most. The call
-/// is none that waits by its nature, and there was room for all of them a moment before.
+/// How long a call waits at most for room for datagrams whose successors are out. Such a call
+/// doesn't wait by its nature, and the buffer had room for all of them a moment before.
 const STRAGGLE: Duration = Duration::from_millis(100);
 
 impl UringBackend {
@@ -156,13 +157,13 @@ impl UringBackend {
 
     /// How many of `payloads` can go in one call without links.
     ///
-    /// Linked entries (`IOSQE_IO_LINK`) are a promise: one that fails cancels those behind it, so
-    /// that what was taken is the first part of what was given, in order. Each link costs the
-    /// kernel some 15 % of a send. Without links a datagram may fail and its successors go, which
-    /// must not happen for reasons of every day: so the socket's buffer must have room for all of
-    /// them, and they must be of one length, which is too long for all of them or for none. What
-    /// still goes wrong in the middle (an ICMP error that is told to one of them) is mended in
-    /// [`mend`] and by [`Stragglers`]. Only UDP, which promises no order.
+    /// Linked entries (`IOSQE_IO_LINK`) are a promise: one that fails cancels those behind it. So
+    /// what was taken is the first part of what was given, in order. Each link costs the kernel
+    /// some 15 % of a send. Without links a datagram may fail and its successors go, which must not
+    /// happen for reasons of every day. So the socket's buffer must have room for all of them. They
+    /// must also be of one length, which is too long for all of them or for none. [`mend`] and
+    /// [`Stragglers`] repair what still goes wrong in the middle (an ICMP error that the kernel
+    /// reports to one of them). Only UDP, which promises no order.
     fn unlinked(&self, payloads: &[Payload], way: SendWay) -> usize {
         let [first, .., _] = payloads else { return 0 };
         if self.kind.kind != SocketFamily::Udp || payloads.len() < FEWEST_UNLINKED {

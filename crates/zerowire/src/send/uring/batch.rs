@@ -9,8 +9,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use zerowire_sys::uring::sqe::{self, Loan};
 
-/// A stream takes at most this much lent memory in one call: pages that are no registered buffer's
-/// are charged to RLIMIT_MEMLOCK for the whole call, also for what the socket's buffer then doesn't
+/// A stream takes at most this much lent memory in one call. Pages outside registered buffers are
+/// charged to RLIMIT_MEMLOCK for the whole call, also for what the socket's buffer then doesn't
 /// take.
 const LENT_CALL_BYTES: usize = 1 << 20;
 /// An entry's length and result are 31 bits; a whole number of pages of any size.
@@ -108,9 +108,9 @@ fn push(
 /// Adds an entry to the batch, which has room for it, and fills in its user data.
 ///
 /// # Safety
-/// As [`SendRing::push`](zerowire_sys::uring::ring::SendRing::push); headers and vectors stay until
-/// [`EngineState::settle`] returned, and for good if it failed; the memory to be sent stays until
-/// the channel was told of the id.
+/// As [`SendRing::push`](zerowire_sys::uring::ring::SendRing::push). Headers and vectors stay until
+/// [`EngineState::settle`] returned, and for good if it failed. The memory to send stays until the
+/// channel has the notice of its id.
 unsafe fn push_entry(c: &mut EngineState, channel: u32, entry: squeue::Entry) -> io::Result<()> {
     let (ring, book) = c.ring_and_book()?;
     let entry = entry.user_data(book.token().into());

@@ -1,12 +1,12 @@
 //! Who waits for what on a ring. Plain state without I/O.
 //!
 //! Every entry has a *token*, its user data. A send has one completion with its result, and, when
-//! it lent memory, a second one when the memory is back (include/uapi/linux/io_uring.h:
-//! `IORING_CQE_F_MORE` on the first, `IORING_CQE_F_NOTIF` on the second; an entry that fails may
-//! have both, too). Results are awaited in batches; notifications come in any order, at any time,
-//! and are put into the list of their *channel*, that is of their sender. A loan gets its id when
-//! its result is taken, so ids of a channel have no gaps. Nothing is allocated once there are as
-//! many tokens as are ever out at a time.
+//! it lent memory, a second one when the memory is back. The first has `IORING_CQE_F_MORE`, the
+//! second `IORING_CQE_F_NOTIF` (include/uapi/linux/io_uring.h); an entry that fails may have both,
+//! too. Results are awaited in batches. Notifications come in any order, at any time, and go into
+//! the list of their *channel*, which belongs to their sender. A loan gets its id when its result
+//! is taken, so ids of a channel have no gaps. Nothing is allocated once there are as many tokens
+//! as are ever out at a time.
 
 use crate::send::backend::Accepted;
 use std::collections::VecDeque;
@@ -212,8 +212,8 @@ impl Book {
         }
     }
 
-    /// The results of the batch: appends what was taken to `sent`, up to the first error, or
-    /// without links up to the last entry that was taken: those before it that failed are
+    /// The results of the batch: appends what was taken to `sent`, up to the first error. Without
+    /// links it goes on to the last entry that was taken: those before it that failed are
     /// [lost](Accepted::lost). An entry in doubt ([`Book::give_up`]) counts as taken, with more
     /// bytes than any has.
     pub(super) fn take_batch(&mut self, sent: &mut Vec<Accepted>) -> io::Result<()> {
@@ -234,11 +234,11 @@ impl Book {
         error.map_or(Ok(()), Err)
     }
 
-    /// A failed entry's memory goes back to the caller although its notification may be to come
-    /// (`IORING_CQE_F_MORE`). It says when the packets are gone that were queued before the call
-    /// failed, and what they hold are copies: only datagrams that are cut into fragments are
-    /// several packets, and these the kernel copies. (UDP_SEGMENT makes one, which the interface or
-    /// its queue cuts.)
+    /// A failed entry's memory goes back to the caller although its notification may still come
+    /// (`IORING_CQE_F_MORE`). The notification says when the packets are gone that were queued
+    /// before the call failed, and those hold copies. Only datagrams that are cut into fragments
+    /// are several packets, and these the kernel copies. (UDP_SEGMENT makes one, which the
+    /// interface or its queue cuts.)
     fn take(&mut self, index: u32) -> (i32, Option<u32>) {
         let token = &mut self.tokens[index as usize];
         if token.ring == RingFate::InDoubt {

@@ -26,8 +26,8 @@ pub enum Registration {
 pub struct EngineOptions {
     /// Payloads that one system call may hand over: 1 to 32768, rounded up to a power of two.
     pub submissions: u32,
-    /// Notifications that fit the shared queue. More are kept by the kernel, none are lost, but
-    /// each round then costs a system call: about as many as are lent at a time.
+    /// Notifications that fit the shared queue. Set it to about as many as are lent at a time. The
+    /// kernel keeps further ones and loses none, but each round then costs a system call.
     pub completions: u32,
     /// Which threads use the engine and its senders.
     pub threads: Threads,
@@ -66,8 +66,8 @@ impl EngineOptions {
 /// not be used, nor dropped with senders that lend, in a child after `fork`: the ring's memory is
 /// not there.
 ///
-/// A sender's calls read the notifications of all senders of its engine; each sender's own are told
-/// by that sender.
+/// A sender's calls read the notifications of all senders of its engine; each sender reports its
+/// own.
 #[derive(Clone)]
 pub struct Engine(Arc<User>);
 

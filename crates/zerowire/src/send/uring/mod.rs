@@ -4,13 +4,13 @@
 //! * `backend`: one socket on an engine, as the sender drives it.
 //!
 //! An entry is handed over with `MSG_DONTWAIT`, so its result is known when the call returns, as
-//! with a plain send: no stream has two requests under way, a partial send is continued where it
-//! ended, and nothing has to be cancelled when a sender goes. What is gained over `MSG_ZEROCOPY`: a
-//! batch of payloads costs one system call, notifications cost none, and registered memory is not
+//! with a plain send. So no stream has two requests under way, and a partial send is continued
+//! where it ended. Nothing has to be cancelled when a sender goes. Compared with `MSG_ZEROCOPY`, a
+//! batch of payloads costs one system call and notifications cost none. Registered memory is not
 //! looked up page by page.
 //!
 //! # Who owns which bytes
-//! The sender's window owns the payloads. A ring never does, so it may be closed at any time; but
+//! The sender's window owns the payloads. A ring never does, so it may be closed at any time. But
 //! then its notifications are lost, and `tombstone` tells when the kernel has let go.
 
 mod areas;

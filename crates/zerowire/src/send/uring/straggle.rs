@@ -53,7 +53,7 @@ impl Stragglers {
                     if left.tv_sec == 0 && left.tv_nsec == 0 {
                         return;
                     }
-                    // An error of the socket is told by the next attempt.
+                    // The next attempt returns an error of the socket.
                     let _ = poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&left));
                 }
                 Err(e) => {

@@ -2,9 +2,9 @@
 //!
 //! A ring that is closed while memory is lent lives on in the kernel until the last notification,
 //! and tells nobody. But it keeps its registered files that long (io_uring/io_uring.c,
-//! `io_ring_exit_work`, then `io_ring_ctx_free`): so the write end of a pipe is registered with
-//! each ring and closed here, and the end of that pipe is the end of the ring. Any thread can look,
-//! which matters for rings that only their own thread may ask.
+//! `io_ring_exit_work`, then `io_ring_ctx_free`). So the write end of a pipe is registered with
+//! each ring and closed here. The read end sees the end of the pipe when the ring is gone. Any
+//! thread can look, which matters for rings that only their own thread may enter.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -35,8 +35,8 @@ impl XdpSender {
         address: u64,
         len: usize,
     ) -> Result<&mut [u8], FrameError> {
-        // SAFETY: the callers name no piece that is with the kernel, and `&mut self` says that
-        // nobody else builds in it as long as the slice is borrowed.
+        // SAFETY: the callers name no piece that is with the kernel. `&mut self` says that nobody
+        // else builds in it as long as the slice is borrowed.
         let bytes = unsafe { self.socket.umem().bytes_mut(address, len) };
         bytes.map_err(|e| self.system(call, io::Error::other(e)))
     }

@@ -1,9 +1,10 @@
 //! Sending whole frames through AF_XDP.
 //!
 //! Memory: `[places to build in][resident frames]`, all the sender's own, registered with the
-//! kernel. A place belongs to the caller of `push` while it builds the frame, and to the kernel
-//! until all pieces of it came back over the completion ring. Resident frames are written when they
-//! are loaded and only read from then on, so that one can be on its way many times at once.
+//! kernel. A place belongs to the caller of `push` while it builds the frame. Then it belongs to
+//! the kernel until all pieces of the frame came back over the completion ring. Resident frames are
+//! written when they are loaded and only read from then on, so one can be on its way many times at
+//! once.
 
 mod in_place;
 mod kick;
@@ -146,7 +147,7 @@ impl XdpSender {
     ///
     /// # Errors
     /// [`FrameError::TooShort`], [`FrameError::TooLong`], [`FrameError::LongerThanMtu`];
-    /// [`FrameError::Slot`] if there is no room for it.
+    /// [`FrameError::Slot`] if the memory has no room for it.
     pub fn load(&mut self, frame: &[u8]) -> Result<Resident, FrameError> {
         self.check_len(frame.len())?;
         self.check_tag(frame.len(), [frame[12], frame[13]])?;
@@ -232,7 +233,7 @@ impl XdpSender {
         FrameError::LongerThanMtu { interface, number: self.pushed, frame_bytes, mtu_bytes: self.mtu }
     }
 
-    /// An interface that is gone is told by the next flush.
+    /// If the interface is gone, the next flush returns the error.
     fn read_mtu(&mut self) {
         if let Ok(mtu) = self.socket.mtu() {
             self.mtu = mtu;
@@ -284,8 +285,8 @@ impl XdpSender {
         }
     }
 
-    /// The length of the frame whose last piece is back, for a resident one; of a built one with
-    /// whatever piece is the last that was missing.
+    /// The length of a frame that is now back. A resident one is back with its last piece, a built
+    /// one with whatever piece was the last that was missing.
     #[inline]
     fn piece_back(&mut self, address: u64) -> Option<u32> {
         if address < self.cut.building as u64 {
@@ -296,8 +297,8 @@ impl XdpSender {
 
     /// Takes everything out of the completion ring.
     ///
-    /// The frame that came back last is held back by one step: a frame that the interface drops is
-    /// completed within the call that says so, behind all others.
+    /// The frame that came back last is held back by one step. If the interface drops a frame, the
+    /// kernel completes it within the call that says so, behind all others.
     fn collect(&mut self) {
         let mut last = None;
         while let Some(address) = self.socket.completion().pop() {

@@ -1,9 +1,9 @@
 //! Frames that stay in the memory and are sent many times. Plain code without memory or system
 //! calls.
 //!
-//! They lie behind each other, each on a cache line of its own; short ones share a chunk, since the
-//! kernel takes no piece that crosses the end of one; one longer than a chunk begins at the start
-//! of a chunk, so that its pieces are whole chunks.
+//! They lie behind each other, each on a cache line of its own. Short ones share a chunk, since the
+//! kernel takes no piece that crosses the end of one. One longer than a chunk begins at the start
+//! of a chunk, so its pieces are whole chunks.
 
 /// Frames start at multiples of this: even addresses also come back whole from kernels that lose
 /// bit 0 of a completion.
@@ -82,7 +82,7 @@ impl Residents {
     }
 
     /// The length of the frame whose last piece lies at `address`; None for the other pieces of a
-    /// frame, and for what is no frame.
+    /// frame, and for anything else.
     #[inline]
     pub(super) fn last_piece(&self, address: u64) -> Option<u32> {
         self.at(&self.lasts, address)

@@ -13,7 +13,7 @@ fn notification(token: u32, copied: bool) -> Cqe {
 
 proptest! {
     /// Batches with results of all kinds, notifications in any order, before or after the results
-    /// are taken: every id that was given comes back once, with its flag, to its own channel, and
+    /// are taken. Every id that was given comes back once, with its flag, to its own channel, and
     /// nothing else does.
     #[test]
     fn every_loan_comes_back_once(
@@ -181,7 +181,7 @@ fn an_entry_that_failed_in_the_middle_can_be_sent_again_in_its_place() {
     let again = push(&mut book);
     book.complete(result(again, 10, true));
     book.stand_in(1);
-    // The last one is no hole: nothing behind it was taken.
+    // The last one doesn't count as a hole: nothing behind it was taken.
     assert_eq!((book.hole(0), book.hole(4)), (Some((3, libc::EPERM)), None));
     let mut sent = Vec::new();
     let behind = book.take_batch(&mut sent).unwrap_err();

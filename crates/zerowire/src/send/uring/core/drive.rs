@@ -8,8 +8,8 @@ use zerowire_sys::uring::ring::{Cqe, SendRing};
 
 /// Completions read at a time.
 const CHUNK: usize = 32;
-/// A result that doesn't come at once is asked for again after this long. It only matters if the
-/// kernel breaks its word.
+/// How long to wait for a result that doesn't come at once, before the next call. It only matters
+/// if the kernel breaks its word.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Between two looks where nothing can be waited for.
 const BLIND_PAUSE: Duration = Duration::from_millis(1);
@@ -49,13 +49,13 @@ impl EngineState {
             let Some(ring) = &mut self.ring else { return Err(no_ring()) };
             let held = ring.held();
             let out = self.book.unsettled().saturating_sub(held);
-            // Entries are worked off as they are handed over, but the later ones of a chain, and
-            // notifications, need the kernel's deferred work, which is done while waiting. Each
-            // entry has one result at least, so never more is waited for than comes.
+            // The kernel works entries off as they are handed over. But the later ones of a chain,
+            // and notifications, need its deferred work, which it does while this waits. Each entry
+            // has one result at least, so this never waits for more than comes.
             let (count, want) = match (out, self.book.batch()) {
-                // If the kernel took only the first part of the batch (it had no memory for more)
-                // the rest goes after that part's results: the entries of a chain are no longer
-                // linked to it.
+                // If the kernel took only the first part of the batch, it had no memory for more.
+                // The rest then goes after the results of the first part: the entries of a chain
+                // are no longer linked to it.
                 (1.., _) => (0, out),
                 // And not at all behind one of a chain that failed.
                 (0, (_, true)) => {

@@ -17,7 +17,7 @@ impl EngineState {
     }
 
     /// Closes the ring for good. What is lent comes back when the kernel has freed the ring: then
-    /// the channels are told.
+    /// the channels get their notices.
     pub(in crate::send::uring) fn give_up(&mut self, why: String) {
         let Some(mut ring) = self.ring.take() else { return };
         let handed_over = self.book.batch().0.saturating_sub(ring.held());

@@ -10,8 +10,8 @@ pub(super) enum ThreadRule {
     One(u64),
     /// Each: senders on several threads share the ring.
     Any,
-    /// That of the one sender whose own the ring is: the thread with this number, until the sender
-    /// is used on another one, and then each.
+    /// The thread of the one sender that owns the ring. It is the thread with this number, until
+    /// the sender is used on another one, and then each.
     Sender(Option<u64>),
 }
 
@@ -59,8 +59,8 @@ impl ThreadRule {
     }
 }
 
-/// A number that no other thread of this process has or had. (An address would come back with
-/// another thread; the standard library's id costs more than the rest of a look.)
+/// A number that no other thread of this process has or had. (Another thread may get an address
+/// again. The standard library's id costs more than the rest of a look.)
 fn thread_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     thread_local!(static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
