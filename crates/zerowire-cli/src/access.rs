@@ -3,9 +3,9 @@
 use anyhow::{Result, anyhow};
 use zerowire_virtio::daemon::SocketAccess;
 
-/// Where names of users are looked up. A static program can't ask the system's other sources.
+/// Where to look up names of users. A static program can't ask the system's other sources.
 const USERS: &str = "/etc/passwd";
-/// Where names of groups are looked up.
+/// Where to look up names of groups.
 const GROUPS: &str = "/etc/group";
 
 /// A user's name or number.
@@ -30,7 +30,7 @@ pub fn mode(text: &str) -> Result<u32, String> {
 /// The number, or that of the name in a file with lines NAME:x:NUMBER:…
 fn id(text: &str, file: &str) -> Option<u32> {
     if let Ok(id) = text.parse() {
-        // The largest one means that nothing is to be changed (chown(2)).
+        // The largest one means: change nothing (chown(2)).
         return Some(id).filter(|id| *id != u32::MAX);
     }
     std::fs::read_to_string(file).ok()?.lines().find_map(|line| {

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar of `total` steps, or one without an end; None where standard error is no terminal. The
+/// A bar of `total` steps, or one without an end; None where standard error isn't a terminal. The
 /// templates are those of [`ProgressStyle::with_template`], for the one and the other.
 pub fn bar(total: Option<u64>, known: &str, unknown: &str) -> Option<ProgressBar> {
     if !std::io::stderr().is_terminal() {

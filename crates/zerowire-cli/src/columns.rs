@@ -73,7 +73,7 @@ pub struct Fitting<W: Write> {
 }
 
 impl<W: Write> Fitting<W> {
-    /// Lines for `to`, which has so many columns.
+    /// Lines for `to`, which has `width` columns.
     pub fn new(to: W, width: usize) -> Self {
         Self { to, width, line: Vec::new() }
     }

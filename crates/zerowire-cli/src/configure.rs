@@ -14,14 +14,14 @@ use interface::Configured;
 
 type Restore = Box<dyn FnOnce() -> Result<()> + Send>;
 
-/// What is to be set back, by whoever comes first: the end of the command, or the thread that takes
-/// a second signal.
+/// The settings to restore. The end of the command does it, or the thread that takes a second
+/// signal, whichever comes first.
 #[derive(Clone, Default)]
 pub struct Setup(Arc<Mutex<Option<Restore>>>);
 
 impl Setup {
-    /// Sets an interface up for zero-copy receive into `queue`, and says on standard error what was
-    /// changed, also when it is to be quiet: nothing else names the commands that help after
+    /// Sets an interface up for zero-copy receive into `queue`, and says on standard error what it
+    /// changed. It does so with `quiet`, too: nothing else names the commands that help after
     /// SIGKILL.
     pub fn apply(&self, interface: &str, queue: u32, quiet: bool) -> Result<()> {
         let configured = Configured::apply(interface, queue)

@@ -1,6 +1,6 @@
 //! The log: plain lines on standard error.
 //!
-//! Commands that serve VMs have it written by a thread of its own: whoever reads standard error
+//! For commands that serve VMs, a thread of its own writes the log. Whoever reads standard error
 //! slowly, or not at all, holds up no thread that serves a guest. A guest or its front end can
 //! cause lines as fast as it likes, so each VM has a rate, and so has the whole. What is suppressed
 //! or lost is counted, and the log says so.
@@ -37,7 +37,7 @@ pub const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 const WAITING: usize = 1024;
 /// Bytes of a line at most; the rest of a longer one is cut off.
 const LINE_BYTES: usize = 4096;
-/// How often what was suppressed is told.
+/// How often the log says what was suppressed.
 const TELL: Duration = Duration::from_secs(10);
 /// How long the end waits for standard error to take what is left.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -78,7 +78,7 @@ pub fn serve(level: &str) -> Result<Log> {
     Ok(Log { lines, thread: Some(thread) })
 }
 
-/// What is to be written.
+/// What to write.
 enum LogLine {
     Text(String),
     /// What is suppressed from now on, after a while.
@@ -269,7 +269,7 @@ mod tests {
         }
         assert_eq!(writer.shared.lost.load(Ordering::Relaxed), 48);
         assert!(matches!(queue.try_recv(), Ok(LogLine::Text(first)) if first == "0\n"));
-        // What is suppressed is told even where no further line comes.
+        // The log reports what is suppressed even where no further line comes.
         let (lines, queue) = sync_channel(1000);
         let writer = Writer { lines, shared: Arc::default() };
         for n in 0..500 {

@@ -80,9 +80,9 @@ fn main() -> ExitCode {
 }
 
 /// Under the names `zerowire-net` and `zerowire-vsock` (as the installed vhost-user JSON files
-/// start it) the program is `zerowire net` and `zerowire vsock`. With `--print-capabilities`
-/// whatever else is asked of these does not matter (QEMU docs/interop/vhost-user.rst, "Backend
-/// program conventions").
+/// start it) the program is `zerowire net` and `zerowire vsock`. With `--print-capabilities` all
+/// their other arguments don't matter (QEMU docs/interop/vhost-user.rst, "Backend program
+/// conventions").
 fn arguments() -> Vec<std::ffi::OsString> {
     let mut args: Vec<_> = std::env::args_os().collect();
     let name =

@@ -1,4 +1,4 @@
-//! Statistics on standard output, written by a thread of its own: whoever reads them slowly, or has
+//! Statistics on standard output, written by a thread of its own. Whoever reads them slowly, or has
 //! stopped reading, holds up neither serving nor its end.
 
 use std::io::{self, Write as _};
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What is to be written.
+/// What to write.
 enum QueuedText {
     /// While VMs are served.
     Meanwhile(String),

@@ -1,13 +1,13 @@
-//! An interface set up for zero-copy receive into one queue, and set back: header split on for
-//! frames of all lengths, and the other flows spread over the other queues.
+//! Sets an interface up for zero-copy receive into one queue, and sets it back. Header split is on
+//! for frames of all lengths, and the other flows are spread over the other queues.
 //!
 //! The only code here that changes anything, and only for who asks for it by name. Each step keeps
-//! what was before; dropping [`Configured`] sets it back in reverse order, also when a later step
-//! failed. That has to be done after the receiver that has the queue is gone; it may take up to 2
-//! s, until the kernel has taken the queue back. A process that is killed (SIGKILL) leaves the
-//! settings: [`Configured::changes`] names the commands that set them back by hand.
+//! what was before. Dropping [`Configured`] sets it back in reverse order, also when a later step
+//! failed. Drop it after the receiver that has the queue is gone. This may take up to 2 s, until
+//! the kernel has taken the queue back. A process that is killed (SIGKILL) leaves the settings:
+//! [`Configured::changes`] names the commands that set them back by hand.
 //!
-//! What was before is what the kernel tells, which is what is in effect: header split that a driver
+//! What was before is what the kernel tells, which is what is in effect. Header split that a driver
 //! chose to leave off is set back to off, not to the driver's choice.
 //!
 //! Rules that steer a port's flows to the queue have no message in netlink; `ethtool -N` makes
@@ -59,7 +59,7 @@ pub enum ConfigureError {
         /// The commands.
         commands: String,
     },
-    /// There is no such interface, or netlink can't be asked.
+    /// The interface doesn't exist, or netlink doesn't work.
     #[error("{interface}: {cause}")]
     Interface {
         /// The interface.
@@ -92,9 +92,9 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Sets `interface` up for zero-copy receive into `queue`. What is so already is left alone.
-    /// That other flows could not be kept from the queue is no error but a note, since the queue
-    /// can be registered all the same.
+    /// Sets `interface` up for zero-copy receive into `queue`. What is so already is left alone. If
+    /// other flows could not be kept from the queue, it leaves a note instead of an error. The
+    /// queue can be registered all the same.
     ///
     /// # Errors
     /// See [`ConfigureError`]: nothing is changed then.
@@ -244,7 +244,7 @@ fn word(split: Option<DataSplit>) -> &'static str {
 }
 
 /// The table with other queues in place of `queue`: those that it names, else all of the `count`
-/// ones. `None`: it doesn't name the queue; empty: there is no other one.
+/// ones. `None`: it doesn't name the queue; empty: the interface has no other one.
 fn without(rss: &Rss, queue: u32, count: u32) -> Option<Vec<u32>> {
     if !rss.table.contains(&queue) {
         return None;

@@ -41,12 +41,12 @@ impl Settings for Ethtool {
 pub(super) enum Undo {
     DataSplit(Option<DataSplit>),
     Threshold(u32),
-    /// Empty: the default one, which is not written but asked for by name: the kernel notes who has
-    /// a table of his own, and that one doesn't follow the number of channels.
+    /// Empty: the default one. It is requested by name and not written. The kernel notes a table
+    /// that is written as the user's own, and such a table doesn't follow the number of channels.
     Table(Vec<u32>),
 }
 
-/// A step to be taken back, and the command that does it by hand.
+/// A step to take back, and the command that does it by hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UndoStep {
     pub(super) undo: Undo,
@@ -111,8 +111,8 @@ fn once(settings: &mut impl Settings, index: u32, undo: &Undo) -> Result<(), Net
     }
 }
 
-/// How `table`, of an interface with `count` receive queues, is set back: what is to be written,
-/// and the command that does it by hand (ethtool(8), `-X`).
+/// How to set back `table`, of an interface with `count` receive queues: what to write, and the
+/// command that does it by hand (ethtool(8), `-X`).
 pub(super) fn table_back(interface: &str, table: &[u32], count: u32) -> (Undo, String) {
     let is_round = |n: u32| n > 0 && table.iter().zip((0..n).cycle()).all(|(queue, want)| *queue == want);
     if is_round(count) {
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// A kernel that is injected: it refuses what it is told to, so many times.
+    /// A stand-in for the kernel, which refuses what the test says, as often as it says.
     #[derive(Default)]
     struct Fake {
         /// What is refused, with which errno, how often.

@@ -45,7 +45,7 @@ pub fn run(args: &RecvArgs) -> Result<ExitCode> {
             return Err(if is_out_of_range { WrongArguments::because(e) } else { e });
         }
     };
-    // Last: what is there is not cut off in vain.
+    // Late: opening cuts off what the files hold, and a failure before it leaves them as they are.
     let outputs = Outputs::open(args.to.as_deref(), plan.connections)?;
     let listener = receiver.listen(socket).with_context(|| format!("can't accept on {address}"))?;
     if !args.quiet {

@@ -14,7 +14,7 @@ use super::stop::RecvStop;
 
 /// Pieces of a call, at most.
 const PIECES: usize = 64;
-/// How often a pipe that is full is looked at again, for a signal.
+/// How often a write to a full pipe stops to look for a signal.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Makes the output of each connection.
@@ -34,7 +34,7 @@ pub struct Output {
 }
 
 impl Outputs {
-    /// Opens what can be opened before anybody connects, so that what is wrong is told at once.
+    /// Opens what can be opened before anybody connects, so that errors show at once.
     pub fn open(to: Option<&Path>, connections: Option<usize>) -> Result<Self> {
         Ok(match to {
             None => Self::None,

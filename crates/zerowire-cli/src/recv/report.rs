@@ -48,7 +48,7 @@ pub struct Report {
     pub received: ReceivedBytes,
     /// From the first connection to the last byte or end.
     pub nanoseconds: u64,
-    /// 10⁹ bits in a second of that time.
+    /// 10⁹ bits in a second of the time above.
     pub gigabits_per_second: f64,
     /// CPU time of the process.
     pub cpu_seconds: f64,

@@ -13,18 +13,18 @@ use super::output::{Output, Outputs};
 use super::stop::RecvStop;
 use crate::progress::TransferProgress;
 
-/// How often it is looked whether a signal came.
+/// How often to look for a signal.
 const TICK: Duration = Duration::from_millis(100);
 /// Connections that are listed one by one in the result; the others are counted.
 const LISTED: usize = 1000;
 
 /// When to end.
 pub struct Told {
-    /// After so many connections have ended.
+    /// After this many connections have ended.
     pub connections: Option<usize>,
-    /// When so many bytes have come.
+    /// When this many bytes have come.
     pub bytes: Option<u64>,
-    /// When nothing has come for so long, with an error.
+    /// When nothing has come for this long, with an error.
     pub timeout: Option<Duration>,
 }
 

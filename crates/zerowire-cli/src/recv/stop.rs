@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use crate::configure::{Setup, say};
 use crate::signals::{self, Signals};
 
-/// Signals, waited for by a thread of their own. The first one is told to who asks, the second ends
-/// the process.
+/// Signals, which a thread of their own waits for. The session asks for the first one; the second
+/// ends the process.
 pub struct RecvStop {
     signal: Arc<AtomicU8>,
 }

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 /// looking at the clock. The kernel wakes a thread some 50 µs late, which this covers.
 pub const SPIN_NANOSECONDS: u64 = 100_000;
 
-/// Longest sleep at once, so that signals and progress are looked at meanwhile.
+/// Longest sleep at once, so that the program sees signals and shows progress meanwhile.
 const NAP_NANOSECONDS: u64 = 50_000_000;
 
 /// Nanoseconds since it was made.

@@ -12,11 +12,11 @@ use super::feed::{Feed, Peek};
 use super::port::ReplayPort;
 use super::timing::ReplayPace;
 
-/// Frames handed over at once, at most: many enough that the system call costs little, few enough
-/// that signals, the clock and the ring's other end are looked at often.
+/// Frames handed over at once, at most. With this many, the system call costs little, and the
+/// engine still looks often at signals, the clock and the ring's other end.
 const BATCH: usize = 256;
 
-/// Where no frame at all comes back for so long, the queue is stuck.
+/// If no frame at all comes back for this long, the queue is stuck.
 pub const STUCK: Duration = Duration::from_secs(30);
 
 /// The same after a signal: the user wants an end.
@@ -25,7 +25,7 @@ const STUCK_AFTER_SIGNAL: Duration = Duration::from_secs(2);
 /// How often a wait is interrupted to look around.
 const LOOK_AROUND: Duration = Duration::from_millis(50);
 
-/// While frames may wait for room in the kernel, they are offered again after so long, nanoseconds.
+/// While frames may wait for room in the kernel: nanoseconds until they are offered again.
 const OFFER_AGAIN: u64 = 1_000_000;
 
 /// What to send.
@@ -334,7 +334,7 @@ impl ReplayRun<'_> {
     }
 }
 
-/// The error with the time since a frame came back last, in place of that of the last look.
+/// The error with the time since a frame came back last, in place of the time since the last look.
 fn stuck(mut e: FrameError, since: Duration) -> FrameError {
     if let FrameError::Stuck { waited, .. } = &mut e {
         *waited = since;

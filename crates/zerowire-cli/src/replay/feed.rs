@@ -1,6 +1,6 @@
-//! Where the frames come from while they are sent: from memory, from the file once more, or from
-//! memory and then the rest of a stream. Each goes through the capture once, a *pass*, and can
-//! begin again if its source can.
+//! Where the frames come from while they are sent. They come from memory, from the file once more,
+//! or from memory and then the rest of a stream. Each source goes through the capture once, a
+//! *pass*. It can begin again if its source can.
 
 use std::time::Duration;
 

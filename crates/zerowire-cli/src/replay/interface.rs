@@ -1,5 +1,5 @@
-//! What is asked of the interface before anything is sent: netdevice(7), in the calling thread's
-//! network namespace.
+//! Queries the interface before anything is sent: netdevice(7), in the calling thread's network
+//! namespace.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ pub struct OutInterface {
     pub name: String,
     /// Longest packet behind the Ethernet header, bytes.
     pub mtu: usize,
-    /// What drives it, such as `veth`; empty where that can't be asked.
+    /// What drives it, such as `veth`; empty if the system doesn't say.
     pub kind: String,
 }
 

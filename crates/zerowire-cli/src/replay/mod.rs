@@ -4,8 +4,8 @@
 //!  capture ── policy, timeline ── store ── port's memory        feed ── engine ── port
 //!  (packets)  (frames, times)     (whole or in part)            (next frame, when due)
 //! ```
-//! A capture is read once before anything is sent, so that an error in it is told before, and its
-//! frames go to the port's own memory if they fit, where they are sent from in all passes.
+//! A capture is read once before anything is sent, so errors in it show before. If its frames fit,
+//! they go to the port's own memory and are sent from there in all passes.
 
 mod ahead;
 mod args;
@@ -208,7 +208,7 @@ enum Json {
 }
 
 impl Json {
-    /// Opens the file: one that can't be written is told before anything is sent.
+    /// Opens the file. If it can't be written, the error comes before anything is sent.
     fn open(path: Option<&Path>) -> Result<Self> {
         match path {
             None => Ok(Self::None),

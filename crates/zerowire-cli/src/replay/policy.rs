@@ -158,8 +158,8 @@ pub enum Refusal {
 }
 
 impl Policy {
-    /// Puts the packet's frame into `frame` (which is emptied first). Ok(Err(…)) where it is to be
-    /// left out.
+    /// Puts the packet's frame into `frame` (which is emptied first). Ok(Err(…)): leave the packet
+    /// out.
     pub fn apply(
         &self,
         packet: &CapturedPacket<'_>,

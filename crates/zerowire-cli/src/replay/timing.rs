@@ -1,8 +1,8 @@
 //! When each frame is due. Plain code, without a clock.
 //!
 //! All times are nanoseconds since the first frame. Each is worked out from the beginning, never
-//! from the time of the frame before: a late frame doesn't move the ones behind it, so that no
-//! error adds up.
+//! from the time of the frame before. So a late frame doesn't move the ones behind it, and no error
+//! adds up.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ impl ReplayPace {
         }
     }
 
-    /// Hours of a pass that is recorded over `span` nanoseconds, where it is one or more: a damaged
+    /// Hours of a pass that is recorded over `span` nanoseconds, if they are one or more. A damaged
     /// time in a capture can make it years.
     pub fn hours(&self, span: u64) -> Option<f64> {
         let Self::Recorded { speed } = *self else { return None };

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use zerowire::send::{SendError, longest_segment};
 
-/// Payload of a datagram, if nothing else was asked for and the path takes so much in one packet.
+/// Payload of a datagram without --datagram, if the path takes as much in one packet.
 const USUAL_BYTES: usize = 1400;
 /// What a segmented UDP send carries at most: 65 507 bytes fit an IPv4 datagram, and 64 segments is
 /// what all kernels take.
@@ -63,7 +63,7 @@ impl Datagrams {
         u16::try_from(self.bytes).ok().and_then(NonZeroU16::new).filter(|_| self.segmented)
     }
 
-    /// Whether what was read is to be cut before it is sent.
+    /// Whether to cut what was read before it is sent.
     pub fn cut_here(&self) -> bool {
         !self.segmented && self.together > 1
     }
@@ -82,7 +82,7 @@ impl Datagrams {
     }
 }
 
-/// That datagrams of so many bytes can be.
+/// Fails if datagrams can't have `asked` bytes.
 pub fn check(asked: Option<usize>) -> Result<()> {
     match asked {
         Some(bytes) if !(1..=MAX_BYTES).contains(&bytes) => {

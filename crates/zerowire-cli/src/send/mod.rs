@@ -31,7 +31,7 @@ use crate::table::process_cpu;
 
 /// Payload handed over in one call, if nothing else was asked for.
 const CHUNK_BYTES: usize = 256 << 10;
-/// The same on AF_VSOCK: a call that is longer than the peer's credit is copied by the kernel
+/// The same on AF_VSOCK. The kernel copies a call that is longer than the peer's credit
 /// (virtio_transport_can_zcopy, net/vmw_vsock/virtio_transport_common.c), and many peers give 256
 /// KiB or less.
 const VSOCK_CHUNK_BYTES: usize = 64 << 10;
@@ -171,7 +171,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     let chunk = datagrams.as_ref().map_or_else(|| args.chunk(), |d| Ok(d.chunk()))?;
     let mut source = input.source(chunk)?;
     let stall = Stall::new(timeout);
-    // It waits for several payloads at once, so that a signal is looked for now and then.
+    // It waits for several payloads at once, so this tick makes it look for a signal now and then.
     let options = args
         .options()
         .segment_bytes(datagrams.as_ref().and_then(Datagrams::segment).map(NonZeroU16::get))

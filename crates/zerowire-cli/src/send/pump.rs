@@ -117,8 +117,8 @@ impl Pump<'_> {
         }
     }
 
-    /// Waits for the source, and looks after what is on its way meanwhile: the rest of a payload
-    /// goes when the socket has room, and the end of the connection is told.
+    /// Waits for the source, and looks after what is on its way meanwhile. It sends the rest of a
+    /// payload when the socket has room, and reports the end of the connection.
     fn wait_for_input(&mut self, source: &SendSource) -> Result<()> {
         let room = if self.sender.is_partly_sent() { PollFlags::OUT } else { PollFlags::empty() };
         let tick = Timespec { tv_sec: 0, tv_nsec: self.stall.tick().as_nanos() as _ };

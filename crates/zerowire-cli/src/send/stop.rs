@@ -75,7 +75,7 @@ impl Watched {
     }
 
     /// Tells the peer that no more will come, and reads away what it says until it closes, at most
-    /// for `limit`: closing with unread bytes would reset the connection, and could cost the peer
+    /// for `limit`. To close with unread bytes would reset the connection, and could cost the peer
     /// the last of the data.
     pub fn end_of_data(&self, limit: Duration) {
         if rustix::net::shutdown(&self.socket, Shutdown::Write).is_err() {

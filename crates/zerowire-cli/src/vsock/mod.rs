@@ -24,7 +24,7 @@ const PROCESS_DESCRIPTORS: u64 = 16;
 const VM_DESCRIPTORS: u64 = 80;
 
 /// Programs at a VM's sockets that have no connection: 128 that have not said where to, and 256 at
-/// UDS.map that listen or are about to ask.
+/// UDS.map. Those at UDS.map listen or are about to ask.
 const WAITING_PROGRAMS: u64 = 384;
 
 /// Descriptors of a mapped connection beside the one that each connection has.

@@ -5,7 +5,7 @@ use std::io;
 use super::linktype;
 
 /// Longest packet that a capture may hold, bytes: what libpcap takes at most (its MAXIMUM_SNAPLEN).
-/// A longer one means that the file is damaged: frames have 65 549 bytes at most, and without a
+/// A longer one means that the file is damaged, since frames have 65 549 bytes at most. Without a
 /// bound a damaged length would cost gigabytes.
 pub const MAX_PACKET_BYTES: u32 = 262_144;
 
@@ -102,7 +102,7 @@ pub enum CaptureError {
     LinkType {
         /// LINKTYPE number.
         link: u32,
-        /// The packet; None where the whole file is of that type.
+        /// The packet; None where the whole file has this link type.
         number: Option<u64>,
         /// Interface of a pcapng section.
         interface: Option<u32>,
@@ -116,7 +116,7 @@ pub enum CapturePosition {
     Header,
     /// A packet, counted from 1.
     Packet(u64),
-    /// A pcapng block that is no packet: its type, and the packets before it.
+    /// A pcapng block other than a packet: its type, and the packets before it.
     Block(u32, u64),
     /// A gzip stream whose end is missing, though what was unpacked so far ends well; the packets
     /// in it.

@@ -1,9 +1,9 @@
 //! Reading captures: pcap and pcapng, plain or in gzip, a packet at a time.
 //!
-//! A packet's bytes belong to the reader, and are valid until the next one is asked for. Memory is
-//! bounded by the longest block ([`error::MAX_BLOCK_BYTES`]), whatever a file says of itself.
-//! Nothing of a file is believed: each length is compared with its bound before anything is read by
-//! it.
+//! A packet's bytes belong to the reader, and are valid until the next call for a packet. Memory is
+//! bounded by the longest block ([`error::MAX_BLOCK_BYTES`]), whatever a file says of itself. The
+//! reader trusts nothing in a file: it compares each length with its bound before it reads anything
+//! by it.
 
 pub mod error;
 pub mod input;

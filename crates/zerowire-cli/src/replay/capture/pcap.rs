@@ -14,8 +14,8 @@ use super::sliding_buffer::SlidingBuffer;
 /// Length of the file's header.
 const HEADER_BYTES: usize = 24;
 
-/// Bit of the header's link type that says that the four bits at the top are the length of the
-/// frame check sequence, in units of 16 bits (draft-ietf-opsawg-pcap, "File Header").
+/// A bit of the header's link type (draft-ietf-opsawg-pcap, "File Header"). If it is set, the four
+/// bits at the top are the length of the frame check sequence, in units of 16 bits.
 const FCS_PRESENT: u32 = 1 << 26;
 
 /// State of a pcap file that is read.
@@ -75,7 +75,7 @@ impl Pcap {
             let bytes = window.data().get(at..at + 4).and_then(|b| b.try_into().ok()).unwrap_or_default();
             if self.header.is_bigendian() { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
         };
-        // Before the packet is asked for: its length bounds the buffer.
+        // Before the packet is read: its length bounds the buffer.
         let captured = field(8);
         if captured > MAX_PACKET_BYTES {
             return Err(CaptureError::PacketTooLong { number, captured, limit: MAX_PACKET_BYTES, offset });

@@ -1,11 +1,11 @@
 //! The pcapng format: sections of blocks, each block with its type and length
 //! (draft-ietf-opsawg-pcapng).
 //!
-//! Blocks are found and measured here, so that no length of the file is believed before it is
-//! checked; what is in them is parsed by the crate pcap-parser from the whole block. Three things
-//! are taken from the bytes here because version 0.17 of that crate gets them wrong: if_tsresol
-//! that is a power of two, if_tsoffset of a big-endian section, and a packet that is longer than
-//! its block.
+//! This module finds and measures blocks, so it believes no length of the file before it has
+//! checked it. The crate pcap-parser parses what is in a block from the whole block. Version 0.17
+//! of the crate gets three things wrong, which this module reads itself. They are if_tsresol that
+//! is a power of two, if_tsoffset of a big-endian section, and a packet that is longer than its
+//! block.
 
 use std::io::Read;
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! The bytes of a capture, a window at a time.
 //!
 //! The window owns its buffer; what it shows stays valid until the next call that reads or
-//! consumes. Its size is bounded by the longest piece that is asked for at once, which callers
-//! bound ([`super::error::MAX_BLOCK_BYTES`]).
+//! consumes. Its size is bounded by the longest piece that one call needs, which callers bound
+//! ([`super::error::MAX_BLOCK_BYTES`]).
 
 use std::io::{self, Read};
 

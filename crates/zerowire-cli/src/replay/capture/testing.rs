@@ -136,7 +136,7 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// A TCP frame over IPv4 with so many bytes of payload and good checksums.
+/// A TCP frame over IPv4 with `payload` bytes of payload and good checksums.
 pub fn tcp4(payload: usize) -> Vec<u8> {
     let tcp = tcp(payload);
     let mut ip = vec![0x45, 0];

@@ -14,14 +14,14 @@ use super::xdp::{self, XdpPort};
 /// Room for a frame at least, bytes.
 const SHORT_BYTES: usize = 64;
 
-/// Frames up to this length are copied at once where the interface copies lent ones anyway: they
+/// Frames up to this length are copied at once where the interface copies lent ones anyway. They
 /// fit a buffer of the kernel's of half a page. Measured on a veth: 64 and 1400 bytes take 0.7 of
 /// the time.
 const COPY_UP_TO: usize = 1514;
 
-/// A capture of nothing longer is copied on any interface: such a frame in one piece takes the
-/// kernel less than its headers and a lent page. Measured on an ifb: 64 bytes take 0.93 of the
-/// time, 128 bytes 0.95, 256 bytes all of it.
+/// A capture with frames up to this length only is copied on any interface. Such a frame in one
+/// piece takes the kernel less than its headers and a lent page. Measured on an ifb: 64 bytes take
+/// 0.93 of the time, 128 bytes 0.95, 256 bytes all of it.
 const SHORT_UP_TO: usize = 128;
 
 /// The port as the user asks for it.
