@@ -27,7 +27,7 @@ pub fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| format!("mode '{text}': give permissions in octal, 000 to 777, such as 0660"))
 }
 
-/// The number, or that of the name in a file with lines NAME:x:NUMBER:…
+/// The number, or the number of the name in a file with lines NAME:x:NUMBER:…
 fn id(text: &str, file: &str) -> Option<u32> {
     if let Ok(id) = text.parse() {
         // The largest one means: change nothing (chown(2)).

@@ -103,7 +103,7 @@ impl<W: Write> Write for Fitting<W> {
 
 impl<W: Write> Drop for Fitting<W> {
     fn drop(&mut self) {
-        // Who wants to know of an error flushes.
+        // A caller that wants errors flushes.
         let _ = self.flush();
     }
 }

@@ -45,7 +45,7 @@ impl Setup {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(restore);
     }
 
-    /// Sets it back, once. Who comes second waits until it is done. The receiver that has the queue
+    /// Sets it back, once. A second caller waits until it is done. The receiver that has the queue
     /// should be gone.
     pub fn restore(&self) -> Result<()> {
         let mut restore = self.0.lock().unwrap_or_else(PoisonError::into_inner);

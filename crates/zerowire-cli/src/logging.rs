@@ -30,7 +30,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::signals;
 use limit::{Admitted, Limits};
 
-/// What may be asked for.
+/// The levels that a user may name.
 pub const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 /// Lines that may wait to be written.
@@ -54,7 +54,8 @@ fn filter_of(word: &str) -> Result<LevelFilter> {
     word.parse().with_context(|| format!("log level '{word}': give error, warn, info, debug or trace"))
 }
 
-/// Starts logging at `level`, or as the environment variable ZEROWIRE_LOG says. Who logs writes.
+/// Starts logging at `level`, or as the environment variable ZEROWIRE_LOG says. The thread that
+/// logs also writes.
 pub fn init(level: &str) -> Result<()> {
     Registry::default().with(filter(level)?).with(Lines(None)).init();
     Ok(())

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::WrongArguments;
 use crate::columns::{PLAIN_WIDTH, fit, width};
 
-/// The status that `program` ends with: 2 for wrong arguments, as clap has it. An error is said on
+/// The status that `program` ends with: 2 for wrong arguments, as clap has it. An error goes to
 /// standard error.
 pub fn status(program: &str, result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|e| {
@@ -24,7 +24,7 @@ pub fn status(program: &str, result: Result<ExitCode>) -> ExitCode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// As it was told to.
+    /// As the arguments say.
     Complete,
     /// Something failed.
     Failed,

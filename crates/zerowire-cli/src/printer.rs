@@ -95,7 +95,7 @@ impl Printer {
 /// Why statistics are not where they should be.
 const UNWRITTEN: &str = "statistics can't be written to standard output";
 
-/// Writes until the last text, or until nobody has any more. Returns what became of the last one.
+/// Writes until the last text, or until no more can come. Returns the result of the last write.
 fn write_all(texts: &Receiver<QueuedText>) -> io::Result<()> {
     let write = |text: String| {
         let mut out = io::stdout().lock();

@@ -24,7 +24,7 @@ pub enum SignalAction {
     Reload,
 }
 
-/// Blocks the signals that [`until_stopped`] waits for. To be called before threads are started.
+/// Blocks the signals that [`until_stopped`] waits for. Call this before threads are started.
 pub fn block_signals() -> Result<Signals> {
     Signals::block(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1])
         .context("signals can't be blocked")

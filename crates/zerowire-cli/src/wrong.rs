@@ -1,4 +1,4 @@
-//! Arguments that can't be served, told apart from failures: a program that got one exits with 2.
+//! Arguments that can't be served, as opposed to failures: a program that got one exits with 2.
 
 /// What is wrong with an argument, with its value and what to give instead.
 #[derive(Debug)]

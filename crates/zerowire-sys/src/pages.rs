@@ -64,7 +64,7 @@ pub fn keep(range: Range<usize>) {
 }
 
 /// Bytes of `range`, addresses of this process on page bounds, that are not mapped to any page;
-/// None where that can't be told.
+/// None where the kernel doesn't say.
 pub fn absent(range: Range<usize>) -> Option<u64> {
     let pagemap = File::open("/proc/self/pagemap").ok()?;
     scan(&pagemap, range.clone()).or_else(|_| read(&pagemap, range)).ok()

@@ -9,7 +9,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks `signals`. To be called before threads are started: they inherit the mask.
+    /// Blocks `signals`. Call this before threads are started: they inherit the mask.
     pub fn block(signals: &[libc::c_int]) -> io::Result<Self> {
         // SAFETY: an all-zero sigset_t is a valid value to initialise, which sigemptyset does.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };

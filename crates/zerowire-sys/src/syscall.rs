@@ -28,7 +28,7 @@ pub unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize,
 pub mod testing {
     use std::cell::Cell;
 
-    /// Is told the number of a call, its arguments, and what came of it.
+    /// Called with the number of a call, its arguments, and its result.
     pub type Watcher = fn(libc::c_long, &[usize; 6], Result<usize, i32>);
 
     thread_local! {

@@ -59,8 +59,7 @@ pub enum CopyReason {
     /// A frame went over private memory: the guest's own lies beyond the part of it that may be
     /// pinned.
     NotPinned,
-    /// A driver put a received frame elsewhere in the guest's buffer than it was to be: it was
-    /// moved.
+    /// A driver put a received frame in the wrong place of the guest's buffer, so it was moved.
     Shifted,
     /// A received frame was put together in private memory. The kernel had its VLAN tag apart, or
     /// it came with an offload that the guest does not take.
@@ -68,8 +67,8 @@ pub enum CopyReason {
     /// A received frame fits the buffers that it was read into, but came behind one that had to be
     /// copied: it moved up.
     Behind,
-    /// A received frame came over private memory: the guest takes no checksums, so that any frame
-    /// may have to be rebuilt.
+    /// A received frame came over private memory: the guest takes no checksums, so any frame may
+    /// need to be rebuilt.
     NoChecksums,
     /// Copied to measure whether lending costs less than copying: the trial is not over.
     Trial,

@@ -44,7 +44,7 @@ pub enum ConfigureError {
     Refused {
         /// The interface.
         interface: String,
-        /// What was to be set.
+        /// What the driver refused to set.
         step: &'static str,
         /// The kernel's answer.
         cause: NetlinkError,
@@ -128,8 +128,8 @@ impl Configured {
     /// Sets everything back. Waits up to 2 s for a queue that was given back a moment ago.
     ///
     /// # Errors
-    /// [`ConfigureError::NotSetBack`], with the first step that failed; the others were tried all
-    /// the same.
+    /// [`ConfigureError::NotSetBack`], with the first step that failed; the others were attempted
+    /// all the same.
     pub fn restore(mut self) -> Result<(), ConfigureError> {
         let result = self.set_back();
         self.steps.clear();
@@ -228,7 +228,7 @@ impl Configured {
 
 impl Drop for Configured {
     fn drop(&mut self) {
-        // Who wants to know calls `restore`.
+        // A caller that wants the error calls `restore`.
         if let Err(e) = self.set_back() {
             tracing::error!("{e}");
         }

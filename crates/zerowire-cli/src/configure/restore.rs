@@ -54,7 +54,7 @@ pub(super) struct UndoStep {
 }
 
 /// Takes back all `steps`, the last one first. On an error those that failed are left in `steps`,
-/// and the others were tried all the same; the error is the first one.
+/// and the others were attempted all the same; the error is the first one.
 pub(super) fn set_back(
     settings: &mut impl Settings,
     index: u32,
@@ -94,7 +94,7 @@ fn patiently(
                 *pauses -= 1;
                 pause();
             }
-            // A driver that tells "off" of its own choice may refuse to be told it (fbnic).
+            // A driver that reports "off" of its own choice may refuse a request for it (fbnic).
             Some(libc::EINVAL) if *undo == Undo::DataSplit(Some(DataSplit::Off)) => {
                 return settings.data_split(index, None).or(Err(error));
             }

@@ -41,7 +41,7 @@ impl Bucket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admitted {
     Yes,
-    /// No, and it is the first such line since it was told how many there were.
+    /// No, and it is the first such line since the log last reported how many there were.
     NoneSince,
     No,
 }

@@ -13,7 +13,7 @@ const BACKLOG: i32 = 4096;
 /// Descriptors besides connections.
 const SPARE: u64 = 64;
 
-/// Listens at a name or address. The address of all of IPv6 takes IPv4 too, and where there is no
+/// Listens at a name or address. The address of all of IPv6 takes IPv4 too. On a machine without
 /// IPv6 it is all of IPv4.
 pub fn listen(host: &str, port: u16) -> Result<OwnedFd> {
     let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);

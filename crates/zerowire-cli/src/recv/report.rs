@@ -24,7 +24,7 @@ pub struct ReceivedBytes {
     pub copied_bytes: u64,
     /// The others: bytes that the NIC placed there.
     pub zero_copied_bytes: u64,
-    /// How far that can be told.
+    /// How reliable this figure is.
     pub zero_copied_is: ZeroCopied,
     /// Both.
     pub bytes: u64,
@@ -153,7 +153,7 @@ impl Report {
     }
 }
 
-/// Copied and zero-copied bytes, with what can't be told.
+/// Copied and zero-copied bytes as text, with what is unknown.
 fn told(is: ZeroCopied, copied: u64, zero_copied: u64) -> [String; 2] {
     match is {
         ZeroCopied::Exact => [copied.to_string(), zero_copied.to_string()],

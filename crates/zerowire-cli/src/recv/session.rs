@@ -43,7 +43,7 @@ pub enum ConnectionState {
 /// A connection in the result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Connection {
-    /// The other side, where it could still be asked for.
+    /// The other side, if the system still knew it.
     pub peer: Option<SocketAddr>,
     /// Bytes that came.
     pub bytes: u64,

@@ -16,7 +16,7 @@ pub struct RecvStop {
 }
 
 impl RecvStop {
-    /// Blocks the signals and waits for them. To be called before other threads are started. What
+    /// Blocks the signals and waits for them. Call this before other threads are started. What
     /// `setup` holds is set back before the second signal ends the process.
     pub fn start(setup: Setup) -> Result<Self> {
         let signals = Signals::block(&signals::ending()).context("signals can't be blocked")?;

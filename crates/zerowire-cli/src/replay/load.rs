@@ -39,7 +39,7 @@ pub struct CaptureReader {
     name: String,
     /// Packets left out so far.
     skipped: Skipped,
-    /// What was said about the missing end, where that is ignored.
+    /// The message about the missing end, if the end is ignored.
     truncated: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl CaptureReader {
         }
     }
 
-    /// Whether the next frame may have to be waited for: it is not wholly read.
+    /// Whether the next frame may need a wait: it is not wholly read.
     pub fn may_wait(&self) -> bool {
         !self.reader.has_more()
     }

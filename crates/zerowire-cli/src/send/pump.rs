@@ -154,7 +154,7 @@ impl Pump<'_> {
         Ok(self.stall.check(self.sender)?)
     }
 
-    /// What the kernel has to say of the connection that nobody was told yet.
+    /// Returns the error that the kernel has for the connection and that no call returned yet.
     fn look_for_error(&self) -> Result<(), SendError> {
         let asked = rustix::net::sockopt::socket_error(self.sender.as_fd());
         match asked.and_then(|told| told) {

@@ -52,8 +52,8 @@ impl Stall {
         }
     }
 
-    /// To be asked while something is waited for: an error if nothing has moved for as long as the
-    /// limit says.
+    /// Call this while waiting: returns an error if nothing has moved for as long as the limit
+    /// says.
     pub fn check(&mut self, sender: &Sender) -> Result<(), SendError> {
         let Some(limit) = self.limit else { return Ok(()) };
         let now = Signs::of(sender);

@@ -11,7 +11,7 @@ use rustix::net::Shutdown;
 
 use crate::signals::Signals;
 
-/// Signals, waited for by a thread of their own.
+/// Signals, which a thread of their own waits for.
 pub struct SendStop {
     signal: Arc<AtomicU8>,
     /// What a signal shuts down. None: there is nothing to tell yet, and a signal ends the process.
@@ -25,8 +25,8 @@ pub struct Watched {
 }
 
 impl SendStop {
-    /// Blocks the signals and waits for them. To be called before other threads are started. Until
-    /// a socket is [watched](Self::watch) a signal ends the program: opening a pipe and connecting
+    /// Blocks the signals and waits for them. Call this before other threads are started. Until a
+    /// socket is [watched](Self::watch) a signal ends the program: opening a pipe and connecting
     /// may take for ever.
     pub fn start() -> Result<Self> {
         let signals = Signals::block(&[libc::SIGINT, libc::SIGTERM]).context("signals can't be blocked")?;

@@ -23,7 +23,7 @@ pub enum NetlinkError {
     /// The kernel refused the question, or the socket failed.
     #[error("{what}: {cause}")]
     System {
-        /// What was asked.
+        /// The question.
         what: &'static str,
         /// The error.
         cause: io::Error,
@@ -32,7 +32,7 @@ pub enum NetlinkError {
     /// wrong length.
     #[error("{what}: the kernel's answer can't be read ({why})")]
     Malformed {
-        /// What was asked.
+        /// The question.
         what: &'static str,
         /// Which rule is broken.
         why: &'static str,

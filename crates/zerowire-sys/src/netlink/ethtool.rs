@@ -157,7 +157,7 @@ impl Rings {
             match a.kind {
                 2 => rings.rx_max = Some(a.word()?),
                 6 => rings.rx = Some(a.word()?),
-                // 0 stands for "not told".
+                // 0 stands for "unknown".
                 10 => rings.rx_buf_len = Some(a.word()?).filter(|bytes| *bytes > 0),
                 11 => {
                     rings.data_split = match a.number()? {

@@ -65,7 +65,8 @@ pub struct LinkInfo {
     pub rx_queues: Option<u32>,
     /// Kind of a virtual interface, such as `veth` or `tun`.
     pub kind: Option<String>,
-    /// Bus and name of the device behind it; virtual interfaces have none (told since Linux 5.15).
+    /// Bus and name of the device behind it; virtual interfaces have none (reported since Linux
+    /// 5.15).
     pub parent: Option<String>,
     /// An XDP program on it: where, and its number (`bpftool prog show id N`).
     pub xdp: Option<(XdpAttached, Option<u32>)>,

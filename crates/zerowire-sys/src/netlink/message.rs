@@ -60,7 +60,7 @@ impl<'a> Iterator for NetlinkMessages<'a> {
         let rest = std::mem::take(&mut self.rest);
         let (&[l0, l1, l2, l3, t0, t1, f0, f1, s0, s1, s2, s3, ..], _) =
             rest.split_first_chunk::<HEADER>()?;
-        // A length that doesn't fit the machine's word is none that the datagram has.
+        // A length that doesn't fit the machine's word is longer than any datagram.
         let len = usize::try_from(u32::from_ne_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
         let Some(payload) = rest.get(HEADER..len) else {
             return Some(Err(Malformed("a message that is longer than its datagram")));

@@ -115,7 +115,7 @@ pub fn next_bytes(socket: BorrowedFd<'_>) -> usize {
     rustix::io::ioctl_fionread(socket).map_or(0, |n| n as usize)
 }
 
-/// The error that the socket has met since this was asked last.
+/// Takes the error that the socket has met since the last call.
 pub fn take_error(socket: BorrowedFd<'_>) -> io::Result<()> {
     rustix::net::sockopt::socket_error(socket)?.map_err(io::Error::from)
 }
@@ -168,7 +168,7 @@ fn membership(socket: BorrowedFd<'_>, index: u32, option: i32) -> io::Result<()>
     unsafe { set_to(socket, libc::SOL_PACKET, option, &request) }
 }
 
-/// Frames that the socket had no room for since this was asked last.
+/// Takes the number of frames that the socket had no room for since the last call.
 pub fn take_drops(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;

@@ -161,8 +161,8 @@ impl Slots {
     /// Keeps the slot before the next one from the kernel, or no more.
     ///
     /// poll(2) looks at that slot alone (`packet_poll`, net/packet/af_packet.c): while it is kept
-    /// an empty ring is readable, too. So epoll reports each wake-up of the socket to who waits for
-    /// edges, that of a dropped frame among them.
+    /// an empty ring is readable, too. So epoll reports each wake-up of the socket to
+    /// edge-triggered waiters, also the wake-up for a dropped frame.
     pub fn keep_last(&mut self, keep: bool) {
         let status = if keep { libc::TP_STATUS_USER } else { libc::TP_STATUS_KERNEL };
         self.status(SLOTS - 1).store(status, Ordering::Release);

@@ -29,12 +29,12 @@ const SEND_REQUEST: u32 = 1;
 const SENDING: u32 = 2;
 const WRONG_FORMAT: u32 = 4;
 
-/// Who has a slot.
+/// The owner of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// The process; it was never sent, or it is back.
     Available,
-    /// The process has asked for it to be sent.
+    /// The process has requested a send.
     Requested,
     /// The kernel.
     Sending,
@@ -86,7 +86,7 @@ impl TransmitRing {
         unsafe { AtomicU32::from_ptr(self.at(slot, at).as_ptr().cast()) }
     }
 
-    /// Who has a slot.
+    /// The owner of a slot.
     #[inline]
     pub fn status(&self, slot: usize) -> Status {
         let word = self.word(slot, self.geometry.version().status_at()).load(Ordering::Acquire);

@@ -115,8 +115,8 @@ fn parse(header: &libc::msghdr, visit: &mut impl FnMut(Note)) {
     }
 }
 
-/// `None`: a time stamp of a sent packet, which a program asked for with SO_TIMESTAMPING. It is no
-/// error, and lost: the queue gives each message once.
+/// `None`: a time stamp of a sent packet, which a program requested with SO_TIMESTAMPING. It
+/// doesn't count as an error, and is lost: the queue gives each message once.
 #[inline]
 fn note(e: &libc::sock_extended_err) -> Option<Note> {
     if e.ee_origin == SO_EE_ORIGIN_TIMESTAMPING {

@@ -7,8 +7,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::check;
 
-/// Credit of a connection, and the most that may be asked for (include/uapi/linux/vm_sockets.h);
-/// libc lacks them.
+/// Credit of a connection, and the most that a program may request
+/// (include/uapi/linux/vm_sockets.h); libc lacks them.
 const SO_VM_SOCKETS_BUFFER_SIZE: i32 = 0;
 const SO_VM_SOCKETS_BUFFER_MAX_SIZE: i32 = 2;
 

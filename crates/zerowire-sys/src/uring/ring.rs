@@ -240,9 +240,9 @@ impl SendRing {
     /// ENOMEM beyond the limit; EFAULT when the range isn't mapped.
     pub fn register_buffer(&self, place: u16, base: *mut u8, len: usize) -> io::Result<()> {
         let iov = [libc::iovec { iov_base: base.cast(), iov_len: len }];
-        // SAFETY: the kernel checks the range and pins its pages: they stay its own until the ring
-        // is gone, whatever is mapped there by then. It reads and writes them only for an entry,
-        // for which whoever pushes that answers.
+        // SAFETY: the kernel checks the range and pins its pages. They stay its own until the ring
+        // is gone, whatever is mapped there by then. It reads and writes them only for an entry;
+        // the code that pushes the entry answers for this.
         unsafe { self.ring.0.submitter().register_buffers_update(u32::from(place), &iov, None) }
     }
 

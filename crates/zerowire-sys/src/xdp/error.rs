@@ -30,7 +30,7 @@ pub enum XdpError {
         need_bytes.div_ceil(1024)
     )]
     Memlock {
-        /// Bytes that were to be registered.
+        /// Bytes to register.
         need_bytes: u64,
         /// RLIMIT_MEMLOCK, bytes.
         limit_bytes: u64,
@@ -59,7 +59,7 @@ pub enum XdpError {
     NotMapped {
         /// The first address.
         base: u64,
-        /// Bytes that were to be registered.
+        /// Bytes to register.
         need_bytes: u64,
     },
     /// This network namespace doesn't have the interface (ENODEV).

@@ -187,7 +187,7 @@ impl PacketLink {
         }
     }
 
-    /// The error of a frame that the kernel refused and that was taken out.
+    /// The error of a frame that the kernel refused and that the ring dropped from its order.
     pub(super) fn refused(
         &mut self,
         number: u64,

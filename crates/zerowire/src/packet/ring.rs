@@ -174,7 +174,7 @@ impl PacketRing {
     /// Sleeps until something may have changed, `left` at the longest.
     fn pause(&mut self, left: Duration) -> Result<(), FrameError> {
         if self.queue_full {
-            // A full queue tells nobody when it has room again.
+            // A full queue wakes nobody when it has room again.
             std::thread::sleep(left.min(RETRY));
             return Ok(());
         }

@@ -27,7 +27,7 @@ pub(crate) enum SocketShape {
 pub(crate) enum ConnectionState {
     /// Data may come.
     Open,
-    /// The end or a failure was told.
+    /// The end or a failure was delivered.
     Over,
     /// Removed; the place is kept until its leases are back.
     Gone,

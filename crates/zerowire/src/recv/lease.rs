@@ -93,9 +93,9 @@ impl Pool {
 /// Received bytes, in place. Read-only; any thread may hold it, as long as it likes.
 ///
 /// Dropping it gives its buffer back: with one exchange of a word, and no system call unless the
-/// receiver sleeps for want of buffers. It may outlive the receiver and the connection. A lease
+/// receiver sleeps until a buffer is free. It may outlive the receiver and the connection. A lease
 /// keeps a whole buffer ([`RecvOptions::buffer_bytes`](super::RecvOptions::buffer_bytes)), however
-/// few its bytes: a program that wants to keep a few bytes for long copies them.
+/// few its bytes. A program that wants to keep a few bytes for long copies them.
 #[must_use = "dropping the lease gives the buffer back"]
 pub struct Lease {
     /// As `Arc::as_ptr` gives it. The receiver keeps it alive until it has closed the pool; after

@@ -47,7 +47,7 @@ impl From<u64> for ListenerId {
     }
 }
 
-/// What the kernel was asked for.
+/// The request that the kernel has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asked {
     #[default]
@@ -94,7 +94,7 @@ pub(crate) struct Listeners {
     room: usize,
     full: bool,
     stalled: Option<Instant>,
-    /// Listeners that failed for good and were not told yet, with the errno.
+    /// Listeners that failed for good and whose failure was not returned yet, with the errno.
     failures: VecDeque<(ListenerId, i32)>,
 }
 
@@ -190,7 +190,7 @@ impl Listeners {
         self.stalled = Some(Instant::now() + RETRY);
     }
 
-    /// A listener that failed, told once.
+    /// A listener that failed, returned once.
     pub(super) fn failure(&mut self) -> Option<(ListenerId, io::Error)> {
         self.failures.pop_front().map(|(id, errno)| (id, io::Error::from_raw_os_error(errno)))
     }
@@ -259,8 +259,8 @@ impl Listeners {
     }
 
     /// A completion of the accept of listener `index`: a descriptor or a negative errno; `more`:
-    /// the accept goes on. `own` takes the descriptor; it is called if such an accept was asked
-    /// for.
+    /// the accept goes on. `own` takes the descriptor; it is called if the listener has requested
+    /// an accept.
     pub(crate) fn completed(
         &mut self,
         index: u32,

@@ -7,8 +7,8 @@
 //! # Who owns which bytes
 //! A receiver owns one area, cut into buffers; zero-copy receive may have several. A buffer is
 //! free, or the kernel may write it, or it is lent to the program as a [`Lease`]; never two of
-//! these. Dropping the lease, on any thread, puts the buffer on a list that the receiver empties
-//! when it is next asked for data. An area stays mapped as long as the receiver or any lease lives.
+//! these. Dropping the lease, on any thread, puts the buffer on a list that the next call to
+//! receive empties. An area stays mapped as long as the receiver or any lease lives.
 
 #[cfg(feature = "vsock")]
 pub mod vsock;

@@ -211,7 +211,7 @@ impl Plain {
             } else if data & ACCEPT != 0 {
                 accept(core, data as u32);
             } else {
-                // An error queue that the program doesn't read would be told again and again,
+                // epoll would report an error queue that the program doesn't read again and again,
                 // whatever recvmsg says.
                 if flags == EventFlags::ERR {
                     self.watch_edges(core, data as u32);

@@ -140,8 +140,8 @@ impl<W: Word> Returns<W> {
         self.more.get(block)?.get()?.get(at)
     }
 
-    /// Gives `slot` back; its holder does so once. Any thread. `hold` is called before the receiver
-    /// can find the slot when it has to be woken: it keeps alive what that takes.
+    /// Gives `slot` back; its holder does so once. Any thread. If the receiver sleeps, `hold` is
+    /// called before it can find the slot: it keeps alive what the wake-up needs.
     pub fn push<H>(&self, slot: u32, hold: impl Fn() -> H) -> Back<H> {
         let Some(next) = self.next(slot) else { return Back::Late };
         let mut head = self.head.load(Ordering::Relaxed);
@@ -165,7 +165,7 @@ impl<W: Word> Returns<W> {
 
     /// The receiver goes; `lent` slots are not collected. When some of them are not back either,
     /// `leave` is called, after which leases may be the only ones to keep the memory alive. True:
-    /// all of them came back meanwhile, none will be told that it is the last, and what was left is
+    /// all of them came back meanwhile, none will learn that it is the last, and what was left is
     /// the receiver's again.
     pub fn close(&self, lent: u32, leave: impl FnOnce()) -> bool {
         let mut slot = self.head.swap(CLOSED, Ordering::AcqRel);

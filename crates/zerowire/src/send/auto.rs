@@ -185,9 +185,8 @@ impl Auto {
         class.awaits_answer()
     }
 
-    /// A send that [`Decision::measure`] asked for went `way` and took `ns` nanoseconds of this
-    /// thread's CPU time. A caller that could not lend although it was asked to says so by
-    /// [`refused`](Self::refused) instead.
+    /// A send with [`Decision::measure`] went `way` and took `ns` nanoseconds of this thread's CPU
+    /// time. A caller that should lend but could not says so by [`refused`](Self::refused) instead.
     pub fn measured(&mut self, len: usize, way: SendWay, ns: u64) {
         let notification_ns = self.notification_ns;
         self.classes[Self::class_of(len)].measured(way, ns, notification_ns);

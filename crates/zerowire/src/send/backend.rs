@@ -74,10 +74,10 @@ pub(crate) trait Submit {
     /// the payload as if it were lent.
     fn submit(&mut self, payload: &Payload, from: usize, way: SendWay) -> io::Result<Accepted>;
 
-    /// Sends datagrams, with as few system calls as it can; appends what was taken to `to`, which
-    /// is always the first part of `payloads`. Stops at the first that is not taken, with its error
-    /// where the kernel told one. If it was lending and fewer were taken than given `reap` must be
-    /// called before the next lending.
+    /// Sends datagrams, with as few system calls as it can. It appends what was taken to `to`,
+    /// which is always the first part of `payloads`. It stops at the first that is not taken, with
+    /// its error where the kernel gave one. If it was lending and fewer were taken than given
+    /// `reap` must be called before the next lending.
     fn submit_many(&mut self, payloads: &[Payload], way: SendWay, to: &mut Vec<Accepted>) -> io::Result<()>;
 
     /// Reads the notifications that are there and tells the window. Never waits.
@@ -98,7 +98,7 @@ pub(crate) trait Submit {
     /// System calls made that moved payloads, since the last call of this.
     fn take_calls(&mut self) -> u64;
 
-    /// Whether it can lend at all, or why not. Asked once, and again when something that was to be
+    /// Whether it can lend at all, or why not. Called once, again when something that should be
     /// lent was copied, and after an error of `reap`.
     fn lends(&self) -> Result<(), NoLoan>;
 

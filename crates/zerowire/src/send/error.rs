@@ -76,7 +76,7 @@ pub enum SendError {
         "the kernel refused to take {len} bytes of lent memory while nothing of this socket is lent (ENOBUFS): RLIMIT_MEMLOCK is {memlock} and counts all sockets of this user, net.core.optmem_max is {optmem} bytes a socket; raise the limit (ulimit -l, LimitMEMLOCK=, or CAP_IPC_LOCK), lend less at a time, or use the modes copy or auto"
     )]
     Locked {
-        /// Bytes that were to be lent in one call.
+        /// Bytes to lend in one call.
         len: usize,
         /// RLIMIT_MEMLOCK in bytes, or "unlimited".
         memlock: String,
@@ -103,7 +103,8 @@ pub enum SendError {
         "the connection is gone ({0}): what was lent comes back, what was on its way may not have arrived"
     )]
     Disconnected(io::Error),
-    /// Nobody listens at the peer's address (ECONNREFUSED, told by ICMP about an earlier datagram).
+    /// Nobody listens at the peer's address (ECONNREFUSED, from an ICMP answer to an earlier
+    /// datagram).
     #[error(
         "nobody listens at the peer's address (ECONNREFUSED, about an earlier datagram): this one was not sent"
     )]

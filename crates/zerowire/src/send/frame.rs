@@ -61,7 +61,7 @@ pub trait FrameSender {
     fn counters(&self) -> Arc<Counters>;
 }
 
-/// Why a frame sender can't do what it was asked.
+/// Why a frame sender's call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameError {
@@ -124,8 +124,8 @@ pub enum FrameError {
         /// The rule, with the value.
         rule: String,
     },
-    /// The kernel refused one frame; it was taken out, the others stay pushed, and the sender goes
-    /// on.
+    /// The kernel refused one frame. The sender dropped it, the others stay pushed, and the sender
+    /// goes on.
     #[error("interface {interface} refused frame {number} (place {slot}, {frame_bytes} bytes): {cause}")]
     Refused {
         /// Name of the interface.
@@ -181,5 +181,5 @@ pub enum FrameError {
     },
 }
 
-/// How long a loop that can't be told of progress (a full queue: ENOBUFS) sleeps between attempts.
+/// How long a loop sleeps between attempts when nothing reports progress (a full queue: ENOBUFS).
 pub(crate) const RETRY: Duration = Duration::from_millis(1);

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use zerowire_sys::socket::{get_int, set_int};
 
-/// `UDP_MAX_SEGMENTS` of older kernels (include/linux/udp.h; 128 since Linux 6.9): all take so
-/// many.
+/// `UDP_MAX_SEGMENTS` of older kernels (include/linux/udp.h; 128 since Linux 6.9): all kernels take
+/// this many.
 const SURE_SEGMENTS: usize = 64;
 /// The longest payload of a UDP datagram over IPv4. (Over IPv6 it is 20 bytes more.)
 const LONGEST_DATAGRAM: usize = 65_507;

@@ -17,7 +17,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 pub enum Input {
     /// `-`.
     Stdin,
-    /// A path, which may be that of a pipe.
+    /// A path, which may name a pipe.
     File(PathBuf),
 }
 

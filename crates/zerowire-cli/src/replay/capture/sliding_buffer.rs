@@ -42,8 +42,8 @@ impl<R: Read> SlidingBuffer<R> {
         self.cut
     }
 
-    /// Reads until the window holds `len` bytes. False where the stream ends before: it holds what
-    /// there is.
+    /// Reads until the window holds `len` bytes. False: the stream ends before, and the window
+    /// holds the rest.
     pub fn need(&mut self, len: usize) -> io::Result<bool> {
         while self.end - self.start < len {
             if self.ended {

@@ -15,7 +15,7 @@ pub(super) const REG_IMPORT: u32 = 1;
 pub const REG_NODEV: u32 = 2;
 /// `IORING_ZCRX_AREA_DMABUF` (Linux 6.16).
 pub(super) const AREA_DMABUF: u32 = 1;
-/// `ZCRX_FEATURE_RX_PAGE_SIZE` (Linux 7.0): `rx_buf_len` may be asked for.
+/// `ZCRX_FEATURE_RX_PAGE_SIZE` (Linux 7.0): a registration may set `rx_buf_len`.
 pub const FEATURE_RX_PAGE_SIZE: u32 = 1;
 
 pub(super) const CTRL_FLUSH_RQ: u32 = 0;

@@ -41,7 +41,7 @@ const _: () = assert!(size_of::<io_uring_region_desc>() == 64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Event {
-    /// The NIC asked for a buffer and there was none.
+    /// The NIC wanted a buffer and none was free.
     OutOfBuffers = 0,
     /// Payload was copied into the area.
     Copied = 1,
@@ -237,7 +237,7 @@ impl Zcrx {
     /// Asks for an event once more (`ZCRX_CTRL_ARM_EVENT`).
     ///
     /// # Errors
-    /// EINVAL when it has not come since it was asked for.
+    /// EINVAL when the event has not come since the last request for it.
     pub fn arm(&self, event: Event) -> io::Result<()> {
         self.control(abi::CTRL_ARM_EVENT, event as u32).map(drop)
     }
@@ -248,7 +248,8 @@ impl Zcrx {
     }
 
     /// Adds an area of `bytes`, which is memory of the process, and returns its number, above an
-    /// offset's bits. All rings of the registration may be told of its buffers before this returns.
+    /// offset's bits. All rings of the registration may get completions for its buffers before this
+    /// returns.
     ///
     /// # Errors
     /// EOPNOTSUPP before Linux 7.3; EINVAL where the first area is a DMA buffer, with 1024 areas,

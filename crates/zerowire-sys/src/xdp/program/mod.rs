@@ -100,11 +100,11 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Attaches the program to an interface of this thread's network namespace. `queues`: how many
-    /// can be steered.
+    /// Attaches the program to an interface of this thread's network namespace. It can steer
+    /// `queues` queues.
     ///
-    /// One process has it for all of an interface's queues. Where that of another one is there, it
-    /// is given half a second to go: its owner may just have been killed.
+    /// One process has it for all of an interface's queues. If another process has it there,
+    /// attaching waits half a second for it to go: its owner may just have been killed.
     ///
     /// # Errors
     /// [`XdpError::NoInterface`], [`XdpError::Value`], [`XdpError::OtherProgram`], and

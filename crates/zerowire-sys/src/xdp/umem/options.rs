@@ -10,8 +10,8 @@ use crate::xdp::error::XdpError;
 /// The shortest chunk (`XDP_UMEM_MIN_CHUNK_SIZE`), bytes.
 pub const MIN_CHUNK_BYTES: u32 = 2048;
 
-/// Bytes at the start of each chunk that a received frame leaves free, beside the headroom that was
-/// asked for (`XDP_PACKET_HEADROOM`, include/uapi/linux/bpf.h).
+/// Bytes at the start of each chunk that a received frame leaves free, beside the headroom of the
+/// options (`XDP_PACKET_HEADROOM`, include/uapi/linux/bpf.h).
 pub const KERNEL_HEADROOM_BYTES: u32 = 256;
 
 /// Addresses have 48 bits with unaligned chunks.

@@ -1,4 +1,4 @@
-//! Opening a ring, and what can be asked about it.
+//! Opens a ring and reports its properties.
 
 use std::io;
 

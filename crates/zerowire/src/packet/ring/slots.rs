@@ -22,7 +22,7 @@ pub(super) struct RingSlots {
     pub(super) copy_up_to: usize,
     /// Of the frames that are not handed over.
     waiting: EtherTypes,
-    /// Frames that came back and were not told by `reap`.
+    /// Frames that came back and that `reap` has not returned yet.
     back: usize,
     pub(super) counters: Arc<Counters>,
 }

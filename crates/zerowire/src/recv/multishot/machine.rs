@@ -1,5 +1,5 @@
-//! The state machine: what a completion means. Plain code without I/O, so that any sequence of
-//! completions can be tried.
+//! The state machine: what a completion means. Plain code without I/O, so tests can play any
+//! sequence of completions.
 //!
 //! A connection has at most one request in the kernel. `waiting` holds the connections whose
 //! request must start, in the order of their ends. So one that empties the buffers comes after

@@ -244,7 +244,7 @@ impl Zcrx {
         // With half of the area lent, the NIC or the next receive may soon want what comes back.
         let is_low = core.holdings.free() * 2 <= core.holdings.slots();
         let sleeps = core.paused > 0 || starved || blocked || is_low;
-        // Before the receiver is said to sleep: what rings after that must be heard.
+        // Before the receiver counts as asleep: what rings after this must be heard.
         if std::mem::take(&mut self.state.rung) {
             core.called();
             pool.hush();

@@ -63,7 +63,8 @@ impl SharedIfq {
         self.areas.buffers()
     }
 
-    /// How far it can be told what a NIC placed: without a device nobody but the kernel did.
+    /// How far the count of what a NIC placed is known: without a device nobody but the kernel
+    /// placed any.
     pub(super) fn zero_copied(&self) -> ZeroCopied {
         match (&self.queue, self.region.has_events()) {
             (None, _) => ZeroCopied::Exact,

@@ -1,5 +1,5 @@
-//! The state machine: what a completion means. Plain code without I/O, so that any sequence of
-//! completions can be tried.
+//! The state machine: what a completion means. Plain code without I/O, so tests can play any
+//! sequence of completions.
 //!
 //! A connection has at most one multishot RECV_ZC in the kernel. Each of its completions with
 //! `F_MORE` names a piece of an area; the last one has none and says why it ended:
@@ -55,7 +55,7 @@ struct ZcrxOp {
     cancelled: bool,
     /// In `to_arm` or `starved`.
     queued: bool,
-    /// Bytes that it was asked for; 0: no end.
+    /// Bytes that it receives at most; 0: no end.
     bound: u32,
     /// Bytes of it that came.
     got: u64,
@@ -302,8 +302,8 @@ impl ZcrxState {
                     self.ended(core, out, place, cqe.result);
                 }
             }
-            // It was not there to be cancelled, or just then at work: if it still is to end, it is
-            // tried again.
+            // The kernel didn't find it, or it was just then at work. If it must still end, cancel
+            // it again.
             TAG_CANCEL if cqe.result < 0 => {
                 if let Some(request) = self.requests.get_mut(place as usize).filter(|r| r.armed) {
                     request.cancelled = false;
@@ -366,7 +366,7 @@ impl ZcrxState {
         // slot comes back.
         let filled = unsafe { Filled::new(area, offset as usize, len as usize, slot) };
         core.deliver(out, place, filled, placed);
-        // What was asked for has come: it ends by itself.
+        // It ends by itself once its bytes have come.
         if !is_bound && !core.may_receive(place) {
             self.unwant(place);
         }

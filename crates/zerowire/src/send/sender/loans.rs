@@ -29,7 +29,7 @@ pub(super) struct SendLoans {
     pub(super) unread: u32,
     /// Payloads that came back since `poll` last said how many.
     came_back: usize,
-    /// An error about earlier payloads that nobody was told yet.
+    /// An error about earlier payloads that no call has returned yet.
     pub(super) late: Option<SendError>,
     /// When it was last looked whether notifications were lost.
     looked: Instant,
@@ -71,7 +71,7 @@ impl SendLoans {
         self.counters.system_calls.add(self.back.take_calls());
     }
 
-    /// What was to be lent was copied: why. Perhaps nothing can be lent any more.
+    /// Why something was copied that should be lent. Perhaps nothing can be lent any more.
     #[cold]
     pub(super) fn loan_was_copied(&mut self) -> CopyReason {
         self.lending.ask(&self.back);
@@ -210,7 +210,7 @@ impl SendLoans {
                 window.cut_open(sent);
             }
             back.abort();
-            // Errors say that the connection is gone, which is what was asked for.
+            // Errors say that the connection is gone, which is the aim.
             let _ = back.reap(window);
             let _ = back.recover(window);
             kept = window.outstanding();

@@ -13,9 +13,9 @@ pub(in crate::send) fn tells_of_full_queues(socket: impl AsFd) -> bool {
     asks(libc::SOL_IP, libc::IP_RECVERR) || asks(libc::SOL_IPV6, libc::IPV6_RECVERR)
 }
 
-/// Whether an error may be that of an earlier datagram, which an ICMP answer told of
-/// (`icmp_err_convert`, net/ipv4/icmp.c; net/ipv6/icmp.c). The kernel tells it to one call,
-/// whatever that sends, and forgets it.
+/// Whether an error may belong to an earlier datagram, to which an ICMP answer came
+/// (`icmp_err_convert`, net/ipv4/icmp.c; net/ipv6/icmp.c). The kernel reports it to one call,
+/// whatever this call sends, and forgets it.
 pub(in crate::send) fn is_of_an_earlier(errno: i32) -> bool {
     matches!(
         errno,

@@ -1,4 +1,5 @@
-//! What comes back over the error queue: read, translated into ids, and told to the window.
+//! Reads what comes back over the error queue, translates it into ids, and passes these to the
+//! window.
 
 use super::super::backend::NoLoan;
 use super::super::kind::SocketFamily;

@@ -72,7 +72,7 @@ impl Numbering {
         self.knowledge == Knowledge::Unknown
     }
 
-    /// The socket's notifications are not told apart by their numbers: any shift is right.
+    /// The numbers don't tell the socket's notifications apart: any shift is right.
     pub(super) fn ignore_numbers(&mut self) {
         self.knowledge = Knowledge::Known;
     }

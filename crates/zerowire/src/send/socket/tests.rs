@@ -45,8 +45,8 @@ fn payloads_around_the_wrap_come_back_each_once() {
         window.notified(lo, hi, false).unwrap()
     };
     let before: Vec<_> = (0..2).map(|_| lend(&mut back, &mut window)).collect();
-    // A call that failed and used number 2^32 - 1 up: its notification is joined with that of the
-    // one before.
+    // A call that failed and used number 2^32 - 1 up: its notification is joined with the one
+    // before.
     back.numbering.one_failed();
     assert_eq!(told(&mut back, &mut window, LAST - 1, LAST), 1);
     let behind: Vec<_> = (0..3).map(|_| lend(&mut back, &mut window)).collect();

@@ -62,7 +62,7 @@ pub(crate) struct UringBackend {
     patience: Duration,
     /// Notices to pass on to the window.
     notices: VecDeque<(u32, bool)>,
-    /// The sender was told that the ring was closed.
+    /// True: the sender has got the error that the ring was closed.
     is_told: bool,
 }
 
@@ -289,8 +289,8 @@ impl Submit for UringBackend {
     fn recover(&mut self, _: &mut Window) -> io::Result<()> {
         // Notifications of io_uring are never lost: if the ring is closed, its end is waited for.
         self.place.core.with(|c| {
-            // Nobody is left who could ask the kernel: once the ring is closed it finishes by
-            // itself, and the next reading tells.
+            // No sender is left that could enter the ring. Once it is closed it finishes by itself,
+            // and the next reading reports this.
             if c.users == 0 && !c.is_own_thread() {
                 c.give_up("its last sender is gone".to_owned());
             }

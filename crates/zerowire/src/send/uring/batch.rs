@@ -15,7 +15,7 @@ use zerowire_sys::uring::sqe::{self, Loan};
 const LENT_CALL_BYTES: usize = 1 << 20;
 /// An entry's length and result are 31 bits; a whole number of pages of any size.
 const MAX_CALL_BYTES: usize = 1 << 30;
-/// Times that a datagram is sent again whose successors are out. The first may be told the ICMP
+/// How often to send a datagram again whose successors are out. The first time may get the ICMP
 /// error that the one sent again before it caused.
 const MEND_TRIES: usize = 2;
 

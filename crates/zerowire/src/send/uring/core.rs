@@ -3,8 +3,8 @@
 //! Entries are pushed with `MSG_DONTWAIT`, so results are there when the call that hands them over
 //! returns.
 //!
-//! Memory: the caller keeps what an entry names until its channel was told. Message headers are
-//! only read before the result.
+//! Memory: the caller keeps what an entry names until its channel has the notice. Message headers
+//! are only read before the result.
 
 mod drive;
 mod renewal;
@@ -130,8 +130,8 @@ impl EngineState {
         Ok(self.watch.insert(watch).all.clone())
     }
 
-    /// To be called when a channel's notices were taken: others may have some, and a sleeper must
-    /// hear of them.
+    /// Call this when a channel's notices were taken: others may have some, and a sleeper must hear
+    /// of them.
     pub(super) fn pass_on(&self) {
         if let Some(watch) = &self.watch
             && self.book.waiting() > 0

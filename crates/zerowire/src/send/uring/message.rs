@@ -11,8 +11,8 @@ pub(super) struct SendMessage(socket::Message);
 
 impl SendMessage {
     /// Takes the addresses of at most `max_bytes` of the payload's bytes behind the first `from`.
-    /// Returns how many bytes those are: less than asked for when they are in too many pieces for
-    /// one call.
+    /// Returns how many bytes those are: fewer than `max_bytes` when they are in too many pieces
+    /// for one call.
     pub(super) fn fill(&mut self, payload: &Payload, from: usize, max_bytes: usize) -> usize {
         payload.iovecs(from, max_bytes, MAX_IOV, &mut self.0.list)
     }

@@ -25,8 +25,8 @@ impl Stragglers {
         Self { patience, end: None }
     }
 
-    /// Sends those of `payloads` that are lost for want of room, each once at least, and enters
-    /// into `sent` what became of them.
+    /// Sends those of `payloads` that are lost because the socket had no room, each once at least,
+    /// and enters the results into `sent`.
     pub(super) fn send(&mut self, socket: &OwnedFd, payloads: &[Payload], sent: &mut [Accepted]) {
         for (payload, sent) in payloads.iter().zip(sent) {
             if sent.is_lost() && sent.refused == Some(libc::EAGAIN) {

@@ -30,7 +30,7 @@ use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError, FrameSender};
 pub use options::SenderOptions;
 pub use resident::Resident;
 
-/// The fill ring has to be there, and stays empty.
+/// AF_XDP needs a fill ring, which stays empty here.
 const FILL_ENTRIES: u32 = 64;
 
 /// EtherTypes of VLAN tags (`ETH_P_8021Q`, `ETH_P_8021AD`).

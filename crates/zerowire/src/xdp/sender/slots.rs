@@ -17,7 +17,7 @@ pub(super) struct XdpSlots {
     slots: Vec<XdpSlot>,
     /// Used as a stack: the place that came back last is still in the cache.
     free: Vec<u32>,
-    /// Taken from there, and not lent yet: whoever was told of it may be building in it.
+    /// Taken from there, and not lent yet: a caller that has its number may be building in it.
     next: Option<u32>,
 }
 

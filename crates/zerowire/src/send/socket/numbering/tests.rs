@@ -34,7 +34,7 @@ fn numbers_that_failed_calls_used_up_are_left_out_across_the_wrap() {
     assert_eq!(n.ours(LAST, LAST).unwrap(), None);
     assert_eq!((n.next_id, n.failed), (0, 0));
     assert_eq!(n.take_id(), 0);
-    // Two, whose notification was joined with that of two that were taken.
+    // Two, whose notification was joined with the notification of two that were taken.
     let mut n = numbering(LAST, 2);
     assert_eq!(n.ours(LAST - 2, 0).unwrap(), Some((LAST - 2, LAST - 1)));
     assert_eq!((n.next_id, n.failed), (1, 0));

@@ -17,7 +17,7 @@ const BLIND_PAUSE: Duration = Duration::from_millis(1);
 const MAX_REFUSALS: u32 = 10_000;
 
 impl EngineState {
-    /// To be called before entries are made and pushed. EEXIST: this is not the thread that may.
+    /// Call this before entries are made and pushed. EEXIST: this is not the thread that may.
     /// EBADFD: the ring was closed for good.
     ///
     /// `is_chain`: the entries will be linked, so that one that fails cancels those behind it.

@@ -64,8 +64,7 @@ impl ThreadRule {
 fn thread_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     thread_local!(static NUMBER: u64 = NEXT.fetch_add(1, Ordering::Relaxed));
-    // Not while the thread's own variables are being dropped: then it is none that ever made a
-    // ring.
+    // Not while the thread's own variables are being dropped: such a thread never made a ring.
     NUMBER.try_with(|n| *n).unwrap_or(u64::MAX)
 }
 
