@@ -1,4 +1,4 @@
-//! Setting an interface back: the steps in reverse, each tried again while the kernel refuses it
+//! Sets an interface back: takes the steps in reverse, and repeats each while the kernel refuses it
 //! for the moment.
 //!
 //! A ring that was closed gives its queue back some time later. Until then the kernel answers

@@ -1,4 +1,4 @@
-//! Reading a capture while it is sent: a thread of its own reads, unpacks and checks, some chunks
+//! Reads a capture while it is sent. A thread of its own reads, unpacks and checks, some chunks
 //! ahead of the sender.
 //!
 //! So the sender never waits inside a read: a pipe may be silent for long, while frames that were

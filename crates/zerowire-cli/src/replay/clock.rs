@@ -1,4 +1,4 @@
-//! Waiting for the time at which a frame is due.
+//! Waits for the time at which a frame is due.
 
 use rustix::thread::{ClockId as Sleeper, clock_nanosleep_absolute};
 use rustix::time::{ClockId, Timespec, clock_gettime};

@@ -1,5 +1,4 @@
-//! Reading a capture: once from the beginning to the end before anything is sent, where that is
-//! possible.
+//! Reads a capture, where possible once from the beginning to the end before anything is sent.
 
 use anyhow::{Context, Result, bail};
 use zerowire::packet::VnetHeader;

@@ -1,5 +1,5 @@
-//! Asks the kernel about a network interface by netlink: its link, its rings and channels, how it
-//! spreads flows over its queues, and who has taken a queue.
+//! Asks the kernel about a network interface by netlink. The answers describe its link, its rings
+//! and channels, how it spreads flows over its queues, and who has taken a queue.
 //!
 //! Questions need no privilege; what changes a setting begins with `set_`. A question is one
 //! message, the answer one or several (netlink(7), Documentation/userspace-api/netlink/intro.rst).

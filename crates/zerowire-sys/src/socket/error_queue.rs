@@ -1,4 +1,4 @@
-//! Reading a socket's error queue: notifications of lent memory, and errors of other origins
+//! Reads a socket's error queue: notifications of lent memory, and errors of other origins
 //! (Documentation/networking/msg_zerocopy.rst, include/uapi/linux/errqueue.h).
 //!
 //! The kernel allocates a notification's memory at the send, so a full error queue loses none. It

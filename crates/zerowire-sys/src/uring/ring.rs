@@ -216,8 +216,8 @@ impl SendRing {
     }
 
     /// Signals an eventfd when completions are there or can be had (`IORING_REGISTER_EVENTFD`).
-    /// Polling the ring's own descriptor doesn't do with [`Threads::One`]: deferred work wakes
-    /// nobody who sleeps there.
+    /// With [`Threads::One`] the ring's own descriptor can't be polled: deferred work wakes nobody
+    /// who sleeps there.
     ///
     /// # Errors
     /// EEXIST on a ring of another thread; EBUSY when there is one.

@@ -5,9 +5,9 @@
 //! transmit is completed, it reports the 64 bits unchanged. So a number can travel along: with k
 //! taken off below and put on above, `(a - k) | k << 48` names the same byte.
 //!
-//! It also works around a kernel bug (6.18 and 7.3, net/xdp/xsk.c): in copy mode, bit 0 of the
-//! first address of a frame is lost in the completion. When k has the parity of the address, the
-//! lower part is even and comes back as it was.
+//! It also works around a kernel bug (6.18 and 7.3, net/xdp/xsk.c). In copy mode, the completion
+//! loses bit 0 of the first address of a frame. When k has the parity of the address, the lower
+//! part is even and comes back as it was.
 
 /// Bits of the part that names memory.
 const SHIFT: u32 = 48;

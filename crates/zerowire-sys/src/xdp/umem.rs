@@ -139,9 +139,9 @@ impl Umem {
     /// `base..base + len` stays mapped readable and writable until the last clone of the value and
     /// the last socket on it are dropped. What is lent to the kernel (see the module) may change at
     /// any time, so no Rust reference to those bytes may exist meanwhile. In zero-copy mode an
-    /// interface can write to chunks of the fill ring until its queue is bound anew, some
-    /// milliseconds after the socket is closed. Reuse such memory for other things only when writes
-    /// into it do no harm, or after that.
+    /// interface can write to chunks of the fill ring until its queue is bound anew. This happens
+    /// some milliseconds after the socket is closed. Reuse such memory for other things only when
+    /// writes into it do no harm, or after that.
     ///
     /// # Errors
     /// As [`new`](Self::new), and [`XdpError::NotMapped`].

@@ -1,6 +1,6 @@
 //! A plain packet socket: frames are built in private memory, and the kernel copies them in
-//! sendmmsg(2). The path for interfaces and users where rings are refused, and the one that rings
-//! are measured against.
+//! sendmmsg(2). It serves interfaces and users where rings are refused, and is the baseline that
+//! rings are measured against.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! Waiting for frames to come back.
+//! Waits for frames to come back.
 //!
 //! A packet socket is writable (POLLOUT) as long as its buffer is less than half full, whatever its
 //! slots do. So a plain poll(2) would return at once and turn in circles. The event itself tells of

@@ -1,5 +1,5 @@
-//! Receiving in place: payload appears in memory that the program has mapped, is read there, and
-//! given back.
+//! Receives in place. Payload appears in memory that the program has mapped; the program reads it
+//! there and gives it back.
 //!
 //! * [`Receiver`]: sockets of this machine, many at a time, through io_uring or plain system calls.
 //! * [`vsock`]: a guest's streams and messages, from `zerowire vsock`.

@@ -111,7 +111,7 @@ impl Plain {
     fn watch_edges(&mut self, core: &mut RecvState, place: u32) {
         let (Some(mark), Some(fd)) = (self.marks.get_mut(place as usize), core.fd(place)) else { return };
         if std::mem::replace(&mut mark.edges, true) {
-            // Asking again would tell it again.
+            // A second request would report the same change again.
             return;
         }
         core.called();

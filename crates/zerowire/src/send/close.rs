@@ -1,4 +1,4 @@
-//! Ending a sender.
+//! Ends a sender.
 
 use super::SendError;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Building frames without a closure: a place is taken first, and committed when the frame in it is
-//! whole. For callers whose frames are made step by step, or by code that knows nothing of this
-//! library (C).
+//! Builds frames without a closure. The caller takes a place first, and commits it when the frame
+//! in it is whole. This suits callers that make frames step by step, or code that knows nothing of
+//! this library (C).
 
 use std::os::fd::AsFd;
 use std::time::Duration;

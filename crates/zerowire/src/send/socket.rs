@@ -1,4 +1,4 @@
-//! Sending with socket calls: `send`, `sendmsg`, `sendmmsg`, and `MSG_ZEROCOPY` on TCP, UDP and
+//! Sends with socket calls: `send`, `sendmsg`, `sendmmsg`, and `MSG_ZEROCOPY` on TCP, UDP and
 //! AF_VSOCK (Documentation/networking/msg_zerocopy.rst).
 //!
 //! The kernel numbers the calls with MSG_ZEROCOPY on a socket: 0, 1, 2, … [`super::numbers`] says

@@ -1,7 +1,7 @@
 //! The book of what is lent. Plain code without a socket.
 //!
 //! Each payload has a [`Ticket`]. A payload that is lent has one id of the kernel for each call
-//! that took a part of it. (A stream may take it in parts.) Ids are consecutive 32-bit numbers that
+//! that took a part of it. A stream may take it in parts. Ids are consecutive 32-bit numbers that
 //! wrap around. Notifications name inclusive ranges of them, coalesced and in any order. Payloads
 //! that were copied leave no trace here but their completion.
 //!

@@ -1,4 +1,4 @@
-//! Reading captures: pcap and pcapng, plain or in gzip, a packet at a time.
+//! Reads captures: pcap and pcapng, plain or in gzip, a packet at a time.
 //!
 //! A packet's bytes belong to the reader, and are valid until the next call for a packet. Memory is
 //! bounded by the longest block ([`error::MAX_BLOCK_BYTES`]), whatever a file says of itself. The

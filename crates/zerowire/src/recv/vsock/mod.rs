@@ -1,4 +1,4 @@
-//! Receiving a guest's streams and messages in mapped memory, from `zerowire vsock`
+//! Receives a guest's streams and messages in mapped memory, from `zerowire vsock`
 //! (docs/mapped-receive.md).
 //!
 //! ```no_run

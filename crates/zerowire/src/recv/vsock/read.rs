@@ -1,4 +1,4 @@
-//! Copying receive, for programs that want their bytes elsewhere.
+//! Receives by copying, for programs that want their bytes elsewhere.
 
 use std::io::{self, Read};
 use std::mem::MaybeUninit;

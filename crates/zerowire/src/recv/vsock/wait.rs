@@ -1,4 +1,4 @@
-//! Waiting for the daemon, by sleeping or by an event loop.
+//! Waits for the daemon, by sleeping or by an event loop.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Submitting one payload, and the rest of one that a stream took in part.
+//! Submits one payload, and the rest of one that a stream took in part.
 
 use super::super::auto::Decision;
 use super::super::backend::{Accepted, Submit};

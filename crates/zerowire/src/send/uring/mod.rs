@@ -1,4 +1,4 @@
-//! Sending over io_uring: SEND_ZC and SENDMSG_ZC, from registered areas where that is possible.
+//! Sends over io_uring: SEND_ZC and SENDMSG_ZC, from registered areas where that is possible.
 //!
 //! * [`Engine`]: one ring, its registered areas, and any number of sockets on it.
 //! * `backend`: one socket on an engine, as the sender drives it.

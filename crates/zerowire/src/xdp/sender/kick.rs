@@ -1,4 +1,4 @@
-//! Telling the kernel to send, and what it answers (`__xsk_generic_xmit` and `xsk_sendmsg`,
+//! Tells the kernel to send, and reads its answer (`__xsk_generic_xmit` and `xsk_sendmsg`,
 //! net/xdp/xsk.c).
 
 use rustix::io::Errno;

@@ -1,4 +1,4 @@
-//! Sending whole frames through AF_XDP.
+//! Sends whole frames through AF_XDP.
 //!
 //! Memory: `[places to build in][resident frames]`, all the sender's own, registered with the
 //! kernel. A place belongs to the caller of `push` while it builds the frame. Then it belongs to
