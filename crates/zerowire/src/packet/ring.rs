@@ -128,7 +128,7 @@ impl PacketRing {
     }
 
     /// Whether a frame whose longest segment is `wire` bytes became too long since it was pushed.
-    /// Asked only of frames with a header, since the kernel doesn't refuse those.
+    /// False without headers: only of frames with a header the kernel doesn't check the length.
     #[inline]
     fn is_too_long(&self, wire: usize) -> bool {
         self.slots.header_bytes > 0 && wire > self.link.longest() + VLAN_TAG_BYTES
