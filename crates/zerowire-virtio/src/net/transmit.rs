@@ -25,6 +25,8 @@ mod outlet;
 mod parse;
 mod returns;
 mod software;
+#[cfg(test)]
+mod tests;
 
 use std::time::Instant;
 
@@ -407,6 +409,9 @@ impl<O: Outlet> Transmit<O> {
         }
         if cx.take_out(&frame, start) {
             return Ok(Taken::Out);
+        }
+        if self.outlet.sends_at_once() {
+            self.host.ring.hand_on(std::iter::once(head));
         }
         self.outlet.push(port, &frame, place).map(Taken::Frame)
     }

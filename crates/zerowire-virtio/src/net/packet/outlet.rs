@@ -188,6 +188,11 @@ impl Outlet for PacketOutlet {
     }
 
     #[inline]
+    fn sends_at_once(&self) -> bool {
+        self.pressed
+    }
+
+    #[inline]
     fn push(
         &mut self,
         port: &mut PacketQueue,

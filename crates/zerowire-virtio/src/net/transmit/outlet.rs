@@ -79,6 +79,12 @@ pub trait Outlet: Sized {
     /// The bytes of a place.
     fn bytes(&mut self, place: &TxPlace) -> &mut [u8];
 
+    /// Whether [`Self::push`] sends the next frame itself, before [`Self::flush`].
+    #[inline]
+    fn sends_at_once(&self) -> bool {
+        false
+    }
+
     /// Queues a frame whose first bytes lie in that place, and were checked.
     ///
     /// # Errors
@@ -110,10 +116,11 @@ pub trait Outlet: Sized {
     /// No further one comes.
     fn end_parts(&mut self, _port: &mut Self::Port) {}
 
-    /// Has the port send what was queued, marks the chains whose frames it did not take, and counts
-    /// these frames. Returns how many frames at the end of the batch the port had no room for. They
-    /// are marked and not counted, and another turn tries them again. An outlet that lends counts
-    /// frames itself, and refuses none here.
+    /// Has the port send what was queued, so that nothing is queued when this returns. Marks the
+    /// chains whose frames the port did not take, and counts these frames. Returns how many frames
+    /// at the end of the batch the port had no room for. They are marked and not counted, and
+    /// another turn tries them again. An outlet that lends counts frames itself, and refuses none
+    /// here.
     fn flush(&mut self, port: &mut Self::Port, batch: &mut [TxSlot], counters: &Counters) -> usize;
 
     /// Sends what was left over from turns before; no frame of this ring comes behind it now.

@@ -28,7 +28,7 @@ mod region;
 mod tracker;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use region::InflightRegion;
 pub use tracker::Tracker;

@@ -17,13 +17,14 @@ const SIZE: u16 = 8;
 const DESC: u64 = 0;
 const AVAIL: u64 = 0x1000;
 const USED: u64 = 0x2000;
+const BUFFER: u64 = 0x3000;
 /// What the front end calls the guest's first byte.
 const USER: u64 = 0x7000_0000;
 
 /// A driver, and the memory that it shares with the device.
-struct Driver {
+pub(crate) struct Driver {
     file: std::fs::File,
-    memory: GuestMemory,
+    pub(crate) memory: GuestMemory,
     region: Arc<InflightRegion>,
     avail: u16,
     used: u16,
@@ -36,7 +37,7 @@ struct Driver {
 
 impl Driver {
     /// Its ring has come as far as `from`.
-    fn new(from: u16) -> Self {
+    pub(crate) fn new(from: u16) -> Self {
         let file = std::fs::File::from(rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
         file.set_len(0x4000).unwrap();
         let region = RegionConfig {
@@ -71,8 +72,20 @@ impl Driver {
         u16::from_le_bytes(bytes)
     }
 
+    /// The chain that begins with this head is `len` bytes of zeros.
+    pub(crate) fn describe(&self, head: u16, len: u32) {
+        let at = DESC + 16 * u64::from(head);
+        self.file.write_all_at(&BUFFER.to_le_bytes(), at).unwrap();
+        self.file.write_all_at(&u64::from(len).to_le_bytes(), at + 8).unwrap();
+    }
+
+    /// Whether the frame of this head may have been sent.
+    pub(crate) fn is_handed_on(&self, head: u16) -> bool {
+        self.place().handed_on(head).load(Ordering::Acquire) != 0
+    }
+
     /// Makes a head available, if one is free: the `pick`th.
-    fn add(&mut self, pick: usize) {
+    pub(crate) fn add(&mut self, pick: usize) {
         let free: Vec<u16> = (0..SIZE).filter(|h| !self.out.contains_key(h)).collect();
         let Some(head) = free.get(pick % free.len().max(1)) else { return };
         self.put(AVAIL + 4 + 2 * u64::from(self.avail % SIZE), *head);
@@ -127,7 +140,7 @@ impl Driver {
     }
 
     /// A device process; the front end says that it goes on at the used index.
-    fn device(&self) -> (SplitRing, Recovered) {
+    pub(crate) fn device(&self) -> (SplitRing, Recovered) {
         let mut ring = self.ring(self.get(USED + 2));
         let recovered = ring.track(self.tracker()).unwrap();
         (ring, recovered)
@@ -403,6 +416,26 @@ fn frames_that_were_handed_on_are_given_back_and_not_sent_again() {
     driver.reap();
     let rest: Vec<u16> = std::iter::from_fn(|| ring.take().unwrap()).collect();
     assert_eq!(rest, [2, 4, 5]);
+}
+
+/// The port had no room for a frame, which is in flight from a death before.
+#[test]
+fn a_chain_that_goes_back_after_it_was_handed_on_is_sent_after_the_next_death() {
+    let mut driver = Driver::new(0);
+    (0..3).for_each(|_| driver.add(0));
+    let mut device = Device::start(&mut driver);
+    (0..3).for_each(|_| assert!(device.take(&driver)));
+    device.give(1);
+    device.ring.publish();
+    let (mut ring, recovered) = driver.device();
+    assert_eq!(recovered, Recovered { again: 2, unsure: 0 });
+    assert_eq!(ring.take().unwrap(), Some(0));
+    ring.hand_on(std::iter::once(0));
+    ring.untake(std::iter::once(0));
+    let (mut ring, recovered) = driver.device();
+    assert_eq!(recovered, Recovered { again: 2, unsure: 0 });
+    let rest: Vec<u16> = std::iter::from_fn(|| ring.take().unwrap()).collect();
+    assert_eq!(rest, [0, 2]);
 }
 
 /// Heads 0 to 5 are taken; 2 and 4 were not handed on, since their frames were dropped.

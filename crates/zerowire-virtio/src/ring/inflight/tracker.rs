@@ -194,6 +194,8 @@ impl Tracker {
         if let Some(i) = self.resumed.iter().position(|h| *h == head) {
             self.resumed.swap_remove(i);
             self.again.push_front(head);
+            // Its frame, if it was handed on, was refused.
+            self.place.handed_on(head).store(0, Ordering::Release);
             return true;
         }
         self.unmark(head);
