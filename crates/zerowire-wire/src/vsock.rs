@@ -193,6 +193,14 @@ mod tests {
     }
 
     #[test]
+    fn numbers_name_operations() {
+        for number in 0..=8 {
+            let named = (1..=7).contains(&number).then_some(number);
+            assert_eq!(Op::new(number).map(|op| op as u16), named);
+        }
+    }
+
+    #[test]
     fn bytes_and_back() {
         let h = Header {
             src_cid: 0x0102_0304_0506_0708,

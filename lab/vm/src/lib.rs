@@ -6,10 +6,10 @@
 //!
 //! ```text
 //!  test ──run──> Serial ──ttyS0──> init (busybox shell)
-//!       ──plug─> Qmp    ──unix───> QEMU ──vhost-user──> Backend (zerowire net)
+//!       ──plug─> Qmp    ──unix───> QEMU ──vhost-user──> BackendProcess (zerowire net)
 //!                                                          │ tap
 //!                                                        Netns (own network namespace)
-//!                                       ──vhost-user──> Backend (zerowire vsock)
+//!                                       ──vhost-user──> BackendProcess (zerowire vsock)
 //!                                                          │ unix sockets
 //!                                                        vsock::host (in the test)
 //! ```

@@ -84,20 +84,21 @@ impl ZcrxRegion {
     /// time: the kernel reads a mixture otherwise.
     #[inline]
     pub fn write(&self, at: u32, entry: Rqe) {
-        let words = self.entry_at(at).cast::<u64>();
-        let length = u64::from(entry.len) | u64::from(entry.pad) << 32;
-        let length = if cfg!(target_endian = "big") { length.rotate_left(32) } else { length };
-        for (i, value) in [entry.off, length].into_iter().enumerate() {
-            // SAFETY: inside the region (checked at the registration) and aligned; all writes are
-            // of whole words, by this function.
-            unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) }.store(value, Ordering::Relaxed);
-        }
+        let [off, length] = self.entry_at(at);
+        off.store(entry.off, Ordering::Relaxed);
+        let fields = u64::from(entry.len) | u64::from(entry.pad) << 32;
+        length.store(if cfg!(target_endian = "big") { fields.rotate_left(32) } else { fields }, Ordering::Relaxed);
     }
 
+    /// The two words of an entry: its place, and its length beside four free bytes.
     #[inline]
-    fn entry_at(&self, at: u32) -> *mut Rqe {
+    fn entry_at(&self, at: u32) -> [&AtomicU64; 2] {
         let place = (at & (self.layout.entries - 1)) as usize;
-        self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>().wrapping_add(place)
+        let entries = self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>();
+        let words = entries.wrapping_add(place).cast::<u64>();
+        // SAFETY: inside the region (checked at the registration), which lives as long as this
+        // value, and aligned; this process reads and writes whole words, atomically.
+        [0, 1].map(|i| unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) })
     }
 
     /// Hands the entries before `tail` to the kernel.
@@ -144,8 +145,9 @@ impl ZcrxRegion {
         if head == self.tail() {
             return None;
         }
-        // SAFETY: inside the region; before the tail nobody writes.
-        let entry = unsafe { self.entry_at(head).read() };
+        let [off, length] = self.entry_at(head).map(|word| word.load(Ordering::Relaxed));
+        let fields = if cfg!(target_endian = "big") { length.rotate_left(32) } else { length };
+        let entry = Rqe { off, len: fields as u32, pad: (fields >> 32) as u32 };
         self.memory.find_word(self.layout.head)?.store(head.wrapping_add(1), Ordering::Release);
         Some(entry)
     }
