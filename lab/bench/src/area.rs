@@ -51,9 +51,9 @@ const RECEIVE_BLOCK: usize = 32 << 10;
 
 /// A working set cut into slots of equal size, walked in order, again and again.
 ///
-/// A buffer that is much shorter than its slot moves on within it with each pass, so that in the
-/// end every cache line of the working set is used: else the short buffers of a large working set
-/// would fit into a cache.
+/// A buffer that is much shorter than its slot moves on within it with each pass. So in the end
+/// every cache line of the working set is used. Else the short buffers of a large working set would
+/// fit into a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slots {
     stride: usize,
@@ -81,8 +81,7 @@ impl Slots {
 
     /// Slots for receive buffers, as Linux cuts them for frames of Ethernet's usual length
     /// (drivers/net/virtio_net.c, add_recvbuf_mergeable): 1536 bytes, one behind the other in
-    /// blocks of 32 KiB, so that they begin at many places of a page. Longer ones as by
-    /// [`Slots::new`].
+    /// blocks of 32 KiB. So they begin at many places of a page. Longer ones as by [`Slots::new`].
     pub fn received(bytes: usize, len: usize) -> Self {
         match len {
             0..=RECEIVE_BUFFER => {

@@ -72,8 +72,8 @@ impl BackendKind {
 /// Back ends started so far.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
-/// A running back end that serves one or more VMs: each on a tap of its own, or each with unix
-/// sockets of its own for the host's programs.
+/// A running back end that serves one or more VMs. Each VM has a tap of its own, or unix sockets of
+/// its own for the host's programs.
 #[derive(Debug)]
 pub struct BackendProcess {
     child: Child,

@@ -133,9 +133,9 @@ impl Case {
         }
     }
 
-    /// Rounds for each one of `--rounds`. Long frames wait for memory, whose speed drifts by
-    /// more from a tenth of a second to the next than within one: what is compared is measured
-    /// closer together, in more and shorter samples.
+    /// Rounds for each one of `--rounds`. Long frames wait for memory, whose speed drifts by more
+    /// from a tenth of a second to the next than within one. So what is compared is measured closer
+    /// together, in more and shorter samples.
     pub fn rounds_for_one(&self) -> usize {
         if self.frame_len > LARGEST_PLAIN { 3 } else { 1 }
     }

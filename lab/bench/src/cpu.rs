@@ -1,11 +1,12 @@
 //! CPU time and CPU placement.
 //!
-//! The CPU time of a back end is that of all its threads, the kernel's worker threads for io_uring
-//! included: they belong to the process that made the ring. The clock of a process is exact to the
-//! nanosecond for threads that sleep; a thread that is running on another CPU is counted up to its
-//! last timer tick or context switch only (kernel/time/posix-cpu-timers.c brings only the caller's
-//! own group up to date). So a sample begins and ends when the process has gone to sleep:
-//! [`ProcessClock::settled`] waits for that.
+//! The CPU time of a back end is that of all its threads. The kernel's worker threads for io_uring
+//! count too: they belong to the process that made the ring.
+//!
+//! The clock of a process is exact to the nanosecond for threads that sleep. A thread that runs on
+//! another CPU is counted up to its last timer tick or context switch only:
+//! kernel/time/posix-cpu-timers.c brings only the caller's own group up to date. So a sample begins
+//! and ends when the process has gone to sleep: [`ProcessClock::settled`] waits for that.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,9 +15,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::sys;
 
-/// How long a process must show the same CPU time to count as asleep. More than a timer tick of the
-/// slowest usual kernel (10 ms at 100 Hz) isn't needed: a running thread switches contexts or ticks
-/// within it.
+/// How long a process must show the same CPU time to count as asleep. A running thread switches
+/// contexts or ticks within a timer tick, which takes 10 ms on the slowest usual kernel (100 Hz).
+/// More than that isn't needed.
 pub const QUIET: Duration = Duration::from_millis(5);
 
 /// The clock over all threads of one process.
@@ -114,8 +115,8 @@ pub fn thread_time() -> Duration {
 
 /// The CPUs that this thread may use, and which side of the benchmark gets which.
 ///
-/// With two CPUs or more the driver (generator, guest) has one to itself and the side that is
-/// measured has the others, so that neither takes the other's time.
+/// With two CPUs or more the driver (generator, guest) has one to itself. The side that is measured
+/// has the others, so neither takes the other's time.
 #[derive(Debug, Clone)]
 pub struct Placement {
     all: CpuSet,

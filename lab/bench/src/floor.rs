@@ -198,8 +198,8 @@ fn receive(
         while *next < end {
             let count = (end - *next).min(burst);
             generator.preload(count)?;
-            // Frames wait as long as those of a back end, which must be seen to sleep before its
-            // sample begins: what another CPU wrote leaves the caches meanwhile.
+            // Frames wait as long as those of a back end, which must sleep before its sample
+            // begins. What another CPU wrote leaves the caches meanwhile.
             std::thread::sleep(QUIET);
             orders.send(*next..*next + count).context("the floor's thread ended early")?;
             let (cpu, wall) = results.recv().context("the floor's thread ended early")??;

@@ -1,8 +1,8 @@
 //! The frames that are measured: built once, right to the last checksum.
 //!
-//! Frames up to 9014 bytes are UDP over IPv4 in one piece. Longer ones are TCP over IPv4 to be cut
-//! by the receiver (GSO): their virtio-net header tells the segment size and where the checksum
-//! belongs (virtio 1.3 §5.1.6.2), as a Linux guest sends them.
+//! Frames up to 9014 bytes are UDP over IPv4 in one piece. Longer ones are TCP over IPv4, which the
+//! receiver cuts (GSO). Their virtio-net header gives the segment size and the place of the
+//! checksum (virtio 1.3 §5.1.6.2), as a Linux guest sends them.
 
 use anyhow::{Result, bail};
 use zerowire_wire::checksum::Checksum;
@@ -32,10 +32,10 @@ pub const SOURCE_IP: [u8; 4] = [198, 18, 0, 1];
 /// The other end, which nobody has.
 pub const TARGET_IP: [u8; 4] = [198, 19, 0, 1];
 const ENDS: [[u8; 4]; 2] = [SOURCE_IP, TARGET_IP];
-/// The station that a guest's frames are sent to in the transmit benchmarks: not the host, so that
-/// its IP layer drops them at its first check (ip_rcv_core, net/ipv4/ip_input.c). A route lookup
-/// that fails later would add some 400 ns to every frame, floor and back end alike, and would make
-/// the ratio look better than it is.
+/// The station that a guest's frames are sent to in the transmit benchmarks. It is not the host, so
+/// the host's IP layer drops them at its first check (ip_rcv_core, net/ipv4/ip_input.c). A route
+/// lookup that fails later would add some 400 ns to every frame, of floor and back end alike. The
+/// ratio would then look better than it is.
 pub const SINK_MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x5a, 0x57, 0xff];
 /// The Ethernet address of the guest's side (locally administered).
 pub const GUEST_MAC: [u8; 6] = [0x52, 0x54, 0x00, 0x5a, 0x57, 0x01];

@@ -1,7 +1,7 @@
 //! Fills the queue of a tap with frames, so that its reader finds work without a pause.
 //!
 //! Frames enter through a packet socket on the host's side of the tap (packet(7)), past the
-//! queueing discipline, and wait in the tap's own queue, which is made as long as a burst. So
+//! queueing discipline. They wait in the tap's own queue, which is made as long as a burst. So
 //! saturation is exact: while the reader drains a burst its queue is never empty, and the generator
 //! isn't running. A frame that does not fit is an error of the send, and the interface's counters
 //! confirm the count.

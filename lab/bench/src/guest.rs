@@ -1,9 +1,9 @@
 //! The guest that drives a back end: one pair of queues, run natively.
 //!
 //! The guest owns its memory; the back end maps it. Frames are written once, in
-//! [`NetGuest::prepare_transmit`]; sending one writes descriptors only, so that the driver's CPU
-//! doesn't warm the payload for the back end. Receive buffers are posted by count: the benchmark
-//! decides when the back end may see how many, so that it sleeps while the tap's queue is filled.
+//! [`NetGuest::prepare_transmit`]. To send one writes descriptors only, so the driver's CPU doesn't
+//! warm the payload for the back end. Receive buffers are posted by count: the benchmark decides
+//! when the back end sees how many. So the back end sleeps while the tap's queue is filled.
 
 mod bursts;
 
@@ -29,7 +29,7 @@ const RING_MEMORY: usize = 1 << 20;
 /// How long the back end may make no progress before the run is given up.
 pub const STALL_LIMIT: Duration = Duration::from_secs(3);
 
-/// Spins of the driver between two looks at the used index: it polls, but leaves the cache line to
+/// Spins of the driver between two reads of the used index. It polls, but leaves the cache line to
 /// the back end most of the time.
 const SPINS: usize = 64;
 

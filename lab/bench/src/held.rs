@@ -1,7 +1,7 @@
 //! Child processes and folders that must not outlive this program.
 //!
-//! Dropping a [`Held`] removes what it stands for. A signal that ends the program drops nothing: so
-//! [`end_on_signals`] catches it, ends all children and removes all folders, and only then ends the
+//! Dropping a [`Held`] removes what it stands for. A signal that ends the program drops nothing, so
+//! [`end_on_signals`] catches it. It ends all children, removes all folders, and then ends the
 //! program by that signal.
 
 use std::fs;

@@ -1,9 +1,9 @@
 //! Several variants in turn, round by round: the way in which every table of this crate is
 //! measured.
 //!
-//! A machine drifts. So no variant runs all its rounds in one go: each round runs every variant
-//! once, in an order that rotates, after a warm-up of each. A variant that fails is left alone from
-//! then on.
+//! A machine drifts, so no variant runs all its rounds in one go. After a warm-up of each variant,
+//! each round runs every variant once, in an order that rotates. A variant that fails does not run
+//! again.
 
 use std::fmt::Display;
 

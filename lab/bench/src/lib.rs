@@ -1,14 +1,17 @@
 //! Benchmarks of zerowire's data paths. The program `zerowire-bench` is made of them.
 //!
-//! [`run_net`] measures the back end of `zerowire net` against the floor, a bare loop of write() or
+//! [`run_net`] measures the back end of `zerowire net` against the floor: a bare loop of write() or
 //! read() on the same kind of tap with the same frame. [`run_threshold`] measures when gathering a
 //! frame's pieces is cheaper than handing them to the kernel. Both make network namespaces and taps
 //! of their own, touch no other interface, and need root or a user namespace (`unshare -Urn`).
+//!
 //! [`run_vsock`] measures the back end of `zerowire vsock` against the same bytes through a pair of
-//! unix sockets; it needs no privileges. [`ports::run_ports`] measures its ports on interfaces
-//! against a bare AF_XDP loop, the tap's floor and a plain packet socket. [`vsock_rx::run_table`]
-//! compares the ways in which a program receives by vsock; [`packet_tx::run_packet_tx`] those in
-//! which it sends to a network device, [`tcp_rx::run_tcp_rx`] those in which it receives TCP.
+//! unix sockets. It needs no privileges. [`ports::run_ports`] measures its ports on interfaces
+//! against a bare AF_XDP loop, the tap's floor and a plain packet socket.
+//!
+//! [`vsock_rx::run_table`] compares the ways in which a program receives by vsock.
+//! [`packet_tx::run_packet_tx`] compares those in which it sends to a network device.
+//! [`tcp_rx::run_tcp_rx`] compares those in which it receives TCP.
 //!
 //! Each of these is an [`experiment`]: cells, variants, and figures that follow from their runs.
 //!

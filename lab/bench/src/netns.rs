@@ -31,8 +31,8 @@ pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Res
     })
 }
 
-/// Moves the calling thread into a new network namespace, for good, and turns IPv6 off in it, so
-/// that no interface made later sends frames of its own as it comes up.
+/// Moves the calling thread into a new network namespace, for good, and turns IPv6 off in it. So no
+/// interface that is made later sends frames of its own as it comes up.
 pub(crate) fn enter_new_namespace() -> Result<()> {
     sys::leave_network_namespace().context(
         "can't make a network namespace of its own: run as root (CAP_SYS_ADMIN), \
@@ -123,8 +123,8 @@ impl NetnsLink {
         self.said(netdevice::set_mtu(&self.control, &self.name, mtu), &format!("set MTU {mtu}"))
     }
 
-    /// Sets the length of its transmit queue in frames (`SIOCSIFTXQLEN`): for a tap the number of
-    /// frames that wait for the reader before the kernel drops.
+    /// Sets the length of its transmit queue in frames (`SIOCSIFTXQLEN`). For a tap this is the
+    /// number of frames that wait for the reader before the kernel drops.
     pub fn set_txqueuelen(&self, frames: usize) -> Result<()> {
         let mut request = sys::ifreq(&self.name)?;
         // ifr_qlen is the same int of the union as ifr_ifindex (include/uapi/linux/if.h).

@@ -1,10 +1,11 @@
 //! Many VMs on one back end process: bandwidth, CPU load, bandwidth by CPU load, round-trip time.
 //!
-//! All VMs send large frames at once, one driver thread serves their rings in turn. The back end
+//! All VMs send large frames at once; one driver thread serves their rings in turn. The back end
 //! has the other CPUs. The zero-copy path and the copying path run in processes of their own and
-//! take turns round by round. A round trip is an ARP request that the host's kernel answers at
-//! once; the guest polls for the answer, so the time is that of the back end (two wake-ups) and the
-//! host.
+//! take turns round by round.
+//!
+//! A round trip is an ARP request that the host's kernel answers at once. The guest polls for the
+//! answer, so the time is that of the back end (two wake-ups) and the host.
 
 use std::net::Ipv4Addr;
 use std::path::Path;

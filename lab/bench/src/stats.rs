@@ -1,8 +1,8 @@
 //! Medians and ratios of interleaved runs.
 //!
 //! Machines drift: clock rates, neighbours, caches. So variants run one after the other in rounds,
-//! in an order that rotates, and each run is compared with the floor's run of the same round. The
-//! ratio that is reported is the median of these ratios, never the ratio of two medians.
+//! in an order that rotates. Each run is compared with the floor's run of the same round. The
+//! reported ratio is the median of these ratios, never the ratio of two medians.
 
 use serde::Serialize;
 

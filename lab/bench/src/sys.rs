@@ -169,7 +169,7 @@ pub fn send_repeated(fd: BorrowedFd<'_>, parts: &[&[u8]], count: usize) -> io::R
     message.msg_hdr.msg_iovlen = vectors.len();
     let mut messages = vec![message; count.min(SEND_BATCH)];
     // SAFETY: every message points at `vectors`, which points at `parts`; all three outlive the
-    // call, and sendmmsg only reads the datagrams and writes `msg_len` of `messages`.
+    // call. sendmmsg only reads the datagrams and writes `msg_len` of `messages`.
     let sent = check(unsafe {
         libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), messages.len() as libc::c_uint, 0)
     })?;

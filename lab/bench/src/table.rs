@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Columns that a table may take.
 static COLUMNS: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Tables of this process take so many columns of a terminal from now on: a wider one is printed in
-/// parts, each with the labels of its rows.
+/// Sets how many columns of a terminal the tables of this process take from now on. A wider table
+/// is printed in parts, each with the labels of its rows.
 pub fn fit_tables(columns: usize) {
     COLUMNS.store(columns, Ordering::Relaxed);
 }

@@ -1,7 +1,7 @@
 //! A tap device opened the way the back end opens it.
 //!
-//! The host's side is the interface, ours the descriptor: a write is a frame that the host
-//! receives, a read takes a frame that the host sent. Each carries a virtio-net header of 12 bytes
+//! The host's side is the interface, ours the descriptor. A write is a frame that the host
+//! receives; a read takes a frame that the host sent. Each carries a virtio-net header of 12 bytes
 //! in front (virtio 1.3 §5.1.6). The interface vanishes when the last descriptor closes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -98,8 +98,8 @@ pub(crate) fn first_program(programs: &[NamedProgram], variant: &str) -> Option<
     before(programs, variant).map(|variant| Base { label: "before", variant })
 }
 
-/// Variants of further programs that cost more than `percent` more than the first program's: the
-/// lower quartile of the ratios says so, in three rounds of four.
+/// Variants of further programs that cost more than `percent` more than the first program's. The
+/// lower quartile of the ratios decides: three rounds of four say so.
 pub fn beyond_gate<E: Floored>(cells: &[CellReport<E>], percent: f64) -> Vec<String> {
     let limit = 1.0 + percent / 100.0;
     let line = |cell: &CellReport<E>, line: &ReportLine<E>| {

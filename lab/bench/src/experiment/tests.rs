@@ -240,7 +240,7 @@ fn a_report_goes_where_the_options_say() {
     let json = folder.join("report.json");
     let files = Files { json: Some(json.clone()), svg: Some(folder.clone()) };
     let text = bakery(&files).expect("a report");
-    // A chart without a bar is no chart.
+    // A chart needs a bar: without one none is written.
     let chart = folder.join("bread-time.svg");
     assert_eq!(text, format!("1 cells\nJSON: {}\nchart: {}\n", json.display(), chart.display()));
     assert!(chart.is_file() && !folder.join("bread-burnt.svg").exists());

@@ -10,8 +10,8 @@ use crate::wrong::wrong;
 
 /// Payload lengths of the published table in bytes.
 pub const PAYLOADS: [usize; 7] = [1, 10, 100, 1000, 10_000, 30_000, 65_000];
-/// The longest payload: a UDP datagram of 65 507 bytes is the longest of IPv4, and with its headers
-/// it must fit into 17 pages and a frame of 65 536 bytes of a transmit ring.
+/// The longest payload. The longest UDP datagram of IPv4 has 65 507 bytes. With its headers it must
+/// fit into 17 pages and into a frame of 65 536 bytes of a transmit ring.
 pub const LARGEST_PAYLOAD: usize = 65_000;
 /// Payloads handed over at a time where a way takes several: as many as an AF_XDP socket transmits
 /// in one system call (TX_BATCH_SIZE, net/xdp/xsk.c).
@@ -23,7 +23,7 @@ pub const BATCH: usize = 32;
 pub enum SinkKind {
     /// An ifb device: takes lent pages as they are and drops the frame.
     Ifb,
-    /// A veth pair to a UDP socket of another namespace that reads everything: the kernel copies
+    /// A veth pair to a UDP socket of another namespace that reads everything. The kernel copies
     /// lent pages before it hands them to a socket of the same machine. The negative control.
     Veth,
 }

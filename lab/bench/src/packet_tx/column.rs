@@ -102,8 +102,8 @@ impl Column {
     }
 
     /// Whether the kernel says of each send whether it copied. A transmit ring only says that a
-    /// slot is free again: what its proof counts as not copied left the ring so, and a veth copies
-    /// it later.
+    /// slot is free again. What its proof counts as not copied left the ring uncopied, and a veth
+    /// copies it later.
     pub fn kernel_tells(self) -> bool {
         self != Self::Ring
     }

@@ -28,8 +28,8 @@ const FREQUENCY: &str = "2000";
 const ATTACH: Duration = Duration::from_millis(400);
 
 /// The kernel's copy routines: from and to user space, with and without a checksum, and within the
-/// kernel (skb_copy_ubufs, which makes a frame's lent pages its own, uses memcpy). Beginnings of
-/// names; `.` suffixes are compiler's clones.
+/// kernel. There skb_copy_ubufs, which makes a frame's lent pages its own, uses memcpy. These are
+/// beginnings of names; `.` suffixes are compiler's clones.
 const COPIES: [&str; 13] = [
     "_copy_from_iter",
     "copy_from_iter",

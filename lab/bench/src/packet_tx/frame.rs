@@ -33,9 +33,9 @@ pub struct Head {
 }
 
 impl Head {
-    /// Headers for `payload` bytes to the target of `lab`. `cut`: a payload that is longer than a
-    /// segment is left to be cut by the device, or by nobody where the device takes the frame as it
-    /// is; else it is one long frame.
+    /// Headers for `payload` bytes to the target of `lab`. With `cut`, the device cuts a payload
+    /// that is longer than a segment; where the device takes the frame as it is, nobody does.
+    /// Without `cut` it is one long frame.
     pub fn new(lab: &TxLab, payload: usize, cut: bool) -> Self {
         let cut = (cut && payload > SEGMENT).then_some(CUT);
         let (to, from) = lab.macs();

@@ -64,8 +64,8 @@ impl TxLab {
         link.set_ipv4(SOURCE, 24)?;
         let mac = link.mac()?;
         let mut target_mac = mac;
-        // The other end comes up first: of a veth pair the kernel starts the queues of the second
-        // one at once, those of the first some time later, and throws away what is sent there
+        // The other end comes up first. Of a veth pair the kernel starts the queues of the second
+        // one at once, and those of the first some time later. It throws away what is sent there
         // before.
         if let Some(receiver) = &mut receiver {
             target_mac = receiver.listen()?;

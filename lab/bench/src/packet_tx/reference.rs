@@ -2,9 +2,13 @@
 //!
 //! They are those of "packet: zerocopy packet_snd" (Willem de Bruijn, 2014, netdev mailing list):
 //! thousands of packets a second over loopback to a UDP socket, sender and receiver in one thread.
-//! Its columns build on each other: `zc` lends, but the kernel copies for the receiver on the same
-//! machine; `!ubufs` leaves that copy out (a hack); `recvmmsg` reads notifications in batches
-//! besides; `!callback` leaves notifications out (a hack).
+//!
+//! Its columns build on each other:
+//!
+//! - `zc` lends, but the kernel copies for the receiver on the same machine.
+//! - `!ubufs` leaves that copy out (a hack).
+//! - `recvmmsg` also reads notifications in batches.
+//! - `!callback` leaves notifications out (a hack).
 
 use serde::Serialize;
 
@@ -44,7 +48,7 @@ pub fn row(payload: usize) -> Option<Row> {
 }
 
 /// The published rate of a column against that of copying, where one was published for a sink that
-/// does the same: a veth copies, as `zc` did; an ifb doesn't, as with `!ubufs` and `recvmmsg`.
+/// does the same. A veth copies, as `zc` did. An ifb doesn't, as with `!ubufs` and `recvmmsg`.
 pub fn ratio(column: Column, sink: SinkKind, payload: usize) -> Option<f64> {
     let row = row(payload)?;
     let rate = match (column, sink) {

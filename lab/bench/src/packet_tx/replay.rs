@@ -1,9 +1,9 @@
 //! `zerowire replay` beside tcpreplay: packets a second from a capture, on the ifb sink.
 //!
-//! Both get the same capture and as many passes, and are told to go as fast as they can; tcpreplay
-//! keeps its default way of sending. The time is that of the whole process, start and reading of
-//! the capture included, with so many packets that this is little. The device's counter says how
-//! many frames came.
+//! Both get the same capture, the same number of passes, and the order to go as fast as they can.
+//! tcpreplay keeps its default way of sending. The time is that of the whole process, start and
+//! reading of the capture included. The number of packets is large enough that this is little. The
+//! device's counter gives the frames that came.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

@@ -27,7 +27,7 @@ use crate::progress::ProgressLine;
 /// Measures every column in every row; text goes to `out`, files where the options say.
 ///
 /// Fails when options make no sense, when namespaces or devices can't be made, and when a file
-/// can't be written; a column that fails is named in the report.
+/// can't be written. A column that fails is named in the report.
 pub fn run_packet_tx(options: &PacketTxOptions, out: &mut dyn Write) -> Result<TxReport> {
     options.verify()?;
     measured(&options.files, out, || report(options))

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The walk goes through all places in order. The bare loops and the library's back ends read the
-//! same memory, and go on where the one before them ended: so a place of a cold working set was
+//! same memory. Each goes on where the one before it ended. So a place of a cold working set was
 //! last used a whole working set ago.
 
 use std::cell::Cell;

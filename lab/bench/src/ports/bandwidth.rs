@@ -1,5 +1,5 @@
-//! Bandwidth and CPU load of the ports, both ways, beside a plain raw socket that copies; and
-//! figures that were published of the same comparison, with another kernel's raw socket and its
+//! Bandwidth and CPU load of the ports, both ways, beside a plain raw socket that copies. Beside
+//! them stand published figures of the same comparison, with another kernel's raw socket and its
 //! zero copy.
 //!
 //! Those are of the patch set "Provide a zero-copy method on KVM virtio-net", version 4 (Xiaohui

@@ -2,9 +2,8 @@
 //! virtqueue.
 //!
 //! The socket is bound as the port binds it: copy mode, frames of several pieces allowed, unaligned
-//! chunks of 4096 bytes, 2048 entries a ring; so many buffers posted as the guest posts, batches of
-//! as many frames. Nothing is parsed, no header is written, and what a frame holds is not looked
-//! at.
+//! chunks of 4096 bytes, 2048 entries a ring. It posts as many buffers as the guest, in batches of
+//! as many frames. The loop parses nothing, writes no header, and doesn't read what a frame holds.
 //!
 //! **Who owns these bytes.** Frames to send are written once, before the socket is bound. From then
 //! on the memory is the kernel's: nothing here reads or writes it.

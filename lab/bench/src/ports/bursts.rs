@@ -30,8 +30,8 @@ const PORTION: usize = BURST / 4;
 /// Bytes of a receive buffer: what Linux posts for frames of Ethernet's usual length.
 pub const BUFFER_LEN: usize = 1536;
 
-/// Frames that are taken from, or given to, a ring before the other side is told: the batch of the
-/// port (crates/zerowire-virtio/src/io).
+/// Frames that a side takes from a ring, or adds to it, before it notifies the other side: the
+/// batch of the port (crates/zerowire-virtio/src/io).
 pub const BATCH: usize = 64;
 
 /// How received frames come.
@@ -56,8 +56,9 @@ pub fn slots(case: &Case) -> Slots {
     Slots::new(working_set(case), BUFFER_LEN)
 }
 
-/// Sends `frames` frames as `arrivals` says. `drained` waits until so many more were received.
-/// Returns how long that took; of bursts all of them together, from when one was queued.
+/// Sends `frames` frames as `arrivals` says. `drained` waits until as many more as it is passed
+/// were received. Returns how long that took; of bursts all of them together, from when one was
+/// queued.
 pub fn send(
     arrivals: &Arrivals,
     generator: &Generator,

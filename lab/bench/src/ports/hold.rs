@@ -17,7 +17,7 @@ use rustix::process::{Pid, setpriority_process};
 use crate::cpu::Placement;
 use crate::sys;
 
-/// Nice value of all that takes part: on a busy machine a guest that waits for a CPU would let the
+/// Nice value of all that takes part. On a busy machine a guest that waits for a CPU would let the
 /// back end sleep between batches.
 const NICE: i32 = -15;
 

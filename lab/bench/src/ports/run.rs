@@ -118,8 +118,7 @@ fn start(
     ServedPort::start(program, port, more, arrivals.clone(), placement)
 }
 
-/// The back ends that are to be measured: a port and further arguments. The tap's is there to
-/// compare with.
+/// The back ends to measure: a port and further arguments. The tap's serves as a comparison.
 fn served(options: &PortOptions) -> Vec<(PortKind, &str)> {
     if options.program.is_none() {
         return Vec::new();

@@ -48,9 +48,8 @@ struct ReadyGuest {
 }
 
 impl ServedPort {
-    /// Makes the pair in the namespace of the calling thread, and starts `program net` with the
-    /// port on it and the further arguments `more`, separated by blanks. A tap is made by the back
-    /// end.
+    /// Makes the pair in the namespace of the calling thread. Starts `program net` with the port on
+    /// it and the further arguments `more`, separated by blanks. A tap is made by the back end.
     pub fn start(
         program: &Path,
         kind: PortKind,

@@ -2,9 +2,9 @@
 //! receives.
 //!
 //! The receive queue of a veth device is served where the sender runs, unless it is `threaded`
-//! (Documentation/networking/ napi.rst). Then a kernel thread does it, whose CPU time can be read
+//! (Documentation/networking/napi.rst). Then a kernel thread does it, whose CPU time can be read
 //! and which can be given a CPU. For that the queue must be one that is polled: the port has GRO
-//! on, and its peer no segmentation offloads, without which the kernel would pass by the queue
+//! on, and its peer has no segmentation offloads. With those the kernel would pass by the queue
 //! (drivers/net/veth.c, `veth_skb_is_eligible_for_gro`).
 
 use std::fs;

@@ -43,8 +43,8 @@ pub struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// Opens the socket and its ring: of as many bytes as the working set, or of one batch where
-    /// frames are `copied` from the working set.
+    /// Opens the socket and its ring. The ring has as many bytes as the working set, or as one
+    /// batch where frames are `copied` from the working set.
     pub fn open(case: &TxCase, lab: &TxLab, source: &'a TxSource, copied: bool) -> Result<Self> {
         let head = *source.head();
         let socket = packet::socket(lab, head.cut.is_some())?;

@@ -156,8 +156,8 @@ pub fn notification(fd: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     let mut message: libc::msghdr = unsafe { zeroed() };
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of::<[u64; 16]>();
-    // SAFETY: the kernel writes at most `msg_controllen` bytes to `control`; there is no data
-    // buffer.
+    // SAFETY: the kernel writes at most `msg_controllen` bytes to `control`; the message has no
+    // data buffer.
     let result =
         unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
     match check(result) {
