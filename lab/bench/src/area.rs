@@ -80,8 +80,9 @@ impl Slots {
     }
 
     /// Slots for receive buffers, as Linux cuts them for frames of Ethernet's usual length
-    /// (drivers/net/virtio_net.c, add_recvbuf_mergeable): 1536 bytes, one behind the other in
-    /// blocks of 32 KiB. So they begin at many places of a page. Longer ones as by [`Slots::new`].
+    /// (drivers/net/virtio_net.c, add_recvbuf_mergeable). They have 1536 bytes and lie one behind
+    /// the other in blocks of 32 KiB, so they begin at many places of a page. Longer ones as by
+    /// [`Slots::new`].
     pub fn received(bytes: usize, len: usize) -> Self {
         match len {
             0..=RECEIVE_BUFFER => {

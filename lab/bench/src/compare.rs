@@ -35,8 +35,8 @@ impl Subject for NetBench {
     type Sample = NetSample;
 
     const FIGURES: &'static [Figure<Self>] = &[
-        // Of all threads, in nanoseconds; then as a ratio: to the floor, to the bare calls where
-        // they were measured, and to the first of several programs.
+        // Of all threads, in nanoseconds. The ratios are to the floor, to the bare calls where they
+        // were measured, and to the first of several programs.
         Figure::<Self>::spread("cpu_ns_per_frame", |_, s| Some(s.cpu_ns_per_frame())),
         Figure::<Self>::ratio("ratio_to_floor", "floor", |_, s| s.cpu_ns_per_frame()),
         Figure::<Self>::ratio_if_any("ratio_to_bare_calls", BARE_CALLS, |_, s| s.cpu_ns_per_frame()),

@@ -1,9 +1,10 @@
 //! Benchmarks of zerowire's data paths. The program `zerowire-bench` is made of them.
 //!
-//! [`run_net`] measures the back end of `zerowire net` against the floor: a bare loop of write() or
-//! read() on the same kind of tap with the same frame. [`run_threshold`] measures when gathering a
-//! frame's pieces is cheaper than handing them to the kernel. Both make network namespaces and taps
-//! of their own, touch no other interface, and need root or a user namespace (`unshare -Urn`).
+//! [`run_net`] measures the back end of `zerowire net` against the floor. The floor is a bare loop
+//! of write() or read() on the same kind of tap with the same frame. [`run_threshold`] measures
+//! when gathering a frame's pieces is cheaper than handing them to the kernel. Both make network
+//! namespaces and taps of their own, touch no other interface, and need root or a user namespace
+//! (`unshare -Urn`).
 //!
 //! [`run_vsock`] measures the back end of `zerowire vsock` against the same bytes through a pair of
 //! unix sockets. It needs no privileges. [`ports::run_ports`] measures its ports on interfaces
@@ -15,8 +16,12 @@
 //!
 //! Each of these is an [`experiment`]: cells, variants, and figures that follow from their runs.
 //!
-//! Rules of measurement: CPU time of all threads of the measured side; variants interleaved in
-//! rounds; the working set stated; every frame accounted for, else the run is void.
+//! Rules of measurement:
+//!
+//! - CPU time counts of all threads of the measured side.
+//! - Variants are interleaved in rounds.
+//! - The working set is stated.
+//! - Every frame is accounted for, else the run is void.
 #![warn(missing_docs)]
 
 pub mod ab;

@@ -2,10 +2,11 @@
 //! them to the kernel one by one?
 //!
 //! A transmit chain is a private head (virtio-net header and packet headers, read once) and pieces
-//! of guest memory. Copying the pieces behind the head costs user-space time by the byte; handing
-//! the kernel a vector costs time by the piece, and more when the pieces are cold. The back end
-//! takes [`GATHER_MAX_BYTES`](zerowire_virtio::net::GATHER_MAX_BYTES) and `SCATTER_MEAN_BYTES`, its
-//! limits of a frame's length and of the mean length of its pieces, from this table.
+//! of guest memory. Copying the pieces behind the head costs user-space time by the byte. Handing
+//! the kernel a vector costs time by the piece, and more when the pieces are cold.
+//!
+//! From this table the back end takes [`GATHER_MAX_BYTES`](zerowire_virtio::net::GATHER_MAX_BYTES)
+//! and `SCATTER_MEAN_BYTES`, its limits of a frame's length and of the mean length of its pieces.
 //!
 //! Both are measured, interleaved, on one tap: gather and write(2), and writev(2).
 
@@ -216,8 +217,8 @@ impl Bench {
         })
     }
 
-    /// Places the pieces of the next frames in the working set: ranges of the area, frame by frame,
-    /// each on other pages than the one before. Not measured.
+    /// Places the pieces of the next frames in the working set: ranges of the area, frame by frame.
+    /// Each lies on other pages than the one before. Not measured.
     fn place(&mut self, shape: &Shape, frames: usize) -> Vec<Range<usize>> {
         let longest = shape.piece_lens().max().unwrap_or(1);
         let stride = longest.next_multiple_of(4096);
@@ -225,7 +226,7 @@ impl Bench {
         let mut pieces = Vec::with_capacity(frames * (shape.segments - 1));
         for _ in 0..frames {
             for len in shape.piece_lens() {
-                // A prime step visits all slots, far from each other; the place within the slot
+                // A prime step visits all slots, far from each other. The place within the slot
                 // moves on by whole lines, so that short pieces use every line in the end.
                 let slot = self.uses * 7919 % slots;
                 let room = (stride - longest) / 64 + 1;

@@ -37,8 +37,8 @@ fn the_demo_moves_bytes_both_ways_and_says_how() {
         assert!(count("bytes") >= 16 << 20, "{vm}");
         let copied = vm[way]["copied_bytes"].as_object().expect("copied bytes by reason");
         let reasons: u64 = copied.values().filter_map(Value::as_u64).sum();
-        // What a guest that is late with its buffers makes the program copy depends on the load of
-        // the machine: it is named, and does not count against the path.
+        // A guest that is late with its buffers makes the program copy. How much depends on the
+        // load of the machine: it is named, and does not count against the path.
         let late = copied.get("overflow").and_then(Value::as_u64).unwrap_or(0);
         assert!((count("zero_copied_bytes") + late) * 10 >= count("bytes") * 9, "{way}: {vm}");
         assert!(count("zero_copied_bytes") > count("bytes") / 4, "{way}: {vm}");
@@ -76,7 +76,7 @@ fn a_closed_standard_output_ends_it_without_a_panic() {
     }
 }
 
-/// In a terminal of 80 columns, as the program is told.
+/// COLUMNS says that the terminal has 80 columns.
 #[test]
 fn what_is_printed_fits_80_columns() {
     for arguments in [&["--help"][..], &["-h"], &["--soft", "--mib", "1"]] {

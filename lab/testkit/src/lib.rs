@@ -1,5 +1,5 @@
-//! What the tests of several crates share. Of the workspace only zerowire-wire is used here, whose
-//! own tests don't use this: types that a test sees must be those of the crate it tests.
+//! What the tests of several crates share. Of the workspace it uses zerowire-wire alone, whose own
+//! tests don't use this. Types that a test sees must be those of the crate it tests.
 
 pub mod alloc;
 pub mod cc;

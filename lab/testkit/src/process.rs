@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 /// Set in a test's own process: the path of the test.
 const ALONE: &str = "ZEROWIRE_TEST_ALONE";
 
-/// Runs the test in a process of its own: this process starts the test program again for this test
+/// Runs the test in a process of its own. This process starts the test program again for this test
 /// alone, and returns from the test when that has passed. What follows runs in the new process.
 ///
 /// Call it in the test function itself: it finds the test's path there.
@@ -56,7 +56,7 @@ pub fn is_own(test: &str) -> bool {
     }
     let out = only(test).env(ALONE, test).output().expect("a process");
     let (said, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    // A path that no test has runs none, which is no failure to the test program.
+    // A path without a test runs nothing, and the test program does not fail then.
     let passed = said.lines().any(|line| line.starts_with("test result: ok. 1 passed;"));
     assert!(out.status.success() && passed, "{test}, alone: {}\n{said}\n{error}", out.status);
     false

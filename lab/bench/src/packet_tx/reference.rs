@@ -1,7 +1,8 @@
 //! The published figures that the table's rows are compared with.
 //!
-//! They are those of "packet: zerocopy packet_snd" (Willem de Bruijn, 2014, netdev mailing list):
-//! thousands of packets a second over loopback to a UDP socket, sender and receiver in one thread.
+//! They are those of "packet: zerocopy packet_snd" (Willem de Bruijn, 2014, netdev mailing list).
+//! They give thousands of packets a second over loopback to a UDP socket, sender and receiver in
+//! one thread.
 //!
 //! Its columns build on each other:
 //!

@@ -3,8 +3,9 @@
 //! zero copy.
 //!
 //! Those are of the patch set "Provide a zero-copy method on KVM virtio-net", version 4 (Xiaohui
-//! Xin, 2010, netdev mailing list): netperf over a 10 Gb/s card without segmentation offloads. They
-//! name neither a direction nor the frames' length, and their load is that of several CPUs.
+//! Xin, 2010, netdev mailing list). They were measured by netperf over a 10 Gb/s card without
+//! segmentation offloads. They name neither a direction nor the frames' length, and their load is
+//! that of several CPUs.
 
 use serde::Serialize;
 

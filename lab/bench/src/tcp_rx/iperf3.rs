@@ -1,5 +1,5 @@
-//! The server's side of an iperf3 test in which the client sends TCP: as much of the protocol as
-//! `iperf3 -c HOST -p PORT`, with -P, -t, -n, -l, needs.
+//! The server's side of an iperf3 test in which the client sends TCP. It speaks as much of the
+//! protocol as `iperf3 -c HOST -p PORT`, with -P, -t, -n, -l, needs.
 //!
 //! ```text
 //!   client                                     server
@@ -18,7 +18,7 @@
 //!   IPERF_DONE (16), closes                ->
 //! ```
 //!
-//! What comes from the client is bounded and checked; a test that can't be served is refused with
+//! What comes from the client is bounded and checked. A test that can't be served is refused with
 //! ACCESS_DENIED (-1).
 
 use std::io::{self, Read, Write};
@@ -59,8 +59,8 @@ pub struct Test {
     pub streams: Vec<OwnedFd>,
 }
 
-/// Waits for a client, however long that takes, and goes on until it sends. Clients that can't be
-/// served are told so, and named on standard error.
+/// Waits for a client, however long that takes, and goes on until it sends. A client that can't be
+/// served gets a refusal, and standard error names it.
 pub fn accept(listener: &TcpListener) -> Result<Test> {
     loop {
         let (mut control, peer) = listener.accept().context("waiting for iperf3")?;

@@ -1,10 +1,11 @@
 //! How a program receives TCP, and what it costs: `zerowire-bench tcp-rx`.
 //!
 //! Ways ([`TcpWay`]): `select` and read (what iperf does), `epoll` and read, a loop of `recv`,
-//! io_uring reads, and the back ends of the library. Numbers of connections are the rows. The bytes
-//! come from a thread of this process over the loopback interface of a network namespace of its own
-//! ([`link`]), or from an iperf3 client elsewhere ([`iperf3`], [`external`]), which is the only way
-//! to reach a NIC's queue. CPU time is that of the receiving thread.
+//! io_uring reads, and the back ends of the library. Numbers of connections are the rows.
+//!
+//! The bytes come from a thread of this process over the loopback interface of a network namespace
+//! of its own ([`link`]). Or they come from an iperf3 client elsewhere ([`iperf3`], [`external`]),
+//! which is the only way to reach a NIC's queue. CPU time is that of the receiving thread.
 
 mod bare;
 pub mod external;

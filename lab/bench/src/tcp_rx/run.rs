@@ -23,7 +23,7 @@ use crate::progress::ProgressLine;
 /// say.
 ///
 /// Fails when options make no sense, when the namespace can't be made, and when a file can't be
-/// written; a way that fails or isn't to be had is named in the report.
+/// written. The report names each way that fails or that this machine lacks.
 pub fn run_tcp_rx(options: &TcpRxOptions, out: &mut dyn Write) -> Result<TcpRxReport> {
     options.verify()?;
     measured(&options.files, out, || report(options))

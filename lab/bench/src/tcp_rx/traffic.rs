@@ -1,9 +1,9 @@
 //! Memory traffic by hardware counters, where the machine has them (perf_event_open(2)).
 //!
-//! Best: the memory controllers' own counts of cache lines read and written (`uncore_imc_*` of
-//! Intel's server CPUs, `amd_umc_*` of AMD's from Zen 4 on), which hold what a NIC writes as well,
-//! and all other programs. Else the receiving thread's last-level cache misses, a cache line each.
-//! A virtual machine usually has neither.
+//! Best are the memory controllers' own counts of cache lines read and written: `uncore_imc_*` of
+//! Intel's server CPUs, `amd_umc_*` of AMD's from Zen 4 on. They hold what a NIC writes as well,
+//! and all other programs. Else the receiving thread's last-level cache misses count, a cache line
+//! each. A virtual machine usually has neither.
 
 use std::fs;
 use std::io;
@@ -32,8 +32,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Opens what there is, for the calling thread. The error is why nothing is counted, as words
-    /// for the report.
+    /// Opens what this machine has, for the calling thread. The error says why nothing is counted,
+    /// as words for the report.
     pub fn open() -> Result<Self, String> {
         let controllers = controllers(Path::new(DEVICES));
         let why_not = if controllers.is_empty() {

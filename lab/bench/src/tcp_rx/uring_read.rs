@@ -1,9 +1,10 @@
-//! io_uring as a faster read(): one IORING_OP_READ a connection, each into memory of its own; all
-//! that have completed are asked for again in one system call.
+//! io_uring as a faster read(): one IORING_OP_READ a connection, each into memory of its own. One
+//! system call submits a new read for each one that has completed.
 //!
 //! Memory: the kernel writes a connection's buffer from the submission of its read until its
 //! completion. With IORING_SETUP_DEFER_TASKRUN it does so only while this thread is inside the
-//! system call, and after the ring is gone not at all; the buffers live longer than the ring.
+//! system call. After the ring is gone it doesn't write at all; the buffers live longer than the
+//! ring.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 

@@ -2,8 +2,8 @@
 //! without.
 //!
 //! One thread on the guests' CPU drives the attacker and the honest guest in turn, so that no
-//! scheduler decides between them: what it can't give the one while it is busy with the other is
-//! what the controls show.
+//! scheduler decides between them. While it is busy with one it can't drive the other; the controls
+//! show how much that is.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;

@@ -1,12 +1,14 @@
 //! The floor: the same bytes through a pair of unix sockets, in the same write lengths; of
 //! SOCK_SEQPACKET each write is a message.
 //!
-//! One thread writes, one reads, both wait in their calls. The thread in the back end's place
-//! (guest to host: the writer; host to guest: the reader) walks the case's working set on the CPU
-//! where back ends run; the other one uses a buffer of the write's length on the CPU of the host's
-//! program. The copying variant puts every byte through a private buffer. The bounded one has a
-//! send buffer of as many bytes as the case has credit, as the kernel counts them: like guest and
-//! device its two threads wait for each other where a write takes all of it.
+//! One thread writes, one reads, both wait in their calls. The thread in the back end's place walks
+//! the case's working set on the CPU where back ends run. From guest to host that is the writer,
+//! from host to guest the reader. The other thread uses a buffer of the write's length on the CPU
+//! of the host's program.
+//!
+//! The copying variant puts every byte through a private buffer. The bounded one has a send buffer
+//! of as many bytes as the case has credit, as the kernel counts them. Like guest and device, its
+//! two threads wait for each other where a write takes all of it.
 
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
@@ -81,7 +83,7 @@ impl Variant<VsockBench> for SocketFloor {
         }
         let (writer, reader) = host::pair(case.socket, case.write_len)?;
         if self.bounded {
-            // What is asked for is doubled (net/core/sock.c), and what the kernel needs itself
+            // The kernel doubles the size that it gets (net/core/sock.c), and what it needs itself
             // counts, too.
             set_socket_send_buffer_size(&writer, case.credit as usize / 2)?;
             // A message fits in any case.

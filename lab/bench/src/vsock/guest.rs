@@ -1,7 +1,7 @@
 //! The guest that drives a vsock back end, run natively on the driver's CPU.
 //!
-//! Payload to send is written once, before anything is measured; payload that arrives is counted
-//! and never looked at, so that the driver's CPU doesn't warm it for the back end.
+//! Payload to send is written once, before anything is measured. Payload that arrives is counted
+//! and never read, so that the driver's CPU doesn't warm it for the back end.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -117,12 +117,13 @@ impl VsockGuest {
         Ok(count)
     }
 
-    /// Sends as many packets of `conn` as there is credit and room for, `left` bytes at most (whole
-    /// writes of `write_len`, or what is left of them). Returns the bytes sent.
+    /// Sends as many packets of `conn` as credit and room allow, `left` bytes at most: whole writes
+    /// of `write_len`, or what is left of them. Returns the bytes sent.
     pub fn push(&mut self, conn: ConnId, write_len: usize, left: usize, most: usize) -> Result<usize> {
         let pool = self.pool.as_ref().context("the guest has nothing to send")?;
         let before = self.stack.counters().payload_sent;
-        // No packet carries more than this: so many never carry more than what is left.
+        // A packet carries at most this many bytes, so these packets never carry more than what is
+        // left.
         let packets = (left / write_len.min(MAX_PAYLOAD)).clamp(1, most);
         self.stack.send_from_pool(conn, pool, write_len, packets)?;
         Ok((self.stack.counters().payload_sent - before) as usize)

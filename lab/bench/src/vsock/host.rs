@@ -223,7 +223,7 @@ pub fn make_room(stream: &UnixStream, socket: SocketKind, len: usize) -> Result<
     if socket == SocketKind::Stream || socket_send_buffer_size(stream)? >= need {
         return Ok(());
     }
-    // What is asked for is doubled (net/core/sock.c).
+    // The kernel doubles the size that it gets (net/core/sock.c).
     set_socket_send_buffer_size(stream, need.div_ceil(2))?;
     let room = socket_send_buffer_size(stream)?;
     if room < need {

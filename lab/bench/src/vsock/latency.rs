@@ -1,9 +1,9 @@
 //! Round trips: the guest sends, a program of the host answers with the same bytes.
 //!
 //! The guest sleeps until its interrupt and the program waits in read(), so a trip holds four
-//! wake-ups: back end, program, back end, guest; the program is on the guest's CPU, so each
-//! of them is on the other CPU than the one before.
-//! The floor is a pair of unix sockets between two threads, on a CPU each: two wake-ups.
+//! wake-ups: back end, program, back end, guest. The program is on the guest's CPU, so each of them
+//! is on the other CPU than the one before. The floor is a pair of unix sockets between two
+//! threads, on a CPU each: two wake-ups.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,10 +1,11 @@
 //! The benchmark of the vsock device: `zerowire-bench vsock`.
 //!
 //! A guest without a VM ([`guest`]) exchanges streams, or messages, with a program of the host
-//! ([`host`]) through a back end process ([`device`]); the floor ([`floor`]) moves the same bytes
-//! through a pair of unix sockets. The guest has the driver's CPU; the back end, or the thread of
-//! the floor in its place, the other one; the host's program shares one of them
-//! ([`host::HostCpu`]).
+//! ([`host`]) through a back end process ([`device`]). The floor ([`floor`]) moves the same bytes
+//! through a pair of unix sockets.
+//!
+//! The guest has the driver's CPU. The back end, or the thread of the floor in its place, has the
+//! other one. The host's program shares one of them ([`host::HostCpu`]).
 
 pub mod attack;
 pub mod case;

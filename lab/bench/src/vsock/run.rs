@@ -21,7 +21,7 @@ use crate::wrong::wrong;
 
 /// Measures the vsock back end against the floor; text goes to `out`, files where the options say.
 ///
-/// Fails when a byte is lost on the floor, and when a file can't be written; what fails of the back
+/// Fails when a byte is lost on the floor, and when a file can't be written. What fails of the back
 /// end is named in the report.
 pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<VsockReport> {
     if options.rounds() == 0 {

@@ -19,16 +19,15 @@ use super::guest::VsockGuest;
 use super::host;
 use crate::backend::BackendProcess;
 
-/// Packets of an attacker between two looks at everything else: a part of the queue, so that the
-/// honest connection of the same guest finds room in it.
+/// Packets that an attacker sends before anything else gets its turn. They fill a part of the
+/// queue, so the honest connection of the same guest finds room in it.
 const STEP: usize = QUEUE_SIZE as usize / 4;
 /// Host programs in a step.
 const PROGRAMS: usize = 4;
 /// Connections of an attacker that has many.
 const CONNECTIONS: usize = STEP;
-/// Requests that go before anything counts: with all that a back end looks at when they come at
-/// once (10 000 by default), it has looked at what it will, and what is measured is what a flood
-/// leaves that goes on.
+/// Requests that go before anything counts. They are more than a back end examines when they come
+/// at once (10 000 by default). So what is measured is what a flood that goes on leaves to others.
 const MANY_REQUESTS: usize = 30_000;
 /// Half lines that are kept open: more than the back end waits for.
 const HALF_LINES: usize = 200;
@@ -103,7 +102,8 @@ impl Attack {
         Self::HalfLines,
     ];
 
-    /// Whether it asks for connections, of which the back end looks at so many a second only.
+    /// Whether it requests connections. The back end examines a limited number of requests a
+    /// second.
     pub fn asks(self) -> bool {
         matches!(self, Self::Refused | Self::Granted | Self::Waiting | Self::Elsewhere)
     }

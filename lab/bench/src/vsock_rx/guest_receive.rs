@@ -1,8 +1,8 @@
-//! The receiving program on the guest's side, above a driver in user space: payload is read in the
+//! The receiving program on the guest's side, above a driver in user space. It reads payload in the
 //! buffers where the device wrote it.
 //!
-//! The copying mode of this driver makes the one copy that a guest's kernel makes, out of the
-//! device's buffer into the program's, and none of its system calls.
+//! The copying mode of this driver makes the one copy that a guest's kernel makes: out of the
+//! device's buffer into the program's. It makes none of a kernel's system calls.
 
 use std::time::{Duration, Instant};
 

@@ -2,9 +2,10 @@
 //!
 //! A server sends a number of megabytes, a client receives them in one of several ways
 //! ([`ReceiveMode`]) and says what that took. Both run on the host and in a guest, from one program
-//! ([`run_server`], [`run_client`]). [`run_table`] runs a whole experiment with a guest without a
-//! VM, and prints its figures beside those published for a kernel's receive path of the same kind
-//! ([`reference`]).
+//! ([`run_server`], [`run_client`]).
+//!
+//! [`run_table`] runs a whole experiment with a guest without a VM. Beside its figures it prints
+//! those published for a kernel's receive path of the same kind ([`reference`]).
 
 pub mod client;
 pub mod connection;

@@ -21,8 +21,8 @@ pub const TX_BUFFER: usize = 16 << 20;
 const MAX_TX_PAGES: usize = 1 << 18;
 /// The most megabytes that the server sends: 64 TiB.
 const MAX_MEGABYTES: u64 = 1 << 26;
-/// Bytes of all windows together, unless their number is given: well above the usual credit, so
-/// that what was sent ahead fits, and within a second-level cache.
+/// Bytes of all windows together, unless their number is given. They are well above the usual
+/// credit, so that what was sent ahead fits, and within a second-level cache.
 const RING_BYTES: usize = 1 << 20;
 
 /// Where the connection goes.

@@ -1,11 +1,17 @@
 //! Figures that were published for mapped receive in a kernel, to compare ratios with.
 //!
 //! They are those of the patch set "virtio/vsock: experimental zerocopy receive", version 3
-//! (Arseniy Krasnov, 2022, netdev mailing list): 2 GiB, Celeron N2930 with 4 cores, a real guest
-//! under KVM. The archived tables hold three of the four figures of a cell: seconds of the server's
-//! send loop (A), seconds of the client's receive loop (B), nanoseconds of a dequeue (D). The
-//! seconds in dequeue calls (C) are not in them. Their dequeues are calls of the kernel without a
-//! look at the bytes.
+//! (Arseniy Krasnov, 2022, netdev mailing list). The machine was a Celeron N2930 with 4 cores, the
+//! guest a real one under KVM, the amount 2 GiB.
+//!
+//! The archived tables hold three of the four figures of a cell:
+//!
+//! - seconds of the server's send loop (A),
+//! - seconds of the client's receive loop (B),
+//! - nanoseconds of a dequeue (D).
+//!
+//! The seconds in dequeue calls (C) are not in them. Their dequeues are calls of the kernel without
+//! a look at the bytes.
 
 use serde::Serialize;
 

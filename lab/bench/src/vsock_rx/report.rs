@@ -84,7 +84,7 @@ impl Subject for VsockRx {
         // Bytes of a dequeue, and wake-ups for each.
         Figure::<Self>::mean("dequeue_len", |_, s| s.dequeue_len()),
         Figure::<Self>::mean("wake_ups_per_dequeue", |_, s| s.wake_ups as f64 / s.dequeues.max(1) as f64),
-        // The share of the bytes that was left where the guest had them, and of those that the back
+        // The share of the bytes that stayed where the guest had them. Then the share that the back
         // end copied an additional time, because the program was behind.
         Figure::<Self>::mean("direct_share", |_, s| s.direct_bytes as f64 / s.bytes.max(1) as f64),
         Figure::<Self>::mean("held_share", |_, s| s.held_bytes as f64 / s.bytes.max(1) as f64),

@@ -74,8 +74,8 @@ pub enum RxWay {
     Polling,
     /// Direct windows, sleeping.
     Direct,
-    /// The negative control: mapped receive, and everything copied once more before it is looked
-    /// at.
+    /// The negative control: mapped receive, and everything copied once more before the program
+    /// reads it.
     MappedCopied,
 }
 

@@ -11,7 +11,7 @@ use super::options::ClientOptions;
 use super::output::ClientOutput;
 use super::tally::Tally;
 
-/// Looks at the flag before a polling program gives its CPU to whoever wants it: on a machine with
+/// Reads of the flag before a polling program gives its CPU to whoever wants it. On a machine with
 /// few CPUs the sender may need it.
 const PATIENCE: u32 = 256;
 

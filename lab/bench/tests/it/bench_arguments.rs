@@ -77,7 +77,7 @@ fn the_help_of_vsock_is_about_vsock() {
     }
 }
 
-/// In a terminal of 80 columns, as the program is told.
+/// COLUMNS says that the terminal has 80 columns.
 #[test]
 fn each_help_page_fits_80_columns() {
     for page in ["", "net", "vsock", "vsock-rx", "packet-tx", "tcp-rx", "ab"] {

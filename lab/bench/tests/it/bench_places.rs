@@ -35,7 +35,8 @@ fn places_that_can_not_be_written_are_refused_before_anything_is_measured() {
     }
 }
 
-/// Standard output is no file to be tried, and needs no folder that can be written to.
+/// Standard output is not a file: the program doesn't try to open it and needs no writable folder
+/// for it.
 #[test]
 fn a_dash_is_no_place() {
     for run in [&["packet-tx"][..], &["tcp-rx"], &["net", "--floor-only"], &["vsock", "--floor-only"]] {

@@ -39,7 +39,7 @@ fn every_way_receives_all_bytes() {
         assert_eq!(report.cases.iter().map(|c| c.at.connections).collect::<Vec<_>>(), [1, 16]);
         for case in &report.cases {
             for way in small().ways().into_iter().filter(|way| way.serves(case.at.connections)) {
-                // Without a device it takes a newer kernel: then the reason is told.
+                // Without a device this way needs a newer kernel: then the report gives the reason.
                 if let Some(absent) = case.absent.iter().find(|a| a.variant == way.name()) {
                     assert!(way == WayName::Nodev && absent.reason.contains("ZCRX_REG_NODEV"), "{absent:?}");
                     assert!(text.contains("not measured: nodev: "), "{text}");
@@ -119,7 +119,7 @@ fn iperf3_is_received_and_ends_well() {
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        // What can't be served is told so, and the next one is waited for.
+        // A refused client gets the reason, and the server waits for the next one.
         let refused = run(&["-R", "-n", "1M"]);
         (refused, (0..4).map(|_| run(&["-n", "20M", "-P", "3"])).collect::<Vec<_>>())
     });

@@ -37,7 +37,7 @@ const BUDGET: usize = 64;
 /// Descriptors of frames under way at which no more are added: half the ring.
 const TX_LIMIT: u16 = 128;
 
-/// Without progress for so long the demonstration has failed.
+/// The demonstration has failed when nothing moved for this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest sleep, so that a stop is noticed.

@@ -29,7 +29,7 @@ const MEMORY_BYTES: usize = 64 << 20;
 const HOST_PORT: u32 = 5000;
 const GUEST_PORT: u32 = 5001;
 
-/// Without progress for so long the demonstration has failed.
+/// The demonstration has failed when nothing moved for this long.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest sleep, so that a stop is noticed.

@@ -1,5 +1,5 @@
-//! A demonstration tells a story in numbered steps: plain text on standard output, a
-//! bar for long steps on standard error if that is a terminal.
+//! A demonstration tells a story in numbered steps. They are plain text on standard output; long
+//! steps have a bar on standard error if that is a terminal.
 
 pub mod ledger;
 mod progress;

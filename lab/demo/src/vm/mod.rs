@@ -36,7 +36,7 @@ const TRANSFER_BYTES: u64 = 512 << 20;
 /// For one transfer on a slow machine.
 const TRANSFER: Duration = Duration::from_secs(120);
 
-/// How often the counters are asked for.
+/// How often the program reads the counters.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Steps up to the network's ledger.

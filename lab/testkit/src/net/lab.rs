@@ -1,5 +1,5 @@
-//! A small network for one test: a network namespace for the sender (the thread of the test), a
-//! second one for the peer, and the interfaces in them. Namespaces and interfaces go with the last
+//! A small network for one test. The sender (the thread of the test) has a network namespace, the
+//! peer a second one, and each has its interfaces. Namespaces and interfaces go with the last
 //! thread, process and socket in them.
 //!
 //! ```text
@@ -124,7 +124,7 @@ impl Lab {
         self.wait_for_carrier();
     }
 
-    /// Waits until the pair carries frames both ways: the kernel starts the queues of an interface
+    /// Waits until the pair carries frames both ways. The kernel starts the queues of an interface
     /// some time after its other end came up, and throws away what is sent before.
     fn wait_for_carrier(&self) {
         let (here, there) = (Capture::open(HERE), self.capture());
@@ -170,7 +170,7 @@ impl Lab {
     }
 
     /// Puts a queue before `name` that lets `rate` through (in words of tc(8): "1mbit"), `burst`
-    /// bytes at once, and keeps up to `limit` bytes waiting; later frames are dropped.
+    /// bytes at once. It keeps up to `limit` bytes waiting, and drops later frames.
     pub fn tbf(&self, name: &str, rate: &str, burst: usize, limit: usize) {
         let (burst, limit) = (format!("{burst}b"), format!("{limit}b"));
         let queue = ["qdisc", "replace", "dev", name, "root", "tbf", "rate", rate];
@@ -265,9 +265,9 @@ impl Lab {
     }
 }
 
-/// Has each processor handle a packet. What a reader has read is given back by the processor that
-/// made it, when it handles its next packet (`skb_attempt_defer_free`, net/core/skbuff.c): on a
-/// machine without other traffic that may be never.
+/// Has each processor handle a packet. The processor that made a packet frees it after it was read,
+/// when it handles its next one (`skb_attempt_defer_free`, net/core/skbuff.c). On a machine without
+/// other traffic that may be never.
 pub fn stir() {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::spawn(move || {

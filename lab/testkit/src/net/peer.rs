@@ -30,7 +30,7 @@ impl PeerFrame {
         self.header[1] & 0x7f
     }
 
-    /// Whether the checksum is to be completed.
+    /// Whether the frame's checksum is still incomplete.
     pub fn needs_csum(&self) -> bool {
         self.header[0] & 1 != 0
     }

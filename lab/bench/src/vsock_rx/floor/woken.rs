@@ -1,8 +1,8 @@
 //! The floors of whoever sleeps: the same copy and the same look, as many bytes at a time as the
-//! credit has, with two threads that wake each other by an eventfd and nothing else.
+//! credit has. Two threads wake each other by an eventfd and nothing else.
 //!
-//! A third thread on the guest's CPU spins until the bytes were looked at, and wakes the one that
-//! copies, as a guest does that was given credit. All CPU time of the other two counts: waking,
+//! A third thread on the guest's CPU spins until the bytes were looked at. Then it wakes the one
+//! that copies, as a guest does that gets credit. All CPU time of the other two counts: waking,
 //! going to sleep, and the caches that are cold after it.
 
 use std::os::fd::OwnedFd;
