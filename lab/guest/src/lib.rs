@@ -1,5 +1,5 @@
-//! A guest without a VM: it drives virtio-net and virtio-vsock devices from an
-//! ordinary process, for demonstrations, benchmarks and tests of devices.
+//! A guest without a VM: it drives virtio-net and virtio-vsock devices from an ordinary process. It
+//! serves demonstrations, benchmarks and tests of devices.
 //!
 //! - [`GuestMemory`]: RAM in memfds, at any guest-physical addresses,
 //! - [`Transport`]: how a driver reaches its device; [`VhostUser`] is the

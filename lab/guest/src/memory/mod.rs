@@ -1,11 +1,10 @@
 //! Guest memory: regions of memfds at chosen guest-physical addresses.
 //!
 //! # Who owns the bytes
-//! The guest owns the memfds and its mapping; the device maps the same pages.
-//! Either side may write at any time, so no reference into these pages is
-//! ever made: access goes through [`GuestSlice`], which copies, or reads and
-//! writes single integers with volatile or atomic operations. A region stays
-//! mapped as long as a slice of it lives, also after it was removed.
+//! The guest owns the memfds and its mapping; the device maps the same pages. Either side may write
+//! at any time, so no reference into these pages is ever made. Access goes through [`GuestSlice`],
+//! which copies, or reads and writes single integers with volatile or atomic operations. A region
+//! stays mapped as long as a slice of it lives, also after it was removed.
 
 mod physical;
 mod region;
@@ -44,8 +43,8 @@ pub const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
 impl GuestMemory {
-    /// Memory with the given regions (first address, bytes), all in one
-    /// memfd one after the other, as a VMM lays out RAM around its PCI hole.
+    /// Memory with the given regions (first address, bytes). All lie in one memfd one after the
+    /// other, as a VMM lays out RAM around its PCI hole.
     ///
     /// ```
     /// use zerowire_guest::{GuestAddr, GuestMemory};
@@ -152,16 +151,15 @@ impl GuestMemory {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory that the devices of this machine can use: `huge_pages` pages of
-    /// 2 MiB, each a region whose guest address is its physical address. For
-    /// a driver in a real guest ([`crate::pci`]), not for vhost-user.
+    /// Memory that the devices of this machine can use: `huge_pages` pages of 2 MiB. Each is a
+    /// region whose guest address is its physical address. For a driver in a real guest
+    /// ([`crate::pci`]), not for vhost-user.
     ///
-    /// It needs `huge_pages` free pages (`vm.nr_hugepages`) and CAP_SYS_ADMIN,
-    /// without which the kernel shows no physical addresses
-    /// (Documentation/admin-guide/mm/pagemap.rst). No allocation crosses a
-    /// page, so each is at most 2 MiB. The kernel moves such pages only when
-    /// memory is taken out of the machine or gathered by order of an
-    /// administrator: don't do that while a device runs.
+    /// It needs `huge_pages` free pages (`vm.nr_hugepages`) and CAP_SYS_ADMIN, without which the
+    /// kernel shows no physical addresses (Documentation/admin-guide/mm/pagemap.rst). No allocation
+    /// crosses a page, so each is at most 2 MiB. The kernel moves such pages only when memory is
+    /// taken out of the machine, or when an administrator has it compacted. Don't do that while a
+    /// device runs.
     ///
     /// # Errors
     /// [`GuestError::BadSetting`] for no pages; [`GuestError::Io`] with the
@@ -176,9 +174,8 @@ impl GuestMemory {
         let file = memory.make_file(len)?;
         let mut regions = Vec::with_capacity(huge_pages);
         for offset in (0..len).step_by(HUGE_PAGE) {
-            // Touched below, and the page must be at its place before its
-            // A page has an address once it was touched, and a region has the
-            // same one from its beginning.
+            // A page has a physical address once it was touched. A region keeps the address that it
+            // was mapped with, so this mapping finds it out.
             let probe = Region::map(GuestAddr(0), HUGE_PAGE, Arc::clone(&file), offset)?;
             let addr = physical::address_of(&probe)?;
             regions.push(Arc::new(Region::map(addr, HUGE_PAGE, Arc::clone(&file), offset)?));

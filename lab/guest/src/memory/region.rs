@@ -19,9 +19,8 @@ pub struct Region {
     free: Mutex<Vec<(usize, usize)>>,
 }
 
-// SAFETY: `base` is an address of shared memory that stays mapped while the
-// region lives; nothing about it depends on the thread, and it is only
-// accessed with volatile, atomic or raw copy operations.
+// SAFETY: `base` is an address of shared memory that stays mapped while the region lives. Nothing
+// about it depends on the thread. It is only accessed with volatile, atomic or raw copy operations.
 unsafe impl Send for Region {}
 // SAFETY: as for Send; the free list has its own lock.
 unsafe impl Sync for Region {}

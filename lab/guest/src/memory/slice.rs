@@ -33,8 +33,8 @@ impl Drop for Owner {
     }
 }
 
-// SAFETY: `base` points into shared memory kept mapped by `owner`; all access
-// is volatile, atomic or a raw copy, and any thread or process may do it.
+// SAFETY: `base` points into shared memory that `owner` keeps mapped. All access is volatile,
+// atomic or a raw copy, and any thread or process may do it.
 unsafe impl Send for GuestSlice {}
 // SAFETY: as for Send.
 unsafe impl Sync for GuestSlice {}

@@ -21,9 +21,8 @@ pub enum FdKind {
     Event,
 }
 
-/// One malformed message. The back end must refuse it (an acknowledgement
-/// with a value other than 0), or end the connection; it must not crash, keep
-/// a descriptor, or disturb other connections.
+/// One malformed message. The back end must refuse it (an acknowledgement with a value other than
+/// 0), or end the connection. It must not crash, keep a descriptor, or disturb other connections.
 #[derive(Clone, Debug)]
 pub struct Malformed {
     /// What is wrong.

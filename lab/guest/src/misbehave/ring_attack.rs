@@ -34,7 +34,7 @@ pub enum RingAttack {
     LoopOfOne,
     /// The last of several descriptors goes back to the first (§2.7.5.2).
     LoopOfAll,
-    /// A buffer lies where there is no memory.
+    /// A buffer lies outside all memory.
     AddressOutside,
     /// A buffer begins in a region and ends behind it.
     CrossesRegionEnd,
@@ -44,11 +44,11 @@ pub enum RingAttack {
     WritablePayload,
     /// A readable buffer comes after a writable one (§2.7.4.2).
     ReadableAfterWritable,
-    /// The whole chain is for the device to write: there is no header.
+    /// The device may write the whole chain: it has no header to read.
     WritableOnly,
     /// An indirect table of 0 bytes (§2.7.5.3).
     IndirectEmpty,
-    /// An indirect table whose length is no multiple of 16.
+    /// An indirect table whose length isn't a multiple of 16.
     IndirectRagged,
     /// An indirect table longer than the queue (§2.7.5.3.1).
     IndirectTooLong,
@@ -60,7 +60,7 @@ pub enum RingAttack {
     IndirectLoop,
     /// A descriptor both indirect and with a next one.
     IndirectWithNext,
-    /// An indirect table where there is no memory.
+    /// An indirect table outside all memory.
     IndirectOutside,
     /// An indirect table that crosses the end of its region.
     IndirectCrossesRegionEnd,
@@ -148,10 +148,9 @@ impl RingAttack {
         self.carry_out(queue, bytes, frame, 0)
     }
 
-    /// The same attack on a receive queue: its buffers, room for a header and
-    /// for `len` bytes of a frame, are for the device to write, and what is
-    /// wrong about their direction is the other way round. It shows when the
-    /// device looks for room for a longer frame.
+    /// The same attack on a receive queue. Its buffers, room for a header and for `len` bytes of a
+    /// frame, are for the device to write. What is wrong about their direction is the other way
+    /// round. It shows when the device looks for room for a longer frame.
     ///
     /// # Errors
     /// As [`RingAttack::apply`].
@@ -302,7 +301,7 @@ fn last_end(queue: &RawQueue) -> u64 {
     regions.last().map_or(0, |region| region.end().0)
 }
 
-/// An address where there is no memory: in the first hole, or behind all.
+/// An address outside all memory: in the first hole, or behind all regions.
 fn outside(queue: &RawQueue) -> u64 {
     let regions = queue.memory().regions();
     let hole = regions.windows(2).find(|pair| pair[0].end().0 + 0x2000 < pair[1].guest_addr().0);

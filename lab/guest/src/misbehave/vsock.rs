@@ -20,12 +20,12 @@ pub enum Fault {
     None,
     /// Its header breaks a rule by itself.
     Malformed,
-    /// There is no such connection, or it is not in the state for it.
+    /// The connection doesn't exist, or is not in the state for it.
     OutOfPlace,
     /// More bytes have left the guest's buffer than were ever sent.
     Credit,
-    /// Fewer bytes have left it than were said to before: it is taken, but for
-    /// its credit fields, since threads of a driver may overtake each other.
+    /// Fewer bytes have left it than an earlier packet said. It is taken, but for its credit
+    /// fields, since threads of a driver may overtake each other.
     StaleCredit,
     /// It asks for a connection that nobody takes.
     Refused,
@@ -66,10 +66,9 @@ impl BadPacket {
 /// Bytes of payload where a packet has some.
 const PAYLOAD: usize = 100;
 
-/// Every way to spoil a packet. `sound` is the header of an RW packet of an
-/// open connection to a host program, with its true credit fields; its length
-/// and flags don't matter. Nobody may listen on the ports whose bits are those
-/// of `sound`'s reversed.
+/// Every way to spoil a packet. `sound` is the header of an RW packet of an open connection to a
+/// host program. Its credit fields are true; its length and flags don't matter. Nobody may listen
+/// on the ports whose bits are those of `sound`'s reversed.
 pub fn bad_packets(sound: &PacketHeader) -> impl Iterator<Item = BadPacket> + use<> {
     use {Answer as A, Fault as F};
     let stream = sound.socket_type == SocketType::Stream as u16;
@@ -201,7 +200,7 @@ pub fn bad_packets(sound: &PacketHeader) -> impl Iterator<Item = BadPacket> + us
     on.map(made(true)).chain(off.map(made(false)))
 }
 
-/// The packet with so many more bytes that have left the guest's buffer.
+/// The packet, with `more` added to the bytes that have left the guest's buffer.
 fn forwarded(header: &PacketHeader, more: u32) -> PacketHeader {
     PacketHeader { fwd_cnt: header.fwd_cnt.wrapping_add(more), ..*header }
 }

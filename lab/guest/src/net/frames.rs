@@ -73,9 +73,8 @@ pub(super) struct Prepared<'a> {
     pub table: Option<(crate::GuestAddr, u32)>,
 }
 
-/// Frames written once and sent as often as wanted. Owns its guest memory;
-/// keep it while its frames are in flight, or the memory may be given to
-/// somebody else and the device reads that.
+/// Frames written once and sent as often as wanted. Owns its guest memory. Keep it while its frames
+/// are in flight: else the memory may be given to somebody else, and the device reads that.
 #[derive(Debug)]
 pub struct FramePool {
     shape: FrameShape,

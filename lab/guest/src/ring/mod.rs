@@ -1,10 +1,9 @@
 //! The driver's side of a split virtqueue (virtio 1.3 §2.7).
 //!
-//! The driver keeps its own copy of everything that it must trust: the free
-//! list, the length of each chain, both indices. From shared memory it reads
-//! only the used ring and the two notification fields, and checks what it
-//! reads against its own copy, so that a device that breaks the ring is
-//! noticed at once.
+//! The driver keeps its own copy of everything that it must trust: the free list, the length of
+//! each chain, both indices. From shared memory it reads only the used ring and the two
+//! notification fields, and checks them against its own copy. So it notices at once when a device
+//! breaks the ring.
 
 mod layout;
 
@@ -116,10 +115,9 @@ impl DriverRing {
         self
     }
 
-    /// What a transport needs to start (or, after the device is gone, start
-    /// again) this queue. The device begins at the used index: chains that it
-    /// took but did not give back are handed out once more, which is right
-    /// for a device that uses chains in order.
+    /// What a transport needs to start this queue, or to start it again after the device is gone.
+    /// The device begins at the used index, so chains that it took but did not give back are handed
+    /// out once more. That is right for a device that uses chains in order.
     pub fn setup(&self) -> QueueSetup {
         self.memory.setup(self.memory.used_idx())
     }

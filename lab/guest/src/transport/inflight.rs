@@ -1,6 +1,5 @@
-//! The area in which a back end notes which chains it has (vhost-user,
-//! "Inflight I/O tracking"), kept by the front end for the back end that comes
-//! after it.
+//! The area in which a back end notes which chains it has (vhost-user, "Inflight I/O tracking").
+//! The front end keeps it for the back end that comes after it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -19,8 +18,8 @@ pub struct InflightArea {
 }
 
 impl InflightArea {
-    /// An area in `file`, as a front end hands it over: nothing is checked, so
-    /// that tests can give a back end what no back end would have made.
+    /// An area in `file`, as a front end hands it over. Nothing is checked, so tests can give a
+    /// back end what no back end would have made.
     pub fn new(file: OwnedFd, place: Inflight) -> InflightArea {
         InflightArea { file: Arc::new(file), place }
     }
@@ -37,23 +36,23 @@ impl InflightArea {
 }
 
 impl VhostUser {
-    /// The area for notes of chains in flight. There is one once a queue was
-    /// started with the protocol feature INFLIGHT_SHMFD: the back end was asked
-    /// for it then. It is for the next back end: [`VhostUser::set_inflight`].
+    /// The area for notes of chains in flight. There is one once a queue was started with the
+    /// protocol feature INFLIGHT_SHMFD: the front end requested it from the back end then. It is
+    /// for the next back end: [`VhostUser::set_inflight`].
     pub fn inflight(&self) -> Option<&InflightArea> {
         self.inflight.as_ref()
     }
 
-    /// The area that a back end before used, to be handed over when the first
-    /// queue is started. With none the back end is asked for a new one, as is
-    /// right after a reset of the device.
+    /// Sets the area that an earlier back end used. It is handed over when the first queue is
+    /// started. With none, the front end requests a new one from the back end, as is right after a
+    /// reset of the device.
     pub fn set_inflight(&mut self, area: Option<InflightArea>) {
         self.inflight = area;
         self.inflight_shared = false;
     }
 
-    /// Hands the area over, if the feature is in force and it was not yet;
-    /// asks for one of `queue_size` entries a queue where there is none.
+    /// Hands the area over, if the feature is in force and this was not done yet. Without an area
+    /// it requests one of `queue_size` entries a queue.
     pub(super) fn share_inflight(&mut self, queue_size: u16) -> Result<(), GuestError> {
         if !self.has(protocol::INFLIGHT_SHMFD) || self.inflight_shared {
             return Ok(());

@@ -100,7 +100,7 @@ pub(super) struct Logging {
 }
 
 impl Logging {
-    /// The feature bit, if it is to be acknowledged.
+    /// The feature bit, while writes are logged.
     pub(super) fn feature(&self) -> u64 {
         if self.on { features::VHOST_LOG_ALL } else { 0 }
     }

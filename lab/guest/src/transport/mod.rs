@@ -1,8 +1,8 @@
 //! How a driver reaches its device: features, queues, notifications, memory.
 //!
-//! The drivers of this crate use a [`Transport`] for the set-up and then only
-//! a [`Doorbell`] and an [`Interrupt`] a queue, so they don't know whether the
-//! device is a vhost-user back end or sits on a bus.
+//! The drivers of this crate use a [`Transport`] for the set-up. Then they use only a [`Doorbell`]
+//! and an [`Interrupt`] a queue. So they don't know whether the device is a vhost-user back end or
+//! sits on a bus.
 
 mod connect;
 mod inflight;

@@ -1,10 +1,10 @@
 //! The vhost-user front end as a transport.
 //!
-//! Order of messages, as VMMs send them: features, protocol features, queue
-//! count, owner; then at start acknowledged features, status, memory; for each
-//! queue size, base, addresses, error, kick and call descriptors, enable.
-//! With REPLY_ACK each request without a reply of its own asks for an
-//! acknowledgement, so that a refusal is seen where it happens.
+//! Messages go in the order in which VMMs send them. First come features, protocol features, queue
+//! count and owner. At start follow acknowledged features, status and memory; then for each queue
+//! size, base, addresses, error, kick and call descriptors, enable. With REPLY_ACK each request
+//! without a reply of its own asks for an acknowledgement, so that a refusal is seen where it
+//! happens.
 
 use std::collections::BTreeMap;
 use std::io;

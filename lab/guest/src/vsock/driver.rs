@@ -26,8 +26,8 @@ pub struct VsockOptions {
     pub rx_buffer_len: u32,
     /// Descriptors that each receive buffer is cut into.
     pub rx_descriptors: u16,
-    /// Receive buffers in all; they are posted in turn, so more than the queue
-    /// holds make a larger working set. 0: as many as the queue holds.
+    /// Receive buffers in all. They are posted in turn, so more than the queue holds make a larger
+    /// working set. 0: as many as the queue holds.
     pub rx_buffers: usize,
     /// The most receive buffers posted at once.
     pub rx_limit: usize,

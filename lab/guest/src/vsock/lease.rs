@@ -1,11 +1,10 @@
 //! Payload that a program reads in the device's buffers.
 //!
 //! # Who owns the bytes
-//! The device wrote them and gave the buffer back; by the rules it does not
-//! touch them until it gets the buffer again, which is when the [`PacketLease`] was
-//! dropped. But it could, so no reference into them is made here: access
-//! copies, or reads with volatile operations. Who trusts the device, as a
-//! guest trusts its hypervisor, can make a slice of [`Packet::as_ptr`].
+//! The device wrote them and gave the buffer back. By the rules it does not touch them until it
+//! gets the buffer again, which is when the [`PacketLease`] was dropped. But it could, so no
+//! reference into them is made here: access copies, or reads with volatile operations. Who trusts
+//! the device, as a guest trusts its hypervisor, can make a slice of [`Packet::as_ptr`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -231,7 +230,7 @@ impl<'a> Packet<'a> {
         self.piece.len
     }
 
-    /// Whether there is no payload.
+    /// Whether the payload has no bytes.
     pub fn is_empty(&self) -> bool {
         self.piece.len == 0
     }

@@ -78,8 +78,8 @@ fn pattern(at: u64) -> u8 {
     (mixed >> 56) as u8
 }
 
-/// A sum over a stream of bytes that depends on their order and not on how
-/// they were cut: both ends can compute it and compare.
+/// A sum over a stream of bytes. It depends on their order and not on how they were cut, so both
+/// ends can compute it and compare.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StreamSum(u64);
 

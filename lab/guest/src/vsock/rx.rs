@@ -52,7 +52,7 @@ impl<'a> RxPacket<'a> {
         self.header.len as usize
     }
 
-    /// Whether there is no payload.
+    /// Whether the payload has no bytes.
     pub fn is_empty(&self) -> bool {
         self.header.len == 0
     }
@@ -84,8 +84,8 @@ impl<'a> RxPacket<'a> {
         self.memory().part(self.offset, self.len())
     }
 
-    /// The loan desk, the buffer's number there and the place of the payload
-    /// in it, unless so many buffers are lent that the device needs this one.
+    /// The loan desk, the buffer's number there and the place of the payload in it. None if the
+    /// device needs this buffer, because half a ring is lent.
     pub(super) fn lend(&self) -> Option<(&'a Arc<LentBuffers>, u32, usize)> {
         self.lendable.then_some((self.loans, self.buffer, self.offset))
     }
@@ -181,14 +181,13 @@ impl VsockRx {
         Ok(new)
     }
 
-    /// Takes up to `max` packets and passes each to `each`; its buffer is
-    /// posted again after that, and the device sees it at the next
-    /// [`VsockRx::publish`]. Returns how many packets there were.
+    /// Takes up to `max` packets and passes each to `each`. Its buffer is posted again after that,
+    /// and the device sees it at the next [`VsockRx::publish`]. Returns how many packets there
+    /// were.
     ///
     /// # Errors
-    /// [`GuestError::DeviceBrokeRing`]; [`GuestError::DeviceBrokeRule`] for a
-    /// buffer without a whole header, or whose header gives another length
-    /// than was written (virtio 1.3 §5.10.6).
+    /// [`GuestError::DeviceBrokeRing`]. [`GuestError::DeviceBrokeRule`] for a buffer without a
+    /// whole header, or whose header gives another length than was written (virtio 1.3 §5.10.6).
     pub fn harvest(&mut self, max: usize, mut each: impl FnMut(RxPacket<'_>)) -> Result<usize, GuestError> {
         self.try_harvest(max, |packet| {
             each(packet);

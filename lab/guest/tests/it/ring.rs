@@ -61,9 +61,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Runs the steps and checks: chains arrive as they were added and in order,
-/// each comes back exactly once with its length, descriptors are never lost,
-/// and no notification that a side asked for is missing.
+/// Runs the steps and checks. Chains arrive as they were added and in order, and each comes back
+/// exactly once with its length. Descriptors are never lost, and no notification that a side
+/// requested is missing.
 fn check(size: u16, event_idx: bool, order: Order, steps: &[Step]) {
     let (mut ring, mut device) = ring(size, event_idx, order);
     let tables = memory();

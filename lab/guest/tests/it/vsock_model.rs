@@ -1,6 +1,6 @@
-//! Two stacks against each other in every order of sending, carrying and
-//! reading: each byte arrives once and in order, each message whole, and
-//! neither side ever sees a rule broken (the stacks check that).
+//! Two stacks against each other in every order of sending, carrying and reading. Each byte arrives
+//! once and in order, each message whole. Neither side ever sees a rule broken (the stacks check
+//! that).
 
 use std::collections::VecDeque;
 

@@ -61,8 +61,8 @@ fn credit_is_told_when_the_peer_knows_of_less_than_half() {
     assert_eq!(bytes.len(), 1501);
 }
 
-/// A device may leave only so many packets unread, and learns from credit alone that they were
-/// read.
+/// A device may leave only a limited number of packets unread, and learns from credit alone that
+/// they were read.
 #[test]
 fn credit_is_told_when_many_small_packets_were_read() {
     let (mut stack, conn, direct, peer) = connected(SocketType::Stream, 128 << 10);
@@ -76,7 +76,7 @@ fn credit_is_told_when_many_small_packets_were_read() {
             assert_eq!(update, (n == told).then_some((Some(Op::CreditUpdate), told)));
         }
     }
-    // With some of them unread nothing is told.
+    // While some of them are unread no credit goes out.
     for _ in 0..40 {
         assert!(direct.ports().push(&peer(Op::Rw), &[1]));
     }
@@ -110,7 +110,7 @@ fn sending_stops_at_the_credit_and_asks_once() {
     assert_eq!((data.op(), data.len, payload.len()), (Some(Op::Rw), 65536, 65536));
     assert_eq!(direct.ports().pop().unwrap().0.op(), Some(Op::CreditRequest));
     assert!(direct.ports().pop().is_none());
-    // The same credit again is no credit; a larger buffer is; then fwd_cnt.
+    // The same figures again add nothing; a larger buffer adds credit; then fwd_cnt does.
     for (update, credit) in [
         (peer(Op::CreditUpdate), 0),
         (PacketHeader { buf_alloc: 65546, ..peer(Op::CreditUpdate) }, 10),

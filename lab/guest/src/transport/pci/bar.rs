@@ -1,8 +1,7 @@
 //! Registers of a device, mapped from sysfs.
 //!
-//! They belong to the device, which may change them at any time and may react
-//! to each access, so each access is one volatile access of the register's own
-//! width (virtio 1.3 §4.1.3.1).
+//! They belong to the device, which may change them at any time and may react to each access. So
+//! each access is one volatile access of the register's own width (virtio 1.3 §4.1.3.1).
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -20,8 +19,8 @@ pub(super) struct Bar {
     len: usize,
 }
 
-// SAFETY: `base` is the address of a mapping that lives as long as the value;
-// all access is volatile, and the device takes it from any CPU.
+// SAFETY: `base` is the address of a mapping that lives as long as the value. All access is
+// volatile, and the device takes it from any CPU.
 unsafe impl Send for Bar {}
 // SAFETY: as for Send.
 unsafe impl Sync for Bar {}

@@ -24,7 +24,7 @@ use crate::transport::{
 };
 use crate::{GuestError, GuestMemory, Region};
 
-/// How often a device without interrupts is looked at.
+/// How often the driver polls a device without interrupts.
 const LOOK: Duration = Duration::from_millis(1);
 /// Tries to read a part of the configuration that does not change meanwhile.
 const CONFIG_TRIES: u32 = 100;
@@ -132,7 +132,7 @@ impl PciDevice {
         self.address
     }
 
-    /// Whether its interrupt is used; else it is looked at each millisecond.
+    /// Whether its interrupt is used; else the driver polls it each millisecond.
     pub fn has_interrupt(&self) -> bool {
         matches!(self.line, InterruptLine::Interrupt(_))
     }

@@ -1,10 +1,9 @@
 //! The interrupt line of a device, through its uio descriptor.
 //!
-//! uio_pci_generic (drivers/uio/uio_pci_generic.c in Linux) knows the line
-//! INTx only. When the device pulls it, the kernel masks it in the command
-//! register and makes the descriptor readable. The driver reads the interrupt
-//! status, by which the device lets go of the line, and unmasks it; had the
-//! device pulled it again in between, it comes again.
+//! uio_pci_generic (drivers/uio/uio_pci_generic.c in Linux) knows the line INTx only. When the
+//! device pulls it, the kernel masks it in the command register and makes the descriptor readable.
+//! The driver reads the interrupt status, by which the device lets go of the line, and unmasks it.
+//! If the device pulled it again in between, the interrupt comes again.
 
 use std::fs::{File, OpenOptions};
 use std::io;

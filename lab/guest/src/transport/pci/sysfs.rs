@@ -133,8 +133,8 @@ pub(super) fn bad(address: PciAddress, rule: String) -> GuestError {
     GuestError::BadDevice { device: address.to_string(), rule }
 }
 
-/// Whether a device's virtio bus device has a driver: a kernel serves only
-/// one vsock device, so a second one is known to virtio-pci and has none.
+/// Whether a device's virtio bus device has a driver. A kernel serves only one vsock device, so a
+/// second one is known to virtio-pci and has none.
 fn in_use(folder: &Path) -> Result<bool, GuestError> {
     let names = names(folder)?;
     let mut virtio = names.iter().filter(|name| name.starts_with("virtio"));

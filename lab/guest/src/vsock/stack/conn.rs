@@ -13,7 +13,8 @@ use crate::GuestError;
 use crate::vsock::lease::Arrived;
 use crate::vsock::{Op, PacketHeader, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType, StreamSum};
 
-/// Bytes of the buffer for each of the packets that are many: with so many read, the peer is told.
+/// Bytes of the buffer for each of many packets: when that many were read, the peer gets its
+/// credit.
 const MANY_BYTES: u32 = 4096;
 
 /// Fewer packets than these are not many, however small the buffer. A peer that waits for them to
@@ -192,7 +193,7 @@ impl Conn {
         self.rx.packets_untold = 0;
     }
 
-    /// Notes that so much payload went out.
+    /// Counts `len` bytes of payload that went out.
     pub(super) fn count_sent(&mut self, len: u32) {
         self.tx.sent = self.tx.sent.wrapping_add(len);
         self.told();
@@ -252,10 +253,10 @@ impl Conn {
             || matches!(self.state, ConnState::Closed | ConnState::Closing)
     }
 
-    /// Whether the peer should be told of free buffer space by a packet of its
-    /// own: it knows of less than half, and there is enough more to tell, or
-    /// all that can be read was read. Or all was, of many packets: a device
-    /// may bound how many are unread, and knows of none what was not told.
+    /// Whether a packet of its own should tell the peer of free buffer space. It should when the
+    /// peer knows of less than half, and either a quarter is news or all that can be read was read.
+    /// It also should when all was read and these were many packets. A device may bound how many
+    /// are unread, and learns by credit alone that they were read.
     pub(super) fn should_update(&self) -> bool {
         let known = self.rx.buf_alloc.saturating_sub(self.rx.received.wrapping_sub(self.rx.taken_told));
         let little = u64::from(known) * 2 < u64::from(self.rx.buf_alloc);

@@ -97,7 +97,7 @@ impl VsockStack {
         self.connect_from(local_port, cid, port, kind)
     }
 
-    /// A port from which there is no connection to this peer.
+    /// A port that has no connection to this peer.
     fn free_port(&mut self, cid: u64, port: u32) -> u32 {
         loop {
             let local_port = self.next_port;
@@ -214,9 +214,8 @@ impl VsockStack {
         Ok(sent)
     }
 
-    /// Sends a message, with the flag EOR if `eor`. What the peer has no
-    /// credit for is kept, and goes out in turns; until then the next message
-    /// is not taken, and false comes back.
+    /// Sends a message, with the flag EOR if `eor`. What the peer has no credit for is kept, and
+    /// goes out in turns. Until then the next message is not taken, and false comes back.
     ///
     /// # Errors
     /// As [`VsockStack::send`].
@@ -255,20 +254,17 @@ impl VsockStack {
         Ok(sent)
     }
 
-    /// Sends up to `max_packets` packets with payload from `pool`, as credit
-    /// and queue allow: the stream of a program that writes `write_len` bytes
-    /// at a time. Each write is cut as Linux does it, into packets of 64 KiB
-    /// or what credit is left; of a SEQPACKET connection each write is a
-    /// message. The stream goes on from call to call. Returns how many packets
-    /// were sent; the device has seen them.
+    /// Sends up to `max_packets` packets with payload from `pool`, as credit and queue allow. They
+    /// are the stream of a program that writes `write_len` bytes at a time. Each write is cut as
+    /// Linux does it, into packets of 64 KiB or what credit is left. Of a SEQPACKET connection each
+    /// write is a message. The stream goes on from call to call. Returns how many packets were
+    /// sent; the device has seen them.
     ///
-    /// `pool` must stay as it is until the packets were given back
-    /// ([`VsockStack::flush`]).
+    /// `pool` must stay as it is until the packets were given back ([`VsockStack::flush`]).
     ///
     /// # Errors
-    /// [`GuestError::BadSetting`] for writes of no bytes, or pieces of the
-    /// pool so short that a packet does not fit the queue; those of
-    /// [`VsockStack::send`].
+    /// [`GuestError::BadSetting`] for writes of no bytes, or pieces of the pool so short that a
+    /// packet does not fit the queue. Those of [`VsockStack::send`].
     pub fn send_from_pool(
         &mut self,
         id: ConnId,

@@ -1,11 +1,9 @@
-//! Receiving: what arrived is copied out, drained without a look at it, or read
-//! in place: in the device's buffers, which go back to the ring as the program
-//! is done with them.
+//! Receiving. What arrived is copied out, drained without a look at it, or read in place. In place
+//! means in the device's buffers, which go back to the ring as the program is done with them.
 //!
-//! At most half of the ring's buffers are held at a time, by all connections
-//! together; payload beyond that is copied out and counted as held, so that a
-//! program which keeps its leases stops its own sender, by credit, and nobody
-//! else.
+//! All connections together hold at most half of the ring's buffers at a time. Payload beyond that
+//! is copied out and counted as held. So a program that keeps its leases stops its own sender, by
+//! credit, and nobody else.
 
 use std::time::Duration;
 
@@ -180,10 +178,9 @@ impl VsockStack {
         })
     }
 
-    /// [`POLL_NOTHING`], [`POLL_DATA`] or [`POLL_END`] (also when the
-    /// connection was reset): for a program that spins instead of sleeping.
-    /// If nothing is there yet it makes a turn that does not sleep, which
-    /// without news costs a look at two indices, and no system call.
+    /// [`POLL_NOTHING`], [`POLL_DATA`] or [`POLL_END`] (also when the connection was reset), for a
+    /// program that spins instead of sleeping. If nothing is there yet it makes a turn that does
+    /// not sleep. Without news that costs a read of two indices, and no system call.
     ///
     /// # Errors
     /// Those of [`VsockStack::turn`].

@@ -179,8 +179,8 @@ impl Core {
     }
 }
 
-/// Adds a packet, after taking back what the device is done with if there
-/// is no room. False when there is none.
+/// Adds a packet. If the queue is full, first takes back what the device is done with. False when
+/// it is still full.
 pub(super) fn add(tx: &mut VsockTx, header: &PacketHeader, payload: &[u8]) -> Result<bool, GuestError> {
     Ok(tx.send(header, payload)? || tx.reap()? > 0 && tx.send(header, payload)?)
 }

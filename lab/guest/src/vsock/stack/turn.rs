@@ -35,11 +35,9 @@ impl VsockStack {
     /// and the device sees both. When there is nothing to do it sleeps up to
     /// `timeout`, once. Returns how many packets came or were given back.
     ///
-    /// # Errors
-    /// [`GuestError::DeviceBrokeRule`] for packets that no sound device passes
-    /// on, and when the device reports an error of a queue; what a peer does
-    /// wrong on its connection resets that connection alone; [`GuestError::DeviceBrokeRing`];
-    /// [`GuestError::Io`].
+    /// [`GuestError::DeviceBrokeRule`] for packets that no sound device passes on, and when the
+    /// device reports an error of a queue. What a peer does wrong on its connection resets that
+    /// connection alone. [`GuestError::DeviceBrokeRing`]; [`GuestError::Io`].
     pub fn turn(&mut self, timeout: Duration) -> Result<usize, GuestError> {
         let count = self.work()?;
         if count > 0 || timeout.is_zero() {

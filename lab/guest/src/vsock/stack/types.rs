@@ -3,7 +3,7 @@
 /// Settings of a stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StackOptions {
-    /// Bytes that each connection can hold, as the peer is told.
+    /// Bytes that each connection can hold. The peer gets this figure.
     pub buf_alloc: u32,
     /// Whether to tell the peer of free space by CREDIT_UPDATE packets as
     /// [`VsockStack`](super::VsockStack) sees fit; else only when it asks, or by
@@ -78,7 +78,7 @@ pub enum VsockEvent {
 pub enum Received {
     /// So many bytes; of a SEQPACKET connection one message.
     Data(usize),
-    /// A message of so many bytes that ended a record (flag EOR).
+    /// A message of this many bytes that ended a record (flag EOR).
     Record(usize),
     /// Nothing yet.
     Empty,

@@ -49,8 +49,8 @@ impl Ports {
         Some((PacketHeader::from_bytes(header), payload.to_vec()))
     }
 
-    /// Writes bytes to the guest's next buffer and says that `len` were
-    /// written. False when there is no buffer.
+    /// Writes bytes to the guest's next buffer and says that `len` were written. False without a
+    /// buffer.
     pub fn push_bytes(&mut self, bytes: &[u8], len: u32) -> bool {
         let Some((device, call)) = self.queues[0].as_mut() else { return false };
         let Some(chain) = device.pop() else { return false };
