@@ -4,12 +4,12 @@
 //! ```text
 //! qemu-system-x86_64 -accel tcg -plugin target/release/examples/libguest_stores.so,out=FILE …
 //! ```
-//! The count is a 64-bit number in the machine's byte order at the beginning of FILE, which QEMU
-//! maps: whoever reads the file reads the count of that moment. QEMU translates a block of guest
-//! code and then runs it many times; each store of a kernel's block calls back (a `rep movs` for
-//! each of its parts).
+//! The count is a 64-bit number in the machine's byte order at the beginning of FILE. QEMU maps the
+//! file, so whoever reads it reads the count of that moment. QEMU translates a block of guest code
+//! and then runs it many times. Each store of a kernel's block calls back (a `rep movs` for each of
+//! its parts).
 //!
-//! Memory: the mapping lives as long as QEMU, so the callbacks' pointer is valid at any time; all
+//! Memory: the mapping lives as long as QEMU, so the callbacks' pointer is valid at any time. All
 //! virtual CPUs add to the same atomic number.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argv: *const *const c_char,
 ) -> c_int {
     let count = usize::try_from(argc).unwrap_or(0);
-    // SAFETY: QEMU passes so many pointers to strings, which live until this call returns.
+    // SAFETY: QEMU passes `argc` pointers to strings, which live until this call returns.
     let words = (0..count).map(|index| unsafe { CStr::from_ptr(*argv.add(index)) });
     let out = words.filter_map(|word| word.to_str().ok()?.strip_prefix("out=")).next_back();
     let mapped = match out {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::command::{Running, wait_for};
 use crate::initrd::libraries;
 
-/// To the listening socket. The program's own aim is 50 ms; this is no measurement.
+/// To the listening socket. The program's own aim is 50 ms; this limit doesn't measure that.
 const START: Duration = Duration::from_secs(15);
 
 /// For an answer to a signal.

@@ -106,7 +106,7 @@ impl Running {
         Ok(self.child.try_wait()?)
     }
 
-    /// Sends a signal. A process that has ended already is no error.
+    /// Sends a signal. If the process has ended already, this does nothing and succeeds.
     ///
     /// # Errors
     /// The system call fails for another reason.

@@ -23,7 +23,7 @@ struct IfRequest {
 /// longer than the MTU.
 ///
 /// # Errors
-/// There is no such interface, or it can't do that.
+/// The interface doesn't exist, or it can't do that.
 pub fn finish_checksums(namespace: &Netns, name: &str) -> Result<()> {
     ensure!(name.len() < 16, "'{name}' is too long for an interface");
     namespace.inside(|| {

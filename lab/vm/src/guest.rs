@@ -251,7 +251,7 @@ impl Guest {
         answer["ram"]["postcopy-requests"].as_u64().with_context(|| format!("postcopy-requests in {answer}"))
     }
 
-    /// Sends at most so many bytes a second from now on.
+    /// Sends at most `bytes_per_second` bytes a second from now on.
     ///
     /// # Errors
     /// QEMU refuses.

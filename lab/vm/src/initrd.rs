@@ -103,7 +103,7 @@ fn add_program(archive: &mut Archive, path: &Path) -> Result<()> {
 }
 
 /// A program without what the guest's memory is too small for: the archive is in it twice while it
-/// is unpacked. Where there is no strip(1), which comes with each C compiler, it is taken as it is.
+/// is unpacked. Without strip(1), which comes with each C compiler, the program goes in as it is.
 fn without_debug_info(path: &Path) -> Result<Vec<u8>> {
     let short = tempfile::NamedTempFile::new().context("create a temporary file")?;
     let strip = Command::new("strip").arg("--strip-debug").arg("-o").arg(short.path()).arg(path).output();

@@ -88,7 +88,7 @@ impl Lab {
     }
 }
 
-/// The project's programs in the guest. The static ones are there if they were built: the tests
+/// The project's programs in the guest. The static ones are there if they were built. The tests
 /// that need them ask for them themselves, and the demo has no use for them.
 fn guest_programs() -> Result<Vec<PathBuf>> {
     let mut programs = vec![agent("zw-vsock")?, agent("zw-recv")?, agent("zw-xdp")?];

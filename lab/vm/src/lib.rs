@@ -1,8 +1,8 @@
 //! Stock Linux guests under QEMU, for tests of vhost-user devices.
 //!
-//! A guest boots once for each kernel, QEMU and machine; its state is saved to a
-//! file and each test restores from there in about 0.3 s, then plugs the device it
-//! tests over QMP. Commands run in the guest through a shell on its serial line.
+//! A guest boots once for each kernel, QEMU and machine; its state is saved to a file. Each test
+//! restores from there in about 0.3 s, then plugs the device it tests over QMP. Commands run in the
+//! guest through a shell on its serial line.
 //!
 //! ```text
 //!  test ──run──> Serial ──ttyS0──> init (busybox shell)

@@ -1,8 +1,8 @@
-//! libvirt's daemon, run by hand: in namespaces of its own, so that nothing of it is left behind
-//! and the machine's own one, if there is any, is not met.
+//! libvirt's daemon, run by hand in namespaces of its own. So nothing of it is left behind, and the
+//! machine's own one, if there is any, is not met.
 //!
-//! Its folders are empty file systems in memory, QEMU runs as the user `libvirt-qemu`, which is
-//! there for the daemon alone, and processes that it starts end with it (a PID namespace).
+//! Its folders are empty file systems in memory. QEMU runs as the user `libvirt-qemu`, which is
+//! there for the daemon alone. Processes that the daemon starts end with it (a PID namespace).
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -18,9 +18,9 @@ const MEMORY_SLOTS: u32 = 4;
 /// Upper bound for memory with all modules plugged.
 const MEMORY_MAXIMUM_MIB: u32 = 4096;
 
-/// The guest kernel's parameters. Memory that is plugged goes online by itself; a break on the
-/// serial line asks the kernel (admin-guide/sysrq.rst), which tells a guest that stands still from
-/// a program in it that does.
+/// The guest kernel's parameters. Memory that is plugged goes online by itself. A break on the
+/// serial line asks the kernel (admin-guide/sysrq.rst). The answer shows whether the guest stands
+/// still, or only a program in it.
 const KERNEL_PARAMETERS: &str =
     "console=ttyS0 quiet panic=-1 mitigations=off memhp_default_state=online sysrq_always_enabled";
 

@@ -1,8 +1,8 @@
 //! Kernel modules and what they depend on.
 //!
-//! A module names its direct dependencies in its `.modinfo` section
-//! (`depends=a,b`, Linux `scripts/mod/modpost.c`), so neither `modprobe` nor an
-//! index is needed to find the order in which to load them.
+//! A module names its direct dependencies in its `.modinfo` section (`depends=a,b`, Linux
+//! `scripts/mod/modpost.c`). So neither `modprobe` nor an index is needed to find the order in
+//! which to load them.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};

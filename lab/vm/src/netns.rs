@@ -1,5 +1,5 @@
-//! Network namespaces: each test gets its own, so that addresses and taps of tests
-//! that run at once do not meet, and nothing touches the machine's own network.
+//! Network namespaces. Each test gets its own, so addresses and taps of tests that run at once do
+//! not meet, and nothing touches the machine's own network.
 
 use std::fs::File;
 use std::os::fd::AsFd;

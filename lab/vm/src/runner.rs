@@ -17,8 +17,8 @@ const SHOWN_LINES: usize = 15;
 /// Characters of each of these lines.
 const SHOWN_CHARACTERS: usize = 2000;
 
-/// How often a test is tried again whose emulated machine broke. A hundred plugs and unplugs meet
-/// that in one run of three on a busy machine.
+/// How often a test runs again whose emulated machine broke. A hundred plugs and unplugs meet that
+/// in one run of three on a busy machine.
 const MOST_AGAIN: u32 = 3;
 
 /// The error of a test that can say nothing here; everything else is a failure.
@@ -38,9 +38,9 @@ pub fn skip(reason: impl Into<String>) -> anyhow::Error {
     Skip(reason.into()).into()
 }
 
-/// Marks the error of a test whose guest never reached its shell: the emulated machine hung while
-/// its kernel started, which a busy machine makes more likely. Such a test is tried again, and both
-/// the run and its summary say so.
+/// Marks the error of a test whose guest never reached its shell. The emulated machine hung while
+/// its kernel started, which a busy machine makes more likely. Such a test runs again, and both the
+/// run and its summary say so.
 #[derive(Debug)]
 pub struct NeverBooted;
 

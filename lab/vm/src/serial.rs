@@ -1,7 +1,7 @@
 //! The guest's serial line: everything it prints, and the shell behind it.
 //!
-//! A thread collects the output all the time, so that the guest never waits for a
-//! reader and the log is whole when a test fails.
+//! A thread collects the output all the time. So the guest never waits for a reader, and the log is
+//! whole when a test fails.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -55,7 +55,7 @@ impl Meter {
     }
 }
 
-/// What one run stored for so much payload.
+/// What one run stored for its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreRun {
     /// Bytes of payload.

@@ -1,6 +1,6 @@
 //! TLS in the kernel (Documentation/networking/tls.rst) between two sockets of this machine, and
-//! zerowire's sender on it: the kernel encrypts what is sent into memory of its own, so that
-//! nothing can be lent.
+//! zerowire's sender on it. The kernel encrypts what is sent into memory of its own, so nothing can
+//! be lent.
 
 use std::io::Error;
 use std::net::{TcpListener, TcpStream};
@@ -26,8 +26,8 @@ pub struct Sent {
     pub ledger: crate::send::Ledger,
 }
 
-/// A TCP connection: what is written to the first end is read from the second one, and between them
-/// the kernel encrypts and decrypts it by AES-GCM with a key of 128 bits.
+/// A TCP connection. What is written to the first end is read from the second one. Between them the
+/// kernel encrypts and decrypts it by AES-GCM with a key of 128 bits.
 fn pair() -> Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0").context("listen")?;
     let near = TcpStream::connect(listener.local_addr()?).context("connect")?;

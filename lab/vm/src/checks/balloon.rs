@@ -21,7 +21,7 @@ const TAKEN: u32 = 96;
 /// What of it QEMU has to give back to the host at the least, KiB.
 const FREED_KIB: u64 = 16 << 10;
 
-/// A balloon, and reports of free pages. Each time the back end says so, what to do about it, and
+/// A balloon, and reports of free pages. Each time the back end says so and what to do about it. It
 /// registers the memory that is there now; the third time it stops registering. Traffic is whole
 /// after each.
 pub fn discards(env: &Env<'_>) -> Result<String> {

@@ -152,8 +152,8 @@ fn reboot_on(env: &Env<'_>, plan: Plan, ways: &[fn(&mut Guest) -> Result<()>]) -
     Ok(String::new())
 }
 
-/// A hundred times the guest gets the device, uses it and gives it back, and as often
-/// QEMU connects without a device: nothing is left behind in the back end.
+/// A hundred times the guest gets the device, uses it and gives it back. As often QEMU connects
+/// without a device. Nothing is left behind in the back end.
 pub fn cycles(env: &Env<'_>) -> Result<String> {
     let mut net = Net::start(env, Plan::default())?;
     net.wait_for_link()?;

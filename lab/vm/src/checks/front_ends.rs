@@ -133,7 +133,8 @@ pub fn ordinary_user(env: &Env<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// QEMU whose memory is its own: the log names the remedy, and the connection's end is no flood.
+/// QEMU whose memory is private: the log names the remedy, and the connection's end doesn't flood
+/// it.
 pub fn private_memory(env: &Env<'_>) -> Result<String> {
     let stage = Stage::new(env)?;
     let mut line = stage.qemu(env, 1)?;

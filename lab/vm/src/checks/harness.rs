@@ -22,8 +22,8 @@ pub fn boot(env: &Env<'_>) -> Result<String> {
     Ok(format!("Linux {release} restored in {:.2} s", guest.started_in.as_secs_f64()))
 }
 
-/// A program that stands still in a guest is told from a machine that does: only the latter is
-/// taken for QEMU's fault.
+/// The harness distinguishes a program that stands still in a guest from a machine that does. Only
+/// the latter counts as QEMU's fault.
 pub fn silence(env: &Env<'_>) -> Result<String> {
     const SHORT: Duration = Duration::from_millis(500);
     let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;

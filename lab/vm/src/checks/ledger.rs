@@ -142,9 +142,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Fails if frames were dropped. A guest that is slow to post buffers is no reason on a
-    /// tap, where frames wait for it in the queue, nor for a vsock device, which has no port; an
-    /// xdp port has no queue behind the buffers.
+    /// Fails if frames were dropped. A guest that is slow to post buffers excuses that on an xdp
+    /// port alone, which has no queue behind the buffers. On a tap frames wait for the guest in the
+    /// queue; a vsock device has no port.
     pub fn check_dropped(&self) -> Result<()> {
         let has_queue = !self.0["port"].as_str().is_some_and(|port| port.starts_with("xdp:"));
         for way in [Way::ToGuest, Way::FromGuest] {

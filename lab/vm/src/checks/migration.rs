@@ -193,7 +193,7 @@ fn move_over(
     to.wait_migrated(COMMAND)
 }
 
-/// QEMU does not migrate a vhost-user vsock device: it says so, the guest works on, and when the
+/// QEMU does not migrate a vhost-user vsock device. It says so, and the guest works on. When the
 /// device is unplugged nothing is in the way.
 fn stays_with_vsock(dir: &Path, guest: &mut Guest) -> Result<()> {
     let dir = folder(dir, "vsock")?;

@@ -282,8 +282,8 @@ fn carry_zero_copied(mut net: Net) -> Result<String> {
     Ok(text)
 }
 
-/// The traffic of [`carry`], of whose payload so many percent, to the guest and from it, go without
-/// a copy in user space.
+/// The traffic of [`carry`]. Of its payload at least these shares, to the guest and from it, go
+/// without a copy in user space.
 fn carry_share(net: &mut Net, percent: [u64; 2]) -> Result<String> {
     traffic::ping(net)?;
     traffic::file_both_ways(net)?;

@@ -1,5 +1,5 @@
 //! `zerowire send` in a guest, over its virtio-net card to plain receivers on the host's end of the
-//! tap: every byte arrives, and what the guest's kernel says of copies is what was asked for.
+//! tap. Every byte arrives, and what the guest's kernel says of copies is what was requested.
 //!
 //! ```text
 //!  guest: zerowire send ── TCP, UDP ── virtio-net ── zerowire net ── tap0 ── this program

@@ -44,8 +44,8 @@ pub const LINK: Duration = Duration::from_secs(30);
 pub enum HostPort {
     /// A tap.
     Tap,
-    /// A veth in the tap's place, its far end of the tap's name, and on the near one a packet port
-    /// with this value of `rings`.
+    /// A veth in the tap's place. Its far end has the tap's name, and on the near one is a packet
+    /// port with this value of `rings`.
     Packet(&'static str),
     /// The same with an AF_XDP port, on a queue of the veth for each queue pair.
     Xdp,
@@ -80,9 +80,9 @@ pub struct Plan {
     /// What the guest is offered besides, as properties of QEMU's device: `iommu_platform` for
     /// VIRTIO_F_ACCESS_PLATFORM, `in_order` for VIRTIO_F_IN_ORDER (QEMU 10).
     pub turned_on: &'static [&'static str],
-    /// The device's address as the back end is told it, for front ends that ask for it.
+    /// The device's address in the back end's arguments, for front ends that read it.
     pub mac: Option<String>,
-    /// The guest sees the state of the port's interface, which is no tap.
+    /// The guest sees the state of the port's interface, which isn't a tap.
     pub follow_link: bool,
     /// Further arguments of QEMU.
     pub qemu_arguments: Vec<OsString>,

@@ -1,5 +1,5 @@
-//! Bytes that the guest's kernel stores for each byte that `zerowire send` sends over virtio-net:
-//! a copy is one, the zeroing of the page it goes to another; lent pages need neither. What remains
+//! Bytes that the guest's kernel stores for each byte that `zerowire send` sends over virtio-net. A
+//! copy is one, the zeroing of the page it goes to another; lent pages need neither. What remains
 //! is the work for each packet and for each page of the mapped file. It is a count, and no time.
 
 use anyhow::{Context, Result, ensure};
@@ -19,13 +19,13 @@ const LARGE: PatternFile = PatternFile { seed: 81, bytes: 17 << 20 };
 /// Writes of 64 KiB.
 const OPTIONS: &str = "--backend socket --chunk 65536";
 
-/// Copying stores more than this for each byte: 2.2 to 2.8 were measured, of which one is the copy
+/// Copying stores more than this for each byte. Measured were 2.2 to 2.8, of which one is the copy
 /// and one the zeroing of its page (Debian's kernels set init_on_alloc).
 const COPY_AT_LEAST: f64 = 1.8;
 
 /// The pages a file lies in: the folder in the guest, their length, and the most that is stored for
-/// each lent byte. Measured were 0.69 to 1.0 and 0.36 to 0.53: pages are mapped into the program,
-/// looked up by the send, and taken out again one by one, so their number counts.
+/// each lent byte. Measured were 0.69 to 1.0 and 0.36 to 0.53. Pages are mapped into the program,
+/// the send looks them up, and the kernel unmaps them one by one, so their number counts.
 const PAGES: [(&str, &str, f64); 2] = [("/tmp", "4 KiB", 1.3), (HUGE_FOLDER, "2 MiB", 0.8)];
 
 /// A tmpfs of huge pages.

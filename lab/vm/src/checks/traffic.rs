@@ -51,8 +51,8 @@ pub fn ask_metadata(net: &mut Net) -> Result<()> {
     Ok(())
 }
 
-/// Moves a file to the guest and back over HTTP and compares every byte: TCP's
-/// checksum is no proof, since offloads leave it out.
+/// Moves a file to the guest and back over HTTP and compares every byte. TCP's checksum would prove
+/// nothing, since offloads leave it out.
 pub fn file_both_ways(net: &mut Net) -> Result<()> {
     let folder = net.dir().join("www");
     std::fs::create_dir_all(&folder).context("create a folder to serve")?;
@@ -204,8 +204,9 @@ impl Background {
         Ok(background)
     }
 
-    /// Waits until frames move: the tap's counters grow. If they don't, the guest is asked: one
-    /// that stands still is QEMU's fault, and one that answers says what its interface counted.
+    /// Waits until frames move: the tap's counters grow. If they don't, it runs a command in the
+    /// guest. A guest that stands still is QEMU's fault, and one that answers says what its
+    /// interface counted.
     fn wait_until_flowing(&self, net: &mut Net) -> Result<()> {
         let before = net.tap_bytes()?;
         let flows = command::wait_for("traffic on the tap", COMMAND, || {

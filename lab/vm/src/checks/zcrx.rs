@@ -1,7 +1,8 @@
-//! io_uring zero-copy receive without a device in a guest, through `zerowire::recv`: byte for byte,
-//! with areas and completion queues that are too small, held leases, limits, removals, resets,
-//! refusals, receivers that share an area and one that is killed; first over the guest's loopback,
-//! then from this program through the guest's virtio-net card, and from iperf3 on both ways.
+//! io_uring zero-copy receive without a device in a guest, through `zerowire::recv`: byte for byte.
+//! Areas and completion queues are too small, leases are held, limits, removals, resets and
+//! refusals occur. Receivers share an area, and one is killed. First it runs over the guest's
+//! loopback, then from this program through the guest's virtio-net card, and from iperf3 on both
+//! ways.
 //!
 //! ```text
 //!  guest: zw-recv (Receiver, ZCRX_REG_NODEV) ── TCP ── lo ── zw-recv's own senders
@@ -86,8 +87,8 @@ pub fn no_device(env: &Env<'_>) -> Result<String> {
 /// compared.
 ///
 /// Of a block that the socket takes in part, iperf3 3.12 sends other bytes than the rest. So blocks
-/// are short against the socket's buffer, and a rate is given: then it asks before each block
-/// whether there is room, and not once for ten.
+/// are short against the socket's buffer, and a rate is given. With a rate iperf3 checks before
+/// each block whether there is room, and not once for ten.
 fn iperf3(net: &mut Net) -> Result<String> {
     const STREAMS: usize = 3;
     let file = PatternFile { seed: IPERF_SEED, bytes: (3 << 20) + 77 };

@@ -1,6 +1,6 @@
-//! Bytes that the guest's kernel stores for each byte that it receives over virtio-net: zero-copy
+//! Bytes that the guest's kernel stores for each byte that it receives over virtio-net. Zero-copy
 //! receive without a device copies payload into the area once, as recv copies it into the program's
-//! buffer, and must not store more besides. It is a count, and no time.
+//! buffer. It must not store more besides. It is a count, and no time.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ const WAYS: [&str; 2] = ["no-device", "recv:65536"];
 /// How often each way is counted, in turn: how many frames come at a time differs from run to run.
 const ROUNDS: usize = 9;
 
-/// The medians differ by so much from run to run, in both directions: measured were 1.586 and
+/// The medians differ by this factor from run to run, in both directions. Measured were 1.586 and
 /// 1.624, 1.609 and 1.602, 1.638 and 1.633 (without a device, recv), of counts from 1.52 to 1.84. A
 /// bound of 1 would fail every other time.
 const NOISE: f64 = 1.03;

@@ -118,8 +118,8 @@ pub fn added(backend: RecvBackend) -> Result<String> {
     Ok(format!("{total} buffers in 3 areas; {text}"))
 }
 
-/// One of two receivers of a registration adds an area while it holds all of the first one: the
-/// other, which was told nothing, gets buffers of the new one. When both have gone, a third one has
+/// One of two receivers of a registration adds an area while it holds all of the first one. The
+/// other, which got no message, gets buffers of the new one. When both have gone, a third one has
 /// all of them.
 pub fn shared(backend: RecvBackend) -> Result<String> {
     const FIRST: usize = 8;

@@ -1,7 +1,7 @@
 //! Areas that are shared, and areas that are DMA buffers, through the C interface.
 //!
 //! SAFETY, for all calls: handles are those of the library, closed once, and used by the thread
-//! that the header names; results are written to variables of the caller.
+//! that the header names. Results are written to variables of the caller.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -78,7 +78,7 @@ impl CReceiver {
         told(unsafe { c::zw_receiver_add(self.0, socket.into_raw_fd(), &raw mut connection) }.into())?;
         while !ended {
             let mut some: [c::RecvArrival; 8] = [const { EMPTY }; 8];
-            // SAFETY: as the module says; so many are written at most.
+            // SAFETY: as the module says; the library writes at most `some.len()` arrivals.
             let n =
                 unsafe { c::zw_receiver_recv(self.0, some.as_mut_ptr(), ELEMENT, some.len(), PATIENCE_MS) };
             let n = told(n as i64)? as usize;
@@ -87,7 +87,7 @@ impl CReceiver {
                 ensure!(arrival.connection == connection, "of connection {}", arrival.connection);
                 match arrival.kind {
                     c::ZW_ARRIVAL_DATA => {
-                        // SAFETY: an arrival that is held has so many bytes, which stay as they
+                        // SAFETY: an arrival that is held has `length` bytes, which stay as they
                         // are.
                         let bytes =
                             unsafe { std::slice::from_raw_parts(arrival.data.cast(), arrival.length) };

@@ -292,7 +292,7 @@ fn dropped(backend: RecvBackend) -> Result<String> {
     Ok(format!("{count} leases outlived three receivers; {last}"))
 }
 
-/// A reset is told; after a half-close the other direction works.
+/// A reset is reported; after a half-close the other direction works.
 fn reset(backend: RecvBackend) -> Result<String> {
     let mut receiver = Receiver::new(options(backend, 64))?;
     let listener = TcpListener::bind("127.0.0.1:0")?;

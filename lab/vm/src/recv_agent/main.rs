@@ -9,8 +9,8 @@
 //! zw-recv BACKEND victim
 //! ```
 //! `cases` prints the names. `serve` says `listening`, takes connections and compares what comes
-//! with the patterns of SEED, SEED + 1, … in the order of their first byte (which is the
-//! connection's number); `recv:` does so without a receiver. `iperf3` is an iperf3 server for one
+//! with the patterns of SEED, SEED + 1, …. They go in the order of their first byte, which is the
+//! connection's number; `recv:` does so without a receiver. `iperf3` is an iperf3 server for one
 //! test. The last line is `ok …` or `failed: …`; the exit status is 0 or 1.
 
 mod added;

@@ -59,7 +59,7 @@ pub fn connect_to(address: Address, kind: VsockKind) -> Result<OwnedFd> {
     connect_with(address, kind, 0)
 }
 
-/// As [`connect_to`], with a buffer of so many bytes; 0 leaves it as it is.
+/// As [`connect_to`], with a buffer of `buffer` bytes; 0 leaves it as it is.
 ///
 /// # Errors
 /// As [`connect_to`].
@@ -104,7 +104,7 @@ pub fn accept_from(listener: impl AsFd) -> Result<OwnedFd> {
 /// The address of this machine.
 ///
 /// # Errors
-/// There is no vsock device.
+/// This machine has no vsock device.
 pub fn local_cid() -> Result<u32> {
     let device = File::open("/dev/vsock").context("open /dev/vsock")?;
     let mut cid = 0_u32;

@@ -16,7 +16,8 @@ use rustix::net::{
 
 use super::{PATIENCE, VsockKind, limit};
 
-/// Connections that wait to be accepted; beyond, the back end is told to try again.
+/// Connections that wait to be accepted. Beyond that the kernel answers that the back end must try
+/// again.
 const BACKLOG: i32 = 2048;
 
 /// No answer to CONNECT is longer: `OK `, ten digits, a line feed.
@@ -122,7 +123,7 @@ impl Listener {
         Ok(socket)
     }
 
-    /// Takes so many connections.
+    /// Takes `count` connections.
     ///
     /// # Errors
     /// As [`Listener::accept`]; the message says how many came.

@@ -1,7 +1,7 @@
 //! What programs do with a connected socket, of any address family.
 //!
-//! Every job compares each byte that it receives with the [`Pattern`] that its peer was
-//! told to send, so no job trusts a count or a checksum of the other end's.
+//! Every job compares each byte that it receives with the [`Pattern`] that its peer sends. So no
+//! job trusts a count or a checksum of the other end's.
 
 use std::os::fd::AsFd;
 
@@ -82,7 +82,7 @@ pub fn receive_load(socket: impl AsFd, load: Load) -> Result<()> {
 /// Waits for the end of the peer's data.
 ///
 /// # Errors
-/// More data comes, or the socket fails (a reset is no end).
+/// More data comes, or the socket fails (a reset doesn't count as an end).
 pub fn receive_end(socket: impl AsFd) -> Result<()> {
     let mut buffer = [0; 1];
     let length = receive(socket, &mut buffer).context("at the end of the data")?;

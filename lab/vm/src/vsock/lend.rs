@@ -85,9 +85,9 @@ pub fn held(socket: OwnedFd, options: SendOptions, count: usize, bytes: usize) -
     Ok(json!({"copied": copied, "ledger": ledger, "path": sender.path()}).to_string())
 }
 
-/// Sends payloads of one length by socket calls, each when the one before it is back, until it is
-/// decided how they go, and [`AFTER`] more. Returns the choice, the ledger at the decision and at
-/// the end, and what the completions said in all.
+/// Sends payloads of one length by socket calls, each when the one before it is back. It goes on
+/// until the sender has decided how they go, and sends [`AFTER`] more. Returns the choice, the
+/// ledger at the decision and at the end, and what the completions said in all.
 ///
 /// # Errors
 /// Nothing is decided, or a send fails.

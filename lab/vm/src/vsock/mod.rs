@@ -1,9 +1,9 @@
-//! Programs that talk over virtio-vsock: what they do, and their sockets in the guest
-//! and on the host.
+//! Programs that talk over virtio-vsock: what they do, and their sockets in the guest and on the
+//! host.
 //!
-//! The guest has AF_VSOCK sockets, the host has unix sockets (`zerowire vsock` stands
-//! between them). What a program does with a connection, a *job*, is the same code at
-//! both ends; nothing in [`job`] knows which kind of socket it has.
+//! The guest has AF_VSOCK sockets, the host has unix sockets (`zerowire vsock` stands between
+//! them). What a program does with a connection, a *job*, is the same code at both ends. Nothing in
+//! [`job`] knows which kind of socket it has.
 //!
 //! ```text
 //!  guest: zw-vsock (job) ── AF_VSOCK ── zerowire vsock ── AF_UNIX ── test program (job)
@@ -27,8 +27,8 @@ use rustix::net::SocketType;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For one read, write or connect. A connection on which nothing moves for so long
-/// hangs: emulated guests are slow, but not that slow.
+/// For one read, write or connect. A connection on which nothing moves for this long hangs:
+/// emulated guests are slow, but not that slow.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Open files that this program may need: two thousand connections and its own.

@@ -1,6 +1,6 @@
-//! MSG_ZEROCOPY sends (Linux `Documentation/networking/msg_zerocopy.rst`; for AF_VSOCK
-//! since 6.7): the kernel sends from the caller's pages and says in the socket's error
-//! queue when it no longer needs them.
+//! MSG_ZEROCOPY sends (Linux `Documentation/networking/msg_zerocopy.rst`; for AF_VSOCK since 6.7).
+//! The kernel sends from the caller's pages, and says in the socket's error queue when it no longer
+//! needs them.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

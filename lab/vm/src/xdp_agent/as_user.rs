@@ -18,8 +18,8 @@ const USER: u32 = 1000;
 /// limit.
 const NEEDED: [CapabilitySet; 3] = [CapabilitySet::NET_ADMIN, CapabilitySet::NET_RAW, CapabilitySet::BPF];
 
-/// `as-user BYTES PROGRAM …`: becomes the program, with so much memory to lock. This process has
-/// one thread.
+/// `as-user BYTES PROGRAM …`: becomes the program, which may lock BYTES bytes of memory. This
+/// process has one thread.
 pub fn run(bytes: &str, program: &[&str]) -> Result<String> {
     let bytes = bytes.parse().with_context(|| format!("'{bytes}' bytes: give a number"))?;
     setrlimit(Resource::Memlock, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;

@@ -14,11 +14,11 @@ use super::PATIENCE;
 use super::back_end::BackEnd;
 use super::echo::{EchoVm, memory};
 
-/// Cycles before what is held is looked at first, and between two looks.
+/// Cycles before the first check of what is held, and between two checks.
 const FIRST: u32 = 5;
 const BETWEEN: u32 = 50;
 
-/// For a frame that was asked for, before it is asked for again.
+/// For a requested frame to come, before the program requests it again.
 const ONCE: Duration = Duration::from_millis(200);
 
 /// `cycles INTERFACE COUNT`: the program is attached, memory registered and a socket bound, a frame
@@ -109,8 +109,8 @@ impl Holdings {
     }
 }
 
-/// What is held when that changes no more, and is as before (first: nothing is pinned); the kernel
-/// lets go of memory a little later than of its socket, and counts it later still.
+/// What is held when that changes no more, and is as before (first: nothing is pinned). The kernel
+/// frees memory a little later than its socket, and counts it later still.
 fn at_rest(interface: &str, before: Option<&Holdings>) -> Result<Holdings> {
     let start = Instant::now();
     let mut last = Holdings::now(interface)?;

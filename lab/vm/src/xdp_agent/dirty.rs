@@ -1,6 +1,6 @@
-//! The dirty log in zero-copy mode: the pages of what the guest was given are noted, by the length
-//! of each frame, and no other; when the ring stops, also what the device had room for in buffers
-//! that it still had. Nothing is written after that.
+//! The dirty log in zero-copy mode. It holds the pages of what the guest was given, by the length
+//! of each frame, and no other. When the ring stops, it also holds what the device had room for in
+//! buffers that it still had. Nothing is written after that.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -59,8 +59,8 @@ fn place(i: usize, before: usize) -> Place {
     (start + 0x1_0000 + i as u64 * 0x2000 + LOG_PAGE - before as u64, REACH as u32)
 }
 
-/// Posts a buffer for each of these lengths, such that the frame ends a byte before its second
-/// page, with the first one, or a byte behind it.
+/// Posts a buffer for each of these lengths. The frame ends a byte before its second page, with the
+/// first one, or a byte behind it.
 fn post(scene: &mut Scene, lengths: &[usize]) {
     for (i, len) in lengths.iter().enumerate() {
         scene.post(&[place(i, HEADER + len + 1 - i % 3)]);
@@ -293,7 +293,8 @@ fn transmit(interface: &str) -> Result<String> {
         ensure!(back.into_iter().eq(0..u32::from(base)), "{what}: other chains are back than were taken");
         let given: Vec<_> = (0..base).map(|at| Given { at, places: Vec::new(), len: 0 }).collect();
         let must = written(ring, &given);
-        // The flags are written when the ring is looked at, whether or not anything is given back.
+        // The back end writes the flags when it reads the ring, whether or not it gives anything
+        // back.
         let used = ring.setup(0).used.guest.0;
         let may: Pages = must.iter().copied().chain(pages(used, 2)).collect();
         ensure!(must.is_subset(&noted), "{what}: {:x?} not noted", must.difference(&noted));

@@ -39,7 +39,7 @@ impl EchoVm {
     }
 
     /// Sends frames of the wire's end back on the queue that they came to, with `name` as the last
-    /// byte of their sender, until there is the file [`STOP`].
+    /// byte of their sender. Ends when the file [`STOP`] exists.
     fn echo(&mut self, name: u8) -> Result<()> {
         std::thread::scope(|scope| {
             let each = self.pairs.iter_mut().map(|pair| scope.spawn(move || echo(pair, name)));

@@ -10,15 +10,15 @@
 //! zw-xdp capture
 //! zw-xdp as-user BYTES PROGRAM ARGUMENT…
 //! ```
-//! `own` and `echo` send back what comes from the wire's end, until there is the file of
-//! `zerowire_vmtest::xdp::STOP`: with a back end in this process, the VM's memory on huge pages or
-//! not; or as the front end of another process, whose answers bear a name of one byte. The line
-//! `ready` says that frames may come. `posts` asks the wire's end for frames, and looks where they
-//! land in the VM's memory. `dirty` compares the dirty log with what was written. `cycles` attaches
-//! and detaches so often, and looks what is left. `send` sends frames by itself, and changes some
-//! when they are on their way; then it says `changed`. `capture` writes frames to a file, for
-//! `zerowire replay`. `as-user` becomes a program of an ordinary user who may lock so many bytes.
-//! The last line is `ok …` or `failed: …`; the exit status is 0 or 1.
+//! `own` and `echo` send back what comes from the wire's end, until the file of
+//! `zerowire_vmtest::xdp::STOP` exists. `own` has a back end in this process, and the VM's memory
+//! lies on huge pages or not. `echo` is the front end of another process, and its answers bear a
+//! name of one byte. The line `ready` says that frames may come. `posts` asks the wire's end for
+//! frames, and checks where they land in the VM's memory. `dirty` compares the dirty log with what
+//! was written. `cycles` attaches and detaches COUNT times, and checks what is left. `send` sends
+//! frames by itself, and changes some when they are on their way; then it says `changed`. `capture`
+//! writes frames to a file, for `zerowire replay`. `as-user` becomes a program of an ordinary user
+//! who may lock BYTES bytes. The last line is `ok …` or `failed: …`; the exit status is 0 or 1.
 
 mod as_user;
 mod back_end;

@@ -1,6 +1,5 @@
-//! Buffers of every kind in zero-copy mode: no frame changes a byte outside of those that were
-//! posted, whatever is posted and whatever comes, and the ledger says of each whether it was
-//! copied, and why.
+//! Buffers of every kind in zero-copy mode. Whatever is posted and whatever comes, no frame changes
+//! a byte outside of the posted buffers. The ledger says of each whether it was copied, and why.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +17,8 @@ use super::scene::{FAR, HEADER, HUGE, Place, Scene};
 const LONGEST: usize = 1536;
 const LEAST: u32 = (HEADER + LONGEST) as u32;
 
-/// Bytes from the begin of a chunk to that of the buffer in it: so much of a page lies before the
-/// first buffer that is safe.
+/// Bytes from the begin of a chunk to that of the buffer in it. As many bytes of a page lie before
+/// the first buffer that is safe.
 const BEFORE: u64 = 4096 - LEAST as u64;
 
 /// Chains that are kept for frames that come over private memory, and those frames' places, from
@@ -95,7 +94,7 @@ fn direct(interface: &str) -> Result<String> {
         let mut lengths = LENGTHS;
         lengths.rotate_left(turn);
         let came = batch(&mut scene, &format!("turn {turn}"), &chains, &lengths)?;
-        // The first frames of all come to places of the back end's own; one more does where a frame
+        // The first frames of all come to places of the back end's own. One more does where a frame
         // came before the back end had taken the chains.
         let kept = if turn == 0 { KEPT } else { 0 };
         ensure!(
@@ -186,7 +185,7 @@ fn too_long(interface: &str) -> Result<String> {
         let all: Vec<_> = kept().chain(chains(FAR)).chain(chains(HUGE)).collect();
         all.iter().for_each(|places| scene.post(places));
         // The driver looks for buffers when one is used. QEMU waits with a frame that needs more
-        // than the driver has found by then, and with all frames behind it: without this frame that
+        // than the driver has found by then, and with all frames behind it. Without this frame that
         // was seen to last, also where the driver is woken each time.
         scene.deliver(100)?;
         for len in [LONGEST + 1, 1548, 1549, 2000, 3000, 3800] {

@@ -23,7 +23,7 @@ pub const FAR: u64 = 1 << 32;
 pub const HEADER: usize = 12;
 const BUFFERS_AT: usize = 10;
 
-/// For a frame that was asked for, before it is asked for again.
+/// For a requested frame to come, before the program requests it again.
 const ONCE: Duration = Duration::from_secs(1);
 const TRIES: usize = 30;
 
@@ -101,8 +101,8 @@ impl Scene {
         send(&mut self.socket, ask)
     }
 
-    /// Has writes noted from now on, and asks for frames after `pause`, while the back end is told
-    /// or later. Returns the log, and the used index when the back end had been told.
+    /// Starts the log of writes, and requests frames after `pause`: while the back end gets that
+    /// message or later. Returns the log, and the used index when the back end had answered.
     pub fn log_under(&mut self, len: usize, count: u16, pause: Duration) -> Result<(DirtyLog, u16)> {
         let ask = self.next_ask(len, count);
         let Self { guest, socket, .. } = self;

@@ -21,9 +21,9 @@ const NOT_HELD: Duration = Duration::from_secs(3);
 const BATCH: u32 = 32;
 const BATCHES: u32 = 64;
 
-/// `send MODE INTERFACE`: frames of all lengths; then, when the wire's end reads no more, so many
-/// that some are held back, and [`HELD`] behind those, whose bytes are changed after the kernel has
-/// taken them.
+/// `send MODE INTERFACE` sends frames of all lengths. When the wire's end reads no more, it sends
+/// until some are held back, and then [`HELD`] more. It changes the bytes of those after the kernel
+/// has taken them.
 pub fn run(mode: &str, interface: &str) -> Result<String> {
     let mode = match mode {
         "copy" => Mode::Copy,

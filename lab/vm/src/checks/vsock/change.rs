@@ -34,9 +34,9 @@ pub fn reboot(env: &Env<'_>) -> Result<String> {
     Ok(String::new())
 }
 
-/// The back end is killed with connections open, and another one takes its place. QEMU
-/// 7.2 and 10 do not connect again for this kind of device (and if the socket is told to
-/// reconnect, they send nothing over it): it is unplugged and plugged anew.
+/// The back end is killed with connections open, and another one takes its place. QEMU 7.2 and 10
+/// do not connect again for this kind of device. With the socket's option to reconnect they do, but
+/// send nothing over it. So the device is unplugged and plugged anew.
 pub fn restart(env: &Env<'_>) -> Result<String> {
     let mut vsock = Vsock::start(env)?;
     transfer::echo(&mut vsock)?;

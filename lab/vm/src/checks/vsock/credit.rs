@@ -57,7 +57,7 @@ fn each(mut transfer: impl FnMut(VsockKind, Load, &[u64]) -> Result<()>) -> Resu
     for kind in VsockKind::BOTH {
         for write_bytes in WRITES {
             let load = Load { seed: 3, bytes: BYTES, write_bytes };
-            // A message is no longer than the socket's buffer
+            // The socket refuses a message that is longer than its buffer
             // (net/vmw_vsock/virtio_transport_common.c, `virtio_transport_seqpacket_enqueue`).
             let takes = |b: &&u64| kind == VsockKind::Stream || **b == 0 || **b >= write_bytes as u64;
             let buffers: Vec<u64> = BUFFERS.iter().filter(takes).copied().collect();

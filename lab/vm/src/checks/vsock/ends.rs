@@ -35,7 +35,7 @@ fn program_closes(vsock: &mut Vsock) -> Result<()> {
     let socket = listener.accept()?;
     job.wait_for(&mut vsock.guest, "silent")?;
     drop(socket);
-    // The guest's kernel answers what it is told, although its program sleeps.
+    // The guest's kernel answers packets, although its program sleeps.
     vsock.ledger()?;
     job.signal(&mut vsock.guest, "KILL")
 }

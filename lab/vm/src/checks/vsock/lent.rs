@@ -1,8 +1,8 @@
 //! What a guest's kernel sends of memory that is lent on AF_VSOCK, beside what the sender says of
-//! it; and what the sender chooses by itself.
+//! it. And what the sender chooses by itself.
 //!
-//! The back end stands still while the guest sends, so that payloads wait in the guest and are
-//! changed there: new bytes arrive where nobody copied.
+//! The back end stands still while the guest sends. So payloads wait in the guest, which changes
+//! them there: new bytes arrive where nobody copied.
 
 use std::os::fd::OwnedFd;
 
@@ -92,8 +92,8 @@ fn ledger(said: &Value) -> Result<Ledger> {
     serde_json::from_value(said.clone()).with_context(|| format!("no ledger: {said}"))
 }
 
-/// Fails unless each payload came with the new bytes where it is said not to have been copied, and
-/// with the old ones where it is; `lent` of them with the new ones.
+/// Fails unless the completions are true. A payload must have come with the new bytes where its
+/// completion says that it was not copied, else with the old ones. New ones: `lent` payloads.
 fn agree(said: &Value, came: &[u8], bytes: usize, lent: usize) -> Result<String> {
     let copied = said["copied"].as_array().context("no list")?;
     ensure!(came.len() == copied.len() * bytes, "{} bytes came", came.len());

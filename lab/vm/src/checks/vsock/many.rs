@@ -17,10 +17,10 @@ const MANY: usize = 1000;
 /// Connections one after the other.
 const CHURN: usize = 100;
 
-/// What an open connection may cost of resident memory, which grows here by 5 KiB for each: the
+/// What an open connection may cost of resident memory, which grows here by 5 KiB for each. The
 /// pages of the guest's memory that the device touches count in it, and the allocator keeps what it
-/// had once. That a connection takes at most 4 KiB of the heap is asserted where that can be
-/// counted (crates/zerowire-virtio/tests/vsock_heap).
+/// had once. A connection takes at most 4 KiB of the heap; crates/zerowire-virtio/tests/vsock_heap
+/// asserts that, where it can be counted.
 const CONNECTION_KIB: u64 = 8;
 
 /// Growth that is taken for the allocator's own, KiB. A page leaked on each of the short

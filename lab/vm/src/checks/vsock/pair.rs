@@ -32,7 +32,7 @@ pub struct Pair {
 
 impl Pair {
     /// Starts everything, the back end with these arguments beside its own. The guest has
-    /// so many huge pages then.
+    /// `huge_pages` huge pages then.
     pub fn start(env: &Env<'_>, arguments: &[&str], huge_pages: usize) -> Result<Self> {
         let backend = start_backend(env.dir, arguments)?;
         let mut guest = Guest::restore(env.lab, env.machine, env.dir)?;

@@ -1,5 +1,5 @@
-//! A program in the guest drives a second vsock device by itself (`zerowire-guest` over
-//! PCI) and reads in place what the host sends, beside the kernel's own device.
+//! A program in the guest drives a second vsock device by itself (`zerowire-guest` over PCI). It
+//! reads in place what the host sends, beside the kernel's own device.
 
 use anyhow::{Result, ensure};
 use zerowire_vmtest::guest::Guest;
@@ -111,9 +111,9 @@ fn kernels_own(pair: &mut Pair) -> Result<()> {
     Ok(())
 }
 
-/// The kernel closes the descriptors of a killed process from the highest number down, and
-/// the device is stopped when the first one of its own is closed: that one is above the
-/// memory that the device can write.
+/// The kernel closes the descriptors of a killed process from the highest number down. It stops the
+/// device when it closes the first one of the device's own. That one is above the memory that the
+/// device can write.
 fn stops_before_its_memory_is_free(guest: &mut Guest, job: &Background) -> Result<()> {
     let list = format!("for f in /proc/{}/fd/*; do echo ${{f##*/}} $(readlink $f); done", job.pid());
     let said = guest.sh(&list)?;

@@ -1,8 +1,8 @@
-//! `zerowire-bench vsock-rx` between a real guest and the host, in each of its modes: the
-//! same static program at both ends, `zerowire vsock` between them.
+//! `zerowire-bench vsock-rx` between a real guest and the host, in each of its modes. The same
+//! static program runs at both ends, `zerowire vsock` between them.
 //!
-//! It is no measurement, for the guest's CPU is emulated: what is compared are the sums
-//! over all bytes, and the ways that the bytes took.
+//! It doesn't measure, for the guest's CPU is emulated. It compares the sums over all bytes, and
+//! the ways that the bytes took.
 
 use std::path::Path;
 
@@ -32,7 +32,7 @@ const PORT: u32 = 1234;
 /// Pages of 2 MiB that a client on a device of its own asks for with this buffer.
 const HUGE_PAGES: usize = 5;
 
-/// Of the bytes that can be read without a copy, percent that are: what a program that is
+/// Percent of the bytes that can be read without a copy which are read so. What a program that is
 /// late for a moment leaves behind is copied out of the ring.
 const IN_PLACE: u64 = 50;
 

@@ -1,5 +1,5 @@
-//! `zerowire send` in a guest, over AF_VSOCK to a unix socket of the host: every byte arrives, and
-//! what the guest's kernel says of copies is what was asked for, what it can do, and what it does.
+//! `zerowire send` in a guest, over AF_VSOCK to a unix socket of the host. Every byte arrives. What
+//! the guest's kernel says of copies is what was requested, what it can do, and what it does.
 
 use anyhow::{Context, Result, ensure};
 use zerowire_vmtest::assets::Kernel;

@@ -122,8 +122,8 @@ fn friends(backend: &mut BackendProcess, a: &mut Side, b: &mut Side) -> Result<S
     Ok(format!("{BULK_BYTES} bytes from guest to guest, {calls} notifications"))
 }
 
-/// One guest has all the connections to the other one that it may have: no more, and the host still
-/// reaches that one, by a line as other devices take it.
+/// One guest opens all the connections to the other one that it may have. A further one is refused.
+/// The host still reaches the other guest, by a line in the form that other devices take.
 fn share(env: &Env<'_>, a: &mut Side, b: &mut Side) -> Result<()> {
     let job = Background::listen(&mut b.guest, &format!("stream listen 5030 hold 9 {SHARE}"))?;
     let line = format!("stream connect {} 5030 answer-tokens {SHARE}", b.cid);

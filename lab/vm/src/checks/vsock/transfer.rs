@@ -38,8 +38,8 @@ const BULK_MESSAGES: Load = Load { seed: 41, bytes: (2 << 20) + 1_234, write_byt
 const REQUEST: Load = Load { seed: 50, bytes: 100_003, write_bytes: 10_000 };
 const REPLY_BYTES: u64 = 600_007;
 
-/// Of bulk, percent. To the guest the rest is what the ledger names; from it there is
-/// also what waits for the host's program, which other work on this machine may delay.
+/// Of bulk, percent. To the guest the rest is what the ledger names. From it the rest also holds
+/// what waits for the host's program, which other work on this machine may delay.
 const ZERO_COPIED_TO: u64 = 95;
 const ZERO_COPIED_FROM: u64 = 50;
 

@@ -5,8 +5,8 @@ use zerowire_vmtest::runner::Env;
 
 use super::Card;
 
-/// Attached and detached so often. A cycle takes an emulated guest 0.2 to 0.5 s, in which the
-/// driver resets queues and waits for its RCU several times; the thousand cycles in copy mode are
+/// Cycles of attaching and detaching. A cycle takes an emulated guest 0.2 to 0.5 s, in which the
+/// driver resets queues and waits for its RCU several times. The thousand cycles in copy mode are
 /// those of zerowire-virtio's test xdp_leaks.
 const CYCLES: u32 = 150;
 

@@ -17,14 +17,14 @@ const LENGTHS: std::ops::RangeInclusive<usize> = 60..=1514;
 /// pair.
 const NEED_BYTES: u64 = (8 << 20) + (128 << 10) + 2048 * 256 + 512 * 4096;
 
-/// So much has no room for the VM; for a part of it; for all.
+/// The limit has no room for the VM; for a part of it; for all.
 const TOO_LITTLE: u64 = 1 << 20;
 const A_PART: u64 = NEED_BYTES - (4 << 20);
 const ENOUGH: u64 = NEED_BYTES + 4096;
 
-/// Refused with the figures and the remedy where the limit is too low, and all frames without a
-/// copy where it is not; with `pin=partial` a part of the memory is registered, and frames
-/// elsewhere are copied.
+/// Where the limit is too low the back end refuses with the figures and the remedy. Where it is
+/// not, all frames go without a copy. With `pin=partial` a part of the memory is registered, and
+/// frames elsewhere are copied.
 pub fn ordinary_user(env: &Env<'_>) -> Result<String> {
     let mut card = Card::plug(env)?;
     too_little(&mut card).context("too low a limit")?;

@@ -47,8 +47,8 @@ pub fn zero_copy(env: &Env<'_>) -> Result<String> {
 const SMALL_MTU: usize = 1000;
 const SHORT: usize = SMALL_MTU + 18;
 
-/// The interface's MTU becomes smaller and larger again while a VM runs: frames that are too long
-/// are dropped and counted, the others go on, and more of each than there are buffers.
+/// The interface's MTU becomes smaller and larger again while a VM runs. Frames that are too long
+/// are dropped and counted; the others go on. Of each there are more than there are buffers.
 pub fn mtu(env: &Env<'_>) -> Result<String> {
     let mut card = Card::plug(env)?;
     let interface = card.interface.clone();

@@ -19,7 +19,7 @@ const TRIES: usize = 60;
 /// Where it may be that none comes.
 const FEW: usize = 6;
 
-/// For a frame, before the wire is looked at in another way.
+/// For a frame to arrive, before the test checks the wire in another way.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Frames that may still come back late.
