@@ -147,7 +147,7 @@ fn messages_beside_bulk_data_are_not_kept_waiting() {
     }
 }
 
-/// Two completions fit; the kernel keeps the rest. Every byte arrives, and the overflow is told.
+/// Two completions fit; the kernel keeps the rest. Every byte arrives, and the overflow is counted.
 #[test]
 fn a_short_completion_queue_overflows_and_loses_nothing() {
     let mut r = receiver(RecvBackend::Multishot, |o| {

@@ -1,5 +1,5 @@
-//! C programs and the real daemon: a guest without a VM sends through the vsock device, the example
-//! receives in windows and every byte is compared; and each call is made, and fails.
+//! C programs and the real daemon. A guest without a VM sends through the vsock device; the example
+//! receives in windows, and every byte is compared. And each call is made, and fails.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The C example, compiled by the system's compiler against both libraries, with a small daemon of
-//! the tests that can also refuse. c_daemon.rs has the real one.
+//! The C example, compiled by the system's compiler against both libraries. It talks to a small
+//! daemon of the tests that can also refuse. c_daemon.rs has the real one.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -9,7 +9,7 @@ use crate::support::compile;
 
 const CONNECTIONS: usize = 5;
 
-/// Several senders at once: every byte is counted and summed, and each of them is told its number.
+/// Several senders at once: every byte is counted and summed, and each of them gets its number.
 fn receives(program: &Path, mode: &str, path: &str) {
     let mut child = Command::new(program)
         .args(["-e", "-m", mode, "0", &CONNECTIONS.to_string()])

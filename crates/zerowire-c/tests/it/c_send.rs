@@ -101,8 +101,8 @@ fn each_call_does_what_the_header_says() {
     let program = compile("tests/c/send_calls.c", folder.path(), true);
     let (listener, port) = listener();
     let receiver = std::thread::spawn(move || {
-        // In the order of the program: two that are only made, the one that sends, the one that is
-        // refused, one more that is only made.
+        // In the order of the program: two that only connect, the one that sends, the one whose
+        // calls are refused, one more that only connects.
         [(); 5].map(|()| {
             let (mut from, _) = listener.accept().expect("a connection");
             let mut bytes = Vec::new();

@@ -97,9 +97,9 @@ fn an_af_xdp_back_end_that_is_killed_repeats_no_frame_and_loses_no_descriptor() 
     });
 }
 
-/// Frames both ways between a guest on `port` and `peer`, some of up to `longest` bytes toward the
-/// peer, while the program is killed again and again. `in_order`: chains are used in the order in
-/// which they became available.
+/// Frames both ways between a guest on `port` and `peer`, while the program is killed again and
+/// again. Toward the peer some have up to `longest` bytes. `in_order`: chains are used in the order
+/// in which they became available.
 fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("net");

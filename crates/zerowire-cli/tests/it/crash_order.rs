@@ -1,5 +1,5 @@
-//! `zerowire net` on an AF_XDP port killed under load by a front end that keeps no in-flight
-//! region, as QEMU: the used index alone says which chains are out.
+//! `zerowire net` on an AF_XDP port, killed under load. Like QEMU, the front end keeps no in-flight
+//! region: the used index alone says which chains are out.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -46,9 +46,9 @@ fn tc(arguments: &[&str]) {
     assert!(done.status.success(), "tc: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// What QEMU does when the connection breaks (hw/virtio/virtio.c,
-/// `virtio_queue_restore_last_avail_idx`, and hw/net/virtio-net.c for a link that is down): it
-/// gives back what is in the ring behind the used index.
+/// What QEMU does when the connection breaks: it gives back what is in the ring behind the used
+/// index. See hw/virtio/virtio.c, `virtio_queue_restore_last_avail_idx`, and hw/net/virtio-net.c
+/// for a link that is down.
 fn give_back_the_rest(tx: &mut TxQueue) {
     let ring = tx.ring().memory();
     let (size, mut used, avail) = (ring.size(), ring.used_idx(), ring.avail_idx());

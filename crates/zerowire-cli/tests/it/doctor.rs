@@ -89,7 +89,7 @@ fn root_is_ready() {
     assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
 }
 
-/// What a kernel lacks is told with the version that has it.
+/// The report names what a kernel lacks, with the version that has it.
 #[test]
 fn areas_beside_the_first_are_told_by_the_kernel() {
     let lab = Lab::new();

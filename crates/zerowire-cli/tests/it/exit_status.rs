@@ -68,7 +68,7 @@ fn commands(help: &str) -> Vec<String> {
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// Runs in a terminal of 80 columns, as the program is told; the output must fit.
+/// Runs with 80 columns as COLUMNS; the output must fit.
 fn fits(arguments: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
     let output = command.args(arguments).env("COLUMNS", "80").output().expect("the program starts");

@@ -209,7 +209,7 @@ fn what_is_installed_works_from_there_and_can_be_taken_away() {
     assert!(!needed(&program).contains("libzerowire"), "{}", needed(&program));
     receives(Command::new(&program));
 
-    // What is missing already is no error.
+    // A file that is missing already doesn't stop it.
     run(&mut make("uninstall", &[("DESTDIR", &destdir)]));
     assert_eq!(files(&destdir), BTreeSet::from(["usr/local/lib/libother.so".to_owned()]));
 }

@@ -95,7 +95,7 @@ fn send_what_is_lost(queue: &mut RawQueue) {
     assert!(queue.wait_used(1, PATIENCE), "the chain comes back");
 }
 
-/// Lost memory is told of by the thread that has met it.
+/// The thread that meets lost memory logs it.
 #[test]
 fn a_log_that_nobody_reads_holds_up_no_thread_that_meets_lost_memory() {
     in_netns(|| {

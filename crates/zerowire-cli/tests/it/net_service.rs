@@ -305,7 +305,7 @@ fn metadata_are_read_again_on_sighup() {
     });
 }
 
-/// Most frames of a batch: so many may be on their way when the program is killed.
+/// Most frames of a batch, which may be on their way when the program is killed.
 const IN_FLIGHT: u32 = 64;
 
 #[test]

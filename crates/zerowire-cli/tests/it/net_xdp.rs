@@ -174,7 +174,7 @@ fn a_program_of_somebody_else_stays_and_is_named() {
     });
 }
 
-/// What can be known without a guest is told before one comes.
+/// What can be known without a guest is an error before one comes.
 #[test]
 fn what_no_guest_can_have_is_refused_at_the_start() {
     in_netns(|| {

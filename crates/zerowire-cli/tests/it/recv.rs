@@ -12,8 +12,9 @@ use crate::support::recv::{Recv, command, pattern};
 /// Modes that run on every kernel with io_uring.
 const MODES: [&str; 3] = ["auto", "plain", "multishot"];
 
-/// As [`command`], with signals as `env` is told to have them: a test run may have been started to
-/// ignore some, by nohup(1) or in the background of a shell, and its programs inherit that.
+/// As [`command`], with signals as the arguments of `env` in `signals` set them. A test run may
+/// ignore some, when nohup(1) or a shell started it in the background, and its programs inherit
+/// that.
 fn command_with(signals: &[&str], args: &[&str]) -> Command {
     let mut env = Command::new("env");
     env.args(signals).arg(env!("CARGO_BIN_EXE_zerowire")).args(["recv", "-p", "0"]).args(args);

@@ -1,5 +1,5 @@
-//! `zerowire replay` through a veth: what arrives at its other end is what the capture holds, as
-//! often and in the order that was asked for, and the counts say so.
+//! `zerowire replay` through a veth. What arrives at its other end is what the capture holds, as
+//! often and in the order that the options say. The counts agree.
 
 use std::io::Write;
 use std::time::Duration;

@@ -42,7 +42,7 @@ fn captures_that_can_t_be_sent_are_refused_before_the_first_frame() {
         refused(&long, &[], &["packet 3", "4294967295", "262144"]);
         assert_eq!(peer.rest(), Vec::<Vec<u8>>::new(), "nothing was sent");
 
-        // Times that go back do no harm where they are not needed, or when they are to be passed
+        // Times that go back do no harm where they are not needed, or where an option passes them
         // over.
         for more in [&["-t"][..], &["--pps", "10000"], &["--backwards", "send"]] {
             assert_eq!(sent(&with(P::at(0, &f[2])), more)["frames"], 3);

@@ -1,6 +1,6 @@
-//! `zerowire send --udp` over a path with an MTU: datagrams that fit are cut by the kernel, longer
-//! ones go one by one as IP fragments, and the output says which. All arrive whole at a plain
-//! receiver. Needs root.
+//! `zerowire send --udp` over a path with an MTU. The kernel cuts datagrams that fit; longer ones
+//! go one by one as IP fragments, and the output says which. All arrive whole at a plain receiver.
+//! Needs root.
 
 use std::io::Write;
 use std::net::UdpSocket;

@@ -26,8 +26,8 @@ impl Ncat {
         command.stdin(Stdio::null()).stdout(File::create(to).unwrap());
         let child = command.spawn().unwrap_or_else(|e| panic!("ncat: {e}: install it (Debian: ncat)"));
         let sockets = format!("/proc/thread-self/net/{protocol}");
-        // 127.0.0.1 as the kernel prints it on this machine, no peer, and the state: a connection
-        // of before that has ended may still be there with the same address.
+        // 127.0.0.1 as the kernel prints it on this machine, no peer, and the state. An earlier
+        // connection that has ended may still be there with the same address.
         let state = if protocol == "tcp" { "0A" } else { "07" };
         let address = format!(" 0100007F:{PORT:04X} 00000000:0000 {state} ");
         wait_until("ncat to listen", || std::fs::read_to_string(&sockets).unwrap().contains(&address));

@@ -19,7 +19,7 @@ fn a_slow_peer_that_takes_some_all_the_time_gets_everything() {
     for mode in ["copy", "zerocopy"] {
         for from_pipe in [false, true] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            // Inherited by the connection, before the window is told.
+            // The connection inherits it before it announces its window.
             rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 8 << 10).unwrap();
             let to = listener.local_addr().unwrap().to_string();
             let path = if from_pipe { "-" } else { file.path().to_str().unwrap() };

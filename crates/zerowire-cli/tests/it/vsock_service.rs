@@ -201,7 +201,7 @@ fn requests_beyond_the_rate_are_told_in_the_statistics_and_the_log() {
     let mut guest = Guest::start(&dir.path("s"));
     let asked = 100;
     for _ in 0..asked {
-        // Nobody listens: each is answered, whether it is looked at or not.
+        // Nobody listens: each request gets an answer, whether or not it is beyond the rate.
         assert_eq!(guest.connect(HOST_CID, 700), None);
     }
     program.wait_log("for more than 1 connections a second");

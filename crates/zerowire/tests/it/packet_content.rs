@@ -1,5 +1,5 @@
 //! What a packet ring and a packet socket push arrives at the other end of a veth pair, byte for
-//! byte, and the ledger says how. Needs root.
+//! byte. The ledger says how. Needs root.
 
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ fn loaded_frames_go_round_in_the_order_of_their_places() {
     in_lab(|lab| {
         lab.veth();
         let capture = lab.capture();
-        // A prime number: the ring has exactly so many slots.
+        // A prime number: the ring has exactly this many slots.
         let options = PacketOptions::default().slots(13);
         let mut ring = PacketRing::open(lab::HERE, &options).expect("a ring");
         assert_eq!(ring.slots(), 13);

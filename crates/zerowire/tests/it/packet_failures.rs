@@ -1,4 +1,4 @@
-//! What goes wrong under way: the interface goes down or away with frames in flight, frames are too
+//! What goes wrong under way. The interface goes down or away with frames in flight, frames are too
 //! long or refused, the queue is full, the receiver is slow. Nothing hangs, errors name their
 //! cause, and the sender goes on where it can. Needs root.
 

@@ -1,5 +1,5 @@
-//! Frames of up to 64 K with a virtio-net header: they arrive at a veth peer as one large frame,
-//! or, where the sending interface has no segmentation, as the right segments with the right
+//! Frames of up to 64 K with a virtio-net header arrive at a veth peer as one large frame. Where
+//! the sending interface has no segmentation, they arrive as the right segments with the right
 //! checksums. Needs root.
 
 use zerowire::packet::{Gso, MAX_FRAME_BYTES, PacketOptions, PacketRing, PacketSocket, VnetHeader};

@@ -127,8 +127,8 @@ fn loaded_frames_are_read_anew_each_time() {
     });
 }
 
-/// The ring's limit for copying: a frame of so many bytes is copied when the kernel takes it, one
-/// of a byte more is not.
+/// The ring's limit for copying. A frame of that length is copied when the kernel takes it, one of
+/// a byte more is not.
 #[test]
 fn frames_up_to_the_limit_are_copied_and_those_above_are_not() {
     const LIMIT: usize = 1000;

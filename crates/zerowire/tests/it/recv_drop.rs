@@ -78,8 +78,8 @@ fn first(r: &mut Receiver, out: &mut Vec<Arrival>) -> ConnectionId {
     out[0].connection
 }
 
-/// Mapped pages keep a removed connection's socket open, and the other connections' leases what has
-/// come back of it uncollected when the receiver goes: there all are dropped with it.
+/// Mapped pages keep a removed connection's socket open. The other connections' leases keep
+/// uncollected what has come back of it when the receiver goes. There all are dropped with it.
 fn remove(r: &mut Receiver, out: &mut Vec<Arrival>, id: ConnectionId) {
     drop(r.remove(id).unwrap());
     if r.path().starts_with("tcp-mapped") {
@@ -92,9 +92,9 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Before the first turn, in the middle of a multishot, with completions unread, while paused, with
-/// the area empty, with arrivals in the backlog, while leases come back: no descriptor stays open,
-/// whatever was going on.
+/// Drops a receiver before the first turn, in the middle of a multishot, with completions unread,
+/// or while paused. Or with the area empty, with arrivals in the backlog, while leases come back.
+/// No descriptor stays open, whatever was going on.
 #[test]
 fn a_receiver_may_be_dropped_at_every_point() {
     own_process!();

@@ -21,7 +21,7 @@ fn next_descriptors() -> [u32; 2] {
     all.each_ref().map(|file| file.as_raw_fd() as u32)
 }
 
-/// Waits until so many connections can be accepted at once.
+/// Waits until `connections` connections can be accepted at once.
 fn wait_for_backlog(listener: &TcpListener, connections: u32) {
     let end = Instant::now() + LONG;
     loop {

@@ -13,8 +13,8 @@ fn leases(batch: Vec<Arrival>) -> Vec<Lease> {
     batch.into_iter().filter_map(|a| if let What::Data(l) = a.what { Some(l) } else { None }).collect()
 }
 
-/// One connection's leases are kept. It gets its share, and what was posted when that was full; the
-/// other one receives all of its stream meanwhile; then the first goes on where it stopped.
+/// One connection's leases are kept. It gets its share, and what was posted when that was full. The
+/// other one receives all of its stream meanwhile. Then the first goes on where it stopped.
 #[test]
 fn a_slow_consumer_is_bounded_and_others_are_unaffected() {
     const BUFFERS: usize = 64;

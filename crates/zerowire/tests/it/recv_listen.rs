@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use zerowire::recv::{ConnectionId, ListenerId, RecvError, What};
 use zerowire_testkit::own_process;
 
-/// Receives until `done`; connections that are told get the seeds 0, 1, 2 ... in the order of their
-/// coming.
+/// Receives until `done`. New connections get the seeds 0, 1, 2 ... in the order of their coming.
 fn accept_until(
     r: &mut zerowire::recv::Receiver,
     reader: &mut Reader,

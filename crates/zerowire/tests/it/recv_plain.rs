@@ -49,8 +49,8 @@ fn an_error_queue_that_nobody_reads_costs_no_time() {
     }
 }
 
-/// Where every buffer is lent and a connection waits for one, new connections are accepted all the
-/// same, and the time to wait is what was asked for.
+/// Every buffer is lent and a connection waits for one. New connections are accepted all the same,
+/// and `recv` waits as long as its caller says.
 #[test]
 fn connections_are_accepted_while_no_buffer_is_free() {
     let mut r = receiver(RecvBackend::Plain, |o| (o.buffers, o.buffer_bytes, o.share) = (2, 4096, Some(2)));

@@ -46,8 +46,8 @@ fn a_hundred_mebibytes() {
     }
 }
 
-/// The bytes of a long stream repeat, so that they can be made and compared quickly: a shift or a
-/// gap of anything but a multiple of this shows, and the length says the rest.
+/// The bytes of a long stream repeat, so that they can be made and compared quickly. A shift or a
+/// gap shows, unless it is a multiple of this; the length says the rest.
 const PERIOD: usize = 1_000_003;
 
 #[test]
@@ -297,7 +297,7 @@ fn what_is_no_socket_is_refused() {
     }
 }
 
-/// A connection that there is no place for comes back, and is as good as before.
+/// A connection beyond the limit comes back, and is as good as before.
 #[test]
 fn what_is_not_taken_comes_back() {
     for backend in ALL {

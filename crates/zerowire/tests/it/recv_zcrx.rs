@@ -104,7 +104,7 @@ fn an_ordinary_user_is_told_the_capability() {
 #[test]
 fn a_dma_buffer_must_be_one() {
     let memory = rustix::fs::memfd_create("zerowire", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    // SAFETY: it is no DMA buffer, and refused.
+    // SAFETY: the call refuses it, since a memfd isn't a DMA buffer.
     let error = unsafe { Dmabuf::new(memory) }.expect_err("a memfd is none");
     assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
 }

@@ -1,9 +1,9 @@
-//! What `SendMode::Auto` chooses, and that the ledger says of it what really goes out: payloads are
-//! held in a queue behind the sender, their memory is changed after the call, and the peer looks.
-//! New bytes: nothing was copied. Needs root.
+//! What `SendMode::Auto` chooses, and that its ledger says what really goes out. Payloads are held
+//! in a queue behind the sender, their memory is changed after the call, and the peer looks. New
+//! bytes: nothing was copied. Needs root.
 //!
-//! A sink that takes lent memory as it is (ifb), and one whose kernel copies it (a socket at the
-//! other end of a veth), by a route that changes from one to the other under the same socket.
+//! One sink takes lent memory as it is (ifb). The kernel copies for the other one (a socket at the
+//! other end of a veth). A route changes from one to the other under the same socket.
 
 use crate::support::sockets::{datagram, set_int};
 use std::io::Read;
@@ -142,9 +142,9 @@ enum Sink {
 const IFB: &str = "ifb77";
 const TARGET: &str = "10.79.0.2";
 const LARGE: usize = 65_000;
-/// Payloads of the one kind that is looked at begin with this.
+/// Payloads of the one kind that the peer examines begin with this.
 const MARK: &[u8] = b"look at this";
-/// After so many sends a choice must be made anew: the runs between trials grow, but only to the
+/// After this many sends a choice must be made anew. The runs between trials grow, but only to the
 /// double in these tests.
 const ENOUGH: u32 = 8 * FIRST_RUN;
 
@@ -234,7 +234,7 @@ impl<'a> Route<'a> {
         bytes
     }
 
-    /// What the ledger says of so many sends.
+    /// Sends `sends` payloads, and returns what the ledger says of them.
     fn bytes_of(&mut self, sends: u32) -> Bytes {
         let before = self.bytes();
         (0..sends / self.batch).for_each(|_| self.send());
@@ -301,7 +301,7 @@ impl Bytes {
     }
 }
 
-/// Bytes of so many large payloads.
+/// Bytes of `payloads` large payloads.
 fn of(payloads: u32) -> u64 {
     u64::from(payloads) * LARGE as u64
 }
@@ -360,7 +360,7 @@ fn where_the_kernel_copies_lending_ends_and_is_tried_again_in_vain() {
                 "{backend:?}: {tried:?}"
             );
             to.look(SendWay::Copy);
-            // It is tried again, by a few, and stays as it was.
+            // Lending gets another trial of a few payloads, and the choice stays as it was.
             let before = to.bytes();
             let mut sends = 0;
             while to.bytes().kernel == before.kernel {

@@ -1,5 +1,5 @@
-//! An interface that is set down while sends are on their way: all memory comes back, what TCP
-//! carries arrives once the interface is up again, and datagrams go again. Needs root.
+//! An interface goes down while sends are on their way. All memory comes back, what TCP carries
+//! arrives once the interface is up again, and datagrams go again. Needs root.
 
 use crate::support::sockets::{datagram, pattern};
 use std::io::Read;

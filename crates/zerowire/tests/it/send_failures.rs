@@ -1,6 +1,5 @@
-//! What goes wrong on sockets: receivers that stall, reset or are not there, notifications that are
-//! missing, somebody else's, calls that fail after they took a number, and senders that end with
-//! memory lent.
+//! What goes wrong on sockets. Receivers stall, reset or are not there; notifications are missing,
+//! or somebody else's. Calls fail after they took a number, and senders end with memory lent.
 
 use crate::support::sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
 use std::io::{Read, Write};
@@ -141,7 +140,7 @@ fn an_end_with_memory_lent_leaks_nothing() {
             None => drop(s),
             Some(how) => {
                 let closed = s.close(how).unwrap();
-                // Some may come back while it is tried.
+                // Some may come back before the end.
                 assert!((1..=out).contains(&closed.aborted) && closed.kept == 0, "{how:?}: {closed:?}");
             }
         }
@@ -245,8 +244,8 @@ fn somebody_else_who_lends_is_found_out() {
     }
 }
 
-/// 128 datagrams are the most that one call may be cut into: more are refused after the packet was
-/// built, and the number of the call is used up.
+/// One call may be cut into at most 128 datagrams. More are refused after the packet was built, and
+/// the number of the call is used up.
 #[test]
 fn calls_that_fail_late_do_not_shift_the_numbers() {
     let (a, b) = udp_pair();

@@ -134,9 +134,9 @@ fn too_many_notifications_for_the_socket() {
     });
 }
 
-/// The socket's buffer is full when a batch comes: its first payload waits, and is lent all the
-/// same, though a short one behind it is copied. The first eight lent sends of a trial are asked
-/// for alike.
+/// The socket's buffer is full when a batch comes. Its first payload waits, and is lent all the
+/// same, though a short one behind it is copied. The policy chooses the first eight lent sends of a
+/// trial alike.
 #[test]
 fn what_a_batch_had_no_room_for_goes_by_its_own_turn() {
     in_lab(|lab| {

@@ -51,7 +51,7 @@ fn ten_thousand_senders() {
         };
         senders.push(s);
     }
-    // All of them lend before any is asked for its notifications.
+    // All of them lend before any waits for its notifications.
     for (i, s) in senders.iter_mut().enumerate() {
         let mut l = area.lease().unwrap();
         l.fill(i as u8);

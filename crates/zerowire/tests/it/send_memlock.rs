@@ -70,7 +70,7 @@ const USUAL_LIMIT: u64 = 8 << 20;
 fn areas_are_registered_within_the_usual_limit() {
     own_process!();
     become_ordinary(54_324, USUAL_LIMIT);
-    // The ring itself is counted, too: so much beside it, and no more.
+    // The ring itself counts, too. The first number of buffers fits beside it, the second does not.
     for (buffers, is_registered) in [(28, true), (33, false)] {
         let area = Area::new(AreaOptions::default().buffers(buffers).buffer_bytes(256 << 10)).unwrap();
         let (a, mut b) = tcp_pair();
@@ -131,7 +131,7 @@ fn the_known_deadlock_does_not_happen() {
         assert!(matches!(e, SendError::Locked { .. }), "{e}");
         let (c, _d) = udp_pair();
         let mut auto = on(c, SendMode::Auto);
-        // A block of copies, then one that is to be lent.
+        // A block of copies, then one payload that Auto lends.
         for _ in 0..40 {
             auto.send(vec![3u8; 40_000]).unwrap();
         }

@@ -1,6 +1,6 @@
-//! Several senders on one connection, and other code that lent on it: memory comes back when the
-//! kernel has let go of it, and not before. The receiver reads nothing meanwhile, so that what is
-//! lent stays in the sender's queue.
+//! Several senders on one connection, and other code that lent on it. Memory comes back when the
+//! kernel has let go of it, and not before. The receiver reads nothing meanwhile, so what is lent
+//! stays in the sender's queue.
 
 use crate::support::sockets::{pattern, sender, set_int, tcp_pair, udp_pair};
 use std::io::Read;
@@ -61,7 +61,7 @@ fn respond(s: &mut Sender, peer: &mut TcpStream, lends: bool) {
     }
 }
 
-/// Reads so many bytes while the sender sends what waits.
+/// Reads `len` bytes while the sender sends what waits.
 fn read_beside(s: &mut Sender, peer: &mut TcpStream, len: usize) -> Vec<u8> {
     let mut got = vec![0; len];
     std::thread::scope(|scope| {
@@ -151,7 +151,7 @@ fn of_two_senders_one_lends() {
     }
 }
 
-/// Lends once, as code that is no sender does, and takes the notification.
+/// Lends once without a sender, as other code does, and takes the notification.
 fn foreign(a: &TcpStream, b: &mut TcpStream) {
     set_int(a, libc::SO_ZEROCOPY, 1);
     let bytes = [7u8; 500];

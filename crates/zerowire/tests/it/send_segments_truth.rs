@@ -1,5 +1,5 @@
 //! Which bytes really go out when the kernel cuts payloads into datagrams (UDP_SEGMENT), over
-//! socket calls and over io_uring: they are held in a queue behind the sender, their memory is
+//! socket calls and over io_uring. They are held in a queue behind the sender, their memory is
 //! changed after the call, and the peer looks. New bytes: nothing was copied. The ledger must say
 //! the same. Needs root.
 
@@ -55,7 +55,7 @@ fn cutting_sender(address: &str, backend: SendBackend, mode: SendMode, area: &Ar
     Sender::with_areas(socket.into(), options, std::slice::from_ref(area)).expect("a sender")
 }
 
-/// `whole`: the queue takes what is to be cut in one piece, and the peer's side cuts it; otherwise
+/// `whole`: the queue takes an uncut payload in one piece, and the peer's side cuts it; otherwise
 /// the queue cuts it.
 fn cut_behind_the_call(backend: SendBackend, mode: SendMode, memory: Memory, whole: bool) {
     in_lab(move |lab| {

@@ -1,4 +1,4 @@
-//! Which bytes really go out over socket calls: they are held in a queue behind the sender, their
+//! Which bytes really go out over socket calls. They are held in a queue behind the sender, their
 //! memory is changed after the call, and the peer looks. New bytes: nothing was copied by the call.
 //! The ledger must say the same. Needs root.
 

@@ -313,7 +313,7 @@ fn nobody_at_the_address_is_told_and_nothing_is_lost() {
     assert_eq!(s.outstanding(), 0);
 }
 
-/// Each ICMP answer makes one of the next sends fail, in the middle of a batch: what was taken is
+/// Each ICMP answer makes one of the next sends fail, in the middle of a batch. What was taken is
 /// the first part all the same, and tickets belong to their payloads.
 #[test]
 fn batches_to_nobody_are_taken_from_the_front() {
@@ -358,8 +358,8 @@ fn batches_to_nobody_are_taken_from_the_front() {
     }
 }
 
-/// The answer to one datagram makes the first of the next batch fail: it is sent again, and the
-/// error is told.
+/// The answer to one datagram makes the first of the next batch fail. The sender sends it again,
+/// and reports the error.
 #[test]
 fn an_error_of_an_earlier_datagram_is_told_and_the_batch_arrives() {
     own_process!();

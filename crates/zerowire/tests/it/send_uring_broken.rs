@@ -55,8 +55,8 @@ fn fill(s: &mut Sender, area: &Area) -> usize {
     n
 }
 
-/// The error is told, what was not taken is given back, and what the kernel holds is kept until it
-/// lets go.
+/// The call returns the error, what was not taken comes back, and what the kernel holds is kept
+/// until it lets go.
 #[test]
 fn a_ring_that_fails_frees_nothing_that_the_kernel_holds() {
     for shared in [false, true] {

@@ -1,4 +1,4 @@
-//! Which bytes really go out over io_uring: they are held in a queue behind the sender, their
+//! Which bytes really go out over io_uring. They are held in a queue behind the sender, their
 //! memory is changed after the call, and the peer looks. New bytes: nothing was copied. The ledger
 //! must say the same. Needs root.
 
@@ -194,7 +194,7 @@ fn copied_bytes_of_a_stream_are_the_old_ones() {
 }
 
 /// The peer's socket is on this machine, so the kernel copies at last, when the frame reaches the
-/// peer: the bytes are those of that moment, and the notification says "copied".
+/// peer. The bytes are those of that moment, and the notification says "copied".
 #[test]
 fn lent_datagrams_hold_the_bytes_of_the_moment_they_leave() {
     each_memory_and_call(SendMode::ZeroCopy, Over::Udp);

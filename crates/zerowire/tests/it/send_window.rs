@@ -13,7 +13,7 @@ enum Step {
     Lend {
         gap: u32,
     },
-    /// Opens a payload and lends so many parts of it; then closes it, or not until the next one.
+    /// Opens a payload and lends `parts` parts of it; then closes it, or not until the next one.
     Parts {
         parts: u32,
         close: bool,
@@ -206,7 +206,7 @@ fn an_absurd_range_is_refused_and_harmless() {
     assert_eq!(w.notified(1, 0, false).unwrap_err().unknown, 1 << 32);
     assert_eq!(w.notified(5, 1 << 30, false).unwrap_err().unknown, (1 << 30) - 4);
     assert_eq!(w.outstanding(), 1);
-    // An id far ahead is no gap: the payload is kept until everything is back.
+    // An id far ahead doesn't count as a gap: the payload is kept until everything is back.
     let t = w.open(vec![2].into());
     assert!(w.add_id(1 << 31).is_err());
     w.close_open();

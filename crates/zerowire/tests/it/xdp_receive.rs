@@ -267,7 +267,7 @@ fn a_rule_has_its_frames(hook: Hook) {
             a
         };
         let mut n = 0;
-        // Each byte of the address is looked at.
+        // The filter checks each byte of the address.
         for other in (0..6).map(one_off).chain([[0; 6]]) {
             // Of any length: what isn't for the socket is none of its business.
             for len in [60, 900, 901, 1514] {

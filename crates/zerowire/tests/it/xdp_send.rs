@@ -217,7 +217,7 @@ fn lengths_that_cant_go_are_named() {
         let resident = sender.load(&tagged).expect("loaded");
         assert!(sender.send_resident(resident).expect("sent"));
         drain(&mut sender);
-        // The peer's stack takes the tag off: what arrives is told by its length and end.
+        // The peer's stack takes the tag off: the test finds a frame by its length and end.
         for _ in 0..2 {
             let arrived = capture.expect();
             assert!(arrived.ends_with(&tagged[20..]), "{} bytes", arrived.len());

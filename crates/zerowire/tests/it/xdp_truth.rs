@@ -1,11 +1,11 @@
-//! Which bytes AF_XDP really sends: they lie in the queue of the peer's socket, their memory is
+//! Which bytes AF_XDP really sends. They lie in the queue of the peer's socket, their memory is
 //! changed after the call, and then the peer looks. Needs root.
 //!
 //! Frames of AF_XDP in copy mode pass the sender's queueing discipline by (`__dev_direct_xmit`,
-//! net/core/dev.c), so that none can hold them back; the receiving socket keeps the kernel's packet
-//! unread instead, with the memory it refers to. Old bytes: the kernel had copied them when the
-//! call returned. No interface that such a test can make has a zero-copy mode: a card in a guest
-//! has one (zerowire-vmtest xdp-send).
+//! net/core/dev.c), so that none can hold them back. Instead, the receiving socket keeps the
+//! kernel's packet unread, with the memory it refers to. Old bytes: the kernel had copied them when
+//! the call returned. No interface that such a test can make has a zero-copy mode. A card in a
+//! guest has one (zerowire-vmtest xdp-send).
 
 use zerowire::send::frame::FrameSender;
 use zerowire::xdp::{Mode, SenderOptions, XdpError, XdpSender};
@@ -33,7 +33,7 @@ fn copy_mode_sends_what_was_there_at_the_call_and_says_so() {
         sender.drain(PATIENCE).expect("back");
         for (resident, frame) in loaded.iter().zip(&frames) {
             // Behind the addresses, by which the capture tells frames.
-            // SAFETY: what arrives is what is looked at, in whichever way it was read.
+            // SAFETY: the test checks what arrives, in whichever way it was read.
             let (changed, beyond) = unsafe {
                 (
                     sender.scribble(*resident, 20, &vec![0xee; frame.len() - 20]),

@@ -153,7 +153,7 @@ pub fn frames(count: u32) -> Vec<Vec<u8>> {
     (0..count).map(|n| lab::frame(n, 60 + (n as usize * 97) % 1455)).collect()
 }
 
-/// A capture of these frames, so many nanoseconds apart.
+/// A capture of these frames, `gap` nanoseconds apart.
 pub fn capture(frames: &[Vec<u8>], gap: u64) -> Vec<u8> {
     let packets: Vec<_> = frames.iter().enumerate().map(|(n, f)| P::at(n as u64 * gap, f)).collect();
     captures::simple(&packets)
