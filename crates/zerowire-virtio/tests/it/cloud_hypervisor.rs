@@ -1,6 +1,6 @@
 //! cloud-hypervisor as front end: it reconnects to a back end that was started again, restores a
-//! snapshot, and migrates. Where it did not stop a ring itself it begins at the available index, so
-//! that all buffers that the guest posted before would be passed over.
+//! snapshot, and migrates. Where it did not stop a ring itself it begins at the available index.
+//! There the back end would pass over all buffers that the guest posted before.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,5 +1,5 @@
 //! What balloons, free-page reporting, virtio-mem and memory hot-plug do, all the time and under
-//! load: pages that no frame uses are taken away, by a thread of their own. Every byte is checked.
+//! load. A thread of its own takes away pages that no frame uses. Every byte is checked.
 
 use std::io::Write;
 use std::os::fd::BorrowedFd;
@@ -266,8 +266,8 @@ fn no_byte_of_a_frame_is_wrong_while_pages_go_and_come() {
     });
 }
 
-/// The same for streams: one half of what the guest sends from is under way while pages of the
-/// other half are taken, receive buffers lose their pages before the device has them again, and a
+/// The same for streams. One half of what the guest sends from is under way while pages of the
+/// other half are taken. Receive buffers lose their pages before the device has them again. A
 /// module of memory comes and goes.
 #[test]
 fn no_byte_of_a_stream_is_wrong_while_pages_go_and_come() {

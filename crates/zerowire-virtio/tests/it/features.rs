@@ -1,4 +1,4 @@
-//! The device with each of its features on and off, over a real tap: what one side sends, the other
+//! The device with each of its features on and off, over a real tap. What one side sends, the other
 //! side gets, and the ledger says of each byte how it went.
 
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
@@ -249,8 +249,8 @@ fn other_segmentation_kinds_pass_whole_both_ways() {
     });
 }
 
-/// UDP fragmentation is a type that only other guests make today, and that packet sockets can't
-/// show (include/linux/virtio_net.h, `virtio_net_hdr_from_skb`): the tap's own counters tell that
+/// UDP fragmentation is a type that only other guests make today. Packet sockets can't show it
+/// (include/linux/virtio_net.h, `virtio_net_hdr_from_skb`), so the tap's own counters prove that
 /// the kernel took the frames.
 #[test]
 fn fragmentation_frames_are_taken_by_the_tap() {

@@ -139,7 +139,8 @@ fn malformed_messages_are_refused_or_end_their_connection() {
             } else {
                 match connection.recv() {
                     Ok(Some(reply)) => {
-                        // Addresses are looked at when the ring starts: memory may come after them.
+                        // The back end checks addresses when the ring starts: memory may come after
+                        // them.
                         let later = message.name.starts_with("addresses that are in no region")
                             || message.name.starts_with("addresses that are odd")
                             || message.name.starts_with("addresses at the end");

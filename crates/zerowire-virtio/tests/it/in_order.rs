@@ -1,7 +1,6 @@
-//! VIRTIO_F_IN_ORDER (virtio 1.3 §2.7.9): what the used ring holds, which devices offer the bit,
-//! and that frames and chains keep their order when some are dropped, held back, or were in flight
-//! in a back end that has died. The driver of these tests breaks off when a chain comes out of
-//! order.
+//! VIRTIO_F_IN_ORDER (virtio 1.3 §2.7.9): what the used ring holds, and which devices offer the
+//! bit. Frames and chains keep their order when some are dropped, held back, or were in flight in a
+//! back end that has died. The driver of these tests breaks off when a chain comes out of order.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,7 +27,7 @@ fn offer(memory: &RingMemory, count: u16) {
     memory.publish_avail_idx(from.wrapping_add(count));
 }
 
-/// The device takes `count` chains and uses them, each with so many bytes written.
+/// The device takes `count` chains and uses them, each with `written` bytes written.
 fn take_and_use(ring: &mut SplitRing, count: u16, written: u32) {
     for _ in 0..count {
         let head = ring.take().expect("a sound ring").expect("a chain");
@@ -173,7 +172,7 @@ fn a_packet_port_keeps_the_order() {
 fn frames_that_a_full_port_does_not_take_keep_their_places() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
-        // The interface sends so much a second, and keeps the rest.
+        // The interface sends at this rate, and keeps the rest.
         let shaped =
             ["qdisc", "add", "dev", "v0", "root", "tbf", "rate", "80mbit", "burst", "20kb", "limit", "30mb"];
         let done = std::process::Command::new("tc").args(shaped).status().expect("the program tc (iproute2)");

@@ -192,7 +192,7 @@ fn a_region_that_can_not_be_is_refused() {
         assert!(last.contains("SET_INFLIGHT_FD"), "{last}");
     }
     assert_eq!(refusals, 5);
-    // What is no file, and what has no pages.
+    // A descriptor that isn't a file and has no pages.
     let (pipe, _end) = rustix::pipe::pipe().expect("a pipe");
     let refused = front.tell(Request::SetInflightFd, &sound.encode(), &[pipe.as_fd()]);
     assert!(matches!(refused, Err(GuestError::Wire(WireError::Refused { .. }))), "{refused:?}");

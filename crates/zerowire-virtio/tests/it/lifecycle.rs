@@ -387,7 +387,8 @@ fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
     });
 }
 
-/// Only frames for the service are taken out: of all others as little is copied with it as without.
+/// The detour takes frames for the service only: of all others as little is copied with it as
+/// without.
 #[test]
 fn beside_the_metadata_service_frames_are_copied_as_little_as_without() {
     in_netns(|| {

@@ -100,7 +100,7 @@ fn is_up(backend: &Backend) -> bool {
     backend.stats("a").port_state.link.expect("a link that is followed").up
 }
 
-/// The connection that was there has ended, and there is no other one.
+/// The earlier connection has ended, and the back end has no other one.
 fn is_turned_away(guest: Guest, backend: &Backend, before: u64) {
     wait_until("the connection has ended", || !backend.stats("a").connected);
     let stats = backend.stats("a");
@@ -299,8 +299,8 @@ fn a_front_end_that_starts_while_the_link_is_down_is_let_in_once() {
     });
 }
 
-/// A front end that announces its guest right when the interface goes down has broken no rule;
-/// where the link is not followed it is the only one to be told.
+/// A front end that announces its guest right when the interface goes down has broken no rule.
+/// Where the link is not followed it alone gets an error.
 #[test]
 fn an_announcement_that_the_interface_does_not_take_is_no_error_of_a_front_end_that_is_disconnected() {
     in_netns(|| {

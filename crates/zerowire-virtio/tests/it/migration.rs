@@ -48,7 +48,7 @@ fn receive(guest: &mut Guest, peer: &Peer, lens: &[usize], at_once: bool) {
     }
 }
 
-/// A TCP segment of so many bytes payload that is to be segmented by the guest.
+/// A TCP segment of `payload` bytes that the guest segments.
 fn receive_segment(guest: &mut Guest, peer: &Peer, payload: usize) {
     let segment = without_mark(frames::tcp_frame(7, payload));
     let header = VirtioNetHdr {
@@ -85,7 +85,7 @@ fn traffic(guest: &mut Guest, peer: &mut Peer) {
     }
 }
 
-/// Settings of the device and of its guest, each with what they are to be tried for.
+/// Settings of the device and of its guest, each with the name of what it tests.
 fn settings() -> Vec<(&'static str, Vm, NetOptions)> {
     let vm = || Vm::new("zwmig");
     let buffers = |mode, indirect| Some(RxOptions { mode, indirect, buffers: 0 });
@@ -339,7 +339,7 @@ fn logs_that_do_not_cover_what_is_noted_are_refused() {
         }
         guest.ping(&mut peer, 1);
         assert!(!log.take().is_empty(), "the log in use stays in use");
-        // Without being noted more memory is no harm.
+        // Without a log of writes, more memory does no harm.
         let front = guest.driver.transport();
         front.log_all(false).expect("acknowledged");
         front.add_memory(&region).expect("added");

@@ -1,4 +1,4 @@
-//! Segments made here against those that the kernel makes of the same frames, byte by byte: a
+//! Segments made here against those that the kernel makes of the same frames, byte by byte. A
 //! packet socket gives it frames with a virtio-net header for an interface that takes no offloads.
 
 use crate::support::{Peer, in_netns, interface};

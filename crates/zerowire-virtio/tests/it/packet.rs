@@ -128,7 +128,7 @@ fn with_options(protocol: u8, options: usize, payload: usize) -> (Vec<u8>, u16) 
     (f, start as u16)
 }
 
-/// The kernel cuts by gso_size, and drivers need not look: whatever the kind of frame and the
+/// The kernel cuts by gso_size, and drivers need not look. Whatever the kind of frame and the
 /// length of its headers, nothing longer than the MTU gets to the interface.
 #[test]
 fn segments_and_fragments_of_any_kind_fit_the_mtu() {
@@ -182,7 +182,7 @@ fn segments_and_fragments_of_any_kind_fit_the_mtu() {
                         }
                         None => {
                             assert_eq!(after.frames - before.frames, 2, "{what}");
-                            // Whole frames say by what they are to be cut.
+                            // Whole frames carry the segment size.
                             assert!(
                                 came.iter().all(|f| f.gso_type() != 0 || f.bytes.len() <= 1514),
                                 "{what}: {came:?}"
@@ -207,7 +207,7 @@ fn segments_and_fragments_of_any_kind_fit_the_mtu() {
             send(GSO_TCPV6, 1401, tcp6(40, 5000), Some("too_long"));
             send(GSO_UDP_L4, 1412, udp6(40, 5000), None);
             send(GSO_UDP_L4, 1413, udp6(40, 5000), Some("too_long"));
-            // Headers longer than what is looked at.
+            // Headers longer than the part that the back end inspects.
             send(GSO_TCPV6, 1360, tcp6(80, 30_000), Some("bad_offload"));
             send(GSO_TCPV6, 20_000, tcp6(80, 30_000), Some("bad_offload"));
             send(GSO_UDP, 20_000, udp6(96, 30_000), Some("bad_offload"));

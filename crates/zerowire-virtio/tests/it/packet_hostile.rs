@@ -1,4 +1,4 @@
-//! Guests on packet ports that make frames as bad as they can: chains of more pieces than one
+//! Guests on packet ports that make frames as bad as they can. Chains have more pieces than one
 //! system call takes, for frames that a transmit ring can't take.
 
 use crate::support::attack::{PLAIN, front_end, good_frame};
@@ -27,7 +27,7 @@ fn beside_the_ring(n: u32, payload: usize) -> Vec<u8> {
     [header.encode().as_slice(), &frames::tcp_frame(n, payload)].concat()
 }
 
-/// The bytes in so many descriptors: one too long to be all headers, and short ones.
+/// The bytes in `count` descriptors: one too long to be all headers, and short ones.
 fn pieces(queue: &mut RawQueue, bytes: &[u8], count: usize) -> Vec<RawDesc> {
     let whole = queue.place(bytes).expect("guest memory");
     let at = whole.guest_addr().0;
@@ -76,7 +76,7 @@ fn all_arrive(queue: &mut RawQueue, peer: &mut Peer, heads: &[u16], whole: &[Vec
     }
 }
 
-/// Four frames of so many pieces that their scatter lists would be longer than what a batch has
+/// Eight frames of about 1024 pieces each: their scatter lists would be longer than a batch has
 /// room for.
 fn tables_of_the_longest_kind(backend: &Backend, queue: &mut RawQueue, peer: &mut Peer) {
     let counts = [1024, 1024, 1021, 1024, 1024, 1024, 1024, 1024];

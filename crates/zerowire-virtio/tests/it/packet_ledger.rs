@@ -21,7 +21,7 @@ fn copied(backend: &Backend) -> BTreeMap<&'static str, u64> {
     backend.stats("a").receive.totals.copied_bytes
 }
 
-/// Receives so many frames, which must come.
+/// Receives `frames` frames, which must come.
 fn receive(guest: &mut Guest, frames: usize) {
     (0..frames).for_each(|_| drop(guest.expect()));
 }

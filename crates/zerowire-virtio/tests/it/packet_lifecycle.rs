@@ -240,7 +240,7 @@ fn guests_come_and_go_and_leave_nothing() {
             guest.ping(&mut peer, n);
             assert!(n > 0 || promiscuity("v0") > 0);
             drop(guest);
-            // Frames that come while there is no guest are not the next one's.
+            // Frames that come without a guest don't reach the next one.
             wait_until("the connection has ended", || !backend.stats("a").connected);
             peer.send(&frame(9999, 100));
         }

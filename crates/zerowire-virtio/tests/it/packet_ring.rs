@@ -1,4 +1,4 @@
-//! The transmit ring of a packet port: which frames it takes, and what becomes of those that it
+//! The transmit ring of a packet port: which frames it takes, and what happens to those that it
 //! holds when something ends.
 
 use std::time::Duration;

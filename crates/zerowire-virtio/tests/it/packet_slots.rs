@@ -150,8 +150,8 @@ fn a_full_ring_drops_what_comes_and_counts_it() {
             guest.driver.transport().enable_queue(0, true).expect("enabled");
             (0..1024).for_each(|n| assert_eq!(number(&guest.expect().1), n));
             assert!(guest.recv(0, Duration::from_millis(50)).is_none());
-            // Counted when the port is looked at next, and without the ring being taken for one
-            // that stands still.
+            // The back end counts them when it polls the port next. It doesn't take the ring for
+            // one that stands still.
             wait_until("all are counted", || {
                 guest.ping(&mut peer, 2);
                 dropped(&backend, "no_room") == (round + 1) * 476

@@ -67,8 +67,8 @@ fn a_ring_that_the_kernel_lets_stand_still_is_left_with_a_word() {
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         until_one_comes(&wire, &mut guest, 1);
         path_is(&backend, "frames in by a TPACKET_V2 ring");
-        // Nothing comes for so long that nobody looks at the ring any more. What comes then wakes
-        // the back end, a frame or one that is dropped.
+        // The wait is long enough that the back end doesn't poll the ring any more. What comes then
+        // wakes it, a frame or one that is dropped.
         std::thread::sleep(Duration::from_secs(4));
         until_one_comes(&wire, &mut guest, 500_000);
         std::thread::sleep(Duration::from_secs(4));

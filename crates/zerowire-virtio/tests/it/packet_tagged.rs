@@ -8,7 +8,7 @@ use zerowire_guest::net::Layout;
 use zerowire_testkit::net::veth::veth;
 use zerowire_testkit::own_process;
 
-/// The packet sockets of this process that are told of tags.
+/// The packet sockets of this process that receive tags (PACKET_AUXDATA).
 fn sockets_for_tagged_frames() -> Vec<RawFd> {
     let numbers = std::fs::read_dir("/proc/self/fd").expect("procfs").flatten();
     let numbers = numbers.filter_map(|e| e.file_name().to_str()?.parse().ok());
@@ -17,7 +17,7 @@ fn sockets_for_tagged_frames() -> Vec<RawFd> {
             let mut told: libc::c_int = 0;
             let mut len = size_of::<libc::c_int>() as libc::socklen_t;
             let (level, option) = (libc::SOL_PACKET, libc::PACKET_AUXDATA);
-            // SAFETY: the kernel writes an int; on a descriptor that is no such socket it fails.
+            // SAFETY: the kernel writes an int; on any other descriptor the call fails.
             let done = unsafe { libc::getsockopt(*fd, level, option, (&raw mut told).cast(), &raw mut len) };
             done == 0 && told == 1
         })
@@ -35,7 +35,7 @@ fn errors_that_come_again_and_again_do_not_hold_the_worker() {
         guest.ping(&mut peer, 1);
         let sockets = sockets_for_tagged_frames();
         assert_eq!(sockets.len(), 1, "{sockets:?}");
-        // Receiving from what is no socket fails each time.
+        // Receiving from a descriptor that isn't a socket fails each time.
         let (no_socket, _other_end) = std::io::pipe().expect("a pipe");
         // SAFETY: both descriptors are open; the number stays its owner's, who closes it once.
         assert_eq!(unsafe { libc::dup2(no_socket.as_raw_fd(), sockets[0]) }, sockets[0]);

@@ -200,7 +200,7 @@ fn head(queue: &mut RawQueue) -> RawDesc {
 }
 
 /// Pages are missing at random, come when the back end touches them, are given away and are missing
-/// again: what is sent is what the front end brought, and what is received lies in it.
+/// again. What goes out is what the front end brought, and what is received lies in it.
 #[test]
 fn every_page_that_is_missing_is_waited_for_and_no_byte_is_wrong() {
     const FAULTS: u64 = 25_000;
@@ -341,7 +341,7 @@ fn start_ring_in_missing_page(transport: &mut VhostUser, memory: &GuestMemory, s
     say(Request::SetVringKick, &1u64.to_ne_bytes(), &[kick.as_fd()]);
 }
 
-/// A userfaultfd is one of a mapping, not of a file: that of the front end's own mapping says
+/// A userfaultfd belongs to a mapping, not to a file. That of the front end's own mapping says
 /// nothing of what the back end touches.
 #[test]
 fn without_postcopy_the_back_end_reads_zeros_where_the_file_has_no_page() {
@@ -376,8 +376,8 @@ fn without_postcopy_the_back_end_reads_zeros_where_the_file_has_no_page() {
     });
 }
 
-/// Post-copy is offered where it is asked for and no memory is registered, and its messages have an
-/// order.
+/// The back end offers post-copy with the option for it and without registered memory. Its messages
+/// have an order.
 #[test]
 fn what_can_not_wait_for_pages_says_so() {
     in_netns(|| {

@@ -99,8 +99,8 @@ fn every_protocol_feature_can_be_left_out() {
     });
 }
 
-/// Without VHOST_USER_F_PROTOCOL_FEATURES there is no SET_VRING_ENABLE: rings are enabled from the
-/// start (vhost-user, "Ring states").
+/// A front end without VHOST_USER_F_PROTOCOL_FEATURES sends no SET_VRING_ENABLE: rings are enabled
+/// from the start (vhost-user, "Ring states").
 #[test]
 fn a_front_end_without_protocol_features_has_its_rings_enabled_from_the_start() {
     in_netns(|| {
@@ -165,7 +165,7 @@ fn what_is_refused_ends_the_connection_of_a_front_end_that_hears_no_answers() {
 /// What a front end sends, and what it must be told.
 type Change = (Request, Vec<u8>, &'static str);
 
-/// Size, addresses and base of a running queue stay: whatever a guest has the VMM say of them
+/// Size, addresses and base of a running queue stay. Whatever a guest has the VMM say of them
 /// afterwards, the device goes on with what was checked when the queue started (CVE-2026-5747).
 #[test]
 fn sizes_addresses_and_bases_stay_while_queues_run() {
@@ -264,8 +264,8 @@ fn a_queue_that_the_device_does_not_have_is_named_with_what_to_give() {
     });
 }
 
-/// A kind of frame to be segmented: its name, the features that it takes toward the guest and from
-/// it, its type, a frame with 4344 bytes of payload, and how many bytes its headers have.
+/// A kind of frame to segment: its name, the features that it takes toward the guest and from it,
+/// its type. Then a frame with 4344 bytes of payload, and how many bytes its headers have.
 type Kind = (&'static str, u64, u64, u8, Vec<u8>, u16);
 
 fn kinds() -> [Kind; 4] {
@@ -292,8 +292,8 @@ fn header(gso_type: u8, hdr_len: u16) -> VirtioNetHdr {
     VirtioNetHdr { csum_start, csum_offset, ..fields }
 }
 
-/// What the guest took comes whole; of the rest it gets segments. The tap is told again for each
-/// guest.
+/// What the guest took comes whole; of the rest it gets segments. The back end sets the tap's
+/// offloads again for each guest.
 #[test]
 fn each_kind_of_segments_toward_the_guest_follows_its_own_feature() {
     let csum = f::NET_GUEST_CSUM;
@@ -342,8 +342,8 @@ fn each_kind_of_segments_toward_the_guest_follows_its_own_feature() {
     });
 }
 
-/// Frames that came for a driver with offloads are nothing for the one that follows it on the same
-/// connection, as when a guest boots again.
+/// A driver with offloads leaves frames behind in the tap. The driver that follows it on the same
+/// connection, as when a guest boots again, doesn't get them.
 #[test]
 fn what_waited_for_a_driver_with_offloads_is_not_given_to_one_without() {
     in_netns(|| {

@@ -1,6 +1,6 @@
-//! Receive over a wire that keeps frames as they are: whatever the guest's buffers look like, it
-//! gets the frames in order and whole, in the fewest buffers, and every buffer comes back once, in
-//! the order in which it was posted.
+//! Receive over a wire that keeps frames as they are. Whatever the guest's buffers look like, it
+//! gets the frames in order and whole, in the fewest buffers. Every buffer comes back once, in the
+//! order in which it was posted.
 
 use std::collections::VecDeque;
 
@@ -363,8 +363,8 @@ fn frames_that_arrive_in_the_middle_of_a_batch_keep_their_order() {
     }
 }
 
-/// A broken chain behind good ones: the reads that were queued for those are carried out before the
-/// ring stops, and none is left for a later batch, when its memory may be gone.
+/// A broken chain behind good ones. The reads that were queued for those are carried out before the
+/// ring stops. None is left for a later batch, when its memory may be gone.
 #[test]
 fn nothing_stays_queued_behind_a_broken_chain() {
     let lab = Lab::new(&REGIONS);
@@ -403,7 +403,7 @@ fn nothing_stays_queued_behind_a_broken_chain() {
     assert!(io.run().0.is_empty(), "nothing is left to be done");
 }
 
-/// A frame that waits for buffers in vain is dropped and counted, and those behind it still come.
+/// A frame that waits too long for buffers is dropped and counted, and those behind it still come.
 #[test]
 fn a_frame_that_waits_too_long_is_dropped_and_counted() {
     let lab = Lab::new(&REGIONS);

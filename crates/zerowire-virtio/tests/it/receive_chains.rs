@@ -1,5 +1,5 @@
-//! How far a guest's receive buffers are looked at, and how often. Where nobody may look, the
-//! descriptors are wrong: whoever reads them stops the ring.
+//! How far the device reads a guest's receive buffers, and how often. Descriptors that it must not
+//! read are wrong: reading one stops the ring.
 
 use crate::support::frames;
 use crate::support::lab::{Lab, wire};
@@ -70,8 +70,8 @@ fn a_guest_without_guest_csum_gets_no_flags() {
     }
 }
 
-/// What lies behind the buffers that a frame takes is not looked at, so that a short frame costs
-/// the same however long its chain is; a frame that reaches there meets the mistake.
+/// The device doesn't read behind the buffers that a frame takes. So a short frame costs the same
+/// however long its chain is. A frame that reaches there meets the mistake.
 #[test]
 fn chains_are_read_no_further_than_frames_reach() {
     const DESCRIPTORS: u16 = 16;

@@ -1,4 +1,4 @@
-//! Transmit over a wire that keeps frames as they are: whatever the layout and the policy, what
+//! Transmit over a wire that keeps frames as they are. Whatever the layout and the policy, what
 //! goes out is the guest's frame, and every chain comes back once.
 
 use crate::support::frames;

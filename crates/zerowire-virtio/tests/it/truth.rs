@@ -24,8 +24,8 @@ fn note(number: libc::c_long, arguments: &[usize; 6], result: Result<usize, i32>
     if result.is_err() || ![libc::SYS_writev, libc::SYS_readv].contains(&number) {
         return;
     }
-    // SAFETY: the call has just read the list at that address, of so many entries, and whoever made
-    // it keeps it until it returns.
+    // SAFETY: the call has just read the list at that address, with `arguments[2]` entries. Its
+    // caller keeps it until the call returns.
     let list = unsafe { std::slice::from_raw_parts(arguments[1] as *const libc::iovec, arguments[2]) };
     let list = list.iter().map(|v| (v.iov_base.addr(), v.iov_len)).collect();
     let _ = LAST.try_with(|last| *last.borrow_mut() = list);

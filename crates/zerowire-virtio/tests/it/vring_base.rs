@@ -1,5 +1,5 @@
-//! GET_VRING_BASE of a receive ring whose guest broke a rule, on each port: what the answer is, and
-//! that the ring goes on at its used index once the guest has repaired it.
+//! GET_VRING_BASE of a receive ring whose guest broke a rule, on each port. It shows what the
+//! answer is, and that the ring goes on at its used index once the guest has repaired it.
 
 use crate::support::attack::{PLAIN, SIZE, front_end};
 use crate::support::frames::frame;

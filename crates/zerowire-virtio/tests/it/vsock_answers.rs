@@ -81,8 +81,8 @@ impl Program {
 }
 
 /// All that the device says up to the answer to a question on `marker`, a connection without
-/// payload. Credit of other connections is left out: the device tells it by itself after 1 ms
-/// without events, so a slow test hears of it between two packets.
+/// payload. Credit of other connections is left out. The device sends it by itself after 1 ms
+/// without events, so a slow test gets it between two packets.
 fn said(guest: &mut RawGuest, marker: &RawConn) -> Vec<PacketHeader> {
     guest.say(marker, Op::CreditRequest, 0);
     let mut all = Vec::new();

@@ -20,7 +20,7 @@ fn on_both(test: impl Fn(&VsockBackend, &mut Guest, ConnId, UnixStream)) {
     on_both_with(256 << 10, test);
 }
 
-/// As [`on_both`], with so many bytes of credit for the guest.
+/// As [`on_both`], with `buffer` bytes of credit for the guest.
 fn on_both_with(buffer: u32, test: impl Fn(&VsockBackend, &mut Guest, ConnId, UnixStream)) {
     let backend = VsockBackend::start(&[Vm::new("vm", 3).buffer(buffer)]);
     let mut guest = backend.guest("vm");
@@ -144,7 +144,7 @@ fn the_host_program_closes_while_the_guest_sends() {
         let bytes = pattern(64 << 10, 3);
         guest.both(
             |g| {
-                // Until it is told that nobody reads any more.
+                // Until the device says that nobody reads any more.
                 g.until("the end", |s| s.send(conn, &bytes).is_err());
                 g.stack.close(conn).expect("sound");
             },

@@ -23,8 +23,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// A connection whose host program has more to send than the guest, which has all the credit
-    /// it needs, has posted buffers for: all of them are used.
+    /// A connection whose host program has more to send than the guest has posted buffers for. The
+    /// guest has all the credit it needs, and all its buffers are used.
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory for sockets");
         let (mut harness, mut guest) = one_guest(dir.path(), VsockLimits::default());
@@ -57,7 +57,7 @@ impl Scene {
         packets
     }
 
-    /// The guest posts so many buffers. Returns how often it notifies the device.
+    /// The guest posts `buffers` buffers. Returns how often it notifies the device.
     fn post(&mut self, buffers: usize) -> u64 {
         self.supply();
         let before = self.guest.kicks(RX_QUEUE);
@@ -67,7 +67,7 @@ impl Scene {
         self.guest.kicks(RX_QUEUE) - before
     }
 
-    /// How often the device looks before so many packets have come.
+    /// How often the device looks before `packets` packets have come.
     fn looks(&mut self, packets: usize) -> usize {
         let mut came = 0;
         for look in 1..1000 {
@@ -92,7 +92,8 @@ impl Scene {
         panic!("the device did not wait");
     }
 
-    /// The device has used so many buffers, and sleeps: until the guest posts more, or time passes.
+    /// The device has used `packets` buffers, and sleeps: until the guest posts more, or time
+    /// passes.
     fn sleep(&mut self, packets: usize) {
         self.harness.rest();
         assert_eq!(self.take(), packets);
@@ -123,13 +124,13 @@ fn a_device_that_sleeps_is_woken_by_half_of_what_comes() {
     }
 }
 
-/// A guest that posts a good part of its ring notifies the device once for a quarter of it, also
-/// when it has stood still for a while in between.
+/// A guest that posts a good part of its ring notifies the device once for a quarter of it. It also
+/// does so after it has stood still for a while.
 #[test]
 fn a_guest_with_many_buffers_notifies_as_seldom_as_it_can() {
     let mut s = Scene::new();
     s.sleep(0);
-    // Nothing comes for so long that any buffer will do, and then all of them come.
+    // After this pause any buffer will do, and then all of them come.
     assert_eq!(s.post(QUARTER), 1);
     s.sleep(QUARTER);
     for round in 0..ROUNDS {

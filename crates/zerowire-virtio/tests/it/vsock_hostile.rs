@@ -61,8 +61,8 @@ impl Neighbours {
         self.other.send(&mut self.others, b"to the host", 0);
     }
 
-    /// It arrives, and its answers come back; other packets that the flooding guest is told are
-    /// passed over.
+    /// It arrives, and its answers come back. Other packets that the flooding guest gets are passed
+    /// over.
     fn answer(&mut self, guest: &mut RawGuest) {
         for host in [&mut self.own_host, &mut self.others_host] {
             assert_eq!(read_exact(host, 11), b"to the host");
@@ -86,7 +86,7 @@ impl Neighbours {
     }
 }
 
-/// Packets of a flood, between which its neighbours are looked at.
+/// Packets of a flood between two exchanges with its neighbours.
 const BATCH: u32 = 64;
 
 #[test]
@@ -176,14 +176,14 @@ fn messages_of_no_bytes_are_bounded() {
     assert_eq!(backend.stats("vm").totals.transmit.dropped_frames["beyond_credit"], 2);
 }
 
-/// All are looked at.
+/// The back end examines all of them.
 #[test]
 fn requests_by_the_hundred_thousand() {
     own_process!();
     assert_eq!(hundred_thousand_requests(0), 0);
 }
 
-/// Few are.
+/// It examines few of them.
 #[test]
 fn requests_by_the_hundred_thousand_beyond_a_rate() {
     own_process!();
@@ -216,8 +216,8 @@ fn hundred_thousand_requests(rate: u32) -> u64 {
         }
         guest.flush();
         let refused = backend.stats("vm").totals.connections_refused - refused;
-        // To nobody each is refused; the program's backlog takes some, and some wait for it, unless
-        // none is looked at.
+        // Requests to a port without a program are all refused. The program's backlog takes some,
+        // and some wait for it, unless the rate lets none through.
         let all = u64::from(sent);
         let least = if port == 9 { all } else { all / 2 };
         let most = if port == 9 || rate > 0 { all } else { all - 1 };
@@ -344,7 +344,7 @@ fn broken_rings_stop_and_others_go_on() {
         attack(q, buffer.guest_addr().0);
         q.kick().expect("a kick");
         if queue == 0 {
-            // Something for the guest, so that its buffers are looked at.
+            // A packet for the guest, so that the device reads its buffers.
             let header = PacketHeader {
                 src_cid: 3,
                 dst_cid: 2,

@@ -67,8 +67,8 @@ fn host_programs_that_close_at_any_moment() {
             }
         }
     }
-    // Those that said where to were offered; each is told its end. One more comes behind all of
-    // them and stays.
+    // Those that said where to were offered; each gets its end. One more comes behind all of them
+    // and stays.
     let (mut seen, last) = (0, AtomicBool::new(false));
     guest.both(
         |g| {

@@ -1,4 +1,4 @@
-//! Receiving in place in the guest: the program reads the buffers of its own ring, from a real
+//! Receiving in place in the guest. The program reads the buffers of its own ring, from a real
 //! device, and holds them as long as it likes.
 
 use std::io::Write;

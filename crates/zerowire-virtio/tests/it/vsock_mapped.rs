@@ -356,8 +356,8 @@ fn below_the_low_water_mark_nothing_comes_before_the_end() {
     assert_eq!(rest, [3; 10]);
 }
 
-/// More bytes than the guest may send ahead make a window worth while: what is not published yet
-/// can't be given back, and must not be waited for.
+/// More bytes than the guest may send ahead make a window worth while. What is not published yet
+/// can't be given back, so the device must not wait for it.
 #[test]
 fn a_low_water_mark_above_the_credit_stops_nobody() {
     for direct in [false, true] {

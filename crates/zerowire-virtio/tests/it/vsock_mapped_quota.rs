@@ -1,4 +1,4 @@
-//! How many mapped connections a VM may have, and how many bytes of windows: further ones are
+//! How many mapped connections a VM may have, and how many bytes of windows. Further ones are
 //! refused with the bound and the remedy, and what ends gives its part back.
 
 use std::path::{Path, PathBuf};

@@ -173,8 +173,8 @@ fn messages_of_several_buffers_take_a_call_each_and_no_copy() {
     }
     let receive = backend.stats("vm").totals.receive;
     assert!(receive.copied_bytes.is_empty(), "{receive:?}");
-    // A look at an empty socket; a look and a read of the first ones, a read of the others, and one
-    // each that finds nothing.
+    // A look at an empty socket. Then a look and a read of each of the first ones, and a read of
+    // each of the others. Then one each that finds nothing.
     let most = 5 * (1 + 17 * 3 + 23 * 2);
     assert!(receive.system_calls <= most, "{} calls, {most} at most", receive.system_calls);
 }

@@ -84,7 +84,7 @@ fn bounds_are_kept_both_ways_on_connections_of_both_makers() {
 }
 
 /// A program reads no bytes from a SEQPACKET socket both for an empty message and at the end
-/// (unix(7)), so an empty message is told apart by what comes behind it.
+/// (unix(7)). So what comes behind an empty message tells it from the end.
 #[test]
 fn empty_messages_are_messages() {
     let backend = VsockBackend::one();
@@ -259,7 +259,7 @@ fn a_type_that_is_not_the_connections_is_refused() {
     let host = Messages::connect(path.as_ref());
     host.send(b"CONNECT 80\n");
     assert!(guest.with_host(|| host.recv()).is_empty());
-    // A first message that is no line.
+    // A first message that isn't a line.
     for line in [&b"CONNECT 80"[..], b"hello\n", b"\n", &[b'x'; 100]] {
         let host = Messages::connect(path.as_ref());
         host.send(line);
@@ -272,8 +272,8 @@ fn a_type_that_is_not_the_connections_is_refused() {
     assert_eq!(backend.stats("vm").totals.bad_handshakes, 4);
 }
 
-/// The kernel tells of the close before the messages that still wait (ECONNRESET), be it before the
-/// device looks at a message or between the look and the read; none of them may be lost.
+/// The kernel reports the close before the messages that still wait (ECONNRESET). That can be
+/// before the device looks at a message, or between the look and the read. No message may be lost.
 #[test]
 fn a_program_that_closes_with_something_unread_loses_nothing_of_its_own() {
     let backend = VsockBackend::one();

@@ -1,5 +1,5 @@
-//! Live migration of a vsock device: each write to the guest's memory is noted in the dirty log,
-//! and nothing else is; a guest that comes from elsewhere learns that its connections are gone.
+//! Live migration of a vsock device. Each write to the guest's memory is noted in the dirty log,
+//! and nothing else is. A guest that comes from elsewhere learns that its connections are gone.
 
 use std::io::Write;
 
@@ -205,7 +205,7 @@ fn what_guests_send_each_other_is_noted_in_both() {
     }
 }
 
-/// A queue for events with buffers of so many bytes.
+/// A queue for events, with buffers of these lengths in bytes.
 fn events(guest: &mut Guest, lens: &[u32]) -> RawQueue {
     let mut queue = RawQueue::start(&guest.memory, guest.driver.transport(), 2, 16).expect("a queue");
     for (i, len) in lens.iter().enumerate() {
@@ -222,7 +222,7 @@ fn a_driver_that_comes_from_elsewhere_is_told_that_its_connections_are_gone() {
     let vms = [Vm::new("vm", 3)];
     let mut backend = VsockBackend::start(&vms);
     let mut guest = backend.guest("vm");
-    // One that begins here, and one that was paused, know what there is.
+    // A guest that begins here, and one that was paused, know their connections.
     let queue = events(&mut guest, &[8; 3]);
     let (conn, mut host) = backend.open("vm", &mut guest, 1234);
     guest.ping(conn, &mut host);

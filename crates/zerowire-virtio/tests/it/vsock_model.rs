@@ -1,8 +1,8 @@
 //! A connection's state machine and credit, against simple models, in random order.
 //!
 //! In the first model the device's side is the state machine with its credit, and a host program
-//! behind it; the guest's side keeps to the rules. Each way is a queue of packets: what one side
-//! says overtakes what the other has not looked at yet, and credit counts may come older than those
+//! behind it. The guest's side keeps to the rules. Each way is a queue of packets. What one side
+//! says overtakes what the other has not looked at yet. Credit counts may come older than those
 //! before them.
 
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ struct Packet {
 /// A guest that keeps to the rules.
 #[derive(Debug, Default)]
 struct Guest {
-    /// It tells of room only when it is asked, or has anything else to say.
+    /// It reports room only when the peer asks, or in a packet that it sends anyway.
     quiet: bool,
     /// It was asked, and had no room: it says when it has.
     promised: bool,

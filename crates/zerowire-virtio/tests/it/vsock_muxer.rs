@@ -1,5 +1,5 @@
-//! The vsock device with a hostile guest and hostile host programs, by random scripts: the same
-//! that the fuzz target `vsock_muxer` plays, in a number that every test run can afford.
+//! The vsock device with a hostile guest and hostile host programs, by random scripts. The fuzz
+//! target `vsock_muxer` plays the same; here they are as many as every test run can afford.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -36,8 +36,8 @@ fn nothing_that_a_guest_does_harms_another() {
     });
 }
 
-/// The program's end is no message, even where the device reads between the last message and the
-/// news of the end.
+/// The program's end doesn't count as a message, even where the device reads between the last
+/// message and the news of the end.
 #[test]
 fn the_end_of_a_program_that_sends_messages_is_no_empty_message() {
     own_process!();

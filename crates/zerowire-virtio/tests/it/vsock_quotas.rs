@@ -80,8 +80,8 @@ fn say(guest: &mut Driver, flow: &Flow, op: Op) {
     assert!(guest.send(&header.to_bytes(), 0, Layout(0)), "room");
 }
 
-/// A guest that takes no packet has its connections reset by a neighbour: after 8 s their places
-/// are free, and it learns of them once it takes packets again.
+/// A neighbour resets the connections of a guest that takes no packet. After 8 s their places are
+/// free, and the guest learns of it once it takes packets again.
 #[test]
 fn resets_that_nobody_takes_hold_no_place_for_long() {
     let dir = tempfile::tempdir().expect("a directory for sockets");

@@ -1,6 +1,6 @@
-//! From one guest to another, both of which keep to the rules, in random order: how much each sends
-//! and reads, when it takes packets and posts buffers, when the device looks, and when either ends
-//! its sending or its receiving.
+//! From one guest to another, both of which keep to the rules, in random order. Random is how much
+//! each sends and reads, when it takes packets and posts buffers, and when the device looks. So is
+//! when either ends its sending or its receiving.
 
 use std::time::Duration;
 

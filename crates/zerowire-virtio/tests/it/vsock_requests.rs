@@ -1,5 +1,5 @@
-//! A guest that asks for more connections than are looked at: what comes beyond its rate is
-//! answered, and costs others nothing.
+//! A guest that makes more connection requests than the back end examines. What comes beyond its
+//! rate is answered, and costs others nothing.
 //!
 //! Where a count depends on time, time passes as it likes: bounds are those of the time that has
 //! really passed. Packets that the device takes together have one clock.

@@ -374,8 +374,8 @@ fn a_guest_that_sends_beyond_the_credit_is_reset() {
     assert_eq!(backend.stats("a").totals.transmit.dropped_frames["beyond_credit"], 1);
 }
 
-/// A neighbour that was asked for a connection speaks of credit, and asks for some, before it
-/// answers: the one that asks hears nothing but the answer.
+/// A neighbour that got a connection request sends credit, and asks for some, before it answers.
+/// The one that made the request hears nothing but the answer.
 #[test]
 fn nothing_of_credit_is_said_before_the_answer() {
     let backend = two();
@@ -392,7 +392,8 @@ fn nothing_of_credit_is_said_before_the_answer() {
     }
     let (first, _) = a.next();
     assert_eq!(first.op(), Some(Op::Response));
-    // What a asked for before is told by then; b's own question is still to be answered.
+    // The answer to a's earlier question goes out by then; b's own question still waits for its
+    // answer.
     a.put(&PacketHeader { op: Op::CreditUpdate as u16, ..request }, &[]);
     b.next_of(Op::CreditUpdate);
 }

@@ -1,5 +1,5 @@
-//! From a guest that keeps to the rules to a host program that reads when it likes, with buffers of
-//! 4 KiB to 256 KiB, of which the program's socket keeps more than the small ones.
+//! From a guest that keeps to the rules to a host program that reads when it likes. Buffers have 4
+//! KiB to 256 KiB; the program's socket keeps more than the small ones.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::OwnedFd;
@@ -124,9 +124,9 @@ impl Stream {
         }
     }
 
-    /// The guest has credit for what the program has read, and ahead of that for what the socket
-    /// keeps beside a buffer full, or for what may be unread while the kernel calls the socket
-    /// writable: a quarter of its room.
+    /// The guest has credit for what the program has read, and some ahead of that. Ahead is what
+    /// the socket keeps beside a buffer full. Or it is what may be unread while the kernel calls
+    /// the socket writable: a quarter of its room.
     fn check(&self) {
         let usual = rustix::net::sockopt::socket_send_buffer_size(&self.program).expect("a size") as u32;
         let room = usual.max(2 * self.buffer.max(SOCKET_BYTES));

@@ -1,4 +1,4 @@
-//! Streams between a guest and host programs: bytes arrive whole and in order, whatever buffers,
+//! Streams between a guest and host programs. Bytes arrive whole and in order, whatever buffers,
 //! chains and credit there are, and the ledger says by which path.
 
 use std::io::{Read, Write};
@@ -119,7 +119,7 @@ fn what_a_slow_host_program_does_not_take_waits_within_the_credit() {
         let mut sent = 0;
         let held = || backend.stats("vm").totals.transmit.copied_bytes.get("held").copied().unwrap_or(0);
         // Until nothing more is taken: the socket and the credit are used up. A socket keeps some
-        // bytes that take no credit, of which a guest is told in halves of its buffer.
+        // bytes that take no credit. A guest gets that credit in halves of its buffer.
         let (most, step) = ((buffer as usize).max(192 << 10), buffer as usize / 2);
         guest.until("no room", |s| {
             sent += s.send(conn, &bytes[sent..]).expect("open");

@@ -159,7 +159,7 @@ fn a_guest_that_does_not_answer_has_refused() {
     assert_eq!((told(&mut guest), harness.connections(0)), (vec![], 1));
 }
 
-/// So has a guest that another one asks, and both are told.
+/// So has a guest that another one asks, and both get the refusal.
 #[test]
 fn a_sibling_that_does_not_answer_has_refused() {
     let dir = tempfile::tempdir().expect("a directory for sockets");
@@ -265,7 +265,7 @@ fn read_all(harness: &mut Harness, stream: &mut UnixStream) -> usize {
     }
 }
 
-/// A program whose backlog is full is tried for 10 s.
+/// The device tries a program whose backlog is full for 10 s.
 #[test]
 fn a_full_backlog_is_tried_again() {
     let dir = tempfile::tempdir().expect("a directory for sockets");

@@ -1,5 +1,5 @@
-//! Guests that never ask for credit, as Linux: what they are told of itself must be enough for them
-//! to go on.
+//! Guests that never ask for credit, as Linux. The credit that they get unasked must be enough for
+//! them to go on.
 
 use crate::support::vsock::{Vm, VsockBackend};
 use std::io::Read;

@@ -120,9 +120,8 @@ fn every_length_comes_in_to_every_kind_of_buffer() {
     });
 }
 
-/// With some kept for answers, too, buffers are used in the order in which they were posted: a back
-/// end that takes up the ring of one that was killed knows from the used index which of them it
-/// has.
+/// With some kept for answers, too, buffers are used in the order in which they were posted. So a
+/// back end that takes up the ring of a killed one knows from the used index which of them it has.
 #[test]
 fn buffers_are_used_in_order() {
     in_netns(|| {

@@ -1,5 +1,5 @@
-//! A frame never lands outside the buffer that the guest posted: all of the guest's memory is
-//! compared after frames of every length around the limits, at places of every kind.
+//! A frame never lands outside the buffer that the guest posted. The tests compare all of the
+//! guest's memory after frames of every length around the limits, at places of every kind.
 
 use std::time::Duration;
 

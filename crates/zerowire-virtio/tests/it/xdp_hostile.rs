@@ -158,8 +158,8 @@ fn one_head_offered_again_and_again_harms_only_its_guest() {
     });
 }
 
-/// What is looked at goes out from private memory: with the metadata service the begin of each
-/// frame, and with an offload its headers.
+/// What the back end inspects goes out from private memory: with the metadata service the begin of
+/// each frame, and with an offload its headers.
 #[test]
 fn what_goes_out_is_what_was_inspected_however_the_guest_changes_it() {
     in_netns(|| {

@@ -1,4 +1,4 @@
-//! Live migration of a guest on an AF_XDP port: each write to its memory is noted in the dirty log,
+//! Live migration of a guest on an AF_XDP port. Each write to its memory is noted in the dirty log,
 //! and nothing else is, also with frames under way when the rings stop.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,8 +63,8 @@ fn every_write_is_noted_and_no_other() {
     }
 }
 
-/// What the kernel has put into a posted buffer when the ring stops was written, whether the guest
-/// is told of it or not.
+/// What the kernel has put into a posted buffer when the ring stops was written, whether or not the
+/// guest gets the buffer back.
 #[test]
 fn frames_under_way_when_the_rings_stop_are_noted() {
     in_netns(|| {

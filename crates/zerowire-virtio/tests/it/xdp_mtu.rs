@@ -1,5 +1,5 @@
 //! The MTU of an AF_XDP port's interface, or of the other end of its wire, becomes smaller and
-//! larger again while a guest runs: longer frames are refused and counted, all others pass, and no
+//! larger again while a guest runs. Longer frames are refused and counted, and all others pass. No
 //! descriptor or buffer is lost.
 
 use std::collections::BTreeSet;
@@ -19,10 +19,10 @@ const OVERHEAD: usize = 18;
 
 /// Frames of a round, more than a ring has entries.
 const FRAMES: u32 = 300;
-/// As many are sent before what has come is taken out.
+/// Frames that are sent before the arrived ones are read.
 const BATCH: usize = 50;
 
-/// For a frame, before another is sent or what is missing is looked at.
+/// For a frame, before another is sent or the test looks for what is missing.
 const STEP: Duration = Duration::from_millis(20);
 
 struct Scene {
@@ -93,8 +93,8 @@ impl Scene {
         }
     }
 
-    /// Sends frames of all lengths around `longest` both ways: those of up to so many bytes come,
-    /// the others are counted for this reason.
+    /// Sends frames of all lengths around `longest` both ways. Those of up to `longest` bytes come;
+    /// the others are counted for the reason `why`.
     fn exchange(&mut self, longest: usize, why: &str) {
         let lengths = [60, 200, longest - 1, longest, longest + 1, 1514, 1514];
         let all: Vec<_> = (0..FRAMES).map(|n| self.frame(lengths[n as usize % lengths.len()])).collect();
@@ -114,7 +114,7 @@ impl Scene {
         }
         for part in all.chunks(BATCH) {
             for f in part {
-                // The kernel says of some that there is no room.
+                // For some the kernel answers that it has no room.
                 let _ = self.peer.send_with(&[0; 10], f);
             }
             short_ones(part, longest, |p| self.received(p), "to the guest");

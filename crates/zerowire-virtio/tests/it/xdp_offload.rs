@@ -77,7 +77,7 @@ fn expect_all(peer: &mut Peer, wanted: &[Vec<u8>], times: usize, what: &dyn std:
     assert_eq!(differs, None, "{what:?}: not the frames that were sent");
 }
 
-/// The same with the defaults, and where every frame is to be copied.
+/// The same with the defaults, and where the policy copies every frame.
 fn both_paths(test: impl Fn(&Backend, &mut Peer, bool) + Send + Clone + 'static) {
     for mode in [PathMode::Auto, PathMode::Copy] {
         let test = test.clone();
@@ -120,7 +120,7 @@ fn long_frames_of_every_kind_and_layout_become_segments() {
                     seed += 1;
                     let e = example(kind, len, seed);
                     let bytes = e.frame();
-                    // One that is no longer than a segment keeps all but its checksum, which is the
+                    // A frame that fits into one segment keeps all but its checksum, which is the
                     // same then.
                     let wanted = naive(&bytes, &e, usize::from(size));
                     guest.send(0, &[(header(&e, size), bytes)]);
@@ -171,8 +171,8 @@ fn checksums_are_completed_in_frames_of_every_length() {
     });
 }
 
-/// All of a frame that is no longer than what is looked at was copied: its chain is given back, and
-/// the ledger says so.
+/// A frame that is not longer than the inspected part was copied whole. Its chain is given back,
+/// and the ledger says so.
 #[test]
 fn short_frames_that_are_looked_at_are_copied_as_a_whole() {
     both_paths(|backend, peer, asked| {
@@ -299,7 +299,7 @@ fn a_real_receiver_takes_the_datagrams() {
     });
 }
 
-/// The kernel's own TCP takes a stream of long segments, which a guest sends by hand: its
+/// The kernel's own TCP takes a stream of long segments, which a guest sends by hand. Its
 /// handshake, too, has its checksums from the back end.
 #[test]
 fn a_real_tcp_takes_the_stream() {

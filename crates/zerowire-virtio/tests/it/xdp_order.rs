@@ -1,6 +1,6 @@
 //! In which order chains of the transmit ring come back while the driver is late with frames.
-//! Without an in-flight region the used index alone tells the next process which are out: all but
-//! the first so many.
+//! Without an in-flight region the used index alone tells the next process which are out: all from
+//! that index on.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const SHORT: usize = 100;
 /// Long frames of which some stay behind [`block`].
 const BURST: u32 = 8;
 
-/// Frames are inspected, and none is taken out.
+/// The back end inspects frames, and takes none for the service.
 struct Nothing;
 
 impl Detour for Nothing {

@@ -178,8 +178,8 @@ fn nothing_of_a_guest_is_pinned_where_that_is_not_wanted() {
     });
 }
 
-/// Nothing is registered for an interface that is down, so that it is no matter yet whether that
-/// could be done.
+/// Nothing is registered for an interface that is down. Whether that could be done doesn't matter
+/// yet.
 #[test]
 fn nothing_is_pinned_while_the_interface_is_down() {
     own_process!();

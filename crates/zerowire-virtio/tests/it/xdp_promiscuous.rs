@@ -134,8 +134,8 @@ fn an_interface_that_is_moved_away_is_left_as_it_was() {
     });
 }
 
-/// The port may hear of the move while the kernel is about it: the interface is not found any more,
-/// and the sockets of packets have not been told.
+/// The port may hear of the move while the kernel is about it. The interface is not found any more,
+/// and the kernel has not yet notified the packet sockets.
 #[test]
 fn who_lets_go_of_an_interface_that_is_being_moved_leaves_it_as_it_was() {
     in_netns(|| {

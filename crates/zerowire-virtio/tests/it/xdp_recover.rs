@@ -216,7 +216,7 @@ fn frames_that_the_interface_refuses_are_counted_as_that_and_nothing_else() {
     }
 }
 
-/// The kernel drops what lay in the ring as soon as the interface is up, and has no carrier yet: no
+/// The kernel drops what lay in the ring as soon as the interface is up. It has no carrier yet: no
 /// call for a frame succeeds.
 #[test]
 fn frames_are_sent_again_when_the_carrier_comes_after_the_interface() {

@@ -147,7 +147,7 @@ impl Device {
         done
     }
 
-    /// Sends so many bytes, as far as there is credit, in packets of `len` each; returns how many
+    /// Sends `total` bytes, as far as credit allows, in packets of `len` each. Returns how many
     /// went.
     pub fn send_all(&mut self, vm: usize, key: (u32, u32), total: usize, len: usize) -> usize {
         let mut left = total;
@@ -168,7 +168,7 @@ impl Device {
         total - left
     }
 
-    /// Makes so many turns.
+    /// Makes `count` turns.
     pub fn turns(&mut self, count: usize) {
         for _ in 0..count {
             self.turn();

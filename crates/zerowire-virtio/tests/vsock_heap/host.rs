@@ -57,7 +57,7 @@ impl Host {
         }
     }
 
-    /// Writes so many bytes, or a message of them; there must be room.
+    /// Writes `len` bytes, or a message of them; the socket must have room.
     pub fn write(&mut self, len: usize) {
         let out = bytes(self.written as u32, len);
         let n = rustix::net::send(&self.socket, &out, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);

@@ -1,7 +1,7 @@
-//! Whether the dirty log tells the truth: each byte that the device changed lies in a page that was
-//! noted, and each page that was noted was written.
+//! Whether the dirty log tells the truth. Each byte that the device changed must lie in a page that
+//! was noted, and each page that was noted must have been written.
 //!
-//! What the device may write is filled with a byte that it never writes, so that everything it does
+//! What the device may write is filled with a byte that it never writes. So everything it does
 //! write is seen.
 
 use std::collections::BTreeSet;

@@ -28,7 +28,7 @@ pub enum Habit {
     EachRead,
     /// When the other side knows of less than half of it.
     Half,
-    /// When it is asked; who said then that it has no room says when it has some.
+    /// When the peer asks. An end that had no room then says when it has some.
     Asked,
 }
 
@@ -67,8 +67,8 @@ pub struct End {
 }
 
 impl End {
-    /// Of a connection between these ports, each a CID and a number, with buffers of so many bytes
-    /// here and at most there.
+    /// Of a connection between these ports, each a CID and a number. Its buffer has `alloc` bytes
+    /// here, and at most `most` there.
     pub fn new(own: (u64, u32), peer: (u64, u32), kind: Kind, habit: Habit, alloc: u32, most: u32) -> Self {
         Self {
             cid: own.0,

@@ -1,4 +1,4 @@
-//! What the kernel is told to do for an interface (include/uapi/linux/ethtool.h).
+//! Settings that the kernel takes for an interface (include/uapi/linux/ethtool.h).
 
 const ETHTOOL_STXCSUM: u32 = 0x17;
 

@@ -121,8 +121,8 @@ impl Backend {
         VhostUser::connect_with(self.socket(vm), PATIENCE, &options).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// What a VM moved so far. A frame can arrive before the worker that sent it has counted it: as
-    /// long as the figures change they are read again, for a while.
+    /// What a VM moved so far. A frame can arrive before the worker that sent it has counted it. So
+    /// as long as the figures change this reads them again, for a while.
     pub fn stats(&self, vm: &str) -> VmStats {
         let read = || {
             let stats = self.server.stats();
@@ -200,9 +200,9 @@ impl Guest {
         self.pairs[pair].rx.recv(patience).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// Has the peer send until a frame arrives, as a port that hands buffers to the kernel takes
-    /// frames only when the guest has posted some, and no other one is under way: the last one has
-    /// come, and frames come in the order in which they are sent. Returns how many arrived.
+    /// Has the peer send until a frame arrives, and no other one is under way. A port that hands
+    /// buffers to the kernel takes frames only when the guest has posted some. The last one has
+    /// come then, and frames come in the order in which they are sent. Returns how many arrived.
     pub fn warm_up(&mut self, pair: usize, peer: &Peer) -> u64 {
         let (start, mut arrived) = (Instant::now(), 0);
         for probe in frames::PROBE.. {

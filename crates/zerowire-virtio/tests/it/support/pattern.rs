@@ -14,7 +14,7 @@ pub trait OnBackend: Sized {
     /// Connects with these features beside VERSION_1.
     fn start(backend: &Backend, vm: &str, features: u64) -> Self;
 
-    /// Has the peer send until a frame reaches a buffer, and no other one is under way: as long as
+    /// Has the peer send until a frame reaches a buffer, and no other one is under way. As long as
     /// the device has not taken any buffer a frame is lost, as on a wire. `place` names the buffer
     /// that is used next. When this returns the device has taken all that was offered before.
     fn go_live(&mut self, peer: &Peer, place: impl FnMut(&mut Self) -> (u64, u32));

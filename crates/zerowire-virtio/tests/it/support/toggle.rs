@@ -23,7 +23,7 @@ const LIMIT: Duration = PATIENCE.saturating_mul(10);
 /// Bytes of a virtio-net header, and of Ethernet, IPv4 and TCP headers behind it.
 const HEADERS: usize = 12 + frames::TCP_HEADERS;
 
-/// Bytes that may lie in short descriptors; all that is looked at is among them.
+/// Bytes that may lie in short descriptors; everything that the back end inspects is among them.
 const CUT: usize = 192;
 
 /// The frame and its descriptors.
@@ -46,8 +46,8 @@ pub fn with_metadata(vm: Vm, dir: &Path) -> Vm {
 }
 
 /// Sends such a frame again and again by queue 1 of `vm`, which is [`with_metadata`]. Its headers
-/// change all the while between those of a sound frame, of one for the metadata service, and of
-/// ones whose offloads are wrong or were not negotiated. Only the sound one may reach the peer.
+/// change all the while. They are those of a sound frame, of one for the metadata service, or have
+/// wrong or unnegotiated offloads. Only the sound one may reach the peer.
 pub fn changing_frame(backend: &Backend, vm: &str, peer: &mut Peer, shape: Shape) {
     let (mut transport, memory) = front_end(backend, vm, PLAIN | f::NET_CSUM);
     let mut queue = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");

@@ -36,7 +36,7 @@ impl Vm {
         Self { name, cid, groups: &[], limits: VsockLimits::default(), map: MapPolicy::default() }
     }
 
-    /// With so many bytes of credit for the guest.
+    /// With `buffer_bytes` bytes of credit for the guest.
     pub fn buffer(self, buffer_bytes: u32) -> Self {
         Self { limits: VsockLimits { buffer_bytes, ..self.limits }, ..self }
     }
@@ -46,12 +46,12 @@ impl Vm {
         Self { map: MapPolicy { share_guest_memory: true, ..self.map }, ..self }
     }
 
-    /// With so many connections at most.
+    /// With at most `max_connections` connections.
     pub fn most(self, max_connections: usize) -> Self {
         Self { limits: VsockLimits { max_connections, ..self.limits }, ..self }
     }
 
-    /// With so many connection requests a second at most.
+    /// With at most `request_rate` connection requests a second.
     pub fn request_rate(self, request_rate: u32) -> Self {
         Self { limits: VsockLimits { request_rate, ..self.limits }, ..self }
     }
@@ -212,7 +212,7 @@ impl Guest {
         self.stack.send_all(conn, bytes, PATIENCE).unwrap_or_else(|e| panic!("{e}"));
     }
 
-    /// Receives exactly so many bytes.
+    /// Receives exactly `len` bytes.
     pub fn recv(&mut self, conn: ConnId, len: usize) -> Vec<u8> {
         let bytes = self.stack.recv_exact(conn, len, PATIENCE);
         bytes.unwrap_or_else(|e| panic!("{e}: {:?}", self.stack.counters()))
@@ -344,7 +344,7 @@ pub fn try_accept(listener: &UnixListener) -> Option<UnixStream> {
     })
 }
 
-/// Reads exactly so many bytes.
+/// Reads exactly `len` bytes.
 pub fn read_exact(stream: &mut UnixStream, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     stream.read_exact(&mut bytes).expect("as many bytes");
