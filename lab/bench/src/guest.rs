@@ -110,8 +110,8 @@ impl NetGuest {
 
     /// Fills `working_set` bytes with copies of `frame`.
     ///
-    /// A frame in one piece is one descriptor, as a Linux guest sends linear ones. A frame that is
-    /// to be segmented is a head (virtio-net header and packet headers) and fragments of
+    /// A frame in one piece is one descriptor, as a Linux guest sends linear ones. A frame for
+    /// segmentation is a head (virtio-net header and packet headers) and fragments of
     /// `fragment_len` bytes that don't touch each other.
     pub fn prepare_transmit(&mut self, working_set: usize, frame: &Frame, fragment_len: usize) -> Result<()> {
         self.frames = None;

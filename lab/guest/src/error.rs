@@ -100,7 +100,7 @@ pub enum GuestError {
         /// How long was waited ([`crate::VhostUserOptions::reply_timeout`]).
         timeout: Duration,
     },
-    /// Something that was not negotiated was asked for.
+    /// The caller wants a feature that was not negotiated.
     #[error("{what} was not negotiated with the back end")]
     NotNegotiated {
         /// Name of the feature.
@@ -114,8 +114,7 @@ pub enum GuestError {
         /// What is wrong, and what to do.
         rule: String,
     },
-    /// Payload of a connection that is received in place was asked for as a
-    /// copy, or the other way round.
+    /// The caller wants a copy of payload that is received in place, or the other way round.
     #[error("the connection {}; {}", if *in_place { "is received in place" } else { "is received by copying" },
         if *in_place { "use dequeue" } else { "open it with connect_in_place or listen_in_place for dequeue" })]
     WrongReceive {

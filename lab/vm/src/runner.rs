@@ -50,8 +50,8 @@ impl std::fmt::Display for NeverBooted {
     }
 }
 
-/// Marks the error of a test whose emulated machine broke, whatever was under test. Such a test is
-/// tried again, too.
+/// Marks the error of a test whose emulated machine broke, whatever was under test. Such a test
+/// runs again, too.
 #[derive(Debug)]
 pub struct EmulatorBroke(&'static str);
 

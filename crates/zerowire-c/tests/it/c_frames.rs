@@ -84,8 +84,8 @@ fn the_example_sends_frames() {
     });
 }
 
-/// Datagrams in frames of nearly 60 000 bytes, which the interface passes on uncut, with what is to
-/// be done to them.
+/// Datagrams in frames of nearly 60 000 bytes. The interface passes them on uncut, with the header
+/// that says how to cut them.
 #[test]
 fn the_example_leaves_cutting_to_the_interface() {
     in_netns(|| {

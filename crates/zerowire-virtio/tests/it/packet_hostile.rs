@@ -139,8 +139,7 @@ fn short_and_long_frames_beside_the_ring_are_counted_as_what_they_are() {
     });
 }
 
-/// The ring's slot is filled from the head that was looked at, and what goes by the socket begins
-/// with it.
+/// The ring's slot is filled from the inspected head, and what goes by the socket begins with it.
 #[test]
 fn what_goes_out_is_what_was_inspected_however_the_guest_changes_it() {
     in_netns(|| {

@@ -30,7 +30,7 @@ fn plain_side(lab: &Lab, ring: &RingMemory) -> Receive {
     Receive::new(lab.device(ring, 0, false), setup).expect("a receive side")
 }
 
-/// A tap says DATA_VALID whatever it was told; a guest without GUEST_CSUM is due no flag (virtio
+/// A tap says DATA_VALID whatever its offloads are; a guest without GUEST_CSUM is due no flag (virtio
 /// 1.3 §5.1.6.4.1).
 #[test]
 fn a_guest_without_guest_csum_gets_no_flags() {

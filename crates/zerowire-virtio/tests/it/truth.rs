@@ -1,5 +1,5 @@
-//! That no byte of a payload is copied in user space: the scatter lists that go to the kernel are
-//! looked at themselves. They are noted where the system call is made.
+//! That no byte of a payload is copied in user space. The tests check the scatter lists that go to
+//! the kernel, and note them where the system call is made.
 
 use std::cell::RefCell;
 

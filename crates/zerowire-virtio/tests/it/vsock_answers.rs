@@ -1,5 +1,5 @@
-//! What bad packets of a guest are answered by (virtio 1.3 §5.10), what counts them, and what
-//! becomes of their connection.
+//! How the device answers bad packets of a guest (virtio 1.3 §5.10), what counts them, and what
+//! happens to their connection.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -72,7 +72,7 @@ impl Neighbours {
         assert_eq!(self.other.recv(&mut self.others, 12), b"to the guest");
     }
 
-    /// A batch of a flood: all of it was looked at when this returns.
+    /// A batch of a flood: the device has read all of it when this returns.
     fn beside(&mut self, guest: &mut RawGuest, mut packet: impl FnMut(&mut RawGuest, u32)) {
         for n in 0..BATCH {
             if n == BATCH / 2 {

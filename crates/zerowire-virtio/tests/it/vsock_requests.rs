@@ -127,7 +127,7 @@ fn without_a_bound_nothing_is_over_it() {
     assert_eq!((totals.connections_refused, totals.requests_over_rate), (u64::from(batches * BATCH), 0));
 }
 
-/// So many requests a second, and at once.
+/// At most `request_rate` requests a second, and at once.
 fn limits(request_rate: u32) -> VsockLimits {
     VsockLimits { request_rate, ..VsockLimits::default() }
 }

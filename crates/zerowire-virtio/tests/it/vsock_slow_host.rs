@@ -146,8 +146,8 @@ impl Stream {
     }
 }
 
-/// The guest has used up its credit, most of which it has again, and no buffer in which it could be
-/// told so. The program reads nothing: there is nothing to do until either changes.
+/// The guest has used up its credit. The device could give most of it again, but the guest has no
+/// buffer for that news. The program reads nothing: there is nothing to do until either changes.
 #[test]
 fn a_device_rests_while_its_guest_has_no_buffer_for_news_of_credit() {
     // The socket keeps two bytes fewer beside a buffer full.

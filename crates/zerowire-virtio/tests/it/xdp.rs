@@ -187,7 +187,7 @@ fn metadata_is_answered_beside_many_frames() {
         let arp = 12 + arp_request().len() as u64;
         assert_eq!((out.copied_bytes["metadata"], to.copied_bytes["metadata"] >= 3 * arp), (3 * arp, true));
         assert_eq!((to.frames, to.dropped_total()), (u64::from(sent) + 1 + probes + 3, 0));
-        // Of each frame that goes out its begin was looked at, of a short one all of it.
+        // Of each frame that goes out its begin was inspected, of a short one all of it.
         for (len, small, header) in [(142, 154, 0), (143, 0, 154)] {
             let before = backend.stats("a").transmit.totals;
             guest.send_plain(&[frame(9, len)]);

@@ -194,8 +194,8 @@ fn a_guest_at_rest_wakes_nobody() {
             guest.send(n as usize % 2, &[(Default::default(), out.clone())]);
             assert_eq!(peer.expect().bytes, out);
         }
-        // Memory of bursts is let go of a second after the last frame, and the guest's memory may
-        // be looked at.
+        // A second after the last frame the back end frees the memory of bursts, and may check the
+        // guest's memory.
         std::thread::sleep(Duration::from_millis(2500));
         let now = || ["idle-q0", "idle-q1", "idle-ctl"].map(sleeps);
         let before = now();

@@ -16,9 +16,9 @@ use zerowire_virtio::net::xdp::XdpOutlet;
 use zerowire_virtio::net::{PathMode, Transmit};
 use zerowire_virtio::ring::inflight::{InflightRegion, Tracker};
 
-/// So long frames are lent.
+/// Frames of this length are lent.
 const LONG: usize = 1000;
-/// Of so short ones all is inspected, so that they are copied, and their chains done at once.
+/// Frames of this length are inspected whole, so they are copied, and their chains done at once.
 const SHORT: usize = 100;
 /// Long frames of which some stay behind [`block`].
 const BURST: u32 = 8;

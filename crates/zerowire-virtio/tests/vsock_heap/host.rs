@@ -20,7 +20,7 @@ pub struct Host {
     buffer: Vec<u8>,
 }
 
-/// So many connections, accepted.
+/// Makes `count` connections and accepts them.
 pub fn connect(device: &mut Device, count: usize, kind: Kind) -> Vec<Host> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("the hard limit");

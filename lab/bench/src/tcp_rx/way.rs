@@ -109,7 +109,7 @@ impl std::str::FromStr for WayName {
 pub struct Goal(AtomicU64);
 
 impl Goal {
-    /// So many.
+    /// A goal of this many bytes.
     pub fn of(bytes: u64) -> Self {
         Self(AtomicU64::new(bytes))
     }
@@ -137,7 +137,7 @@ pub struct Tally {
     pub bytes: u64,
     /// Of this, bytes that the NIC placed.
     pub zero_copied: u64,
-    /// How far that can be told.
+    /// Whether that figure is exact.
     pub zero_copied_is: ZeroCopied,
     /// System calls of the receiving thread.
     pub calls: u64,

@@ -44,7 +44,7 @@ fn started(arguments: &[&str], folder: &Path) -> Child {
 
 #[test]
 fn a_signal_leaves_no_process_and_no_file_behind() {
-    // So many rounds that none of them ends before the signal, however slow this test is.
+    // Enough rounds that the run doesn't end before the signal, however slow this test is.
     let net = ["net", "--quick", "--rounds", "100000", "--sizes", "64", "--vms", "0"];
     let vsock = ["vsock", "--quick", "--rounds", "100000", "--writes", "4096", "--no-extras"];
     for (arguments, signal) in [(&net[..], libc::SIGINT), (&net, libc::SIGTERM), (&vsock, libc::SIGINT)] {

@@ -357,8 +357,8 @@ impl phy::TxToken for Sending<'_> {
     }
 }
 
-/// There is room: that was looked at before the token was given out. A frame that still
-/// finds none is lost, as on any link, and TCP sends it again.
+/// The queue has room: that was checked before the token was given out. A frame that still finds
+/// none is lost, as on any link, and TCP sends it again.
 fn send(
     queue: &mut TxQueue,
     header: &zerowire_guest::net::VirtioNetHdr,

@@ -35,7 +35,7 @@ impl TransferProgress {
         Self { begin: Instant::now(), total, done: 0, show }
     }
 
-    /// So many bytes have been moved so far.
+    /// Sets the number of bytes moved so far.
     pub fn set(&mut self, done: u64) {
         let done = done.min(self.total);
         match &self.show {

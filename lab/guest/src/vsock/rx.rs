@@ -37,7 +37,7 @@ pub struct RxPacket<'a> {
     lendable: bool,
 }
 
-/// What becomes of a packet's buffer.
+/// Where a packet's buffer goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kept {
     /// The device gets it again.

@@ -159,7 +159,7 @@ fn end(guest: &mut Guest, status: u32) -> Result<Value> {
     serde_json::from_str(&json).with_context(|| format!("no JSON: {json}"))
 }
 
-/// Every byte is in the ledger once, as one that the kernel copied; nothing is left to be told.
+/// Every byte is in the ledger once, as one that the kernel copied, and the count is exact.
 fn booked(said: &Value, bytes: u64) -> Result<()> {
     let is_right = said["mode"] == "nodev"
         && said["path"].as_str().is_some_and(|p| p.contains("no device, the kernel copies"))

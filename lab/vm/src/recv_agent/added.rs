@@ -11,7 +11,7 @@ use super::cases::{load, options, said};
 use super::shared::{bytes_of, most};
 use super::wire::{Book, add_all, join};
 
-/// So long nothing may come before all that can come is taken to be there.
+/// When nothing came for this long, all that can come is there.
 const QUIET: Duration = Duration::from_millis(300);
 
 fn pages(buffers: usize) -> AreaOptions {

@@ -40,7 +40,7 @@ pub fn calls(backend: RecvBackend) -> Result<String> {
     Ok(line)
 }
 
-/// So many messages of a length, each received and given back before the next is sent.
+/// `messages` messages of a length, each received and given back before the next is sent.
 fn run(flush: Flush, messages: usize, len: usize) -> Result<Events> {
     let options = with(options(RecvBackend::NoDevice, BUFFERS), |z| z.flush = flush);
     let mut receiver = Receiver::new(options)?;

@@ -43,7 +43,7 @@ pub struct End {
     /// Its buffer, bytes.
     pub alloc: u32,
     habit: Habit,
-    /// The largest buffer that it may be told of.
+    /// The largest buffer that the peer may announce.
     most: u32,
     pub open: bool,
     pub gone: bool,

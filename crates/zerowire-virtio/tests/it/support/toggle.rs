@@ -1,4 +1,4 @@
-//! A frame that its guest changes while it is sent: what was looked at is what goes out.
+//! A frame that its guest changes while it is sent: what was inspected is what goes out.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

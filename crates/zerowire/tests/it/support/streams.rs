@@ -11,7 +11,7 @@ pub use zerowire_testkit::net::tcp_pair;
 pub const LONG: Duration = Duration::from_secs(60);
 /// The back ends that run everywhere.
 pub const BOTH: [RecvBackend; 2] = [RecvBackend::Multishot, RecvBackend::Plain];
-/// And the one that has to be asked for; its buffers are whole pages.
+/// The back ends of tests that cover all of them: the same two.
 pub const ALL: [RecvBackend; 2] = [RecvBackend::Multishot, RecvBackend::Plain];
 
 /// Byte `at` of the stream `seed`: any shift, gap or repetition shows.

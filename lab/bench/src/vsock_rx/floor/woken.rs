@@ -56,7 +56,7 @@ impl Relay {
         })
     }
 
-    /// Wakes the copying thread for each portion, once the one before was looked at.
+    /// Wakes the copying thread for each portion, once the one before was read.
     fn drive(&self, portions: u64, placement: &Placement) -> Result<()> {
         self.keep(|| {
             placement.pin_driver()?;

@@ -76,7 +76,7 @@ pub(super) struct RxCredit {
     pub received: u32,
     /// Of those, bytes taken out: this side's fwd_cnt.
     pub taken: u32,
-    /// `taken` as the peer was told last.
+    /// `taken` as this side last sent it to the peer.
     pub taken_told: u32,
     /// Packets with payload since then.
     pub packets_untold: u32,
@@ -219,8 +219,7 @@ impl Conn {
         Ok(changed)
     }
 
-    /// Counts received payload after checking that the peer kept to the
-    /// credit that it was told of.
+    /// Counts received payload after checking that the peer kept to its credit.
     pub(super) fn count_received(&mut self, header: &PacketHeader) -> Result<(), PeerFault> {
         let received = self.rx.received.wrapping_add(header.len);
         let held = u64::from(self.rx.received.wrapping_sub(self.rx.taken_told)) + u64::from(header.len);

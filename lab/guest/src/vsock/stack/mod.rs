@@ -242,8 +242,8 @@ impl VsockStack {
         Ok(true)
     }
 
-    /// Sends a packet as it is, behind what waits already; no connection is
-    /// looked at. False when the queue is full.
+    /// Sends a packet as it is, behind what waits already. It touches no connection. False when the
+    /// queue is full.
     ///
     /// # Errors
     /// [`GuestError::FrameTooLong`]; those of [`VsockStack::turn`].

@@ -1,5 +1,5 @@
-//! What becomes of payload: it is kept in place, copied to the inbox, or
-//! drained; and how it leaves the buffers again.
+//! Where payload goes: it is kept in place, copied to the inbox, or drained. And how it leaves the
+//! buffers again.
 
 use super::conn::PeerFault;
 use super::core::{Core, READABLE};

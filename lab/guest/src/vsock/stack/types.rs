@@ -76,7 +76,7 @@ pub enum VsockEvent {
 /// What a read brought.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Received {
-    /// So many bytes; of a SEQPACKET connection one message.
+    /// This many bytes; of a SEQPACKET connection one message.
     Data(usize),
     /// A message of this many bytes that ended a record (flag EOR).
     Record(usize),
