@@ -4,8 +4,8 @@
 //! count too: they belong to the process that made the ring.
 //!
 //! The clock of a process is exact to the nanosecond for threads that sleep. A thread that runs on
-//! another CPU is counted up to its last timer tick or context switch only. (The kernel brings only
-//! the caller's own group up to date: kernel/time/posix-cpu-timers.c.) So a sample begins and ends
+//! another CPU is counted up to its last timer tick or context switch only. The kernel brings only
+//! the caller's own group up to date (kernel/time/posix-cpu-timers.c). So a sample begins and ends
 //! when the process has gone to sleep: [`ProcessClock::settled`] waits for that.
 
 use std::io;

@@ -30,8 +30,8 @@ fn plain_side(lab: &Lab, ring: &RingMemory) -> Receive {
     Receive::new(lab.device(ring, 0, false), setup).expect("a receive side")
 }
 
-/// A tap says DATA_VALID whatever its offloads are; a guest without GUEST_CSUM is due no flag (virtio
-/// 1.3 §5.1.6.4.1).
+/// A tap says DATA_VALID whatever its offloads are. A guest without GUEST_CSUM is due no flag
+/// (virtio 1.3 §5.1.6.4.1).
 #[test]
 fn a_guest_without_guest_csum_gets_no_flags() {
     const DATA_VALID: u8 = 2;
