@@ -23,7 +23,7 @@
 //! own, of the longest frames. A stream is received while it is sent, some frames ahead
 //! ([`bursts::Arrivals`]).
 //!
-//! Each variant has a pair of its own; the floor, [`bare_xdp`], is a loop over the four rings with
+//! Each variant has a pair of its own. The floor, [`bare_xdp`], is a loop over the four rings with
 //! memory of its own.
 
 pub mod bandwidth;
