@@ -8,7 +8,7 @@ mod streams;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
-use streams::{BOTH, LONG, Reader, byte, pattern, receiver, tcp_pair, write_stream};
+use streams::{ALL, LONG, Reader, byte, pattern, receiver, tcp_pair, write_stream};
 use zerowire::recv::{Arrival, Receiver, RecvBackend, What};
 use zerowire_testkit::alloc::Counting;
 
@@ -55,7 +55,7 @@ fn empty(r: &mut Receiver, batch: &mut Vec<Arrival>, want: usize) -> usize {
 
 #[test]
 fn at_saturation_a_system_call_moves_256_kibibytes() {
-    for backend in BOTH {
+    for backend in ALL {
         for connections in [1, 16, 64] {
             let mut r = receiver(backend.clone(), |_| {});
             let (mut far, mut batch) = (Vec::new(), Vec::new());
@@ -85,7 +85,7 @@ fn at_saturation_a_system_call_moves_256_kibibytes() {
 
 #[test]
 fn nothing_is_allocated_once_it_is_under_way() {
-    for backend in BOTH {
+    for backend in ALL {
         let mut r = receiver(backend.clone(), |_| {});
         let (mut far, mut batch) = (Vec::new(), Vec::with_capacity(4096));
         for _ in 0..8 {
@@ -109,7 +109,7 @@ fn nothing_is_allocated_once_it_is_under_way() {
 /// open.
 #[test]
 fn messages_beside_bulk_data_are_not_kept_waiting() {
-    for backend in BOTH {
+    for backend in ALL {
         let mut r = receiver(backend.clone(), |_| {});
         let (a, b) = deep_pair();
         let (mut chat, c) = tcp_pair();

@@ -206,8 +206,8 @@ mod tests {
 
     const HOST: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-    /// A sum over a region that includes its own checksum is all ones (RFC 1071). It is summed here,
-    /// by other code than frames are made with.
+    /// A sum over a region that includes its own checksum is all ones (RFC 1071). Other code than
+    /// this makes the frames.
     fn verifies(pseudo_header: &[u8], bytes: &[u8]) -> bool {
         let words = |part: &[u8]| -> u32 {
             let word = |w: &[u8]| u32::from(w[0]) << 8 | w.get(1).copied().map_or(0, u32::from);

@@ -41,7 +41,7 @@ const POINTS: [(&str, Point); 10] = [
     // What had been taken from the sockets waits for a recv that doesn't come.
     ("after a removal, with a backlog", |r, out| {
         let id = first(r, out);
-        remove(r, out, id);
+        drop(r.remove(id).unwrap());
         None
     }),
     ("after a limit, with a backlog", |r, out| {
@@ -52,7 +52,7 @@ const POINTS: [(&str, Point); 10] = [
     ("after a removal, with everything held", |r, out| {
         while r.recv(out, Some(Duration::from_millis(20))).unwrap() > 0 {}
         let id = out[0].connection;
-        remove(r, out, id);
+        drop(r.remove(id).unwrap());
         None
     }),
     ("while another thread drops leases", |r, out| {
@@ -76,15 +76,6 @@ fn leases(batch: Vec<Arrival>) -> Vec<Lease> {
 fn first(r: &mut Receiver, out: &mut Vec<Arrival>) -> ConnectionId {
     r.recv(out, Some(LONG)).unwrap();
     out[0].connection
-}
-
-/// Mapped pages keep a removed connection's socket open. The other connections' leases keep
-/// uncollected what has come back of it when the receiver goes. There all are dropped with it.
-fn remove(r: &mut Receiver, out: &mut Vec<Arrival>, id: ConnectionId) {
-    drop(r.remove(id).unwrap());
-    if r.path().starts_with("tcp-mapped") {
-        out.clear();
-    }
 }
 
 /// Descriptors of this process.

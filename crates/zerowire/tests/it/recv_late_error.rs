@@ -1,7 +1,7 @@
 //! What arrived is given although something failed behind it. The descriptors of the process run
 //! out.
 
-use crate::support::streams::{BOTH, LONG, Reader, byte, pattern, receiver, tcp_pair};
+use crate::support::streams::{ALL, LONG, Reader, byte, pattern, receiver, tcp_pair};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -108,7 +108,7 @@ fn accepting_without_descriptors(backend: RecvBackend) {
 #[test]
 fn arrivals_are_given_before_the_error_behind_them() {
     own_process!();
-    for backend in BOTH {
+    for backend in ALL {
         accepting_without_descriptors(backend);
     }
     // The last one: this thread's calls are refused from then on.

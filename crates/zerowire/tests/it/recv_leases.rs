@@ -1,8 +1,6 @@
 //! Leases: held long, given back elsewhere, outliving their receiver; areas that run empty.
 
-use crate::support::streams::{
-    ALL, BOTH, LONG, Reader, byte, pattern, receiver, stuff, tcp_pair, write_stream,
-};
+use crate::support::streams::{ALL, LONG, Reader, byte, pattern, receiver, stuff, tcp_pair, write_stream};
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
@@ -86,7 +84,7 @@ fn an_empty_area_recovers_without_losing_a_byte() {
 /// wakes it.
 #[test]
 fn a_lease_dropped_elsewhere_wakes_the_receiver() {
-    for backend in BOTH {
+    for backend in ALL {
         for share in [1, 2] {
             let mut r = receiver(backend.clone(), |o| {
                 (o.buffer_bytes, o.buffers, o.share, o.depth) = (64, 2, Some(share), Some(1));
@@ -242,7 +240,7 @@ fn a_sender_blocks_while_leases_are_held() {
 /// A place that is used again doesn't inherit what the connection before it still holds.
 #[test]
 fn a_new_connection_starts_with_its_whole_share() {
-    for backend in BOTH {
+    for backend in ALL {
         let mut r = receiver(backend, |o| {
             (o.buffer_bytes, o.buffers, o.share, o.depth) = (64, 32, Some(4), Some(4));
         });

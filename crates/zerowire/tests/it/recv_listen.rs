@@ -1,7 +1,7 @@
 //! Listening sockets of a receiver: connections are accepted, added and told; accepting stops and
 //! goes on with the limit.
 
-use crate::support::streams::{self, ALL, BOTH, LONG, Reader, receiver, write_stream};
+use crate::support::streams::{self, ALL, LONG, Reader, receiver, write_stream};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ fn connections_are_accepted_and_their_bytes_arrive() {
 /// next.
 #[test]
 fn the_limit_stops_accepting_and_a_removal_lets_it_go_on() {
-    for backend in BOTH {
+    for backend in ALL {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut r = receiver(backend, |o| o.max_connections = 3);
@@ -115,7 +115,7 @@ fn a_listening_socket_is_given_back() {
 
 #[test]
 fn several_listeners_and_added_connections_beside_them() {
-    for backend in BOTH {
+    for backend in ALL {
         let mut r = receiver(backend, |_| {});
         let (mut a, b) = streams::tcp_pair();
         let added = r.add(b.into()).unwrap();
@@ -148,7 +148,7 @@ fn several_listeners_and_added_connections_beside_them() {
 /// A socket that is shut down fails once; connections are unaffected.
 #[test]
 fn a_listener_that_fails_is_told() {
-    for backend in BOTH {
+    for backend in ALL {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let other = listener.try_clone().unwrap();
@@ -176,7 +176,7 @@ fn a_listener_that_fails_is_told() {
 
 #[test]
 fn what_does_not_listen_is_refused() {
-    for backend in BOTH {
+    for backend in ALL {
         let mut r = receiver(backend, |_| {});
         let (mut a, b) = streams::tcp_pair();
         let refused = r.listen(b.into()).unwrap_err();

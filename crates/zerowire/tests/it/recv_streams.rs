@@ -1,6 +1,6 @@
 //! Byte-exact streams through each way to receive that needs no privileges.
 
-use crate::support::streams::{ALL, BOTH, LONG, Reader, pattern, receiver, tcp_pair, write_stream};
+use crate::support::streams::{ALL, LONG, Reader, pattern, receiver, tcp_pair, write_stream};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -56,7 +56,7 @@ fn a_gibibyte() {
     let mut table = pattern(11, 0, PERIOD + (256 << 10));
     table.copy_within(0..256 << 10, PERIOD);
     let table: std::sync::Arc<[u8]> = table.into();
-    for backend in BOTH {
+    for backend in ALL {
         let (mut a, b) = tcp_pair();
         let mut r = receiver(backend, |_| {});
         r.add(b.into()).unwrap();
@@ -92,7 +92,7 @@ fn a_gibibyte() {
 /// Small buffers: bundles of many, shortened entries, and an area that is used up all the time.
 #[test]
 fn small_buffers_and_odd_writes() {
-    for backend in BOTH {
+    for backend in ALL {
         for (buffer_bytes, buffers, step) in [(64, 2, 1000), (64, 7, 100), (4096, 5, 9001), (192, 1000, 333)]
         {
             let (mut a, b) = tcp_pair();
@@ -346,7 +346,7 @@ fn what_the_system_refuses_comes_back() {
 fn options_are_checked() {
     use zerowire::recv::RecvOptions;
     let new = |o: RecvOptions| Receiver::new(o).map(|_| ());
-    for backend in BOTH {
+    for backend in ALL {
         let o = RecvOptions::default().backend(backend);
         assert!(matches!(new(o.clone().buffer_bytes(100)), Err(RecvError::BufferBytes(100))));
         assert!(matches!(new(o.clone().buffers(1)), Err(RecvError::Buffers(1))));

@@ -87,7 +87,10 @@ impl ZcrxRegion {
         let [off, length] = self.entry_at(at);
         off.store(entry.off, Ordering::Relaxed);
         let fields = u64::from(entry.len) | u64::from(entry.pad) << 32;
-        length.store(if cfg!(target_endian = "big") { fields.rotate_left(32) } else { fields }, Ordering::Relaxed);
+        length.store(
+            if cfg!(target_endian = "big") { fields.rotate_left(32) } else { fields },
+            Ordering::Relaxed,
+        );
     }
 
     /// The two words of an entry: its place, and its length beside four free bytes.

@@ -10,8 +10,6 @@ pub use zerowire_testkit::net::tcp_pair;
 /// Long enough for any machine; reached only when something hangs.
 pub const LONG: Duration = Duration::from_secs(60);
 /// The back ends that run everywhere.
-pub const BOTH: [RecvBackend; 2] = [RecvBackend::Multishot, RecvBackend::Plain];
-/// The back ends of tests that cover all of them: the same two.
 pub const ALL: [RecvBackend; 2] = [RecvBackend::Multishot, RecvBackend::Plain];
 
 /// Byte `at` of the stream `seed`: any shift, gap or repetition shows.
