@@ -12,14 +12,21 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// `PAGEMAP_SCAN`, `PAGE_IS_PRESENT` (include/uapi/linux/fs.h, since Linux 6.7).
+/// `PAGEMAP_SCAN`, `PAGE_IS_PRESENT`, `PAGE_IS_SWAPPED` (include/uapi/linux/fs.h, since Linux 6.7).
 const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610u32 as libc::Ioctl;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
 
-/// Entries of /proc/self/pagemap are 64 bits for a page of 4096 bytes; bit 63: present
-/// (Documentation/admin-guide/mm/pagemap.rst).
+/// An entry that names a page. While the kernel tries to move a page, as compaction does, the entry
+/// is one of those that are called swapped (mm/rmap.c, `try_to_migrate`). It does so with pinned
+/// pages, too, and leaves them where they are.
+const NAMES_A_PAGE: u64 = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+
+/// Entries of /proc/self/pagemap are 64 bits for a page of 4096 bytes; bit 63: present, bit 62:
+/// swapped (Documentation/admin-guide/mm/pagemap.rst).
 const PAGE: usize = 4096;
 const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
 
 /// Regions that one call returns at most.
 const REGIONS: usize = 64;
@@ -82,9 +89,9 @@ fn scan(pagemap: &File, range: Range<usize>) -> io::Result<u64> {
             end,
             vec: regions.as_mut_ptr().addr() as u64,
             vec_len: REGIONS as u64,
-            category_inverted: PAGE_IS_PRESENT,
-            category_mask: PAGE_IS_PRESENT,
-            return_mask: PAGE_IS_PRESENT,
+            category_inverted: NAMES_A_PAGE,
+            category_mask: NAMES_A_PAGE,
+            return_mask: NAMES_A_PAGE,
             ..Scan::default()
         };
         // SAFETY: the kernel reads and fills in the structure, and the array that it names, which
@@ -110,7 +117,7 @@ fn read(pagemap: &File, range: Range<usize>) -> io::Result<u64> {
         let part = &mut buffer[..8 * n];
         pagemap.read_exact_at(part, 8 * at as u64)?;
         let entries = part.chunks_exact(8).filter_map(|e| e.try_into().ok()).map(u64::from_ne_bytes);
-        absent += entries.filter(|e| e & PRESENT == 0).count() as u64;
+        absent += entries.filter(|e| e & (PRESENT | SWAPPED) == 0).count() as u64;
         at += n;
     }
     Ok(absent * PAGE as u64)
@@ -146,6 +153,40 @@ mod tests {
         }
         assert_eq!(absent(start..start + LEN), Some(12 * PAGE as u64));
         assert_eq!(locked(start), 4 * PAGE as u64);
+    }
+
+    /// While the kernel moves a page, its entry in the page table names none.
+    #[test]
+    fn pages_that_the_kernel_moves_are_not_absent() {
+        const LEN: usize = 16384 * PAGE;
+        let [kept, holes] = [0, 1].map(|_| memfd_create("ram", MemfdFlags::CLOEXEC).expect("a file"));
+        let [kept, holed] = [&kept, &holes].map(|file| {
+            ftruncate(file, LEN as u64).expect("its length");
+            Mapping::shared(file, 0, LEN).expect("a mapping")
+        });
+        // Pages of the two files lie side by side, so that gaps are left between those of one.
+        for i in 0..LEN / PAGE {
+            for mapping in [&kept, &holed] {
+                // SAFETY: within the mapping.
+                unsafe { mapping.as_ptr().add(i * PAGE).write_volatile(1) };
+            }
+        }
+        let start = kept.as_ptr().addr();
+        keep(start..start + LEN);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&holes, flags, 0, LEN as u64).expect("punched");
+        let compaction = std::thread::spawn(|| {
+            for _ in 0..20 {
+                // Without the right to do this nothing moves.
+                let _ = std::fs::write("/proc/sys/vm/compact_memory", "1");
+            }
+        });
+        let pagemap = File::open("/proc/self/pagemap").expect("it is there");
+        while !compaction.is_finished() {
+            assert_eq!(absent(start..start + LEN), Some(0));
+            assert_eq!(read(&pagemap, start..start + LEN).expect("read"), 0);
+        }
+        compaction.join().expect("it ends");
     }
 
     #[test]
