@@ -181,7 +181,9 @@ impl<O: Outlet> Transmit<O> {
         if O::LENDS {
             // All are back, so that none waits for another.
             self.give_back_or(port, |_| Late::PassAll);
-            self.host.ring.publish();
+            if self.host.publish() {
+                counters.calls.add(1);
+            }
         }
     }
 

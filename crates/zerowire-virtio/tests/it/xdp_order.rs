@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::frames::{EXPERIMENT, frame, number};
-use crate::support::pair::{HEADER, Pair, SIZE, after_a_crash, block, shape};
+use crate::support::pair::{HEADER, Pair, SIZE, after_a_crash, block, call, is_called, shape};
 use crate::support::{Peer, in_netns, wait_until};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{slow_peer, veth};
@@ -275,7 +275,9 @@ fn all_chains_are_back_when_the_ring_stops() {
                 pair.send(&[0; HEADER], &frame(n, if n % 2 == 0 { LONG } else { SHORT }));
             }
             transmit(&mut side, &mut pair);
+            let (driver, before) = (call(side.host_mut()), pair.used().len());
             side.release(&mut pair.link, &pair.counters);
+            assert_eq!((is_called(&driver), pair.used().len() > before), (!on_veth, !on_veth));
             let mut heads = pair.heads();
             if pair.out_of_order() > 0 {
                 heads.sort_unstable();

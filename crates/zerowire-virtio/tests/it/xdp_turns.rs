@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use crate::support::frames::frame;
-use crate::support::pair::{HEADER, LONG, Pair, SIZE, after_a_crash, block, receive, shape, transmit};
+use crate::support::pair::{
+    HEADER, LONG, Pair, SIZE, after_a_crash, block, call, is_called, receive, shape, transmit,
+};
 use crate::support::{Peer, in_netns, wait_until};
 use zerowire::ledger::Totals;
 use zerowire_testkit::net::ip;
@@ -61,8 +63,12 @@ fn frames_that_came_before_a_stop_reach_the_buffers_that_are_kept() {
             receive(&mut side, &mut pair);
             peer.send(&frame(1, 1000));
             pair.wait_for_frame();
+            let driver = call(side.host_mut());
             side.release(&mut pair.link, &pair.memory, &pair.counters);
             assert_eq!(pair.used(), used);
+            // A driver that is not told would wait for ever: the ring may go on elsewhere, where
+            // nobody knows of it.
+            assert_eq!(is_called(&driver), !used.is_empty());
             assert_eq!(usize::from(side.ring().next_avail()), used.len(), "the others are put back");
             let totals = pair.totals();
             let came = u64::from(!used.is_empty());

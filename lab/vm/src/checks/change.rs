@@ -96,6 +96,35 @@ pub fn mtu_xdp(env: &Env<'_>) -> Result<String> {
     Ok(format!("{all} frames were too long for the smaller MTU; {text}"))
 }
 
+/// MTUs of the interface, each of which has the guest's memory registered anew.
+const GROWING_MTUS: std::ops::RangeInclusive<usize> = 1..=10;
+
+/// Memory is registered anew again and again while frames pass as fast as they can: no end waits
+/// for a notification that nobody sends.
+pub fn renewal_xdp(env: &Env<'_>) -> Result<String> {
+    let mut net = Net::start(env, Plan { port: HostPort::Xdp, ..Plan::default() })?;
+    net.wait_for_link()?;
+    let mut renewals = 0;
+    for way in [Way::ToGuest, Way::FromGuest] {
+        let transfer = Background::flood(&mut net, way)?;
+        for step in GROWING_MTUS {
+            let mtu = (1500 + 100 * (step + renewals)).to_string();
+            net.namespace.ip(&["link", "set", "dev", VETH, "mtu", &mtu])?;
+            transfer.wait_until_flowing(&mut net).with_context(|| format!("{way:?}, MTU {mtu}"))?;
+        }
+        renewals += GROWING_MTUS.count();
+        transfer.finish(&mut net).with_context(|| format!("{way:?}"))?;
+    }
+    let log = net.backend.log_text();
+    let seen = log.lines().filter(|line| line.contains("memory is registered anew for it")).count();
+    ensure!(seen == renewals, "memory was registered anew {seen} times, not {renewals}");
+    // A frame that is under way at that moment may be lost.
+    net.ledger()?.check_sound()?;
+    let (status, _) = net.backend.stop()?;
+    ensure!(status.success(), "after SIGTERM the back end ended with {status}");
+    Ok(format!("registered anew {renewals} times"))
+}
+
 /// Memory is plugged in the middle of a transfer, and used for frames afterwards.
 pub fn memory_plug(env: &Env<'_>) -> Result<String> {
     memory_plug_on(env, Plan::default())

@@ -57,6 +57,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("migration-xdp", On::Qemu10, migration::over_xdp),
     ("memory-plug", On::All, change::memory_plug),
     ("mtu-xdp", On::Linux7, change::mtu_xdp),
+    ("renewal-xdp", On::Linux7, change::renewal_xdp),
     ("memory-plug-xdp", On::Linux7, change::memory_plug_xdp),
     ("reboot", On::Qemu10, change::reboot),
     ("reboot-xdp", On::Linux7, change::reboot_xdp),

@@ -189,9 +189,18 @@ pub struct Background {
 impl Background {
     /// Starts a paced TCP transfer that lasts until [`Self::finish`].
     pub fn start(net: &mut Net, way: Way) -> Result<Self> {
+        Self::start_at(net, way, "16M")
+    }
+
+    /// One as fast as it can be.
+    pub fn flood(net: &mut Net, way: Way) -> Result<Self> {
+        Self::start_at(net, way, "0")
+    }
+
+    fn start_at(net: &mut Net, way: Way, rate: &str) -> Result<Self> {
         start_iperf_server(net)?;
         let report = net.dir().join("background.out");
-        let mut line = vec!["iperf3", "-c", GUEST, "-J", "-t", "0", "-b", "16M"];
+        let mut line = vec!["iperf3", "-c", GUEST, "-J", "-t", "0", "-b", rate];
         if way == Way::FromGuest {
             line.push("-R");
         }
@@ -207,7 +216,7 @@ impl Background {
     /// Waits until frames move: the tap's counters grow. If they don't, it runs a command in the
     /// guest. A guest that stands still is QEMU's fault, and one that answers says what its
     /// interface counted.
-    fn wait_until_flowing(&self, net: &mut Net) -> Result<()> {
+    pub fn wait_until_flowing(&self, net: &mut Net) -> Result<()> {
         let before = net.tap_bytes()?;
         let flows = command::wait_for("traffic on the tap", COMMAND, || {
             Ok((net.tap_bytes()? > before + 1_000_000).then_some(()))

@@ -181,7 +181,9 @@ impl XdpReceive {
             self.host.ring.push_used(head, 0);
         }
         self.host.ring.untake(last.into_iter());
-        self.host.ring.publish();
+        if self.host.publish() {
+            counters.calls.add(1);
+        }
     }
 
     /// Gets all buffers back and gives none to the guest.

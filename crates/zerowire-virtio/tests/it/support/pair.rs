@@ -6,11 +6,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use zerowire::ledger::{Counters, Totals};
 use zerowire_guest::ring::{DESC_WRITE, RingMemory};
 use zerowire_sys::xdp::program::{Hook, Steering};
 use zerowire_sys::xdp::{Interface, Mode, XdpError};
+use zerowire_virtio::host::HostRing;
 use zerowire_virtio::memory::GuestMemory;
 use zerowire_virtio::net::transmit::TransmitContext;
 use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Registrar};
@@ -165,6 +166,20 @@ impl Pair {
     pub fn totals(&self) -> Totals {
         self.counters.snapshot()
     }
+}
+
+/// What a ring notifies its driver by from now on, of which nothing has come yet.
+pub fn call(host: &mut HostRing) -> OwnedFd {
+    let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+    let fd = eventfd(0, flags).expect("an eventfd");
+    host.set_call(Some(fd.try_clone().expect("a descriptor")));
+    assert!(is_called(&fd), "a new descriptor is notified");
+    fd
+}
+
+/// Whether the driver was notified since this was asked last.
+pub fn is_called(call: &OwnedFd) -> bool {
+    rustix::io::read(call, &mut [0; 8]).is_ok()
 }
 
 /// One turn.
