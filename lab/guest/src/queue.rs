@@ -7,6 +7,16 @@ use zerowire_vhost_user::features;
 use crate::ring::DriverRing;
 use crate::{GuestError, GuestMemory, QueueHandle, Transport};
 
+/// How long a device may take from a used index that it owes an interrupt for to that interrupt: a
+/// busy machine may not let it run for a while.
+pub(crate) const OWED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The error for a device that kept an interrupt to itself.
+pub(crate) fn not_told(queue: u16) -> GuestError {
+    let rule = "the used index passed what the driver asked for, and no interrupt came (virtio 1.3 §2.7.7.2)";
+    GuestError::DeviceBrokeRule(format!("queue {queue}: {rule}"))
+}
+
 /// What all queues of a driver have. Owned by one thread at a time.
 pub struct DriverQueue {
     pub(crate) ring: DriverRing,
@@ -77,15 +87,25 @@ impl DriverQueue {
     /// it came.)
     ///
     /// # Errors
-    /// [`GuestError::Io`].
+    /// [`GuestError::DeviceBrokeRule`] when as many have been given back, and the device does not
+    /// say so within 5 s: other drivers would wait for ever. [`GuestError::Io`].
     pub fn wait(&mut self, count: u16, timeout: Duration) -> Result<bool, GuestError> {
         let failed = |e| GuestError::io("waiting for the device's interrupt", e);
         let start = Instant::now();
         let mut left = timeout;
         loop {
             let interrupt = &self.handle.interrupt;
-            if !self.ring.arm(count) && interrupt.wait(left).map_err(failed)? {
-                interrupt.clear().map_err(failed)?;
+            if !self.ring.arm(count) {
+                let mut told = interrupt.wait(left).map_err(failed)?;
+                if !told && interrupt.is_own() && self.ring.is_due(count) {
+                    told = interrupt.wait(OWED_WITHIN).map_err(failed)?;
+                    if !told {
+                        return Err(not_told(self.ring.queue()));
+                    }
+                }
+                if told {
+                    interrupt.clear().map_err(failed)?;
+                }
             }
             self.ring.disarm();
             if self.ring.has_used() {

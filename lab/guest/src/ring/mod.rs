@@ -316,8 +316,13 @@ impl DriverRing {
             self.memory.write_avail_flags(0);
         }
         fence(Ordering::SeqCst);
+        self.is_due(after)
+    }
+
+    /// Whether the device owes an interrupt that was asked for after so many chains.
+    pub(crate) fn is_due(&self, after: u16) -> bool {
         let ready = self.memory.used_idx().wrapping_sub(self.last_used);
-        ready >= if self.event_idx { after } else { 1 }
+        ready >= if self.event_idx { after.max(1) } else { 1 }
     }
 
     /// Asks for no interrupts. A few may still come, and with EVENT_IDX one

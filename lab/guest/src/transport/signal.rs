@@ -80,6 +80,11 @@ impl Interrupt {
         Interrupt(InterruptSource::Shared(interrupt))
     }
 
+    /// Whether no other queue takes what it says.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.0, InterruptSource::Counter(_))
+    }
+
     /// Takes the pending notifications; returns how many there were.
     ///
     /// # Errors

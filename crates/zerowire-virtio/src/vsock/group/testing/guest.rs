@@ -41,6 +41,7 @@ struct Ring {
     /// Of each slot: the descriptors that its chain takes.
     descriptors: [usize; SLOTS as usize],
     kick: OwnedFd,
+    call: Arc<OwnedFd>,
     /// Chains may name each other's memory: what lies there means nothing.
     muddled: bool,
     /// Notifications of the device.
@@ -110,13 +111,14 @@ impl Guest {
         let memory = GuestMemory::new(vec![region(0, BOUND)?, region(BOUND, BYTES)?])
             .map_err(std::io::Error::other)?;
         let ring = || -> std::io::Result<Ring> {
-            let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let bell = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
             Ok(Ring {
                 avail: 0,
                 used: 0,
                 lent: [None; SLOTS as usize],
                 descriptors: [0; SLOTS as usize],
-                kick,
+                kick: bell()?,
+                call: Arc::new(bell()?),
                 muddled: false,
                 kicks: 0,
             })
@@ -135,6 +137,11 @@ impl Guest {
         let r = &self.rings[usize::from(queue)];
         let kick = r.kick.try_clone().unwrap_or_else(|e| panic!("{e}"));
         (RingAddresses { desc: at, avail: at + 0x400, used: at + 0x800 }, r.avail, kick)
+    }
+
+    /// What the device notifies the driver of a ring by.
+    pub fn call(&self, queue: u16) -> Arc<OwnedFd> {
+        self.rings[usize::from(queue)].call.clone()
     }
 
     fn put(&self, at: u64, bytes: &[u8]) {
@@ -270,7 +277,20 @@ impl Guest {
         self.reap_from(1, queue, each);
     }
 
-    fn reap_from(&mut self, least: u32, queue: u16, mut each: impl FnMut(Vec<u8>)) {
+    fn reap_from(&mut self, least: u32, queue: u16, each: impl FnMut(Vec<u8>)) {
+        let before = self.rings[usize::from(queue)].used;
+        self.reap_all(least, queue, each);
+        let r = &self.rings[usize::from(queue)];
+        let called = rustix::io::read(&*r.call, &mut [0; 8]).is_ok();
+        // The event index was `before`. Through a chain that means anything it may have become
+        // anything.
+        if r.used != before && !self.rings.iter().any(|r| r.muddled) {
+            assert!(called, "queue {queue}: used up to {}, and the driver was not notified", r.used);
+        }
+        self.put(ring_at(queue) + 0x404 + 2 * u64::from(RING_SIZE), &r.used.to_le_bytes());
+    }
+
+    fn reap_all(&mut self, least: u32, queue: u16, mut each: impl FnMut(Vec<u8>)) {
         loop {
             let mut index = [0; 2];
             self.get(ring_at(queue) + 0x802, &mut index);

@@ -123,7 +123,7 @@ impl Harness {
                 log_at: None,
                 inflight: None,
                 kick,
-                call: None,
+                call: Some(guest.call(queue)),
                 err: None,
             },
         )
