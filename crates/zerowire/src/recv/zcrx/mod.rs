@@ -46,6 +46,7 @@ use super::listen::{ACCEPT, ListenStep};
 use super::{Arrival, RecvError};
 use areas::Share;
 pub(super) use open::{LeasePlan, device_memory};
+use refill::is_low;
 use shared::{Leftover, SharedIfq};
 use state::ZcrxState;
 use std::os::fd::AsRawFd;
@@ -241,8 +242,8 @@ impl Zcrx {
     fn wait(&mut self, core: &mut RecvState, timeout: Option<Duration>) -> Result<(), RecvError> {
         let pool = Arc::clone(&self.pool);
         let (starved, blocked) = (self.state.is_starved(), self.state.is_blocked());
-        // With half of the area lent, the NIC or the next receive may soon want what comes back.
-        let is_low = core.holdings.free() * 2 <= core.holdings.slots();
+        let lent = core.holdings.slots() - core.holdings.free();
+        let is_low = is_low(lent, self.shared.buffers(), self.shared.is_exported());
         let sleeps = core.paused > 0 || starved || blocked || is_low;
         // Before the receiver counts as asleep: what rings after this must be heard.
         if std::mem::take(&mut self.state.rung) {

@@ -48,6 +48,13 @@ impl RefillRing {
     }
 }
 
+/// Whether the kernel may soon want what comes back of an area of so many `buffers`: each of them
+/// may be out once half as many leases are, since a buffer may be one lease. Receivers that `share`
+/// the area may want each.
+pub(super) fn is_low(lent: usize, buffers: usize, share: bool) -> bool {
+    lent * 2 >= buffers || (share && lent > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +112,13 @@ mod tests {
                 prop_assert_eq!(next, taken + u64::from(book.untaken(head)) + waiting.len() as u64);
             }
         }
+    }
+
+    /// On a NIC's queue a buffer holds up to 16 leases: leases that are left say nothing of buffers.
+    #[test]
+    fn an_area_is_low_when_half_of_its_buffers_may_be_lent() {
+        assert_eq!([0, 7, 8, 16, 256].map(|lent| is_low(lent, 16, false)), [false, false, true, true, true]);
+        assert_eq!([0, 1].map(|lent| is_low(lent, 16, true)), [false, true], "others may want it");
     }
 
     #[test]
