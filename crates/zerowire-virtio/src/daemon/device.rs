@@ -78,10 +78,10 @@ pub(super) trait Device {
     fn kick(&mut self, queue: u16, fd: OwnedFd);
 
     /// Another descriptor to notify the driver by.
-    fn call(&mut self, queue: u16, fd: Option<OwnedFd>);
+    fn call(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>);
 
     /// Another descriptor to tell of errors by.
-    fn err(&mut self, queue: u16, fd: Option<OwnedFd>);
+    fn err(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>);
 
     /// RESET_DEVICE: all rings have stopped; state goes, `memory` stays.
     fn reset(&mut self, memory: &Arc<GuestMemory>);

@@ -243,13 +243,13 @@ impl Device for NetDevice<'_> {
         }
     }
 
-    fn call(&mut self, queue: u16, fd: Option<OwnedFd>) {
+    fn call(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>) {
         if let Some(rings) = self.rings_of(queue) {
             rings.call(queue, fd);
         }
     }
 
-    fn err(&mut self, queue: u16, fd: Option<OwnedFd>) {
+    fn err(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>) {
         if let Some(rings) = self.rings_of(queue) {
             rings.err(queue, fd);
         }

@@ -142,11 +142,11 @@ impl Device for Model {
         assert!(self.is_running(queue));
     }
 
-    fn call(&mut self, queue: u16, _fd: Option<OwnedFd>) {
+    fn call(&mut self, queue: u16, _fd: Option<Arc<OwnedFd>>) {
         assert!(self.is_running(queue));
     }
 
-    fn err(&mut self, queue: u16, _fd: Option<OwnedFd>) {
+    fn err(&mut self, queue: u16, _fd: Option<Arc<OwnedFd>>) {
         assert!(self.is_running(queue));
     }
 

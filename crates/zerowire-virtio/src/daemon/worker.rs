@@ -169,6 +169,8 @@ impl<P: Path> Worker<P> {
                 turn.chains > 0
             }
             Err(e) => {
+                // What came before the guest's mistake is its own.
+                side.host_mut().ring.publish();
                 side.host().call();
                 side.fail(&mut self.path, counters);
                 self.report.ring_broke(&e);
@@ -210,6 +212,8 @@ impl<P: Path> Worker<P> {
                 r.turn.chains > 0
             }
             Err(e) => {
+                // What came before the guest's mistake is its own.
+                side.host_mut().ring.publish();
                 side.host().call();
                 side.fail(&mut self.path, counters);
                 self.report.ring_broke(&e);
@@ -247,6 +251,7 @@ impl<P: Path> Worker<P> {
             }
         });
         if let Some(e) = error {
+            side.host_mut().publish();
             side.fail(&mut self.path, counters);
             self.report.ring_broke(&e);
             return false;
@@ -316,6 +321,9 @@ impl<P: Path> Turns for Worker<P> {
         if self.path.renewed() {
             self.watch_new_port();
             limit = Some(Duration::ZERO);
+        }
+        if self.path.attention() {
+            self.control.wake();
         }
         if self.path.changed() {
             self.report.path(|| self.path.describe());

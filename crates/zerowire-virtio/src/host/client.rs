@@ -78,12 +78,12 @@ impl<D> RingClient<D> {
     }
 
     /// Another descriptor to notify the driver by.
-    pub fn call(&self, queue: u16, fd: Option<OwnedFd>) {
+    pub fn call(&self, queue: u16, fd: Option<Arc<OwnedFd>>) {
         self.ask(|vm, reply| RingCommand::Call { at: At { vm, queue }, fd, reply });
     }
 
     /// Another descriptor to tell of errors by.
-    pub fn err(&self, queue: u16, fd: Option<OwnedFd>) {
+    pub fn err(&self, queue: u16, fd: Option<Arc<OwnedFd>>) {
         self.ask(|vm, reply| RingCommand::Err { at: At { vm, queue }, fd, reply });
     }
 

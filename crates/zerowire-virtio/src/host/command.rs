@@ -41,9 +41,9 @@ pub enum RingCommand<D> {
     /// Another descriptor to be notified by.
     Kick { at: At, fd: OwnedFd, reply: SyncSender<()> },
     /// Another descriptor to notify the driver by.
-    Call { at: At, fd: Option<OwnedFd>, reply: SyncSender<()> },
+    Call { at: At, fd: Option<Arc<OwnedFd>>, reply: SyncSender<()> },
     /// Another descriptor to tell of errors by.
-    Err { at: At, fd: Option<OwnedFd>, reply: SyncSender<()> },
+    Err { at: At, fd: Option<Arc<OwnedFd>>, reply: SyncSender<()> },
     /// The front end has left: the VM's rings stop, and its memory goes.
     Left { vm: usize, reply: SyncSender<()> },
     /// What the device adds.
@@ -204,6 +204,8 @@ fn replace_kick<T: RingThread>(thread: &mut T, at: At, fd: OwnedFd) {
     }
     if let Err(e) = watch_kick(thread, at) {
         tracing::error!("{e}");
+        // Nobody would hear of what the driver adds.
+        thread.ring_mut(at).into_iter().for_each(HostRing::fail);
     }
 }
 

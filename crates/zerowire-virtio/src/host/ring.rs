@@ -1,6 +1,7 @@
 //! A ring that runs.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use zerowire_sys::syscall;
 use zerowire_vhost_user::features as f;
@@ -37,8 +38,8 @@ pub struct HostRing {
     inflight: Option<Box<Tracker>>,
     /// None where nobody notifies this side, which then polls the ring by turns.
     kick: Option<OwnedFd>,
-    call: Option<OwnedFd>,
-    err: Option<OwnedFd>,
+    call: Option<Arc<OwnedFd>>,
+    err: Option<Arc<OwnedFd>>,
 }
 
 impl HostRing {
@@ -70,9 +71,7 @@ impl HostRing {
         self.ring.disarm();
         // A process that died may have used chains and not come to notify the driver, which waits
         // for it ever since.
-        if self.ring.next_used() != 0 {
-            self.call();
-        }
+        self.call();
         Ok(recovered)
     }
 
@@ -99,6 +98,9 @@ impl HostRing {
                 if self.health == Health::Unmapped {
                     self.health = Health::Sound;
                 }
+                // The ring does not know any more of what it notified the driver last. A driver
+                // that is notified once too often loses nothing.
+                self.call();
                 Ok(())
             }
             Err(e) => {
@@ -196,14 +198,14 @@ impl HostRing {
     }
 
     /// Another descriptor to notify the driver by, or none.
-    pub fn set_call(&mut self, call: Option<OwnedFd>) {
+    pub fn set_call(&mut self, call: Option<Arc<OwnedFd>>) {
         self.call = call;
         // The driver may have missed a notification while the descriptor was another one.
         self.call();
     }
 
     /// Another descriptor to tell the front end of errors by, or none.
-    pub fn set_err(&mut self, err: Option<OwnedFd>) {
+    pub fn set_err(&mut self, err: Option<Arc<OwnedFd>>) {
         self.err = err;
     }
 
@@ -216,7 +218,7 @@ impl HostRing {
     /// Notifies the driver.
     #[inline]
     pub fn call(&self) -> bool {
-        self.call.as_ref().is_some_and(notify)
+        self.call.as_deref().is_some_and(notify)
     }
 
     /// The guest broke a rule: the ring is not touched any more. Returns whether it was until now.

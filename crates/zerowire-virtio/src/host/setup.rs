@@ -1,6 +1,7 @@
 //! How a ring starts.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use crate::ring::RingAddresses;
 use crate::ring::inflight::Tracker;
@@ -48,7 +49,7 @@ pub struct RingSetup {
     /// The driver's notifications.
     pub kick: OwnedFd,
     /// Notifications to the driver.
-    pub call: Option<OwnedFd>,
+    pub call: Option<Arc<OwnedFd>>,
     /// Tells the front end of a broken ring.
-    pub err: Option<OwnedFd>,
+    pub err: Option<Arc<OwnedFd>>,
 }

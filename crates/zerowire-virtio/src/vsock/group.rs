@@ -245,7 +245,8 @@ impl Loop {
             let takes = vm.resets.len() < super::vm::MAX_RESETS;
             work |= vm.listeners().any(|l| l.called);
             // Patience that has ended may have left something to say.
-            work |= !vm.rings.state.is_starved() && !vm.lists.ready.is_empty() && vm.is_running();
+            let has_work = !vm.lists.ready.is_empty() || !vm.resets.is_empty();
+            work |= !vm.rings.state.is_starved() && has_work && vm.is_running();
             if let Some(tx) = vm.rings.tx.as_mut().filter(|t| t.is_active() && vm.rings.kicked && takes) {
                 match tx.ring.arm() {
                     Ok(true) => {

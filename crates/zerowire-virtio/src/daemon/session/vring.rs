@@ -2,6 +2,7 @@
 //! without a device.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use zerowire_vhost_user::{Request, VringAddr};
 
@@ -18,8 +19,8 @@ pub(super) struct Vring {
     /// Where writes to the used ring are logged, if they are.
     pub log_at: Option<u64>,
     pub base: u16,
-    pub call: Option<OwnedFd>,
-    pub err: Option<OwnedFd>,
+    pub call: Option<Arc<OwnedFd>>,
+    pub err: Option<Arc<OwnedFd>>,
     pub state: RingState,
     pub started: bool,
 }
@@ -87,15 +88,10 @@ impl Vring {
             log_at: self.log_at,
             inflight: None,
             kick,
-            call: duplicate(&self.call),
-            err: duplicate(&self.err),
+            call: self.call.clone(),
+            err: self.err.clone(),
         })
     }
-}
-
-/// A second descriptor for the device's thread.
-pub(super) fn duplicate(fd: &Option<OwnedFd>) -> Option<OwnedFd> {
-    fd.as_ref().and_then(|fd| fd.try_clone().ok())
 }
 
 #[cfg(test)]

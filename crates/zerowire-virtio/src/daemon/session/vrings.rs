@@ -2,11 +2,12 @@
 //! has to know of it.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use zerowire_vhost_user::{Message, Request};
 
 use super::eventfd::{check_eventfd, check_notifier};
-use super::vring::{Vring, duplicate};
+use super::vring::Vring;
 use super::{SessionError, protocol, refused};
 use crate::host::{RingSetup, RingState};
 use crate::ring::used_ring_bytes;
@@ -35,7 +36,7 @@ pub(super) enum Kick {
 #[derive(Debug)]
 pub(super) struct Notifier {
     pub queue: u16,
-    pub fd: Option<OwnedFd>,
+    pub fd: Option<Arc<OwnedFd>>,
 }
 
 /// The rings of a device.
@@ -151,15 +152,15 @@ impl Vrings {
         &mut self,
         request: Request,
         message: &mut Message,
-        field: impl FnOnce(&mut Vring) -> &mut Option<OwnedFd>,
+        field: impl FnOnce(&mut Vring) -> &mut Option<Arc<OwnedFd>>,
     ) -> Result<Option<Notifier>, SessionError> {
         let v = message.vring_fd()?;
         let ring = self.named(request, v.index)?;
         check_notifier(request, format_args!("queue {}", v.index), &v.fd)?;
         let runs = ring.started;
         let kept = field(ring);
-        *kept = v.fd;
-        Ok(runs.then(|| Notifier { queue: v.index as u16, fd: duplicate(kept) }))
+        *kept = v.fd.map(Arc::new);
+        Ok(runs.then(|| Notifier { queue: v.index as u16, fd: kept.clone() }))
     }
 
     /// SET_VRING_ENABLE. Returns the queue, whether it is enabled, and whether its ring runs.

@@ -121,11 +121,11 @@ impl Device for VsockDevice<'_> {
         self.0.rings.kick(queue, fd);
     }
 
-    fn call(&mut self, queue: u16, fd: Option<OwnedFd>) {
+    fn call(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>) {
         self.0.rings.call(queue, fd);
     }
 
-    fn err(&mut self, queue: u16, fd: Option<OwnedFd>) {
+    fn err(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>) {
         self.0.rings.err(queue, fd);
     }
 

@@ -164,13 +164,18 @@ impl RingThread for Thread {
 #[test]
 fn a_ring_goes_on_when_its_memory_is_back_and_a_broken_one_does_not() {
     let mut thread = Thread::new();
-    thread.start(setup(2, &bell())).expect("started");
+    let call = bell();
+    let by_call = call.try_clone().ok().map(Arc::new);
+    thread.start(RingSetup { call: by_call, ..setup(2, &bell()) }).expect("started");
+    assert_eq!(rung(&call), 1, "a process before may have used chains and said nothing");
     thread.carry_out(|reply| RingCommand::State { at: at(2), state: RingState::Enabled, reply });
     assert!(thread.host(2).is_active());
     thread.set_memory(Arc::default());
     assert!(thread.host(2).is_unmapped() && !thread.host(2).is_active());
+    assert_eq!(rung(&call), 0);
     thread.set_memory(guest());
     assert!(thread.host(2).is_active());
+    assert_eq!(rung(&call), 1, "what the driver was told of last is not known any more");
     // What breaks a rule is over until it is started anew, whatever its memory does.
     assert!(thread.host(2).set_broken() && !thread.host(2).set_broken());
     for memory in [Arc::default(), guest()] {
@@ -209,10 +214,10 @@ fn descriptors_are_replaced_while_a_ring_runs() {
     assert!(thread.events().is_empty(), "nobody listens to the old one");
     rustix::io::write(&new, &1u64.to_ne_bytes()).expect("a kick");
     assert_eq!(thread.events(), [3]);
-    let fd = call.try_clone().ok();
+    let fd = call.try_clone().ok().map(Arc::new);
     thread.carry_out(|reply| RingCommand::Call { at: at(3), fd, reply });
     assert_eq!(rung(&call), 1, "the driver may have missed a notification");
-    let fd = err.try_clone().ok();
+    let fd = err.try_clone().ok().map(Arc::new);
     thread.carry_out(|reply| RingCommand::Err { at: at(3), fd, reply });
     assert_eq!(rung(&err), 0);
     thread.host(3).fail();

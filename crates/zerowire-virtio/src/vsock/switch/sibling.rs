@@ -193,6 +193,7 @@ fn copy_across(
             Ok(Some(room)) => room,
             Ok(None) => break,
             Err(e) => {
+                buffers.publish();
                 buffers.fail();
                 far.ring_failed(&e);
                 break;

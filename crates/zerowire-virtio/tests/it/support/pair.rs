@@ -172,7 +172,7 @@ impl Pair {
 pub fn call(host: &mut HostRing) -> OwnedFd {
     let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
     let fd = eventfd(0, flags).expect("an eventfd");
-    host.set_call(Some(fd.try_clone().expect("a descriptor")));
+    host.set_call(Some(Arc::new(fd.try_clone().expect("a descriptor"))));
     assert!(is_called(&fd), "a new descriptor is notified");
     fd
 }
