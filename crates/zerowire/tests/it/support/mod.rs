@@ -1,4 +1,5 @@
 //! What several of the modules use.
 
+pub mod program;
 pub mod sockets;
 pub mod streams;

@@ -1,0 +1,91 @@
+//! The programs to start from, each run against a plain peer.
+
+use crate::support::program::{Ended, Running, example};
+use crate::support::streams::pattern;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use zerowire_testkit::PATIENCE;
+
+/// No multiple of any buffer's length.
+const LEN: usize = 3_000_017;
+
+fn run(name: &str, args: &[&str]) -> Ended {
+    Running::start(example(name).args(args)).end()
+}
+
+fn file(content: &[u8]) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(content).unwrap();
+    file
+}
+
+fn path(file: &tempfile::NamedTempFile) -> &str {
+    file.path().to_str().expect("text")
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn read(mut stream: &TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+fn ask(address: SocketAddr, request: &str) -> TcpStream {
+    let mut stream = connect(address);
+    stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
+#[test]
+fn the_file_server_lends_to_several_clients_at_once() {
+    let content = pattern(1, 0, LEN);
+    let (source, copy) = (file(&content), file(&[]));
+    let whole = [format!("HTTP/1.0 200 OK\r\nContent-Length: {LEN}\r\n\r\n").as_bytes(), &content].concat();
+    for mode in ["copy", "zerocopy", "auto"] {
+        let args = [path(&source), "--listen", "127.0.0.1:0", "--mode", mode, "--clients", "3"];
+        let (server, address) = Running::start(example("file_server").args(args)).address();
+        // One that asks and doesn't read holds up nobody.
+        let late = ask(address, "GET / HTTP/1.0\r\n\r\n");
+        assert!(read(&ask(address, "GET /a HTTP/1.1\r\nHost: a\r\n\r\n")) == whole, "{mode}");
+        let url = format!("http://{address}/b");
+        let curl = Command::new("curl").args(["-sS", "--noproxy", "*", "-o", path(&copy), &url]).output();
+        let curl = curl.unwrap_or_else(|e| panic!("curl can't be run: {e}; scripts/install.sh installs it"));
+        assert!(curl.status.success(), "{mode}: {curl:?}");
+        assert!(std::fs::read(copy.path()).unwrap() == content, "{mode}: curl");
+        assert!(read(&late) == whole, "{mode}: the late one");
+        drop(late);
+        let ledgers = server.end().ledgers();
+        assert_eq!(ledgers.len(), 3);
+        for ledger in ledgers {
+            assert_eq!(ledger.bytes as usize, whole.len(), "{mode}");
+            // Over loopback the kernel copies what is lent.
+            match mode {
+                "copy" => assert_eq!(ledger.copied["asked"] as usize, whole.len(), "{ledger:?}"),
+                "zerocopy" => assert!(ledger.copied["kernel"] as usize >= LEN, "{ledger:?}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn the_file_server_says_what_is_wrong() {
+    run("file_server", &["/nonexistent"]).refused(&["/nonexistent"]);
+    let source = file(b"content");
+    run("file_server", &[path(&source), "--mode", "fast"]).refused(&["fast", "zerocopy"]);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    run("file_server", &[path(&source), "--listen", &address]).refused(&[&address, "--listen"]);
+    let args = [path(&source), "--listen", "127.0.0.1:0", "--clients", "1"];
+    let (server, address) = Running::start(example("file_server").args(args)).address();
+    let answer = read(&ask(address, "POST / HTTP/1.0\r\n\r\n"));
+    assert!(answer.starts_with(b"HTTP/1.0 405 "), "{}", String::from_utf8_lossy(&answer));
+    let ended = server.end();
+    assert!(ended.stderr.contains("POST") && ended.stderr.contains("send GET"), "{ended:?}");
+}
