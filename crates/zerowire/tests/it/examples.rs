@@ -1,10 +1,11 @@
 //! The programs to start from, each run against a plain peer.
 
 use crate::support::program::{Ended, Running, example};
-use crate::support::streams::pattern;
+use crate::support::streams::{pattern, write_stream};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
+use std::thread;
 use zerowire_testkit::PATIENCE;
 
 /// No multiple of any buffer's length.
@@ -88,4 +89,58 @@ fn the_file_server_says_what_is_wrong() {
     assert!(answer.starts_with(b"HTTP/1.0 405 "), "{}", String::from_utf8_lossy(&answer));
     let ended = server.end();
     assert!(ended.stderr.contains("POST") && ended.stderr.contains("send GET"), "{ended:?}");
+}
+
+/// Writes one stream and reads another one at the same time, each to its end.
+fn exchange(stream: &TcpStream, write: usize, expect: usize) {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            write_stream(&mut stream.try_clone().unwrap(), write, LEN, 50_000);
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        assert!(read(stream) == pattern(expect, 0, LEN), "stream {expect}");
+    });
+}
+
+#[test]
+fn the_proxy_lends_both_ways() {
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = target.local_addr().unwrap().to_string();
+    let args = ["127.0.0.1:0", &to, "--clients", "2"];
+    let (proxy, address) = Running::start(example("proxy").args(args)).address();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..2 {
+                exchange(&target.accept().unwrap().0, 2, 1);
+            }
+        });
+        for _ in 0..2 {
+            exchange(&connect(address), 1, 2);
+        }
+    });
+    // Received and sent, each way, of two clients.
+    let ledgers = proxy.end().ledgers();
+    assert_eq!(ledgers.len(), 8, "{ledgers:?}");
+    assert!(ledgers.iter().all(|ledger| ledger.bytes as usize == LEN), "{ledgers:?}");
+}
+
+#[test]
+fn the_proxy_forwards_one_way_and_names_a_target_that_is_not_there() {
+    let target = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = target.local_addr().unwrap().to_string();
+    let args = ["127.0.0.1:0", &to, "--one-way", "--clients", "1"];
+    let (proxy, address) = Running::start(example("proxy").args(args)).address();
+    let mut client = connect(address);
+    let receiver = thread::spawn(move || read(&target.accept().unwrap().0));
+    write_stream(&mut client, 3, LEN, 50_000);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert!(receiver.join().unwrap() == pattern(3, 0, LEN));
+    assert_eq!(proxy.end().ledgers().len(), 2);
+
+    let args = ["127.0.0.1:0", &to, "--clients", "1"];
+    let (proxy, address) = Running::start(example("proxy").args(args)).address();
+    assert!(read(&connect(address)).is_empty(), "the end, and no byte");
+    let ended = proxy.end();
+    assert!(ended.stderr.contains(&to) && ended.stderr.contains("listen there"), "{ended:?}");
+    run("proxy", &["nowhere", &to]).refused(&["can't listen at nowhere"]);
 }
