@@ -1,4 +1,5 @@
-//! The programs to start from, each run against a plain peer.
+//! The programs to start from, each run against a plain peer. What zcrx_receiver does on a NIC's
+//! queue is not run here: no interface that a test can make gives a queue away.
 
 use crate::support::program::{Ended, Running, example};
 use crate::support::streams::{pattern, write_stream};
@@ -143,4 +144,21 @@ fn the_proxy_forwards_one_way_and_names_a_target_that_is_not_there() {
     let ended = proxy.end();
     assert!(ended.stderr.contains(&to) && ended.stderr.contains("listen there"), "{ended:?}");
     run("proxy", &["nowhere", &to]).refused(&["can't listen at nowhere"]);
+}
+
+#[test]
+fn the_zcrx_receiver_falls_back_and_says_why() {
+    let copy = file(&[]);
+    let args = ["-i", "lo", "-q", "0", "--listen", "127.0.0.1:0", "--to", path(&copy)];
+    let mut receiver = Running::start(example("zcrx_receiver").args(args));
+    let why = receiver.line();
+    assert!(why.contains("queue 0 of lo") && why.contains("mlx5"), "{why}");
+    let (receiver, address) = receiver.address();
+    write_stream(&mut connect(address), 4, LEN, 50_000);
+    let ledgers = receiver.end().ledgers();
+    assert_eq!((ledgers.len(), ledgers[0].copied["kernel"] as usize), (1, LEN), "{ledgers:?}");
+    assert!(std::fs::read(copy.path()).unwrap() == pattern(4, 0, LEN));
+
+    let args = ["-i", "lo", "-q", "0", "--listen", "127.0.0.1:0", "--strict"];
+    run("zcrx_receiver", &args).refused(&["queue 0 of lo", "mlx5"]);
 }
