@@ -8,6 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use zerowire_testkit::PATIENCE;
+use zerowire_testkit::net::lab::{HERE, NOBODY_MAC, in_lab};
 
 /// No multiple of any buffer's length.
 const LEN: usize = 3_000_017;
@@ -161,4 +162,31 @@ fn the_zcrx_receiver_falls_back_and_says_why() {
 
     let args = ["-i", "lo", "-q", "0", "--listen", "127.0.0.1:0", "--strict"];
     run("zcrx_receiver", &args).refused(&["queue 0 of lo", "mlx5"]);
+}
+
+#[test]
+fn the_xdp_generator_sends_numbered_frames() {
+    in_lab(|lab| {
+        lab.veth();
+        let capture = lab.capture();
+        let to = NOBODY_MAC.map(|byte| format!("{byte:02x}")).join(":");
+        // More than there are places.
+        let ended = run("xdp_generator", &[HERE, "--count", "3000", "--len", "100", "--to", &to]);
+        for number in 0..3000u64 {
+            let frame = capture.expect();
+            let want = [&NOBODY_MAC[..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &number.to_be_bytes(), &[0; 78]];
+            assert_eq!(frame, want.concat(), "frame {number}");
+        }
+        assert_eq!(capture.rest().len(), 0);
+        let ledgers = ended.ledgers();
+        assert_eq!((ledgers.len(), ledgers[0].copied["kernel"]), (1, 300_000), "{ended:?}");
+        assert!(ended.stdout.contains("3000 frames in ") && ended.stdout.contains(" frames/s"), "{ended:?}");
+        assert!(ended.stdout.contains("copy mode"), "{ended:?}");
+
+        run("xdp_generator", &["nowhere0"]).refused(&["nowhere0", "ip link"]);
+        run("xdp_generator", &[HERE, "--queue", "4000"]).refused(&["no queue 4000"]);
+        run("xdp_generator", &[HERE, "--len", "9000"]).refused(&["9000", "raise the MTU"]);
+        run("xdp_generator", &[HERE, "--len", "20"]).refused(&["20", "60.."]);
+        run("xdp_generator", &[HERE, "--to", "02:zz"]).refused(&["02:zz", "six bytes"]);
+    });
 }
