@@ -257,3 +257,22 @@ fn the_mapped_receiver_says_what_is_wrong() {
     ended.refused(&["zerowire vsock closed the connection"]);
     assert!(ended.stdout.contains("56 bytes: 0 not copied, 56 copied"), "{ended:?}");
 }
+
+#[test]
+fn the_ledger_is_printed_as_json() {
+    for mode in ["copy", "zerocopy", "auto"] {
+        let ended = run("ledger_json", &["--bytes", "5000000", "--payload", "10000", "--mode", mode]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let said: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        for side in ["sent", "received"] {
+            let ledger = &said[side]["ledger"];
+            let copied = ledger["copied_bytes"].as_object().unwrap().values().map(|n| n.as_u64().unwrap());
+            let booked = copied.sum::<u64>() + ledger["zero_copied_bytes"].as_u64().unwrap();
+            assert_eq!((&ledger["bytes"], booked), (&5_000_000.into(), 5_000_000), "{mode}: {said}");
+        }
+        assert_eq!(said["received"]["zero_copied_is"], "exact", "{said}");
+        let lent = said["sent"]["ledger"]["copied_bytes"]["asked"].is_null();
+        assert_eq!(lent, mode != "copy", "{said}");
+    }
+    run("ledger_json", &["--payload", "0"]).refused(&["0", "1..=16777216"]);
+}
