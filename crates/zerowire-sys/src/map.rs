@@ -4,12 +4,16 @@
 //! or write which other bytes, and when, is the matter of its users. A page that is not mapped, or
 //! lies behind the end of its file, ends the process when it is touched (SIGSEGV, SIGBUS).
 
+mod own;
+
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU32};
 
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+pub use own::PrivateMap;
 
 /// Length of a huge page, bytes: on x86-64, and on arm64 with base pages of 4 KiB.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -1,12 +1,13 @@
-//! Private memory, whose pages can be released between bursts.
+//! Mappings that only their holder writes: their bytes are a slice.
 //!
 //! **Who owns these bytes.** The holder does, by ordinary borrows. The kernel reads or writes them
 //! only within a system call that the holder makes, and the holder keeps no borrow across it.
 
-use std::io;
 use std::ops::{Deref, DerefMut};
 
-use zerowire_sys::map::Mapping;
+use rustix::io;
+
+use super::Mapping;
 
 /// Zeroed private memory, none by default. A page takes memory from its first use until it is
 /// released.
@@ -14,7 +15,7 @@ use zerowire_sys::map::Mapping;
 pub struct PrivateMap(Mapping);
 
 impl PrivateMap {
-    /// `len` bytes.
+    /// `len` bytes. Core dumps leave them out.
     ///
     /// # Errors
     /// What mmap(2) says.
@@ -50,8 +51,7 @@ impl DerefMut for PrivateMap {
 
 #[cfg(test)]
 mod tests {
-    use zerowire_sys::map::testing::is_left_out;
-
+    use super::super::testing::is_left_out;
     use super::*;
 
     #[test]
