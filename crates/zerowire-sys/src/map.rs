@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32};
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-pub use own::PrivateMap;
+pub use own::{PrivateMap, SealedMap};
 
 /// Length of a huge page, bytes: on x86-64, and on arm64 with base pages of 4 KiB.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;

@@ -4,7 +4,9 @@
 //! only within a system call that the holder makes, and the holder keeps no borrow across it.
 
 use std::ops::{Deref, DerefMut};
+use std::os::fd::OwnedFd;
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io;
 
 use super::Mapping;
@@ -49,9 +51,50 @@ impl DerefMut for PrivateMap {
     }
 }
 
+/// Memory that others may read, and the holder alone writes.
+#[derive(Debug)]
+pub struct SealedMap(PrivateMap);
+
+impl SealedMap {
+    /// `len` bytes of zeroes, and their file, which has this name in /proc. Whoever gets the file
+    /// can map it for reading only, and can't change its length.
+    ///
+    /// # Errors
+    /// Those of memfd_create(2), mmap(2) and fcntl(2): EINVAL before Linux 5.1.
+    pub fn new(name: &str, len: usize) -> io::Result<(Self, OwnedFd)> {
+        let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, len as u64)?;
+        let map = Mapping::shared(&file, 0, len)?;
+        // The mapping above stays as it is: no other one that can write was made before, and none
+        // can be from here on.
+        let length = SealFlags::SHRINK | SealFlags::GROW;
+        fcntl_add_seals(&file, length | SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        Ok((Self(PrivateMap(map)), file))
+    }
+}
+
+impl Deref for SealedMap {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl DerefMut for SealedMap {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use rustix::mm::{MapFlags, ProtFlags};
+
     use super::super::testing::is_left_out;
+    use super::super::{Mapping, READ_WRITE};
     use super::*;
 
     #[test]
@@ -65,5 +108,23 @@ mod tests {
         assert!(map.iter().all(|b| *b == 0));
         map[0] = 1;
         assert_eq!(map[..2], [1, 0]);
+    }
+
+    #[test]
+    fn others_read_a_sealed_file_and_do_not_write_it() {
+        let (mut map, file) = SealedMap::new("sealed", 8192).expect("memory");
+        assert!(map.len() == 8192 && is_left_out(map.as_ptr()));
+        map[4095..4097].copy_from_slice(&[3, 4]);
+        let mut seen = [0; 2];
+        assert_eq!(rustix::io::pread(&file, &mut seen[..], 4095), Ok(2));
+        assert_eq!(seen, [3, 4]);
+        let other = |access| Mapping::shared_with(&file, 0, 8192, access, MapFlags::empty());
+        assert!(other(ProtFlags::READ).is_ok());
+        assert_eq!(other(READ_WRITE).map(drop), Err(io::Errno::PERM));
+        assert_eq!(rustix::io::pwrite(&file, &[1], 0), Err(io::Errno::PERM));
+        for len in [4096, 12288] {
+            assert_eq!(ftruncate(&file, len), Err(io::Errno::PERM), "{len}");
+        }
+        assert_eq!(map[0], 0);
     }
 }
