@@ -13,7 +13,7 @@ mod tests;
 
 use std::time::Instant;
 
-pub use host::{HostEnd, Interest, Piece, entry};
+pub use host::{HostEnd, Interest, Piece};
 pub use inlet::Inlet;
 pub use mapped::{MappedEnd, Windowing};
 use rustix::event::epoll::EventFlags;

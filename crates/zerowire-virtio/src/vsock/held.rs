@@ -73,10 +73,11 @@ impl Held {
         });
     }
 
-    /// Appends `len` bytes that are not written yet. `each` gets their places, run by run, and
-    /// writes them; they mean nothing before.
-    pub fn make_room(&mut self, len: usize, each: impl FnMut(&mut [u8])) {
-        self.bytes.append(len, each);
+    /// Appends `len` bytes that mean nothing until they are written. Returns them, run by run.
+    pub fn make_room(&mut self, len: usize) -> impl Iterator<Item = &mut [u8]> {
+        let before = self.bytes.len();
+        self.bytes.append(len, |_| ());
+        self.bytes.runs_mut(before)
     }
 
     /// Appends private bytes.

@@ -3,7 +3,7 @@
 use super::packet::{HEADER_LEN, Header, MAX_PAYLOAD};
 use super::socket::MAX_IOV;
 use crate::host::HostRing;
-use crate::memory::{GuestMemory, Segment, access};
+use crate::memory::{GuestMemory, IoList, Segment, access};
 use crate::ring::{ChainCursor, RingError, RingRule, RxChains, SplitRing};
 
 /// The queue toward the guest.
@@ -48,20 +48,20 @@ impl Receive {
         Ok(Some(self.chains.room(i).min(whole) - HEADER_LEN))
     }
 
-    /// Appends the payload parts of as many chains as hold `want` bytes to `iov`. Returns how many
+    /// Appends the payload parts of as many chains as hold `want` bytes to `list`. Returns how many
     /// bytes they hold, at most `want`.
-    pub fn offer(
+    pub fn offer<'m>(
         &mut self,
         want: usize,
-        memory: &GuestMemory,
-        iov: &mut Vec<libc::iovec>,
+        memory: &'m GuestMemory,
+        list: &mut IoList<'m>,
     ) -> Result<usize, RingError> {
         let mut total = 0;
         let mut i = 0;
         while total < want {
             let Some(room) = self.room(i, memory)? else { break };
             let take = room.min(want - total);
-            let mark = iov.len();
+            let mark = list.len();
             let mut left = take;
             let mut skip = HEADER_LEN;
             for s in self.chains.segments(i) {
@@ -74,13 +74,13 @@ impl Receive {
                 if n == 0 {
                     break;
                 }
-                iov.push(libc::iovec { iov_base: s.ptr.wrapping_add(skip).cast(), iov_len: n });
+                list.add(memory, &Segment { ptr: s.ptr.wrapping_add(skip), len: n as u32, ..*s });
                 left -= n;
                 skip = 0;
             }
-            if iov.len() > MAX_IOV {
+            if list.len() > MAX_IOV {
                 // One chain alone always fits: the parser stops before.
-                iov.truncate(mark);
+                list.truncate(mark);
                 break;
             }
             total += take;

@@ -12,7 +12,7 @@ use super::mapped::DirectChain;
 use super::packet::Header;
 use super::queues::Receive;
 use crate::host::HostRing;
-use crate::memory::{GuestMemory, Segment};
+use crate::memory::{GuestMemory, IoList, Segment};
 use crate::ring::RingError;
 
 /// The part of its ring that a starved guest is to post, before it is served again.
@@ -160,7 +160,7 @@ pub(super) struct Buffers<'a> {
     memory: &'a GuestMemory,
 }
 
-impl Buffers<'_> {
+impl<'a> Buffers<'a> {
     /// Room for payload in buffer `i` of those that wait, bytes; None where the guest has posted no
     /// more.
     #[inline]
@@ -168,10 +168,13 @@ impl Buffers<'_> {
         self.rx.room(i, self.memory)
     }
 
-    /// Appends the payload parts of as many buffers as hold `want` bytes to `iov`. Returns how many
-    /// bytes they hold, at most `want`.
-    pub fn offer(&mut self, want: usize, iov: &mut Vec<libc::iovec>) -> Result<usize, RingError> {
-        self.rx.offer(want, self.memory, iov)
+    /// Appends the payload parts of as many buffers as hold `want` bytes to `list`. Returns how
+    /// many bytes they hold, at most `want`.
+    pub fn offer<'m>(&mut self, want: usize, list: &mut IoList<'m>) -> Result<usize, RingError>
+    where
+        'a: 'm,
+    {
+        self.rx.offer(want, self.memory, list)
     }
 
     /// Notes that up to `len` bytes of payload may have been written to what [`Self::offer`]

@@ -9,6 +9,7 @@ use zerowire_sys::socket;
 pub use zerowire_sys::socket::{MAX_IOV, Received, peek_message};
 
 use super::packet::Kind;
+use crate::memory::IoList;
 
 /// A connected socket.
 pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
@@ -36,12 +37,9 @@ pub fn reserve(socket: &OwnedFd, bytes: usize) -> usize {
 }
 
 /// Sends the bytes that the list names, in one call that does not wait.
-///
-/// # Safety
-/// Each entry names readable memory until the call returns; others may change it meanwhile.
-pub unsafe fn send(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<usize> {
-    // SAFETY: as the caller promises.
-    unsafe { socket::send(socket, iov, 0) }.map_err(io::Error::from_raw_os_error)
+pub fn send(socket: &OwnedFd, list: &IoList<'_>) -> io::Result<usize> {
+    // SAFETY: the list borrows what it names for longer than the call.
+    unsafe { socket::send(socket, list.entries(), 0) }.map_err(io::Error::from_raw_os_error)
 }
 
 /// Messages in a call at most.
@@ -49,16 +47,14 @@ pub const MAX_MESSAGES: usize = 64;
 
 /// Sends messages, in one call that does not wait; `ends` says where each ends in the list. Returns
 /// how many were sent. Beyond [`MAX_MESSAGES`] they are left.
-///
-/// # Safety
-/// As of [`send`].
-pub unsafe fn send_messages(
+pub fn send_messages(
     socket: &OwnedFd,
-    iov: &[libc::iovec],
+    list: &IoList<'_>,
     ends: impl Iterator<Item = usize>,
 ) -> io::Result<usize> {
-    // SAFETY: as the caller promises.
-    unsafe { socket::send_parts::<MAX_MESSAGES>(socket, iov, ends) }.map_err(io::Error::from_raw_os_error)
+    // SAFETY: as in `send`.
+    let sent = unsafe { socket::send_parts::<MAX_MESSAGES>(socket, list.entries(), ends) };
+    sent.map_err(io::Error::from_raw_os_error)
 }
 
 /// Sends private bytes that lie in runs, at most [`MAX_IOV`] of them. The list is for the call
@@ -71,7 +67,7 @@ pub fn send_runs<'a>(
     iov.clear();
     iov.extend(runs.map(|b| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() }));
     // SAFETY: the runs are borrowed for longer than the call.
-    unsafe { send(socket, iov) }
+    unsafe { socket::send(socket, iov, 0) }.map_err(io::Error::from_raw_os_error)
 }
 
 /// Sends private bytes.
@@ -81,13 +77,10 @@ pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
 }
 
 /// Receives into the memory that the list names, in one call that does not wait.
-///
-/// # Safety
-/// Each entry names writable memory until the call returns, that no Rust reference points to;
-/// others may change it meanwhile.
-pub unsafe fn receive(socket: &OwnedFd, iov: &[libc::iovec]) -> io::Result<Received> {
-    // SAFETY: as the caller promises.
-    unsafe { socket::receive(socket, iov) }.map_err(io::Error::from_raw_os_error)
+pub fn receive(socket: &OwnedFd, list: &mut IoList<'_>) -> io::Result<Received> {
+    // SAFETY: as in `send`. Private bytes are borrowed exclusively, and no Rust reference points to
+    // the guest's.
+    unsafe { socket::receive(socket, list.entries()) }.map_err(io::Error::from_raw_os_error)
 }
 
 /// Whether a message of no bytes is none: nothing that has bytes waits, and the sender has ended.
@@ -133,9 +126,9 @@ mod tests {
         send_runs(&a, [&b"hello"[..], b" world"].into_iter(), &mut list).expect("room");
         assert_eq!(peek_message(&b).expect("a message"), 11);
         let mut got = [0u8; 32];
-        let list = [libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() }];
-        // SAFETY: the list names a local buffer.
-        let r = unsafe { receive(&b, &list) }.expect("a message");
+        let mut into = IoList::new(&mut list);
+        into.add_private(&mut got);
+        let r = receive(&b, &mut into).expect("a message");
         assert_eq!(r, Received { len: 11, interrupted: false });
         assert_eq!(&got[..11], b"hello world");
         assert!(would_block(&peek_message(&b).expect_err("nothing left")));

@@ -8,7 +8,7 @@ use rustix::net::Shutdown;
 use zerowire::ledger::{CopyReason, Counters};
 
 use super::Inlet;
-use crate::memory::Segment;
+use crate::memory::{GuestMemory, IoList, Segment};
 use crate::vsock::credit::{CreditReview, FromGuest, SocketCredit, Why};
 use crate::vsock::held::{self, Held};
 use crate::vsock::packet::Kind;
@@ -29,11 +29,6 @@ pub struct Piece<'a> {
     pub packets: u64,
     /// The flags of the last packet of a message, if it ends here.
     pub end: Option<u32>,
-}
-
-/// A segment as a system call takes it.
-pub fn entry(s: &Segment) -> libc::iovec {
-    libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len as usize }
 }
 
 /// A unix socket.
@@ -129,15 +124,13 @@ impl HostEnd {
         Box::new(Self { inlet: Inlet::new(socket), out })
     }
 
-    /// Sends a part of a stream, or of a message. Returns whether something waits then, which the
-    /// socket may take by another call. `list` is for the call alone.
-    ///
-    /// # Safety
-    /// The piece lies in memory that stays until this returns.
-    pub unsafe fn send(
+    /// Sends a part of a stream, or of a message, which lies in `memory`. Returns whether something
+    /// waits then, which the socket may take by another call. `list` is for the call alone.
+    pub fn send(
         &mut self,
         kind: Kind,
         piece: &Piece<'_>,
+        memory: &GuestMemory,
         list: &mut Vec<libc::iovec>,
         counters: &Counters,
     ) -> io::Result<bool> {
@@ -147,11 +140,10 @@ impl HostEnd {
         let whole = kind == Kind::Stream || piece.end.is_some();
         let (mut sent, mut taken) = (0, false);
         if direct && whole {
-            list.clear();
-            list.extend(piece.parts.iter().map(entry));
+            let mut list = IoList::new(list);
+            piece.parts.iter().for_each(|part| list.add(memory, part));
             counters.system_calls.add(1);
-            // SAFETY: the parts stay for as long, as the caller promises.
-            match unsafe { socket::send(&self.inlet.socket, list) } {
+            match socket::send(&self.inlet.socket, &list) {
                 Ok(n) => (sent, taken) = (n, n == piece.bytes),
                 Err(e) if socket::would_block(&e) => {}
                 Err(e) => return Err(e),

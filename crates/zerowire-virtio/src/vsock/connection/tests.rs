@@ -7,17 +7,19 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerowire::ledger::Counters;
 
 use super::*;
-use crate::memory::Segment;
+use crate::memory::{GuestMemory, RegionConfig, Segment, access};
 use crate::vsock::credit::{FromGuest, SocketCredit};
 use crate::vsock::packet::HOST_CID;
 use crate::vsock::protocol::{CLOSE_PATIENCE, ControlPacket, LINGER, Over, Phase};
 
 const BUFFER: u32 = 1 << 20;
+const RAM: u64 = 64 << 10;
 
 /// A connection of a guest to a host program, and the program's socket.
 struct Scene {
     c: VsockConnection,
     program: OwnedFd,
+    memory: GuestMemory,
     counters: Counters,
     list: Vec<libc::iovec>,
     now: Instant,
@@ -37,7 +39,11 @@ impl Scene {
         c.protocol.accepted();
         assert_eq!(c.protocol.next_control(true), Some(ControlPacket::Response));
         c.end = End::Host(HostEnd::new(ours, SocketCredit::new(1 << 20, 4096)));
-        Self { c, program, counters: Counters::default(), list: Vec::new(), now: Instant::now() }
+        let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, RAM).expect("its length");
+        let region = RegionConfig { guest_addr: 0, len: RAM, user_addr: 0, offset: 0, file };
+        let memory = GuestMemory::new(vec![region]).expect("guest memory");
+        Self { c, program, memory, counters: Counters::default(), list: Vec::new(), now: Instant::now() }
     }
 
     fn host(&mut self) -> &mut HostEnd {
@@ -47,14 +53,13 @@ impl Scene {
 
     /// The guest sends `len` bytes. Returns whether something waits then.
     fn send(&mut self, len: usize, end: Option<u32>) -> bool {
-        let bytes = vec![1u8; len];
-        let part = Segment { ptr: bytes.as_ptr().cast_mut(), len: len as u32, region: 0 };
+        let part = Segment { ptr: self.memory.regions()[0].ptr(), len: len as u32, region: 0 };
+        assert_eq!(access::write(&[part], 0, &vec![1u8; len]), len);
         let piece = Piece { parts: &[part], bytes: len, packets: 1, end };
         assert!(self.c.protocol.from.receive(len as u32), "within its credit");
         let kind = self.c.kind;
         let End::Host(host) = &mut self.c.end else { panic!("no host program") };
-        // SAFETY: the bytes live longer than the call.
-        let waits = unsafe { host.send(kind, &piece, &mut self.list, &self.counters) };
+        let waits = host.send(kind, &piece, &self.memory, &mut self.list, &self.counters);
         waits.expect("the program is there")
     }
 

@@ -107,6 +107,19 @@ impl Pieces {
         })
     }
 
+    /// All bytes but the first `skip`, run by run, to be written.
+    pub fn runs_mut(&mut self, skip: usize) -> impl Iterator<Item = &mut [u8]> {
+        let mut left = self.len - skip;
+        let from = self.start + skip;
+        let mut at = from % PIECE;
+        self.list.range_mut((from / PIECE).min(self.list.len())..).map(move |piece| {
+            let run = &mut piece[at..PIECE.min(at + left)];
+            left -= run.len();
+            at = 0;
+            run
+        })
+    }
+
     /// The first `n` bytes were taken.
     pub fn consume(&mut self, n: usize) {
         self.len -= n;

@@ -5,6 +5,7 @@ use std::io;
 use super::current::Current;
 use super::receive::{TurnStep, await_room, finish_read};
 use super::{Rest, Scratch};
+use crate::memory::IoList;
 use crate::ring::RingError;
 use crate::vsock::connection::VsockConnection;
 use crate::vsock::held::{self, Held};
@@ -49,9 +50,8 @@ pub(super) fn read_message(
         Err(waits) => return Ok(await_room(waits, &mut rest.io.timers)),
     };
     let Some(inlet) = at.c.inlet() else { return Ok(TurnStep::Nothing) };
-    let iov = &mut rest.io.scratch.iov;
-    iov.clear();
-    let offered = buffers.offer(len, iov)?;
+    let mut list = IoList::new(&mut rest.io.scratch.iov);
+    let offered = buffers.offer(len, &mut list)?;
     // An empty message takes a buffer, too.
     if buffers.room(0)?.is_none() || (offered == 0 && len > 0) {
         return Ok(TurnStep::NoRoom);
@@ -61,10 +61,9 @@ pub(super) fn read_message(
     if offered < len || !whole {
         // Too few buffers or too little credit for the moment, and a socket gives a message whole
         // or not at all.
-        return Ok(hold_message(at.c, len, iov));
+        return Ok(hold_message(at.c, len, &mut rest.io.scratch.iov));
     }
-    // SAFETY: the list names guest memory that this turn holds.
-    match unsafe { socket::receive(&inlet.socket, iov) } {
+    match socket::receive(&inlet.socket, &mut list) {
         Ok(r) if r.len == len => {
             finish_read(at, buffers, len, SEQ_EOM, &mut rest.others)?;
             return Ok(TurnStep::Moved(len));
@@ -100,12 +99,10 @@ fn failed(c: &mut VsockConnection, e: &io::Error) -> TurnStep {
 /// Reads a message of `len` bytes, which waits for the guest then.
 fn hold_message(c: &mut VsockConnection, len: usize, iov: &mut Vec<libc::iovec>) -> TurnStep {
     let Some(inlet) = c.inlet() else { return TurnStep::Nothing };
-    iov.clear();
     let mut held = None;
-    let entry = |run: &mut [u8]| libc::iovec { iov_base: run.as_mut_ptr().cast(), iov_len: run.len() };
-    Held::at(&mut held).make_room(len, |run| iov.push(entry(run)));
-    // SAFETY: the list names the room that was just made in `held`, which nobody else knows of.
-    match unsafe { socket::receive(&inlet.socket, iov) } {
+    let mut list = IoList::new(iov);
+    Held::at(&mut held).make_room(len).for_each(|run| list.add_private(run));
+    match socket::receive(&inlet.socket, &mut list) {
         Ok(r) if r.len == len => {
             Held::at(&mut held).mark(len as u32, Some(SEQ_EOM));
             c.held = held;
@@ -132,21 +129,18 @@ fn read_expected(
         // One byte more, so that a message that is too long for all is known by its length.
         *beyond = vec![0; MAX_MESSAGE + 1];
     }
-    let behind = libc::iovec { iov_base: beyond.as_mut_ptr().cast(), iov_len: beyond.len() };
     let (free, most) = (at.c.protocol.to.free() as usize, most(at.c));
     let wanted = room.max(longest);
     let goes = wanted <= free && at.c.protocol.to.message_may_begin(wanted, room);
     let Some(inlet) = at.c.inlet() else { return Ok(None) };
-    iov.clear();
-    let offered = if goes { buffers.offer(wanted, iov)? } else { 0 };
-    if offered < wanted || iov.len() >= socket::MAX_IOV {
+    let mut list = IoList::new(iov);
+    let offered = if goes { buffers.offer(wanted, &mut list)? } else { 0 };
+    if offered < wanted || list.len() >= socket::MAX_IOV {
         return Ok(None);
     }
-    iov.push(behind);
+    list.add_private(beyond);
     at.counters.receive.system_calls.add(1);
-    // SAFETY: the list names guest memory that this turn holds, and `beyond`, which nobody else
-    // uses meanwhile.
-    let len = match unsafe { socket::receive(&inlet.socket, iov) } {
+    let len = match socket::receive(&inlet.socket, &mut list) {
         Ok(r) if r.len == 0 && socket::has_ended(&inlet.socket) => {
             at.c.program_ends(false);
             return Ok(Some(TurnStep::Nothing));

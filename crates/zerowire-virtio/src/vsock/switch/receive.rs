@@ -7,7 +7,7 @@ use super::fate::apply;
 use super::messages::read_message;
 use super::sibling::tell_sender_of;
 use super::{Gate, Others, Rest, Timers};
-use crate::memory::access;
+use crate::memory::{IoList, access};
 use crate::ring::RingError;
 use crate::vsock::connection::End;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op};
@@ -194,15 +194,13 @@ fn read_stream(
         Ok(room) => room,
         Err(waits) => return Ok(await_room(waits, &mut rest.io.timers)),
     };
-    let iov = &mut rest.io.scratch.iov;
-    iov.clear();
-    let offered = buffers.offer(room.min(quota), iov)?;
+    let mut list = IoList::new(&mut rest.io.scratch.iov);
+    let offered = buffers.offer(room.min(quota), &mut list)?;
     if offered == 0 {
         return Ok(TurnStep::NoRoom);
     }
     let Some(inlet) = at.c.inlet() else { return Ok(TurnStep::Nothing) };
-    // SAFETY: the list names guest memory that this turn holds.
-    let outcome = unsafe { socket::receive(&inlet.socket, iov) };
+    let outcome = socket::receive(&inlet.socket, &mut list);
     at.counters.receive.system_calls.add(1);
     match outcome {
         Ok(r) if r.len > 0 => {

@@ -7,8 +7,8 @@ use super::current::Current;
 use super::fate::apply;
 use super::mapped::fill_windows;
 use super::{Others, Rest};
-use crate::memory::Segment;
-use crate::vsock::connection::{End, Piece, entry};
+use crate::memory::{IoList, Segment};
+use crate::vsock::connection::{End, Piece};
 use crate::vsock::mapped::DirectChain;
 use crate::vsock::packet::{HEADER_LEN, Op};
 use crate::vsock::rings::VmRings;
@@ -148,20 +148,18 @@ fn send_messages(
     messages: &[HeldMessage],
     rest: &mut Rest<'_>,
 ) -> usize {
-    let Some(mut at) = vm.current(slot) else { return 0 };
+    let Some((mut at, rings, _)) = vm.parts(slot) else { return 0 };
     let End::Host(host) = &mut at.c.end else { return 0 };
     if !host.out.is_free() {
         return 0;
     }
     let Some(last) = messages.last() else { return 0 };
-    let iov = &mut rest.io.scratch.iov;
-    iov.clear();
-    iov.extend(parts[..last.parts].iter().map(entry));
+    let mut list = IoList::new(&mut rest.io.scratch.iov);
+    parts[..last.parts].iter().for_each(|part| list.add(&rings.memory, part));
     let counters = &at.counters.transmit;
     counters.system_calls.add(1);
     let ends = messages.iter().map(|m| m.parts);
-    // SAFETY: the parts lie in the memory that this turn holds.
-    let sent = unsafe { socket::send_messages(&host.inlet.socket, iov, ends) }.unwrap_or(0);
+    let sent = socket::send_messages(&host.inlet.socket, &list, ends).unwrap_or(0);
     let sum = |(bytes, packets), m: &HeldMessage| (bytes + m.bytes, packets + m.packets);
     let (bytes, packets) = messages[..sent].iter().fold((0, 0), sum);
     counters.frames.add(packets);
@@ -190,8 +188,7 @@ fn send_piece(vm: &mut GroupVm, slot: u32, piece: Piece<'_>, loan: &mut Lendable
         End::Host(host) => {
             rest.io.last_sender = Some(from);
             let list = &mut rest.io.scratch.iov;
-            // SAFETY: the parts lie in the memory that this turn holds.
-            match unsafe { host.send(at.c.kind, &piece, list, &at.counters.transmit) } {
+            match host.send(at.c.kind, &piece, &rings.memory, list, &at.counters.transmit) {
                 Ok(false) => at.tell_credit(&rest.io.watch),
                 Ok(true) => at.flush_held(rest.io).or(at.tell_credit(&rest.io.watch)),
                 Err(e) => {
