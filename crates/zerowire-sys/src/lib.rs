@@ -2,6 +2,7 @@
 //!
 //! This crate exists for zerowire alone. It is not a stable interface: any release may change it.
 //!
+//! * [`batch`]: reads and writes over scatter lists, a batch at a time.
 //! * [`fd`]: descriptors by their numbers.
 //! * [`map`]: memory mappings.
 //! * [`netdevice`]: what an interface says of itself by ioctl.
@@ -23,6 +24,7 @@
 //! length.
 #![warn(missing_docs)]
 
+pub mod batch;
 pub mod fd;
 pub mod map;
 pub mod netdevice;

@@ -6,39 +6,12 @@
 //! frame says so at once.
 
 mod lists;
-mod messages;
-mod plain;
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 pub use lists::{Full, Lists};
-use messages::Messages;
-
-/// Most operations in a batch.
-pub const MAX_BATCH: usize = 64;
-
-/// One finished operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Done {
-    /// The number given with the operation.
-    pub slot: u16,
-    /// Bytes moved, or a negated errno.
-    pub result: i32,
-}
-
-/// An operation to run. The iovec array and the memory must stay valid until [`PortIo::run`]
-/// returns.
-#[derive(Clone, Copy, Debug)]
-pub struct Op {
-    /// Comes back in [`Done`].
-    pub slot: u16,
-    /// Read into the segments, or write from them.
-    pub write: bool,
-    /// The segments: one of the [`Lists`] of the batch.
-    pub iov: *const libc::iovec,
-    /// How many.
-    pub len: u32,
-}
+use zerowire_sys::batch::{self, Messages};
+pub use zerowire_sys::batch::{Done, MAX_BATCH, Op};
 
 /// The file of one queue of a port, and the batch that is made for it.
 #[derive(Debug)]
@@ -97,7 +70,7 @@ impl PortIo {
     #[inline]
     pub unsafe fn carry_out(&mut self, op: Op) {
         // SAFETY: the caller's promise.
-        self.done.push(unsafe { plain::carry_out(self.file.as_raw_fd(), op) });
+        self.done.push(unsafe { batch::carry_out(self.file.as_fd(), op) });
         self.calls += 1;
     }
 
@@ -121,7 +94,7 @@ impl PortIo {
     #[inline]
     pub fn run(&mut self) -> (&[Done], u64) {
         let mut calls = std::mem::take(&mut self.calls);
-        let fd = self.file.as_raw_fd();
+        let fd = self.file.as_fd();
         calls += match &mut self.messages {
             Some(messages) if self.batch.first().is_some_and(|op| op.write) => {
                 // SAFETY: the callers of `push` have promised that all is valid until this returns.
@@ -130,7 +103,7 @@ impl PortIo {
                 calls
             }
             // SAFETY: as above.
-            _ => unsafe { plain::run(fd, &mut self.batch, &mut self.done) },
+            _ => unsafe { batch::run(fd, &mut self.batch, &mut self.done) },
         };
         (&self.done, calls)
     }

@@ -4,18 +4,14 @@
 //! less than by a ring's WRITE, which goes through the layer of files (`zerowire-bench net --port
 //! packet --direction tx`).
 
-use std::os::fd::RawFd;
-
-use zerowire_sys::syscall;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::{Done, MAX_BATCH, Op};
+use crate::syscall;
 
 /// Headers of the messages; they mean nothing between two calls.
 #[derive(Default)]
-pub(super) struct Messages(Vec<libc::mmsghdr>);
-
-// SAFETY: the pointers are written and used within `run`.
-unsafe impl Send for Messages {}
+pub struct Messages(Vec<libc::mmsghdr>);
 
 impl std::fmt::Debug for Messages {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -28,8 +24,8 @@ impl Messages {
     /// for which the socket has no room (EAGAIN) it tries no other.
     ///
     /// # Safety
-    /// As [`super::PortIo::push`], for each of them.
-    pub(super) unsafe fn run(&mut self, fd: RawFd, ops: &[Op], done: &mut Vec<Done>) -> u64 {
+    /// As [`super::carry_out`], for each of them.
+    pub unsafe fn run(&mut self, fd: BorrowedFd<'_>, ops: &[Op], done: &mut Vec<Done>) -> u64 {
         let mut calls = 0;
         let mut left = ops;
         while !left.is_empty() {
@@ -44,7 +40,8 @@ impl Messages {
             }));
             calls += 1;
             let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
-            let arguments = [fd as usize, self.0.as_mut_ptr() as usize, self.0.len(), flags, 0, 0];
+            let arguments =
+                [fd.as_raw_fd() as usize, self.0.as_mut_ptr() as usize, self.0.len(), flags, 0, 0];
             // SAFETY: the headers live until the call returns, and the caller promises so of what
             // they name.
             let taken = match unsafe { syscall::call(libc::SYS_sendmmsg, arguments) } {
@@ -72,7 +69,7 @@ impl Messages {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
+    use std::os::fd::AsFd;
 
     use rustix::net::sockopt::set_socket_send_buffer_size;
     use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
@@ -95,7 +92,7 @@ mod tests {
             .collect();
         let mut done = Vec::new();
         // SAFETY: lists and payloads live across the call.
-        let calls = unsafe { Messages::default().run(a.as_raw_fd(), &ops, &mut done) };
+        let calls = unsafe { Messages::default().run(a.as_fd(), &ops, &mut done) };
         let sent = done.iter().take_while(|d| d.result == 2).count();
         assert!(sent > MAX_BATCH && sent < ops.len(), "{sent} of {} messages fit", ops.len());
         assert!(calls as usize <= sent / MAX_BATCH + 2, "{calls} calls");
@@ -119,7 +116,7 @@ mod tests {
         let ops = [3, 4].map(|slot| Op { slot, write: true, iov: list.as_ptr(), len: 1 });
         let mut done = Vec::new();
         // SAFETY: the list and its byte live across the call.
-        let calls = unsafe { Messages::default().run(a.as_raw_fd(), &ops, &mut done) };
+        let calls = unsafe { Messages::default().run(a.as_fd(), &ops, &mut done) };
         // A pair whose other end is closed says so once, and is not connected then.
         let expected =
             [(3, libc::ECONNREFUSED), (4, libc::ENOTCONN)].map(|(slot, e)| Done { slot, result: -e });

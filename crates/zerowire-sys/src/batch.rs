@@ -1,18 +1,48 @@
-//! An operation as a system call.
+//! Reads and writes over scatter lists, a batch at a time, on a file that does not block.
+//!
+//! Memory: all is done when a call returns, and nothing is lent to the kernel after it. Who makes
+//! an [`Op`] answers for its list and for what that names.
 
-use std::os::fd::RawFd;
+mod messages;
 
-use zerowire_sys::syscall;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
-use super::{Done, Op};
+pub use messages::Messages;
+
+use crate::syscall;
+
+/// Most operations in a batch.
+pub const MAX_BATCH: usize = 64;
+
+/// One finished operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The number given with the operation.
+    pub slot: u16,
+    /// Bytes moved, or a negated errno.
+    pub result: i32,
+}
+
+/// An operation to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Op {
+    /// Comes back in [`Done`].
+    pub slot: u16,
+    /// Read into the segments, or write from them.
+    pub write: bool,
+    /// The segments.
+    pub iov: *const libc::iovec,
+    /// How many; at least one.
+    pub len: u32,
+}
 
 /// Carries out operations of a batch, one behind the other; returns how many system calls it took.
 /// Nothing else is done between two of them. What a program does there costs the kernel's code its
 /// place in the processor's first-level cache and predictors.
 ///
 /// # Safety
-/// As [`super::PortIo::push`], for each of them.
-pub(super) unsafe fn run(fd: RawFd, ops: &mut Vec<Op>, done: &mut Vec<Done>) -> u64 {
+/// As [`carry_out`], for each of them.
+pub unsafe fn run(fd: BorrowedFd<'_>, ops: &mut Vec<Op>, done: &mut Vec<Done>) -> u64 {
     let mut calls = 0;
     let mut empty = false;
     for op in ops.drain(..) {
@@ -33,9 +63,10 @@ pub(super) unsafe fn run(fd: RawFd, ops: &mut Vec<Op>, done: &mut Vec<Done>) -> 
 /// One operation as one system call on a descriptor that does not block.
 ///
 /// # Safety
-/// As [`super::PortIo::push`].
+/// The list is valid until this returns. What it names is readable for a write. For a read it is
+/// writable, and no Rust reference points to it. Others may change it meanwhile.
 #[inline]
-pub(super) unsafe fn carry_out(fd: RawFd, op: Op) -> Done {
+pub unsafe fn carry_out(fd: BorrowedFd<'_>, op: Op) -> Done {
     // SAFETY: the caller promises that the array is valid.
     let first = unsafe { *op.iov };
     let one = (first.iov_base as usize, first.iov_len);
@@ -47,7 +78,7 @@ pub(super) unsafe fn carry_out(fd: RawFd, op: Op) -> Done {
         (false, _) => (libc::SYS_readv, list),
     };
     // SAFETY: the caller promises that the memory is valid.
-    let result = match unsafe { syscall::call(number, [fd as usize, at, len, 0, 0, 0]) } {
+    let result = match unsafe { syscall::call(number, [fd.as_raw_fd() as usize, at, len, 0, 0, 0]) } {
         Ok(n) => n as i32,
         Err(errno) => -errno,
     };
