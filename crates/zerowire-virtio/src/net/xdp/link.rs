@@ -23,8 +23,7 @@ use zerowire_sys::xdp::{Descriptor, Socket, XdpError, address};
 
 use super::account::Account;
 use super::loans::Loans;
-use super::slab::Slab;
-use super::umem::VmUmem;
+use super::umem::{Slab, VmUmem};
 use super::{HOLD, RING_ENTRIES};
 use crate::memory::Segment;
 pub use bind::{Attach, LinkOptions};

@@ -1,12 +1,14 @@
 //! A guest's memory, registered once for all queue pairs of its device.
 
 use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use zerowire_sys::xdp::{Umem, UmemOptions, XdpError};
 
 use super::geometry::{CHUNK_BYTES, Geometry, PADDING_BYTES};
-use super::slab::{PAIR_BYTES, Slab};
+use super::slab::{HEAD_BYTES, PAIR_BYTES, PLACE_BYTES, head_at, receive_place_at, send_place_at};
 use crate::memory::{Composite, GuestMemory, PinBudget, PinClaim, Region, Segment};
 use crate::port::XdpPin;
 
@@ -18,7 +20,8 @@ pub struct VmUmem {
     _pinned: PinClaim<'static>,
     composite: Composite,
     geometry: Geometry,
-    pairs: usize,
+    /// By queue pair: whether its part of the slab is in use.
+    taken: Box<[AtomicBool]>,
     /// No other registration of this process has it.
     id: u64,
     /// Bytes of the guest's memory, registered or not.
@@ -27,6 +30,19 @@ pub struct VmUmem {
     /// The regions of the memory that it was made of.
     regions: Vec<u64>,
 }
+
+/// A queue pair's part of the slab, which no other value has. It keeps the registration.
+#[derive(Debug)]
+pub struct Slab {
+    umem: Arc<VmUmem>,
+    pair: usize,
+    start: NonNull<u8>,
+    /// Where it begins in the UMEM, bytes.
+    at: u64,
+}
+
+// SAFETY: memory that belongs to no thread; one worker has the value.
+unsafe impl Send for Slab {}
 
 /// The kernel's limit was in the way: what a VM's owner can do about it, who can't have the memory
 /// made smaller.
@@ -92,9 +108,9 @@ impl VmUmem {
         // table, as if they had been discarded.
         composite.keep();
         // SAFETY: the range stays mapped as long as `composite`, which goes after the registration
-        // and which sockets of this value don't outlive (see `Link`). No reference into the guest's
-        // part is ever made; those into the slab follow the rules of `Slab`. What a late write into
-        // a buffer of a guest that is gone would change belongs to that guest.
+        // and which sockets of this value don't outlive: each goes before its `Slab`. No reference
+        // into the guest's part is ever made; those into the slab follow the rules of `Slab`. What
+        // a late write into a buffer of a guest that is gone would change belongs to that guest.
         let umem = unsafe { Umem::from_raw(composite.base(), composite.len(), options) };
         let umem = umem.map_err(|e| over_limit(e, pin))?;
         let regions = memory.regions().iter().map(Region::id).collect();
@@ -102,7 +118,8 @@ impl VmUmem {
         let spoilt = AtomicBool::new(false);
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { umem, _pinned: claim, composite, geometry, pairs, id, memory_bytes, spoilt, regions })
+        let taken = (0..pairs).map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { umem, _pinned: claim, composite, geometry, taken, id, memory_bytes, spoilt, regions })
     }
 
     /// The registration.
@@ -170,14 +187,59 @@ impl VmUmem {
         self.composite.address(segment)
     }
 
-    /// The slab of a queue pair.
-    ///
-    /// # Safety
-    /// At most one is in use for each pair, and none after this value is dropped.
-    pub unsafe fn slab(&self, pair: usize) -> Slab {
-        let offset = self.composite.slab_at() + (pair % self.pairs.max(1)) * PAIR_BYTES;
-        // SAFETY: the slab has PAIR_BYTES for each pair, within the range; the rest is the caller's
-        // promise.
-        unsafe { Slab::new(self.composite.base().add(offset), offset as u64) }
+    /// The slab of a queue pair; None while that is in use.
+    pub fn slab(self: &Arc<Self>, pair: usize) -> Option<Slab> {
+        if self.taken.get(pair)?.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let at = self.composite.slab_at() + pair * PAIR_BYTES;
+        let start = self.composite.base().map_addr(|base| base.saturating_add(at));
+        Some(Slab { umem: Arc::clone(self), pair, start, at: at as u64 })
+    }
+}
+
+impl Slab {
+    /// The head of loan `number`: its bytes, and its address in the UMEM. Not while the kernel has
+    /// it.
+    #[inline]
+    pub fn head(&mut self, number: usize) -> (&mut [u8], u64) {
+        self.part(head_at(number), HEAD_BYTES)
+    }
+
+    /// A place for a frame to send. Not while the kernel has it.
+    #[inline]
+    pub fn send_place(&mut self, place: u16) -> (&mut [u8], u64) {
+        self.part(send_place_at(place), PLACE_BYTES)
+    }
+
+    /// The chunk of a place for a frame to receive.
+    #[inline]
+    pub fn receive_chunk(&self, place: u16) -> u64 {
+        self.at + receive_place_at(place) as u64
+    }
+
+    /// `len` bytes from `offset` on of a place that a frame was received into. Not while the kernel
+    /// has it.
+    #[inline]
+    pub fn received(&mut self, place: u16, offset: usize, len: usize) -> &mut [u8] {
+        let offset = offset.min(PLACE_BYTES);
+        self.part(receive_place_at(place) + offset, len.min(PLACE_BYTES - offset)).0
+    }
+
+    #[inline]
+    fn part(&mut self, offset: usize, len: usize) -> (&mut [u8], u64) {
+        // SAFETY: offsets are those of places within PAIR_BYTES, and lengths end with their place.
+        // These bytes are mapped as long as `umem`, and this value's alone (see `VmUmem::slab`).
+        // Callers don't ask for what the kernel has.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset), len) };
+        (bytes, self.at + offset as u64)
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        if let Some(taken) = self.umem.taken.get(self.pair) {
+            taken.store(false, Ordering::Release);
+        }
     }
 }

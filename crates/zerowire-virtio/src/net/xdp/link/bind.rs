@@ -15,9 +15,9 @@ use super::{Link, RETRY};
 use crate::memory::GuestMemory;
 use crate::net::xdp::RING_ENTRIES;
 use crate::net::xdp::registrar::Registrar;
-use crate::net::xdp::slab::{FIRST_PLACES, Slab};
+use crate::net::xdp::slab::FIRST_PLACES;
 use crate::net::xdp::trust;
-use crate::net::xdp::umem::VmUmem;
+use crate::net::xdp::umem::{Slab, VmUmem};
 use crate::port::LinkWatch;
 
 /// Gives the program on an interface of this process's, which is attached where it is not there.
@@ -212,8 +212,12 @@ impl Link {
         let umem = self.registered_for(zero_copy)?;
         // Another pair of this guest may have registered the memory, and its mode is that of all.
         let zero_copy = umem.geometry().zero_copy();
-        // SAFETY: one link a queue pair; the slab is dropped with the socket, before the memory.
-        let slab = unsafe { umem.slab(self.options.pair) };
+        // Another link of this pair that is about to go has its socket, too.
+        let slab = umem.slab(self.options.pair).ok_or_else(|| XdpError::Busy {
+            interface: interface.name().to_owned(),
+            queue: self.options.queue,
+            waited: Duration::ZERO,
+        })?;
         // Also where nothing is received yet, or any more: the ring that receives next finds this
         // socket.
         let first = if zero_copy { FIRST_PLACES } else { 0 };

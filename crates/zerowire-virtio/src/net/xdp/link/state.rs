@@ -9,12 +9,12 @@ use zerowire_sys::xdp::{Interface, Socket};
 use super::NAPS;
 use super::promiscuity::Promiscuity;
 use crate::memory::GuestMemory;
-use crate::net::xdp::slab::Slab;
-use crate::net::xdp::umem::VmUmem;
+use crate::net::xdp::umem::{Slab, VmUmem};
 use crate::port::LinkWatch;
 
 /// A socket that is bound, and what goes with it.
 pub(super) struct BoundSocket {
+    // Goes before the slab, which keeps the memory.
     pub(super) socket: Socket,
     /// Its part of the slab.
     pub(super) slab: Slab,
