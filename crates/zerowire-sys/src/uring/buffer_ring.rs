@@ -45,9 +45,14 @@ impl BufferRing {
     }
 
     /// Writes the next entry, which the kernel sees after [`BufferRing::publish`]; returns its
-    /// position. The caller never has more entries out than the ring has.
+    /// position.
+    ///
+    /// # Safety
+    /// `len` bytes from `at` on stay mapped and writable, and nobody else reads or writes them,
+    /// until a completion names the entry or the ring is gone. No more entries are out than the
+    /// ring has.
     #[inline]
-    pub fn put(&mut self, at: *mut u8, len: u32, buffer: u16) -> u16 {
+    pub unsafe fn put(&mut self, at: *mut u8, len: u32, buffer: u16) -> u16 {
         let position = self.tail & self.mask;
         // SAFETY: the position is within the ring. The kernel doesn't read or write an entry before
         // the tail has passed it, and only this thread writes. The fields are set one by one: those

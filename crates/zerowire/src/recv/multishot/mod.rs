@@ -94,7 +94,11 @@ impl Multishot {
         while self.machine.posted.count() < self.machine.depth
             && let Some(slot) = core.holdings.take()
         {
-            let position = self.buffers.put(core.buffer(slot), core.buffer_bytes as u32, slot as u16);
+            let (at, len) = (core.buffer(slot), core.buffer_bytes as u32);
+            // SAFETY: a buffer of the pool's area, which outlives the ring. Its slot was just taken
+            // from the book, so that nobody has it until a completion names it. The depth is at
+            // most the ring's length.
+            let position = unsafe { self.buffers.put(at, len, slot as u16) };
             self.machine.posted.put(slot as u16, position);
             any = true;
         }
