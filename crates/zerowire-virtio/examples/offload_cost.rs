@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use zerowire_guest::net::{FramePool, FrameShape, Layout, NetDriver, NetOptions, QueuePair, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_testkit::net::in_netns;
 use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
 use zerowire_virtio::net::offload::Kind;
 use zerowire_virtio::net::offload::testing::Example;
@@ -55,12 +56,14 @@ fn worker_time(own: u64) -> u64 {
 }
 
 fn main() {
+    in_netns(measure);
+}
+
+fn measure() {
     let argument = |i| std::env::args().nth(i).and_then(|n| n.parse().ok());
     let (rounds, mtu) = (argument(1).unwrap_or(9), argument(2).unwrap_or(1500));
     // IPv4, and TCP with timestamps.
     let size = mtu - 52;
-    // SAFETY: takes no pointers; no other thread runs yet.
-    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "a network namespace: run it as root");
     for (port, peer) in [("v0", "v1"), ("w0", "w1")] {
         run("ip", &["link", "add", port, "type", "veth", "peer", "name", peer]);
         for name in [port, peer] {
@@ -83,8 +86,7 @@ fn main() {
         vm("copy", "xdp:w0,mode=copy,offloads=on", PathMode::Copy),
     ])
     .unwrap_or_else(|e| panic!("{e}"));
-    // SAFETY: takes no pointers.
-    let own = unsafe { libc::gettid() } as u64;
+    let own = rustix::thread::gettid().as_raw_pid() as u64;
     let case = |name, vm, payload, gso, csum, layout, cold| Case {
         name,
         vm,

@@ -19,6 +19,7 @@ use zerowire::packet::{Gso, PacketOptions, PacketSocket, VnetHeader};
 use zerowire::send::frame::FrameSender;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, RxMode, RxOptions, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser};
+use zerowire_testkit::net::in_netns;
 use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig};
 use zerowire_virtio::net::Policy;
 
@@ -28,14 +29,10 @@ const LENGTHS: [usize; 5] = [64, 1500, 9000, 30_000, 60_000];
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // SAFETY: takes no pointers; this is the only thread.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        return Err(std::io::Error::last_os_error().into());
-    }
-    // No frames but those of the measurement.
-    for kind in ["all", "default"] {
-        std::fs::write(format!("/proc/sys/net/ipv6/conf/{kind}/disable_ipv6"), "1")?;
-    }
+    Ok(in_netns(|| measure().map_err(|e| e.to_string()))?)
+}
+
+fn measure() -> Result<(), Box<dyn Error>> {
     ip("link add ifb0 type ifb")?;
     ip("link add v0 type veth peer name v1")?;
     for name in ["ifb0", "v0", "v1"] {
