@@ -1,10 +1,13 @@
-//! Copies between guest memory and private memory.
+//! Copies between guest memory and private memory, and sums of the guest's.
 //!
 //! The guest may write the same bytes meanwhile. What arrives is then a mixture of old and new
 //! bytes, and a hostile guest could have written worse in the first place. The bytes are data, and
 //! this side checks what it relies on in the private copy.
 
 use super::Segment;
+
+/// Bytes of a round of a sum's inner loop.
+const ROUND: usize = 64;
 
 /// Copies from the segments, `skip` bytes in, to `dst`. Returns how many bytes there were to copy.
 #[inline]
@@ -95,4 +98,36 @@ pub fn copy(from: &[Segment], from_skip: usize, to: &[Segment], to_skip: usize, 
         done += part;
     });
     done
+}
+
+/// The sum of a run's bytes as words in the machine's byte order, the last one filled up with a
+/// zero. The guest may write the run meanwhile: the sum is then that of neither content.
+#[inline]
+pub fn sum(run: &Segment) -> u64 {
+    let (ptr, len) = (run.ptr.cast_const(), run.len as usize);
+    let mut at = 0;
+    // Neighbours in a vector register: one addition each for as many words as it holds.
+    let mut lanes = [0u64; ROUND / 4];
+    while at + ROUND <= len {
+        // SAFETY: ROUND bytes from `at` on lie within the run, which lies in mapped guest memory
+        // that the caller holds. Every pattern of bytes is a value, and the read asks for no
+        // alignment.
+        let words = unsafe { ptr.add(at).cast::<[u32; ROUND / 4]>().read_unaligned() };
+        for (lane, word) in lanes.iter_mut().zip(words) {
+            *lane += u64::from(word);
+        }
+        at += ROUND;
+    }
+    let mut sum: u64 = lanes.iter().sum();
+    while at + 4 <= len {
+        // SAFETY: as above, for four bytes.
+        sum += u64::from(unsafe { ptr.add(at).cast::<u32>().read_unaligned() });
+        at += 4;
+    }
+    let mut tail = [0u8; 4];
+    for (i, byte) in tail.iter_mut().enumerate().take(len - at) {
+        // SAFETY: fewer than four bytes are left, and `at + i` is one of them.
+        *byte = unsafe { ptr.add(at + i).read() };
+    }
+    sum + u64::from(u32::from_ne_bytes(tail))
 }

@@ -2,10 +2,7 @@
 
 pub use zerowire_wire::checksum::Checksum;
 
-use crate::memory::Segment;
-
-/// Bytes of a round of the inner loop.
-const ROUND: usize = 64;
+use crate::memory::{Segment, access};
 
 /// Adds runs of guest memory.
 pub trait AddGuest {
@@ -16,44 +13,8 @@ pub trait AddGuest {
 impl AddGuest for Checksum {
     #[inline]
     fn add_guest(&mut self, run: &Segment) {
-        let len = run.len as usize;
-        // SAFETY: a segment lies in mapped guest memory that the caller holds. It is read as plain
-        // bytes, of which every pattern is as good as any other.
-        let sum = unsafe { sum_raw(run.ptr, len) };
-        self.add_words(sum, len);
+        self.add_words(access::sum(run), run.len as usize);
     }
-}
-
-/// The sum of `len` bytes from `ptr` on as words in the machine's byte order, the last one filled
-/// up with a zero.
-///
-/// # Safety
-/// `len` bytes from `ptr` on are mapped and readable. They may change meanwhile.
-#[inline]
-unsafe fn sum_raw(ptr: *const u8, len: usize) -> u64 {
-    let mut at = 0;
-    // Neighbours in a vector register: one addition each for as many words as it holds.
-    let mut lanes = [0u64; ROUND / 4];
-    while at + ROUND <= len {
-        // SAFETY: ROUND bytes from `at` on lie within the range; the read asks for no alignment.
-        let words = unsafe { ptr.add(at).cast::<[u32; ROUND / 4]>().read_unaligned() };
-        for (lane, word) in lanes.iter_mut().zip(words) {
-            *lane += u64::from(word);
-        }
-        at += ROUND;
-    }
-    let mut sum: u64 = lanes.iter().sum();
-    while at + 4 <= len {
-        // SAFETY: four bytes from `at` on lie within the range.
-        sum += u64::from(unsafe { ptr.add(at).cast::<u32>().read_unaligned() });
-        at += 4;
-    }
-    let mut tail = [0u8; 4];
-    for (i, byte) in tail.iter_mut().enumerate().take(len - at) {
-        // SAFETY: fewer than four bytes are left, and `at + i` is one of them.
-        *byte = unsafe { ptr.add(at + i).read() };
-    }
-    sum + u64::from(u32::from_ne_bytes(tail))
 }
 
 #[cfg(test)]
