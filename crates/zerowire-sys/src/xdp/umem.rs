@@ -201,8 +201,9 @@ impl Umem {
     /// Bytes of the memory, for writing and reading.
     ///
     /// # Safety
-    /// The bytes are not lent to the kernel, and nobody else reads or writes them as long as the
-    /// slice lives.
+    /// As long as the slice lives, the bytes are not lent to the kernel for it to write, and nobody
+    /// else reads or writes them. Of bytes that are lent for sending, the kernel sends what it
+    /// finds.
     ///
     /// # Errors
     /// As [`range`](Self::range).

@@ -26,8 +26,8 @@ impl XdpSender {
         self.memory("push", address, len)
     }
 
-    /// Bytes of the sender's memory that are with nobody: of a place that is free, or of room that
-    /// was just given out.
+    /// Bytes of the sender's memory. Callers name a place that is free, or room that was just given
+    /// out, so that no frame changes on its way.
     #[inline]
     pub(super) fn memory(
         &mut self,
@@ -35,8 +35,8 @@ impl XdpSender {
         address: u64,
         len: usize,
     ) -> Result<&mut [u8], FrameError> {
-        // SAFETY: the callers name no piece that is with the kernel. `&mut self` says that nobody
-        // else builds in it as long as the slice is borrowed.
+        // SAFETY: the kernel only reads this memory: no chunk of it is ever in the fill ring. The
+        // sender has its only handle, so `&mut self` says that no other slice of it is borrowed.
         let bytes = unsafe { self.socket.umem().bytes_mut(address, len) };
         bytes.map_err(|e| self.system(call, io::Error::other(e)))
     }
@@ -48,22 +48,13 @@ impl XdpSender {
     /// read.
     ///
     /// False if the frame is not one of this sender, or the range is not within it.
-    ///
-    /// # Safety
-    /// The kernel may be reading those bytes: what it makes of them is undefined in every sense but
-    /// the test's.
-    pub unsafe fn scribble(&mut self, frame: Resident, offset: usize, bytes: &[u8]) -> bool {
+    pub fn scribble(&mut self, frame: Resident, offset: usize, bytes: &[u8]) -> bool {
         if !self.residents.has(&frame) || offset.checked_add(bytes.len()).is_none_or(|end| end > frame.len())
         {
             return false;
         }
-        // SAFETY: within a frame that nobody but the kernel reads; `&mut self` says that nobody
-        // writes; the borrow ends here.
-        match unsafe { self.socket.umem().bytes_mut(frame.address + offset as u64, bytes.len()) } {
-            Ok(room) => room.copy_from_slice(bytes),
-            Err(_) => return false,
-        }
-        true
+        let room = self.memory("scribble", frame.address + offset as u64, bytes.len());
+        room.map(|room| room.copy_from_slice(bytes)).is_ok()
     }
 }
 
