@@ -8,7 +8,7 @@ use super::{Arrival, ConnectionId, Events, What};
 use crate::ledger::{CopyReason, Counters};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// What kind of socket, as far as receiving goes.
@@ -93,8 +93,8 @@ pub(crate) struct RecvState {
 
 impl RecvState {
     /// The descriptor of the connection at `place`.
-    pub(crate) fn fd(&self, place: u32) -> Option<RawFd> {
-        self.connections.get(place as usize)?.socket.as_ref().map(AsRawFd::as_raw_fd)
+    pub(crate) fn fd(&self, place: u32) -> Option<BorrowedFd<'_>> {
+        self.connections.get(place as usize)?.socket.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether data of this connection is wanted now.

@@ -10,7 +10,7 @@
 use super::core::SocketShape;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// User data of accepts of back ends that use a ring: this bit, and the listener's index.
@@ -145,8 +145,8 @@ impl Listeners {
     }
 
     /// The listening socket.
-    pub(crate) fn fd(&self, index: u32) -> Option<RawFd> {
-        self.get(index).map(|l| l.socket.as_raw_fd())
+    pub(crate) fn fd(&self, index: u32) -> Option<BorrowedFd<'_>> {
+        self.get(index).map(|l| l.socket.as_fd())
     }
 
     /// Whether the kernel has an accept of this listener.
@@ -324,7 +324,7 @@ mod tests {
         let mut l = Listeners::default();
         assert!(!l.set_room(0) && l.is_empty());
         let (index, id) = put(&mut l);
-        let fd = l.fd(index).unwrap();
+        let fd = l.fd(index).unwrap().as_raw_fd();
         assert_eq!(l.step(), None, "no room");
         assert!(!l.set_room(5000), "it was told with the first room");
         assert_eq!((l.step(), l.step()), (accept(0, fd, true), None));

@@ -14,13 +14,13 @@ use super::backend::Engine;
 use super::core::{RecvState, SocketShape};
 use super::listen::ACCEPT;
 use super::{Arrival, RecvError, RecvOptions};
-use calls::{PIECES, accept, borrow, limit_of, receive, set_blocking, timespec};
+use calls::{PIECES, accept, limit_of, receive, set_blocking, timespec};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use zerowire_sys::syscall;
 
@@ -93,18 +93,12 @@ impl Plain {
         })
     }
 
-    fn watch(&mut self, core: &mut RecvState, place: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    fn watch(&mut self, place: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let Some(mark) = self.marks.get_mut(place as usize) else { return Ok(()) };
-        if !mark.watched {
-            (mark.watched, mark.edges) = (true, false);
-            core.called();
-            let flags = EventFlags::IN | EventFlags::RDHUP;
-            if let Err(e) = epoll::add(&self.epoll, socket, EventData::new_u64(place.into()), flags) {
-                self.marks[place as usize].watched = false;
-                return Err(e.into());
-            }
-        }
-        Ok(())
+        let flags = EventFlags::IN | EventFlags::RDHUP;
+        let added = epoll::add(&self.epoll, socket, EventData::new_u64(place.into()), flags);
+        (mark.watched, mark.edges) = (added.is_ok(), false);
+        Ok(added?)
     }
 
     /// From now on epoll reports each change of `place` once.
@@ -114,9 +108,9 @@ impl Plain {
             // A second request would report the same change again.
             return;
         }
-        core.called();
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        let _ = epoll::modify(&self.epoll, borrow(fd), EventData::new_u64(place.into()), flags);
+        let _ = epoll::modify(&self.epoll, fd, EventData::new_u64(place.into()), flags);
+        core.called();
     }
 
     /// A connection that is not read from must leave the set: epoll reports hang-ups whatever the
@@ -124,8 +118,8 @@ impl Plain {
     fn unwatch(&mut self, core: &mut RecvState, place: u32) {
         let (Some(mark), Some(fd)) = (self.marks.get_mut(place as usize), core.fd(place)) else { return };
         if std::mem::take(&mut mark.watched) {
+            let _ = epoll::delete(&self.epoll, fd);
             core.called();
-            let _ = epoll::delete(&self.epoll, borrow(fd));
         }
     }
 
@@ -136,13 +130,13 @@ impl Plain {
             let Some(fd) = core.listeners.fd(listening.index).filter(|_| wanted != listening.watched) else {
                 continue;
             };
-            core.called();
             let data = EventData::new_u64(ACCEPT | u64::from(listening.index));
-            match wanted {
-                true => epoll::add(&self.epoll, borrow(fd), data, EventFlags::IN),
-                false => epoll::delete(&self.epoll, borrow(fd)),
-            }
-            .map_err(|e| RecvError::system("epoll_ctl")(e.into()))?;
+            let done = match wanted {
+                true => epoll::add(&self.epoll, fd, data, EventFlags::IN),
+                false => epoll::delete(&self.epoll, fd),
+            };
+            core.called();
+            done.map_err(|e| RecvError::system("epoll_ctl")(e.into()))?;
             listening.watched = wanted;
         }
         Ok(())
@@ -170,17 +164,18 @@ impl Plain {
                 let Some(fd) = core.listeners.fd(index) else { continue };
                 indices[count] = index;
                 count += 1;
-                fds[count] = PollFd::from_borrowed_fd(borrow(fd), PollFlags::IN);
+                fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
             }
             let result = poll(&mut fds[..=count], timespec(timeout).as_ref());
+            let ready = fds.map(|fd| !fd.revents().is_empty());
             pool.returns().awake();
             pool.hush();
             match result {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(e) => return Err(RecvError::system("poll")(e.into())),
             }
-            for (index, fd) in indices[..count].iter().zip(&fds[1..]) {
-                if !fd.revents().is_empty() {
+            for (index, ready) in indices[..count].iter().zip(&ready[1..]) {
+                if *ready {
                     accept(core, *index);
                 }
             }
@@ -255,15 +250,15 @@ impl Plain {
 
     /// One receive. True: there may be more at once.
     fn receive(&mut self, core: &mut RecvState, out: &mut Vec<Arrival>, place: u32) -> bool {
-        let Some(fd) = core.fd(place) else { return false };
+        let connection = core.connections.get(place as usize);
+        let Some(connection) = connection.filter(|c| c.socket.is_some()) else { return false };
         let limit = limit_of(core, place);
-        let connection = &core.connections[place as usize];
         let buffer_bytes = core.buffer_bytes;
         let most_pieces = (HOT_BYTES / buffer_bytes).clamp(1, PIECES);
         let is_message = connection.kind != SocketShape::Stream;
         let pieces = if is_message { 1 } else { most_pieces };
         let wanted = pieces.min(core.holdings.room(place).max(1) as usize).min(limit.div_ceil(buffer_bytes));
-        let Some((result, asked)) = receive(core, out, (place, fd), wanted, limit) else { return false };
+        let Some((result, asked)) = receive(core, out, place, wanted, limit) else { return false };
         self.came = self.came.saturating_add(*result.as_ref().unwrap_or(&0));
         match result {
             Ok(0) => core.nothing(out, place),
@@ -287,8 +282,8 @@ impl Engine for Plain {
         if self.marks.len() <= place as usize {
             self.marks.resize(place as usize + 1, Mark::default());
         }
-        self.marks[place as usize].watched = false;
-        self.watch(core, place, socket).map_err(|e| match e.raw_os_error() {
+        core.called();
+        self.watch(place, socket).map_err(|e| match e.raw_os_error() {
             Some(libc::ENOSPC) => {
                 RecvError::system("epoll_ctl (the limit is sysctl fs.epoll.max_user_watches)")(e)
             }
@@ -307,8 +302,11 @@ impl Engine for Plain {
     }
 
     fn resume(&mut self, core: &mut RecvState, place: u32) {
-        let Some(fd) = core.fd(place) else { return };
-        if let Err(e) = self.watch(core, place, borrow(fd)) {
+        let is_watched = self.marks.get(place as usize).is_none_or(|mark| mark.watched);
+        let Some(fd) = core.fd(place).filter(|_| !is_watched) else { return };
+        let watched = self.watch(place, fd);
+        core.called();
+        if let Err(e) = watched {
             let errno = e.raw_os_error().unwrap_or(libc::EIO);
             let mut backlog = std::mem::take(&mut core.backlog);
             core.failed(&mut backlog, place, errno);
@@ -317,8 +315,7 @@ impl Engine for Plain {
     }
 
     fn listen(&mut self, index: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError> {
-        let was_blocking =
-            set_blocking(socket.as_raw_fd(), false).map_err(RecvError::system("fcntl(F_SETFL)"))?;
+        let was_blocking = set_blocking(socket, false).map_err(RecvError::system("fcntl(F_SETFL)"))?;
         self.listeners.push(Listening { index, watched: false, was_blocking });
         Ok(())
     }

@@ -193,7 +193,7 @@ impl Multishot {
     }
 
     fn entry(&self, core: &RecvState, place: u32) -> Option<squeue::Entry> {
-        let fd = types::Fd(core.fd(place)?);
+        let fd = types::Fd(core.fd(place)?.as_raw_fd());
         let connection = core.connections.get(place as usize)?;
         let group = self.buffers.group();
         Some(match (connection.limit, connection.kind) {

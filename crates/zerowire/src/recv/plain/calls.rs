@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// Buffers a `recvmsg` at most.
@@ -26,8 +26,9 @@ pub(super) fn limit_of(core: &RecvState, place: u32) -> usize {
 pub(super) fn accept(core: &mut RecvState, index: u32) {
     for _ in 0..ACCEPTS {
         let Some(fd) = core.listeners.fd(index).filter(|_| core.listeners.may_accept(index)) else { return };
+        let accepted = rustix::net::accept_with(fd, SocketFlags::CLOEXEC);
         core.called();
-        match rustix::net::accept_with(borrow(fd), SocketFlags::CLOEXEC) {
+        match accepted {
             Ok(socket) => core.listeners.accept(index, socket),
             Err(Errno::AGAIN) => return,
             Err(e) => core.listeners.refused(index, e.raw_os_error()),
@@ -36,8 +37,7 @@ pub(super) fn accept(core: &mut RecvState, index: u32) {
 }
 
 /// Makes a descriptor blocking or not; returns whether it was.
-pub(super) fn set_blocking(fd: RawFd, blocking: bool) -> io::Result<bool> {
-    let fd = borrow(fd);
+pub(super) fn set_blocking(fd: BorrowedFd<'_>, blocking: bool) -> io::Result<bool> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     let mut new = flags;
     new.set(OFlags::NONBLOCK, !blocking);
@@ -53,7 +53,7 @@ pub(super) fn set_blocking(fd: RawFd, blocking: bool) -> io::Result<bool> {
 pub(super) fn receive(
     core: &mut RecvState,
     out: &mut Vec<Arrival>,
-    (place, fd): (u32, RawFd),
+    place: u32,
     wanted: usize,
     limit: usize,
 ) -> Option<(Result<usize, i32>, usize)> {
@@ -74,9 +74,12 @@ pub(super) fn receive(
         return None;
     }
     core.called();
-    // SAFETY: each piece lies in a buffer that was just taken from the book: nobody else reads or
-    // writes it.
-    let result = unsafe { zerowire_sys::socket::receive(borrow(fd), &vector[..count]) };
+    let result = match core.fd(place) {
+        // SAFETY: each piece lies in a buffer that was just taken from the book: nobody else reads
+        // or writes it.
+        Some(fd) => unsafe { zerowire_sys::socket::receive(fd, &vector[..count]) },
+        None => Err(libc::EBADF),
+    };
     let result = result.map(|received| received.len);
     let got = *result.as_ref().unwrap_or(&0);
     let used = got.div_ceil(buffer_bytes).min(count);
@@ -90,12 +93,6 @@ pub(super) fn receive(
         core.deliver(out, place, filled, Placed::ByKernel);
     }
     Some((result, asked))
-}
-
-/// A descriptor of a connection that the core keeps open during the call.
-pub(super) fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: it comes from a connection's own descriptor and is used before that can be closed.
-    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 pub(super) fn timespec(timeout: Option<Duration>) -> Option<Timespec> {

@@ -174,7 +174,7 @@ impl Zcrx {
             self.push(core, Entry::cancel(state::recv_data(place), state::cancel_data(place)))?;
         }
         while let Some((place, bound)) = self.state.next_arm(core) {
-            let Some(fd) = core.fd(place) else {
+            let Some(fd) = core.fd(place).map(|socket| socket.as_raw_fd()) else {
                 self.state.put_back(place);
                 self.state.unwant(place);
                 continue;
