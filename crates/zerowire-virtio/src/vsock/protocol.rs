@@ -18,6 +18,7 @@ mod verdict;
 use std::time::{Duration, Instant};
 
 pub use shut::Shut;
+use shut::SideEnds;
 pub use verdict::{ControlPacket, Fate, Fields, Over, Verdict, Waits};
 use zerowire::ledger::DropReason;
 
@@ -103,26 +104,6 @@ enum Asking {
 impl Asking {
     fn is_due(self) -> bool {
         matches!(self, Self::Due | Self::Passed)
-    }
-}
-
-/// What each side has ended, as far as the guest and its device know.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct SideEnds {
-    /// By the guest.
-    guest: Shut,
-    /// By the far side.
-    far: Shut,
-    /// What the guest was told of `far`.
-    told: Shut,
-}
-
-impl SideEnds {
-    /// What the guest hears now. That the far side receives no more is said at once, that
-    /// it sends no more only behind its last byte.
-    fn news(&self, delivered: bool) -> Option<Shut> {
-        let now = if delivered { self.far } else { self.far & Shut::RECEIVE };
-        (self.told | now != self.told).then_some(self.told | now)
     }
 }
 

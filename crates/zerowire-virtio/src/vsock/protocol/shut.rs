@@ -1,4 +1,4 @@
-//! What a side of a connection has ended: SHUTDOWN's two bits (virtio 1.3 §5.10.6.5).
+//! What the sides of a connection have ended: SHUTDOWN's two bits (virtio 1.3 §5.10.6.5).
 
 use std::ops::{BitAnd, BitOr, BitOrAssign};
 
@@ -63,5 +63,25 @@ impl BitAnd for Shut {
 
     fn bitand(self, other: Self) -> Self {
         Self(self.0 & other.0)
+    }
+}
+
+/// What each side has ended, as far as the guest and its device know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct SideEnds {
+    /// By the guest.
+    pub(super) guest: Shut,
+    /// By the far side.
+    pub(super) far: Shut,
+    /// What the guest was told of `far`.
+    pub(super) told: Shut,
+}
+
+impl SideEnds {
+    /// What the guest hears now. That the far side receives no more is said at once, that
+    /// it sends no more only behind its last byte.
+    pub(super) fn news(&self, delivered: bool) -> Option<Shut> {
+        let now = if delivered { self.far } else { self.far & Shut::RECEIVE };
+        (self.told | now != self.told).then_some(self.told | now)
     }
 }
