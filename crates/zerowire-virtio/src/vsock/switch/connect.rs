@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use super::fate::{abort, remove, reset};
+use super::fate::{remove, reset};
 use super::mapped::{self, attach_mapped};
 use super::sibling::{pass_acceptance, requested_of_sibling};
 use super::{Event, Io, Rest, Timers, Watch};
@@ -12,7 +12,7 @@ use crate::vsock::connection::{End, HostEnd, MappedEnd, VsockConnection, Windowi
 use crate::vsock::credit::{FromGuest, SOCKET_BYTES, SocketCredit};
 use crate::vsock::mapped::AskedFor;
 use crate::vsock::packet::{HOST_CID, Header, Kind};
-use crate::vsock::protocol::{ANSWER_PATIENCE, Protocol};
+use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, Protocol};
 use crate::vsock::socket;
 use crate::vsock::table::ConnectionKey;
 use crate::vsock::vm::GroupVm;
@@ -88,10 +88,9 @@ pub(super) fn dial(vm: &mut GroupVm, slot: u32, first: bool, io: &mut Io) -> boo
 /// What the guest asked for can't be had.
 pub(super) fn refuse_asked(vm: &mut GroupVm, slot: u32, timers: &mut Timers) {
     vm.counters.refused.add(1);
-    if let Some(c) = vm.connections.get(slot) {
-        c.end = End::Gone;
-    }
-    reset(vm, slot, timers);
+    let Some(mut at) = vm.current(slot) else { return };
+    at.c.end = End::Gone;
+    reset(&mut at, timers);
 }
 
 /// A host program asks for a connection to the guest, and perhaps for a mapped one.
@@ -126,11 +125,12 @@ pub(super) fn offer(
 }
 
 /// The guest accepted an offer.
-pub(super) fn accepted(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
-    let Some(mut at) = vm.current(slot) else { return };
+pub(super) fn accepted(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) -> Fate {
+    let Some(mut at) = vm.current(slot) else { return Fate::Stays };
     if let End::Sibling { .. } = at.c.end {
         at.count_opened();
-        return pass_acceptance(at.c, &mut rest.others);
+        pass_acceptance(at.c, &mut rest.others);
+        return Fate::Stays;
     }
     let welcome = match at.c.mapped().and_then(|mapped| mapped.take_asked()) {
         Some(asked) => mapped::welcome(vm, slot, *asked, &rest.io.watch),
@@ -142,9 +142,10 @@ pub(super) fn accepted(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
                 at.count_opened();
                 at.mark_ready();
             }
+            Fate::Stays
         }
         // The program did not wait for the answer.
-        Err(_) => abort(vm, slot, rest),
+        Err(_) => Fate::Broken,
     }
 }
 

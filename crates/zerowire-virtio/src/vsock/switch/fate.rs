@@ -1,7 +1,7 @@
 //! The ends of connections: they linger, drain, are reset, or go.
 
 use super::mapped::let_go;
-use super::{Rest, Timers};
+use super::{Current, Rest, Timers};
 use crate::vsock::connection::End;
 use crate::vsock::protocol::{CLOSE_PATIENCE, Fate, LINGER};
 use crate::vsock::vm::GroupVm;
@@ -28,7 +28,9 @@ fn change(vm: &mut GroupVm, slot: u32, fate: Fate, rest: &mut Rest<'_>) {
             settle(vm, slot, rest);
         }
         Fate::Resets => {
-            reset(vm, slot, &mut rest.io.timers);
+            if let Some(mut at) = vm.current(slot) {
+                reset(&mut at, &mut rest.io.timers);
+            }
             end_of(vm, slot, rest);
         }
         Fate::Broken => abort(vm, slot, rest),
@@ -46,43 +48,33 @@ pub(super) fn settle(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
     apply(vm, slot, fate, rest);
 }
 
-/// The guest ended the connection: what it sent before is still delivered.
-pub(super) fn guest_ended(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
-    let now = rest.io.timers.now();
-    let Some(c) = vm.connections.get(slot) else { return };
-    let fate = c.guest_ended(now);
-    apply(vm, slot, fate, rest);
-}
-
 /// Ends a connection whose guest broke a rule, or whose other end did: nothing that waits is
 /// delivered.
 pub(super) fn abort(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
-    let Some(c) = vm.connections.get(slot) else { return };
-    if c.protocol.is_draining() {
+    let Some(mut at) = vm.current(slot) else { return };
+    if at.c.protocol.is_draining() {
         // Its guest has ended it, and may have given its ports to another one.
         end_of(vm, slot, rest);
         return remove(vm, slot);
     }
-    c.held = None;
-    vm.counters.resets.add(1);
-    reset(vm, slot, &mut rest.io.timers);
+    at.c.held = None;
+    at.counters.resets.add(1);
+    reset(&mut at, &mut rest.io.timers);
     end_of(vm, slot, rest);
 }
 
 /// The connection is over: its guest gets RST behind what waits for it, if it takes that within a
 /// while.
-pub(super) fn reset(vm: &mut GroupVm, slot: u32, timers: &mut Timers) {
-    let now = timers.now();
-    let Some(c) = vm.connections.get(slot) else { return };
-    if c.protocol.reset(now) {
+pub(super) fn reset(at: &mut Current<'_>, timers: &mut Timers) {
+    if at.c.protocol.reset(timers.now()) {
         // Who receives no more makes no room for what waits, and would wait for the reset behind
         // it.
-        if c.protocol.guest().receives_no_more() {
-            c.held = None;
+        if at.c.protocol.guest().receives_no_more() {
+            at.c.held = None;
         }
         timers.look_after(CLOSE_PATIENCE);
     }
-    vm.lists.ready.push(slot);
+    at.mark_ready();
 }
 
 /// Lets go of a connection's other end: a host program sees its socket closed, a sibling is reset.
@@ -97,11 +89,11 @@ pub(super) fn end_of(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
     }
     if let End::Sibling { vm: other, place } = std::mem::replace(&mut c.end, End::Gone)
         && let Some(other) = rest.others.get(other)
-        && let Some(sibling) = other.connections.at(place)
+        && let Some(mut far) = other.current_at(place)
     {
-        sibling.end = End::Gone;
-        sibling.sibling_ends();
-        reset(other, place.slot, &mut rest.io.timers);
+        far.c.end = End::Gone;
+        far.c.sibling_ends();
+        reset(&mut far, &mut rest.io.timers);
     }
 }
 
@@ -118,7 +110,9 @@ pub(super) fn remove(vm: &mut GroupVm, slot: u32) {
 /// to host programs.
 pub(super) fn drop_connections(vm: &mut GroupVm, rest: &mut Rest<'_>) {
     for slot in 0..vm.connections.slots() {
-        guest_ended(vm, slot, rest);
+        let Some(c) = vm.connections.get(slot) else { continue };
+        let fate = c.guest_ended(rest.io.timers.now());
+        apply(vm, slot, fate, rest);
     }
     vm.lists.ready.clear();
     vm.lists.quiet.clear();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use zerowire::ledger::DropReason;
 
 use super::connect::{accepted, requested};
-use super::fate::{abort, apply, guest_ended};
+use super::fate::{abort, apply};
 use super::mapped::settle_windows;
 use super::sibling::{pass_payload, pass_shut, relay_credit};
 use super::to_host::{Run, flush};
@@ -251,39 +251,42 @@ fn breach(vm: &mut GroupVm, slot: u32, header: &Header, reason: DropReason, rest
 
 /// A packet of a connection that carries no payload.
 fn control(vm: &mut GroupVm, slot: u32, verdict: Verdict, rest: &mut Rest<'_>) {
-    match verdict {
-        Verdict::AsksCredit | Verdict::TellsCredit => {
-            let Some(mut at) = vm.current(slot) else { return };
-            let asks = verdict == Verdict::AsksCredit;
-            let fate = if asks { at.review_credit(Why::GuestAsks, &rest.io.watch) } else { Fate::Stays };
-            at.mark_ready();
-            relay_credit(at.c, asks, &mut rest.others);
-            apply(vm, slot, fate, rest);
-        }
-        Verdict::Payload | Verdict::Broken(_) => {}
-        Verdict::Accepted => accepted(vm, slot, rest),
-        Verdict::Shut(shut) => guest_shut(vm, slot, shut, rest),
-        Verdict::Over(Over::Refused) => {
-            vm.counters.refused.add(1);
-            apply(vm, slot, Fate::Gone, rest);
-        }
-        Verdict::Over(Over::Reset | Over::Renewed) => guest_ended(vm, slot, rest),
-        Verdict::OutOfPlace => {
-            vm.dropped(DropReason::NoConnection);
-            abort(vm, slot, rest);
-        }
-        Verdict::Stray => vm.dropped(DropReason::NoConnection),
-    }
-}
-
-/// The guest will not send, or not receive, any more.
-fn guest_shut(vm: &mut GroupVm, slot: u32, shut: Shut, rest: &mut Rest<'_>) {
     let Some(mut at) = vm.current(slot) else { return };
-    let (tells, fate) = at.c.guest_shut(shut, || rest.io.timers.now());
-    pass_shut(at.c, shut, &mut rest.others);
-    if tells {
-        at.mark_ready();
-    }
+    let fate = match verdict {
+        Verdict::AsksCredit => {
+            at.mark_ready();
+            relay_credit(at.c, true, &mut rest.others);
+            at.review_credit(Why::GuestAsks, &rest.io.watch)
+        }
+        Verdict::TellsCredit => {
+            at.mark_ready();
+            relay_credit(at.c, false, &mut rest.others);
+            Fate::Stays
+        }
+        Verdict::Accepted => accepted(vm, slot, rest),
+        Verdict::Shut(shut) => {
+            let (tells, fate) = at.c.guest_shut(shut, || rest.io.timers.now());
+            pass_shut(at.c, shut, &mut rest.others);
+            if tells {
+                at.mark_ready();
+            }
+            fate
+        }
+        Verdict::Over(Over::Refused) => {
+            at.counters.refused.add(1);
+            Fate::Gone
+        }
+        Verdict::Over(Over::Reset | Over::Renewed) => at.c.guest_ended(rest.io.timers.now()),
+        Verdict::OutOfPlace => {
+            at.dropped(DropReason::NoConnection);
+            Fate::Broken
+        }
+        Verdict::Stray => {
+            at.dropped(DropReason::NoConnection);
+            Fate::Stays
+        }
+        Verdict::Payload | Verdict::Broken(_) => Fate::Stays,
+    };
     apply(vm, slot, fate, rest);
 }
 
