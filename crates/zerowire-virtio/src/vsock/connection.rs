@@ -8,6 +8,7 @@
 mod host;
 mod inlet;
 mod mapped;
+mod sibling;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ pub use inlet::Inlet;
 pub use mapped::{MappedEnd, Windowing};
 use rustix::event::epoll::EventFlags;
 use rustix::net::Shutdown;
+pub use sibling::SignalOutcome;
 
 use super::credit::{CreditReview, Why};
 use super::held::Held;
@@ -245,14 +247,6 @@ impl VsockConnection {
         }
     }
 
-    /// The other guest sends no more: a message that it did not complete is none.
-    pub fn sibling_ends(&mut self) {
-        if let Some(held) = &mut self.held {
-            held.drop_partial();
-        }
-        Held::settle(&mut self.held);
-    }
-
     /// The guest ended the connection: what it sent before is still delivered.
     pub fn guest_ended(&mut self, now: Instant) -> Fate {
         if self.protocol.is_draining() {
@@ -267,8 +261,8 @@ impl VsockConnection {
         fate
     }
 
-    /// The guest will not send, or not receive, any more; a sibling hears of it elsewhere. The
-    /// first value says whether there is news for the guest.
+    /// The guest will not send, or not receive, any more. The first value says whether there is
+    /// news for the guest. Another guest hears of it by [`Verdict::signal`].
     pub fn guest_shut(&mut self, shut: Shut, now: impl FnOnce() -> Instant) -> (bool, Fate) {
         if let End::Sibling { .. } = self.end {
             // The other guest may never confirm it.

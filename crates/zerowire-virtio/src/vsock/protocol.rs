@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 pub use shut::Shut;
 use shut::SideEnds;
-pub use verdict::{ControlPacket, Fate, Fields, Over, Verdict, Waits};
+pub use verdict::{ControlPacket, Fate, Fields, Over, Signal, Verdict, Waits};
 use zerowire::ledger::DropReason;
 
 use super::credit::{BeyondSent, Credit, FromGuest, ToGuest};

@@ -8,9 +8,9 @@ use zerowire::ledger::Counters;
 
 use super::*;
 use crate::memory::{GuestMemory, RegionConfig, Segment, access};
-use crate::vsock::credit::{FromGuest, SocketCredit};
+use crate::vsock::credit::{FromGuest, SocketCredit, ToGuest};
 use crate::vsock::packet::HOST_CID;
-use crate::vsock::protocol::{CLOSE_PATIENCE, ControlPacket, LINGER, Over, Phase};
+use crate::vsock::protocol::{CLOSE_PATIENCE, ControlPacket, LINGER, Over, Phase, Signal};
 
 const BUFFER: u32 = 1 << 20;
 const RAM: u64 = 64 << 10;
@@ -334,4 +334,56 @@ fn a_program_ends_its_receiving_once() {
     assert!(!s.c.program_reads_no_more());
     assert_eq!(Fate::Stays.or(Fate::Gone), Fate::Gone);
     assert_eq!(Fate::Resets.or(Fate::Gone), Fate::Resets);
+}
+
+/// A half that ends at another guest, of which a part of a message waits; and what may be sent to
+/// that guest.
+fn half_with_a_part() -> (Scene, ToGuest) {
+    let mut s = Scene::new(Kind::SeqPacket);
+    s.c.end = End::Sibling { vm: 1, place: SlotKey { slot: 0, tenant: 0 } };
+    let held = Held::at(&mut s.c.held);
+    held.push_bytes(b"abc");
+    held.mark(3, None);
+    let mut far = ToGuest::default();
+    far.update(BUFFER, 0).expect("sound");
+    (s, far)
+}
+
+#[test]
+fn a_half_tells_its_guest_what_it_hears_of_the_other_one() {
+    let (mut s, far) = half_with_a_part();
+    assert_eq!(s.c.take_signal(Signal::TellsCredit, &far), SignalOutcome::Ready);
+    assert_eq!(s.c.protocol.next_control(false), Some(ControlPacket::Update));
+    assert_eq!(s.c.take_signal(Signal::AsksCredit, &far), SignalOutcome::Ready);
+    assert_eq!(s.c.protocol.next_control(false), Some(ControlPacket::Ask));
+    assert_eq!(s.c.take_signal(Signal::Shut(Shut::RECEIVE), &far), SignalOutcome::Ready);
+    assert!(s.c.held.is_some(), "the rest of the message may come");
+    assert_eq!(s.c.take_signal(Signal::Shut(Shut::SEND), &far), SignalOutcome::Ready);
+    assert!(s.c.held.is_none());
+    assert_eq!(s.c.protocol.next_control(true), Some(ControlPacket::Shutdown(Shut::BOTH)));
+    s.c.protocol.take(Op::Shutdown, Shut::RECEIVE);
+    assert_eq!(s.c.take_signal(Signal::AsksCredit, &far), SignalOutcome::Nothing, "it takes nothing");
+
+    let (mut s, far) = half_with_a_part();
+    assert_eq!(s.c.take_signal(Signal::Reset, &far), SignalOutcome::Resets);
+    assert!(s.c.held.is_none() && matches!(s.c.end, End::Gone));
+
+    let (mut s, far) = half_with_a_part();
+    s.c.protocol = Protocol::asked(FromGuest::new(BUFFER), BUFFER, 0).expect("sound");
+    assert_eq!(s.c.take_signal(Signal::Accepted, &far), SignalOutcome::Opened);
+    assert_eq!(s.c.protocol.next_control(false), Some(ControlPacket::Response));
+}
+
+#[test]
+fn a_sender_hears_of_credit_once_it_lacks_some() {
+    let (mut s, mut far) = half_with_a_part();
+    let mut delivered = 0;
+    for (bytes, due, quiet) in [(0, false, false), (10, false, true), (BUFFER / 2, true, false)] {
+        assert!(s.c.protocol.from.receive(bytes));
+        far.send(bytes, 1, true);
+        delivered += bytes;
+        far.update(BUFFER, delivered).expect("sound");
+        let review = CreditReview { due, quiet };
+        assert_eq!(s.c.take_signal(Signal::Delivered, &far), SignalOutcome::Credit(review));
+    }
 }

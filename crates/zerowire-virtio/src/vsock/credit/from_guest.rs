@@ -74,10 +74,13 @@ impl FromGuest {
         self.forward(known.saturating_sub(in_flight));
     }
 
-    /// Whether to tell a sender to a sibling without a word of the sibling's. That is so as in
-    /// [`Self::is_news`], or if it knows of no room at all and has some.
-    pub fn is_due(&self) -> bool {
-        self.is_news() || (self.is_used_up() && self.forwarded != self.told)
+    /// Follows a sibling that has taken some bytes, and has no reason to tell. The sender hears of
+    /// it as in [`Self::is_news`], or if it knows of no room at all and has some.
+    #[inline]
+    pub fn sibling_took(&mut self, sibling: &ToGuest) -> CreditReview {
+        self.follow(sibling);
+        let due = self.is_news() || (self.is_used_up() && self.untold() > 0);
+        self.reviewed(Why::Routine, due, false)
     }
 
     /// Whether to tell the guest: it knows of less than half of what it may use.
@@ -97,6 +100,7 @@ impl FromGuest {
     }
 
     /// The outcome of a review: credit is news, and there is some that is `kept` from the guest.
+    #[inline]
     pub fn reviewed(&self, why: Why, news: bool, kept: bool) -> CreditReview {
         let due = news || (matches!(why, Why::PartWaits | Why::Idle) && self.untold() > 0);
         // What is due goes once the guest has a buffer for it, and what it leaves is reviewed then.
@@ -166,8 +170,7 @@ mod tests {
         c.follow(&sibling);
         assert_eq!(c.tell(), (100, 0), "all of it waits here");
         sibling.send(70, 1, true);
-        c.follow(&sibling);
-        assert!(c.is_due());
+        assert_eq!(c.sibling_took(&sibling), CreditReview { due: true, quiet: false });
         assert_eq!(c.tell(), (100, 70), "30 bytes wait");
         for _ in 0..9 {
             assert!(c.receive(70));
@@ -188,8 +191,7 @@ mod tests {
         }
         assert_eq!(c.tell(), (100, 900), "the sibling's buffer is full");
         sibling.update(1000, 50).expect("sound");
-        c.follow(&sibling);
-        assert!(c.is_due());
+        assert_eq!(c.sibling_took(&sibling), CreditReview { due: true, quiet: false });
         assert_eq!(c.tell(), (100, 950));
     }
 }

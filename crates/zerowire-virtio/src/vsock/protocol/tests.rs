@@ -323,6 +323,16 @@ fn every_packet_in_every_state() {
     assert!(seen > 100_000, "{seen} cases");
 }
 
+#[test]
+fn another_guest_hears_what_its_side_of_the_connection_needs() {
+    let heard = [Verdict::Accepted, Verdict::Shut(Shut::SEND), ASKS, TELLS].map(Verdict::signal);
+    let signals = [Signal::Accepted, Signal::Shut(Shut::SEND), Signal::AsksCredit, Signal::TellsCredit];
+    assert_eq!(heard, signals.map(Some));
+    for verdict in [Verdict::Payload, OUT, STRAY, RESET, RENEWED] {
+        assert_eq!(verdict.signal(), None);
+    }
+}
+
 /// What a packet may have changed.
 fn check_after(p: &Protocol, after: &Protocol, fields: &Fields, verdict: Verdict) {
     let (mut phase, mut owed, mut ends) = state(p);

@@ -30,6 +30,39 @@ pub enum Verdict {
     Stray,
 }
 
+impl Verdict {
+    /// What another guest at the far side hears of it.
+    #[inline]
+    pub fn signal(self) -> Option<Signal> {
+        match self {
+            Self::Accepted => Some(Signal::Accepted),
+            Self::Shut(shut) => Some(Signal::Shut(shut)),
+            Self::AsksCredit => Some(Signal::AsksCredit),
+            Self::TellsCredit => Some(Signal::TellsCredit),
+            // What ends the connection is a matter of its fate.
+            Self::Payload | Self::Over(_) | Self::OutOfPlace | Self::Broken(_) | Self::Stray => None,
+        }
+    }
+}
+
+/// What one half of a connection between guests tells the other half of its guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// It accepted the offer.
+    Accepted,
+    /// It will not send, or not receive, any more.
+    Shut(Shut),
+    /// It wants to know its credit.
+    AsksCredit,
+    /// It tells its credit.
+    TellsCredit,
+    /// It has taken bytes that waited for it. It may say nothing of them, so that the sender's
+    /// credit is reviewed.
+    Delivered,
+    /// Its half of the connection is over.
+    Reset,
+}
+
 /// How a guest ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {

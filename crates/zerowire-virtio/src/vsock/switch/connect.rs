@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::fate::{remove, reset};
 use super::mapped::{self, attach_mapped};
-use super::sibling::{pass_acceptance, requested_of_sibling};
+use super::sibling::requested_of_sibling;
 use super::{Event, Io, Rest, Timers, Watch};
 use crate::vsock::connection::{End, HostEnd, MappedEnd, VsockConnection, Windowing};
 use crate::vsock::credit::{FromGuest, SOCKET_BYTES, SocketCredit};
@@ -125,15 +125,14 @@ pub(super) fn offer(
 }
 
 /// The guest accepted an offer.
-pub(super) fn accepted(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) -> Fate {
+pub(super) fn accepted(vm: &mut GroupVm, slot: u32, watch: &Watch) -> Fate {
     let Some(mut at) = vm.current(slot) else { return Fate::Stays };
     if let End::Sibling { .. } = at.c.end {
         at.count_opened();
-        pass_acceptance(at.c, &mut rest.others);
         return Fate::Stays;
     }
     let welcome = match at.c.mapped().and_then(|mapped| mapped.take_asked()) {
-        Some(asked) => mapped::welcome(vm, slot, *asked, &rest.io.watch),
+        Some(asked) => mapped::welcome(vm, slot, *asked, watch),
         None => at.welcome(),
     };
     match welcome {

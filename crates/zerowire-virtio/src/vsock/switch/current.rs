@@ -9,7 +9,7 @@ use super::watch::{Event, Watch};
 use super::{Io, Others};
 use crate::ring::RingError;
 use crate::vsock::connection::{End, VsockConnection};
-use crate::vsock::credit::Why;
+use crate::vsock::credit::{CreditReview, Why};
 use crate::vsock::lists::Lists;
 use crate::vsock::packet::{Header, Op};
 use crate::vsock::protocol::{Fate, Shut};
@@ -106,6 +106,13 @@ impl Current<'_> {
     /// As [`Self::tell_credit`], for this reason.
     pub fn review_credit(&mut self, why: Why, watch: &Watch) -> Fate {
         let review = self.c.review_credit(why);
+        self.credit_reviewed(review);
+        self.watch_room(watch)
+    }
+
+    /// Does what is due behind a review of the guest's credit.
+    #[inline]
+    pub fn credit_reviewed(&mut self, review: CreditReview) {
         if review.due {
             self.c.protocol.owe_update();
             self.mark_ready();
@@ -113,7 +120,6 @@ impl Current<'_> {
         if review.quiet {
             self.mark_quiet();
         }
-        self.watch_room(watch)
     }
 
     /// Asks for news of room in the socket, while something waits for it, bytes or credit. If it

@@ -1,9 +1,10 @@
 //! The ends of connections: they linger, drain, are reset, or go.
 
 use super::mapped::let_go;
+use super::sibling::tell;
 use super::{Current, Rest, Timers};
 use crate::vsock::connection::End;
-use crate::vsock::protocol::{CLOSE_PATIENCE, Fate, LINGER};
+use crate::vsock::protocol::{CLOSE_PATIENCE, Fate, LINGER, Signal};
 use crate::vsock::vm::GroupVm;
 
 /// Does what a connection asks for.
@@ -87,14 +88,8 @@ pub(super) fn end_of(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
     if let Some(windows) = c.mapped().and_then(|mapped| mapped.take_windows()) {
         let_go(&mut vm.rings, &mut vm.loans, windows, &rest.io.watch);
     }
-    if let End::Sibling { vm: other, place } = std::mem::replace(&mut c.end, End::Gone)
-        && let Some(other) = rest.others.get(other)
-        && let Some(mut far) = other.current_at(place)
-    {
-        far.c.end = End::Gone;
-        far.c.sibling_ends();
-        reset(&mut far, &mut rest.io.timers);
-    }
+    tell(c, Signal::Reset, rest);
+    c.end = End::Gone;
 }
 
 /// Takes a connection out. Its other end was let go of before.

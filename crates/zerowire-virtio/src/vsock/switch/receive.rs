@@ -5,13 +5,13 @@ use zerowire::ledger::CopyReason;
 use super::current::Current;
 use super::fate::apply;
 use super::messages::read_message;
-use super::sibling::tell_sender_of;
+use super::sibling::tell;
 use super::{Gate, Others, Rest, Timers};
 use crate::memory::{IoList, access};
 use crate::ring::RingError;
 use crate::vsock::connection::End;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op};
-use crate::vsock::protocol::{ControlPacket, Fate, Shut, Waits};
+use crate::vsock::protocol::{ControlPacket, Fate, Shut, Signal, Waits};
 use crate::vsock::rings::Buffers;
 use crate::vsock::socket;
 use crate::vsock::vm::GroupVm;
@@ -297,6 +297,6 @@ fn deliver_held(
             break TurnStep::Moved(moved);
         }
     };
-    tell_sender_of(at.c, &mut rest.others);
+    tell(at.c, Signal::Delivered, rest);
     Ok(step)
 }

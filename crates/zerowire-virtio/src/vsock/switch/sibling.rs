@@ -1,16 +1,17 @@
-//! From one guest to another: one copy, from the sender's buffers to the receiver's.
+//! From one guest to another: payload, by one copy from the sender's buffers to the receiver's, and
+//! signals.
 
 use zerowire::ledger::{CopyReason, DropReason};
 
+use super::Rest;
 use super::current::Current;
-use super::fate::apply;
-use super::{Others, Rest};
+use super::fate::{apply, reset};
 use crate::memory::{Segment, access};
-use crate::vsock::connection::{End, VsockConnection};
-use crate::vsock::credit::{FromGuest, ToGuest};
+use crate::vsock::connection::{End, SignalOutcome, VsockConnection};
+use crate::vsock::credit::FromGuest;
 use crate::vsock::held::Held;
 use crate::vsock::packet::{HEADER_LEN, Header, Kind, Op, SEQ_EOM};
-use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, Protocol, Shut};
+use crate::vsock::protocol::{ANSWER_PATIENCE, Fate, Protocol, Signal};
 use crate::vsock::rings::VmRings;
 use crate::vsock::table::{ConnectionKey, SlotKey};
 use crate::vsock::vm::GroupVm;
@@ -47,61 +48,20 @@ pub(super) fn requested_of_sibling(
     other.mark_ready(place.slot);
 }
 
-/// The guest accepted what another one asked for.
-pub(super) fn pass_acceptance(c: &VsockConnection, others: &mut Others<'_>) {
-    if let Some(mut far) = far_of(c, others) {
-        far.c.protocol.accepted();
-        far.count_opened();
-        far.mark_ready();
-    }
-}
-
-/// What a guest says of its buffers is its sibling's business.
-pub(super) fn relay_credit(c: &VsockConnection, asks: bool, others: &mut Others<'_>) {
-    let Some(mut far) = far_of(c, others) else { return };
-    match asks {
-        false => far.c.protocol.owe_update(),
-        // The answer at once tells what is known here; the sibling may know better.
-        true if far.c.protocol.takes_payload() => far.c.protocol.pass_ask(),
-        true => return,
-    }
-    far.mark_ready();
-}
-
-/// The guest will not send, or not receive, any more: the other one hears of it.
-pub(super) fn pass_shut(c: &VsockConnection, shut: Shut, others: &mut Others<'_>) {
-    let Some(mut far) = far_of(c, others) else { return };
-    far.c.protocol.far_ends(shut);
-    if shut.sends_no_more() {
-        far.c.sibling_ends();
-    }
-    far.mark_ready();
-}
-
-/// The other guest's half of a connection.
-fn far_of<'a>(c: &VsockConnection, others: &'a mut Others<'_>) -> Option<Current<'a>> {
-    match c.end {
-        End::Sibling { vm, place } => others.get(vm)?.current_at(place),
-        _ => None,
-    }
-}
-
-/// Has a guest told that it may send on to its sibling, which has taken this and has no reason to
-/// tell.
-fn tell_sender(sender: &mut Current<'_>, taken: &ToGuest) {
-    sender.c.protocol.from.follow(taken);
-    if sender.c.protocol.from.is_due() {
-        sender.c.protocol.owe_update();
-        sender.mark_ready();
-    } else if sender.c.protocol.from.untold() > 0 {
-        sender.mark_quiet();
-    }
-}
-
-/// As [`tell_sender`], for the guest that sends to this connection.
-pub(super) fn tell_sender_of(c: &VsockConnection, others: &mut Others<'_>) {
-    if let Some(mut sender) = far_of(c, others) {
-        tell_sender(&mut sender, &c.protocol.to);
+/// Tells the other guest's half of a connection, if there is one, what happened at this half.
+/// Nothing else carries a signal.
+pub(super) fn tell(c: &VsockConnection, signal: Signal, rest: &mut Rest<'_>) {
+    let End::Sibling { vm, place } = c.end else { return };
+    let Some(mut far) = rest.others.get(vm).and_then(|other| other.current_at(place)) else { return };
+    match far.c.take_signal(signal, &c.protocol.to) {
+        SignalOutcome::Nothing => {}
+        SignalOutcome::Ready => far.mark_ready(),
+        SignalOutcome::Opened => {
+            far.count_opened();
+            far.mark_ready();
+        }
+        SignalOutcome::Credit(review) => far.credit_reviewed(review),
+        SignalOutcome::Resets => reset(&mut far, &mut rest.io.timers),
     }
 }
 
@@ -169,7 +129,8 @@ fn pass(
         far.mark_ready();
         at.counters.transmit.copied(CopyReason::Held, left as u64);
     }
-    tell_sender(at, &far.c.protocol.to);
+    let review = at.c.protocol.from.sibling_took(&far.c.protocol.to);
+    at.credit_reviewed(review);
     Fate::Stays
 }
 

@@ -7,7 +7,7 @@ use zerowire::ledger::DropReason;
 use super::connect::{accepted, requested};
 use super::fate::{abort, apply};
 use super::mapped::settle_windows;
-use super::sibling::{pass_payload, pass_shut, relay_credit};
+use super::sibling::{pass_payload, tell};
 use super::to_host::{Run, flush};
 use super::{Io, Rest, Timers};
 use crate::memory::Segment;
@@ -252,21 +252,21 @@ fn breach(vm: &mut GroupVm, slot: u32, header: &Header, reason: DropReason, rest
 /// A packet of a connection that carries no payload.
 fn control(vm: &mut GroupVm, slot: u32, verdict: Verdict, rest: &mut Rest<'_>) {
     let Some(mut at) = vm.current(slot) else { return };
+    if let Some(signal) = verdict.signal() {
+        tell(at.c, signal, rest);
+    }
     let fate = match verdict {
         Verdict::AsksCredit => {
             at.mark_ready();
-            relay_credit(at.c, true, &mut rest.others);
             at.review_credit(Why::GuestAsks, &rest.io.watch)
         }
         Verdict::TellsCredit => {
             at.mark_ready();
-            relay_credit(at.c, false, &mut rest.others);
             Fate::Stays
         }
-        Verdict::Accepted => accepted(vm, slot, rest),
+        Verdict::Accepted => accepted(vm, slot, &rest.io.watch),
         Verdict::Shut(shut) => {
             let (tells, fate) = at.c.guest_shut(shut, || rest.io.timers.now());
-            pass_shut(at.c, shut, &mut rest.others);
             if tells {
                 at.mark_ready();
             }
