@@ -9,8 +9,9 @@ use libfuzzer_sys::fuzz_target;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use zerowire::ledger::Counters;
 use zerowire_virtio::io::PortIo;
-use zerowire_virtio::net::PathMode;
-use zerowire_virtio::net::receive::{Receive, ReceiveContext, ReceiveSetup};
+use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
+use zerowire_virtio::net::tap::TapInlet;
+use zerowire_virtio::net::{PathMode, Policy, Receive};
 use zerowire_virtio::port::TapOffloads;
 use zerowire_virtio::ring::SplitRing;
 use zerowire_virtio::vsock::testing::{Guest, Layout, RING_SIZE};
@@ -24,14 +25,14 @@ fuzz_target!(|bytes: &[u8]| {
     let memory = guest.memory();
     let (addresses, base, _) = guest.ring(RX);
     let ring = SplitRing::new(RX, RING_SIZE, addresses, base, choice & 1 != 0, &memory).expect("a ring");
-    let setup = ReceiveSetup {
-        mergeable: choice & 2 != 0,
-        header_len: HEADER,
-        mtu: 1500,
+    let setup = ReceiveSetup { mergeable: choice & 2 != 0, header_len: HEADER, clears_flags: false };
+    let policy = Policy {
         mode: if choice & 4 == 0 { PathMode::Auto } else { PathMode::Copy },
-        copybreak: if choice & 8 == 0 { 0 } else { 4096 },
+        rx_copybreak_bytes: if choice & 8 == 0 { 0 } else { 4096 },
+        ..Policy::default()
     };
-    let mut receive = Receive::new(ring, setup).expect("memory");
+    let inlet = TapInlet::new(policy, 1500, setup).expect("memory");
+    let mut receive = Receive::new(ring, inlet, setup);
     // Frames may then be cut, or be dropped.
     let rebuilds = choice & 16 != 0;
     if rebuilds {
@@ -42,6 +43,7 @@ fuzz_target!(|bytes: &[u8]| {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).expect("sockets");
     let mut io = PortIo::new(port);
     let counters = Counters::default();
+    let cx = ReceiveContext { memory: &memory, counters: &counters };
     let mut sent = VecDeque::new();
     let mut n = 0u8;
     while let Some((&[what, low, high, more], behind)) = rest.split_first_chunk() {
@@ -66,9 +68,7 @@ fuzz_target!(|bytes: &[u8]| {
                     sent.push_back(frame);
                 }
             }
-            _ if what & 0x40 == 0 => {
-                receive.release();
-            }
+            _ if what & 0x40 == 0 => receive.release(&mut io, &cx),
             _ => {
                 let Some((&[head, flags, next, place], behind)) = rest.split_first_chunk() else { return };
                 rest = behind;
@@ -87,9 +87,8 @@ fuzz_target!(|bytes: &[u8]| {
         if what & 0x10 != 0 {
             continue;
         }
-        let mut cx = ReceiveContext { memory: &memory, io: &mut io, counters: &counters };
         // A rule was broken: the ring stops.
-        let Ok(_) = receive.run(&mut cx) else { return };
+        let Ok(_) = receive.run(&mut io, &cx) else { return };
         reap(&mut guest, setup.mergeable, rebuilds, &mut sent);
     }
 });

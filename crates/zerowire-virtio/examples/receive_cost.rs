@@ -14,7 +14,8 @@ use zerowire_guest::{GuestAddr, GuestMemory as Ram};
 use zerowire_virtio::io::PortIo;
 use zerowire_virtio::memory::{GuestMemory, RegionConfig};
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
-use zerowire_virtio::net::{PathMode, Receive};
+use zerowire_virtio::net::tap::TapInlet;
+use zerowire_virtio::net::{Policy, Receive};
 use zerowire_virtio::ring::{RingAddresses, SplitRing};
 
 type Error = Box<dyn std::error::Error>;
@@ -66,9 +67,9 @@ fn run(descriptors: usize, len: usize) -> Result<f64, Error> {
     let at = RingAddresses { desc: setup.desc.user, avail: setup.avail.user, used: setup.used.user };
     let ring_side = SplitRing::new(0, SIZE, at, 0, false, &memory)?;
     // Frames of 1514 bytes go straight into the chains.
-    let options =
-        ReceiveSetup { mergeable: false, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
-    let mut side = Receive::new(ring_side, options)?;
+    let options = ReceiveSetup { mergeable: false, header_len: 12, clears_flags: false };
+    let policy = Policy { rx_copybreak_bytes: 1024, ..Policy::default() };
+    let mut side = Receive::new(ring_side, TapInlet::new(policy, 1500, options)?, options);
     let counters = Counters::default();
     let frame = vec![0; 12 + len];
     let mut posted = 0u16;
@@ -81,7 +82,7 @@ fn run(descriptors: usize, len: usize) -> Result<f64, Error> {
         ring.publish_avail_idx(posted);
         let before = cpu_ns();
         while ring.used_idx() != posted {
-            side.run(&mut ReceiveContext { memory: &memory, io: &mut io, counters: &counters })?;
+            side.run(&mut io, &ReceiveContext { memory: &memory, counters: &counters })?;
         }
         spent += cpu_ns() - before;
     }

@@ -17,10 +17,10 @@ use zerowire::ledger::Counters;
 
 use crate::host::{HostRing, RingSetup};
 use crate::memory::GuestMemory;
-use crate::net::Transmit;
-use crate::net::features::header_len;
-use crate::net::receive::ReceiveTurn;
+use crate::net::features::{header_len, toward_guest};
+use crate::net::receive::{Inlet, ReceiveContext, ReceiveSetup, ReceiveTurn};
 use crate::net::transmit::Outlet;
+use crate::net::{Receive, Transmit};
 use crate::ring::RingError;
 use crate::ring::inflight::Recovered;
 
@@ -39,7 +39,7 @@ pub(super) trait Path: Sized + 'static {
     fn outlet(&self, ring_size: u16) -> io::Result<Self::Outlet>;
 
     /// What its frames go by.
-    fn outlet_port(&mut self) -> &mut <Self::Outlet as Outlet>::Port;
+    fn queue(&mut self) -> &mut <Self::Outlet as Outlet>::Port;
 
     /// The path that runs, and why, in words for the log and the statistics.
     fn describe(&self) -> String;
@@ -195,19 +195,85 @@ impl<P: Path> Side<P> for Transmit<P::Outlet> {
     }
 
     fn begin(&mut self, path: &mut P, _memory: &GuestMemory) -> Result<(), String> {
-        self.begin(path.outlet_port())
+        self.begin(path.queue())
     }
 
     fn release(&mut self, path: &mut P, _memory: &GuestMemory, counters: &Counters) {
-        self.release(path.outlet_port(), counters);
+        self.release(path.queue(), counters);
     }
 
     fn abandon(&mut self, path: &mut P, counters: &Counters) {
-        self.abandon(path.outlet_port(), counters);
+        self.abandon(path.queue(), counters);
     }
 
     fn trim(&mut self) {
         self.trim();
+    }
+}
+
+/// A path whose frames come by an inlet.
+pub(super) trait InletPath: Path {
+    /// What gets the frames of a receive ring.
+    type Inlet: Inlet<Port = <Self::Outlet as Outlet>::Port>;
+
+    /// An inlet for a new ring.
+    fn inlet(&self, setup: ReceiveSetup) -> io::Result<Self::Inlet>;
+}
+
+impl<P: InletPath> Side<P> for Receive<P::Inlet> {
+    fn make(path: &mut P, ring: HostRing) -> Result<Self, String> {
+        let acked = ring.acked();
+        let setup = ReceiveSetup::of(acked);
+        let inlet = path.inlet(setup).map_err(|e| e.to_string())?;
+        let mut side = Self::new(ring, inlet, setup);
+        if P::Inlet::ANY_OFFLOAD {
+            side.accept_only(toward_guest(acked));
+        }
+        Ok(side)
+    }
+
+    fn host(&self) -> &HostRing {
+        self.host()
+    }
+
+    fn host_mut(&mut self) -> &mut HostRing {
+        self.host_mut()
+    }
+
+    fn into_host(self) -> HostRing {
+        self.into_host()
+    }
+
+    fn begin(&mut self, path: &mut P, memory: &GuestMemory) -> Result<(), String> {
+        self.begin(path.queue(), memory)
+    }
+
+    fn release(&mut self, path: &mut P, memory: &GuestMemory, counters: &Counters) {
+        self.release(path.queue(), &ReceiveContext { memory, counters });
+    }
+
+    fn abandon(&mut self, path: &mut P, counters: &Counters) {
+        self.abandon(path.queue(), counters);
+    }
+
+    fn trim(&mut self) {
+        self.trim();
+    }
+}
+
+impl<P: InletPath> ReceiveSide<P> for Receive<P::Inlet> {
+    #[inline]
+    fn run(
+        &mut self,
+        path: &mut P,
+        memory: &GuestMemory,
+        counters: &Counters,
+    ) -> Result<ReceiveTurn, RingError> {
+        self.run(path.queue(), &ReceiveContext { memory, counters })
+    }
+
+    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError> {
+        self.inject(frame, &ReceiveContext { memory, counters })
     }
 }
 

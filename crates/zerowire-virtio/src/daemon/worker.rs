@@ -25,7 +25,7 @@ use crate::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use crate::host::{RingClient, RingState, RingThread, refuse_all};
 use crate::memory::GuestMemory;
 use crate::net::Transmit;
-use crate::net::receive::SETTLE_AFTER;
+use crate::net::receive::{RxPort, SETTLE_AFTER};
 use crate::net::transmit::{Detour, TransmitContext};
 use port_events::PortEvents;
 use report::Report;
@@ -157,9 +157,9 @@ impl<P: Path> Worker<P> {
         let result = if side.host().state() == RingState::Enabled {
             let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
             let mut cx = TransmitContext { memory: &self.memory, counters, detour };
-            side.run(self.path.outlet_port(), &mut cx)
+            side.run(self.path.queue(), &mut cx)
         } else {
-            side.discard(self.path.outlet_port(), counters)
+            side.discard(self.path.queue(), counters)
         };
         match result {
             Ok(turn) => {
@@ -199,14 +199,15 @@ impl<P: Path> Worker<P> {
         let counters = &self.report.counters().receive;
         match side.run(&mut self.path, &self.memory, counters) {
             Ok(r) => {
-                self.rx.ran(r.starved, r.waiting, || Instant::now() + SETTLE_AFTER);
+                let look_at = || Instant::now() + SETTLE_AFTER;
+                self.rx.ran(r.buffers.are_short(), r.buffers.are_awaited(), look_at);
                 if r.turn.notify && side.host().call() {
                     counters.calls.add(1);
                 }
-                if r.port_gone {
+                if r.port == RxPort::Gone {
                     self.events.port = PortWatch::Gone;
                     self.report.port_gone();
-                } else if r.port_empty && self.events.port.set_empty() {
+                } else if r.port == RxPort::Empty && self.events.port.set_empty() {
                     self.events.ask(self.path.port());
                 }
                 r.turn.chains > 0

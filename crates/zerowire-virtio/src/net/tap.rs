@@ -1,12 +1,17 @@
-//! virtio-net to a tap: a frame is a write.
+//! virtio-net to a tap: a frame is a write, or a read.
 
 use std::io;
 
 use zerowire::ledger::{Counters, DropReason};
 
 use super::Policy;
+use super::receive::{
+    CopySide, Forecast, HeldFrame, Inlet, ReadBatch, ReceiveContext, ReceiveSetup, Received, Room,
+};
 use super::transmit::{Outlet, Pushed, SendBatch, TxFrame, TxPlace, TxSlot, TxState};
 use crate::io::PortIo;
+use crate::memory::GuestMemory;
+use crate::ring::RingError;
 
 /// Sends to one queue of a tap, or to any file of which a write takes a frame.
 #[derive(Debug)]
@@ -69,6 +74,68 @@ impl Outlet for TapOutlet {
         counters.system_calls.add(calls);
         // What a tap has no room for is lost.
         0
+    }
+
+    fn trim(&mut self) {
+        self.batch.trim();
+    }
+}
+
+/// Receives from one queue of a tap, or from any file that does not block and of which a read takes
+/// a frame.
+#[derive(Debug)]
+pub struct TapInlet {
+    batch: ReadBatch,
+}
+
+impl TapInlet {
+    /// For the frames of one ring, which ordinarily reach `mtu` bytes.
+    ///
+    /// # Errors
+    /// Private memory for them can't be had.
+    pub fn new(policy: Policy, mtu: usize, setup: ReceiveSetup) -> io::Result<Self> {
+        Ok(Self { batch: ReadBatch::new(policy, mtu, setup)? })
+    }
+}
+
+impl Inlet for TapInlet {
+    type Port = PortIo;
+    type Waiting = HeldFrame;
+    type Given = Forecast;
+
+    fn start(&mut self, _side: &CopySide, _io: &mut PortIo, _memory: &GuestMemory) -> Result<(), String> {
+        self.batch.start();
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(
+        &mut self,
+        side: &mut CopySide,
+        io: &mut PortIo,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Option<Received>, RingError> {
+        self.batch.receive(side, io, cx)
+    }
+
+    #[inline]
+    fn give(
+        &mut self,
+        frame: &HeldFrame,
+        side: &mut CopySide,
+        _io: &mut PortIo,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Room, RingError> {
+        self.batch.give(frame, side, cx)
+    }
+
+    fn settle(&mut self) {
+        self.batch.settle();
+    }
+
+    #[inline]
+    fn given(&mut self) -> &mut Forecast {
+        self.batch.given()
     }
 
     fn trim(&mut self) {

@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 
 use crate::support::dirty::{Watch, without_mark};
 use crate::support::frames;
-use crate::support::lab::{Lab, wire};
+use crate::support::lab::{Lab, receive, rx_policy, wire};
 use proptest::prelude::*;
 use zerowire::ledger::Counters;
 use zerowire_guest::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, RingMemory, write_desc_at};
 use zerowire_virtio::io::PortIo;
-use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup, SETTLE_AFTER};
-use zerowire_virtio::net::{MAX_FRAME_BYTES, PathMode, Receive};
+use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup, RxPort, SETTLE_AFTER};
+use zerowire_virtio::net::{MAX_FRAME_BYTES, PathMode, Policy};
 
 const SIZE: u16 = 256;
 /// The ring is in the first region; buffers lie in the others.
@@ -249,16 +249,12 @@ proptest! {
         let (port, far) = wire();
         let mut io = PortIo::new(port);
         let mut driver = Driver::new(&lab, &case.shapes, case.buffers, case.header_len, case.mergeable);
-        let setup = ReceiveSetup {
-            mergeable: case.mergeable,
-            header_len: case.header_len,
-            mtu: 1500,
-            mode: case.mode,
-            copybreak: case.copybreak,
-        };
+        let setup =
+            ReceiveSetup { mergeable: case.mergeable, header_len: case.header_len, clears_flags: false };
+        let policy = Policy { mode: case.mode, rx_copybreak_bytes: case.copybreak, ..Policy::default() };
         let buffers: Vec<_> = driver.idle.iter().flat_map(|b| &b.segments).map(|(at, len)| (*at, u64::from(*len))).collect();
         let watch = Watch::fresh(&lab.ram, &[driver.ring.setup(0)], &buffers);
-        let mut side = Receive::new(lab.device(&driver.ring, 0, false), setup).expect("a receive side");
+        let mut side = receive(lab.device(&driver.ring, 0, false), setup, policy);
         let counters = Counters::default();
         let (mut sent, mut n, mut lost) = (VecDeque::new(), 0, 0);
         let capacity: usize = driver.idle.iter().map(Buffer::capacity).sum();
@@ -278,8 +274,8 @@ proptest! {
             }
             driver.post(post);
             let waiting = loop {
-                let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
-                let turn = side.run(&mut cx).expect("a sound ring");
+                let cx = ReceiveContext { memory: &lab.memory, counters: &counters };
+                let turn = side.run(&mut io, &cx).expect("a sound ring");
                 lost += driver.harvest(&mut sent)?;
                 // Frames that were given up without another one behind them.
                 let dropped = counters.snapshot().dropped_total();
@@ -289,19 +285,19 @@ proptest! {
                     prop_assert!(frame.len() > driver.room(), "{} bytes dropped, room for {}", frame.len(), driver.room());
                 }
                 lost = dropped;
-                if turn.starved && last {
+                if turn.buffers.are_short() && last {
                     let empty = driver.idle.is_empty();
                     driver.post(usize::MAX);
-                    if turn.waiting && empty {
+                    if turn.buffers.are_awaited() && empty {
                         std::thread::sleep(SETTLE_AFTER);
                     }
-                } else if turn.starved || (turn.port_empty && turn.turn.chains == 0) {
-                    break turn.waiting;
+                } else if turn.buffers.are_short() || (turn.port == RxPort::Empty && turn.turn.chains == 0) {
+                    break turn.buffers.are_awaited();
                 }
             };
             // A stop in between: what was parsed ahead is taken again.
             if n % 3 == 0 && !waiting {
-                side.release();
+                side.release(&mut io, &ReceiveContext { memory: &lab.memory, counters: &counters });
                 prop_assert_eq!(side.ring().next_avail(), driver.used);
             }
         }
@@ -333,9 +329,8 @@ fn frames_that_arrive_in_the_middle_of_a_batch_keep_their_order() {
         let len =
             move |n: u32| if mergeable { 18 + (n as usize * 7) % 3000 } else { 18 + (n as usize * 7) % 1500 };
         let mut driver = Driver::new(&lab, &[vec![1530]], 200, 12, mergeable);
-        let setup =
-            ReceiveSetup { mergeable, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
-        let mut side = Receive::new(lab.device(&driver.ring, 0, false), setup).expect("a receive side");
+        let setup = ReceiveSetup { mergeable, header_len: 12, clears_flags: false };
+        let mut side = receive(lab.device(&driver.ring, 0, false), setup, rx_policy());
         let counters = Counters::default();
         let writer = std::thread::spawn(move || {
             for n in 0..FRAMES {
@@ -353,8 +348,8 @@ fn frames_that_arrive_in_the_middle_of_a_batch_keep_their_order() {
         let mut sent: VecDeque<_> = (0..FRAMES).map(|n| tap_frame(n, len(n), 12)).collect();
         while !sent.is_empty() {
             driver.post(200);
-            let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
-            side.run(&mut cx).expect("a sound ring");
+            let cx = ReceiveContext { memory: &lab.memory, counters: &counters };
+            side.run(&mut io, &cx).expect("a sound ring");
             let lost = driver.harvest(&mut sent).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(lost, 0, "there was always room");
         }
@@ -371,9 +366,8 @@ fn nothing_stays_queued_behind_a_broken_chain() {
     let ring = lab.ring(64);
     let (port, far) = wire();
     let mut io = PortIo::new(port);
-    let setup =
-        ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
-    let mut side = Receive::new(lab.device(&ring, 0, false), setup).expect("a receive side");
+    let setup = ReceiveSetup { mergeable: true, header_len: 12, clears_flags: false };
+    let mut side = receive(lab.device(&ring, 0, false), setup, rx_policy());
     let counters = Counters::default();
     let post = |n: u16, head: u16| {
         ring.write_desc(n, REGIONS[0].0 + 0x2_0000 + u64::from(n) * 4096, 2048, DESC_WRITE, 0);
@@ -387,15 +381,15 @@ fn nothing_stays_queued_behind_a_broken_chain() {
     for n in 0..4 {
         rustix::io::write(&far, &tap_frame(n, 1500, 12)).expect("a frame on the wire");
     }
-    let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
+    let cx = ReceiveContext { memory: &lab.memory, counters: &counters };
     while counters.snapshot().frames < 4 {
-        side.run(&mut cx).expect("a sound ring");
+        side.run(&mut io, &cx).expect("a sound ring");
     }
     post(4, 4);
     post(5, 64);
     let last = tap_frame(9, 1500, 12);
     rustix::io::write(&far, &last).expect("a frame on the wire");
-    let error = side.run(&mut cx).expect_err("a head outside the table");
+    let error = side.run(&mut io, &cx).expect_err("a head outside the table");
     assert!(error.to_string().contains("descriptor index 64"), "{error}");
     assert_eq!(ring.used_idx(), 5, "the good chain was given back");
     assert_eq!(counters.snapshot().frames, 5);
@@ -410,9 +404,8 @@ fn a_frame_that_waits_too_long_is_dropped_and_counted() {
     let (port, far) = wire();
     let mut io = PortIo::new(port);
     let mut driver = Driver::new(&lab, &[vec![1530]], 2, 12, true);
-    let setup =
-        ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
-    let mut side = Receive::new(lab.device(&driver.ring, 0, false), setup).expect("a receive side");
+    let setup = ReceiveSetup { mergeable: true, header_len: 12, clears_flags: false };
+    let mut side = receive(lab.device(&driver.ring, 0, false), setup, rx_policy());
     let counters = Counters::default();
     let mut sent: VecDeque<_> = [9000, 100].into_iter().map(|len| tap_frame(len as u32, len, 12)).collect();
     for frame in &sent {
@@ -422,8 +415,8 @@ fn a_frame_that_waits_too_long_is_dropped_and_counted() {
     let start = std::time::Instant::now();
     while counters.snapshot().frames == 0 {
         assert!(start.elapsed() < crate::support::PATIENCE, "{:?}", counters.snapshot());
-        let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
-        if side.run(&mut cx).expect("a sound ring").waiting {
+        let cx = ReceiveContext { memory: &lab.memory, counters: &counters };
+        if side.run(&mut io, &cx).expect("a sound ring").buffers.are_awaited() {
             std::thread::sleep(SETTLE_AFTER);
         }
     }
@@ -447,17 +440,11 @@ fn buffers_that_break_the_rules_stop_the_ring() {
         ring.write_desc(5, REGIONS[1].0, len, flags, 0);
         ring.write_avail(0, 5);
         ring.publish_avail_idx(1);
-        let setup = ReceiveSetup {
-            mergeable: true,
-            header_len: 12,
-            mtu: 1500,
-            mode: PathMode::Auto,
-            copybreak: 1024,
-        };
-        let mut side = Receive::new(lab.device(&ring, 4, false), setup).expect("a receive side");
+        let setup = ReceiveSetup { mergeable: true, header_len: 12, clears_flags: false };
+        let mut side = receive(lab.device(&ring, 4, false), setup, rx_policy());
         let counters = Counters::default();
-        let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
-        let error = side.run(&mut cx).expect_err(word).to_string();
+        let cx = ReceiveContext { memory: &lab.memory, counters: &counters };
+        let error = side.run(&mut io, &cx).expect_err(word).to_string();
         assert!(error.starts_with("queue 4: at available index 0: ") && error.contains(word), "{error}");
         assert_eq!(ring.used_idx(), 0);
     }

@@ -2,12 +2,13 @@
 //! read are wrong: reading one stops the ring.
 
 use crate::support::frames;
-use crate::support::lab::{Lab, wire};
+use crate::support::lab::{Lab, receive, rx_policy, wire};
 use zerowire::ledger::Counters;
 use zerowire_guest::ring::{DESC_NEXT, DESC_WRITE, RingMemory};
 use zerowire_virtio::io::PortIo;
-use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
-use zerowire_virtio::net::{PathMode, Receive};
+use zerowire_virtio::net::Receive;
+use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup, RxPort};
+use zerowire_virtio::net::tap::TapInlet;
 
 const SIZE: u16 = 256;
 const BUFFERS: u64 = 0x10_0000;
@@ -24,10 +25,9 @@ fn assert_received(lab: &Lab, at: u64, frame: &[u8]) {
 }
 
 /// A receive side on `ring`, for a guest without mergeable buffers.
-fn plain_side(lab: &Lab, ring: &RingMemory) -> Receive {
-    let setup =
-        ReceiveSetup { mergeable: false, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
-    Receive::new(lab.device(ring, 0, false), setup).expect("a receive side")
+fn plain_side(lab: &Lab, ring: &RingMemory, clears_flags: bool) -> Receive<TapInlet> {
+    let setup = ReceiveSetup { mergeable: false, header_len: 12, clears_flags };
+    receive(lab.device(ring, 0, false), setup, rx_policy())
 }
 
 /// A tap says DATA_VALID whatever its offloads are. A guest without GUEST_CSUM is due no flag
@@ -40,10 +40,7 @@ fn a_guest_without_guest_csum_gets_no_flags() {
         let ring = lab.ring(SIZE);
         let (port, far) = wire();
         let mut io = PortIo::new(port);
-        let mut side = plain_side(&lab, &ring);
-        if clears {
-            side.clear_flags();
-        }
+        let mut side = plain_side(&lab, &ring, clears);
         // Each other one has a header in two pieces, the first of a byte.
         for chain in 0..16 {
             let (head, at) = (chain * 2, BUFFERS + u64::from(chain) * 4096);
@@ -54,14 +51,14 @@ fn a_guest_without_guest_csum_gets_no_flags() {
         }
         ring.publish_avail_idx(16);
         let counters = Counters::default();
-        let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
+        let cx = ReceiveContext { memory: &lab.memory, counters: &counters };
         for n in 0..16u16 {
             // In place, and copied.
             let mut frame = tap_frame(n.into(), if n % 4 < 2 { 1514 } else { 60 });
             frame[0] = DATA_VALID;
             rustix::io::write(&far, &frame).expect("a frame on the wire");
             while counters.snapshot().frames <= n.into() {
-                side.run(&mut cx).expect("a sound ring");
+                side.run(&mut io, &cx).expect("a sound ring");
             }
             let at = BUFFERS + u64::from(n) * 4096;
             assert_eq!(lab.bytes(at, 1), [if clears { 0 } else { DATA_VALID }], "frame {n}");
@@ -79,7 +76,7 @@ fn chains_are_read_no_further_than_frames_reach() {
     let ring = lab.ring(SIZE);
     let (port, far) = wire();
     let mut io = PortIo::new(port);
-    let mut side = plain_side(&lab, &ring);
+    let mut side = plain_side(&lab, &ring, false);
     for chain in 0..SIZE / DESCRIPTORS {
         let (head, at) = (chain * DESCRIPTORS, BUFFERS + u64::from(chain) * 4096);
         for i in 0..DESCRIPTORS {
@@ -92,17 +89,17 @@ fn chains_are_read_no_further_than_frames_reach() {
     }
     ring.publish_avail_idx(SIZE / DESCRIPTORS);
     let counters = Counters::default();
-    let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
+    let cx = ReceiveContext { memory: &lab.memory, counters: &counters };
     for n in 0..8 {
         let frame = tap_frame(n, if n % 2 == 0 { 60 } else { 1514 });
         rustix::io::write(&far, &frame).expect("a frame on the wire");
         while counters.snapshot().frames <= u64::from(n) {
-            side.run(&mut cx).expect("a sound ring as far as it is read");
+            side.run(&mut io, &cx).expect("a sound ring as far as it is read");
         }
         assert_received(&lab, BUFFERS + u64::from(n) * 4096, &frame);
     }
     rustix::io::write(&far, &tap_frame(9, 9000)).expect("a frame on the wire");
-    let error = (0..10).find_map(|_| side.run(&mut cx).err()).expect("an error").to_string();
+    let error = (0..10).find_map(|_| side.run(&mut io, &cx).err()).expect("an error").to_string();
     assert!(error.contains("are not in the guest's memory"), "{error}");
 }
 
@@ -114,7 +111,7 @@ fn buffers_that_a_frame_did_not_use_serve_the_next_one() {
     let ring = lab.ring(SIZE);
     let (port, far) = wire();
     let mut io = PortIo::new(port);
-    let mut side = plain_side(&lab, &ring);
+    let mut side = plain_side(&lab, &ring, false);
     let at = |head: u16| BUFFERS + u64::from(head) * 4096;
     for head in 0..8 {
         ring.write_desc(head, at(head), 2048, DESC_WRITE, 0);
@@ -122,11 +119,11 @@ fn buffers_that_a_frame_did_not_use_serve_the_next_one() {
     }
     ring.publish_avail_idx(8);
     let counters = Counters::default();
-    let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
+    let cx = ReceiveContext { memory: &lab.memory, counters: &counters };
     for n in 0..5u16 {
         let frame = tap_frame(n.into(), 700);
         rustix::io::write(&far, &frame).expect("a frame on the wire");
-        while !side.run(&mut cx).expect("a sound ring").port_empty {}
+        while side.run(&mut io, &cx).expect("a sound ring").port != RxPort::Empty {}
         assert_eq!(ring.used_entry(n), (n.into(), frame.len() as u32));
         assert_received(&lab, at(n), &frame);
         // Whoever read these descriptors again would stop the ring.

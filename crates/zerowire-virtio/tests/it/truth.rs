@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use crate::support::frames;
-use crate::support::lab::{Lab, read_frame, wire};
+use crate::support::lab::{Lab, read_frame, receive, rx_policy, wire};
 use zerowire::ledger::Counters;
 use zerowire_guest::ring::{DESC_NEXT, DESC_WRITE};
 use zerowire_sys::syscall::testing;
@@ -12,7 +12,7 @@ use zerowire_virtio::io::PortIo;
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
 use zerowire_virtio::net::tap::TapOutlet;
 use zerowire_virtio::net::transmit::TransmitContext;
-use zerowire_virtio::net::{PathMode, Policy, Receive, Transmit};
+use zerowire_virtio::net::{Policy, Transmit};
 
 thread_local! {
     /// The last scatter list of this thread that moved anything: addresses and lengths.
@@ -95,9 +95,8 @@ fn a_frame_is_received_into_the_buffers_that_the_guest_posted() {
     let ring = lab.ring(64);
     let (port, far) = wire();
     let mut io = PortIo::new(port);
-    let setup =
-        ReceiveSetup { mergeable: true, header_len: 12, mtu: 1500, mode: PathMode::Auto, copybreak: 1024 };
-    let mut side = Receive::new(lab.device(&ring, 0, false), setup).expect("a receive side");
+    let setup = ReceiveSetup { mergeable: true, header_len: 12, clears_flags: false };
+    let mut side = receive(lab.device(&ring, 0, false), setup, rx_policy());
     for i in 0..64 {
         ring.write_desc(i, BUFFERS + u64::from(i) * PAGE as u64, PAGE as u32, DESC_WRITE, 0);
         ring.write_avail(i, i);
@@ -110,8 +109,8 @@ fn a_frame_is_received_into_the_buffers_that_the_guest_posted() {
         let frame = [vec![0; 12], frames::frame(n as u32, len)].concat();
         rustix::io::write(&far, &frame).expect("a frame on the wire");
         let before = counters.snapshot();
-        let mut cx = ReceiveContext { memory: &lab.memory, io: &mut io, counters: &counters };
-        assert_eq!(side.run(&mut cx).expect("a sound ring").turn.chains, 1);
+        let cx = ReceiveContext { memory: &lab.memory, counters: &counters };
+        assert_eq!(side.run(&mut io, &cx).expect("a sound ring").turn.chains, 1);
         let after = counters.snapshot();
         let buffers = frame.len().div_ceil(PAGE);
         if n != 2 {

@@ -6,22 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use zerowire::ledger::{Counters, DropReason};
 use zerowire_sys::netlink::LinkInfo;
-use zerowire_vhost_user::features as f;
 
 use super::Port;
-use crate::daemon::path::{Path, ReceiveSide, Side};
+use crate::daemon::path::{InletPath, Path};
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{LINGER, WorkerHandle, WorkerSetup};
-use crate::host::HostRing;
-use crate::memory::GuestMemory;
-use crate::net::features::{header_len, toward_guest};
-use crate::net::packet::{LOOKS, PacketOutlet, PacketQueue, PacketSend};
-use crate::net::receive::{ReceiveSetup, ReceiveTurn};
+use crate::net::packet::{LOOKS, PacketInlet, PacketOutlet, PacketQueue, PacketSend};
+use crate::net::receive::ReceiveSetup;
 use crate::net::{PathMode, Policy, Receive};
 use crate::port::{Frames, InterfaceState, PacketError, PacketRings, PacketSocket, PacketSpec, TapOffloads};
-use crate::ring::RingError;
 
 /// An interface with what its workers need to know.
 pub(super) struct PacketPort {
@@ -163,7 +157,7 @@ impl Drop for PacketPath {
 
 impl Path for PacketPath {
     type Outlet = PacketOutlet;
-    type Receive = Receive;
+    type Receive = Receive<PacketInlet>;
     const POSTS_AHEAD: bool = false;
 
     fn outlet(&self, _ring_size: u16) -> io::Result<PacketOutlet> {
@@ -171,7 +165,7 @@ impl Path for PacketPath {
     }
 
     #[inline]
-    fn outlet_port(&mut self) -> &mut PacketQueue {
+    fn queue(&mut self) -> &mut PacketQueue {
         &mut self.queue
     }
 
@@ -192,64 +186,10 @@ impl Path for PacketPath {
     }
 }
 
-impl Side<PacketPath> for Receive {
-    fn make(path: &mut PacketPath, ring: HostRing) -> Result<Self, String> {
-        let acked = ring.acked();
-        let setup = ReceiveSetup {
-            mergeable: acked & f::NET_MRG_RXBUF != 0,
-            header_len: header_len(acked),
-            mtu: path.shared.mtu.load(Ordering::Relaxed),
-            mode: path.policy.mode,
-            copybreak: path.policy.rx_copybreak_bytes,
-        };
-        let mut side = Self::new(ring, setup).map_err(|e| e.to_string())?;
-        side.accept_only(toward_guest(acked));
-        if acked & f::NET_GUEST_CSUM == 0 {
-            side.clear_flags();
-        }
-        Ok(side)
-    }
+impl InletPath for PacketPath {
+    type Inlet = PacketInlet;
 
-    fn host(&self) -> &HostRing {
-        self.host()
-    }
-
-    fn host_mut(&mut self) -> &mut HostRing {
-        self.host_mut()
-    }
-
-    fn into_host(self) -> HostRing {
-        self.into_host()
-    }
-
-    fn begin(&mut self, path: &mut PacketPath, _memory: &GuestMemory) -> Result<(), String> {
-        self.moved();
-        path.queue.link.set_header_bytes(header_len(self.host().acked())).map_err(|e| e.to_string())
-    }
-
-    fn release(&mut self, _path: &mut PacketPath, _memory: &GuestMemory, counters: &Counters) {
-        for _ in 0..self.release() {
-            counters.dropped(DropReason::NoRoom);
-        }
-    }
-
-    fn trim(&mut self) {
-        self.trim();
-    }
-}
-
-impl ReceiveSide<PacketPath> for Receive {
-    #[inline]
-    fn run(
-        &mut self,
-        path: &mut PacketPath,
-        memory: &GuestMemory,
-        counters: &Counters,
-    ) -> Result<ReceiveTurn, RingError> {
-        path.queue.link.receive(self, &mut path.queue.io, memory, counters)
-    }
-
-    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError> {
-        self.inject(frame, memory, counters)
+    fn inlet(&self, setup: ReceiveSetup) -> io::Result<PacketInlet> {
+        PacketInlet::new(self.policy, self.shared.mtu.load(Ordering::Relaxed), setup)
     }
 }

@@ -5,22 +5,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use zerowire::ledger::{Counters, DropReason};
-use zerowire_vhost_user::features as f;
-
 use super::Port;
-use crate::daemon::path::{Path, ReceiveSide, Side};
+use crate::daemon::path::{InletPath, Path};
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
-use crate::host::HostRing;
 use crate::io::PortIo;
-use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
-use crate::net::receive::{ReceiveContext, ReceiveSetup, ReceiveTurn};
-use crate::net::tap::TapOutlet;
+use crate::net::receive::ReceiveSetup;
+use crate::net::tap::{TapInlet, TapOutlet};
 use crate::net::{Policy, Receive};
 use crate::port::{Tap, TapError, TapOffloads, TapSpec};
-use crate::ring::RingError;
 
 /// A tap with what its workers need to know.
 pub(in crate::daemon) struct TapPort {
@@ -103,7 +97,7 @@ pub(super) struct TapPath {
 
 impl Path for TapPath {
     type Outlet = TapOutlet;
-    type Receive = Receive;
+    type Receive = Receive<TapInlet>;
     const POSTS_AHEAD: bool = false;
 
     fn outlet(&self, _ring_size: u16) -> io::Result<TapOutlet> {
@@ -111,7 +105,7 @@ impl Path for TapPath {
     }
 
     #[inline]
-    fn outlet_port(&mut self) -> &mut PortIo {
+    fn queue(&mut self) -> &mut PortIo {
         &mut self.io
     }
 
@@ -124,63 +118,10 @@ impl Path for TapPath {
     }
 }
 
-impl Side<TapPath> for Receive {
-    fn make(path: &mut TapPath, ring: HostRing) -> Result<Self, String> {
-        let acked = ring.acked();
-        let setup = ReceiveSetup {
-            mergeable: acked & f::NET_MRG_RXBUF != 0,
-            header_len: header_len(acked),
-            mtu: path.shared.mtu.load(Ordering::Relaxed),
-            mode: path.policy.mode,
-            copybreak: path.policy.rx_copybreak_bytes,
-        };
-        let mut side = Self::new(ring, setup).map_err(|e| e.to_string())?;
-        if acked & f::NET_GUEST_CSUM == 0 {
-            side.clear_flags();
-        }
-        Ok(side)
-    }
+impl InletPath for TapPath {
+    type Inlet = TapInlet;
 
-    fn host(&self) -> &HostRing {
-        self.host()
-    }
-
-    fn host_mut(&mut self) -> &mut HostRing {
-        self.host_mut()
-    }
-
-    fn into_host(self) -> HostRing {
-        self.into_host()
-    }
-
-    fn begin(&mut self, _path: &mut TapPath, _memory: &GuestMemory) -> Result<(), String> {
-        self.moved();
-        Ok(())
-    }
-
-    fn release(&mut self, _path: &mut TapPath, _memory: &GuestMemory, counters: &Counters) {
-        for _ in 0..self.release() {
-            counters.dropped(DropReason::NoRoom);
-        }
-    }
-
-    fn trim(&mut self) {
-        self.trim();
-    }
-}
-
-impl ReceiveSide<TapPath> for Receive {
-    #[inline]
-    fn run(
-        &mut self,
-        path: &mut TapPath,
-        memory: &GuestMemory,
-        counters: &Counters,
-    ) -> Result<ReceiveTurn, RingError> {
-        self.run(&mut ReceiveContext { memory, io: &mut path.io, counters })
-    }
-
-    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError> {
-        self.inject(frame, memory, counters)
+    fn inlet(&self, setup: ReceiveSetup) -> io::Result<TapInlet> {
+        TapInlet::new(self.policy, self.shared.mtu.load(Ordering::Relaxed), setup)
     }
 }

@@ -231,7 +231,7 @@ impl Path for XdpPath {
     }
 
     #[inline]
-    fn outlet_port(&mut self) -> &mut Link {
+    fn queue(&mut self) -> &mut Link {
         &mut self.link
     }
 

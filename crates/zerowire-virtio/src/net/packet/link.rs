@@ -5,39 +5,23 @@
 //! is deleted leaves the sockets bound to nothing. When an interface of its name is back, they are
 //! bound to it again, so that all descriptors stay.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_sys::syscall::epoll_wait;
 
 use super::inbound::Inbound;
-use super::tagged::{TAG_BYTES, restore};
 use crate::io::PortIo;
-use crate::memory::GuestMemory;
-use crate::net::receive::{ReceiveContext, ReceiveTurn};
-use crate::net::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, Receive};
-use crate::port::{Frames, InterfaceState, PacketError, PacketReceive, PacketSocket};
-use crate::ring::RingError;
+use crate::net::ETH_HEADER_BYTES;
+use crate::port::{Frames, InterfaceState, PacketError, PacketReceive, PacketSocket, Slots, Tag};
 
 /// How often to look for an interface that is down or gone, and to read the kernel's counters.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// How often to check for a receive ring that stands still, until it has been empty for this long.
 const RING_LOOK: Duration = Duration::from_secs(1);
-
-/// Turns in which a ring that was found empty is checked again before its socket is watched. A
-/// check costs nothing; a wake-up costs this thread and the sender more than a frame does. Fewer
-/// than a worker makes before it sleeps.
-pub const LOOKS: u32 = 24;
-
-/// Most tagged frames of a turn, those that are dropped among them: an error that comes again and
-/// again must not hold the thread.
-const TAGGED_BATCH: usize = 32;
-
-/// After this many turns with untagged frames, the tagged ones get a turn.
-const TURNS_UNTAGGED: u32 = 16;
 
 /// Two sockets on one interface.
 pub struct Link {
@@ -57,10 +41,7 @@ pub struct Link {
     resting: bool,
     /// The description is another one.
     changed: bool,
-    buffer: Box<[u8]>,
-    /// Looks at the ring that are left.
-    looks: u32,
-    turns: u32,
+    /// Frames that were lost and are not counted yet.
     missed: u64,
     segment_bytes: usize,
 }
@@ -100,9 +81,6 @@ impl Link {
             looked_at: Instant::now(),
             resting: false,
             changed: false,
-            buffer: vec![0; 12 + MAX_FRAME_BYTES + TAG_BYTES].into(),
-            looks: 0,
-            turns: 0,
             missed: 0,
             segment_bytes: usize::MAX,
         };
@@ -301,131 +279,41 @@ impl Link {
         }
     }
 
-    /// Receives a batch, by the ring if there is one.
-    ///
-    /// # Errors
-    /// The guest broke a rule of its ring.
+    /// Frames to the guest are wanted: the ring does not rest any more.
     #[inline]
-    pub fn receive(
-        &mut self,
-        side: &mut Receive,
-        io: &mut PortIo,
-        memory: &GuestMemory,
-        counters: &Counters,
-    ) -> Result<ReceiveTurn, RingError> {
+    pub(super) fn wake(&mut self) {
         if self.resting {
             self.end_rest();
         }
-        let cx = &mut ReceiveContext { memory, io, counters };
-        let Some(slots) = self.inbound.slots() else {
-            let turn = side.run(cx)?;
-            return self.after_receive(side, turn, cx);
-        };
-        if self.looks > 0 && slots.arrived(0).is_none() && !side.is_waiting() {
-            self.looks -= 1;
-            return Ok(ReceiveTurn { port_empty: self.looks == 0, ..ReceiveTurn::default() });
-        }
-        let mut turn = side.run_slots(slots, cx)?;
-        // The socket is readable as soon as a long frame is in its queue, some time before its slot
-        // says so.
-        if turn.turn.chains == 0 && turn.port_empty && (0..LOOKS).any(|_| slots.arrived(0).is_some()) {
-            turn = side.run_slots(slots, cx)?;
-        }
-        self.looks = 0;
-        match (turn.turn.chains, turn.port_empty) {
-            // What woke this thread may be an error, which no read of an empty ring tells.
-            (0, true) => self.look_behind_ring(),
-            (_, true) if !turn.waiting => (self.looks, turn.port_empty) = (LOOKS, false),
-            _ => {}
-        }
-        self.after_receive(side, turn, cx)
     }
 
+    /// The ring that frames to the guest come by, if there is one.
+    #[inline]
+    pub(super) fn slots(&mut self) -> Option<&mut Slots> {
+        self.inbound.slots()
+    }
+
+    /// Checks for an error of the socket that a read of its empty ring does not tell.
     #[cold]
-    fn look_behind_ring(&mut self) {
+    pub(super) fn look_behind_ring(&mut self) {
         self.count_missed();
         if self.untagged.take_error().is_err() {
             self.look();
         }
     }
 
-    /// What is left to be done in a receive turn: tagged frames, and an interface that went.
-    ///
-    /// # Errors
-    /// The guest broke a rule of the ring.
-    #[inline]
-    fn after_receive(
-        &mut self,
-        side: &mut Receive,
-        mut turn: ReceiveTurn,
-        cx: &mut ReceiveContext<'_>,
-    ) -> Result<ReceiveTurn, RingError> {
-        self.turns += 1;
-        if turn.port_gone {
-            self.look();
-            (turn.port_gone, turn.port_empty) = (false, true);
-        }
-        // If no untagged frame woke this thread, a tagged one did. Tagged frames don't wait for
-        // ever behind the others.
-        if turn.turn.chains == 0 || self.turns >= TURNS_UNTAGGED {
-            self.turns = 0;
-            if !turn.waiting {
-                self.take_tagged(side, &mut turn, cx)?;
-            }
-        }
-        Ok(turn)
+    /// Frames that the kernel dropped, or that were lost in a ring that was closed, since this was
+    /// asked last.
+    pub(super) fn take_missed(&mut self) -> u64 {
+        std::mem::take(&mut self.missed)
     }
 
-    #[cold]
-    fn take_tagged(
-        &mut self,
-        side: &mut Receive,
-        turn: &mut ReceiveTurn,
-        cx: &mut ReceiveContext<'_>,
-    ) -> Result<(), RingError> {
-        if self.missed > 0 {
-            cx.counters.dropped_many(DropReason::NoRoom, std::mem::take(&mut self.missed));
-        }
-        let mut frames = 0;
-        for _ in 0..TAGGED_BATCH {
-            if side.is_waiting() {
-                break;
-            }
-            cx.counters.system_calls.add(1);
-            let room = self.buffer.len() - TAG_BYTES;
-            let (len, tag) = match self.tagged.recv_tagged(&mut self.buffer[..room]) {
-                Ok(Some(frame)) => frame,
-                Ok(None) => break,
-                Err(e) if matches!(e.raw_os_error(), Some(libc::ENETDOWN)) => {
-                    self.look();
-                    break;
-                }
-                Err(_) => {
-                    cx.counters.dropped(DropReason::PortRefused);
-                    continue;
-                }
-            };
-            let restored = match (tag, len > room) {
-                (_, true) => {
-                    cx.counters.dropped(DropReason::TooLong);
-                    continue;
-                }
-                (Some(tag), _) => restore(&mut self.buffer, len, self.header_bytes, tag),
-                (None, _) => Some(len),
-            };
-            match restored {
-                Some(len) => side.give(&mut self.buffer[..len], CopyReason::Rebuilt, cx)?,
-                None => cx.counters.dropped(DropReason::TooShort),
-            }
-            frames += 1;
-        }
-        turn.turn.chains += frames;
-        turn.turn.notify |= side.ring().publish();
-        turn.waiting = side.is_waiting();
-        turn.starved |= turn.waiting;
-        // Where some were dropped there may be more: being watched again, the port says so at once.
-        turn.port_empty &= frames < TAGGED_BATCH && !turn.waiting;
-        Ok(())
+    /// Reads a frame with a VLAN tag; None where there is none.
+    ///
+    /// # Errors
+    /// Those of recvmsg(2).
+    pub(super) fn recv_tagged(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Option<Tag>)>> {
+        self.tagged.recv_tagged(buffer)
     }
 }
 

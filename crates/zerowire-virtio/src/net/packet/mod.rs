@@ -13,18 +13,20 @@
 //! * two sockets, of which one is for frames with a VLAN tag,
 //! * an interface that comes and goes by itself,
 //! * offloads that nobody can ask the kernel to leave out ([`super::Receive::accept_only`]),
-//! * a ring that the kernel puts short frames into ([`super::Receive::run_slots`]), which spares a
-//!   system call a frame.
+//! * a ring that the kernel puts short frames into (`slots`), which spares a system call a frame.
 
 mod frame_ring;
 mod inbound;
+mod inlet;
 mod link;
 mod outbound;
 mod outlet;
 mod queue;
+mod slots;
 mod tagged;
 
-pub use link::{LOOKS, Link};
+pub use inlet::{LOOKS, PacketInlet};
+pub use link::Link;
 pub use outlet::PacketOutlet;
 pub use queue::{PacketQueue, PacketSend};
 pub use tagged::restore;

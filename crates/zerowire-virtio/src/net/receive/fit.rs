@@ -5,9 +5,16 @@
 //! frames as they come. Plain code on private memory. The bytes are those of some sender on the
 //! network, the offload fields those of the kernel.
 
+use zerowire::ledger::{CopyReason, Counters, DropReason};
+
+use super::ReceiveContext;
+use super::inlet::{CopySide, Given};
+use super::pending::HeldFrame;
+use super::side::{Headed, Room};
 use crate::net::header::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 use crate::net::offload::{Checksum, Headers, Request, Segmenter, complete};
 use crate::port::TapOffloads;
+use crate::ring::RingError;
 
 /// Bytes of the virtio-net header that tell of offloads.
 pub(super) const HEADER_BYTES: usize = 10;
@@ -15,6 +22,129 @@ pub(super) const HEADER_BYTES: usize = 10;
 /// A frame that its offload fields don't fit. It is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unfit;
+
+/// What frames may ask of the guest.
+#[derive(Debug, Default)]
+pub(super) struct Fit {
+    /// None where the port sees to that.
+    pub accepts: Option<TapOffloads>,
+    /// A segment of a frame that the guest does not take whole.
+    piece: Vec<u8>,
+}
+
+impl CopySide {
+    /// What frames may ask of the guest; None where the port sees to that.
+    #[inline]
+    pub fn accepts(&self) -> Option<TapOffloads> {
+        self.fit.accepts
+    }
+
+    /// Whether nearly each frame of another program's may have to be changed for this guest.
+    #[inline]
+    pub fn rebuilds_most(&self) -> bool {
+        self.accepts().is_some_and(|a| !a.csum)
+    }
+
+    /// Gives the guest a frame of the port's, or keeps it until there are buffers.
+    #[inline]
+    pub fn fit_or_hold<G: Given>(
+        &mut self,
+        frame: &mut [u8],
+        reason: CopyReason,
+        given: &mut G,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<(), RingError> {
+        let room = self.fit(frame, reason, given, cx)?;
+        self.hold(room, frame, reason, cx.counters);
+        Ok(())
+    }
+
+    /// Gives the guest a frame of the port's, which may have to be changed to be what it takes. The
+    /// frames that come of a change are kept if they find no room. Otherwise the frame is as it was
+    /// unless it was taken.
+    #[inline]
+    pub fn fit<G: Given>(
+        &mut self,
+        frame: &mut [u8],
+        reason: CopyReason,
+        given: &mut G,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Room, RingError> {
+        match (self.accepts(), frame.first_chunk()) {
+            (Some(accepts), Some(header)) if !passes(header, accepts) => {
+                self.rebuild(frame, given, cx).map(|()| Room::Taken)
+            }
+            _ if frame.len() > self.longest() => {
+                cx.counters.dropped(DropReason::TooLong);
+                Ok(Room::Taken)
+            }
+            _ => self.copy_in_turn(frame, reason, given, cx),
+        }
+    }
+
+    /// Does what the frame asks for, and gives the guest the frames that result.
+    #[cold]
+    fn rebuild<G: Given>(
+        &mut self,
+        frame: &mut [u8],
+        given: &mut G,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<(), RingError> {
+        let mut piece = std::mem::take(&mut self.fit.piece);
+        let mut broken = Ok(());
+        let reason = CopyReason::Rebuilt;
+        let done = rebuild(frame, self.setup.header_len, &mut piece, |frame| {
+            match self.copy_in_turn(frame, reason, given, cx) {
+                Ok(room) => self.hold(room, frame, reason, cx.counters),
+                Err(e) => {
+                    broken = Err(e);
+                    false
+                }
+            }
+        });
+        self.fit.piece = piece;
+        match done {
+            Ok(left) => cx.counters.dropped_many(DropReason::NoRoom, left as u64),
+            Err(_) => cx.counters.dropped(DropReason::BadOffload),
+        }
+        broken
+    }
+
+    /// Gives the guest a frame, if nothing waits that came before it.
+    #[inline]
+    fn copy_in_turn<G: Given>(
+        &mut self,
+        frame: &[u8],
+        reason: CopyReason,
+        given: &mut G,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Room, RingError> {
+        match self.is_waiting() {
+            false => self.copy_out(Headed(frame), reason, given, cx),
+            true => Ok(Room::Short),
+        }
+    }
+
+    /// Keeps a frame for which there was no `room` until there are buffers; where too many are kept
+    /// already it is dropped. Returns whether there may be room for a further one.
+    #[inline]
+    pub fn hold(&mut self, room: Room, frame: &[u8], reason: CopyReason, counters: &Counters) -> bool {
+        match room {
+            Room::Taken => true,
+            Room::Short => {
+                let kept = self.pending.push(frame.len(), || HeldFrame { bytes: frame.to_vec(), reason });
+                if !kept {
+                    counters.dropped(DropReason::NoRoom);
+                }
+                kept
+            }
+            Room::Never => {
+                counters.dropped(DropReason::NoRoom);
+                true
+            }
+        }
+    }
+}
 
 /// Whether the guest takes a frame with this header as it is.
 #[inline]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use zerowire::ledger::CopyReason;
 
-use super::{READ_BATCH, SCRATCH_BYTES};
+use super::batch::{READ_BATCH, SCRATCH_BYTES};
 
 /// Most frames: more than a batch of the longest frames makes at an MTU of 1280.
 const MAX_FRAMES: usize = 4096;
@@ -16,27 +16,51 @@ const MAX_FRAMES: usize = 4096;
 /// Most bytes: as many as a batch of the longest frames has.
 const MAX_BYTES: usize = READ_BATCH * SCRATCH_BYTES;
 
-/// A frame, its virtio-net header included.
+/// Entries of a list that is kept while the guest rests.
+const KEPT_FRAMES: usize = 256;
+
+/// A frame that waits, wherever it lies.
+pub trait Waits {
+    /// Its bytes.
+    fn len(&self) -> usize;
+}
+
+/// A frame in memory of its own, its virtio-net header included.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub struct HeldFrame {
+    /// The bytes.
     pub bytes: Vec<u8>,
     /// Why it did not go straight into the guest's buffers.
     pub reason: CopyReason,
 }
 
+impl Waits for HeldFrame {
+    #[inline]
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
 /// The frames, the oldest first.
-#[derive(Debug, Default)]
-pub(super) struct Pending {
-    frames: VecDeque<Waiting>,
+#[derive(Debug)]
+pub(super) struct Pending<W> {
+    frames: VecDeque<W>,
     bytes: usize,
 }
 
-impl Pending {
+impl<W> Default for Pending<W> {
+    fn default() -> Self {
+        Self { frames: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<W: Waits> Pending<W> {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.frames.len()
     }
@@ -47,31 +71,35 @@ impl Pending {
 
     /// Lets go of the list that a burst has made long.
     pub(super) fn trim(&mut self) {
-        if self.frames.is_empty() {
+        if self.frames.is_empty() && self.frames.capacity() > KEPT_FRAMES {
             self.clear();
         }
     }
 
-    /// Keeps a frame. Returns false, and has nothing of it, if it does not fit.
-    pub(super) fn push(&mut self, frame: &[u8], reason: CopyReason) -> bool {
-        let fits = self.frames.len() < MAX_FRAMES && self.bytes + frame.len() <= MAX_BYTES;
+    /// Keeps the frame of `len` bytes that `make` makes. Returns false, and has nothing of it, if
+    /// it does not fit.
+    #[inline]
+    pub(super) fn push(&mut self, len: usize, make: impl FnOnce() -> W) -> bool {
+        let fits = self.frames.len() < MAX_FRAMES && self.bytes + len <= MAX_BYTES;
         if fits {
-            self.bytes += frame.len();
-            self.frames.push_back(Waiting { bytes: frame.to_vec(), reason });
+            self.bytes += len;
+            self.frames.push_back(make());
         }
         fits
     }
 
     /// The oldest one.
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<W> {
         let frame = self.frames.pop_front()?;
-        self.bytes -= frame.bytes.len();
+        self.bytes -= frame.len();
         Some(frame)
     }
 
     /// Takes back what [`Self::pop`] gave.
-    pub(super) fn put_back(&mut self, frame: Waiting) {
-        self.bytes += frame.bytes.len();
+    #[inline]
+    pub(super) fn put_back(&mut self, frame: W) {
+        self.bytes += frame.len();
         self.frames.push_front(frame);
     }
 }
@@ -80,8 +108,8 @@ impl Pending {
 mod tests {
     use super::*;
 
-    fn push(pending: &mut Pending, frame: &[u8]) -> bool {
-        pending.push(frame, CopyReason::Rebuilt)
+    fn push(pending: &mut Pending<HeldFrame>, frame: &[u8]) -> bool {
+        pending.push(frame.len(), || HeldFrame { bytes: frame.to_vec(), reason: CopyReason::Rebuilt })
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(super) enum Shape {
 
 /// The forecast.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Forecast {
+pub struct Forecast {
     shape: Shape,
     mergeable: bool,
     ordinary: usize,
@@ -32,6 +32,17 @@ impl Forecast {
     /// For frames that are `ordinary` bytes long at most, unless the guest has to segment them.
     pub(super) fn new(mergeable: bool, ordinary: usize, copybreak: usize) -> Self {
         Self { shape: Shape::Each, mergeable, ordinary, copybreak, run: 0, longest_seen: 0 }
+    }
+
+    /// The same, with nothing known of the frames.
+    pub(super) fn anew(&self) -> Self {
+        Self::new(self.mergeable, self.ordinary, self.copybreak)
+    }
+
+    /// How long frames are at most that the guest need not segment.
+    #[inline]
+    pub(super) fn ordinary(&self) -> usize {
+        self.ordinary
     }
 
     #[inline]

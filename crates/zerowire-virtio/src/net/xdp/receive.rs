@@ -21,7 +21,7 @@ use super::posted::{Buffer, Order, Posted};
 use super::slab::RECEIVE_PLACES;
 use crate::host::HostRing;
 use crate::memory::{GuestMemory, Segment, access};
-use crate::net::receive::ReceiveTurn;
+use crate::net::receive::{ReceiveTurn, RxBuffers, RxPort};
 use crate::net::transmit::Turn;
 use crate::ring::{RingError, RxChains, SplitRing};
 
@@ -224,7 +224,7 @@ impl XdpReceive {
         counters: &Counters,
     ) -> Result<ReceiveTurn, RingError> {
         let Some(geometry) = link.geometry().filter(|_| link.is_ready()) else {
-            return Ok(ReceiveTurn { port_empty: true, ..ReceiveTurn::default() });
+            return Ok(ReceiveTurn { port: RxPort::Empty, ..ReceiveTurn::default() });
         };
         if link.generation() != self.generation {
             self.post_again(link, geometry, memory, counters);
@@ -247,14 +247,15 @@ impl XdpReceive {
         {
             tracing::error!("{e}");
         }
-        let port_empty = link.release();
+        let port = if link.release() { RxPort::Empty } else { RxPort::More };
         let turn = Turn { chains: frames, notify: self.host.ring.publish() };
         posted?;
         // As soon as half of the ring is with the kernel, the driver need not be asked for more.
         // But a frame that waits for buffers goes to the guest as soon as they are there.
         let starved = self.posted_chains + self.kept.len() < usize::from(self.host.ring.size() / 2).max(1)
             || !self.pending.is_empty();
-        Ok(ReceiveTurn { turn, port_empty, port_gone: false, starved, waiting: false })
+        let buffers = if starved { RxBuffers::Short } else { RxBuffers::Enough };
+        Ok(ReceiveTurn { turn, port, buffers })
     }
 
     /// Takes a batch of frames. Returns how many there were.

@@ -5,6 +5,9 @@ use std::os::fd::OwnedFd;
 use zerowire_guest::ring::RingMemory;
 use zerowire_guest::{DirtyLog, GuestAddr, GuestMemory as Ram};
 use zerowire_virtio::memory::{GuestMemory, RegionConfig};
+use zerowire_virtio::net::receive::ReceiveSetup;
+use zerowire_virtio::net::tap::TapInlet;
+use zerowire_virtio::net::{Policy, Receive};
 use zerowire_virtio::ring::{RingAddresses, RingLog, SplitRing};
 
 /// Guest memory as the guest and as the device have it.
@@ -104,4 +107,15 @@ pub fn read_frame(fd: &OwnedFd) -> Option<Vec<u8>> {
         Err(rustix::io::Errno::AGAIN) => None,
         Err(e) => panic!("reading the wire: {e}"),
     }
+}
+
+/// Copies received frames of up to 1024 bytes, where nothing but such frames comes.
+pub fn rx_policy() -> Policy {
+    Policy { rx_copybreak_bytes: 1024, ..Policy::default() }
+}
+
+/// A receive side on `ring`, of a port with an MTU of 1500 of which a read takes a frame.
+pub fn receive(ring: SplitRing, setup: ReceiveSetup, policy: Policy) -> Receive<TapInlet> {
+    let inlet = TapInlet::new(policy, 1500, setup).expect("memory");
+    Receive::new(ring, inlet, setup)
 }

@@ -7,10 +7,10 @@
 
 use zerowire::ledger::{CopyReason, DropReason};
 
-use super::batch::Batch;
-use super::{LONG_BATCH, Receive, ReceiveContext, ReceiveTurn, Room};
-use crate::io::MAX_BATCH;
-use crate::net::transmit::Turn;
+use super::PacketInlet;
+use super::inlet::LOOKS;
+use crate::io::{MAX_BATCH, PortIo};
+use crate::net::receive::{CopySide, Done, LONG_BATCH, ReceiveContext, Received, Room, RxPort};
 use crate::port::{Arrived, Slots};
 use crate::ring::RingError;
 
@@ -25,31 +25,38 @@ struct Progress {
     port_gone: bool,
 }
 
-impl Receive {
-    /// Takes a batch of frames from a ring.
-    ///
-    /// # Errors
-    /// The guest broke a rule of its ring.
+impl PacketInlet {
+    /// Takes a batch of frames from a ring. None if the guest has too few buffers for the first.
     #[inline]
-    pub fn run_slots(
+    pub(super) fn receive_slots(
         &mut self,
         slots: &mut Slots,
-        cx: &mut ReceiveContext<'_>,
-    ) -> Result<ReceiveTurn, RingError> {
-        if !self.deliver_pending(cx)? {
-            return Ok(self.wait(cx));
-        }
+        side: &mut CopySide,
+        io: &mut PortIo,
+        cx: &ReceiveContext<'_>,
+    ) -> Option<Received> {
         let mut progress = Progress::default();
-        let taken = self.take_slots(slots, &mut progress, cx);
-        if taken.is_ok() && progress.starved && progress.frames == 0 {
-            return Ok(self.wait(cx));
+        let mut taken = self.take_slots(slots, &mut progress, side, io, cx);
+        // The socket is readable as soon as a long frame is in its queue, some time before its slot
+        // says so.
+        if taken.is_ok()
+            && progress.frames == 0
+            && progress.empty
+            && (0..LOOKS).any(|_| slots.arrived(0).is_some())
+        {
+            progress.empty = false;
+            taken = self.take_slots(slots, &mut progress, side, io, cx);
         }
+        if taken.is_ok() && progress.starved && progress.frames == 0 {
+            return None;
+        }
+        let port = match (progress.port_gone, progress.empty) {
+            (true, _) => RxPort::Gone,
+            (false, true) => RxPort::Empty,
+            (false, false) => RxPort::More,
+        };
         // What was given before the guest's mistake is its own.
-        let turn = Turn { chains: progress.frames, notify: self.host.ring.publish() };
-        taken?;
-        let waiting = !self.pending.is_empty();
-        let (port_empty, port_gone) = (progress.empty, progress.port_gone);
-        Ok(ReceiveTurn { turn, port_empty, port_gone, starved: waiting, waiting })
+        Some(Received { frames: progress.frames, port, short: false, broken: taken.err() })
     }
 
     #[inline]
@@ -57,28 +64,30 @@ impl Receive {
         &mut self,
         slots: &mut Slots,
         progress: &mut Progress,
-        cx: &mut ReceiveContext<'_>,
+        side: &mut CopySide,
+        io: &mut PortIo,
+        cx: &ReceiveContext<'_>,
     ) -> Result<(), RingError> {
-        while progress.frames < MAX_BATCH && self.pending.is_empty() && !progress.port_gone {
+        while progress.frames < MAX_BATCH && !side.is_waiting() && !progress.port_gone {
             match slots.arrived(0) {
                 None => {
                     progress.empty = true;
                     break;
                 }
                 Some(Arrived::Here) => {
-                    if !self.copy_slot(slots, cx)? {
+                    if !self.copy_slot(slots, side, cx)? {
                         progress.starved = true;
                         break;
                     }
                     progress.frames += 1;
                 }
                 Some(Arrived::Queued(len)) => {
-                    let Some(batch) = self.read_queued(slots, len, cx)? else {
+                    let Some(done) = self.read_queued(slots, len, side, io, cx)? else {
                         progress.starved = true;
                         break;
                     };
-                    progress.frames += batch.frames;
-                    progress.port_gone = batch.port_gone;
+                    progress.frames += done.frames;
+                    progress.port_gone = done.port_gone;
                 }
                 Some(Arrived::Cut) => {
                     cx.counters.dropped(DropReason::NoRoom);
@@ -92,10 +101,15 @@ impl Receive {
 
     /// Copies the frame of the next slot to the guest. Returns whether there were buffers.
     #[inline]
-    fn copy_slot(&mut self, slots: &mut Slots, cx: &mut ReceiveContext<'_>) -> Result<bool, RingError> {
+    fn copy_slot(
+        &mut self,
+        slots: &mut Slots,
+        side: &mut CopySide,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<bool, RingError> {
         // A frame that has to be rebuilt is kept if it finds no buffers. So none is taken as long
         // as the guest has no buffers at all.
-        if !self.chains.ensure(0, 1, &mut self.host.ring, cx.memory, self.setup.header_len)? {
+        if !side.ensure(0, 1, cx.memory)? {
             return Ok(false);
         }
         let Some(frame) = slots.frame() else {
@@ -103,15 +117,16 @@ impl Receive {
             slots.give_back();
             return Ok(true);
         };
-        let room = self.fit(frame, CopyReason::Outside, cx)?;
+        let room = side.fit(frame, CopyReason::Outside, self.batch.given(), cx)?;
         // Too few for this one: it is given up at last, as any other, so that it does not stop
         // those behind it for ever.
         if room == Room::Short && !self.settled {
             return Ok(false);
         }
-        self.hold(room, frame, CopyReason::Outside, cx.counters);
+        side.hold(room, frame, CopyReason::Outside, cx.counters);
         slots.give_back();
-        (self.settled, self.waiting_since) = (false, None);
+        self.settled = false;
+        side.end_wait();
         Ok(true)
     }
 
@@ -121,8 +136,10 @@ impl Receive {
         &mut self,
         slots: &mut Slots,
         first: usize,
-        cx: &mut ReceiveContext<'_>,
-    ) -> Result<Option<Batch>, RingError> {
+        side: &mut CopySide,
+        io: &mut PortIo,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Option<Done>, RingError> {
         let mut lengths = [first; LONG_BATCH];
         let mut queued = 1;
         while let Some(length) = lengths.get_mut(queued)
@@ -131,28 +148,29 @@ impl Receive {
             *length = len;
             queued += 1;
         }
-        let private = self.rebuilds_most();
-        let longest = lengths[..queued].iter().copied().max().unwrap_or(first).min(self.longest());
-        let offered = match self.setup.mergeable {
+        let private = side.rebuilds_most();
+        let longest = lengths[..queued].iter().copied().max().unwrap_or(first).min(side.longest());
+        let (batch, memory) = (&mut self.batch, cx.memory);
+        let offered = match side.setup.mergeable {
             // Timed out waiting for more.
-            _ if self.settled => self.offer_each(1, longest, cx),
-            true => self.offer_runs(queued, |read| lengths[read].min(longest), private, cx),
-            false if private => self.offer_runs(queued, |_| 1, true, cx),
-            false => self.offer_each(queued, longest, cx),
+            _ if self.settled => batch.offer_each(1, longest, side, io, memory),
+            true => batch.offer_runs(queued, |read| lengths[read].min(longest), private, side, io, memory),
+            false if private => batch.offer_runs(queued, |_| 1, true, side, io, memory),
+            false => batch.offer_each(queued, longest, side, io, memory),
         };
         let private = private && !self.settled;
-        let Some((batch, broken)) = self.read(offered, private, cx)? else { return Ok(None) };
+        let Some((done, broken)) = batch.read(offered, private, side, io, cx)? else { return Ok(None) };
         self.settled = false;
-        let gone = batch.frames + batch.refused;
+        let gone = done.frames + done.refused;
         (0..gone).for_each(|_| slots.give_back());
-        if gone == 0 && !batch.port_gone {
+        if gone == 0 && !done.port_gone {
             // The queue does not have what the slot says: go on behind it.
             cx.counters.dropped(DropReason::NoRoom);
             slots.give_back();
         }
         match broken {
             Some(e) => Err(e),
-            None => Ok(Some(batch)),
+            None => Ok(Some(done)),
         }
     }
 }
