@@ -18,28 +18,28 @@ use zerowire::ledger::Counters;
 use crate::host::{HostRing, RingSetup};
 use crate::memory::GuestMemory;
 use crate::net::features::{header_len, toward_guest};
-use crate::net::receive::{Inlet, ReceiveContext, ReceiveSetup, ReceiveTurn};
+use crate::net::receive::{Inlet, ReceiveContext, ReceiveSetup};
 use crate::net::transmit::Outlet;
 use crate::net::{Receive, Transmit};
-use crate::ring::RingError;
 use crate::ring::inflight::Recovered;
 
 /// What frames pass through between a queue pair and its port; made and used by one worker thread.
 pub(super) trait Path: Sized + 'static {
+    /// What frames of both directions go by: a queue of the port.
+    type Queue;
     /// What sends the frames of a transmit ring.
-    type Outlet: Outlet;
-    /// From the port to the guest.
-    type Receive: ReceiveSide<Self>;
-
-    /// Whether receive buffers go to the port before frames come, so that the receive side has work
-    /// whenever the driver posts some.
-    const POSTS_AHEAD: bool;
+    type Outlet: Outlet<Port = Self::Queue>;
+    /// What gets the frames of a receive ring.
+    type Inlet: Inlet<Port = Self::Queue>;
 
     /// An outlet for a new ring of `ring_size` entries.
     fn outlet(&self, ring_size: u16) -> io::Result<Self::Outlet>;
 
+    /// An inlet for a new ring of `ring_size` entries.
+    fn inlet(&self, setup: ReceiveSetup, ring_size: u16) -> io::Result<Self::Inlet>;
+
     /// What its frames go by.
-    fn queue(&mut self) -> &mut <Self::Outlet as Outlet>::Port;
+    fn queue(&mut self) -> &mut Self::Queue;
 
     /// The path that runs, and why, in words for the log and the statistics.
     fn describe(&self) -> String;
@@ -126,12 +126,8 @@ pub(super) trait Side<P>: Sized {
     fn release(&mut self, path: &mut P, memory: &GuestMemory, counters: &Counters);
 
     /// The guest broke a rule, or the ring can't begin: ends all that is under way without a
-    /// further look at the ring. [`Self::release`] may still follow. A side whose port holds
-    /// nothing of the guest between turns has nothing to do.
-    fn abandon(&mut self, _path: &mut P, _counters: &Counters) {}
-
-    /// Lets go of memory that bursts have touched.
-    fn trim(&mut self) {}
+    /// further look at the ring. [`Self::release`] may still follow.
+    fn abandon(&mut self, path: &mut P, counters: &Counters);
 
     /// Starts a ring. What a process before had left in flight comes with it.
     fn start(path: &mut P, setup: RingSetup, memory: &GuestMemory) -> Result<(Self, Recovered), String> {
@@ -205,26 +201,13 @@ impl<P: Path> Side<P> for Transmit<P::Outlet> {
     fn abandon(&mut self, path: &mut P, counters: &Counters) {
         self.abandon(path.queue(), counters);
     }
-
-    fn trim(&mut self) {
-        self.trim();
-    }
 }
 
-/// A path whose frames come by an inlet.
-pub(super) trait InletPath: Path {
-    /// What gets the frames of a receive ring.
-    type Inlet: Inlet<Port = <Self::Outlet as Outlet>::Port>;
-
-    /// An inlet for a new ring.
-    fn inlet(&self, setup: ReceiveSetup) -> io::Result<Self::Inlet>;
-}
-
-impl<P: InletPath> Side<P> for Receive<P::Inlet> {
+impl<P: Path> Side<P> for Receive<P::Inlet> {
     fn make(path: &mut P, ring: HostRing) -> Result<Self, String> {
         let acked = ring.acked();
         let setup = ReceiveSetup::of(acked);
-        let inlet = path.inlet(setup).map_err(|e| e.to_string())?;
+        let inlet = path.inlet(setup, ring.ring.size()).map_err(|e| e.to_string())?;
         let mut side = Self::new(ring, inlet, setup);
         if P::Inlet::ANY_OFFLOAD {
             side.accept_only(toward_guest(acked));
@@ -255,39 +238,4 @@ impl<P: InletPath> Side<P> for Receive<P::Inlet> {
     fn abandon(&mut self, path: &mut P, counters: &Counters) {
         self.abandon(path.queue(), counters);
     }
-
-    fn trim(&mut self) {
-        self.trim();
-    }
-}
-
-impl<P: InletPath> ReceiveSide<P> for Receive<P::Inlet> {
-    #[inline]
-    fn run(
-        &mut self,
-        path: &mut P,
-        memory: &GuestMemory,
-        counters: &Counters,
-    ) -> Result<ReceiveTurn, RingError> {
-        self.run(path.queue(), &ReceiveContext { memory, counters })
-    }
-
-    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError> {
-        self.inject(frame, &ReceiveContext { memory, counters })
-    }
-}
-
-/// The receive direction.
-pub(super) trait ReceiveSide<P>: Side<P> {
-    /// Receives a batch.
-    fn run(
-        &mut self,
-        path: &mut P,
-        memory: &GuestMemory,
-        counters: &Counters,
-    ) -> Result<ReceiveTurn, RingError>;
-
-    /// Gives the guest a frame from private memory (without a virtio-net header). Returns whether
-    /// there was room.
-    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError>;
 }

@@ -18,15 +18,15 @@ use rustix::event::epoll;
 
 use super::control::Waker;
 use super::metadata::{MetadataCommand, MetadataDetour};
-use super::path::{Path, ReceiveSide, Side};
+use super::path::{Path, Side};
 use super::stats::Shared;
 use crate::host::mailbox::mailbox;
 use crate::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use crate::host::{RingClient, RingState, RingThread, refuse_all};
 use crate::memory::GuestMemory;
-use crate::net::Transmit;
-use crate::net::receive::{RxPort, SETTLE_AFTER};
+use crate::net::receive::{Inlet, ReceiveContext, RxPort, SETTLE_AFTER};
 use crate::net::transmit::{Detour, TransmitContext};
+use crate::net::{Receive, Transmit};
 use port_events::PortEvents;
 use report::Report;
 use states::{PortWatch, RxWait};
@@ -104,7 +104,7 @@ impl Drop for WorkerHandle {
 struct Worker<P: Path> {
     // Rings hold pointers into the memory: they go first.
     transmit: Option<Transmit<P::Outlet>>,
-    receive: Option<P::Receive>,
+    receive: Option<Receive<P::Inlet>>,
     memory: Arc<GuestMemory>,
     path: P,
     report: Report,
@@ -191,13 +191,13 @@ impl<P: Path> Worker<P> {
         let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active()) else { return false };
         if self.rx.is_short()
             && !retry
-            && !P::POSTS_AHEAD
+            && !P::Inlet::POSTS_AHEAD
             && matches!(side.host_mut().ring.available(), Ok(0))
         {
             return false;
         }
         let counters = &self.report.counters().receive;
-        match side.run(&mut self.path, &self.memory, counters) {
+        match side.run(self.path.queue(), &ReceiveContext { memory: &self.memory, counters }) {
             Ok(r) => {
                 let look_at = || Instant::now() + SETTLE_AFTER;
                 self.rx.ran(r.buffers.are_short(), r.buffers.are_awaited(), look_at);
@@ -238,10 +238,10 @@ impl<P: Path> Worker<P> {
         }
         let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active()) else { return false };
         let counters = &self.report.counters().receive;
-        let memory = &self.memory;
+        let cx = ReceiveContext { memory: &self.memory, counters };
         let mut error = None;
         let mut given = false;
-        service.pump(|frame| match side.inject(frame, memory, counters) {
+        service.pump(|frame| match side.inject(frame, &cx) {
             Ok(room) => {
                 given |= room;
                 room
@@ -282,7 +282,7 @@ impl<P: Path> Turns for Worker<P> {
     #[inline]
     fn turn(&mut self, woke: Woke) -> Worked {
         let sent = self.transmit();
-        if sent && P::POSTS_AHEAD && self.events.sent() {
+        if sent && P::Inlet::POSTS_AHEAD && self.events.sent() {
             self.events.take_out(self.path.port());
         }
         let mut busy = sent;
@@ -306,7 +306,7 @@ impl<P: Path> Turns for Worker<P> {
         Worked::Busy {
             // Where buffers were posted ahead no driver is waited for, and the kernel may bring
             // frames on this very CPU.
-            lingers: sent || self.rx.is_short() || !P::POSTS_AHEAD,
+            lingers: sent || self.rx.is_short() || !P::Inlet::POSTS_AHEAD,
             // While the port has frames, each turn looks at both directions: only commands can
             // wait.
             knows_events: self.events.port.is_ready(),

@@ -1,8 +1,12 @@
 //! Receive: from the port to the guest's buffers.
 //!
+//! [`Receive`] has the guest's side (`side`): parsed chains, and frames that wait for them. What it
+//! gets frames by is an inlet (`inlet`), a type a port. That of AF_XDP posts chains before frames
+//! come. The others read frames by a batch (`batch`).
+//!
 //! The length of a frame is known only after it was read, and reading it straight into the guest's
 //! buffers needs their addresses before. Parsing 64 KiB worth of descriptors for each frame of 60
-//! bytes is what made this path slow elsewhere. From a port that is read (`batch`):
+//! bytes is what made this path slow elsewhere. In a batch:
 //!
 //! * A chain is parsed only as far as the next frame is likely to reach. Behind the parsed part the
 //!   scatter list ends in scratch memory, so a longer frame is never cut. Its tail is copied
@@ -13,15 +17,16 @@
 //!   private memory (`small` in the ledger). It serves runs of frames so short that a copy is
 //!   cheaper than a scatter list.
 //!
-//! Chains are given back in exactly the order in which they became available. So the used index
-//! alone says where a back end that starts anew has to go on. It has no other memory of what it
-//! took.
+//! Then chains are given back in exactly the order in which they became available. So the used
+//! index alone says where a back end that starts anew has to go on. It has no other memory of what
+//! it took.
 //!
 //! A frame for which the guest has too few buffers waits for the moment. All that come after it in
-//! the port's queue wait with it. After [`PATIENCE`] it is dropped and counted.
+//! the port's queue wait with it. If no chains were posted ahead, it is dropped and counted after
+//! [`PATIENCE`].
 //!
-//! **Ownership.** Parsed chains belong to this side until they are given back; the kernel holds
-//! them only within [`Receive::run`].
+//! **Ownership.** Parsed chains belong to the guest's side until they are given back, or posted.
+//! The kernel holds those of a batch only within [`Receive::run`].
 
 mod batch;
 mod deliver;
@@ -46,11 +51,10 @@ use crate::ring::{RingError, SplitRing};
 pub(in crate::net) use batch::{Done, LONG_BATCH, ReadBatch};
 pub use batch::{SCRATCH_BYTES, SCRATCH_STRIDE};
 pub(crate) use inlet::Inlet;
-pub(in crate::net) use inlet::{CopySide, Received};
-pub(in crate::net) use pending::HeldFrame;
+pub(in crate::net) use inlet::{CopySide, Given, Received};
+pub(in crate::net) use pending::{HeldFrame, Waits};
 pub(in crate::net) use shape::Forecast;
-use side::Bare;
-pub(in crate::net) use side::{Room, RxSide};
+pub(in crate::net) use side::{Bare, PLAIN_HEADER, Room, RxSide};
 
 /// How long a frame waits for buffers of the guest: longer than the host may well keep a virtual
 /// CPU from running.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::support::frames::frame;
 use crate::support::pair::{
-    HEADER, LONG, Pair, SIZE, after_a_crash, block, call, is_called, receive, shape, transmit,
+    HEADER, LONG, Pair, SIZE, after_a_crash, block, call, is_called, receive, release, shape, transmit,
 };
 use crate::support::{Peer, in_netns, wait_until};
 use zerowire::ledger::Totals;
@@ -46,7 +46,7 @@ fn a_frame_that_waits_gets_the_next_buffers_whatever_their_length() {
         }
         let totals = pair.totals();
         assert_eq!((totals.frames, totals.zero_copied_frames, totals.dropped_total()), (3, 2, 0));
-        side.release(&mut pair.link, &pair.memory, &pair.counters);
+        release(&mut side, &mut pair);
     });
 }
 
@@ -64,7 +64,7 @@ fn frames_that_came_before_a_stop_reach_the_buffers_that_are_kept() {
             peer.send(&frame(1, 1000));
             pair.wait_for_frame();
             let driver = call(side.host_mut());
-            side.release(&mut pair.link, &pair.memory, &pair.counters);
+            release(&mut side, &mut pair);
             assert_eq!(pair.used(), used);
             // A driver that is not told would wait for ever: the ring may go on elsewhere, where
             // nobody knows of it.

@@ -9,12 +9,12 @@ use std::time::Duration;
 use zerowire_sys::netlink::LinkInfo;
 
 use super::Port;
-use crate::daemon::path::{InletPath, Path};
+use crate::daemon::path::Path;
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{LINGER, WorkerHandle, WorkerSetup};
 use crate::net::packet::{LOOKS, PacketInlet, PacketOutlet, PacketQueue, PacketSend};
 use crate::net::receive::ReceiveSetup;
-use crate::net::{PathMode, Policy, Receive};
+use crate::net::{PathMode, Policy};
 use crate::port::{Frames, InterfaceState, PacketError, PacketRings, PacketSocket, PacketSpec, TapOffloads};
 
 /// An interface with what its workers need to know.
@@ -156,12 +156,16 @@ impl Drop for PacketPath {
 }
 
 impl Path for PacketPath {
+    type Queue = PacketQueue;
     type Outlet = PacketOutlet;
-    type Receive = Receive<PacketInlet>;
-    const POSTS_AHEAD: bool = false;
+    type Inlet = PacketInlet;
 
     fn outlet(&self, _ring_size: u16) -> io::Result<PacketOutlet> {
         PacketOutlet::new(self.policy)
+    }
+
+    fn inlet(&self, setup: ReceiveSetup, _ring_size: u16) -> io::Result<PacketInlet> {
+        PacketInlet::new(self.policy, self.shared.mtu.load(Ordering::Relaxed), setup)
     }
 
     #[inline]
@@ -183,13 +187,5 @@ impl Path for PacketPath {
 
     fn sleep_at_most(&mut self) -> Option<Duration> {
         self.queue.sleep_at_most(&self.shared.pairs[self.pair].transmit)
-    }
-}
-
-impl InletPath for PacketPath {
-    type Inlet = PacketInlet;
-
-    fn inlet(&self, setup: ReceiveSetup) -> io::Result<PacketInlet> {
-        PacketInlet::new(self.policy, self.shared.mtu.load(Ordering::Relaxed), setup)
     }
 }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Port;
-use crate::daemon::path::{InletPath, Path};
+use crate::daemon::path::Path;
 use crate::daemon::stats::Shared;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
 use crate::io::PortIo;
+use crate::net::Policy;
 use crate::net::features::{header_len, toward_guest};
 use crate::net::receive::ReceiveSetup;
 use crate::net::tap::{TapInlet, TapOutlet};
-use crate::net::{Policy, Receive};
 use crate::port::{Tap, TapError, TapOffloads, TapSpec};
 
 /// A tap with what its workers need to know.
@@ -96,12 +96,16 @@ pub(super) struct TapPath {
 }
 
 impl Path for TapPath {
+    type Queue = PortIo;
     type Outlet = TapOutlet;
-    type Receive = Receive<TapInlet>;
-    const POSTS_AHEAD: bool = false;
+    type Inlet = TapInlet;
 
     fn outlet(&self, _ring_size: u16) -> io::Result<TapOutlet> {
         TapOutlet::new(self.policy)
+    }
+
+    fn inlet(&self, setup: ReceiveSetup, _ring_size: u16) -> io::Result<TapInlet> {
+        TapInlet::new(self.policy, self.shared.mtu.load(Ordering::Relaxed), setup)
     }
 
     #[inline]
@@ -115,13 +119,5 @@ impl Path for TapPath {
 
     fn port(&self) -> Option<BorrowedFd<'_>> {
         Some(self.io.port())
-    }
-}
-
-impl InletPath for TapPath {
-    type Inlet = TapInlet;
-
-    fn inlet(&self, setup: ReceiveSetup) -> io::Result<TapInlet> {
-        TapInlet::new(self.policy, self.shared.mtu.load(Ordering::Relaxed), setup)
     }
 }

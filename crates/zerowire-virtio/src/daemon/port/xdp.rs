@@ -8,26 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use zerowire::ledger::Counters;
 use zerowire_sys::xdp::program::Steering;
 use zerowire_sys::xdp::{Interface, Mode};
-use zerowire_vhost_user::features as f;
 
 use super::{Port, PortError, steering};
-use crate::daemon::path::{Path, ReceiveSide, Side};
+use crate::daemon::path::Path;
 use crate::daemon::worker::{WorkerHandle, WorkerSetup};
-use crate::host::HostRing;
 use crate::memory::GuestMemory;
-use crate::net::features::header_len;
-use crate::net::receive::ReceiveTurn;
+use crate::net::Policy;
+use crate::net::receive::ReceiveSetup;
 use crate::net::xdp::geometry::MAX_MTU;
 use crate::net::xdp::{
-    Attach, Link, LinkOptions, Registrar, Renewal, XdpOutlet, XdpReceive, XdpReceiveSetup,
-    driver_has_zero_copy,
+    Attach, Link, LinkOptions, Registrar, Renewal, XdpInlet, XdpOutlet, driver_has_zero_copy,
 };
-use crate::net::{PathMode, Policy};
 use crate::port::{PacketError, PortSpec, TapOffloads, XdpMatch, XdpMode, XdpSpec};
-use crate::ring::RingError;
 
 /// Chains that are kept for the metadata service's frames.
 const METADATA_CHAINS: usize = 8;
@@ -222,12 +216,16 @@ pub(super) struct XdpPath {
 }
 
 impl Path for XdpPath {
+    type Queue = Link;
     type Outlet = XdpOutlet;
-    type Receive = XdpReceive;
-    const POSTS_AHEAD: bool = true;
+    type Inlet = XdpInlet;
 
     fn outlet(&self, ring_size: u16) -> io::Result<XdpOutlet> {
         Ok(XdpOutlet::new(self.policy, ring_size))
+    }
+
+    fn inlet(&self, _setup: ReceiveSetup, ring_size: u16) -> io::Result<XdpInlet> {
+        Ok(XdpInlet::new(self.policy, ring_size, self.reserve))
     }
 
     #[inline]
@@ -269,63 +267,5 @@ impl Path for XdpPath {
 
     fn sleep_at_most(&mut self) -> Option<Duration> {
         self.link.sleep_at_most()
-    }
-}
-
-impl Side<XdpPath> for XdpReceive {
-    fn make(path: &mut XdpPath, ring: HostRing) -> Result<Self, String> {
-        let setup = XdpReceiveSetup {
-            mergeable: ring.acked() & f::NET_MRG_RXBUF != 0,
-            header_len: header_len(ring.acked()),
-            copy: path.policy.mode == PathMode::Copy,
-            reserve: path.reserve,
-        };
-        Ok(Self::new(ring, setup))
-    }
-
-    fn host(&self) -> &HostRing {
-        self.host()
-    }
-
-    fn host_mut(&mut self) -> &mut HostRing {
-        self.host_mut()
-    }
-
-    fn into_host(self) -> HostRing {
-        self.into_host()
-    }
-
-    fn begin(&mut self, path: &mut XdpPath, memory: &GuestMemory) -> Result<(), String> {
-        self.moved();
-        path.link.note_buffers(Self::first_buffer(self.host().peek(memory)?, memory));
-        path.link.start(true)
-    }
-
-    fn release(&mut self, path: &mut XdpPath, memory: &GuestMemory, counters: &Counters) {
-        self.release(&mut path.link, memory, counters);
-    }
-
-    fn abandon(&mut self, path: &mut XdpPath, counters: &Counters) {
-        self.abandon(&mut path.link, counters);
-    }
-
-    fn trim(&mut self) {
-        self.trim();
-    }
-}
-
-impl ReceiveSide<XdpPath> for XdpReceive {
-    #[inline]
-    fn run(
-        &mut self,
-        path: &mut XdpPath,
-        memory: &GuestMemory,
-        counters: &Counters,
-    ) -> Result<ReceiveTurn, RingError> {
-        self.run(&mut path.link, memory, counters)
-    }
-
-    fn inject(&mut self, frame: &[u8], memory: &GuestMemory, counters: &Counters) -> Result<bool, RingError> {
-        self.inject(frame, memory, counters)
     }
 }

@@ -10,7 +10,8 @@ use crate::daemon::metadata::{MetadataCommand, MetadataDetour};
 use crate::daemon::path::{Direction, Path, Side};
 use crate::host::{At, HostRing, RingSetup, RingThread};
 use crate::memory::GuestMemory;
-use crate::net::Transmit;
+use crate::net::receive::Inlet;
+use crate::net::{Receive, Transmit};
 
 impl<P: Path> RingThread for Worker<P> {
     type Device = MetadataCommand;
@@ -23,14 +24,14 @@ impl<P: Path> RingThread for Worker<P> {
     fn ring(&self, at: At) -> Option<&HostRing> {
         match Direction::of(at.queue) {
             Direction::Transmit => self.transmit.as_ref().map(Transmit::host),
-            Direction::Receive => self.receive.as_ref().map(Side::host),
+            Direction::Receive => self.receive.as_ref().map(Receive::host),
         }
     }
 
     fn ring_mut(&mut self, at: At) -> Option<&mut HostRing> {
         match Direction::of(at.queue) {
             Direction::Transmit => self.transmit.as_mut().map(Transmit::host_mut),
-            Direction::Receive => self.receive.as_mut().map(Side::host_mut),
+            Direction::Receive => self.receive.as_mut().map(Receive::host_mut),
         }
     }
 
@@ -53,7 +54,7 @@ impl<P: Path> RingThread for Worker<P> {
                 self.transmit = Some(side);
             }
             Direction::Receive => {
-                self.receive = Some(P::Receive::start(&mut self.path, setup, &self.memory)?.0);
+                self.receive = Some(Receive::<P::Inlet>::start(&mut self.path, setup, &self.memory)?.0);
             }
         }
         Ok(())
@@ -96,7 +97,7 @@ impl<P: Path> RingThread for Worker<P> {
         self.memory = memory;
         // Have the next turn look at a ring that comes back with its memory.
         self.rx.posted();
-        if P::POSTS_AHEAD {
+        if P::Inlet::POSTS_AHEAD {
             self.events.port.set_ready();
         }
         problems.iter().for_each(|problem| self.report.ring_waits(problem));

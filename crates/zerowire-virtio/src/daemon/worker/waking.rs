@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, Worker};
 use crate::daemon::metadata::MetadataDetour;
 use crate::daemon::path::{Path, Side};
-use crate::net::receive::SETTLE_AFTER;
+use crate::net::receive::{Inlet, SETTLE_AFTER};
 
 /// How long a worker has slept before it lets go of memory that bursts have touched.
 pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ impl<P: Path> Worker<P> {
             match ring.arm_for(self.rx.wanted(ring.size())) {
                 Ok(true) => {
                     self.rx.posted();
-                    if P::POSTS_AHEAD {
+                    if P::Inlet::POSTS_AHEAD {
                         self.events.port.set_ready();
                     }
                     work |= self.events.port.is_ready() || self.rx.has_frame();
@@ -91,7 +91,7 @@ impl<P: Path> Worker<P> {
             TAG_RECEIVE => {
                 self.report.counters().receive.kicks.add(1);
                 self.rx.posted();
-                if P::POSTS_AHEAD {
+                if P::Inlet::POSTS_AHEAD {
                     self.events.port.set_ready();
                 }
                 if let Some(side) = self.receive.as_mut().filter(|s| s.host().is_sound()) {

@@ -132,7 +132,7 @@ impl CopySide {
         match room {
             Room::Taken => true,
             Room::Short => {
-                let kept = self.pending.push(frame.len(), || HeldFrame { bytes: frame.to_vec(), reason });
+                let kept = self.keep(frame.len(), || HeldFrame { bytes: frame.to_vec(), reason });
                 if !kept {
                     counters.dropped(DropReason::NoRoom);
                 }

@@ -70,7 +70,7 @@ pub trait Inlet: Sized {
         cx: &ReceiveContext<'_>,
     ) -> Result<Option<Received>, RingError>;
 
-    /// Gives the guest a frame that waited. One that does not go on waiting is over with this.
+    /// Gives the guest a frame that waited. Unless there is too little room it is over with this.
     ///
     /// # Errors
     /// The guest broke a rule of the ring.
@@ -119,12 +119,13 @@ pub trait Inlet: Sized {
     /// Before the ring stops or its memory goes: the port gives up all chains. Those that no frame
     /// came for are put back, or given back if others behind them were used.
     fn release(&mut self, side: &mut RxSide<Self::Waiting>, _port: &mut Self::Port, cx: &ReceiveContext<'_>) {
-        side.drop_waiting(cx.counters);
+        side.drop_waiting(cx.counters, |_| true);
         side.untake();
     }
 
     /// The guest broke a rule, or the ring can't begin: the port gives up all chains, and the ring
-    /// is not touched. [`Self::release`] may still follow.
+    /// is not touched. [`Self::release`] may still follow. An inlet whose port holds nothing of the
+    /// guest between turns has nothing to do.
     fn abandon(&mut self, _side: &mut RxSide<Self::Waiting>, _port: &mut Self::Port, _counters: &Counters) {}
 
     /// Lets go of the private memory that bursts have touched.

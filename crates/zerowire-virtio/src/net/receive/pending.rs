@@ -65,15 +65,24 @@ impl<W: Waits> Pending<W> {
         self.frames.len()
     }
 
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
-    }
-
     /// Lets go of the list that a burst has made long.
     pub(super) fn trim(&mut self) {
         if self.frames.is_empty() && self.frames.capacity() > KEPT_FRAMES {
-            self.clear();
+            self.frames = VecDeque::new();
         }
+    }
+
+    /// Removes those for which `which` is true. Returns how many.
+    pub(super) fn remove(&mut self, mut which: impl FnMut(&W) -> bool) -> usize {
+        let before = self.frames.len();
+        self.frames.retain(|frame| {
+            let goes = which(frame);
+            if goes {
+                self.bytes -= frame.len();
+            }
+            !goes
+        });
+        before - self.frames.len()
     }
 
     /// Keeps the frame of `len` bytes that `make` makes. Returns false, and has nothing of it, if
@@ -132,7 +141,10 @@ mod tests {
         assert!(push(&mut pending, &[1; 100]));
         pending.trim();
         assert_eq!(pending.len(), 1, "a frame that waits stays");
-        pending.clear();
+        assert!(push(&mut pending, &[2; 10]));
+        assert_eq!(pending.remove(|frame| frame.bytes.len() == 100), 1);
+        assert_eq!((pending.len(), pending.bytes), (1, 10));
+        assert_eq!(pending.remove(|_| true), 1);
         assert_eq!((pending.len(), pending.bytes), (0, 0));
     }
 }

@@ -74,7 +74,7 @@ pub struct RxSide<W> {
     chains: RxChains,
     pub(in crate::net) setup: ReceiveSetup,
     /// Frames that were taken from the port and for which the guest had too few buffers.
-    pub(super) pending: Pending<W>,
+    pending: Pending<W>,
     /// Since when a frame, or a read, waits for buffers.
     waiting_since: Option<Instant>,
     pub(super) fit: Fit,
@@ -122,6 +122,12 @@ impl<W: Waits> RxSide<W> {
         self.chains.room(i)
     }
 
+    /// The head of the last chain.
+    #[inline]
+    pub fn last_head(&self) -> Option<u16> {
+        self.chains.heads().next_back()
+    }
+
     /// Makes sure that chain `i` is there and parsed for `need` bytes, or to its end. Returns false
     /// where the guest has posted no more.
     #[inline(always)]
@@ -152,9 +158,26 @@ impl<W: Waits> RxSide<W> {
         memory.wrote(self.chains.segments(i), 0, len);
     }
 
+    /// Gives up chain `i` to the port: its head.
+    #[inline]
+    pub fn remove(&mut self, i: usize) -> Option<u16> {
+        self.chains.remove(i)
+    }
+
+    /// Takes a chain in again that was [given up](Self::remove), as the last one. Returns false,
+    /// and has nothing of it, where it has a mistake now, or there are too many.
+    pub fn put_back(&mut self, head: u16, need: usize, memory: &GuestMemory) -> bool {
+        self.chains.put_back(head, need, &self.host.ring, memory, self.setup.header_len)
+    }
+
     /// Puts all chains that are here back into the ring, to be taken again.
     pub fn untake(&mut self) {
         self.host.ring.untake(self.chains.heads());
+        self.chains.clear();
+    }
+
+    /// Has nothing of the chains that are here any more.
+    pub fn forget_chains(&mut self) {
         self.chains.clear();
     }
 
@@ -170,10 +193,23 @@ impl<W: Waits> RxSide<W> {
         !self.pending.is_empty()
     }
 
-    /// Drops the frames that wait.
-    pub fn drop_waiting(&mut self, counters: &Counters) {
-        counters.dropped_many(DropReason::NoRoom, self.pending.len() as u64);
-        self.pending.clear();
+    /// Frames that wait.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Keeps a frame of `len` bytes, which `make` makes, until there are buffers. Returns false, and
+    /// has nothing of it, if too many wait.
+    #[inline]
+    pub fn keep(&mut self, len: usize, make: impl FnOnce() -> W) -> bool {
+        self.pending.push(len, make)
+    }
+
+    /// Drops those of the frames that wait for which `which` is true.
+    pub fn drop_waiting(&mut self, counters: &Counters, which: impl FnMut(&W) -> bool) {
+        let dropped = self.pending.remove(which);
+        counters.dropped_many(DropReason::NoRoom, dropped as u64);
     }
 
     /// There were buffers: what waits now waits from now on.

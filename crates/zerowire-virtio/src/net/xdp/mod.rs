@@ -28,12 +28,12 @@
 
 mod account;
 pub mod geometry;
+mod inlet;
 mod link;
 mod loans;
 mod outlet;
 mod pieces;
 mod posted;
-mod receive;
 mod registrar;
 mod slab;
 mod trust;
@@ -41,9 +41,9 @@ mod umem;
 
 use std::time::Duration;
 
+pub use inlet::XdpInlet;
 pub use link::{Attach, Link, LinkOptions};
 pub use outlet::XdpOutlet;
-pub use receive::{XdpReceive, XdpReceiveSetup};
 pub use registrar::{Registrar, Renewal};
 pub use trust::driver_has_zero_copy;
 pub use umem::VmUmem;

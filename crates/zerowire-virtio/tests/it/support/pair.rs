@@ -13,10 +13,11 @@ use zerowire_sys::xdp::program::{Hook, Steering};
 use zerowire_sys::xdp::{Interface, Mode, XdpError};
 use zerowire_virtio::host::HostRing;
 use zerowire_virtio::memory::GuestMemory;
+use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
 use zerowire_virtio::net::transmit::TransmitContext;
 use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Registrar};
-use zerowire_virtio::net::xdp::{XdpOutlet, XdpReceive, XdpReceiveSetup};
-use zerowire_virtio::net::{PathMode, Policy, Transmit};
+use zerowire_virtio::net::xdp::{XdpInlet, XdpOutlet};
+use zerowire_virtio::net::{PathMode, Policy, Receive, Transmit};
 use zerowire_virtio::port::XdpPin;
 use zerowire_virtio::ring::SplitRing;
 use zerowire_virtio::ring::inflight::{InflightRegion, Tracker};
@@ -98,9 +99,9 @@ impl Pair {
     }
 
     /// The receive side.
-    pub fn receive(&self) -> XdpReceive {
-        let setup = XdpReceiveSetup { mergeable: true, header_len: HEADER, copy: false, reserve: 0 };
-        XdpReceive::new(self.device(), setup)
+    pub fn receive(&self) -> Receive<XdpInlet> {
+        let setup = ReceiveSetup { mergeable: true, header_len: HEADER, clears_flags: false };
+        Receive::new(self.device(), XdpInlet::new(Policy::default(), SIZE, 0), setup)
     }
 
     /// The transmit side.
@@ -183,8 +184,15 @@ pub fn is_called(call: &OwnedFd) -> bool {
 }
 
 /// One turn.
-pub fn receive(side: &mut XdpReceive, pair: &mut Pair) {
-    side.run(&mut pair.link, &pair.memory, &pair.counters).expect("a sound ring");
+pub fn receive(side: &mut Receive<XdpInlet>, pair: &mut Pair) {
+    let cx = ReceiveContext { memory: &pair.memory, counters: &pair.counters };
+    side.run(&mut pair.link, &cx).expect("a sound ring");
+}
+
+/// Ends the receive side's turns.
+pub fn release(side: &mut Receive<XdpInlet>, pair: &mut Pair) {
+    let cx = ReceiveContext { memory: &pair.memory, counters: &pair.counters };
+    side.release(&mut pair.link, &cx);
 }
 
 /// One turn. Returns what was moved.

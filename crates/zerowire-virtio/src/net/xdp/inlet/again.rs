@@ -1,20 +1,22 @@
 //! Buffers that were posted and have to be posted once more: their frame was dropped, or their
 //! socket is another one now.
 
-use zerowire::ledger::{Counters, DropReason};
+use zerowire::ledger::Counters;
 
-use super::{XdpReceive, unseen};
+use super::{SlabSide, XdpInlet, place_of, unseen};
 use crate::memory::{GuestMemory, Segment};
+use crate::net::receive::ReceiveContext;
 use crate::net::xdp::geometry::Geometry;
 use crate::net::xdp::link::Link;
 use crate::net::xdp::posted::Buffer;
 
-impl XdpReceive {
+impl XdpInlet {
     /// A buffer whose frame was dropped, or whose socket is another one now. One that can't be
     /// posted as it is any more waits for frames that come over the slab.
     #[cold]
     pub(super) fn post_once_more(
         &mut self,
+        side: &mut SlabSide,
         link: &mut Link,
         geometry: Geometry,
         buffer: Buffer,
@@ -24,13 +26,13 @@ impl XdpReceive {
             Buffer::Place(place) => self.post_place(link, place),
             Buffer::Guest { head, taken, at } => {
                 let list: Vec<Segment> = at.into_iter().flatten().collect();
-                match self.place_of(link, geometry, &list) {
+                match place_of(side, link, geometry, &list) {
                     Some((chunk, at)) if link.fill(chunk) => {
                         self.posted.post(chunk, Buffer::Guest { head, taken, at });
                     }
                     _ => {
                         self.posted_chains -= 1;
-                        self.keep(head, taken, geometry, memory);
+                        self.keep(side, (head, taken), geometry, memory);
                     }
                 }
             }
@@ -40,36 +42,46 @@ impl XdpReceive {
     /// Has a chain that was posted wait here; one that can't be parsed any more is given back
     /// empty.
     #[cold]
-    fn keep(&mut self, head: u16, taken: u16, geometry: Geometry, memory: &GuestMemory) {
-        let need = self.setup.header_len + geometry.frame_bytes() as usize;
-        if self.chains.put_back(head, need, &self.host.ring, memory, self.setup.header_len) {
-            self.kept.push_back(taken);
+    fn keep(
+        &mut self,
+        side: &mut SlabSide,
+        (head, taken): (u16, u16),
+        geometry: Geometry,
+        memory: &GuestMemory,
+    ) {
+        let need = side.setup.header_len + geometry.frame_bytes() as usize;
+        if side.put_back(head, need, memory) {
+            self.kept.numbers.push_back(taken);
         } else {
-            self.host.ring.push_used(head, 0);
-            self.order.used(taken);
+            side.host.ring.push_used(head, 0);
+            self.kept.order.used(taken);
         }
     }
 
     /// Drops frames that wait in these places.
-    pub(super) fn drop_pending(&mut self, which: impl Fn(u16) -> bool, counters: &Counters) {
-        for waits in std::mem::take(&mut self.pending) {
-            if which(waits.place) {
-                self.places.push(waits.place);
-                counters.dropped(DropReason::NoRoom);
-            } else {
-                self.pending.push_back(waits);
+    pub(super) fn drop_waiting(
+        &mut self,
+        side: &mut SlabSide,
+        which: impl Fn(u16) -> bool,
+        counters: &Counters,
+    ) {
+        side.drop_waiting(counters, |frame| {
+            let drops = which(frame.place);
+            if drops {
+                self.places.push(frame.place);
             }
-        }
+            drops
+        });
     }
 
     /// Another socket: all buffers go to it that the one before had.
     #[cold]
     pub(super) fn post_again(
         &mut self,
+        side: &mut SlabSide,
         link: &mut Link,
         geometry: Geometry,
-        memory: &GuestMemory,
-        counters: &Counters,
+        cx: &ReceiveContext<'_>,
     ) {
         self.generation = link.generation();
         self.in_pieces = false;
@@ -77,10 +89,10 @@ impl XdpReceive {
         // the fill ring already.
         let moved = std::mem::replace(&mut self.registration, link.registration()) != link.registration();
         let first = link.first_places;
-        self.drop_pending(|place| moved || usize::from(place) < first, counters);
+        self.drop_waiting(side, |place| moved || usize::from(place) < first, cx.counters);
         let buffers: Vec<Buffer> = self.posted.take_all().collect();
-        buffers.iter().for_each(|buffer| unseen(buffer, 0..self.device_reach, memory));
-        let reach = self.setup.header_len + geometry.frame_bytes() as usize;
+        buffers.iter().for_each(|buffer| unseen(buffer, 0..self.device_reach, cx.memory));
+        let reach = side.setup.header_len + geometry.frame_bytes() as usize;
         self.device_reach = if geometry.zero_copy() { reach } else { 0 };
         let (places, chains): (Vec<_>, Vec<_>) =
             buffers.into_iter().partition(|b| matches!(b, Buffer::Place(_)));
@@ -93,7 +105,7 @@ impl XdpReceive {
             }
         }
         for buffer in chains {
-            self.post_once_more(link, geometry, buffer, memory);
+            self.post_once_more(side, link, geometry, buffer, cx.memory);
         }
     }
 }
