@@ -62,7 +62,7 @@ pub trait Inlet: Sized {
     /// None if nothing could be received for lack of buffers.
     ///
     /// # Errors
-    /// The guest broke a rule, and what it was given in this turn is lost with it.
+    /// The guest broke a rule. What it was given before that is its own: the caller publishes it.
     fn receive(
         &mut self,
         side: &mut RxSide<Self::Waiting>,
@@ -144,7 +144,7 @@ pub trait Given {
 /// What came of [`Inlet::receive`].
 #[derive(Debug)]
 pub struct Received {
-    /// Frames that were taken from the port.
+    /// Frames that were taken from the port, or given from where they waited.
     pub frames: usize,
     /// What is known of the port.
     pub port: RxPort,

@@ -21,6 +21,9 @@ const KEPT_FRAMES: usize = 256;
 
 /// A frame that waits, wherever it lies.
 pub trait Waits {
+    /// Frames for which there is an entry before the first comes.
+    const AHEAD: usize = 0;
+
     /// Its bytes.
     fn len(&self) -> usize;
 }
@@ -48,9 +51,9 @@ pub(super) struct Pending<W> {
     bytes: usize,
 }
 
-impl<W> Default for Pending<W> {
+impl<W: Waits> Default for Pending<W> {
     fn default() -> Self {
-        Self { frames: VecDeque::new(), bytes: 0 }
+        Self { frames: VecDeque::with_capacity(W::AHEAD), bytes: 0 }
     }
 }
 

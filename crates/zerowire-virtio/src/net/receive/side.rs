@@ -300,6 +300,7 @@ impl<W: Waits> RxSide<W> {
         let (mut at, mut skip) = (0, header_len);
         for c in 0..n {
             let part = self.chains.room(c).min(skip + bytes.len() - at);
+            debug_assert!(part >= skip, "a chain of {part} bytes, shorter than the header");
             at += access::write(self.chains.segments(c), skip, &bytes[at..at + part - skip]);
             cx.memory.wrote(self.chains.segments(c), 0, part);
             skip = 0;

@@ -100,6 +100,8 @@ pub struct SlabFrame {
 }
 
 impl Waits for SlabFrame {
+    const AHEAD: usize = RECEIVE_PLACES;
+
     #[inline]
     fn len(&self) -> usize {
         self.len
@@ -199,8 +201,10 @@ impl XdpInlet {
                 }
                 Buffer::Place(place) => {
                     // There are fewer places than frames that may wait.
-                    let waits = side.keep(len, || SlabFrame { place, offset: offset as usize, len });
-                    debug_assert!(waits, "a place more than there are");
+                    if !side.keep(len, || SlabFrame { place, offset: offset as usize, len }) {
+                        self.places.push(place);
+                        counters.dropped(DropReason::NoRoom);
+                    }
                 }
             }
         }
