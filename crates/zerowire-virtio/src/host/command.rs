@@ -204,8 +204,6 @@ fn replace_kick<T: RingThread>(thread: &mut T, at: At, fd: OwnedFd) {
     }
     if let Err(e) = watch_kick(thread, at) {
         tracing::error!("{e}");
-        // Nobody would hear of what the driver adds.
-        thread.ring_mut(at).into_iter().for_each(HostRing::fail);
     }
 }
 

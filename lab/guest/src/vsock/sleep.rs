@@ -49,13 +49,14 @@ impl VsockQueues {
         let all = || interrupts.iter().chain(&errors).copied().flatten();
         let mut fds: Vec<PollFd<'_>> =
             all().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)).collect();
-        let told = match poll(&mut fds, Some(&limit)) {
+        let mut told = match poll(&mut fds, Some(&limit)) {
             Ok(n) => n > 0,
             Err(Errno::INTR) => true,
             Err(error) => return Err(GuestError::io("waiting for the device's interrupts", error)),
         };
         for interrupt in interrupts.into_iter().flatten() {
-            interrupt.clear().map_err(|e| GuestError::io("reading an interrupt", e))?;
+            // It may have come since.
+            told |= interrupt.clear().map_err(|e| GuestError::io("reading an interrupt", e))? > 0;
         }
         for (queue, error) in errors.into_iter().enumerate() {
             let count = error.map_or(Ok(0), |error| error.clear());
