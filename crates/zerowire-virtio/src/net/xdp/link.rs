@@ -8,7 +8,6 @@
 mod bind;
 mod care;
 mod facts;
-mod length;
 mod missed;
 mod promiscuity;
 mod state;
@@ -460,6 +459,12 @@ impl Link {
     #[inline]
     pub(super) fn reaches(&self, address: u64, len: u32) -> bool {
         !self.zero_copy() || self.registered.umem.as_ref().is_some_and(|u| u.in_one_page(address, len))
+    }
+
+    /// The longest frame that goes out, bytes; 0 without memory to send from.
+    #[inline]
+    pub(in crate::net::xdp) fn longest(&self) -> usize {
+        if self.registered.umem.is_some() { self.registered.mtu_allows as usize } else { 0 }
     }
 
     /// The arithmetic of the registration; None without a socket.

@@ -1,9 +1,13 @@
-//! What a link looks at now and then: whether a device reaches what it was given, and whether
-//! memory is still the guest's.
+//! What a link looks at now and then: whether a device reaches what it was given, whether memory is
+//! still the guest's, and how long frames from the guest may be.
 
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use super::Link;
+use super::state::BoundSocket;
+use crate::net::xdp::geometry::Geometry;
 use crate::net::xdp::{HOLD, trust};
 
 /// When to check a socket in zero-copy mode, as times after it was bound: the first, and one that
@@ -53,6 +57,34 @@ impl Care {
 }
 
 impl Link {
+    /// [`Self::events`] became readable. Where the interface is gone, so is the socket. With a
+    /// larger MTU than the memory was registered for, the memory is registered anew. With a smaller
+    /// one, longer frames from the guest are dropped here. The kernel doesn't check: it would send
+    /// them.
+    #[cold]
+    pub fn notice(&mut self) {
+        let Some(BoundSocket { watch, interface, .. }) = &self.bound else { return };
+        watch.drain();
+        let Ok(mtu) = interface.mtu() else { return self.lost(Errno::NODEV) };
+        if let Some(umem) = &self.registered.umem {
+            self.care.attention |= self.options.registrar.is_outgrown(umem, mtu);
+        }
+        self.limit(mtu);
+    }
+
+    /// The interface has this MTU now.
+    pub(super) fn limit(&mut self, mtu: usize) {
+        let Some(registered) = self.geometry() else { return };
+        let allows = Geometry::new(mtu, registered.zero_copy()).frame_bytes().min(registered.frame_bytes());
+        if std::mem::replace(&mut self.registered.mtu_allows, allows) != allows {
+            tracing::info!(
+                "interface {}, queue {}: MTU {mtu} now: frames from the guest may have {allows} bytes",
+                self.options.interface,
+                self.options.queue
+            );
+        }
+    }
+
     /// A socket was bound.
     pub(super) fn begin_checks(&mut self, zero_copy: bool) {
         self.care.begin(zero_copy, Instant::now());
