@@ -199,8 +199,8 @@ impl<W: Waits> RxSide<W> {
         self.pending.len()
     }
 
-    /// Keeps a frame of `len` bytes, which `make` makes, until there are buffers. Returns false, and
-    /// has nothing of it, if too many wait.
+    /// Keeps a frame of `len` bytes, which `make` makes, until there are buffers. Returns false
+    /// where too many wait already.
     #[inline]
     pub fn keep(&mut self, len: usize, make: impl FnOnce() -> W) -> bool {
         self.pending.push(len, make)

@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// On a NIC's queue a buffer holds up to 16 leases: leases that are left say nothing of buffers.
+    /// On a NIC's queue a buffer holds up to 16 leases: free leases say nothing of free buffers.
     #[test]
     fn an_area_is_low_when_half_of_its_buffers_may_be_lent() {
         assert_eq!([0, 7, 8, 16, 256].map(|lent| is_low(lent, 16, false)), [false, false, true, true, true]);
