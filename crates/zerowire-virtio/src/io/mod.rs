@@ -93,19 +93,22 @@ impl PortIo {
     /// and how many system calls they took.
     #[inline]
     pub fn run(&mut self) -> (&[Done], u64) {
-        let mut calls = std::mem::take(&mut self.calls);
-        let fd = self.file.as_fd();
-        calls += match &mut self.messages {
-            Some(messages) if self.batch.first().is_some_and(|op| op.write) => {
-                // SAFETY: the callers of `push` have promised that all is valid until this returns.
-                let calls = unsafe { messages.run(fd, &self.batch, &mut self.done) };
-                self.batch.clear();
-                calls
-            }
-            // SAFETY: as above.
-            _ => unsafe { batch::run(fd, &mut self.batch, &mut self.done) },
-        };
-        (&self.done, calls)
+        let Self { file, batch, done, messages, calls } = self;
+        // SAFETY: the callers of `push` have promised that all is valid until this returns.
+        let made = unsafe { run(file.as_fd(), messages, batch, done) };
+        (done, std::mem::take(calls) + made)
+    }
+
+    /// As [`Self::run`], for a batch that the caller has collected: it is empty afterwards.
+    ///
+    /// # Safety
+    /// As [`Self::push`], for each operation.
+    #[inline]
+    pub unsafe fn run_with(&mut self, batch: &mut Vec<Op>) -> (&[Done], u64) {
+        let Self { file, done, messages, calls, .. } = self;
+        // SAFETY: the caller's promise.
+        let made = unsafe { run(file.as_fd(), messages, batch, done) };
+        (done, std::mem::take(calls) + made)
     }
 
     /// Forgets the results of the last batch. Call it before the next one is pushed.
@@ -113,5 +116,28 @@ impl PortIo {
     pub fn clear(&mut self) {
         debug_assert!(self.batch.is_empty(), "the last batch was pushed and not run");
         self.done.clear();
+    }
+}
+
+/// Runs a batch, which is empty afterwards; returns how many system calls it took.
+///
+/// # Safety
+/// As [`PortIo::push`], for each operation.
+#[inline]
+unsafe fn run(
+    fd: BorrowedFd<'_>,
+    messages: &mut Option<Messages>,
+    batch: &mut Vec<Op>,
+    done: &mut Vec<Done>,
+) -> u64 {
+    match messages {
+        Some(messages) if batch.first().is_some_and(|op| op.write) => {
+            // SAFETY: the caller's promise.
+            let calls = unsafe { messages.run(fd, batch, done) };
+            batch.clear();
+            calls
+        }
+        // SAFETY: as above.
+        _ => unsafe { batch::run(fd, batch, done) },
     }
 }

@@ -64,7 +64,7 @@ impl Outlet for TapOutlet {
 
     #[inline]
     fn flush(&mut self, io: &mut PortIo, batch: &mut [TxSlot], counters: &Counters) -> usize {
-        let (done, calls) = io.run();
+        let (done, calls) = self.batch.run(io);
         for d in done.iter().filter(|d| d.result < 0) {
             if let Some(slot) = batch.get_mut(usize::from(d.slot)) {
                 slot.refuse();

@@ -218,7 +218,7 @@ impl Outlet for PacketOutlet {
         if port.outbound.ring.is_some() {
             gone = !self.flush_ring(port, batch, counters);
         }
-        let (done, calls) = port.io.run();
+        let (done, calls) = self.batch.run(&mut port.io);
         let mut full = false;
         for d in done.iter().filter(|d| d.result < 0) {
             let Some(slot) = batch.get_mut(usize::from(d.slot)) else { continue };

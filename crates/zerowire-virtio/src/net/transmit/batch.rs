@@ -2,7 +2,7 @@
 //! in private memory, and the rest in the guest's.
 //!
 //! **Ownership.** The private slots are the batch's own: each frame has one, from when it is taken
-//! until the batch has run.
+//! until the batch has run. So are the lists, and what names them: they go together.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use zerowire::ledger::{CopyReason, DropReason};
 
 use super::INSPECT_BYTES;
 use super::outlet::{TxFrame, TxPlace, TxTally};
-use crate::io::{Full, Lists, MAX_BATCH, Op, PortIo};
+use crate::io::{Done, Full, Lists, MAX_BATCH, Op, PortIo};
 use crate::memory::{PrivateMap, access};
 use crate::net::policy::MAX_IOV;
 use crate::net::{MAX_FRAME_BYTES, Policy};
@@ -40,6 +40,9 @@ const IOV_CAPACITY: usize = 4 * MAX_IOV;
 #[derive(Debug)]
 pub struct SendBatch {
     policy: Policy,
+    /// Frames that wait for the batch to run.
+    ops: Vec<Op>,
+    /// Their scatter lists.
     lists: Lists,
     /// Private slots. First comes a small one for each frame of the batch, for gathered short
     /// frames and for heads. Then come large ones, for gathered longer frames.
@@ -56,6 +59,7 @@ impl SendBatch {
         let small_slot = small_slot_bytes(&policy);
         Ok(Self {
             policy,
+            ops: Vec::with_capacity(MAX_BATCH),
             lists: Lists::new(IOV_CAPACITY),
             private: PrivateMap::new(small_slot * MAX_BATCH + FRAME_SLOT_BYTES * FRAME_SLOTS)?,
             small_slot,
@@ -63,9 +67,10 @@ impl SendBatch {
         })
     }
 
-    /// Forgets the frames of the batch before, which has run.
+    /// Forgets the frames of the batch before.
     #[inline]
     pub fn clear(&mut self) {
+        self.ops.clear();
         self.lists.clear();
         self.large_used = 0;
     }
@@ -132,8 +137,8 @@ impl SendBatch {
         access::read(frame.segments, head, &mut self.private[place.range()][head..]);
     }
 
-    /// Queues a frame, for a batch that runs before this one is cleared; with `now` it is sent at
-    /// once, and its result is known.
+    /// Queues a frame, which goes out when the batch runs; with `now` it is sent at once, and its
+    /// result is known.
     ///
     /// # Errors
     /// Its list does not fit.
@@ -155,18 +160,26 @@ impl SendBatch {
         let (iov, entries) = self.lists.list_from(first);
         let op = Op { slot: frame.index as u16, write: true, iov, len: entries };
         if now {
-            // SAFETY: as below.
+            // SAFETY: as in `run`.
             unsafe { io.carry_out(op) };
         } else {
-            // SAFETY: `lists` never moves, and is not cleared before the batch has run. The private
-            // slots are the batch's own. Guest memory is held by who runs the turn.
-            unsafe { io.push(op) };
+            self.ops.push(op);
         }
         Ok(TxTally {
             scattered: (frame.len - place.len) as u32,
             copied: place.len as u32,
             reason: place.gather.unwrap_or(CopyReason::Header),
         })
+    }
+
+    /// Sends what is queued. Returns the results of all frames of the batch, and how many system
+    /// calls they took.
+    #[inline]
+    pub fn run<'io>(&mut self, io: &'io mut PortIo) -> (&'io [Done], u64) {
+        // SAFETY: the lists of `ops` lie in `lists`, which never moves, and forgets them no earlier
+        // than `ops` does. They name the private slots, which are mapped as long as the batch, and
+        // segments: who made those holds the guest's memory in this turn.
+        unsafe { io.run_with(&mut self.ops) }
     }
 
     /// Appends the scatter list of a frame in that place: its private part first, then the segments
