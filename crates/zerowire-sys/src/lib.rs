@@ -3,6 +3,7 @@
 //! This crate exists for zerowire alone. It is not a stable interface: any release may change it.
 //!
 //! * [`batch`]: reads and writes over scatter lists, a batch at a time.
+//! * [`dmabuf`]: buffers that a driver has exported.
 //! * [`fd`]: descriptors by their numbers.
 //! * [`map`]: memory mappings.
 //! * [`netdevice`]: what an interface says of itself by ioctl.
@@ -25,6 +26,7 @@
 #![warn(missing_docs)]
 
 pub mod batch;
+pub mod dmabuf;
 pub mod fd;
 pub mod map;
 pub mod netdevice;

@@ -8,11 +8,6 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// `DMA_BUF_IOCTL_SYNC` (include/uapi/linux/dma-buf.h): `_IOW('b', 0, struct dma_buf_sync)`.
-const IOCTL_SYNC: libc::Ioctl = 0x4008_6200;
-/// `DMA_BUF_SYNC_READ`, with `DMA_BUF_SYNC_START`, which is 0.
-const SYNC_START_READ: u64 = 1;
-
 /// Memory that a driver has exported: of the `udmabuf` device, a DMA heap, or a GPU whose memory
 /// can be mapped. A NIC's queue can place payload in it
 /// ([`ZcrxOptions::dmabuf`](super::ZcrxOptions::dmabuf), Linux 6.16).
@@ -71,20 +66,7 @@ impl Dmabuf {
     /// Makes what the device has written visible to this process (a matter of caches; nothing on
     /// most machines).
     pub(super) fn begin_read(&self) -> io::Result<()> {
-        let flags = SYNC_START_READ;
-        loop {
-            // SAFETY: the kernel reads the 8 bytes of `struct dma_buf_sync`, which live until it
-            // returns.
-            let r = unsafe { libc::ioctl(self.fd.as_raw_fd(), IOCTL_SYNC, &raw const flags) };
-            if r >= 0 {
-                return Ok(());
-            }
-            let e = io::Error::last_os_error();
-            // Both ask for the call once more (include/uapi/linux/dma-buf.h).
-            if !matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) {
-                return Err(e);
-            }
-        }
+        zerowire_sys::dmabuf::begin_read(&*self.fd)
     }
 }
 
