@@ -15,6 +15,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 pub use own::{PrivateMap, SealedMap};
 
+use crate::volatile::VolatileSlice;
+
 /// Length of a huge page, bytes: on x86-64, and on arm64 with base pages of 4 KiB.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
@@ -222,6 +224,15 @@ impl Mapping {
         Some(unsafe { AtomicU32::from_ptr(self.base.as_ptr().wrapping_add(at).cast()) })
     }
 
+    /// Those of `len` bytes from `at` on that are in the mapping, which others may change at any
+    /// time.
+    #[inline]
+    pub fn volatile(&self, at: usize, len: usize) -> VolatileSlice<'_> {
+        let at = at.min(self.len);
+        // SAFETY: inside the mapping, which lives as long as the borrow.
+        unsafe { VolatileSlice::new(self.base.as_ptr().wrapping_add(at), len.min(self.len - at)) }
+    }
+
     /// Bytes of the mapping.
     ///
     /// # Safety
@@ -319,6 +330,14 @@ mod tests {
         assert_eq!(mapping.find_word(8188).map(|w| w.load(std::sync::atomic::Ordering::Relaxed)), Some(7));
         for at in [2, 8190, 8192, usize::MAX - 3] {
             assert!(mapping.find_word(at).is_none(), "{at}");
+        }
+        for (at, len, inside) in [(8188, 4, 4), (8188, 9, 4), (8192, 1, 0), (usize::MAX, usize::MAX, 0)] {
+            let slice = mapping.volatile(at, len);
+            assert_eq!(
+                (slice.len(), slice.get(0)),
+                (inside, Some(7).filter(|_| inside > 0)),
+                "{len} at {at}"
+            );
         }
     }
 }

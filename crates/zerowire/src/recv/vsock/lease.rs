@@ -145,10 +145,7 @@ impl<'a> WindowPacket<'a> {
             // that `'a` borrows from exists.
             PayloadSpan::Data(at) => Payload::Window(unsafe { self.view.memory.bytes(at, self.entry.len) }),
             PayloadSpan::Direct { region, at } => {
-                let start = self.view.regions[region].as_ptr().wrapping_add(at).cast_const();
-                // SAFETY: the place was checked when the window was dequeued; the lease keeps the
-                // region mapped.
-                Payload::Guest(unsafe { VolatileSlice::new(start, self.entry.len) })
+                Payload::Guest(self.view.regions[region].volatile(at, self.entry.len))
             }
         }
     }
