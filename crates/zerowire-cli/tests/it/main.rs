@@ -12,6 +12,7 @@ mod log;
 mod net_arguments;
 mod net_service;
 mod net_xdp;
+mod page_links;
 mod progress;
 mod recv;
 mod recv_errors;
