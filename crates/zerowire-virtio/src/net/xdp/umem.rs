@@ -243,3 +243,32 @@ impl Drop for Slab {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::RegionConfig;
+
+    /// Needs the right to open an AF_XDP socket.
+    #[test]
+    fn a_part_of_the_slab_has_one_owner_at_a_time() {
+        const LEN: u64 = 2 << 20;
+        let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, LEN).expect("its length");
+        let region = RegionConfig { guest_addr: 0, len: LEN, user_addr: 0, offset: 0, file };
+        let memory = GuestMemory::new(vec![region]).expect("guest memory");
+        let umem = VmUmem::new(&memory, Geometry::new(1500, false), 2, XdpPin::Off);
+        let umem = Arc::new(umem.unwrap_or_else(|e| panic!("{e}")));
+        let slab = |pair| umem.slab(pair);
+        let (mut first, mut second) = (slab(0).expect("free"), slab(1).expect("free"));
+        assert!(slab(0).is_none() && slab(1).is_none() && slab(2).is_none());
+        for (value, slab) in [(1, &mut first), (2, &mut second)] {
+            slab.head(0).0.fill(value);
+            slab.received(u16::MAX, 0, PLACE_BYTES).fill(value);
+        }
+        assert_eq!((first.head(0).0[0], second.head(0).0[0]), (1, 2));
+        drop(first);
+        assert!(slab(0).is_some() && slab(1).is_none());
+        assert!(slab(0).is_some(), "the one before has gone");
+    }
+}
