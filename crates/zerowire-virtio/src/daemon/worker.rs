@@ -169,8 +169,6 @@ impl<P: Path> Worker<P> {
                 turn.chains > 0
             }
             Err(e) => {
-                // What came before the guest's mistake is its own.
-                side.host_mut().ring.publish();
                 side.host().call();
                 side.fail(&mut self.path, counters);
                 self.report.ring_broke(&e);
@@ -213,8 +211,6 @@ impl<P: Path> Worker<P> {
                 r.turn.chains > 0
             }
             Err(e) => {
-                // What came before the guest's mistake is its own.
-                side.host_mut().ring.publish();
                 side.host().call();
                 side.fail(&mut self.path, counters);
                 self.report.ring_broke(&e);
@@ -252,7 +248,6 @@ impl<P: Path> Worker<P> {
             }
         });
         if let Some(e) = error {
-            side.host_mut().publish();
             side.fail(&mut self.path, counters);
             self.report.ring_broke(&e);
             return false;

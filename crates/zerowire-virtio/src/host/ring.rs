@@ -221,10 +221,12 @@ impl HostRing {
         self.call.as_deref().is_some_and(notify)
     }
 
-    /// The guest broke a rule: the ring is not touched any more. Returns whether it was until now.
+    /// The guest broke a rule: the ring is not touched any more. What was used before that is the
+    /// guest's, and shown to it. Returns whether the ring was touched until now.
     pub fn set_broken(&mut self) -> bool {
         let was_sound = self.is_sound();
         if was_sound {
+            self.publish();
             self.health = Health::Broken;
         }
         was_sound

@@ -62,7 +62,8 @@ pub trait Inlet: Sized {
     /// None if nothing could be received for lack of buffers.
     ///
     /// # Errors
-    /// The guest broke a rule. What it was given before that is its own: the caller publishes it.
+    /// The guest broke a rule. What it was given before that is its own, and shown to it when
+    /// the ring is stopped.
     fn receive(
         &mut self,
         side: &mut RxSide<Self::Waiting>,

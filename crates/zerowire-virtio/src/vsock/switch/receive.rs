@@ -61,7 +61,6 @@ pub(super) fn receive_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
         }
         Err(e) => {
             if let Some(mut buffers) = vm.rings.buffers() {
-                buffers.publish();
                 buffers.fail();
             }
             vm.ring_failed(&e);

@@ -154,7 +154,6 @@ fn copy_across(
             Ok(Some(room)) => room,
             Ok(None) => break,
             Err(e) => {
-                buffers.publish();
                 buffers.fail();
                 far.ring_failed(&e);
                 break;

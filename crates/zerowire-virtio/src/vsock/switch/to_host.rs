@@ -220,7 +220,6 @@ fn promise_room(at: &mut Current<'_>, rings: &mut VmRings, bytes: u32, others: &
         Ok(Some(_)) => {}
         Ok(None) => return,
         Err(e) => {
-            buffers.publish();
             buffers.fail();
             return at.ring_failed(&e);
         }

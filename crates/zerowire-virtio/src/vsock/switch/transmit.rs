@@ -70,7 +70,6 @@ pub(super) fn send_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
             tx.ring.push_used(p.head, 0);
         }
         if error.is_some() {
-            tx.publish();
             tx.fail();
         }
     }
