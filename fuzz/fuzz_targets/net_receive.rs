@@ -9,10 +9,10 @@ use libfuzzer_sys::fuzz_target;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use zerowire::ledger::Counters;
 use zerowire_virtio::io::PortIo;
+use zerowire_virtio::net::features::Offloads;
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
-use zerowire_virtio::net::tap::TapInlet;
 use zerowire_virtio::net::{PathMode, Policy, Receive};
-use zerowire_virtio::port::TapOffloads;
+use zerowire_virtio::port::tap::TapInlet;
 use zerowire_virtio::ring::SplitRing;
 use zerowire_virtio::vsock::testing::{Guest, Layout, RING_SIZE};
 
@@ -36,7 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
     // Frames may then be cut, or be dropped.
     let rebuilds = choice & 16 != 0;
     if rebuilds {
-        receive.accept_only(TapOffloads::default());
+        receive.accept_only(Offloads::default());
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (port, wire) =

@@ -8,9 +8,9 @@ use libfuzzer_sys::fuzz_target;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use zerowire::ledger::Counters;
 use zerowire_virtio::io::PortIo;
-use zerowire_virtio::net::tap::TapOutlet;
 use zerowire_virtio::net::transmit::{Transmit, TransmitContext};
 use zerowire_virtio::net::{ETH_HEADER_BYTES, PathMode, Policy};
+use zerowire_virtio::port::tap::TapOutlet;
 use zerowire_virtio::ring::SplitRing;
 use zerowire_virtio::vsock::testing::{Guest, Layout, RING_SIZE};
 

@@ -14,8 +14,8 @@ use zerowire_guest::{GuestAddr, GuestMemory as Ram};
 use zerowire_virtio::io::PortIo;
 use zerowire_virtio::memory::{GuestMemory, RegionConfig};
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
-use zerowire_virtio::net::tap::TapInlet;
 use zerowire_virtio::net::{Policy, Receive};
+use zerowire_virtio::port::tap::TapInlet;
 use zerowire_virtio::ring::{RingAddresses, SplitRing};
 
 type Error = Box<dyn std::error::Error>;

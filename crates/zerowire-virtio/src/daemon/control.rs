@@ -37,7 +37,7 @@ pub(super) struct Control {
 
 /// Wakes a control thread.
 #[derive(Clone, Debug)]
-pub(super) struct Waker(Arc<OwnedFd>);
+pub(crate) struct Waker(Arc<OwnedFd>);
 
 impl Waker {
     /// Makes the thread look for something new ([`Device::attend`]).

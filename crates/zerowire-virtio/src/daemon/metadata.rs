@@ -52,14 +52,14 @@ const MAX_FORWARDED: usize = 256;
 
 /// What a worker does with frames for the service: the first worker of a VM runs the service, the
 /// others send it their frames.
-pub(super) enum MetadataDetour {
+pub(crate) enum MetadataDetour {
     Service(Box<Service>),
     Forward { to: RingClient<MetadataCommand>, pending: Arc<AtomicUsize> },
 }
 
 /// Commands to the worker with the service.
 #[derive(Debug)]
-pub(super) enum MetadataCommand {
+pub(crate) enum MetadataCommand {
     /// New metadata.
     Tree(Arc<MetadataTree>),
     /// A frame for the service, from another worker of the same VM.
@@ -67,7 +67,7 @@ pub(super) enum MetadataCommand {
 }
 
 /// The service with its clock.
-pub(super) struct Service {
+pub(crate) struct Service {
     service: MetadataService,
     start: Instant,
 }

@@ -14,22 +14,19 @@ mod listen;
 mod metadata;
 mod net;
 mod pace;
-mod path;
-mod port;
 mod session;
-mod stats;
+pub(crate) mod stats;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod vm;
 mod vsock;
-mod worker;
+pub(crate) mod worker;
 
 pub use access::SocketAccess;
 pub use link::{LinkState, LinkStats};
 pub(crate) use listen::bind_unix;
 pub use listen::{Endpoint, ListenError};
 pub use metadata::MetadataSource;
-pub use port::PortError;
 pub use stats::{DirectionStats, ServerStats, VmStats};
 pub use vm::{MAX_VMS, Server, ServerError, VmConfig};
 pub use vsock::{DEFAULT_GROUP, VsockConfig, VsockServer, VsockServerStats, VsockVmStats};

@@ -18,7 +18,7 @@ use crate::memory::{GuestMemory, Userfault};
 use crate::net::announce::rarp;
 use crate::net::config::space;
 use crate::net::features::offered;
-use crate::net::xdp::Renewal;
+use crate::port::Renewal;
 
 /// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of
 /// every back end that offers ACCESS_PLATFORM; nothing is sent on that channel.

@@ -8,18 +8,18 @@ use zerowire::ledger::{Counters, Totals};
 
 use super::control::Control;
 use super::link::{LinkShared, LinkState, LinkStats};
-use super::port::Port;
+use crate::port::Port;
 
 /// Counters of one queue pair.
 #[derive(Debug, Default)]
-pub(super) struct PairCounters {
+pub(crate) struct PairCounters {
     pub transmit: Counters,
     pub receive: Counters,
 }
 
 /// What the workers of a VM share with whoever asks for statistics.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     pub pairs: Vec<PairCounters>,
     /// The longest packet of the guest's interface or the port's when a ring started last, bytes.
     pub mtu: AtomicUsize,

@@ -17,12 +17,11 @@ use super::link::{Follower, LinkState};
 use super::listen::{Endpoint, ListenError, Listener};
 use super::metadata::MetadataSource;
 use super::net::NetDevice;
-use super::port::{self, Port, PortError};
 use super::stats::{ServerStats, Shared, VmStats};
 use crate::memory::PinBudget;
 use crate::net::Policy;
 use crate::net::config::MacAddress;
-use crate::port::{PortSpec, XdpPin};
+use crate::port::{self, Port, PortError, PortSpec};
 
 /// VMs that one process serves at most: each takes a few descriptors and threads.
 pub const MAX_VMS: usize = 256;
@@ -50,13 +49,6 @@ pub struct VmConfig {
     /// this process. It can also write into any of this process's memory that has not been touched
     /// yet, not only into its own VM's.
     pub postcopy: bool,
-}
-
-impl VmConfig {
-    /// Whether it can do with a part of the memory that it would have pinned.
-    fn takes_part(&self) -> bool {
-        matches!(&self.port, PortSpec::Xdp(xdp) if xdp.pin == XdpPin::Partial)
-    }
 }
 
 /// Shares what may be pinned among the VMs. Without a budget of the operator's they share the
@@ -156,7 +148,7 @@ pub enum ServerError {
         /// The path.
         path: PathBuf,
     },
-    /// Two VMs on one tap, or on one queue of an interface.
+    /// Two VMs on what only one can have: a tap, a queue of an interface.
     #[error("VM {vm}: {what} is VM {other}'s: give it another one")]
     PortTaken {
         /// The VM.
@@ -242,17 +234,6 @@ pub(super) fn inherit<'a>(
         .collect()
 }
 
-/// What only one VM can have. An interface can have any number of packet sockets.
-fn sole(port: &PortSpec) -> Vec<String> {
-    match port {
-        PortSpec::Tap(t) => vec![format!("tap '{}'", t.name)],
-        PortSpec::Xdp(x) => (0..x.queues as u64)
-            .map(|i| format!("queue {} of interface {}", u64::from(x.queue) + i, x.interface))
-            .collect(),
-        PortSpec::Packet(_) => Vec::new(),
-    }
-}
-
 /// Checks what can be seen without opening anything.
 fn check(configs: &[VmConfig]) -> Result<(), ServerError> {
     check_names(configs.iter().map(|c| c.name.as_str()))?;
@@ -261,7 +242,7 @@ fn check(configs: &[VmConfig]) -> Result<(), ServerError> {
         if let Endpoint::Path(path) = endpoint {
             paths.claim(path.clone(), name)?;
         }
-        for what in sole(port) {
+        for what in port.sole() {
             if let Some(other) = ports.insert(what.clone(), name) {
                 return Err(ServerError::PortTaken { vm: name.clone(), other: other.clone(), what });
             }
@@ -355,7 +336,7 @@ impl Server {
     pub fn start(configs: Vec<VmConfig>) -> Result<Self, ServerError> {
         check(&configs)?;
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
-        let parts = configs.iter().filter(|c| c.takes_part()).count();
+        let parts = configs.iter().filter(|c| c.port.pins_in_part()).count();
         share_budget(configs.len(), parts);
         let mut server = Self { vms: Vec::new(), start: Instant::now() };
         for (config, inherited) in configs.into_iter().zip(inherited) {
@@ -430,7 +411,7 @@ impl Vm {
             }
             _ => None,
         };
-        if link.is_none() && !matches!(port, PortSpec::Tap(_)) {
+        if port.ignores_link() {
             let interface = port.interface();
             tracing::info!(
                 "{vm}: link=ignore: the guest does not see whether interface {interface} is up; with link=follow it does, if its \

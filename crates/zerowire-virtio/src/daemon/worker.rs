@@ -5,6 +5,7 @@
 mod commands;
 mod port_events;
 mod report;
+mod side;
 mod states;
 mod waking;
 
@@ -18,7 +19,6 @@ use rustix::event::epoll;
 
 use super::control::Waker;
 use super::metadata::{MetadataCommand, MetadataDetour};
-use super::path::{Path, Side};
 use super::stats::Shared;
 use crate::host::mailbox::mailbox;
 use crate::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
@@ -27,8 +27,10 @@ use crate::memory::GuestMemory;
 use crate::net::receive::{Inlet, ReceiveContext, RxPort, SETTLE_AFTER};
 use crate::net::transmit::{Detour, TransmitContext};
 use crate::net::{Receive, Transmit};
+use crate::port::PortPath;
 use port_events::PortEvents;
 use report::Report;
+use side::Side;
 use states::{PortWatch, RxWait};
 use waking::TRIM_AFTER;
 
@@ -41,7 +43,7 @@ const TAG_EVENTS: u64 = 4;
 /// After work a worker looks at its rings this many times more before it sleeps, one to two
 /// microseconds. So a driver on another CPU that is about to add a buffer finds it awake. Waking up
 /// costs more than ten microseconds.
-pub(super) const LINGER: u32 = 32;
+pub(crate) const LINGER: u32 = 32;
 
 /// Events taken at once.
 const EVENTS: usize = 8;
@@ -50,7 +52,7 @@ const EVENTS: usize = 8;
 const STACK_BYTES: usize = 256 * 1024;
 
 /// What a worker is made of.
-pub(super) struct WorkerSetup {
+pub(crate) struct WorkerSetup {
     pub name: String,
     pub pair: usize,
     pub memory: Arc<GuestMemory>,
@@ -62,14 +64,14 @@ pub(super) struct WorkerSetup {
 
 /// A running worker. Dropping it ends the thread and waits for it.
 #[derive(Debug)]
-pub(super) struct WorkerHandle {
+pub(crate) struct WorkerHandle {
     pub rings: RingClient<MetadataCommand>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl WorkerHandle {
     /// Starts a worker on the path that `make` makes, on the worker's own thread.
-    pub(super) fn spawn<P: Path>(
+    pub(crate) fn spawn<P: PortPath>(
         setup: WorkerSetup,
         make: impl FnOnce() -> io::Result<P> + Send + 'static,
     ) -> io::Result<Self> {
@@ -101,7 +103,7 @@ impl Drop for WorkerHandle {
     }
 }
 
-struct Worker<P: Path> {
+struct Worker<P: PortPath> {
     // Rings hold pointers into the memory: they go first.
     transmit: Option<Transmit<P::Outlet>>,
     receive: Option<Receive<P::Inlet>>,
@@ -126,7 +128,7 @@ enum Life {
     Released,
 }
 
-impl<P: Path> Worker<P> {
+impl<P: PortPath> Worker<P> {
     fn new(setup: WorkerSetup, make: impl FnOnce() -> io::Result<P>, wake: &OwnedFd) -> io::Result<Self> {
         let events = PortEvents::new(setup.pair, wake)?;
         let path = make()?;
@@ -259,7 +261,7 @@ impl<P: Path> Worker<P> {
     }
 }
 
-impl<P: Path> Turns for Worker<P> {
+impl<P: PortPath> Turns for Worker<P> {
     const LINGER: u32 = LINGER;
     const TURNS_UNASKED: u32 = 16;
     const LOOKS_UNASKED: Option<u32> = None;

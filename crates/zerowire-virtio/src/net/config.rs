@@ -6,8 +6,6 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::port::six_bytes;
-
 /// The address of one network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacAddress([u8; 6]);
@@ -34,6 +32,17 @@ impl fmt::Display for MacAddress {
         let [a, b, c, d, e, g] = self.0;
         write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
+}
+
+/// Six bytes in hexadecimal, with colons between them.
+pub(crate) fn six_bytes(text: &str) -> Option<[u8; 6]> {
+    let mut bytes = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut bytes {
+        let part = parts.next().filter(|p| p.len() <= 2)?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(bytes)
 }
 
 /// `VIRTIO_NET_S_LINK_UP`. The front end does not learn of changes, so the link is always up here.

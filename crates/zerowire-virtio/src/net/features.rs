@@ -2,7 +2,22 @@
 
 use zerowire_vhost_user::features as f;
 
-use crate::port::TapOffloads;
+/// What frames may leave to whoever takes them (virtio 1.3 §5.1.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// Partial checksums.
+    pub csum: bool,
+    /// TCP segmentation over IPv4.
+    pub tso4: bool,
+    /// TCP segmentation over IPv6.
+    pub tso6: bool,
+    /// TCP segmentation with ECN.
+    pub ecn: bool,
+    /// UDP fragmentation.
+    pub ufo: bool,
+    /// UDP segmentation over IPv4 and IPv6 (Linux 6.2).
+    pub uso: bool,
+}
 
 /// Features that need nothing from the port.
 const BASE: u64 = f::VERSION_1
@@ -16,12 +31,12 @@ const BASE: u64 = f::VERSION_1
 
 /// The virtio features to offer over a port with `pairs` queue pairs. The port takes frames with
 /// `offloads` from the guest, and has frames with `toward_guest` for it.
-pub fn offered(offloads: TapOffloads, toward_guest: TapOffloads, pairs: usize) -> u64 {
+pub fn offered(offloads: Offloads, toward_guest: Offloads, pairs: usize) -> u64 {
     let mut bits = BASE;
     if pairs > 1 {
         bits |= f::NET_MQ;
     }
-    let each = |o: TapOffloads| [o.csum, o.tso4, o.tso6, o.ecn, o.ufo, o.uso];
+    let each = |o: Offloads| [o.csum, o.tso4, o.tso6, o.ecn, o.ufo, o.uso];
     let from =
         [f::NET_CSUM, f::NET_HOST_TSO4, f::NET_HOST_TSO6, f::NET_HOST_ECN, f::NET_HOST_UFO, f::NET_HOST_USO];
     let toward = [
@@ -38,20 +53,19 @@ pub fn offered(offloads: TapOffloads, toward_guest: TapOffloads, pairs: usize) -
     bits
 }
 
-/// What frames toward the guest may look like, given what it acknowledged: the argument of
-/// TUNSETOFFLOAD.
-pub fn toward_guest(acked: u64) -> TapOffloads {
+/// What frames toward the guest may look like, given what it acknowledged.
+pub fn toward_guest(acked: u64) -> Offloads {
     let has = |bit| acked & bit != 0;
     let csum = has(f::NET_GUEST_CSUM);
     let tso4 = csum && has(f::NET_GUEST_TSO4);
     let tso6 = csum && has(f::NET_GUEST_TSO6);
-    TapOffloads {
+    Offloads {
         csum,
         tso4,
         tso6,
         ecn: (tso4 || tso6) && has(f::NET_GUEST_ECN),
         ufo: csum && has(f::NET_GUEST_UFO),
-        // The tap knows both or none; a guest that takes only one gets none.
+        // Both or none, as a tap has it; a guest that takes only one gets none.
         uso: csum && has(f::NET_GUEST_USO4) && has(f::NET_GUEST_USO6),
     }
 }
@@ -66,29 +80,28 @@ pub fn header_len(acked: u64) -> usize {
 mod tests {
     use super::*;
 
-    const ALL: TapOffloads =
-        TapOffloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true };
+    const ALL: Offloads = Offloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true };
 
     #[test]
     fn nothing_is_offered_that_the_port_does_not_take() {
-        let none = offered(TapOffloads::default(), TapOffloads::default(), 1);
+        let none = offered(Offloads::default(), Offloads::default(), 1);
         assert_eq!(none & f::NET_CSUM, 0);
         assert_eq!(none & f::NET_MQ, 0);
         assert_eq!(none & (f::NET_HOST_USO | f::NET_GUEST_TSO4), 0);
         let all = offered(ALL, ALL, 2);
         assert_ne!(all & f::NET_MQ, 0);
         assert_ne!(all & f::NET_HOST_USO, 0);
-        let one_way = offered(ALL, TapOffloads::default(), 1);
+        let one_way = offered(ALL, Offloads::default(), 1);
         assert_ne!(one_way & f::NET_CSUM, 0);
         assert_eq!(one_way & (f::NET_GUEST_CSUM | f::NET_GUEST_TSO6 | f::NET_GUEST_USO4), 0);
     }
 
     #[test]
     fn the_port_follows_what_the_guest_took() {
-        assert_eq!(toward_guest(0), TapOffloads::default());
+        assert_eq!(toward_guest(0), Offloads::default());
         assert_eq!(toward_guest(offered(ALL, ALL, 1)), ALL);
         // Segmentation without checksums is not a valid set (virtio 1.3 §5.1.3.1).
-        assert_eq!(toward_guest(f::NET_GUEST_TSO4), TapOffloads::default());
+        assert_eq!(toward_guest(f::NET_GUEST_TSO4), Offloads::default());
         assert!(!toward_guest(f::NET_GUEST_CSUM | f::NET_GUEST_USO4).uso);
     }
 

@@ -6,12 +6,9 @@ pub mod config;
 pub mod features;
 pub mod header;
 pub mod offload;
-pub mod packet;
 mod policy;
 pub mod receive;
-pub mod tap;
 pub mod transmit;
-pub mod xdp;
 
 pub use policy::{GATHER_MAX_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES};
 pub use receive::Receive;

@@ -1,8 +1,8 @@
 //! Receive: from the port to the guest's buffers.
 //!
 //! [`Receive`] has the guest's side (`side`): parsed chains, and frames that wait for them. What it
-//! gets frames by is an inlet (`inlet`), a type a port. That of AF_XDP posts chains before frames
-//! come. The others read frames by a batch (`batch`).
+//! gets frames by is an inlet (`inlet`), a type a port. One may post chains before frames come
+//! ([`Inlet::POSTS_AHEAD`]). The others read frames by a batch (`batch`).
 //!
 //! The length of a frame is known only after it was read, and reading it straight into the guest's
 //! buffers needs their addresses before. Parsing 64 KiB worth of descriptors for each frame of 60
@@ -42,19 +42,18 @@ use std::time::Duration;
 use zerowire::ledger::{CopyReason, Counters};
 use zerowire_vhost_user::features as f;
 
-use super::features::header_len;
+use super::features::{Offloads, header_len};
 use super::transmit::Turn;
 use crate::host::HostRing;
 use crate::memory::GuestMemory;
-use crate::port::TapOffloads;
 use crate::ring::{RingError, SplitRing};
-pub(in crate::net) use batch::{Done, LONG_BATCH, ReadBatch};
+pub(crate) use batch::{Done, LONG_BATCH, ReadBatch};
 pub use batch::{SCRATCH_BYTES, SCRATCH_STRIDE};
 pub(crate) use inlet::Inlet;
-pub(in crate::net) use inlet::{CopySide, Given, Received};
-pub(in crate::net) use pending::{HeldFrame, Waits};
-pub(in crate::net) use shape::Forecast;
-pub(in crate::net) use side::{Bare, PLAIN_HEADER, Room, RxSide};
+pub(crate) use inlet::{CopySide, Given, Received};
+pub(crate) use pending::{HeldFrame, Waits};
+pub(crate) use shape::Forecast;
+pub(crate) use side::{Bare, PLAIN_HEADER, Room, RxSide};
 
 /// How long a frame waits for buffers of the guest: longer than the host may well keep a virtual
 /// CPU from running.
@@ -160,7 +159,7 @@ impl<I: Inlet> Receive<I> {
 
     /// For a port that gives frames with any offloads. Offloads that the guest does not take are
     /// done here, in private memory (`rebuilt` in the ledger), before it gets the frame.
-    pub fn accept_only(&mut self, accepts: TapOffloads) {
+    pub fn accept_only(&mut self, accepts: Offloads) {
         self.side.fit.accepts = Some(accepts);
     }
 

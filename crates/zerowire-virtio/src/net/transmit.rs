@@ -39,20 +39,20 @@ use crate::host::HostRing;
 use crate::io::MAX_BATCH;
 use crate::memory::{GuestMemory, MAX_REGIONS, Segment, access};
 use crate::ring::{RingError, SplitRing};
-pub(in crate::net) use batch::SendBatch;
+pub(crate) use batch::SendBatch;
 pub use batch::{FRAME_SLOT_BYTES, FRAME_SLOTS, head_len, small_slot_bytes};
 pub use detour::Detour;
 use line::Late;
 pub(crate) use outlet::Outlet;
-pub(in crate::net) use outlet::{Pushed, TxFrame, TxPlace, TxSlot, TxState, TxTally};
+pub(crate) use outlet::{Pushed, TxFrame, TxPlace, TxSlot, TxState, TxTally};
 use parse::parse;
 use returns::Returns;
 use software::Long;
-pub(in crate::net) use software::{FIRST_PIECE_BYTES, TxPart};
+pub(crate) use software::{FIRST_PIECE_BYTES, TxPart};
 
 /// How much of a frame is read into private memory where something inspects it, bytes behind the
 /// virtio-net header: Ethernet with two tags, IPv6 or IPv4 with options, TCP with options.
-pub(in crate::net) const INSPECT_BYTES: usize = 22 + 60 + 60;
+pub(crate) const INSPECT_BYTES: usize = 22 + 60 + 60;
 
 /// What the transmit side needs besides its ring and its port.
 pub struct TransmitContext<'a> {

@@ -9,7 +9,7 @@ use zerowire_guest::net::{Layout, NetOptions, OFFLOADS, RxMode, RxOptions, Virti
 use zerowire_metadata::TokenPolicy;
 use zerowire_testkit::net::veth::veth;
 use zerowire_virtio::daemon::MetadataSource;
-use zerowire_virtio::port::{Frames, PacketSocket};
+use zerowire_virtio::port::packet::{Frames, PacketSocket};
 
 /// The kernel copies frames; or they are copied into a ring, out of one, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

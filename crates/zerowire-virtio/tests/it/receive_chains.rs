@@ -8,7 +8,7 @@ use zerowire_guest::ring::{DESC_NEXT, DESC_WRITE, RingMemory};
 use zerowire_virtio::io::PortIo;
 use zerowire_virtio::net::Receive;
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup, RxPort};
-use zerowire_virtio::net::tap::TapInlet;
+use zerowire_virtio::port::tap::TapInlet;
 
 const SIZE: u16 = 256;
 const BUFFERS: u64 = 0x10_0000;

@@ -9,9 +9,9 @@ use zerowire_guest::features as f;
 use zerowire_guest::ring::{DESC_INDIRECT, DESC_NEXT, RingMemory, write_desc_at};
 use zerowire_testkit::own_process;
 use zerowire_virtio::io::PortIo;
-use zerowire_virtio::net::tap::TapOutlet;
 use zerowire_virtio::net::transmit::{Detour, TransmitContext};
 use zerowire_virtio::net::{MAX_FRAME_BYTES, PathMode, Policy, Transmit};
+use zerowire_virtio::port::tap::TapOutlet;
 
 /// Two regions that touch, and one apart.
 const REGIONS: [(u64, usize); 3] = [(0, 2 << 20), (2 << 20, 2 << 20), (1 << 32, 2 << 20)];

@@ -10,9 +10,9 @@ use zerowire_guest::ring::{DESC_NEXT, DESC_WRITE};
 use zerowire_sys::syscall::testing;
 use zerowire_virtio::io::PortIo;
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
-use zerowire_virtio::net::tap::TapOutlet;
 use zerowire_virtio::net::transmit::TransmitContext;
 use zerowire_virtio::net::{Policy, Transmit};
+use zerowire_virtio::port::tap::TapOutlet;
 
 thread_local! {
     /// The last scatter list of this thread that moved anything: addresses and lengths.

@@ -10,7 +10,7 @@ use zerowire_guest::net::{Layout, NetOptions, RxMode, RxOptions};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::veth;
 use zerowire_testkit::own_process;
-use zerowire_virtio::net::xdp::geometry::MAX_MTU;
+use zerowire_virtio::port::xdp::geometry::MAX_MTU;
 
 /// Frame `n` of `len` bytes with these tags in front of its type.
 fn tagged(n: u32, len: usize, tags: &[[u8; 4]]) -> Vec<u8> {

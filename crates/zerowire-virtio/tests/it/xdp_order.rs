@@ -12,8 +12,8 @@ use crate::support::{Peer, in_netns, wait_until};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{slow_peer, veth};
 use zerowire_virtio::net::transmit::{Detour, TransmitContext};
-use zerowire_virtio::net::xdp::XdpOutlet;
 use zerowire_virtio::net::{PathMode, Transmit};
+use zerowire_virtio::port::xdp::XdpOutlet;
 use zerowire_virtio::ring::inflight::{InflightRegion, Tracker};
 
 /// Frames of this length are lent.

@@ -11,7 +11,7 @@ use zerowire_testkit::net::interface;
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{promiscuity, veth, veth_for_who_waits};
 use zerowire_testkit::own_process;
-use zerowire_virtio::port::Promiscuous;
+use zerowire_virtio::port::xdp::Promiscuous;
 
 #[test]
 fn the_interface_is_promiscuous_while_a_guest_runs_and_only_then() {

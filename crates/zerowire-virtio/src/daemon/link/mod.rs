@@ -74,7 +74,7 @@ impl LinkState {
 
 /// State of a followed link that its statistics show.
 #[derive(Debug, Default)]
-pub(super) struct LinkShared {
+pub(crate) struct LinkShared {
     down: AtomicBool,
     disconnects: AtomicU64,
 }

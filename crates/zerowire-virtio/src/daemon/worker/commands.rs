@@ -5,15 +5,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::side::{Direction, Side};
 use super::{Life, TAG_RECEIVE, TAG_TRANSMIT, Worker};
 use crate::daemon::metadata::{MetadataCommand, MetadataDetour};
-use crate::daemon::path::{Direction, Path, Side};
 use crate::host::{At, HostRing, RingSetup, RingThread};
 use crate::memory::GuestMemory;
 use crate::net::receive::Inlet;
 use crate::net::{Receive, Transmit};
+use crate::port::PortPath;
 
-impl<P: Path> RingThread for Worker<P> {
+impl<P: PortPath> RingThread for Worker<P> {
     type Device = MetadataCommand;
 
     fn queues(&self) -> Range<u16> {

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use super::side::Side;
 use super::{TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, Worker};
 use crate::daemon::metadata::MetadataDetour;
-use crate::daemon::path::{Path, Side};
 use crate::net::receive::{Inlet, SETTLE_AFTER};
+use crate::port::PortPath;
 
 /// How long a worker has slept before it lets go of memory that bursts have touched.
 pub(super) const TRIM_AFTER: Duration = Duration::from_secs(1);
 
-impl<P: Path> Worker<P> {
+impl<P: PortPath> Worker<P> {
     /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.
     pub(super) fn arm_rings(&mut self) -> bool {
         let mut work = false;

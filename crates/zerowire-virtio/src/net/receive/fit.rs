@@ -1,8 +1,8 @@
 //! Frames that ask more of the guest than it takes: their checksums and segments are made here. A
 //! device sets no flag and no segmentation that was not negotiated (virtio 1.3 §5.1.6.4.1).
 //!
-//! A tap knows what its reader takes (TUNSETOFFLOAD) and does this itself; a packet socket gives
-//! frames as they come. Plain code on private memory. The bytes are those of some sender on the
+//! This is for ports that can't be asked for frames that ask for less
+//! ([`ANY_OFFLOAD`](super::Inlet::ANY_OFFLOAD)). Plain code on private memory. The bytes are those of some sender on the
 //! network, the offload fields those of the kernel.
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
@@ -11,9 +11,9 @@ use super::ReceiveContext;
 use super::inlet::{CopySide, Given};
 use super::pending::HeldFrame;
 use super::side::{Headed, Room};
+use crate::net::features::Offloads;
 use crate::net::header::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 use crate::net::offload::{Checksum, Headers, Request, Segmenter, complete};
-use crate::port::TapOffloads;
 use crate::ring::RingError;
 
 /// Bytes of the virtio-net header that tell of offloads.
@@ -27,7 +27,7 @@ pub(super) struct Unfit;
 #[derive(Debug, Default)]
 pub(super) struct Fit {
     /// None where the port sees to that.
-    pub accepts: Option<TapOffloads>,
+    pub accepts: Option<Offloads>,
     /// A segment of a frame that the guest does not take whole.
     piece: Vec<u8>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Fit {
 impl CopySide {
     /// What frames may ask of the guest; None where the port sees to that.
     #[inline]
-    pub fn accepts(&self) -> Option<TapOffloads> {
+    pub fn accepts(&self) -> Option<Offloads> {
         self.fit.accepts
     }
 
@@ -148,7 +148,7 @@ impl CopySide {
 
 /// Whether the guest takes a frame with this header as it is.
 #[inline]
-pub(super) fn passes(header: &[u8; HEADER_BYTES], accepts: TapOffloads) -> bool {
+pub(super) fn passes(header: &[u8; HEADER_BYTES], accepts: Offloads) -> bool {
     let [flags, gso, ..] = *header;
     let taken = match gso & !GSO_ECN {
         GSO_NONE => true,
@@ -230,8 +230,7 @@ mod tests {
         sum as u16
     }
 
-    const ALL: TapOffloads =
-        TapOffloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true };
+    const ALL: Offloads = Offloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true };
 
     fn header(flags: u8, gso: u8, size: u16, start: u16, offset: u16) -> Vec<u8> {
         let mut h = vec![flags, gso, 0, 0];
@@ -309,10 +308,10 @@ mod tests {
         let h = |flags, gso| [flags, gso, 0, 0, 0, 0, 0, 0, 0, 0];
         for gso in [0, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, GSO_TCPV4 | GSO_ECN] {
             assert!(passes(&h(1, gso), ALL) && passes(&h(2, gso), ALL));
-            assert_eq!(passes(&h(0, gso), TapOffloads::default()), gso == 0);
+            assert_eq!(passes(&h(0, gso), Offloads::default()), gso == 0);
         }
-        assert!(!passes(&h(1, 0), TapOffloads::default()) && !passes(&h(2, 0), TapOffloads::default()));
-        assert!(!passes(&h(1, GSO_TCPV4 | GSO_ECN), TapOffloads { ecn: false, ..ALL }));
+        assert!(!passes(&h(1, 0), Offloads::default()) && !passes(&h(2, 0), Offloads::default()));
+        assert!(!passes(&h(1, GSO_TCPV4 | GSO_ECN), Offloads { ecn: false, ..ALL }));
         assert!(!passes(&h(1, 9), ALL));
     }
 

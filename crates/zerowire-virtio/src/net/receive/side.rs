@@ -70,9 +70,9 @@ impl PrivateFrame for Bare<'_> {
 /// The ring, parsed chains and waiting frames that all inlets share. `W` is a frame that waits.
 #[derive(Debug)]
 pub struct RxSide<W> {
-    pub(in crate::net) host: HostRing,
+    pub(crate) host: HostRing,
     chains: RxChains,
-    pub(in crate::net) setup: ReceiveSetup,
+    pub(crate) setup: ReceiveSetup,
     /// Frames that were taken from the port and for which the guest had too few buffers.
     pending: Pending<W>,
     /// Since when a frame, or a read, waits for buffers.

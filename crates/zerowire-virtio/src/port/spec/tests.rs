@@ -1,6 +1,7 @@
 //! Ports as text and back.
 
 use super::*;
+use crate::port::xdp::{XdpMatch, XdpMode};
 
 fn port(text: &str) -> Result<PortSpec, PortSpecError> {
     text.parse()

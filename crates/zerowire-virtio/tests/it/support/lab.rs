@@ -6,8 +6,8 @@ use zerowire_guest::ring::RingMemory;
 use zerowire_guest::{DirtyLog, GuestAddr, GuestMemory as Ram};
 use zerowire_virtio::memory::{GuestMemory, RegionConfig};
 use zerowire_virtio::net::receive::ReceiveSetup;
-use zerowire_virtio::net::tap::TapInlet;
 use zerowire_virtio::net::{Policy, Receive};
+use zerowire_virtio::port::tap::TapInlet;
 use zerowire_virtio::ring::{RingAddresses, RingLog, SplitRing};
 
 /// Guest memory as the guest and as the device have it.

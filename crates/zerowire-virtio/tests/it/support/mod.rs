@@ -20,7 +20,8 @@ use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, 
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser, VhostUserOptions};
 use zerowire_virtio::daemon::{Endpoint, MetadataSource, Server, SocketAccess, VmConfig, VmStats};
 use zerowire_virtio::net::Policy;
-use zerowire_virtio::port::{PortSpec, TapSpec};
+use zerowire_virtio::port::PortSpec;
+use zerowire_virtio::port::tap::TapSpec;
 
 pub use zerowire_testkit::net::{PEER_HEADER, Peer, in_netns, ip};
 pub use zerowire_testkit::{PATIENCE, frames, wait_until};

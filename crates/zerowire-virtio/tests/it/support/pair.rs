@@ -15,10 +15,8 @@ use zerowire_virtio::host::HostRing;
 use zerowire_virtio::memory::GuestMemory;
 use zerowire_virtio::net::receive::{ReceiveContext, ReceiveSetup};
 use zerowire_virtio::net::transmit::TransmitContext;
-use zerowire_virtio::net::xdp::{Attach, Link, LinkOptions, Registrar};
-use zerowire_virtio::net::xdp::{XdpInlet, XdpOutlet};
 use zerowire_virtio::net::{PathMode, Policy, Receive, Transmit};
-use zerowire_virtio::port::XdpPin;
+use zerowire_virtio::port::xdp::{Attach, Link, LinkOptions, Registrar, XdpInlet, XdpOutlet, XdpPin};
 use zerowire_virtio::ring::SplitRing;
 use zerowire_virtio::ring::inflight::{InflightRegion, Tracker};
 

@@ -1,0 +1,119 @@
+//! What a user asks for with `--port packet:…`.
+
+use std::fmt;
+
+use crate::port::spec::{FollowLink, Spec};
+
+/// What may be asked of a packet port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketSpec {
+    /// The interface's name, 1 to 15 bytes.
+    pub interface: String,
+    /// Whether frames of the guest go by a ring shared with the kernel.
+    pub rings: PacketRings,
+    /// Whether frames to the guest come by a ring shared with the kernel.
+    pub receive: PacketReceive,
+    /// Whether the guest sees the interface's state.
+    pub link: FollowLink,
+}
+
+impl PacketSpec {
+    /// All defaults.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            rings: PacketRings::default(),
+            receive: PacketReceive::default(),
+            link: FollowLink::default(),
+        }
+    }
+}
+
+/// Who copies a frame of the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PacketRings {
+    /// This process, into a ring, where the interface's driver sends from that; the kernel
+    /// elsewhere.
+    #[default]
+    Auto,
+    /// This process, into a ring.
+    On,
+    /// The kernel.
+    Off,
+}
+
+/// Where frames to the guest are taken from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PacketReceive {
+    /// The ring, and the socket where that can't be opened or stands still.
+    #[default]
+    Auto,
+    /// A ring, opened again and again where that fails.
+    Ring,
+    /// The socket.
+    Socket,
+}
+
+impl Spec for PacketSpec {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match (key, value) {
+            ("rings", "auto") => self.rings = PacketRings::Auto,
+            ("rings", "on") => self.rings = PacketRings::On,
+            ("rings", "off") => self.rings = PacketRings::Off,
+            ("rings", other) => return Err(format!("rings={other}: give on, off or auto")),
+            ("receive", "auto") => self.receive = PacketReceive::Auto,
+            ("receive", "ring") => self.receive = PacketReceive::Ring,
+            ("receive", "socket") => self.receive = PacketReceive::Socket,
+            ("receive", other) => return Err(format!("receive={other}: give ring, socket or auto")),
+            ("link", word) => self.link = FollowLink::parse(word)?,
+            ("queues", "1") => {}
+            ("queues", n) => {
+                return Err(format!("queues={n}: a packet port has one queue pair; tap and xdp have more"));
+            }
+            _ => {
+                return Err(format!(
+                    "'{key}={value}' is not known, only rings=on|off|auto, receive=ring|socket|auto and link=follow|ignore"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn set_queues(&mut self, n: usize) -> Result<(), String> {
+        if n == 1 { Ok(()) } else { Err(format!("queues={n}: a packet port has one queue pair")) }
+    }
+
+    fn link(&self) -> Option<FollowLink> {
+        Some(self.link)
+    }
+
+    /// An interface can have any number of packet sockets.
+    fn sole(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+impl fmt::Display for PacketSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "packet:{}", self.interface)?;
+        match self.rings {
+            PacketRings::Auto => {}
+            PacketRings::On => f.write_str(",rings=on")?,
+            PacketRings::Off => f.write_str(",rings=off")?,
+        }
+        match self.receive {
+            PacketReceive::Auto => {}
+            PacketReceive::Ring => f.write_str(",receive=ring")?,
+            PacketReceive::Socket => f.write_str(",receive=socket")?,
+        }
+        f.write_str(self.link.option())
+    }
+}

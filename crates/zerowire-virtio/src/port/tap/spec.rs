@@ -1,0 +1,66 @@
+//! What a user asks for with `--port tap:…`.
+
+use std::fmt;
+
+use crate::port::PortSpec;
+use crate::port::spec::{FollowLink, Spec, queue_pairs};
+
+/// What may be asked of a tap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapSpec {
+    /// The interface's name, 1 to 15 bytes.
+    pub name: String,
+    /// Queue pairs.
+    pub queues: usize,
+}
+
+impl TapSpec {
+    /// With one queue pair.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), queues: 1 }
+    }
+}
+
+impl Spec for TapSpec {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "queues" => self.queues = queue_pairs(value)?,
+            _ => return Err(format!("'{key}={value}' is not known, only queues=N")),
+        }
+        Ok(())
+    }
+
+    fn interface(&self) -> &str {
+        &self.name
+    }
+
+    fn queues(&self) -> usize {
+        self.queues
+    }
+
+    fn set_queues(&mut self, n: usize) -> Result<(), String> {
+        self.queues = n;
+        Ok(())
+    }
+
+    /// A tap is this process's own, and can carry frames whenever it runs.
+    fn link(&self) -> Option<FollowLink> {
+        None
+    }
+
+    fn sole(&self) -> Vec<String> {
+        vec![format!("tap '{}'", self.name)]
+    }
+}
+
+impl From<TapSpec> for PortSpec {
+    fn from(spec: TapSpec) -> Self {
+        Self::Tap(spec)
+    }
+}
+
+impl fmt::Display for TapSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tap:{},queues={}", self.name, self.queues)
+    }
+}
