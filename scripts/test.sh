@@ -5,7 +5,7 @@
 #                            targets for some seconds each, and the tests in real guests
 #   scripts/test.sh check    lint and cargo's tests only
 #
-# Must run as root: cargo's tests of zerowire-virtio and zerowire-cli and all tests in
+# Must run as root: cargo's tests of the devices and of zerowire-cli and all tests in
 # guests make network namespaces and taps.
 #
 # What failed is named, with its first words, right above the last line. The last line is

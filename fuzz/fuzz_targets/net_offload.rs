@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use zerowire_virtio::net::offload::testing::cut;
+use zerowire_net::offload::testing::cut;
 
 /// Bytes that are read into private memory at most.
 const HEADERS: usize = 256;

@@ -7,12 +7,12 @@ use std::collections::VecDeque;
 use libfuzzer_sys::fuzz_target;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use zerowire::ledger::Counters;
-use zerowire_virtio::io::PortIo;
-use zerowire_virtio::net::transmit::{Transmit, TransmitContext};
-use zerowire_virtio::net::{ETH_HEADER_BYTES, PathMode, Policy};
-use zerowire_virtio::port::tap::TapOutlet;
-use zerowire_virtio::ring::SplitRing;
-use zerowire_virtio::vsock::testing::{Guest, Layout, RING_SIZE};
+use zerowire_net::io::PortIo;
+use zerowire_net::port::tap::TapOutlet;
+use zerowire_net::transmit::{Transmit, TransmitContext};
+use zerowire_net::{ETH_HEADER_BYTES, PathMode, Policy};
+use zerowire_vhost::ring::SplitRing;
+use zerowire_vsock::testing::{Guest, Layout, RING_SIZE};
 
 const HEADER: usize = 12;
 const TX: u16 = 1;

@@ -1,6 +1,6 @@
 //! A front end that sends any messages in any order, with descriptors of any kind, to the
 //! vhost-user session of a device: what the bytes mean is said in
-//! `zerowire_virtio::daemon::testing`. No descriptor is left behind.
+//! `zerowire_vhost::testing`. No descriptor is left behind.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -11,6 +11,6 @@ fn open_files() -> usize {
 
 fuzz_target!(|script: &[u8]| {
     let before = open_files();
-    zerowire_virtio::daemon::testing::play_session(script);
+    zerowire_vhost::testing::play_session(script);
     assert_eq!(open_files(), before, "descriptors are left behind");
 });

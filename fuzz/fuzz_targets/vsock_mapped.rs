@@ -1,11 +1,11 @@
 //! Hostile programs with mapped receive beside sound connections of the same guest: what the bytes
-//! mean is said in `zerowire_virtio::vsock::testing`.
+//! mean is said in `zerowire_vsock::testing`.
 #![no_main]
 
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-use zerowire_virtio::vsock::testing::play_mapped;
+use zerowire_vsock::testing::play_mapped;
 
 fuzz_target!(|script: &[u8]| {
     static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();

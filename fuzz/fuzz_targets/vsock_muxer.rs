@@ -1,11 +1,11 @@
 //! A hostile guest and hostile host programs beside a guest whose traffic must not notice: what the
-//! bytes mean is said in `zerowire_virtio::vsock::testing`.
+//! bytes mean is said in `zerowire_vsock::testing`.
 #![no_main]
 
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-use zerowire_virtio::vsock::testing::play;
+use zerowire_vsock::testing::play;
 
 fuzz_target!(|script: &[u8]| {
     static DIR: OnceLock<tempfile::TempDir> = OnceLock::new();

@@ -5,9 +5,9 @@
 use std::time::Instant;
 
 use libfuzzer_sys::fuzz_target;
-use zerowire_virtio::vsock::credit::FromGuest;
-use zerowire_virtio::vsock::packet::{HEADER_LEN, Header, Op, SHUT_BOTH, SHUT_SEND};
-use zerowire_virtio::vsock::protocol::{ControlPacket, Over, Phase, Protocol, Shut, Verdict};
+use zerowire_vsock::credit::FromGuest;
+use zerowire_vsock::packet::{HEADER_LEN, Header, Op, SHUT_BOTH, SHUT_SEND};
+use zerowire_vsock::protocol::{ControlPacket, Over, Phase, Protocol, Shut, Verdict};
 
 const BUFFER: u32 = 4096;
 

@@ -1,7 +1,7 @@
 //! Who may connect to a socket: options, keys of `--vm` and of the file, users and groups by name.
 
 use anyhow::{Result, anyhow};
-use zerowire_virtio::daemon::SocketAccess;
+use zerowire_vhost::serve::SocketAccess;
 
 /// Where to look up names of users. A static program can't ask the system's other sources.
 const USERS: &str = "/etc/passwd";

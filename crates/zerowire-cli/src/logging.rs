@@ -284,7 +284,7 @@ mod tests {
         for word in LEVELS {
             assert_eq!(filter_of(word).expect("a level").to_string(), word);
         }
-        for word in ["zerowire=debug", "warn,zerowire_virtio=trace", "loud"] {
+        for word in ["zerowire=debug", "warn,zerowire_vsock=trace", "loud"] {
             let error = format!("{:#}", filter_of(word).expect_err("no level"));
             assert!(error.contains(&format!("log level '{word}': give error, warn")), "{error}");
         }

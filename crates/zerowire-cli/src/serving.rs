@@ -1,6 +1,7 @@
 //! What the commands that serve VMs have in common: signals while they run, how statistics go out,
 //! descriptors.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +9,9 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
-use zerowire_virtio::daemon::ServerError;
+use zerowire_net::ServerError;
+use zerowire_vhost::serve::StartError;
+use zerowire_vsock::VsockServerError;
 
 use crate::signals::Signals;
 
@@ -50,27 +53,51 @@ pub fn until_stopped(
     }
 }
 
+/// Why a server can't start.
+pub trait Refusal: Display {
+    /// Whether the configuration alone says so, whatever the system has.
+    fn is_wrong_argument(&self) -> bool;
+}
+
+impl Refusal for StartError {
+    fn is_wrong_argument(&self) -> bool {
+        match self {
+            Self::Count(_)
+            | Self::Name(_)
+            | Self::BadName(_)
+            | Self::PathTaken { .. }
+            | Self::Limit { .. } => true,
+            Self::Listen { .. } | Self::Resources { .. } => false,
+        }
+    }
+}
+
+impl Refusal for ServerError {
+    fn is_wrong_argument(&self) -> bool {
+        match self {
+            Self::Start(e) => e.is_wrong_argument(),
+            Self::PortTaken { .. } => true,
+            Self::Port { .. } | Self::Metadata { .. } => false,
+        }
+    }
+}
+
+impl Refusal for VsockServerError {
+    fn is_wrong_argument(&self) -> bool {
+        match self {
+            Self::Start(e) => e.is_wrong_argument(),
+            Self::Cid { .. } | Self::CidTaken { .. } | Self::PathOfPort { .. } => true,
+        }
+    }
+}
+
 /// Why the VMs of this file, or of the command line, can't be served.
-pub fn refused(config: &Option<PathBuf>, e: &ServerError) -> anyhow::Error {
+pub fn refused(config: &Option<PathBuf>, e: &impl Refusal) -> anyhow::Error {
     let text = match config {
         Some(file) => format!("{}: {e}", file.display()),
         None => e.to_string(),
     };
-    match e {
-        ServerError::Count(_)
-        | ServerError::Name(_)
-        | ServerError::BadName(_)
-        | ServerError::Cid { .. }
-        | ServerError::CidTaken { .. }
-        | ServerError::PathTaken { .. }
-        | ServerError::PathOfPort { .. }
-        | ServerError::PortTaken { .. }
-        | ServerError::Limit { .. } => WrongArguments(text).into(),
-        ServerError::Port { .. }
-        | ServerError::Listen { .. }
-        | ServerError::Metadata { .. }
-        | ServerError::Resources { .. } => anyhow!(text),
-    }
+    if e.is_wrong_argument() { WrongArguments(text).into() } else { anyhow!(text) }
 }
 
 /// Statistics as they are printed: one line of JSON, or as `table` words them.

@@ -17,18 +17,17 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use anyhow::Result;
-use rustix::io;
-use zerowire_virtio::io::MAX_BATCH;
-use zerowire_virtio::net::receive::{SCRATCH_BYTES, SCRATCH_STRIDE};
-use zerowire_virtio::net::transmit::{FRAME_SLOT_BYTES, FRAME_SLOTS, head_len, small_slot_bytes};
-use zerowire_virtio::net::{MAX_FRAME_BYTES, Policy, RX_COPYBREAK_BYTES};
-
 use crate::area::{Area, Slots};
 use crate::case::{Case, Direction};
 use crate::frame::Frame;
 use crate::guest::{buffer_len, buffers_of_frame, frame_slots, pieces};
 use crate::tap::VNET_HEADER_LEN;
+use anyhow::Result;
+use rustix::io;
+use zerowire_net::io::MAX_BATCH;
+use zerowire_net::receive::{SCRATCH_BYTES, SCRATCH_STRIDE};
+use zerowire_net::transmit::{FRAME_SLOT_BYTES, FRAME_SLOTS, head_len, small_slot_bytes};
+use zerowire_net::{MAX_FRAME_BYTES, Policy, RX_COPYBREAK_BYTES};
 
 /// The name of the variant with the device's calls.
 pub(crate) const BARE_CALLS: &str = "bare calls";

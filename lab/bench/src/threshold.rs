@@ -5,7 +5,7 @@
 //! of guest memory. Copying the pieces behind the head costs user-space time by the byte. Handing
 //! the kernel a vector costs time by the piece, and more when the pieces are cold.
 //!
-//! From this table the back end takes [`GATHER_MAX_BYTES`](zerowire_virtio::net::GATHER_MAX_BYTES)
+//! From this table the back end takes [`GATHER_MAX_BYTES`](zerowire_net::GATHER_MAX_BYTES)
 //! and `SCATTER_MEAN_BYTES`, its limits of a frame's length and of the mean length of its pieces.
 //!
 //! Both are measured, interleaved, on one tap: gather and write(2), and writev(2).
@@ -14,9 +14,6 @@ use std::fmt;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::time::Duration;
-
-use anyhow::{Context, Result};
-use serde::Serialize;
 
 use crate::area::Area;
 use crate::case::WorkingSet;
@@ -27,6 +24,8 @@ use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
 use crate::sys;
 use crate::tap::{Tap, VNET_HEADER_LEN};
+use anyhow::{Context, Result};
+use serde::Serialize;
 
 /// Frame lengths of the grid, in bytes.
 pub const SIZES: [usize; 12] = [64, 128, 256, 512, 1024, 1500, 2048, 4096, 8192, 16_384, 32_768, 65_536 - 16];

@@ -13,9 +13,9 @@ use zerowire_guest::vsock::{
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use zerowire_testkit::PATIENCE;
-use zerowire_virtio::daemon::{Endpoint, SocketAccess, VsockConfig, VsockServer};
-use zerowire_virtio::vsock::VsockLimits;
-use zerowire_virtio::vsock::mapped::MapPolicy;
+use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vsock::mapped::MapPolicy;
+use zerowire_vsock::{VsockConfig, VsockLimits, VsockServer};
 
 const PORT: u32 = 5000;
 

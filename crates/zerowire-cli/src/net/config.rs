@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use zerowire_metadata::TokenPolicy;
-use zerowire_virtio::daemon::{Endpoint, MetadataSource, SocketAccess, VmConfig};
-use zerowire_virtio::net::config::MacAddress;
-use zerowire_virtio::port::PortSpec;
+use zerowire_net::config::MacAddress;
+use zerowire_net::port::PortSpec;
+use zerowire_net::{MetadataSource, VmConfig};
+use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::{NetArgs, TokenArg, policy};
 use crate::{access, file, spec};

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire_cli::WrongArguments;
-use zerowire_virtio::daemon::{Endpoint, Server};
-use zerowire_virtio::memory::PinBudget;
-use zerowire_virtio::net::config::MacAddress;
-use zerowire_virtio::net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES};
+use zerowire_net::config::MacAddress;
+use zerowire_net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES, Server};
+use zerowire_vhost::memory::PinBudget;
+use zerowire_vhost::serve::Endpoint;
 
 use crate::access::SocketArgs;
 use crate::printer::Printer;

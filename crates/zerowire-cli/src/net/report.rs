@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use zerowire_virtio::daemon::{LinkState, ServerStats, VmStats};
+use zerowire_net::{LinkState, ServerStats, VmStats};
 
 use crate::table::{cpu_line, reasons};
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use zerowire_virtio::daemon::SocketAccess;
-use zerowire_virtio::vsock::VsockLimits;
-use zerowire_virtio::vsock::mapped::{MapListen, MapPolicy};
+use zerowire_vhost::serve::SocketAccess;
+use zerowire_vsock::VsockLimits;
+use zerowire_vsock::mapped::{MapListen, MapPolicy};
 
 use crate::access;
 

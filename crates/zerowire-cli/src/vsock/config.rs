@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
-use zerowire_virtio::daemon::{DEFAULT_GROUP, Endpoint, SocketAccess, VsockConfig};
+use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vsock::{DEFAULT_GROUP, VsockConfig};
 
 use super::VsockArgs;
 use crate::{access, file, spec};

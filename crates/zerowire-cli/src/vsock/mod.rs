@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use zerowire_cli::WrongArguments;
-use zerowire_virtio::daemon::{Endpoint, VsockConfig, VsockServer};
+use zerowire_vhost::serve::Endpoint;
+use zerowire_vsock::{VsockConfig, VsockServer};
 
 use self::args::{LimitArgs, MapArgs, UdsArgs};
 use crate::access::SocketArgs;
@@ -186,8 +187,9 @@ fn descriptor_warning(vms: &[VsockConfig], hard: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use zerowire_vsock::VsockLimits;
+
     use super::*;
-    use zerowire_virtio::vsock::VsockLimits;
 
     fn vm(max_connections: usize) -> VsockConfig {
         VsockConfig {
@@ -224,7 +226,7 @@ mod tests {
         }
     }
 
-    /// As the errors of the device name them (zerowire-virtio, `ServerError::Limit`).
+    /// As the errors of the device name them (zerowire-vsock, `StartError::Limit`).
     #[test]
     fn options_that_errors_name_are_there() {
         let command = VsockArgs::augment_args(clap::Command::new("vsock"));

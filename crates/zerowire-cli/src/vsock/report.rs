@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use zerowire::ledger::Totals;
-use zerowire_virtio::daemon::{VsockServerStats, VsockVmStats};
+use zerowire_vsock::{VsockServerStats, VsockVmStats};
 
 use crate::table::{cpu_line, reasons};
 

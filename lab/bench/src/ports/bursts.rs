@@ -5,15 +5,15 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
-
-use super::hold::Hold;
-use super::veth::QUEUE;
 use crate::area::Slots;
 use crate::case::Case;
 use crate::cpu::{Placement, thread_time};
 use crate::generator::Generator;
 use crate::guest::{QUEUE_SIZE, STALL_LIMIT};
+use anyhow::{Result, anyhow, bail};
+
+use super::hold::Hold;
+use super::veth::QUEUE;
 
 /// Buffers that the receiving side has posted: as many as the guest's ring has entries.
 pub const POSTED: usize = QUEUE_SIZE as usize;
@@ -31,7 +31,7 @@ const PORTION: usize = BURST / 4;
 pub const BUFFER_LEN: usize = 1536;
 
 /// Frames that a side takes from a ring, or adds to it, before it notifies the other side: the
-/// batch of the port (crates/zerowire-virtio/src/io).
+/// batch of the port (crates/zerowire-net/src/io).
 pub const BATCH: usize = 64;
 
 /// How received frames come.

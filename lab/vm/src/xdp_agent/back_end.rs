@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use zerowire_virtio::daemon::{Endpoint, Server, SocketAccess, VmConfig, VmStats};
-use zerowire_virtio::net::Policy;
+use zerowire_net::{Policy, Server, VmConfig, VmStats};
+use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 /// For counters to come to rest: how often, and after what pause, they are read.
 const REST: (u32, Duration) = (50, Duration::from_millis(5));

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use zerowire_guest::GuestMemory;
 use zerowire_guest::net::VirtioNetHdr;
 use zerowire_sys::netlink::LinkInfo;
-use zerowire_virtio::memory::PinBudget;
+use zerowire_vhost::memory::PinBudget;
 use zerowire_vmtest::xdp::{Ask, frame};
 
 use super::PATIENCE;

@@ -238,11 +238,7 @@ impl Scene {
     }
 
     /// Waits until the back end has counted what it has to.
-    pub fn until(
-        &self,
-        what: &str,
-        mut done: impl FnMut(&zerowire_virtio::daemon::VmStats) -> bool,
-    ) -> Result<()> {
+    pub fn until(&self, what: &str, mut done: impl FnMut(&zerowire_net::VmStats) -> bool) -> Result<()> {
         let start = std::time::Instant::now();
         loop {
             let stats = self.back_end.stats();

@@ -19,7 +19,7 @@ const CHURN: usize = 100;
 
 /// What an open connection may cost of resident memory, which grows here by 5 KiB for each. The
 /// pages of the guest's memory that the device touches count in it, and the allocator keeps what it
-/// had once. A connection takes at most 4 KiB of the heap; crates/zerowire-virtio/tests/vsock_heap
+/// had once. A connection takes at most 4 KiB of the heap; crates/zerowire-vsock/tests/heap
 /// asserts that, where it can be counted.
 const CONNECTION_KIB: u64 = 8;
 

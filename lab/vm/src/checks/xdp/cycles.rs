@@ -7,7 +7,7 @@ use super::Card;
 
 /// Cycles of attaching and detaching. A cycle takes an emulated guest 0.2 to 0.5 s, in which the
 /// driver resets queues and waits for its RCU several times. The thousand cycles in copy mode are
-/// those of zerowire-virtio's test xdp_leaks.
+/// those of zerowire-net's test xdp_leaks.
 const CYCLES: u32 = 150;
 
 /// `zw-xdp cycles` in the guest.

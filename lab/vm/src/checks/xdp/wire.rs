@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use zerowire_virtio::port::packet::{Frames, PacketSocket};
+use zerowire_net::port::packet::{Frames, PacketSocket};
 use zerowire_vmtest::xdp::{ADDRESSES_BYTES, Ask, HERE, THERE, number_of, sent};
 
 /// For a frame to come back; then it is sent once more.

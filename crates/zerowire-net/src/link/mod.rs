@@ -1,0 +1,238 @@
+//! Has a guest see whether its port's interface can carry frames (`link=follow`).
+//!
+//! vhost-user has no message for a link's state that QEMU acts on. But QEMU takes a back end that
+//! is gone for a link that is down. It sets the network client down when its connection closes, and
+//! up when there is one again (net/vhost-user.c). So the front end is disconnected while the
+//! interface is down or gone. Its attempts to connect are refused, by a socket on which nobody
+//! listens. One that accepts and says nothing would stop QEMU's main loop, which waits for answers.
+//!
+//! **Front ends that start meanwhile.** QEMU waits, and does nothing else, until the first
+//! connection of a device is there. A VM can start with its cable unplugged nevertheless. A front
+//! end that has not been turned away yet is let in, and turned away [`LET_IN`] later. A front end
+//! is known by its process.
+
+mod peer;
+mod steady;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use serde::Serialize;
+use zerowire_sys::xdp::Interface;
+use zerowire_vhost::serve::Admission;
+
+use crate::port::LinkWatch;
+use steady::Steady;
+
+/// How long a front end stays that comes while the link is down: until it has set up what it needs
+/// at its start.
+const LET_IN: Duration = Duration::from_secs(2);
+
+/// Whether an interface can carry frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkState {
+    /// It can.
+    Up,
+    /// It is down (not IFF_UP).
+    Down,
+    /// It is up and has no carrier (not IFF_RUNNING).
+    NoCarrier,
+    /// There is none.
+    Gone,
+}
+
+impl LinkState {
+    fn of(interface: &Interface) -> Self {
+        match interface.up_and_running() {
+            Ok((true, true)) => Self::Up,
+            Ok((true, false)) => Self::NoCarrier,
+            Ok((false, _)) => Self::Down,
+            Err(_) => Self::Gone,
+        }
+    }
+
+    /// That of the interface with this name in the thread's network namespace.
+    pub(super) fn by_name(name: &str) -> Self {
+        Interface::open(name).map_or(Self::Gone, |i| Self::of(&i))
+    }
+
+    /// What is wrong with the interface, and what to do.
+    pub(super) fn problem(self, name: &str) -> Option<String> {
+        match self {
+            Self::Up => None,
+            Self::Down => Some(format!("interface {name} is down ('ip link set {name} up')")),
+            Self::NoCarrier => {
+                Some(format!("interface {name} has no carrier (a cable, the other end of a veth)"))
+            }
+            Self::Gone => Some(format!("interface {name} is gone")),
+        }
+    }
+}
+
+/// State of a followed link that its statistics show.
+#[derive(Debug, Default)]
+pub(crate) struct LinkShared {
+    down: AtomicBool,
+    disconnects: AtomicU64,
+}
+
+/// A link that is followed.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkStats {
+    /// Whether the interface counts as up, so that front ends are let in.
+    pub up: bool,
+    /// Connections that were ended since it was not.
+    pub disconnects: u64,
+}
+
+impl LinkShared {
+    pub(super) fn stats(&self) -> LinkStats {
+        LinkStats {
+            up: !self.down.load(Ordering::Relaxed),
+            disconnects: self.disconnects.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Who was turned away.
+#[derive(Debug)]
+enum Away {
+    /// Nobody since the link went down.
+    Nobody,
+    /// A front end; readable when its process has ended. None where the kernel does not tell
+    /// (before Linux 6.5).
+    Somebody(Option<OwnedFd>),
+}
+
+/// Follows one interface; belongs to a control thread.
+pub(super) struct Follower {
+    vm: String,
+    interface: String,
+    /// The interface that was up last: it may bear another name by now.
+    held: Option<Interface>,
+    watch: LinkWatch,
+    steady: Steady,
+    away: Away,
+    /// When the connection that is served began.
+    since: Instant,
+    shared: std::sync::Arc<LinkShared>,
+}
+
+impl Follower {
+    /// Follows `interface` in this thread's network namespace, which must be the control thread's
+    /// as well.
+    ///
+    /// # Errors
+    /// No socket for link events can be had.
+    pub(super) fn new(
+        vm: &str,
+        interface: &str,
+        shared: std::sync::Arc<LinkShared>,
+    ) -> std::io::Result<Self> {
+        let now = Instant::now();
+        let mut this = Self {
+            vm: vm.to_owned(),
+            interface: interface.to_owned(),
+            held: None,
+            watch: LinkWatch::of_all()?,
+            steady: Steady::new(true, now),
+            away: Away::Nobody,
+            since: now,
+            shared,
+        };
+        let problem = this.problem();
+        this.steady = Steady::new(problem.is_none(), now);
+        this.shared.down.store(problem.is_some(), Ordering::Relaxed);
+        if let Some(why) = problem {
+            tracing::warn!("{vm}: {why}: a front end is let in, and disconnected after {LET_IN:?}");
+        }
+        Ok(this)
+    }
+
+    /// Why the interface can't carry frames, if it can't.
+    fn problem(&mut self) -> Option<String> {
+        let name = &self.interface;
+        // One that was renamed while it carried frames goes on to do so.
+        let state = match &self.held {
+            Some(held) => LinkState::of(held),
+            None => LinkState::Gone,
+        };
+        let state = if state == LinkState::Gone {
+            self.held = Interface::open(name).ok();
+            self.held.as_ref().map_or(LinkState::Gone, LinkState::of)
+        } else {
+            state
+        };
+        if state != LinkState::Up {
+            // Ports look for it by name when a front end comes.
+            self.held = None;
+        }
+        state.problem(name)
+    }
+}
+
+impl Admission for Follower {
+    /// Looks at the interface, and says so where another state counts from now on.
+    fn look(&mut self) {
+        self.watch.drain();
+        let problem = self.problem();
+        if self.steady.update(problem.is_none(), Instant::now()) {
+            self.shared.down.store(problem.is_some(), Ordering::Relaxed);
+            match problem {
+                Some(why) => tracing::warn!("{}: {why}: the guest's link goes down", self.vm),
+                None => tracing::info!(
+                    "{}: interface {} is up: the front end may connect",
+                    self.vm,
+                    self.interface
+                ),
+            }
+        }
+        let ended = match &self.away {
+            Away::Somebody(Some(process)) => is_readable(process),
+            _ => false,
+        };
+        if ended || self.steady.is_up() {
+            self.away = Away::Nobody;
+        }
+    }
+
+    fn admits(&self) -> bool {
+        self.steady.is_up() || matches!(self.away, Away::Nobody)
+    }
+
+    fn connected(&mut self) {
+        self.since = Instant::now();
+    }
+
+    fn ends(&self) -> bool {
+        !self.steady.is_up() && self.since.elapsed() >= LET_IN
+    }
+
+    fn turn_away(&mut self, stream: &UnixStream) -> &'static str {
+        self.away = Away::Somebody(peer::process(stream));
+        self.shared.disconnects.fetch_add(1, Ordering::Relaxed);
+        "the port's interface can't carry frames (link=follow)"
+    }
+
+    fn wakers(&self) -> Vec<BorrowedFd<'_>> {
+        let process = match &self.away {
+            Away::Somebody(Some(process)) => Some(process.as_fd()),
+            _ => None,
+        };
+        [Some(self.watch.as_fd()), process].into_iter().flatten().collect()
+    }
+
+    fn due(&self, connected: bool) -> Option<Duration> {
+        let ends = (connected && !self.steady.is_up()).then(|| LET_IN.saturating_sub(self.since.elapsed()));
+        [self.steady.due(Instant::now()), ends].into_iter().flatten().min()
+    }
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
+}

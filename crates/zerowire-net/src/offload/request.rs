@@ -1,0 +1,96 @@
+//! What the virtio-net header of a frame asks for.
+
+use zerowire_wire::vnet::{Fields, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
+use zerowire_wire::{tcp, udp};
+
+/// What is cut into segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `VIRTIO_NET_HDR_GSO_TCPV4`
+    Tcp4,
+    /// `VIRTIO_NET_HDR_GSO_TCPV6`
+    Tcp6,
+    /// `VIRTIO_NET_HDR_GSO_UDP_L4`, over either version of IP.
+    Udp,
+}
+
+impl Kind {
+    /// Where the transport's checksum field lies, bytes behind its header's begin (RFC 9293 §3.1,
+    /// RFC 768).
+    pub fn checksum_offset(self) -> u16 {
+        match self {
+            Self::Tcp4 | Self::Tcp6 => tcp::CHECKSUM_AT as u16,
+            Self::Udp => udp::CHECKSUM_AT as u16,
+        }
+    }
+}
+
+/// What a frame needs before it can go on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Nothing.
+    Plain,
+    /// The checksum from `start` on needs to be completed and stored `offset` bytes behind it; both
+    /// in bytes, `start` from the frame's begin.
+    Checksum {
+        /// `csum_start`
+        start: u16,
+        /// `csum_offset`
+        offset: u16,
+    },
+    /// Segments of `size` bytes of payload, each with its own checksum.
+    Segments {
+        /// Of what.
+        kind: Kind,
+        /// `gso_size`, bytes.
+        size: u16,
+        /// `csum_start`
+        start: u16,
+        /// `csum_offset`
+        offset: u16,
+    },
+}
+
+impl Request {
+    /// Whether the header that begins with these bytes asks for anything, by which more of the
+    /// frame has to be read. The header need not have been checked.
+    #[inline]
+    pub fn is_any(vnet: &[u8; 2]) -> bool {
+        vnet[0] & NEEDS_CSUM != 0 || vnet[1] != GSO_NONE
+    }
+
+    /// Reads a header that [`crate::header::check`] accepted. None where it asks for segments
+    /// that this code does not make; those are not offered.
+    #[inline]
+    pub fn read(vnet: &[u8; 10]) -> Option<Self> {
+        let vnet = Fields::from_bytes(vnet);
+        let (size, start, offset) = (vnet.gso_size, vnet.csum_start, vnet.csum_offset);
+        let kind = match vnet.gso_kind() {
+            GSO_NONE if vnet.flags & NEEDS_CSUM == 0 => return Some(Self::Plain),
+            GSO_NONE => return Some(Self::Checksum { start, offset }),
+            GSO_TCPV4 => Kind::Tcp4,
+            GSO_TCPV6 => Kind::Tcp6,
+            GSO_UDP_L4 => Kind::Udp,
+            _ => return None,
+        };
+        Some(Self::Segments { kind, size, start, offset })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_request_is_read() {
+        let header = |flags, gso| [flags, gso, 54, 0, 0xa8, 5, 34, 0, 16, 0];
+        assert_eq!(Request::read(&header(0, 0)), Some(Request::Plain));
+        assert_eq!(Request::read(&header(1, 0)), Some(Request::Checksum { start: 34, offset: 16 }));
+        for (gso, kind) in [(1, Kind::Tcp4), (0x81, Kind::Tcp4), (4, Kind::Tcp6), (5, Kind::Udp)] {
+            let segments = Request::Segments { kind, size: 1448, start: 34, offset: 16 };
+            assert_eq!(Request::read(&header(1, gso)), Some(segments));
+        }
+        assert_eq!(Request::read(&header(1, 3)), None, "UDP fragments");
+        assert!(Request::is_any(&[1, 0]) && Request::is_any(&[0, 3]) && !Request::is_any(&[0xfe, 0]));
+    }
+}

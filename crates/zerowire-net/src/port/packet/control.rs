@@ -1,0 +1,193 @@
+//! Packet sockets on any Ethernet interface: a pair of them a worker.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use zerowire_sys::netlink::LinkInfo;
+
+use super::{
+    Frames, InterfaceState, LOOKS, PacketError, PacketInlet, PacketOutlet, PacketQueue, PacketRings,
+    PacketSend, PacketSocket, PacketSpec,
+};
+use crate::features::Offloads;
+use crate::port::{Port, PortPath, send_through};
+use crate::receive::ReceiveSetup;
+use crate::stats::Shared;
+use crate::worker::{LINGER, WorkerHandle, WorkerSetup};
+use crate::{PathMode, Policy};
+
+/// An interface with what its workers need to know.
+pub(in crate::port) struct PacketPort {
+    spec: PacketSpec,
+    /// Bound where the connection's frames pass, or passed last, so that it follows an interface
+    /// that is renamed; it reads nothing.
+    control: PacketSocket,
+    policy: Policy,
+}
+
+impl PacketPort {
+    /// Makes sure that there is such an interface, and that this user and this kernel may have it;
+    /// the workers' sockets come with the guest.
+    pub(in crate::port) fn open(spec: &PacketSpec, policy: Policy) -> Result<Self, PacketError> {
+        let control = PacketSocket::open(&spec.interface, Frames::Nothing, 12)?;
+        control.bind()?;
+        if control.state() == InterfaceState::Down {
+            let name = &spec.interface;
+            tracing::warn!(
+                "interface {name} is down: 'ip link set {name} up'; frames are dropped until then"
+            );
+        }
+        Ok(Self { spec: spec.clone(), control, policy })
+    }
+
+    /// The control socket, bound to an interface if there is one: one that was deleted may be there
+    /// again.
+    fn bound(&self) -> &PacketSocket {
+        if self.control.state() == InterfaceState::Gone {
+            let _ = self.control.bind();
+        }
+        &self.control
+    }
+
+    /// Whether frames of the guest go by a ring, and why not.
+    fn rings(&self) -> Result<(), String> {
+        let name = &self.spec.interface;
+        match (self.policy.mode, self.spec.rings) {
+            (PathMode::Copy, _) => Err("no ring, since copies were asked for".to_owned()),
+            (_, PacketRings::Off) => Err("no ring, as asked".to_owned()),
+            (_, PacketRings::On) => Ok(()),
+            (_, PacketRings::Auto) => {
+                let kind = LinkInfo::find(name).ok().and_then(|l| l.kind).unwrap_or_default();
+                match zerowire::packet::PacketOptions::lending_is_lost(&kind) {
+                    true => Err(format!("no ring, since a {kind} copies what it is lent")),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl Port for PacketPort {
+    fn pairs(&self) -> usize {
+        1
+    }
+
+    fn interface(&self) -> String {
+        self.control.name().unwrap_or_else(|| self.spec.interface.clone())
+    }
+
+    fn queue_hint(&self) -> &'static str {
+        "a packet port has one queue pair: give the VM's device one, or use tap:NAME,queues=N or xdp:IF,queues=N"
+    }
+
+    fn offloads(&self) -> Offloads {
+        // All that a virtio-net header of 12 bytes can say, which came later (Linux 6.3) than the
+        // youngest of it (USO, 6.2).
+        Offloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true }
+    }
+
+    fn mtu(&self) -> usize {
+        self.bound().mtu().unwrap_or(1500)
+    }
+
+    fn set_features(&self, _acked: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn set_mtu(&self, mtu: usize) -> Result<(), String> {
+        let (name, has) = (&self.spec.interface, self.mtu());
+        if mtu > has {
+            tracing::warn!(
+                "interface {name} has MTU {has}, the VM's device {mtu}: 'ip link set {name} mtu {mtu}' lets longer frames pass"
+            );
+        }
+        Ok(())
+    }
+
+    fn announce(&self, frame: &[u8]) -> Result<(), String> {
+        self.bound();
+        send_through(&self.interface(), frame)
+    }
+
+    fn takes_missing_pages(&self) -> bool {
+        true
+    }
+
+    fn kernel_copies(&self) -> &'static str {
+        "one each way, between the frame and the packet socket's buffer or its receive ring; with a transmit ring none on the \
+         way out, but where the interface copies itself (net/packet/af_packet.c)"
+    }
+
+    fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
+        // The connection's sockets go by the name that was given, and this one with them.
+        self.control.unbind();
+        self.bound();
+        let (interface, policy) = (self.spec.interface.clone(), self.policy);
+        let send = PacketSend { ring: self.rings(), insists: self.spec.rings == PacketRings::On };
+        let receive = self.spec.receive;
+        let no_ring = (policy.mode == PathMode::Copy).then_some("copies were asked for");
+        let (shared, pair) = (setup.shared.clone(), setup.pair);
+        WorkerHandle::spawn(setup, move || {
+            let queue = PacketQueue::open(&interface, receive, no_ring, send).map_err(io::Error::other)?;
+            Ok(PacketPath { queue, policy, shared, pair })
+        })
+    }
+}
+
+/// The port is watched again before the worker sleeps.
+const _: () = assert!(LOOKS < LINGER);
+
+/// Frames go to the sockets of one queue pair, and nothing of the guest's memory is lent to the
+/// kernel between turns.
+struct PacketPath {
+    queue: PacketQueue,
+    policy: Policy,
+    /// Has the MTU for rings that start, and the counters for frames that the packet ring loses
+    /// while no ring of the guest runs.
+    shared: Arc<Shared>,
+    pair: usize,
+}
+
+impl Drop for PacketPath {
+    fn drop(&mut self) {
+        self.queue.end(&self.shared.pairs[self.pair].transmit);
+    }
+}
+
+impl PortPath for PacketPath {
+    type Queue = PacketQueue;
+    type Outlet = PacketOutlet;
+    type Inlet = PacketInlet;
+
+    fn outlet(&self, _ring_size: u16) -> io::Result<PacketOutlet> {
+        PacketOutlet::new(self.policy)
+    }
+
+    fn inlet(&self, setup: ReceiveSetup, _ring_size: u16) -> io::Result<PacketInlet> {
+        PacketInlet::new(self.policy, self.shared.mtu.load(Ordering::Relaxed), setup)
+    }
+
+    #[inline]
+    fn queue(&mut self) -> &mut PacketQueue {
+        &mut self.queue
+    }
+
+    fn describe(&self) -> String {
+        self.queue.describe()
+    }
+
+    fn port(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.queue.link.port())
+    }
+
+    fn changed(&mut self) -> bool {
+        self.queue.link.changed()
+    }
+
+    fn sleep_at_most(&mut self) -> Option<Duration> {
+        self.queue.sleep_at_most(&self.shared.pairs[self.pair].transmit)
+    }
+}

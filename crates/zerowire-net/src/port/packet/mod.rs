@@ -1,0 +1,42 @@
+//! virtio-net over packet sockets: what stands between a queue pair and an interface.
+//!
+//! ```text
+//!  guest's buffers ◄── copy ── receive ring, short frames ◄──────────────┐
+//!  guest's buffers ◄── readv(2) ──────── socket of untagged frames ◄─┤
+//!  guest's buffers ◄── copy ── private memory ◄── socket of tagged ones ◄─┤ interface
+//!  guest's chains ──── sendmmsg(2) ──────► socket of untagged frames ──┘
+//! ```
+//!
+//! Frames pass by [`Transmit`](crate::Transmit) and [`Receive`](crate::Receive), as on a tap: the
+//! kernel copies each once, between the guest's memory and its own. This module has what a tap doesn't need:
+//!
+//! * two sockets, of which one is for frames with a VLAN tag,
+//! * an interface that comes and goes by itself,
+//! * offloads that nobody can ask the kernel to leave out
+//!   ([`accept_only`](crate::Receive::accept_only)),
+//! * a ring that the kernel puts short frames into (`slots`), which spares a system call a frame.
+
+mod control;
+mod frame_ring;
+mod inbound;
+mod inlet;
+mod link;
+mod outbound;
+mod outlet;
+mod queue;
+mod slots;
+mod socket;
+mod spec;
+mod tagged;
+
+pub(super) use control::PacketPort;
+pub use inlet::{LOOKS, PacketInlet};
+pub use link::Link;
+pub use outlet::PacketOutlet;
+pub use queue::{PacketQueue, PacketSend};
+pub use socket::{Arrived, Frames, InterfaceState, PacketError, PacketSocket, SLOT_BYTES, SLOTS, Slots, Tag};
+pub use spec::{PacketReceive, PacketRings, PacketSpec};
+pub use tagged::restore;
+
+#[cfg(test)]
+use zerowire_testkit::net as netns;

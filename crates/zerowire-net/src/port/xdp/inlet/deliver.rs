@@ -1,0 +1,93 @@
+//! Frames that can't stay where the kernel has put them.
+
+use zerowire::ledger::{CopyReason, DropReason};
+use zerowire_vhost::memory::{Segment, access};
+
+use super::{PostedChain, SlabSide, XdpInlet};
+use crate::port::xdp::geometry::Geometry;
+use crate::port::xdp::link::Link;
+use crate::receive::{PLAIN_HEADER, ReceiveContext};
+
+impl XdpInlet {
+    /// Gives the guest frames from the slab, as far as there is room now. Returns how many.
+    pub(super) fn give_from_slab(
+        &mut self,
+        side: &mut SlabSide,
+        link: &mut Link,
+        cx: &ReceiveContext<'_>,
+    ) -> usize {
+        // No chain is taken for them, in which a mistake could be.
+        side.give_waiting(self, link, cx).unwrap_or(0)
+    }
+
+    /// Gives the guest a frame that the driver put `shift` bytes behind its place in the buffer.
+    /// Some drivers have a header of their own there.
+    #[cold]
+    pub(super) fn give_shifted(
+        &mut self,
+        side: &mut SlabSide,
+        (head, taken, at): PostedChain,
+        len: usize,
+        shift: i64,
+        cx: &ReceiveContext<'_>,
+    ) {
+        let header_len = side.setup.header_len;
+        let list: Vec<Segment> = at.into_iter().flatten().collect();
+        let room = list.iter().map(|s| s.len as usize).sum();
+        if let Some(from) = shifted(header_len, shift, len, room) {
+            let mut whole = PLAIN_HEADER[..header_len].to_vec();
+            whole.resize(header_len + len, 0);
+            access::read(&list, from, &mut whole[header_len..]);
+            access::write(&list, 0, &whole);
+            cx.memory.wrote(&list, 0, whole.len().max(from + len));
+            side.host.ring.push_used(head, whole.len() as u32);
+            cx.counters.frames.add(1);
+            cx.counters.copied(CopyReason::Shifted, whole.len() as u64);
+        } else {
+            tracing::error!(
+                "a driver put a frame of {len} bytes {shift} bytes from its place; it is dropped"
+            );
+            cx.memory.wrote(&list, 0, room);
+            side.host.ring.push_used(head, 0);
+            cx.counters.dropped(DropReason::TooLong);
+        }
+        self.kept.order.used(taken);
+    }
+
+    /// Why frames for the next chain come over the slab.
+    pub(super) fn reason(&self, side: &SlabSide, link: &Link, geometry: Geometry) -> CopyReason {
+        if self.copy {
+            CopyReason::Asked
+        } else if !side.segments(0).iter().all(|s| link.address(s).is_some()) {
+            CopyReason::NotPinned
+        } else if side.room(0) < side.setup.header_len + geometry.frame_bytes() as usize {
+            CopyReason::SmallBuffer
+        } else if geometry.zero_copy() {
+            CopyReason::UnsafeBuffer
+        } else {
+            CopyReason::ScatteredBuffer
+        }
+    }
+}
+
+/// Where a frame of `len` bytes begins in a buffer of `room` bytes, if it lies `shift` bytes behind
+/// its due place. That place is behind the header. None where the frame is not all within the
+/// buffer.
+fn shifted(header_len: usize, shift: i64, len: usize, room: usize) -> Option<usize> {
+    let from = usize::try_from(header_len as i64 + shift).ok()?;
+    from.checked_add(len).filter(|end| *end <= room).map(|_| from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_elsewhere_is_found_within_its_buffer_only() {
+        assert_eq!(shifted(12, 16, 1502, 1530), Some(28));
+        assert_eq!(shifted(12, 16, 1503, 1530), None, "beyond the end");
+        assert_eq!(shifted(12, -12, 60, 1530), Some(0));
+        assert_eq!(shifted(12, -13, 60, 1530), None, "before the buffer");
+        assert_eq!(shifted(12, i64::MAX - 12, usize::MAX / 2, 1530), None);
+    }
+}

@@ -1,0 +1,323 @@
+//! Binding the socket, in which mode, and closing it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use zerowire_sys::xdp::program::Steering;
+use zerowire_sys::xdp::{Interface, Mode, RingSizes, Socket, SocketOptions, XdpError};
+use zerowire_vhost::memory::GuestMemory;
+
+use super::facts::Facts;
+use super::state::{BoundSocket, Wanted};
+use super::{Link, RETRY};
+use crate::port::LinkWatch;
+use crate::port::xdp::RING_ENTRIES;
+use crate::port::xdp::registrar::Registrar;
+use crate::port::xdp::slab::FIRST_PLACES;
+use crate::port::xdp::trust;
+use crate::port::xdp::umem::{Slab, VmUmem};
+
+/// Gives the program on an interface of this process's, which is attached where it is not there.
+pub type Attach = Arc<dyn Fn(&Interface) -> Result<Arc<Steering>, XdpError> + Send + Sync>;
+
+/// What a link is made of.
+pub struct LinkOptions {
+    /// Name of the interface, in the network namespace of the thread that uses the link.
+    pub interface: String,
+    /// Its queue.
+    pub queue: u32,
+    /// The queue pair, for its part of the slab.
+    pub pair: usize,
+    /// Copy or not.
+    pub mode: Mode,
+    /// The interface's MTU when the port was opened, bytes.
+    pub mtu: usize,
+    /// Where the memory's registration comes from.
+    pub registrar: Arc<Registrar>,
+    /// Where the program comes from that gives received frames to the socket.
+    pub attach: Attach,
+    /// Whether the interface is promiscuous while there is a socket.
+    pub promiscuous: bool,
+    /// Counts chains that were given back before others that the guest had made available before
+    /// them.
+    pub out_of_order: Arc<AtomicU64>,
+    /// The guest's address where only its own frames and those to groups are to come; None for all
+    /// of the queue's.
+    pub address: Option<[u8; 6]>,
+}
+
+/// Why the socket could not be bound.
+#[derive(Debug, Error)]
+enum BindError {
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
+    /// Zero copy was asked for, and does not do for this guest.
+    #[error("interface {interface}: no zero copy: {why}; or use mode=auto or copy")]
+    Unsafe { interface: String, why: String },
+}
+
+/// How long frames wait for a queue that another socket has, before they are dropped.
+const BUSY_HOLD: Duration = Duration::from_secs(5);
+
+impl BindError {
+    /// Whether it passes by itself.
+    fn passes(&self) -> bool {
+        use XdpError::{Busy, Down, NoInterface, System};
+        match self {
+            Self::Xdp(Down { .. } | NoInterface { .. } | Busy { .. }) => true,
+            Self::Xdp(System { cause, .. }) => is_gone(cause),
+            _ => false,
+        }
+    }
+}
+
+/// Whether an error says that an interface is gone.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
+}
+
+impl Link {
+    /// Other memory; nothing of the old one is in use any more.
+    pub fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
+        self.let_go();
+        self.registered.memory = memory.clone();
+    }
+
+    /// Closes the socket and lets go of the memory's registration, which ends with the last queue
+    /// pair that does so.
+    pub fn let_go(&mut self) {
+        self.close();
+        self.drop_socket();
+        self.registered.umem = None;
+    }
+
+    /// Tells how long the guest's receive buffers are, before the socket is bound.
+    pub fn note_buffers(&mut self, bytes: Option<usize>) {
+        self.binding.buffer_bytes = bytes;
+    }
+
+    /// Binds the socket for a ring that starts. An interface that is down, or away, or busy is
+    /// tried again later; other errors are the caller's.
+    ///
+    /// # Errors
+    /// The text says what is wrong.
+    pub fn start(&mut self, receives: bool) -> Result<(), String> {
+        if receives {
+            self.wanted = Wanted::ToReceive;
+        } else if self.wanted == Wanted::Nothing {
+            self.wanted = Wanted::ToSend;
+        }
+        match self.bind() {
+            Err(e) if !e.passes() => Err(e.to_string()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Binds the socket that is wanted and not there, if it is time to.
+    #[cold]
+    pub(in crate::port::xdp) fn try_again(&mut self) {
+        if self.wanted != Wanted::Nothing
+            && self.bound.is_none()
+            && self.binding.retry_at.is_none_or(|at| Instant::now() >= at)
+        {
+            let _ = self.bind();
+        }
+    }
+
+    /// Whether another socket has the queue, and not for long. The kernel lets go of a queue some
+    /// time after its socket was closed. So this passes if that socket is the one before on this
+    /// queue.
+    pub(in crate::port::xdp) fn waits_for_queue(&self) -> bool {
+        self.bound.is_none() && self.binding.busy_since.is_some_and(|since| since.elapsed() < BUSY_HOLD)
+    }
+
+    fn bind(&mut self) -> Result<(), BindError> {
+        if self.bound.is_some() {
+            return Ok(());
+        }
+        let result = self.bind_in_mode();
+        let binding = &mut self.binding;
+        match &result {
+            Ok(()) => (binding.retry_at, binding.problem, binding.busy_since) = (None, None, None),
+            Err(e) => {
+                let busy = matches!(e, BindError::Xdp(XdpError::Busy { .. }));
+                binding.busy_since = busy.then(|| binding.busy_since.unwrap_or_else(Instant::now));
+                let text = e.to_string();
+                if binding.problem.as_ref() != Some(&text) {
+                    tracing::warn!("{text}{}", if e.passes() { "; tried again" } else { "" });
+                }
+                binding.problem = Some(text);
+                binding.retry_at = Some(Instant::now() + RETRY);
+            }
+        }
+        result
+    }
+
+    fn bind_in_mode(&mut self) -> Result<(), BindError> {
+        let interface = self.options.interface.clone();
+        let now = Interface::open(&interface)?;
+        if let Ok(mtu) = now.mtu() {
+            self.options.mtu = mtu;
+        }
+        let mode = self.options.mode;
+        let unsafe_since = if mode == Mode::Copy { None } else { self.unsafe_for_zero_copy(&now) };
+        let why = match (mode, unsafe_since) {
+            (Mode::Copy, _) => return Ok(self.bind_as(false)?),
+            (Mode::ZeroCopy, Some(why)) => return Err(BindError::Unsafe { interface, why }),
+            (Mode::ZeroCopy, None) => return Ok(self.bind_as(true)?),
+            (Mode::Auto, Some(why)) => why,
+            (Mode::Auto, None) => match self.bind_as(true) {
+                Ok(()) => return Ok(()),
+                Err(XdpError::NoZeroCopy { .. }) => "its driver refused that mode".to_owned(),
+                Err(e) => return Err(e.into()),
+            },
+        };
+        if self.binding.why_copy.as_ref() != Some(&why) {
+            tracing::info!("{interface}: copy mode, since {why}");
+            self.binding.why_copy = Some(why);
+        }
+        Ok(self.bind_as(false)?)
+    }
+
+    /// Why zero-copy mode does not do for this guest; None where nothing speaks against it.
+    fn unsafe_for_zero_copy(&self, interface: &Interface) -> Option<String> {
+        let facts = Facts {
+            driver_has_it: trust::driver_has_zero_copy(interface),
+            distrust: self.options.registrar.distrust().or_else(|| trust::translated(interface)),
+            has_address: self.options.address.is_some(),
+            page_bytes: self.registered.memory.smallest_page().unwrap_or(0),
+            mtu: self.options.mtu,
+            buffer_bytes: self.binding.buffer_bytes,
+        };
+        facts.against_zero_copy()
+    }
+
+    fn bind_as(&mut self, zero_copy: bool) -> Result<(), XdpError> {
+        let interface = Interface::open(&self.options.interface)?;
+        // The kernel says so when it binds, and the memory would have been registered for nothing
+        // by then, at each try.
+        if let Ok((false, _)) = interface.up_and_running() {
+            return Err(XdpError::Down { interface: interface.name().to_owned() });
+        }
+        let copies = trust::copies_at_once(&interface);
+        let watch = LinkWatch::of(interface.index()).map_err(|e| XdpError::System {
+            what: format!("interface {}", interface.name()),
+            call: "a socket for link events",
+            cause: e.into(),
+        })?;
+        let steering = (self.options.attach)(&interface)?;
+        let umem = self.registered_for(zero_copy)?;
+        // Another pair of this guest may have registered the memory, and its mode is that of all.
+        let zero_copy = umem.geometry().zero_copy();
+        // Another link of this pair that is about to go has its socket, too.
+        let slab = umem.slab(self.options.pair).ok_or_else(|| XdpError::Busy {
+            interface: interface.name().to_owned(),
+            queue: self.options.queue,
+            waited: Duration::ZERO,
+        })?;
+        // Also where nothing is received yet, or any more: the ring that receives next finds this
+        // socket.
+        let first = if zero_copy { FIRST_PLACES } else { 0 };
+        let socket = self.open_socket(&umem, &slab, first)?;
+        // The name may have become another interface's since.
+        if Interface::open(interface.name())?.index() != interface.index() {
+            return Err(XdpError::NoInterface { interface: interface.name().to_owned() });
+        }
+        self.interface.promiscuity.begin(&interface);
+        // As it is now; the watch tells of what comes.
+        let mtu = interface.mtu();
+        self.bound = Some(BoundSocket { socket, slab, watch, interface, steered: false, posted: false });
+        self.interface.steering = Some(steering);
+        self.first_places = first;
+        self.sockets.generation += 1;
+        self.sockets.renewed = true;
+        self.sending.lets_go = self.sending.lets_go.bound(!zero_copy && copies);
+        self.sending.down = false;
+        self.registered.mtu_allows = umem.geometry().frame_bytes();
+        self.registered.umem = Some(umem);
+        if let Ok(mtu) = mtu {
+            self.limit(mtu);
+        }
+        self.begin_checks(zero_copy);
+        Ok(())
+    }
+
+    /// The memory's registration: the one that there is, if it is for this mode, or another one.
+    fn registered_for(&mut self, zero_copy: bool) -> Result<Arc<VmUmem>, XdpError> {
+        let registered = &mut self.registered;
+        if registered.umem.as_ref().is_some_and(|u| u.geometry().zero_copy() != zero_copy) {
+            registered.umem = None;
+        }
+        match &registered.umem {
+            Some(umem) => Ok(umem.clone()),
+            None => self.options.registrar.register(&registered.memory, zero_copy),
+        }
+    }
+
+    /// A socket in the mode of the registration, with the first chunks of the slab in its fill
+    /// ring.
+    fn open_socket(&mut self, umem: &Arc<VmUmem>, slab: &Slab, first: usize) -> Result<Socket, XdpError> {
+        let zero_copy = umem.geometry().zero_copy();
+        let rings = RingSizes {
+            fill: RING_ENTRIES,
+            completion: RING_ENTRIES,
+            receive: RING_ENTRIES,
+            transmit: RING_ENTRIES,
+        };
+        let options = SocketOptions {
+            first_chunks: (0..first as u16).map(|place| slab.receive_chunk(place)).collect(),
+            queue: self.options.queue,
+            mode: if zero_copy { Mode::ZeroCopy } else { Mode::Copy },
+            // Few drivers take frames in pieces in zero-copy mode.
+            multi_buffer: !zero_copy,
+            rings,
+            ..SocketOptions::new(self.options.interface.clone())
+        };
+        Socket::bind(umem.umem(), &options).inspect_err(|e| {
+            // What was registered stays so for the next try.
+            if let XdpError::Busy { .. } = e {
+                self.registered.umem = Some(umem.clone());
+            }
+        })
+    }
+
+    /// The receive ring stops: see [`Self::close`]. The next frame to send has a socket bound
+    /// again.
+    pub fn stop_receiving(&mut self) {
+        if self.wanted == Wanted::ToReceive {
+            self.wanted = Wanted::ToSend;
+        }
+        self.close();
+    }
+
+    /// Sends what is under way, and closes the socket: from then on nobody writes to the guest's
+    /// memory.
+    pub fn close(&mut self) {
+        self.unsteer();
+        self.drain();
+        let fence = self.bound.as_ref().is_some_and(|b| b.socket.zero_copy() && b.posted);
+        self.drop_socket();
+        if fence {
+            // The device lets go of the buffers some milliseconds later; that it did shows when the
+            // queue can be had again.
+            if let Err(e) = self.bind_as(true) {
+                tracing::error!("{e}; the device may still write to buffers of a queue that was stopped");
+            }
+        }
+    }
+
+    /// Closes the socket as it is: all loans end.
+    pub(super) fn drop_socket(&mut self) {
+        self.look_at_missed();
+        self.missed.end();
+        self.loans.end(|head| self.finished.push(head));
+        self.account.lost();
+        self.bound = None;
+        self.interface.promiscuity.end();
+        self.sending.unsent = false;
+        self.sending.idle_since = None;
+    }
+}

@@ -1,0 +1,200 @@
+//! What a user asks for with `--port xdp:…`.
+
+use std::fmt;
+
+use crate::config::six_bytes;
+use crate::port::spec::{FollowLink, Spec, queue_pairs};
+
+/// What may be asked of an AF_XDP port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XdpSpec {
+    /// The interface's name, 1 to 15 bytes.
+    pub interface: String,
+    /// The first of its queues that is used, from 0.
+    pub queue: u32,
+    /// Queue pairs: queues `queue..queue + queues` of the interface.
+    pub queues: usize,
+    /// Whether the driver reads and writes guest memory itself.
+    pub mode: XdpMode,
+    /// Which received frames go to the guest.
+    pub filter: XdpMatch,
+    /// Whether the guest may leave checksums and segments to this process, which does them in
+    /// software. None: as [`Self::does_offloads`] says.
+    pub offloads: Option<bool>,
+    /// Whether the interface takes frames for any address while a guest runs.
+    pub promiscuous: bool,
+    /// How much of the guest's memory is registered.
+    pub pin: XdpPin,
+    /// Whether the guest sees the interface's state.
+    pub link: FollowLink,
+}
+
+impl XdpSpec {
+    /// All defaults: queue 0 only, mode auto, all frames.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            queue: 0,
+            queues: 1,
+            mode: XdpMode::default(),
+            filter: XdpMatch::default(),
+            offloads: None,
+            promiscuous: true,
+            pin: XdpPin::default(),
+            link: FollowLink::default(),
+        }
+    }
+
+    /// Whether checksums and segments are done in software, as the user wants it or by default. In
+    /// copy mode that costs less than it spares the guest (measured: docs/xdp.md). It isn't the
+    /// default where the interface's driver has a zero-copy mode that may be used. Frames could not
+    /// go out from where they lie any more.
+    pub fn does_offloads(&self, driver_has_zero_copy: bool) -> bool {
+        self.offloads.unwrap_or(match (self.mode, self.filter) {
+            (XdpMode::Copy, _) | (XdpMode::Auto, XdpMatch::Mac(_)) => true,
+            (XdpMode::Auto, XdpMatch::All) => !driver_has_zero_copy,
+            (XdpMode::ZeroCopy, _) => false,
+        })
+    }
+}
+
+/// How much of the guest's memory is registered as the interface's, which pins it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpPin {
+    /// All of it, or its rings don't start.
+    #[default]
+    All,
+    /// What the VM's share of the [budget](zerowire_vhost::memory::PinBudget) allows; frames in the
+    /// rest are copied.
+    Partial,
+    /// None: all frames are copied.
+    Off,
+}
+
+/// Copy or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// Zero copy where the driver has it and it is safe for this guest, else copy; the log says
+    /// why.
+    #[default]
+    Auto,
+    /// The kernel copies each frame once.
+    Copy,
+    /// Zero copy, or an error that says why not.
+    ZeroCopy,
+}
+
+/// Which received frames go to the guest; the others go to the host as if nobody had asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMatch {
+    /// All frames of the queues.
+    #[default]
+    All,
+    /// Those to this address, to a group, or to everybody.
+    Mac([u8; 6]),
+}
+
+impl Spec for XdpSpec {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match (key, value) {
+            ("queue", n) => self.queue = n.parse().map_err(|_| format!("queue={n}: give a number from 0"))?,
+            ("queues", n) => self.queues = queue_pairs(n)?,
+            ("mode", "auto") => self.mode = XdpMode::Auto,
+            ("mode", "copy") => self.mode = XdpMode::Copy,
+            ("mode", "zerocopy") => self.mode = XdpMode::ZeroCopy,
+            ("mode", other) => return Err(format!("mode={other}: give zerocopy, copy or auto")),
+            ("offloads", "on") => self.offloads = Some(true),
+            ("offloads", "off") => self.offloads = Some(false),
+            ("offloads", other) => return Err(format!("offloads={other}: give on or off")),
+            ("promisc", "on") => self.promiscuous = true,
+            ("promisc", "off") => self.promiscuous = false,
+            ("promisc", other) => return Err(format!("promisc={other}: give on or off")),
+            ("pin", "all") => self.pin = XdpPin::All,
+            ("pin", "partial") => self.pin = XdpPin::Partial,
+            ("pin", "off") => self.pin = XdpPin::Off,
+            ("pin", other) => return Err(format!("pin={other}: give all, partial or off")),
+            ("link", word) => self.link = FollowLink::parse(word)?,
+            ("match", "all") => self.filter = XdpMatch::All,
+            ("match", other) => {
+                let mac = other.strip_prefix("mac:").and_then(six_bytes);
+                self.filter = XdpMatch::Mac(mac.ok_or_else(|| {
+                    format!("match={other}: give all, or mac: and six bytes as 02:00:00:00:00:01")
+                })?);
+            }
+            _ => {
+                return Err(format!(
+                    "'{key}={value}' is not known, only queue=N, queues=N, mode=zerocopy|copy|auto, \
+                     match=mac:…|all, offloads=on|off, promisc=on|off, pin=all|partial|off and link=follow|ignore"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if (self.mode, self.filter != XdpMatch::All) == (XdpMode::ZeroCopy, true) {
+            return Err("mode=zerocopy and match=mac:… exclude each other: a device would write the host's frames to \
+                        the guest's memory before anybody looks at their address; give match=all, or mode=copy"
+                .to_owned());
+        }
+        Ok(())
+    }
+
+    fn interface(&self) -> &str {
+        &self.interface
+    }
+
+    fn queues(&self) -> usize {
+        self.queues
+    }
+
+    fn set_queues(&mut self, n: usize) -> Result<(), String> {
+        self.queues = n;
+        Ok(())
+    }
+
+    fn link(&self) -> Option<FollowLink> {
+        Some(self.link)
+    }
+
+    fn sole(&self) -> Vec<String> {
+        (0..self.queues as u64)
+            .map(|i| format!("queue {} of interface {}", u64::from(self.queue) + i, self.interface))
+            .collect()
+    }
+
+    fn pins_in_part(&self) -> bool {
+        self.pin == XdpPin::Partial
+    }
+}
+
+impl fmt::Display for XdpSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "xdp:{},queue={},queues={}", self.interface, self.queue, self.queues)?;
+        match self.mode {
+            XdpMode::Auto => {}
+            XdpMode::Copy => f.write_str(",mode=copy")?,
+            XdpMode::ZeroCopy => f.write_str(",mode=zerocopy")?,
+        }
+        match self.filter {
+            XdpMatch::All => {}
+            XdpMatch::Mac([a, b, c, d, e, g]) => {
+                write!(f, ",match=mac:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?;
+            }
+        }
+        match self.offloads {
+            None => {}
+            Some(true) => f.write_str(",offloads=on")?,
+            Some(false) => f.write_str(",offloads=off")?,
+        }
+        if !self.promiscuous {
+            f.write_str(",promisc=off")?;
+        }
+        match self.pin {
+            XdpPin::All => {}
+            XdpPin::Partial => f.write_str(",pin=partial")?,
+            XdpPin::Off => f.write_str(",pin=off")?,
+        }
+        f.write_str(self.link.option())
+    }
+}

@@ -1,0 +1,298 @@
+//! A batch of reads from a port that does not block, each of which takes a frame.
+//!
+//! What is offered to the port follows what came from it. Chains that a frame did not use serve the
+//! next one as they were parsed.
+//!
+//! **Ownership.** The scratch memory and the scatter lists are the batch's own. The kernel has
+//! them, and the chains that they name, only within [`ReadBatch::read`].
+
+use std::io;
+use std::ops::Range;
+
+use zerowire::ledger::DropReason;
+use zerowire_vhost::memory::{GuestMemory, PrivateMap};
+use zerowire_vhost::ring::RingError;
+
+use super::inlet::{CopySide, Given, Received};
+use super::pending::HeldFrame;
+use super::shape::{Forecast, Shape};
+use super::side::{Headed, Room};
+use super::{ReceiveContext, ReceiveSetup, RxPort};
+use crate::io::{Lists, MAX_BATCH, PortIo};
+use crate::policy::MAX_IOV;
+use crate::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode, Policy};
+
+/// Most reads in a batch.
+pub(super) const READ_BATCH: usize = MAX_BATCH;
+
+/// Scratch memory behind each read, bytes: the longest frame with its header.
+pub const SCRATCH_BYTES: usize = (12 + MAX_FRAME_BYTES).next_multiple_of(4096);
+
+/// From one read's scratch memory to the next, bytes. It is not a multiple of the page size, so
+/// that their starts don't share the same few lines of the first-level cache.
+pub const SCRATCH_STRIDE: usize = SCRATCH_BYTES + 320;
+
+/// Most reads of several chains each in a batch.
+pub const LONG_BATCH: usize = 8;
+
+/// The usual order of results.
+const IN_ORDER: [u16; READ_BATCH] = {
+    let mut order = [0; READ_BATCH];
+    let mut i = 0;
+    while i < READ_BATCH {
+        order[i] = i as u16;
+        i += 1;
+    }
+    order
+};
+
+/// A read of the batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Read {
+    /// Chains offered, from the front.
+    pub chains: usize,
+    /// Bytes that they hold.
+    pub room: usize,
+    /// Bytes read, with the header, or a negated errno.
+    pub result: i32,
+}
+
+/// What came of a batch of reads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Done {
+    reads: usize,
+    /// Frames that came.
+    pub frames: usize,
+    /// Frames that were taken out of the port and could not be put into memory.
+    pub refused: usize,
+    /// How many frames stayed where they were read to, if all could have.
+    in_place: Option<usize>,
+    /// The port's interface is gone.
+    pub port_gone: bool,
+}
+
+/// Reads frames from a port.
+#[derive(Debug)]
+pub struct ReadBatch {
+    /// Scatter or copy.
+    pub(super) mode: PathMode,
+    pub(super) forecast: Forecast,
+    /// Reads of one chain each in the next batch.
+    each: usize,
+    /// As `each`, for reads of several chains.
+    long: usize,
+    pub(super) lists: Lists,
+    pub(super) reads: Vec<Read>,
+    /// One slot for each read, [`SCRATCH_STRIDE`] apart.
+    pub(super) scratch: PrivateMap,
+    pub(super) scratch_dirty: bool,
+}
+
+impl Given for Forecast {
+    const AHEAD: bool = false;
+
+    #[inline]
+    fn given(&mut self, len: usize, chains: usize) {
+        self.note(len, chains);
+    }
+}
+
+impl ReadBatch {
+    /// For a port whose ordinary frames reach `mtu` bytes.
+    ///
+    /// # Errors
+    /// Private memory for the frames can't be had.
+    pub fn new(policy: Policy, mtu: usize, setup: ReceiveSetup) -> io::Result<Self> {
+        // What an ordinary frame needs, header included.
+        let ordinary = setup.header_len + mtu + ETH_HEADER_BYTES + 8;
+        Ok(Self {
+            mode: policy.mode,
+            forecast: Forecast::new(setup.mergeable, ordinary, policy.rx_copybreak_bytes),
+            each: 1,
+            long: 1,
+            lists: Lists::new(READ_BATCH * 4 + LONG_BATCH * MAX_IOV),
+            reads: Vec::with_capacity(READ_BATCH),
+            scratch: PrivateMap::new(SCRATCH_STRIDE * READ_BATCH)?,
+            scratch_dirty: false,
+        })
+    }
+
+    /// Forgets what was learnt of the guest's buffers and frames.
+    pub fn start(&mut self) {
+        self.forecast = self.forecast.anew();
+        (self.each, self.long) = (1, 1);
+    }
+
+    /// Lets go of scratch memory that overflows have touched.
+    pub fn trim(&mut self) {
+        if std::mem::take(&mut self.scratch_dirty) {
+            // No operation is under way.
+            self.scratch.release_pages();
+        }
+    }
+
+    /// A read has timed out waiting for room.
+    pub fn settle(&mut self) {
+        self.forecast.settle_for_less();
+    }
+
+    /// Who learns which chains frames take.
+    #[inline]
+    pub fn given(&mut self) -> &mut Forecast {
+        &mut self.forecast
+    }
+
+    /// Gives the guest a frame that waited.
+    #[inline]
+    pub fn give(
+        &mut self,
+        frame: &HeldFrame,
+        side: &mut CopySide,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Room, RingError> {
+        side.copy_out(Headed(&frame.bytes), frame.reason, &mut self.forecast, cx)
+    }
+
+    /// Reads one batch of frames. None where there were no reads for lack of buffers.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        side: &mut CopySide,
+        io: &mut PortIo,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Option<Received>, RingError> {
+        let private = self.is_private(side);
+        let likely = self.forecast.likely().clamp(1, side.longest());
+        let offered = match self.forecast.shape() {
+            _ if private => self.offer_runs(self.each, |_| likely, true, side, io, cx.memory),
+            Shape::Long if side.setup.mergeable => {
+                self.offer_runs(self.long, |_| likely, false, side, io, cx.memory)
+            }
+            // A guest without mergeable buffers posts chains for the longest frame: parse them only
+            // that far, if long frames come.
+            Shape::Long => self.offer_each(self.each, side.longest(), side, io, cx.memory),
+            _ => self.offer_each(self.each, self.forecast.ordinary(), side, io, cx.memory),
+        };
+        let Some((done, broken)) = self.read(offered, private, side, io, cx)? else { return Ok(None) };
+        let is_empty = done.frames < done.reads;
+        self.each = match is_empty {
+            true => (done.frames + 1).min(READ_BATCH),
+            false => (self.each * 2).min(READ_BATCH),
+        };
+        if let Some(in_place) = done.in_place {
+            self.long = match in_place {
+                d if d < done.frames => 1,
+                d if d == self.long => (self.long * 2).min(LONG_BATCH),
+                d => d.clamp(1, LONG_BATCH),
+            };
+        }
+        let port = match (done.port_gone, is_empty) {
+            (true, _) => RxPort::Gone,
+            (false, true) => RxPort::Empty,
+            (false, false) => RxPort::More,
+        };
+        Ok(Some(Received { frames: done.frames, port, short: false, broken }))
+    }
+
+    /// Whether frames go into private memory first.
+    #[inline]
+    fn is_private(&self, side: &CopySide) -> bool {
+        self.mode == PathMode::Copy || self.forecast.shape() == Shape::Small || side.rebuilds_most()
+    }
+
+    /// Carries out the reads that were offered, and gives the guest what came; the caller publishes
+    /// it. None where there were no reads for lack of buffers. A broken chain stops the ring, but
+    /// only behind the reads that were queued before it: that error comes beside what they brought.
+    #[inline]
+    pub fn read(
+        &mut self,
+        offered: Result<usize, RingError>,
+        private: bool,
+        side: &mut CopySide,
+        io: &mut PortIo,
+        cx: &ReceiveContext<'_>,
+    ) -> Result<Option<(Done, Option<RingError>)>, RingError> {
+        // None may stay queued.
+        let (reads, broken) = match offered {
+            Ok(n) => (n, None),
+            Err(e) if self.reads.is_empty() => return Err(e),
+            Err(e) => (self.reads.len(), Some(e)),
+        };
+        if reads == 0 {
+            return Ok(None);
+        }
+        side.end_wait();
+        side.prefetch();
+        let (results, calls) = io.run();
+        cx.counters.system_calls.add(calls);
+        // Frames arrived in the order of `results`; chains were offered in the order of `reads`.
+        // Nearly always both are the same, with the reads that found nothing at the end.
+        let mut in_order = true;
+        let mut done = Done { reads, ..Done::default() };
+        for (i, d) in results.iter().enumerate() {
+            if let Some(r) = self.reads.get_mut(usize::from(d.slot)) {
+                r.result = d.result;
+            }
+            if d.result >= 0 {
+                in_order &= usize::from(d.slot) == done.frames && i == done.frames;
+                done.frames += 1;
+            } else if d.result == -libc::EBADFD || d.result == -libc::ENETDOWN {
+                done.port_gone = true;
+            } else if d.result != -libc::EAGAIN {
+                // The frame was taken out of the port and could not be put into the guest's memory.
+                cx.counters.dropped(DropReason::PortRefused);
+                done.refused += 1;
+            }
+        }
+        if cx.memory.log().is_some() {
+            note_reads(&self.reads, side, cx.memory);
+        }
+        let order: [u16; READ_BATCH] = match in_order && !private {
+            true => IN_ORDER,
+            false => std::array::from_fn(|i| results.get(i).map_or(0, |d| d.slot)),
+        };
+        let frames = done.frames;
+        if private {
+            self.deliver_scratch(&order[..reads], side, cx)?;
+        } else if !in_order {
+            self.deliver_staged(&order[..reads], 0, 0, false, side, cx)?;
+        } else {
+            let sound = self.sound(frames, side);
+            let (delivered, chains) = self.deliver_in_place(sound, side, cx);
+            if delivered < frames {
+                let unsound = delivered == sound;
+                self.deliver_staged(&order[..frames], delivered, chains, unsound, side, cx)?;
+            }
+            done.in_place = Some(delivered);
+        }
+        Ok(Some((done, broken)))
+    }
+}
+
+/// Where the first `len` bytes behind a read are in scratch memory.
+#[inline]
+pub(super) fn scratch_range(read: usize, len: usize) -> Range<usize> {
+    let at = read * SCRATCH_STRIDE;
+    at..at + len
+}
+
+/// Notes what a batch of reads wrote to the guest's chains, wherever its frames go afterwards.
+#[cold]
+fn note_reads(reads: &[Read], side: &CopySide, memory: &GuestMemory) {
+    let mut first = 0;
+    for r in reads {
+        let mut left = match r.result {
+            len if len >= 0 => len as usize,
+            // Nothing was there to be read.
+            e if e == -libc::EAGAIN || e == -libc::EBADFD || e == -libc::ENETDOWN => 0,
+            // The kernel failed half-way and does not say where.
+            _ => r.room,
+        };
+        for i in first..first + r.chains {
+            let n = side.room(i).min(left);
+            side.wrote(i, n, memory);
+            left -= n;
+        }
+        first += r.chains;
+    }
+}

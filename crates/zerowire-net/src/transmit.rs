@@ -1,0 +1,493 @@
+//! Transmit: from the guest's ring to the port.
+//!
+//! ```text
+//!  guest:   [vnet header | Ethernet … TCP headers | payload …][ payload … ][ payload … ]
+//!                 │ read once                          │            │            │
+//!  private: [ header slot ]  checked, rewritten        │            │            │
+//!                 ▼                                    ▼            ▼            ▼
+//!  iovec:   { slot, n }                         { rest of seg 0 } { seg 1 }  { seg 2 } ──▶ writev
+//! ```
+//!
+//! The first bytes of a frame are read once into a private slot; what is checked there is what goes
+//! out. Short frames are copied whole into their slot. Where slots are, and how frames go out, is
+//! the port's matter (`outlet`), and what it can't do to a frame is done before (`software`).
+//!
+//! **Ownership.** A chain is taken from the ring and sent. To most ports nothing is lent across
+//! calls: the chain goes back before [`Transmit::run`] returns. A port that lends has it until the
+//! frame's last piece is sent; before the ring stops all chains are back ([`Transmit::release`]).
+//! Where no in-flight region is kept, they go back in the order in which they were taken
+//! (`returns`).
+
+mod batch;
+mod detour;
+mod line;
+mod outlet;
+mod parse;
+mod returns;
+mod software;
+#[cfg(test)]
+mod tests;
+
+use std::time::Instant;
+
+use zerowire::ledger::{CopyReason, Counters, DropReason};
+use zerowire_vhost::host::HostRing;
+use zerowire_vhost::memory::{GuestMemory, MAX_REGIONS, Segment, access};
+use zerowire_vhost::ring::{RingError, SplitRing};
+
+use super::offload::{Request, longest_segment};
+use super::policy::MAX_IOV;
+use super::{ETH_HEADER_BYTES, header};
+use crate::io::MAX_BATCH;
+pub(crate) use batch::SendBatch;
+pub use batch::{FRAME_SLOT_BYTES, FRAME_SLOTS, head_len, small_slot_bytes};
+pub use detour::Detour;
+use line::Late;
+pub(crate) use outlet::Outlet;
+pub(crate) use outlet::{Pushed, TxFrame, TxPlace, TxSlot, TxState, TxTally};
+use parse::parse;
+use returns::Returns;
+use software::Long;
+pub(crate) use software::{FIRST_PIECE_BYTES, TxPart};
+
+/// How much of a frame is read into private memory where something inspects it, bytes behind the
+/// virtio-net header: Ethernet with two tags, IPv6 or IPv4 with options, TCP with options.
+pub(crate) const INSPECT_BYTES: usize = 22 + 60 + 60;
+
+/// What the transmit side needs besides its ring and its port.
+pub struct TransmitContext<'a> {
+    /// The memory that the ring was made for.
+    pub memory: &'a GuestMemory,
+    /// Where to count.
+    pub counters: &'a Counters,
+    /// Who else wants frames.
+    pub detour: Option<&'a mut dyn Detour>,
+}
+
+/// How a ring's turn ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Chains taken.
+    pub chains: usize,
+    /// The driver wants to be notified.
+    pub notify: bool,
+}
+
+/// What became of a chain.
+enum Taken {
+    Frame(Pushed),
+    /// It is lent, and becomes many frames.
+    Begun,
+    /// Nothing of it goes to the port.
+    Out,
+}
+
+/// The transmit side of a queue pair, toward one kind of port.
+pub struct Transmit<O> {
+    host: HostRing,
+    outlet: O,
+    acked: u64,
+    header_len: usize,
+    hint: usize,
+    segments: Vec<Segment>,
+    /// The chains of this turn; of a port that lends, those whose frames it has not had before.
+    batch: Vec<TxSlot>,
+    /// Chains that are out across turns.
+    returns: Returns,
+    /// A frame that becomes many, of which not all are queued.
+    long: Option<Long>,
+    errors: OffloadErrors,
+    /// True: the guest broke a rule, and nobody reads the ring any more.
+    abandoned: bool,
+}
+
+impl<O> std::fmt::Debug for Transmit<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transmit").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+impl<O: Outlet> Transmit<O> {
+    /// The transmit side on `ring`, for a guest that acknowledged the features `acked`.
+    pub fn new(ring: impl Into<HostRing>, outlet: O, acked: u64, header_len: usize) -> Self {
+        let host = ring.into();
+        let (queue, size) = (host.ring.queue(), host.ring.size());
+        // A chain may be as long as the ring (virtio 1.3 §2.7.5.2), and a descriptor may cross
+        // regions.
+        let most = usize::from(size).max(MAX_IOV) + MAX_REGIONS;
+        Self {
+            host,
+            outlet,
+            acked,
+            header_len,
+            hint: 0,
+            segments: Vec::with_capacity(most),
+            // A turn before may have begun to cut one more.
+            batch: Vec::with_capacity(MAX_BATCH + 1),
+            returns: Returns::new(if O::LENDS { size } else { 0 }),
+            long: None,
+            errors: OffloadErrors { queue, seen: 0 },
+            abandoned: false,
+        }
+    }
+
+    /// The ring, and who is notified of it.
+    #[inline]
+    pub fn host(&self) -> &HostRing {
+        &self.host
+    }
+
+    /// The ring, and who is notified of it.
+    #[inline]
+    pub fn host_mut(&mut self) -> &mut HostRing {
+        &mut self.host
+    }
+
+    /// Gives up the ring.
+    pub fn into_host(self) -> HostRing {
+        self.host
+    }
+
+    /// The ring.
+    pub fn ring(&mut self) -> &mut SplitRing {
+        &mut self.host.ring
+    }
+
+    /// The ring is new, or in other memory, and nothing of it is lent. Forgets what was known of
+    /// it.
+    ///
+    /// # Errors
+    /// A text that says why the port can't send.
+    pub fn begin(&mut self, port: &mut O::Port) -> Result<(), String> {
+        self.hint = 0;
+        self.errors.seen = 0;
+        self.returns.clear();
+        self.abandoned = false;
+        self.outlet.start(port, self.header_len)
+    }
+
+    /// Lets go of the private memory that bursts have touched.
+    pub fn trim(&mut self) {
+        self.outlet.trim();
+    }
+
+    /// Ends all that is under way, before the ring stops: all chains are back.
+    pub fn release(&mut self, port: &mut O::Port, counters: &Counters) {
+        if self.abandoned {
+            return;
+        }
+        self.end_long(port, counters);
+        self.outlet.end(port, counters);
+        if O::LENDS {
+            // All are back, so that none waits for another.
+            self.give_back_or(port, |_| Late::PassAll);
+            if self.host.publish() {
+                counters.calls.add(1);
+            }
+        }
+    }
+
+    /// Ends what is lent, and gives nothing back.
+    pub fn abandon(&mut self, port: &mut O::Port, counters: &Counters) {
+        if O::LENDS {
+            self.end_long(port, counters);
+            self.outlet.end(port, counters);
+            self.outlet.returned(port, !self.host.ring.is_tracked(), |_| {});
+            self.outlet.passed(port, 0, None);
+            self.returns.clear();
+            self.abandoned = true;
+        }
+    }
+
+    /// Gives back everything that the driver has made available without sending it: what a disabled
+    /// transmit ring does (vhost-user, "Ring states"). What was queued before goes out.
+    pub fn discard(&mut self, port: &mut O::Port, counters: &Counters) -> Result<Turn, RingError> {
+        self.outlet.send_waiting(port, counters);
+        self.refuse(port, counters)
+    }
+
+    fn refuse(&mut self, port: &mut O::Port, counters: &Counters) -> Result<Turn, RingError> {
+        self.end_long(port, counters);
+        let mut back = self.give_back(port);
+        let mut chains = 0;
+        self.returns.begin_turn();
+        // One ring's worth a turn: a driver that adds as fast as this takes must not hold the
+        // thread.
+        let size = self.host.ring.size();
+        while chains < usize::from(size)
+            && self.returns.has_room(size)
+            && let Some(head) = self.host.ring.take()?
+        {
+            self.returns.done(&mut self.host.ring, head);
+            counters.dropped(DropReason::PortRefused);
+            chains += 1;
+        }
+        back += self.give_back(port);
+        Ok(Turn { chains: chains + back, notify: self.host.ring.publish() })
+    }
+
+    /// Gives the guest back what was lent and is not any more, as far as nothing before that is.
+    /// Returns how many chains came back.
+    #[inline]
+    fn give_back(&mut self, port: &mut O::Port) -> usize {
+        let most = usize::from(self.host.ring.size() / 2).max(1);
+        self.give_back_or(port, |waits| match waits {
+            true => Late::Wait,
+            false => Late::Pass { now: Instant::now(), most },
+        })
+    }
+
+    /// The same; `late` decides about chains that have to wait for others. Its argument says
+    /// whether those others come as soon as the port takes anything.
+    #[inline]
+    fn give_back_or(&mut self, port: &mut O::Port, late: impl FnOnce(bool) -> Late) -> usize {
+        let Self { host: HostRing { ring, .. }, outlet, returns, .. } = self;
+        let mut back = 0;
+        let in_order = !ring.is_tracked();
+        let waits = outlet.returned(port, in_order, |head| {
+            returns.back(ring, head);
+            back += 1;
+        });
+        let passed = returns.give(ring, || late(waits));
+        outlet.passed(port, passed, returns.due().filter(|_| !waits));
+        back
+    }
+
+    /// Sends one batch, and gives back what has been sent.
+    #[inline]
+    pub fn run(&mut self, port: &mut O::Port, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError> {
+        let mut chains = if O::LENDS { self.give_back(port) } else { 0 };
+        let available = self.host.ring.refresh()?;
+        self.batch.clear();
+        match self.outlet.begin(port, available > 0 || self.is_cutting(), cx.counters) {
+            TxState::Ready => {}
+            TxState::Wait => return Ok(Turn { chains, notify: self.host.ring.publish() }),
+            TxState::Refuse => return self.refuse(port, cx.counters),
+        }
+        if !O::LENDS && available == 0 {
+            self.outlet.send_waiting(port, cx.counters);
+            return Ok(Turn::default());
+        }
+        if O::LENDS {
+            self.returns.begin_turn();
+        }
+        if !O::OFFLOADS {
+            chains += self.go_on(port, cx.counters);
+        }
+        let mut broken = None;
+        for _ in 0..usize::from(available).min(MAX_BATCH) {
+            if !self.has_room(port) {
+                break;
+            }
+            match self.chain(port, cx) {
+                Ok(true) => chains += 1,
+                Ok(false) => break,
+                Err(e) => {
+                    broken = Some(e);
+                    break;
+                }
+            }
+        }
+        self.host.ring.prefetch(MAX_BATCH as u16);
+        let done = self.finish(broken.is_none(), port, cx.counters);
+        let chains = if O::LENDS { chains + done } else { done };
+        let notify = self.host.ring.publish();
+        match broken {
+            // What was sent before the error is given back; the ring stops after it.
+            Some(e) => Err(e),
+            None => Ok(Turn { chains, notify }),
+        }
+    }
+
+    /// Whether a frame that becomes many is not all queued.
+    #[inline]
+    fn is_cutting(&self) -> bool {
+        !O::OFFLOADS && self.long.is_some()
+    }
+
+    /// Whether another chain may be taken.
+    #[inline]
+    fn has_room(&self, port: &mut O::Port) -> bool {
+        self.outlet.has_room(port)
+            && !self.is_cutting()
+            && (!O::LENDS || self.returns.has_room(self.host.ring.size()))
+    }
+
+    /// Takes one chain and queues its frame. On an error the chain is not given back: its ring
+    /// stops. Returns false where there is none, or it went back, and the batch ends before it.
+    #[inline]
+    fn chain(&mut self, port: &mut O::Port, cx: &mut TransmitContext<'_>) -> Result<bool, RingError> {
+        let Some(head) = self.host.ring.take()? else { return Ok(false) };
+        let len = parse(&self.host.ring, head, cx.memory, &mut self.hint, &mut self.segments)?;
+        match self.frame(head, len, port, cx) {
+            Ok(Taken::Frame(Pushed::Full)) => {
+                self.host.ring.untake(std::iter::once(head));
+                return Ok(false);
+            }
+            Ok(Taken::Frame(pushed)) => self.queued(head, pushed),
+            Ok(Taken::Begun) => {}
+            Ok(Taken::Out) => self.done(head),
+            Err(reason) => {
+                cx.counters.dropped(reason);
+                self.done(head);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The frame of a chain goes out with the batch.
+    #[inline]
+    fn queued(&mut self, head: u16, pushed: Pushed) {
+        let tally = if let Pushed::Queued(tally) = pushed { Some(tally) } else { None };
+        self.batch.push(TxSlot { head, tally });
+        if O::LENDS {
+            match tally {
+                Some(_) => self.returns.done(&mut self.host.ring, head),
+                None => self.returns.lent(&self.host.ring, head),
+            }
+        }
+    }
+
+    /// Nothing of a chain goes out.
+    #[inline]
+    fn done(&mut self, head: u16) {
+        if O::LENDS {
+            self.returns.done(&mut self.host.ring, head);
+        } else {
+            self.batch.push(TxSlot { head, tally: None });
+        }
+    }
+
+    /// Queues the frame in `self.segments`, or says why it is dropped.
+    #[inline]
+    fn frame(
+        &mut self,
+        head: u16,
+        len: usize,
+        port: &mut O::Port,
+        cx: &mut TransmitContext<'_>,
+    ) -> Result<Taken, DropReason> {
+        let header_len = self.header_len;
+        if len < header_len + ETH_HEADER_BYTES {
+            return Err(DropReason::TooShort);
+        }
+        let frame_len = len - header_len;
+        let longest = self.outlet.longest_frame(port);
+        if O::OFFLOADS && frame_len > longest {
+            return Err(DropReason::TooLong);
+        }
+        let frame = TxFrame {
+            head,
+            index: self.batch.len(),
+            len,
+            header_len,
+            segments: &self.segments,
+            inspected: cx.detour.is_some(),
+            may_lend: O::LENDS && !self.returns.is_broken(),
+            summed: false,
+        };
+        let place = self.outlet.place(port, &frame);
+        let segment_bytes = self.outlet.longest_segment();
+        let start = self.outlet.bytes(&place);
+        access::read(frame.segments, 0, start);
+        if !O::OFFLOADS {
+            if start.first_chunk().is_some_and(Request::is_any) {
+                return self.offloaded(head, len, place, port, cx);
+            }
+            if frame_len > longest {
+                return Err(DropReason::TooLong);
+            }
+        }
+        if let Err(e) = header::check(start, header_len, frame_len, self.acked) {
+            return Err(self.errors.log(&e));
+        }
+        if segment_bytes != usize::MAX && start[1] != header::GSO_NONE {
+            let (vnet, frame) = start.split_at(header_len);
+            match vnet.first_chunk().map(|vnet| longest_segment(vnet, frame)) {
+                Some(Ok(n)) if n <= segment_bytes => {}
+                Some(Err(e)) => return Err(self.errors.log(&e)),
+                _ => return Err(DropReason::TooLong),
+            }
+        }
+        if cx.take_out(&frame, start) {
+            return Ok(Taken::Out);
+        }
+        if self.outlet.sends_at_once() {
+            self.host.ring.hand_on(std::iter::once(head));
+        }
+        self.outlet.push(port, &frame, place).map(Taken::Frame)
+    }
+
+    /// Sends the batch. For a port that does not lend, counts, and gives every chain back. Chains
+    /// for which the port was full are put back instead, if they may be taken again. Returns how
+    /// many chains came back.
+    #[inline]
+    fn finish(&mut self, again: bool, port: &mut O::Port, counters: &Counters) -> usize {
+        let sent = self.batch.iter().filter(|s| O::LENDS || s.tally.is_some());
+        self.host.ring.hand_on(sent.map(|s| s.head));
+        let full = self.outlet.flush(port, &mut self.batch, counters);
+        if O::LENDS {
+            return self.give_back(port);
+        }
+        if full > 0 {
+            self.put_back(full, again, counters);
+        }
+        let (mut frames, mut whole, mut scattered) = (0u64, 0u64, 0u64);
+        let mut copied: (Option<CopyReason>, u64) = (None, 0);
+        for s in &self.batch {
+            self.host.ring.push_used(s.head, 0);
+            let Some(tally) = s.tally else { continue };
+            frames += 1;
+            whole += u64::from(tally.scattered > 0);
+            scattered += u64::from(tally.scattered);
+            // Runs of the same reason are the rule: one addition for each run.
+            if copied.0 != Some(tally.reason) {
+                if let (Some(r), n) = copied {
+                    counters.copied(r, n);
+                }
+                copied = (Some(tally.reason), 0);
+            }
+            copied.1 += u64::from(tally.copied);
+        }
+        if let (Some(r), n) = copied {
+            counters.copied(r, n);
+        }
+        counters.frames.add(frames);
+        counters.zero_copied_frames.add(whole);
+        counters.zero_copied_bytes.add(scattered);
+        self.batch.len()
+    }
+
+    /// Puts the last `full` chains of the batch, for which the port had no room, back into the
+    /// ring. It does so only if they may be taken `again`: no broken chain was taken after them.
+    #[cold]
+    fn put_back(&mut self, full: usize, again: bool, counters: &Counters) {
+        if !again {
+            counters.dropped_many(DropReason::PortRefused, full as u64);
+            return;
+        }
+        let kept = self.batch.len() - full;
+        self.host.ring.untake(self.batch[kept..].iter().map(|s| s.head));
+        self.batch.truncate(kept);
+    }
+}
+
+/// Frames with wrong offloads.
+#[derive(Debug)]
+struct OffloadErrors {
+    queue: u16,
+    seen: u64,
+}
+
+impl OffloadErrors {
+    /// Tells the log of the first one.
+    #[cold]
+    fn log(&mut self, error: &dyn std::fmt::Display) -> DropReason {
+        self.seen += 1;
+        if self.seen == 1 {
+            let queue = self.queue;
+            tracing::warn!("queue {queue}: frame dropped: {error} (further ones are only counted)");
+        }
+        DropReason::BadOffload
+    }
+}

@@ -1,0 +1,40 @@
+//! Frames that leave the way to the port.
+
+use zerowire::ledger::CopyReason;
+use zerowire_vhost::memory::access;
+
+use super::{INSPECT_BYTES, TransmitContext, TxFrame};
+
+/// Takes frames out of the way to the port (the metadata service).
+pub trait Detour {
+    /// Whether the frame that begins with `start` (up to 154 bytes, behind the virtio-net header)
+    /// is wanted.
+    fn wants(&self, start: &[u8]) -> bool;
+    /// Takes a frame, without its virtio-net header.
+    fn take(&mut self, frame: &[u8]);
+}
+
+impl TransmitContext<'_> {
+    /// Hands a frame to the detour, if that wants it: `start`, which was read already and has the
+    /// virtio-net header first, and the rest behind it.
+    #[inline]
+    pub(super) fn take_out(&mut self, frame: &TxFrame<'_>, start: &[u8]) -> bool {
+        let Some(detour) = self.detour.as_deref_mut() else { return false };
+        let inspected = &start[frame.header_len..];
+        if !detour.wants(&inspected[..inspected.len().min(12 + INSPECT_BYTES)]) {
+            return false;
+        }
+        hand_over(frame, start, detour);
+        self.counters.copied(CopyReason::Metadata, frame.len as u64);
+        true
+    }
+}
+
+#[cold]
+fn hand_over(frame: &TxFrame<'_>, start: &[u8], detour: &mut dyn Detour) {
+    let mut bytes = start[frame.header_len..].to_vec();
+    let have = bytes.len();
+    bytes.resize(frame.len - frame.header_len, 0);
+    access::read(frame.segments, start.len(), &mut bytes[have..]);
+    detour.take(&bytes);
+}

@@ -1,0 +1,69 @@
+use zerowire::ledger::{CopyReason, Counters, DropReason};
+use zerowire_vhost::ring::inflight::testing::Driver;
+
+use super::{Outlet, Pushed, Transmit, TransmitContext, TxFrame, TxPlace, TxSlot, TxState, TxTally};
+
+/// Notes which frames were marked as sent when it got them.
+struct Marks {
+    at_once: bool,
+    bytes: [u8; 64],
+    marked: Vec<bool>,
+}
+
+impl Outlet for Marks {
+    type Port = Driver;
+
+    fn begin(&mut self, _driver: &mut Driver, _work: bool, _counters: &Counters) -> TxState {
+        TxState::Ready
+    }
+
+    fn has_room(&self, _driver: &mut Driver) -> bool {
+        true
+    }
+
+    fn place(&mut self, _driver: &Driver, frame: &TxFrame<'_>) -> TxPlace {
+        TxPlace { at: 0, len: frame.len, gather: Some(CopyReason::Small) }
+    }
+
+    fn bytes(&mut self, place: &TxPlace) -> &mut [u8] {
+        &mut self.bytes[place.range()]
+    }
+
+    fn sends_at_once(&self) -> bool {
+        self.at_once
+    }
+
+    fn push(
+        &mut self,
+        driver: &mut Driver,
+        frame: &TxFrame<'_>,
+        _place: TxPlace,
+    ) -> Result<Pushed, DropReason> {
+        self.marked.push(driver.is_handed_on(frame.head));
+        let copied = frame.len as u32;
+        Ok(Pushed::Queued(TxTally { scattered: 0, copied, reason: CopyReason::Small }))
+    }
+
+    fn flush(&mut self, driver: &mut Driver, _batch: &mut [TxSlot], _counters: &Counters) -> usize {
+        assert!((0..2).all(|head| driver.is_handed_on(head)), "both are sent now at the latest");
+        0
+    }
+}
+
+/// A process that follows one that was killed sends no frame twice.
+#[test]
+fn frames_are_marked_as_sent_before_the_port_has_them() {
+    for at_once in [false, true] {
+        let mut driver = Driver::new(0);
+        (0..2).for_each(|head| driver.describe(head, 64));
+        (0..2).for_each(|_| driver.add(0));
+        let (ring, _) = driver.device();
+        let memory = driver.memory.clone();
+        let marks = Marks { at_once, bytes: [0; 64], marked: Vec::new() };
+        let mut side = Transmit::new(ring, marks, 0, 12);
+        let counters = Counters::default();
+        let mut cx = TransmitContext { memory: &memory, counters: &counters, detour: None };
+        let turn = side.run(&mut driver, &mut cx).expect("a sound ring");
+        assert_eq!((turn.chains, side.outlet.marked.as_slice()), (2, [at_once; 2].as_slice()));
+    }
+}

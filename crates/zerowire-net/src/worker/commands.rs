@@ -1,0 +1,127 @@
+//! What commands do to a worker.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use zerowire_vhost::host::{At, HostRing, RingSetup, RingThread};
+use zerowire_vhost::memory::GuestMemory;
+
+use super::side::{Direction, Side};
+use super::{Life, TAG_RECEIVE, TAG_TRANSMIT, Worker};
+use crate::metadata::{MetadataCommand, MetadataDetour};
+use crate::port::PortPath;
+use crate::receive::Inlet;
+use crate::{Receive, Transmit};
+
+impl<P: PortPath> RingThread for Worker<P> {
+    type Device = MetadataCommand;
+
+    fn queues(&self) -> Range<u16> {
+        let first = 2 * self.report.pair as u16;
+        first..first + 2
+    }
+
+    fn ring(&self, at: At) -> Option<&HostRing> {
+        match Direction::of(at.queue) {
+            Direction::Transmit => self.transmit.as_ref().map(Transmit::host),
+            Direction::Receive => self.receive.as_ref().map(Receive::host),
+        }
+    }
+
+    fn ring_mut(&mut self, at: At) -> Option<&mut HostRing> {
+        match Direction::of(at.queue) {
+            Direction::Transmit => self.transmit.as_mut().map(Transmit::host_mut),
+            Direction::Receive => self.receive.as_mut().map(Receive::host_mut),
+        }
+    }
+
+    fn memory(&mut self, _vm: usize) -> &mut Arc<GuestMemory> {
+        &mut self.memory
+    }
+
+    fn epoll(&self) -> (&OwnedFd, fn(At) -> u64) {
+        (self.events.epoll(), |at| match Direction::of(at.queue) {
+            Direction::Transmit => TAG_TRANSMIT,
+            Direction::Receive => TAG_RECEIVE,
+        })
+    }
+
+    fn install(&mut self, at: At, setup: RingSetup) -> Result<(), String> {
+        match Direction::of(at.queue) {
+            Direction::Transmit => {
+                let (side, recovered) = Transmit::<P::Outlet>::start(&mut self.path, setup, &self.memory)?;
+                self.report.unsure(recovered.unsure);
+                self.transmit = Some(side);
+            }
+            Direction::Receive => {
+                self.receive = Some(Receive::<P::Inlet>::start(&mut self.path, setup, &self.memory)?.0);
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, at: At) -> Option<HostRing> {
+        let (counters, memory) = (self.report.counters(), &self.memory);
+        Some(match Direction::of(at.queue) {
+            Direction::Transmit => self.transmit.take()?.end(&mut self.path, memory, &counters.transmit),
+            Direction::Receive => self.receive.take()?.end(&mut self.path, memory, &counters.receive),
+        })
+    }
+
+    fn release(&mut self, _vm: usize) {
+        if std::mem::replace(&mut self.life, Life::Released) == Life::Released {
+            return;
+        }
+        let counters = self.report.counters();
+        if let Some(side) = &mut self.receive {
+            side.let_go(&mut self.path, &self.memory, &counters.receive);
+        }
+        if let Some(side) = &mut self.transmit {
+            side.let_go(&mut self.path, &self.memory, &counters.transmit);
+        }
+        self.path.let_go();
+    }
+
+    fn set_memory(&mut self, _vm: usize, memory: Arc<GuestMemory>) {
+        self.life = Life::Serving;
+        // A path notes no writes, and has no use for a log, which may go before the memory does.
+        let plain = if memory.log().is_some() { Arc::new(memory.with_log(None)) } else { memory.clone() };
+        self.path.set_memory(&plain);
+        let mut problems = Vec::new();
+        if let Some(side) = &mut self.transmit {
+            problems.extend(side.move_to(&mut self.path, &memory).err());
+        }
+        if let Some(side) = &mut self.receive {
+            problems.extend(side.move_to(&mut self.path, &memory).err());
+        }
+        self.memory = memory;
+        // Have the next turn look at a ring that comes back with its memory.
+        self.rx.posted();
+        if P::Inlet::POSTS_AHEAD {
+            self.events.port.set_ready();
+        }
+        problems.iter().for_each(|problem| self.report.ring_waits(problem));
+        self.report.path(|| self.path.describe());
+    }
+
+    fn changed(&mut self, _at: At) {
+        self.rx.begin();
+        self.events.port.set_ready();
+    }
+
+    /// A worker ends with its front end.
+    fn left(&mut self, _vm: usize) {}
+
+    fn device(&mut self, command: MetadataCommand) {
+        if matches!(command, MetadataCommand::Frame(_)) {
+            self.forwarded.fetch_sub(1, Ordering::Relaxed);
+        }
+        let Some(MetadataDetour::Service(service)) = &mut self.detour else { return };
+        match command {
+            MetadataCommand::Tree(tree) => service.set_tree(tree),
+            MetadataCommand::Frame(frame) => service.ingest(&frame),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What a worker counts, and what it says of its queue pair in the log and the statistics.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use zerowire_vhost::ring::RingError;
+
+use crate::stats::{PairCounters, Shared};
+
+/// A queue pair in the statistics of its VM.
+#[derive(Debug)]
+pub(super) struct Report {
+    /// The queue pair's number.
+    pub(super) pair: usize,
+    shared: Arc<Shared>,
+}
+
+impl Report {
+    pub(super) fn new(pair: usize, shared: Arc<Shared>) -> Self {
+        Self { pair, shared }
+    }
+
+    /// Where the pair's frames are counted.
+    #[inline]
+    pub(super) fn counters(&self) -> &PairCounters {
+        &self.shared.pairs[self.pair]
+    }
+
+    /// A previous process left this many chains in flight whose state is unknown.
+    pub(super) fn unsure(&self, chains: usize) {
+        self.shared.unsure.fetch_add(chains as u64, Ordering::Relaxed);
+    }
+
+    /// Which path runs; the first pair says it for all.
+    #[cold]
+    pub(super) fn path(&self, describe: impl FnOnce() -> String) {
+        if self.pair == 0 {
+            self.shared.set_path(describe());
+        }
+    }
+
+    /// The guest broke a rule of a ring.
+    #[cold]
+    pub(super) fn ring_broke(&self, error: &RingError) {
+        // The text goes first: who sees the count finds the text that belongs to it.
+        self.shared.set_error(error.to_string());
+        self.shared.ring_errors.fetch_add(1, Ordering::Release);
+        self.shared.needs_reset.store(true, Ordering::Release);
+        tracing::error!("{error}; this queue is stopped until the driver resets it");
+    }
+
+    /// A ring can't move to other memory for this reason.
+    pub(super) fn ring_waits(&self, problem: &str) {
+        self.shared.set_error(problem.to_owned());
+        self.shared.ring_errors.fetch_add(1, Ordering::Release);
+        tracing::error!("{problem}; this queue waits until its memory comes back");
+    }
+
+    /// The interface was deleted, or this queue detached: reads fail until a ring is started or
+    /// enabled again.
+    #[cold]
+    pub(super) fn port_gone(&self) {
+        let text =
+            format!("queue pair {}: the port is gone or its queue detached; nothing is received", self.pair);
+        tracing::error!("{text}");
+        self.shared.set_error(text);
+    }
+}

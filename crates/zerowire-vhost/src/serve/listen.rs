@@ -1,0 +1,354 @@
+//! The socket on which front ends connect.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use thiserror::Error;
+
+use super::access::SocketAccess;
+
+/// Where a VM's front end is met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Listen on a socket of this path.
+    Path(PathBuf),
+    /// A descriptor that was inherited: a listening socket, or one that is connected already.
+    Fd(RawFd),
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Path(p) => write!(f, "{}", p.display()),
+            Self::Fd(n) => write!(f, "descriptor {n}"),
+        }
+    }
+}
+
+/// Why a socket can't be had. The text is what the user reads.
+#[derive(Debug, Error)]
+pub enum ListenError {
+    /// Another process listens there.
+    #[error("socket path {0} is in use by a running process: stop that one or give another path")]
+    InUse(PathBuf),
+    /// A file is there, and it is not a socket.
+    #[error("socket path {0} exists and is not a socket: remove it or give another path")]
+    NotASocket(PathBuf),
+    /// Longer than a unix socket's address takes.
+    #[error("socket path {0} is longer than the 107 bytes of a unix socket's address: give a shorter one")]
+    TooLong(PathBuf),
+    /// Binding failed.
+    #[error("can't listen on {path}: {cause}; the directory must exist and be writable")]
+    Bind {
+        /// The path.
+        path: PathBuf,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// Its file can't be given away.
+    #[error(
+        "socket path {path}: can't give it {what}: {cause}; another owner needs root (CAP_CHOWN), and so does a group that \
+         this process is not in"
+    )]
+    Access {
+        /// The path.
+        path: PathBuf,
+        /// Owner, group or mode.
+        what: String,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+    /// Another file took its place before it could be given away.
+    #[error(
+        "socket path {0} was replaced by another file just after it was made: give a path in a folder that nobody but this \
+         user can write"
+    )]
+    Replaced(PathBuf),
+    /// The descriptor is not a unix stream socket.
+    #[error(
+        "descriptor {fd} is not a unix stream socket: {cause}; give the number of one that this process was started with, \
+         listening or connected"
+    )]
+    BadFd {
+        /// Its number.
+        fd: RawFd,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+}
+
+/// Connections that wait for `accept` at most; the kernel's own bound is
+/// /proc/sys/net/core/somaxconn.
+const BACKLOG: i32 = 1024;
+
+/// A socket that listens.
+#[derive(Debug)]
+pub struct Bound {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Its file, open to look at only (O_PATH).
+    file: OwnedFd,
+}
+
+/// A socket of `kind` that listens on `path`, non-blocking and closed on exec, with these rights.
+/// The file is the caller's to remove.
+pub fn bind_unix(path: &Path, kind: SocketType, access: &SocketAccess) -> Result<Bound, ListenError> {
+    let failed = |e: Errno| ListenError::Bind { path: path.to_owned(), cause: e.into() };
+    if path.as_os_str().len() > 107 {
+        return Err(ListenError::TooLong(path.to_owned()));
+    }
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).map_err(failed);
+    if let Ok(meta) = std::fs::symlink_metadata(path) {
+        if !meta.file_type().is_socket() {
+            return Err(ListenError::NotASocket(path.to_owned()));
+        }
+        // A socket that nobody listens on was left behind by a process that was killed.
+        match rustix::net::connect(socket()?, &address) {
+            Err(Errno::CONNREFUSED) => {
+                let _ = std::fs::remove_file(path);
+            }
+            // Also another user's socket, one of another kind or one whose queue is full: alive, as
+            // far as can be told.
+            _ => return Err(ListenError::InUse(path.to_owned())),
+        }
+    }
+    let socket = socket()?;
+    access.prepare(&socket).map_err(|cause| ListenError::Bind { path: path.to_owned(), cause })?;
+    rustix::net::bind(&socket, &address).map_err(failed)?;
+    let listening = access
+        .grant(&socket, path)
+        .and_then(|file| rustix::net::listen(&socket, BACKLOG).map(|()| file).map_err(failed));
+    match listening {
+        Ok(file) => Ok(Bound { socket, file }),
+        Err(e) => {
+            let _ = std::fs::remove_file(path);
+            Err(e)
+        }
+    }
+}
+
+/// A listening socket, removed on drop if it was made here; or one connection.
+#[derive(Debug)]
+pub enum Listener {
+    /// Without a socket nobody listens: who connects is refused. The file stays, so that the path
+    /// is not another's, and says whose it is.
+    Listening {
+        /// None while connections are refused.
+        socket: Option<UnixListener>,
+        /// The path to remove, and the socket's file there, open to look at.
+        made: Option<(PathBuf, OwnedFd)>,
+    },
+    /// A connection that was inherited; None once it was taken.
+    Connected(Option<UnixStream>),
+}
+
+impl Listener {
+    /// `access` is for a socket that is made here.
+    pub fn new(endpoint: &Endpoint, access: &SocketAccess) -> Result<Self, ListenError> {
+        match endpoint {
+            Endpoint::Path(path) => {
+                let Bound { socket, file } = bind_unix(path, SocketType::STREAM, access)?;
+                Ok(Self::Listening { socket: Some(socket.into()), made: Some((path.to_owned(), file)) })
+            }
+            Endpoint::Fd(fd) => Self::inherit(*fd),
+        }
+    }
+
+    /// Where an inherited socket listens, if its file has a name.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Listening { socket: Some(socket), made: None } => {
+                socket.local_addr().ok()?.as_pathname().map(Path::to_owned)
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes a descriptor that this process was started with. Call it before anything else is
+    /// opened. A number that the user got wrong then isn't open, and can't be a descriptor of this
+    /// process's own.
+    pub fn inherit(fd: RawFd) -> Result<Self, ListenError> {
+        let bad = |cause: io::Error| ListenError::BadFd { fd, cause };
+        if fd < 0 {
+            return Err(bad(io::Error::from_raw_os_error(libc::EBADF)));
+        }
+        // SAFETY: only asks; a number that names no descriptor gives EBADF.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            return Err(bad(io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor is open, and nothing closes it before this function returns.
+        let asked = unsafe { BorrowedFd::borrow_raw(fd) };
+        let domain = rustix::net::sockopt::socket_domain(asked).map_err(|e| bad(e.into()))?;
+        let kind = rustix::net::sockopt::socket_type(asked).map_err(|e| bad(e.into()))?;
+        if (domain, kind) != (AddressFamily::UNIX, SocketType::STREAM) {
+            return Err(bad(io::Error::from_raw_os_error(libc::EPROTOTYPE)));
+        }
+        let listening = rustix::net::sockopt::socket_acceptconn(asked).map_err(|e| bad(e.into()))?;
+        rustix::io::fcntl_setfd(asked, rustix::io::FdFlags::CLOEXEC).map_err(|e| bad(e.into()))?;
+        // SAFETY: the descriptor is open, and the user handed it to this process for this purpose.
+        let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+        if listening {
+            let socket = UnixListener::from(owned);
+            socket.set_nonblocking(true).map_err(bad)?;
+            return Ok(Self::Listening { socket: Some(socket), made: None });
+        }
+        Ok(Self::Connected(Some(UnixStream::from(owned))))
+    }
+
+    /// The descriptor to wait on for a connection; None where one is there already or none will
+    /// come.
+    pub fn poll_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        match self {
+            Self::Listening { socket, .. } => socket.as_ref().map(AsFd::as_fd),
+            Self::Connected(_) => None,
+        }
+    }
+
+    /// The next connection if there is one.
+    pub fn accept(&mut self) -> io::Result<Option<UnixStream>> {
+        match self {
+            Self::Listening { socket: None, .. } => Ok(None),
+            Self::Listening { socket: Some(socket), .. } => match socket.accept() {
+                Ok((s, _)) => Ok(Some(s)),
+                Err(e)
+                    if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) =>
+                {
+                    Ok(None)
+                }
+                Err(e) => Err(e),
+            },
+            Self::Connected(s) => Ok(s.take()),
+        }
+    }
+
+    /// Whether a connection may come after this one.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Self::Listening { .. })
+    }
+
+    /// Refuses connections from now on; those that wait to be accepted end. For a socket that was
+    /// made here.
+    pub fn shut(&mut self) {
+        if let Self::Listening { socket, made: Some(_) } = self {
+            *socket = None;
+        }
+    }
+
+    /// Listens again after [`Self::shut`], on a socket with the owner, group and mode that the one
+    /// before has by now.
+    pub fn reopen(&mut self) -> Result<(), ListenError> {
+        let Self::Listening { socket: listening @ None, made: Some((path, before)) } = self else {
+            return Ok(());
+        };
+        let access =
+            SocketAccess::of(before).map_err(|cause| ListenError::Bind { path: path.clone(), cause })?;
+        let Bound { socket, file } = bind_unix(path, SocketType::STREAM, &access)?;
+        (*listening, *before) = (Some(socket.into()), file);
+        Ok(())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Listening { made: Some((path, _)), .. } = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    const OWN: SocketAccess = SocketAccess { owner: None, group: None, mode: None };
+    const KINDS: [SocketType; 2] = [SocketType::STREAM, SocketType::SEQPACKET];
+
+    fn client(path: &Path, kind: SocketType) -> rustix::io::Result<OwnedFd> {
+        let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
+        Ok(fd)
+    }
+
+    #[test]
+    fn both_kinds_listen_and_do_not_block() {
+        let dir = tempfile::tempdir().unwrap();
+        for kind in KINDS {
+            let path = dir.path().join(format!("{kind:?}"));
+            let listener = bind_unix(&path, kind, &OWN).unwrap();
+            assert_eq!(rustix::net::accept(&listener.socket).unwrap_err(), Errno::AGAIN);
+            let _client = client(&path, kind).unwrap();
+            rustix::net::accept(&listener.socket).unwrap();
+            assert!(
+                rustix::io::fcntl_getfd(&listener.socket).unwrap().contains(rustix::io::FdFlags::CLOEXEC)
+            );
+        }
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_live_one_of_any_kind_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        for (first, second) in KINDS.into_iter().flat_map(|a| KINDS.map(|b| (a, b))) {
+            let listener = bind_unix(&path, first, &OWN).unwrap();
+            assert!(matches!(bind_unix(&path, second, &OWN), Err(ListenError::InUse(p)) if p == path));
+            drop(listener);
+            drop(bind_unix(&path, second, &OWN).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_listener_that_is_shut_refuses_and_listens_again_as_it_was() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let mut listener = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::chown(&path, Some(123), Some(456)).unwrap();
+        let waiting = UnixStream::connect(&path).unwrap();
+        listener.shut();
+        assert!(listener.is_lasting() && listener.poll_fd().is_none());
+        assert!(listener.accept().unwrap().is_none());
+        assert_eq!(rustix::net::send(&waiting, &[0], rustix::net::SendFlags::NOSIGNAL), Err(Errno::PIPE));
+        assert_eq!(client(&path, SocketType::STREAM).unwrap_err(), Errno::CONNREFUSED);
+        listener.reopen().unwrap();
+        let _client = client(&path, SocketType::STREAM).unwrap();
+        assert!(listener.accept().unwrap().is_some());
+        let now = std::fs::metadata(&path).unwrap();
+        assert_eq!((now.mode() & 0o7777, now.uid(), now.gid()), (0o640, 123, 456));
+
+        listener.shut();
+        let _taken = {
+            std::fs::remove_file(&path).unwrap();
+            bind_unix(&path, SocketType::STREAM, &OWN).unwrap()
+        };
+        assert!(matches!(listener.reopen(), Err(ListenError::InUse(_))));
+    }
+
+    #[test]
+    fn other_files_and_long_paths_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "kept").unwrap();
+        assert!(matches!(bind_unix(&file, SocketType::STREAM, &OWN), Err(ListenError::NotASocket(_))));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+
+        let datagram = dir.path().join("datagram");
+        let _alive = UnixDatagram::bind(&datagram).unwrap();
+        assert!(matches!(bind_unix(&datagram, SocketType::STREAM, &OWN), Err(ListenError::InUse(_))));
+
+        let long = dir.path().join("x".repeat(108));
+        assert!(matches!(bind_unix(&long, SocketType::SEQPACKET, &OWN), Err(ListenError::TooLong(_))));
+        let missing = dir.path().join("missing/s");
+        assert!(matches!(bind_unix(&missing, SocketType::STREAM, &OWN), Err(ListenError::Bind { .. })));
+    }
+}

@@ -1,0 +1,20 @@
+//! A VM's socket and its control thread, whatever its device.
+//!
+//! A server has a [`Served`] for each VM: a control thread that listens ([`Listener`]) and serves
+//! one front end after another. It asks the VM ([`Backing`]) for a [`Device`] for each connection.
+
+mod access;
+mod admission;
+mod control;
+mod device;
+mod listen;
+mod pace;
+mod start;
+
+pub use access::SocketAccess;
+pub use admission::Admission;
+pub use control::{Backing, Control, Served, Waker, process_cpu_seconds, stop_all};
+pub use device::Device;
+pub use listen::{Bound, Endpoint, ListenError, Listener, bind_unix};
+pub(crate) use pace::Progress;
+pub use start::{MAX_VMS, Paths, StartError, check_names, inherit, normal};

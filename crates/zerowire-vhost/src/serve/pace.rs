@@ -1,0 +1,109 @@
+//! When to let the next front end in. One that fails and connects again at once must cost neither
+//! CPU time nor lines of the log.
+//!
+//! Sessions that end soon after the one before are free up to a number. A longer wait follows each
+//! further one. A longer session ends that, and so does time without any.
+
+use std::time::{Duration, Instant};
+
+/// Quick sessions in a row without a wait.
+const FREE: u32 = 128;
+/// The first wait; it doubles.
+const FIRST: Duration = Duration::from_millis(10);
+/// The longest wait: 20 sessions a second cost nothing. Less than [`CALM`], so that waiting is not
+/// taken for calm.
+const LONGEST: Duration = Duration::from_millis(50);
+/// From the end of a session to the end of the next: a session that takes longer is not quick.
+const CALM: Duration = Duration::from_secs(1);
+/// Front ends in a row that left for one reason when the log says so.
+const TELLING: u32 = 3;
+
+/// What a front end did when it left by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// It has asked for features at most.
+    #[default]
+    Asked,
+    /// It has asked how many queues there are, and went no further.
+    CountedQueues,
+    /// It has shared memory or started a ring.
+    SetUp,
+}
+
+/// How fast front ends come and go.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// When the last session ended.
+    ended: Option<Instant>,
+    /// Quick sessions in a row.
+    quick: u32,
+    /// Sessions in a row that ended when the queues were counted.
+    counted: u32,
+}
+
+impl Pace {
+    /// A session has ended. Returns how long the next one waits.
+    pub(super) fn ended(&mut self, now: Instant) -> Duration {
+        let calm = self.ended.replace(now).is_none_or(|before| now.duration_since(before) >= CALM);
+        self.quick = if calm { 0 } else { self.quick.saturating_add(1) };
+        match self.quick.checked_sub(FREE) {
+            None | Some(0) => Duration::ZERO,
+            Some(n) => (FIRST * (1 << (n - 1).min(8))).min(LONGEST),
+        }
+    }
+
+    /// Whether waiting begins with the session that has just ended.
+    pub(super) fn begins_to_wait(&self) -> bool {
+        self.quick == FREE + 1
+    }
+
+    /// Whether the log should say now that front ends want more queues than there are.
+    pub(super) fn wants_queues(&mut self, progress: Progress) -> bool {
+        self.counted = if progress == Progress::CountedQueues { self.counted.saturating_add(1) } else { 0 };
+        self.counted == TELLING
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quick_sessions_wait_longer_and_longer_and_a_calm_one_ends_that() {
+        let mut pace = Pace::default();
+        let mut now = Instant::now();
+        let waits: Vec<_> = (0..FREE + 10)
+            .map(|_| {
+                let wait = pace.ended(now);
+                now += wait + Duration::from_micros(300);
+                wait
+            })
+            .collect();
+        let (free, paid) = waits.split_at(FREE as usize + 1);
+        assert!(free.iter().all(Duration::is_zero), "{free:?}");
+        assert_eq!(paid[..3], [10, 20, 40].map(Duration::from_millis));
+        assert_eq!(paid.last(), Some(&LONGEST));
+        assert!(paid.is_sorted());
+        now += CALM;
+        assert_eq!(pace.ended(now), Duration::ZERO);
+        assert_eq!(pace.quick, 0);
+    }
+
+    #[test]
+    fn the_third_front_end_in_a_row_that_leaves_at_the_queues_is_told_of() {
+        let mut pace = Pace::default();
+        let said: Vec<_> = [
+            Progress::CountedQueues,
+            Progress::CountedQueues,
+            Progress::SetUp,
+            Progress::CountedQueues,
+            Progress::Asked,
+        ]
+        .into_iter()
+        .chain([Progress::CountedQueues; 5])
+        .map(|p| pace.wants_queues(p))
+        .collect();
+        assert_eq!(said.iter().position(|s| *s), Some(7));
+        assert_eq!(said.iter().filter(|s| **s).count(), 1, "{said:?}");
+    }
+}

@@ -1,0 +1,118 @@
+//! What servers of every device check and open before they start.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use thiserror::Error;
+
+use super::listen::{Endpoint, ListenError, Listener};
+
+/// VMs that one process serves at most: each takes a few descriptors and threads.
+pub const MAX_VMS: usize = 256;
+
+/// Why a server of any device can't start. The text is what the user reads.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// Too many VMs, or none.
+    #[error("{0} VMs: one process serves 1 to {MAX_VMS}")]
+    Count(usize),
+    /// Two VMs with one name.
+    #[error("two VMs are named '{0}': names must differ")]
+    Name(String),
+    /// No name, or one that threads can't have.
+    #[error("VM name {0:?}: give each VM a name of at least one character, and no control characters in it")]
+    BadName(String),
+    /// The socket can't be had.
+    #[error("VM {vm}: {cause}")]
+    Listen {
+        /// The VM.
+        vm: String,
+        /// What is wrong.
+        cause: ListenError,
+    },
+    /// Two sockets on one path.
+    #[error("VM {vm}: socket path {} is taken by a socket of VM {other}: give another one", path.display())]
+    PathTaken {
+        /// The VM.
+        vm: String,
+        /// The one before, or the same.
+        other: String,
+        /// The path.
+        path: PathBuf,
+    },
+    /// A setting is out of its range. The text names the option of `zerowire` that sets it.
+    #[error("VM {vm}: {text}")]
+    Limit {
+        /// The VM.
+        vm: String,
+        /// What is wrong.
+        text: String,
+    },
+    /// A thread or an eventfd can't be had.
+    #[error("VM {vm}: {cause}; see 'ulimit -u' and 'ulimit -n'")]
+    Resources {
+        /// The VM.
+        vm: String,
+        /// What the kernel said.
+        cause: io::Error,
+    },
+}
+
+/// Checks how many VMs there are, and that each has a name of its own.
+pub fn check_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Result<(), StartError> {
+    if !(1..=MAX_VMS).contains(&names.len()) {
+        return Err(StartError::Count(names.len()));
+    }
+    let mut before = HashSet::new();
+    for name in names {
+        // Threads are named after their VM, and so are lines of the log.
+        if name.is_empty() || name.contains(char::is_control) {
+            return Err(StartError::BadName(name.to_owned()));
+        }
+        if !before.insert(name) {
+            return Err(StartError::Name(name.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Which path is whose.
+#[derive(Default)]
+pub struct Paths(HashMap<PathBuf, String>);
+
+impl Paths {
+    /// The path is this VM's, unless it is another one's or was its own before.
+    pub fn claim(&mut self, path: PathBuf, vm: &str) -> Result<(), StartError> {
+        match self.0.insert(normal(&path), vm.to_owned()) {
+            None => Ok(()),
+            Some(other) => Err(StartError::PathTaken { vm: vm.to_owned(), other, path }),
+        }
+    }
+
+    /// The paths, and the VM of each.
+    pub fn iter(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.0.iter().map(|(path, vm)| (path.as_path(), vm.as_str()))
+    }
+}
+
+/// A path without `.` and doubled slashes. Other ways to write one path twice are found when the
+/// socket is bound.
+pub fn normal(path: &Path) -> PathBuf {
+    path.components().filter(|c| !matches!(c, Component::CurDir)).collect()
+}
+
+/// Takes the descriptors among the end points. This has to happen before anything is opened
+/// ([`Listener::inherit`]).
+pub fn inherit<'a>(
+    endpoints: impl Iterator<Item = (&'a str, &'a Endpoint)>,
+) -> Result<Vec<Option<Listener>>, StartError> {
+    endpoints
+        .map(|(vm, endpoint)| match endpoint {
+            Endpoint::Path(_) => Ok(None),
+            Endpoint::Fd(fd) => Listener::inherit(*fd)
+                .map(Some)
+                .map_err(|cause| StartError::Listen { vm: vm.to_owned(), cause }),
+        })
+        .collect()
+}

@@ -1,0 +1,245 @@
+//! The configuration of a VM's vsock device, and which configurations make no sense together.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use zerowire_vhost::serve::{Endpoint, Paths, SocketAccess, StartError, check_names, normal};
+
+use crate::VsockLimits;
+use crate::error::VsockServerError;
+use crate::mapped::MapPolicy;
+
+/// The group of a VM that names none.
+pub const DEFAULT_GROUP: &str = "default";
+
+/// CIDs that a guest can have: 0 to 2 and the largest one have other meanings (virtio 1.3 §5.10.4,
+/// linux/vm_sockets.h).
+const CIDS: std::ops::RangeInclusive<u64> = 3..=0xffff_fffe;
+
+/// Sizes that [`VsockLimits::buffer_bytes`] can have.
+const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4 << 10..=16 << 20;
+
+/// Values that [`VsockLimits::max_connections`] can have.
+const CONNECTIONS: std::ops::RangeInclusive<usize> = 1..=65536;
+
+/// The most that [`VsockLimits::request_rate`] can be.
+const MAX_REQUEST_RATE: u32 = 1_000_000;
+
+/// Values that [`MapPolicy::max_bytes`] can have.
+const MAP_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 30;
+
+/// Values that [`MapPolicy::max_total_bytes`] can have.
+const MAP_TOTAL_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 40;
+
+/// Values that [`MapPolicy::hold`] can have. A minute is longer than any driver waits for its
+/// descriptors.
+const MAP_HOLD: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+
+/// One VM with a vsock device.
+#[derive(Clone, Debug)]
+pub struct VsockConfig {
+    /// A name for the log and the statistics.
+    pub name: String,
+    /// Where its front end connects.
+    pub endpoint: Endpoint,
+    /// Who may connect there, if the socket is made here.
+    pub access: SocketAccess,
+    /// The guest's address, 3 to 4294967294, another one for each VM.
+    pub cid: u64,
+    /// Where the host meets the guest. Host programs connect to this path (stream sockets) and to
+    /// the path with `.seqpacket` behind it (message sockets). The guest's connections to the host
+    /// go to the path with `_PORT` behind it.
+    pub uds: PathBuf,
+    /// Which programs may connect to these sockets, and to that of `map`.
+    pub uds_access: SocketAccess,
+    /// VMs that share a group reach each other; [`DEFAULT_GROUP`] where the list is empty.
+    pub groups: Vec<String>,
+    /// Bounds of the device.
+    pub limits: VsockLimits,
+    /// Who may map receive buffers, at the path with `.map` behind it.
+    pub map: MapPolicy,
+}
+
+impl VsockConfig {
+    fn limit(&self, text: String) -> VsockServerError {
+        StartError::Limit { vm: self.name.clone(), text }.into()
+    }
+
+    /// Checks what concerns no other VM.
+    fn check(&self) -> Result<(), VsockServerError> {
+        let why = match self.cid {
+            cid if CIDS.contains(&cid) => None,
+            0 | 1 => Some("is reserved"),
+            2 => Some("is the host's"),
+            0xffff_ffff => Some("means any CID (VMADDR_CID_ANY)"),
+            _ => Some("has more than 32 bits"),
+        };
+        if let Some(why) = why {
+            return Err(VsockServerError::Cid { vm: self.name.clone(), cid: self.cid, why });
+        }
+        let VsockLimits { buffer_bytes, max_connections, request_rate, .. } = self.limits;
+        if !BUFFER_BYTES.contains(&buffer_bytes) {
+            let (least, most) = BUFFER_BYTES.into_inner();
+            return Err(self.limit(format!(
+                "a buffer of {buffer_bytes} bytes: it must have {least} to {most} (--buffer)"
+            )));
+        }
+        if !CONNECTIONS.contains(&max_connections) {
+            let (least, most) = CONNECTIONS.into_inner();
+            return Err(self.limit(format!(
+                "{max_connections} connections: the bound must be {least} to {most} (--max-connections)"
+            )));
+        }
+        let VsockLimits { peer_connections, sibling_connections, .. } = self.limits;
+        for (what, most, flag) in [
+            ("one other guest", peer_connections, "--peer-connections"),
+            ("other guests", sibling_connections, "--sibling-connections"),
+        ] {
+            if let Some(most) = most.filter(|n| *n > max_connections) {
+                return Err(self.limit(format!(
+                    "{most} connections with {what}, of {max_connections} in all: the bound must be 0 to {max_connections} \
+                     ({flag}, --max-connections)"
+                )));
+            }
+        }
+        if request_rate > MAX_REQUEST_RATE {
+            return Err(self.limit(format!(
+                "{request_rate} connection requests a second: the bound must be 1 to {MAX_REQUEST_RATE}, or 0 for none \
+                 (--request-rate)"
+            )));
+        }
+        if !MAP_BYTES.contains(&self.map.max_bytes) {
+            let (least, most) = MAP_BYTES.into_inner();
+            let asked = self.map.max_bytes;
+            return Err(self.limit(format!(
+                "{asked} bytes of windows: the bound must be {least} to {most} (--map-max)"
+            )));
+        }
+        if let Some(most) = self.map.max_connections.filter(|n| *n > max_connections) {
+            return Err(self.limit(format!(
+                "{most} mapped connections, of {max_connections} in all: the bound must be 0 to {max_connections} \
+                 (--map-connections, --max-connections)"
+            )));
+        }
+        if !MAP_TOTAL_BYTES.contains(&self.map.max_total_bytes) {
+            let (least, most) = MAP_TOTAL_BYTES.into_inner();
+            let asked = self.map.max_total_bytes;
+            return Err(self.limit(format!(
+                "{asked} bytes of windows in all: the bound must be {least} to {most} (--map-total)"
+            )));
+        }
+        if !MAP_HOLD.contains(&self.map.hold) {
+            let (least, most) = (MAP_HOLD.start().as_millis(), MAP_HOLD.end().as_millis());
+            let asked = self.map.hold.as_secs_f64() * 1e3;
+            return Err(
+                self.limit(format!("a hold time of {asked} ms: it must have {least} to {most} (--map-hold)"))
+            );
+        }
+        if self.groups.iter().any(String::is_empty) {
+            return Err(
+                self.limit("a group without a name: give it one or leave it out (--groups)".to_owned())
+            );
+        }
+        Ok(())
+    }
+
+    /// All paths on which sockets are made.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        let beside = |suffix: &str| {
+            let mut path = self.uds.clone().into_os_string();
+            path.push(suffix);
+            PathBuf::from(path)
+        };
+        let mut paths = vec![self.uds.clone(), beside(".seqpacket"), beside(".map")];
+        if let Endpoint::Path(path) = &self.endpoint {
+            paths.push(path.clone());
+        }
+        paths
+    }
+}
+
+/// Checks each configuration and all together, and completes the groups and the shares of mapped
+/// connections.
+pub(super) fn check(configs: &mut [VsockConfig]) -> Result<(), VsockServerError> {
+    check_names(configs.iter().map(|c| c.name.as_str()))?;
+    let (mut cids, mut paths) = (HashMap::new(), Paths::default());
+    let vms = configs.len();
+    for c in configs.iter_mut() {
+        c.check()?;
+        c.map.complete(vms, c.limits.max_connections);
+        if let Some(other) = cids.insert(c.cid, c.name.clone()) {
+            return Err(VsockServerError::CidTaken { vm: c.name.clone(), other, cid: c.cid });
+        }
+        for path in c.paths() {
+            paths.claim(path, &c.name)?;
+        }
+        c.groups.sort();
+        c.groups.dedup();
+        if c.groups.is_empty() {
+            c.groups.push(DEFAULT_GROUP.to_owned());
+        }
+    }
+    check_ports(&paths, configs)
+}
+
+/// Refuses sockets at the path of a guest's port (`UDS_PORT`): the guest would reach them, whatever
+/// its groups are.
+fn check_ports(paths: &Paths, configs: &[VsockConfig]) -> Result<(), VsockServerError> {
+    let ends: HashMap<_, _> = configs.iter().map(|c| (normal(&c.uds), &c.name)).collect();
+    let mut found: Vec<_> = paths
+        .iter()
+        .filter_map(|(path, vm)| {
+            let (uds, port) = port_of(path)?;
+            Some((vm, path, *ends.get(&uds)?, port))
+        })
+        .collect();
+    // The same one is named at each start.
+    found.sort();
+    match found.first() {
+        None => Ok(()),
+        Some((vm, path, other, port)) => Err(VsockServerError::PathOfPort {
+            vm: (*vm).to_owned(),
+            other: (*other).clone(),
+            port: *port,
+            path: path.to_path_buf(),
+        }),
+    }
+}
+
+/// Splits `UDS_PORT`, where the port is written as the device writes it.
+fn port_of(path: &Path) -> Option<(PathBuf, u32)> {
+    let bytes = path.as_os_str().as_bytes();
+    let at = bytes.iter().rposition(|b| *b == b'_')?;
+    let (uds, digits) = (&bytes[..at], std::str::from_utf8(&bytes[at + 1..]).ok()?);
+    let port: u32 = digits.parse().ok()?;
+    (port.to_string() == digits).then(|| (OsStr::from_bytes(uds).into(), port))
+}
+
+/// Which VMs share a thread: those that are connected by groups, also by way of other VMs. The VMs
+/// of a set are in order, and so are the sets by their first VM.
+pub(super) fn components(groups: &[&[String]]) -> Vec<Vec<usize>> {
+    // The set of each VM, named by its first VM.
+    let mut set: Vec<usize> = (0..groups.len()).collect();
+    let mut of_group: HashMap<&str, usize> = HashMap::new();
+    for (vm, names) in groups.iter().enumerate() {
+        for name in *names {
+            let first = *of_group.entry(name).or_insert(vm);
+            let (a, b) = (set[first], set[vm]);
+            let (to, from) = (a.min(b), a.max(b));
+            set.iter_mut().filter(|s| **s == from).for_each(|s| *s = to);
+        }
+    }
+    let mut sets = vec![Vec::new(); groups.len()];
+    for (vm, first) in set.into_iter().enumerate() {
+        sets[first].push(vm);
+    }
+    sets.retain(|s| !s.is_empty());
+    sets
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

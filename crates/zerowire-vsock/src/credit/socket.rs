@@ -1,0 +1,277 @@
+//! The room of a host program's socket, as credit for the guest that sends to it.
+//!
+//! A guest gets credit for bytes that the program has read. It gets credit for as many more as the
+//! socket keeps beside a buffer full of them. So the socket always has room for what comes. Nothing
+//! is copied to wait for a program that is merely slower than the guest. The kernel tells how much
+//! is unread when asked, and of its own accord when most of it was read.
+//!
+//! Plain counts: no descriptor in here, and no system call.
+
+use super::{CreditReview, FromGuest, Why};
+use crate::socket;
+
+/// Bytes that a connection's socket keeps unread at least, as far as the system lets it: about what
+/// unix sockets keep unasked. With less, guest and program would wait for each other with each
+/// bufferful.
+pub const SOCKET_BYTES: usize = 192 * 1024;
+
+/// What one socket took of a guest's bytes, and for which of them the guest has credit again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SocketCredit {
+    /// Bytes that the socket keeps unread at most, the kernel's own needs included.
+    room: usize,
+    /// Bytes of the socket for which the guest has credit again, read or not.
+    ahead: u32,
+    /// Bytes that the socket took and that the program may not have read.
+    in_socket: u32,
+    /// What the kernel has of the socket's room for them at most.
+    kernel_needs: u32,
+    /// Those of them for which the guest has no credit again.
+    uncredited: u32,
+    /// Bytes for which the guest has credit again, and that the socket has yet to take.
+    promised: u32,
+    /// True: the guest waits for credit, or may. The kernel reports room.
+    waits: bool,
+}
+
+impl SocketCredit {
+    /// Of a socket that keeps `room` bytes, for a guest that was given a buffer of `buffer` bytes.
+    pub fn new(room: usize, buffer: usize) -> Self {
+        // Half of the room is the kernel's own need.
+        let ahead = (room / 2).min(SOCKET_BYTES).saturating_sub(buffer) as u32;
+        Self { room, ahead, ..Self::default() }
+    }
+
+    /// Bytes for which the guest has no credit again.
+    pub fn uncredited(&self) -> u32 {
+        self.uncredited
+    }
+
+    /// Whether the guest waits for credit, or may.
+    pub fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// The socket took `n` bytes.
+    pub fn took(&mut self, n: usize) {
+        self.in_socket = self.in_socket.saturating_add(n as u32);
+        self.kernel_needs = self.kernel_needs.saturating_add(kernel_needs(n as u32));
+        self.uncredited += self.lost(n as u32);
+    }
+
+    /// Whether the socket, if nothing waits for it, surely takes `n` bytes by one call. The guest
+    /// then has credit for them as soon as the socket has them.
+    pub fn surely_takes(&self, n: u32) -> bool {
+        let room = self.kernel_needs.saturating_add(kernel_needs(n)) as usize <= self.room;
+        room && self.in_socket.saturating_add(n) <= self.ahead
+    }
+
+    /// The guest gets credit for `n` bytes before the socket has them.
+    pub fn promise(&mut self, n: u32) {
+        self.promised += n;
+    }
+
+    /// `n` bytes of the guest leave for the socket, or nowhere. Returns for how many of them it has
+    /// yet to get credit.
+    pub fn lost(&mut self, n: u32) -> u32 {
+        let promised = self.promised.min(n);
+        self.promised -= promised;
+        n - promised
+    }
+
+    /// The kernel says that the socket is writable. Returns for how many bytes the guest has credit
+    /// again with that.
+    pub fn writable(&mut self) -> u32 {
+        self.waits = false;
+        self.drained(self.room / 4)
+    }
+
+    /// Gives the guest credit for what the program has read. `unread` asks the kernel for the bytes
+    /// that it keeps, its own needs included; this is called only where that makes a difference.
+    pub fn review(
+        &mut self,
+        incoming: &mut FromGuest,
+        why: Why,
+        unread: impl FnOnce() -> usize,
+    ) -> CreditReview {
+        incoming.forward(self.leaves(self.in_socket));
+        if self.uncredited > 0 && (why != Why::Routine || incoming.lacks(self.uncredited)) {
+            let more = if why == Why::PartWaits { self.leaves_all() } else { self.measured(unread()) };
+            incoming.forward(more);
+            let wanted = incoming.lacks(self.uncredited) || (why != Why::Routine && self.uncredited > 0);
+            self.waits = !incoming.is_news() && wanted;
+        }
+        incoming.reviewed(why, incoming.is_news(), self.uncredited > 0 && !self.waits)
+    }
+
+    /// At most `unread` bytes are left of those that were taken. Returns for how many bytes the
+    /// guest has credit again with that.
+    fn leaves(&mut self, unread: u32) -> u32 {
+        self.in_socket = unread;
+        let left = self.uncredited.min(unread.saturating_sub(self.ahead));
+        std::mem::replace(&mut self.uncredited, left) - left
+    }
+
+    /// As [`Self::leaves`], where the kernel keeps `unread` bytes.
+    fn measured(&mut self, unread: usize) -> u32 {
+        self.kernel_needs = unread as u32;
+        if socket::is_writable(unread, self.room) {
+            return self.drained(unread);
+        }
+        self.leaves(self.in_socket.min(unread as u32))
+    }
+
+    /// The kernel calls the socket writable, with at most `unread` bytes unread, and reports no
+    /// later reads: the guest has credit again for all.
+    fn drained(&mut self, unread: usize) -> u32 {
+        self.in_socket = self.in_socket.min(unread as u32);
+        self.kernel_needs = self.kernel_needs.min(unread as u32);
+        self.leaves_all()
+    }
+
+    /// The guest has credit again for all that was taken, read or not.
+    fn leaves_all(&mut self) -> u32 {
+        std::mem::take(&mut self.uncredited)
+    }
+}
+
+/// What the kernel takes of a socket's room for `n` bytes of one call at most. A piece is up to 48
+/// KiB long. It is kept in blocks whose length is a power of 2, with some hundred bytes of its own
+/// (net/unix/af_unix.c, `unix_stream_sendmsg`; `truesize` of a sk_buff).
+fn kernel_needs(n: u32) -> u32 {
+    n.saturating_mul(2).saturating_add((1 + n / (32 << 10)) << 11)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn credit_comes_back_for_what_was_read_and_for_what_the_socket_keeps_beside_it() {
+        let mut end = SocketCredit { ahead: 100, ..SocketCredit::default() };
+        end.took(80);
+        assert_eq!((end.leaves(80), end.uncredited), (80, 0), "all of it may stay unread");
+        end.took(60);
+        assert_eq!((end.leaves(140), end.uncredited), (20, 40));
+        assert_eq!((end.leaves(140), end.uncredited), (0, 40), "only once");
+        assert_eq!((end.leaves(110), end.uncredited), (30, 10), "30 were read");
+        end.took(50);
+        assert_eq!((end.in_socket, end.uncredited), (160, 60));
+        assert_eq!((end.leaves(0), end.in_socket, end.uncredited), (60, 0, 0));
+        // The kernel says that a quarter of the room is unread at most.
+        (end.room, end.ahead) = (400, 50);
+        end.took(150);
+        assert_eq!((end.writable(), end.in_socket, end.uncredited), (150, 100, 0));
+        end.took(30);
+        assert_eq!((end.leaves(130), end.uncredited), (0, 30), "what may be unread still counts");
+        assert_eq!((end.leaves_all(), end.in_socket, end.uncredited), (30, 130, 0));
+        assert_eq!(end.measured(0), 0);
+        assert_eq!(end.in_socket, 0, "nothing is in the socket");
+        // What was credited before the socket had it is not credited again, however much the socket
+        // takes of it.
+        end.promise(40);
+        end.took(30);
+        assert_eq!((end.in_socket, end.uncredited, end.promised), (30, 0, 10));
+        assert_eq!((end.lost(4), end.lost(9), end.promised), (0, 3, 0));
+        end.leaves(0);
+        // Without room of its own each byte takes credit until it was read.
+        end.ahead = 0;
+        end.took(7);
+        assert_eq!((end.leaves(7), end.leaves(2), end.uncredited), (0, 5, 2));
+    }
+
+    #[test]
+    fn a_socket_surely_takes_what_the_kernel_has_room_for() {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .expect("a pair");
+        let room = socket::reserve(&ours, 192 << 10);
+        let mut end = SocketCredit { room, ahead: 128 << 10, ..SocketCredit::default() };
+        let chunk = vec![7u8; 64 << 10];
+        let mut sizes = [1, 64, 768, 1000, 4000, 4097, 9000, 17_000, 33_000, 49_000, 65_536].iter().cycle();
+        let (mut sure, mut unsure) = (0, 0);
+        while unsure < 1000 {
+            let Some(n) = sizes.next().copied() else { break };
+            let surely = end.surely_takes(n as u32);
+            let took = rustix::io::write(&ours, &chunk[..n]).unwrap_or(0);
+            assert!(
+                !surely || took == n,
+                "{took} of {n} bytes behind {} in {}",
+                end.in_socket,
+                end.kernel_needs
+            );
+            end.took(took);
+            let unread = socket::unread(&ours) as u32;
+            assert!(
+                unread <= end.kernel_needs,
+                "{unread} bytes for {}, at most {}",
+                end.in_socket,
+                end.kernel_needs
+            );
+            if surely {
+                sure += 1;
+                continue;
+            }
+            // Read a bit less each time, to meet it at every depth.
+            unsure += 1;
+            let mut left = vec![0; end.in_socket as usize * (unsure % 7) / 7];
+            let got = rustix::io::read(&theirs, &mut left[..]).unwrap_or(0);
+            let in_socket = end.in_socket - got as u32;
+            end.kernel_needs = socket::unread(&ours) as u32;
+            end.leaves(in_socket);
+        }
+        assert!(sure > 500, "{sure} sure, {unsure} not");
+    }
+
+    /// A guest with credit for 1000 bytes that has sent `sent` of them, which the socket took.
+    fn scene(ahead: u32, sent: u32) -> (SocketCredit, FromGuest) {
+        let mut end = SocketCredit { room: 4000, ahead, ..SocketCredit::default() };
+        let mut incoming = FromGuest::new(1000);
+        assert!(incoming.receive(sent));
+        end.took(sent as usize);
+        (end, incoming)
+    }
+
+    #[test]
+    fn the_kernel_is_asked_only_where_that_makes_a_difference() {
+        let never = || -> usize { panic!("the kernel is asked") };
+        let (mut end, mut incoming) = scene(300, 300);
+        let review = end.review(&mut incoming, Why::Idle, never);
+        assert_eq!(review, CreditReview { due: true, quiet: false }, "all of it lies ahead");
+        let (mut end, mut incoming) = scene(0, 500);
+        let review = end.review(&mut incoming, Why::Routine, never);
+        assert_eq!(review, CreditReview { due: false, quiet: true }, "the guest knows of half its credit");
+        assert!(!end.waits());
+        let (mut end, mut incoming) = scene(0, 300);
+        let review = end.review(&mut incoming, Why::PartWaits, never);
+        assert_eq!((review.due, end.uncredited()), (true, 0), "the rest of a message needs it");
+    }
+
+    #[test]
+    fn a_guest_without_credit_waits_for_the_program() {
+        let (mut end, mut incoming) = scene(0, 600);
+        let review = end.review(&mut incoming, Why::Routine, || 1100);
+        assert_eq!(review, CreditReview { due: false, quiet: false }, "the kernel will tell of room");
+        assert!(end.waits() && end.uncredited() == 600);
+        let review = end.review(&mut incoming, Why::Routine, || 500);
+        assert_eq!(review, CreditReview { due: true, quiet: false });
+        assert!(!end.waits() && end.uncredited() == 0, "less than a quarter of the room is unread");
+
+        // One that asks hears of little, too, and one that has not much to hear waits for all.
+        let (mut end, mut incoming) = scene(0, 400);
+        let review = end.review(&mut incoming, Why::GuestAsks, || 1100);
+        assert!(!review.due && !review.quiet && end.waits());
+        incoming.forward(end.writable());
+        assert!(!end.waits() && incoming.untold() == 400);
+        let review = end.review(&mut incoming, Why::Routine, || 0);
+        assert_eq!(review, CreditReview { due: false, quiet: true }, "less than half of its credit");
+        let review = end.review(&mut incoming, Why::Idle, || 0);
+        assert_eq!(review, CreditReview { due: true, quiet: false });
+    }
+}

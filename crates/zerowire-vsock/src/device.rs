@@ -1,0 +1,142 @@
+//! virtio-vsock behind a connection: what the session says goes to the thread of the VM's group.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use zerowire_vhost::host::{RingSetup, RingState};
+use zerowire_vhost::memory::GuestMemory;
+use zerowire_vhost::serve::{Backing, Control, Device};
+use zerowire_vhost_user::{features as f, protocol as p};
+
+use crate::{GroupRings, TX_QUEUE, VsockCounters, offered};
+
+/// Queues: toward the guest, from the guest, events (virtio 1.3 §5.10.2).
+const QUEUES: usize = 3;
+
+/// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of
+/// every back end that offers ACCESS_PLATFORM; nothing is sent on that channel.
+const PROTOCOL_FEATURES: u64 = p::MQ
+    | p::LOG_SHMFD
+    | p::REPLY_ACK
+    | p::BACKEND_REQ
+    | p::CONFIG
+    | p::INFLIGHT_SHMFD
+    | p::RESET_DEVICE
+    | p::CONFIGURE_MEM_SLOTS
+    | p::STATUS
+    | p::DEVICE_STATE;
+
+/// What the control thread of a VM knows of it.
+#[derive(Debug)]
+pub(super) struct VsockContext {
+    pub control: Control,
+    pub counters: Arc<VsockCounters>,
+    pub cid: u64,
+    /// Programs may hold payload in the guest's memory, so that its descriptors come back in
+    /// another order.
+    pub lends: bool,
+    /// Its rings, which the group's thread serves.
+    pub rings: GroupRings,
+}
+
+impl Backing for VsockContext {
+    fn control(&self) -> &Control {
+        &self.control
+    }
+
+    fn set_error(&self, text: String) {
+        self.counters.set_error(text);
+    }
+
+    fn device(&self) -> Box<dyn Device + '_> {
+        Box::new(VsockDevice(self))
+    }
+}
+
+/// The vsock device of one connection. The state is the group's.
+struct VsockDevice<'a>(&'a VsockContext);
+
+impl Device for VsockDevice<'_> {
+    fn queues(&self) -> usize {
+        QUEUES
+    }
+
+    fn queue_hint(&self) -> &'static str {
+        "a vsock device has no others (virtio 1.3 §5.10.2)"
+    }
+
+    fn offered(&self) -> u64 {
+        offered(self.0.lends)
+    }
+
+    fn feature_names(&self, mask: u64) -> Vec<String> {
+        f::vsock_names(mask)
+    }
+
+    fn protocol_features(&self) -> u64 {
+        PROTOCOL_FEATURES
+    }
+
+    /// `guest_cid` (virtio 1.3 §5.10.4).
+    fn config(&self) -> Option<Vec<u8>> {
+        Some(self.0.cid.to_le_bytes().to_vec())
+    }
+
+    fn set_features(&mut self, _acked: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
+        self.0.rings.set_memory(memory);
+    }
+
+    fn set_log(&mut self, memory: &Arc<GuestMemory>) {
+        self.0.rings.set_log(memory);
+    }
+
+    fn log_ring(&mut self, queue: u16, at: Option<u64>) {
+        self.0.rings.log_ring(queue, at);
+    }
+
+    fn uses_in_order(&self, queue: u16) -> bool {
+        !(self.0.lends && queue == TX_QUEUE)
+    }
+
+    fn start(&mut self, ring: RingSetup) -> Result<(), String> {
+        self.0.rings.start(ring)
+    }
+
+    fn stop(&mut self, queue: u16) -> Option<u16> {
+        self.0.rings.stop(queue)
+    }
+
+    fn enable(&mut self, queue: u16, on: bool, runs: bool) {
+        if runs {
+            self.0.rings.set_state(queue, RingState::set(on));
+        }
+    }
+
+    fn kick(&mut self, queue: u16, fd: OwnedFd) {
+        self.0.rings.kick(queue, fd);
+    }
+
+    fn call(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>) {
+        self.0.rings.call(queue, fd);
+    }
+
+    fn err(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>) {
+        self.0.rings.err(queue, fd);
+    }
+
+    fn reset(&mut self, memory: &Arc<GuestMemory>) {
+        // Connections end with the device that held them.
+        self.0.rings.leave();
+        self.set_memory(memory);
+    }
+}
+
+impl Drop for VsockDevice<'_> {
+    fn drop(&mut self) {
+        self.0.rings.leave();
+    }
+}

@@ -1,0 +1,197 @@
+//! Where host programs connect to a VM's device, and those that have not said what they want.
+
+mod line;
+mod map_clients;
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::net::SocketType;
+use zerowire_vhost::serve::{ListenError, SocketAccess, bind_unix};
+
+use super::mapped::{MapClient, MapPolicy};
+use super::news::News;
+use super::packet::Kind;
+pub(super) use line::{HostLine, read_line};
+pub(super) use map_clients::MAX_CLIENTS;
+
+/// Host programs that have connected and not said where to; the oldest one gives way.
+pub(super) const MAX_HANDSHAKES: usize = 128;
+
+/// A listening socket of the host side, removed on drop.
+#[derive(Debug)]
+pub(super) struct Listening {
+    pub socket: OwnedFd,
+    pub kind: Kind,
+    /// True: programs may wait to be accepted.
+    pub called: bool,
+    path: PathBuf,
+}
+
+impl Listening {
+    fn bind(path: PathBuf, kind: Kind, access: &SocketAccess) -> Result<Self, ListenError> {
+        let socket_type = match kind {
+            Kind::Stream => SocketType::STREAM,
+            Kind::SeqPacket => SocketType::SEQPACKET,
+        };
+        Ok(Self { socket: bind_unix(&path, socket_type, access)?.socket, kind, called: false, path })
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// A file, however it is named: its device and inode.
+pub(crate) type FileId = (u64, u64);
+
+/// Which file a path leads to.
+pub(crate) fn file_id(path: &Path) -> io::Result<FileId> {
+    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
+}
+
+/// A host program that has connected and not said where to.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    pub socket: OwnedFd,
+    pub kind: Kind,
+    pub deadline: Instant,
+    /// The user that it runs as.
+    pub user: u32,
+    /// Tells it from others in the same place.
+    pub tenant: u32,
+}
+
+/// A VM's sockets on the host's side.
+#[derive(Debug)]
+pub(super) struct Doors {
+    uds: PathBuf,
+    /// Where programs ask for streams and for messages.
+    pub(super) listening: Vec<Listening>,
+    /// Where programs ask for mapped connections.
+    pub(super) map_listening: Listening,
+    pub(super) map_policy: MapPolicy,
+    /// Mapped connections that can't be had, for the log.
+    pub(super) map_refusals: News,
+    /// Programs that have asked for mapped connections, or are about to.
+    pub(super) map_clients: Vec<Option<MapClient>>,
+    pub(super) handshakes: Vec<Option<Handshake>>,
+    /// Sockets on which this process listens, of all VMs: guests are not connected to them.
+    own_sockets: Arc<HashSet<FileId>>,
+    tenants: u32,
+}
+
+impl Doors {
+    /// Binds the sockets, with these rights: `uds` for streams, `uds.seqpacket` for messages,
+    /// `uds.map`.
+    pub(super) fn bind(uds: &Path, access: &SocketAccess) -> Result<Self, ListenError> {
+        let beside = |suffix: &str| with_suffix(uds, suffix);
+        let listening = vec![
+            Listening::bind(uds.to_owned(), Kind::Stream, access)?,
+            Listening::bind(beside(".seqpacket"), Kind::SeqPacket, access)?,
+        ];
+        Ok(Self {
+            uds: uds.to_owned(),
+            listening,
+            map_listening: Listening::bind(beside(".map"), Kind::SeqPacket, access)?,
+            map_policy: MapPolicy::default(),
+            map_refusals: News::default(),
+            map_clients: Vec::new(),
+            handshakes: Vec::new(),
+            own_sockets: Arc::default(),
+            tenants: 0,
+        })
+    }
+
+    /// Refuses the guest connections to these sockets.
+    pub(super) fn set_own_sockets(&mut self, own: Arc<HashSet<FileId>>) {
+        self.own_sockets = own;
+    }
+
+    /// All sockets at which host programs connect.
+    pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Listening> {
+        self.listening.iter_mut().chain([&mut self.map_listening])
+    }
+
+    /// A number for a program that has connected, other than those of the ones before.
+    pub(super) fn next_tenant(&mut self) -> u32 {
+        self.tenants = (self.tenants + 1) & 0xff_ffff;
+        self.tenants
+    }
+
+    /// A place for a program that has connected. With too many, one of those that wait gives way,
+    /// which the second value says.
+    pub(super) fn place_of_handshake(&mut self) -> (usize, bool) {
+        if let Some(i) = self.handshakes.iter().position(Option::is_none) {
+            return (i, false);
+        }
+        if self.handshakes.len() < MAX_HANDSHAKES {
+            self.handshakes.push(None);
+            return (self.handshakes.len() - 1, false);
+        }
+        let waiting = self.handshakes.iter().map(|h| h.as_ref().map(|h| (h.user, h.deadline)));
+        (gives_way(waiting), true)
+    }
+
+    /// The socket path of the host program that serves a port.
+    pub(super) fn path_of(&self, port: u32) -> PathBuf {
+        with_suffix(&self.uds, &format!("_{port}"))
+    }
+
+    /// Whether a host program may listen at a path: a file is there, and it is not a socket of this
+    /// process, by whatever name.
+    pub(super) fn may_dial(&self, path: &Path) -> io::Result<()> {
+        if self.own_sockets.contains(&file_id(path)?) {
+            return Err(io::Error::other("a socket of zerowire vsock itself"));
+        }
+        Ok(())
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
+/// Which of the programs that have not said where to gives way to a new one. It is the oldest of
+/// the user who has most of them. So idle ones of one user push out no other user's.
+fn gives_way(waiting: impl Iterator<Item = Option<(u32, Instant)>> + Clone) -> usize {
+    let users = waiting.clone().flatten().map(|(user, _)| user);
+    // Mostly all are one user's: they are counted once.
+    let mut last = (0, 0);
+    let mut of = |user| {
+        if last.1 == 0 || last.0 != user {
+            last = (user, users.clone().filter(|u| *u == user).count());
+        }
+        last.1
+    };
+    let key = |(_, h): &(usize, Option<(u32, Instant)>)| h.map(|(user, at)| (Reverse(of(user)), at));
+    waiting.clone().enumerate().min_by_key(key).map_or(0, |(i, _)| i)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_programs_of_one_user_push_out_no_other_users() {
+        let now = Instant::now();
+        let at = |user: u32, ms: u64| Some((user, now + std::time::Duration::from_millis(ms)));
+        assert_eq!(gives_way([at(1, 5), at(2, 9), at(2, 8), at(2, 7)].into_iter()), 3);
+        assert_eq!(
+            gives_way([at(1, 5), at(1, 4), at(2, 1), at(2, 2)].into_iter()),
+            2,
+            "the oldest of equals"
+        );
+        assert_eq!(gives_way([at(1, 5), at(1, 4), at(2, 1)].into_iter()), 1);
+    }
+}

@@ -1,0 +1,50 @@
+//! Why a vsock server can't start.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+use zerowire_vhost::serve::StartError;
+
+/// Why a vsock server can't start. The text is what the user reads.
+#[derive(Debug, Error)]
+pub enum VsockServerError {
+    /// For a reason that a server of any device may have.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// No guest can have this CID.
+    #[error("VM {vm}: CID {cid} {why}: give one from 3 to 4294967294")]
+    Cid {
+        /// The VM.
+        vm: String,
+        /// Its CID.
+        cid: u64,
+        /// What the number means otherwise.
+        why: &'static str,
+    },
+    /// Two VMs with one CID.
+    #[error("VMs {other} and {vm} both have CID {cid}: give each its own")]
+    CidTaken {
+        /// The VM.
+        vm: String,
+        /// The one before.
+        other: String,
+        /// Their CID.
+        cid: u64,
+    },
+    /// A socket where a guest's connection to a port of the host arrives.
+    #[error(
+        "VM {vm}: socket path {} is where connections of VM {other}'s guest to port {port} arrive (its --uds and _PORT): give \
+         another one, such as one in a directory of its own",
+        path.display()
+    )]
+    PathOfPort {
+        /// The VM.
+        vm: String,
+        /// The one whose guest would reach the socket, or the same.
+        other: String,
+        /// The port.
+        port: u32,
+        /// The path.
+        path: PathBuf,
+    },
+}

@@ -1,0 +1,443 @@
+//! The thread that serves a group of VMs.
+
+use std::convert::Infallible;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use zerowire_vhost::host::mailbox::{Mailbox, mailbox};
+use zerowire_vhost::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
+use zerowire_vhost::host::{At, HostRing, RingClient, RingCommand, RingSetup, RingThread};
+use zerowire_vhost::memory::GuestMemory;
+
+use super::queues::Receive;
+use super::switch::{Event, Switch, Watch, take_back_all, token, wait_for_chains};
+pub(crate) use super::vm::GroupVm;
+use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
+
+#[cfg(feature = "testing")]
+pub mod testing;
+
+/// Stack of the thread, bytes. Untouched pages cost nothing.
+const STACK_BYTES: usize = 512 * 1024;
+
+/// How long a group waits:
+///
+/// - for a starved guest to post a good part of its ring, before any buffer will do,
+/// - for a program to release all that is lent to it,
+/// - for a guest to send more, before it hears of credit below half of what it may use.
+const SETTLE_AFTER: Duration = Duration::from_millis(1);
+
+/// How often that time passes without a review of credit, in a group that is never idle that long.
+const BUSY_REVIEWS: u32 = 16;
+
+/// How long the end of a group waits for its thread.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Events taken at once.
+const EVENTS: usize = 128;
+
+/// The rings of one VM, for its control thread. Connections come and go without commands of their
+/// own.
+pub(crate) type GroupRings = RingClient<Infallible>;
+
+type Command = RingCommand<Infallible>;
+
+/// A running group. Dropping it ends the thread and waits for it.
+pub(crate) struct Group {
+    commands: Mailbox<Command>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Group {
+    /// The rings of the VM that has this place.
+    pub(crate) fn rings(&self, place: usize) -> GroupRings {
+        RingClient::new(self.commands.clone(), place)
+    }
+
+    /// Whether the thread still serves.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    /// Starts the thread. A VM's place in `vms` names it in commands.
+    pub(crate) fn spawn(name: String, vms: Vec<GroupVm>) -> io::Result<Self> {
+        let (commands, queue, wake) = mailbox()?;
+        let watch = Watch::new()?;
+        watch.add(&wake, Event::Wake)?;
+        let review = Review::new()?;
+        watch.add(&review.timer, Event::Review)?;
+        let thread =
+            std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(
+                move || match Switch::new(vms, watch) {
+                    Ok(switch) => {
+                        let mut group = Loop { switch, impatient: false, review, stepped: false };
+                        TurnLoop::new(queue, wake, EVENTS).run(&mut group);
+                        for v in 0..group.switch.vms.len() {
+                            group.switch.drop_connections(v);
+                        }
+                    }
+                    Err(e) => tracing::error!("the host's sockets can't be watched: {e}"),
+                },
+            )?;
+        Ok(Self { commands, thread: Some(thread) })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.commands.send(Command::Quit);
+        let Some(thread) = self.thread.take() else { return };
+        // A front end can hold up its group's thread (a descriptor that blocks), not the end of the
+        // process.
+        let start = Instant::now();
+        while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            let _ = thread.join();
+        } else {
+            tracing::error!("the thread of a group did not stop within {STOP_PATIENCE:?}");
+        }
+    }
+}
+
+struct Loop {
+    switch: Switch,
+    /// A sleep ended by itself: whoever holds chains is to tell of each that it releases.
+    impatient: bool,
+    review: Review,
+    /// Its turns come from a harness, which lets the time of a review pass, too.
+    stepped: bool,
+}
+
+/// When to look at credit that guests don't know of. It has a timer of its own. A short timeout of
+/// each sleep costs more than the sleep, since the processor's timer is set twice.
+struct Review {
+    timer: OwnedFd,
+    set: bool,
+    /// Something has moved since the timer was set.
+    moved: bool,
+    /// Times in a row that something had moved.
+    busy: u32,
+}
+
+impl Review {
+    fn new() -> io::Result<Self> {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
+        Ok(Self { timer, set: false, moved: false, busy: 0 })
+    }
+
+    /// Sets the timer, if it is not set.
+    fn begin(&mut self) {
+        if !self.set {
+            let after = Timespec { tv_sec: 0, tv_nsec: SETTLE_AFTER.subsec_nanos().into() };
+            let once = Itimerspec { it_interval: Timespec::default(), it_value: after };
+            self.set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).is_ok();
+            self.moved = false;
+        }
+    }
+
+    /// The timer has ended. Whether it is time: nothing has moved meanwhile, or something moves all
+    /// the time.
+    fn is_due(&mut self) -> bool {
+        self.set = false;
+        self.busy += 1;
+        let due = !self.moved || self.busy == BUSY_REVIEWS;
+        if due {
+            self.busy = 0;
+        }
+        due
+    }
+}
+
+impl Turns for Loop {
+    const LINGER: u32 = 64;
+    const TURNS_UNASKED: u32 = 4;
+    const LOOKS_UNASKED: Option<u32> = Some(16);
+    const WAKE: u64 = 0;
+
+    #[inline]
+    fn turn(&mut self, _woke: Woke) -> Worked {
+        let mut busy = false;
+        for v in 0..self.switch.vms.len() {
+            busy |= self.switch.turn(v);
+        }
+        self.switch.publish();
+        if !busy {
+            return Worked::Idle;
+        }
+        self.review.moved = true;
+        Worked::Busy { lingers: true, knows_events: true }
+    }
+
+    fn ask(&mut self) {
+        // A VM that is never idle must not stop the clock of the others.
+        self.switch.scan();
+        if !self.stepped && self.switch.has_quiet() {
+            self.review.begin();
+        }
+    }
+
+    fn guest_must_wait(&mut self) -> bool {
+        self.switch.guest_must_wait()
+    }
+
+    fn arm(&mut self) -> Armed {
+        let patience = self.switch.scan();
+        self.switch.publish();
+        if self.arm_rings() {
+            return Armed::Work;
+        }
+        let waits = |vm: &GroupVm| vm.rings.state.waits_for_batch() || (vm.loans.any() && !self.impatient);
+        let quiet = self.switch.has_quiet();
+        if !self.stepped && quiet {
+            self.review.begin();
+        }
+        let settle = (self.stepped && quiet) || self.switch.vms.iter().any(waits);
+        Armed::Rest([patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min())
+    }
+
+    fn event(&mut self, token: u64, flags: epoll::EventFlags) -> bool {
+        let event = token::event(token);
+        match event {
+            // Commands are the loop's.
+            Event::Wake => {}
+            Event::Kick { vm, queue } => self.kicked(vm, queue),
+            Event::Review => {
+                if self.review.is_due() {
+                    self.switch.review_quiet();
+                }
+            }
+            event => self.switch.event(event, flags),
+        }
+        event != Event::Review
+    }
+
+    fn woken(&mut self) {
+        self.impatient = false;
+    }
+
+    fn slept(&mut self, limit: Option<Duration>) -> bool {
+        if limit.is_none_or(|t| t.is_zero()) {
+            return false;
+        }
+        self.impatient = true;
+        self.switch.vms.iter_mut().for_each(|vm| vm.rings.give_up_waiting());
+        self.stepped && self.switch.review_quiet()
+    }
+}
+
+impl Loop {
+    /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.
+    fn arm_rings(&mut self) -> bool {
+        let mut work = false;
+        for v in 0..self.switch.vms.len() {
+            let vm = &mut self.switch.vms[v];
+            work |= wait_for_chains(vm, self.impatient);
+            let mut error = None;
+            let takes = vm.resets.len() < super::vm::MAX_RESETS;
+            work |= vm.listeners().any(|l| l.called);
+            // Patience that has ended may have left something to say.
+            let has_work = !vm.lists.ready.is_empty() || !vm.resets.is_empty();
+            work |= !vm.rings.state.is_starved() && has_work && vm.is_running();
+            if let Some(tx) = vm.rings.tx.as_mut().filter(|t| t.is_active() && vm.rings.kicked && takes) {
+                match tx.ring.arm() {
+                    Ok(true) => {
+                        tx.ring.disarm();
+                        work = true;
+                    }
+                    Ok(false) => vm.rings.kicked = false,
+                    Err(e) => {
+                        tx.fail();
+                        error = Some(e);
+                    }
+                }
+            }
+            let starved = vm.rings.state.is_starved();
+            let wanted = vm.rings.wanted();
+            if let Some(rx) = vm.rings.rx.as_mut().filter(|r| r.queue.is_active() && starved) {
+                match rx.queue.ring.arm_for(wanted) {
+                    Ok(true) => {
+                        vm.rings.state.feed();
+                        work = true;
+                    }
+                    Ok(false) => {}
+                    Err(e) => {
+                        rx.queue.fail();
+                        error = Some(e);
+                    }
+                }
+            }
+            if let Some(e) = error {
+                vm.ring_failed(&e);
+            }
+        }
+        work
+    }
+
+    fn kicked(&mut self, v: usize, queue: u16) {
+        let vm = &mut self.switch.vms[v];
+        if queue == TX_QUEUE {
+            vm.counters.transmit.kicks.add(1);
+            vm.rings.kicked = true;
+            // A broken ring may lie in memory that is gone.
+            if let Some(tx) = vm.rings.tx.as_mut().filter(|t| t.is_sound()) {
+                tx.ring.disarm();
+            }
+        } else if queue == RX_QUEUE {
+            vm.counters.receive.kicks.add(1);
+            vm.rings.state.feed();
+            if let Some(rx) = vm.rings.rx.as_mut().filter(|r| r.queue.is_sound()) {
+                rx.queue.ring.disarm();
+            }
+        }
+    }
+
+    /// Something about a VM's rings is new: both need a look.
+    fn look(&mut self, vm: usize) {
+        let vm = &mut self.switch.vms[vm];
+        vm.rings.kicked = true;
+        vm.rings.state.feed();
+    }
+}
+
+impl RingThread for Loop {
+    type Device = Infallible;
+
+    fn queues(&self) -> Range<u16> {
+        RX_QUEUE..EVENT_QUEUE + 1
+    }
+
+    fn ring(&self, at: At) -> Option<&HostRing> {
+        let vm = &self.switch.vms[at.vm];
+        match at.queue {
+            RX_QUEUE => vm.rings.rx.as_ref().map(|r| &r.queue),
+            TX_QUEUE => vm.rings.tx.as_deref(),
+            _ => vm.rings.events.as_deref(),
+        }
+    }
+
+    fn ring_mut(&mut self, at: At) -> Option<&mut HostRing> {
+        let vm = &mut self.switch.vms[at.vm];
+        match at.queue {
+            RX_QUEUE => vm.rings.rx.as_mut().map(|r| &mut r.queue),
+            TX_QUEUE => vm.rings.tx.as_deref_mut(),
+            _ => vm.rings.events.as_deref_mut(),
+        }
+    }
+
+    fn memory(&mut self, vm: usize) -> &mut Arc<GuestMemory> {
+        &mut self.switch.vms[vm].rings.memory
+    }
+
+    fn epoll(&self) -> (&OwnedFd, fn(At) -> u64) {
+        (self.switch.io.watch.epoll(), |at| token::of(Event::Kick { vm: at.vm, queue: at.queue }))
+    }
+
+    fn install(&mut self, At { vm: v, queue }: At, setup: RingSetup) -> Result<(), String> {
+        if queue == TX_QUEUE {
+            // A driver that begins anew knows of no connection; one that was only paused goes on
+            // where it was.
+            let resumes = self.switch.vms[v].resume.take() == Some((setup.addresses, setup.base));
+            if !resumes {
+                self.switch.drop_connections(v);
+                // One that has sent before, and not here, has connections that nobody here knows.
+                let rx = self.switch.vms[v].rings.rx.as_ref();
+                let lost = setup.base != 0 || rx.is_some_and(|r| r.queue.base() != 0);
+                self.switch.set_gate(v, lost);
+            }
+        }
+        let vm = &mut self.switch.vms[v];
+        let mut ring = HostRing::new(setup, &vm.rings.memory)?;
+        ring.resume()?;
+        match queue {
+            TX_QUEUE => {
+                vm.loans.owed.clear();
+                vm.rings.tx = Some(Box::new(ring));
+            }
+            RX_QUEUE => {
+                vm.rings.forget_posted();
+                vm.rings.rx = Some(Box::new(Receive::new(ring)));
+            }
+            _ => vm.rings.events = Some(Box::new(ring)),
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, At { vm: v, queue }: At) -> Option<HostRing> {
+        if queue == TX_QUEUE {
+            take_back_all(&mut self.switch.vms[v]);
+            self.switch.publish();
+        }
+        let vm = &mut self.switch.vms[v];
+        match queue {
+            RX_QUEUE => {
+                let mut rx = vm.rings.rx.take()?;
+                rx.release();
+                rx.queue.publish();
+                Some(rx.into_queue())
+            }
+            TX_QUEUE => {
+                let tx = *vm.rings.tx.take()?;
+                vm.resume = Some((tx.addresses(), tx.ring.next_avail()));
+                Some(tx)
+            }
+            _ => vm.rings.events.take().map(|events| *events),
+        }
+    }
+
+    fn release(&mut self, v: usize) {
+        // What an event before this command used is known to the driver before the ring moves: its
+        // used index is read anew.
+        self.switch.publish();
+        if let Some(rx) = &mut self.switch.vms[v].rings.rx {
+            rx.release();
+        }
+    }
+
+    fn set_memory(&mut self, v: usize, memory: Arc<GuestMemory>) {
+        let vm = &mut self.switch.vms[v];
+        let mut problems = Vec::new();
+        if let Some(rx) = &mut vm.rings.rx {
+            problems.extend(rx.queue.move_to(&memory).err());
+        }
+        if let Some(tx) = &mut vm.rings.tx {
+            problems.extend(tx.move_to(&memory).err());
+            if tx.is_sound() {
+                vm.loans.owed.drain(..).for_each(|head| tx.ring.push_used(head, 0));
+            }
+        }
+        if let Some(events) = &mut vm.rings.events {
+            problems.extend(events.move_to(&memory).err());
+        }
+        vm.rings.memory = memory;
+        for p in problems {
+            tracing::error!("{}: {p}; this queue waits until its memory comes back", vm.id.name);
+            vm.counters.set_error(p);
+            vm.counters.ring_errors.add(1);
+        }
+        self.look(v);
+    }
+
+    fn changed(&mut self, at: At) {
+        self.look(at.vm);
+    }
+
+    fn left(&mut self, v: usize) {
+        self.switch.set_gate(v, false);
+        self.switch.drop_connections(v);
+        self.switch.vms[v].resume = None;
+        self.switch.vms[v].rings.memory = Arc::default();
+    }
+
+    fn device(&mut self, command: Infallible) {
+        match command {}
+    }
+}

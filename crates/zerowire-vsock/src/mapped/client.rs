@@ -1,0 +1,171 @@
+//! Programs that ask for mapped connections, and what is said with them over `UDS.map`.
+
+use std::io;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use zerowire_wire::mapped::{DESCRIPTORS, MAX_REGIONS, MapOptions, MapReply, MapRequest, REQUEST_LEN};
+
+use super::quota::MapClaim;
+use crate::packet::Kind;
+use crate::socket::unread;
+
+/// A program at the control socket.
+#[derive(Debug)]
+pub struct MapClient {
+    /// Its socket.
+    pub socket: OwnedFd,
+    /// Whose program it is (SO_PEERCRED).
+    pub user: u32,
+    /// What it is about.
+    pub stage: Stage,
+    /// Tells it from others in the same place.
+    pub tenant: u32,
+}
+
+/// How far a program has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It has not said what it wants.
+    Asking {
+        /// Until then it has time.
+        deadline: Instant,
+    },
+    /// It takes the connections that the guest makes to this port.
+    Listening {
+        /// The port.
+        port: u32,
+        /// Their type.
+        kind: Kind,
+        /// How they are mapped.
+        options: MapOptions,
+    },
+}
+
+/// A program that waits for the guest's answer. If none comes before this is dropped, the program
+/// hears so.
+#[derive(Debug)]
+pub struct AskedFor {
+    /// Its control socket; None once it was answered.
+    pub control: Option<OwnedFd>,
+    /// How the connection is mapped.
+    pub options: MapOptions,
+    /// Its wait has timed out.
+    pub timed_out: bool,
+    /// Its end of the connection's socket.
+    pub theirs: Option<OwnedFd>,
+    /// What the connection takes of the VM's quota; None once its windows have it.
+    pub claim: Option<MapClaim>,
+}
+
+impl Drop for AskedFor {
+    fn drop(&mut self) {
+        if let Some(control) = self.control.take() {
+            let (errno, text) = if self.timed_out {
+                (libc::ETIMEDOUT, "the guest did not answer within 10 s")
+            } else {
+                (
+                    libc::ECONNREFUSED,
+                    "the guest refused the connection, does not run, has too many (--max-connections) or no messages",
+                )
+            };
+            let _ = send_reply(&control, &MapReply::error(errno as u16, text), &[]);
+        }
+    }
+}
+
+/// Sends a reply, and descriptors with it, without waiting.
+pub fn send_reply(socket: &OwnedFd, reply: &MapReply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = reply.to_bytes();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS + MAX_REGIONS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("too many descriptors"));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)?;
+    Ok(())
+}
+
+/// What the kernel takes of a socket's room for one reply at most, bytes (its sk_buff takes 1280).
+const REPLY_NEEDS: usize = 4096;
+
+/// Sends a connection's reply, with the table of guest memory behind it unless that is empty. Both
+/// or none: WouldBlock says that the program was told nothing.
+pub fn send_connection(
+    socket: &OwnedFd,
+    reply: &MapReply,
+    descriptors: &[BorrowedFd<'_>],
+    table: &[u8],
+) -> io::Result<()> {
+    if table.is_empty() {
+        return send_reply(socket, reply, descriptors);
+    }
+    // The kernel takes a message as long as any room is left before it (sock_alloc_send_pskb).
+    let room = rustix::net::sockopt::socket_send_buffer_size(socket)?;
+    if unread(socket) + REPLY_NEEDS >= room {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    send_reply(socket, reply, descriptors)?;
+    // Whoever has the reply and not this is out of step for good.
+    send_bytes(socket, table).map_err(io::Error::other)
+}
+
+/// Sends a further message.
+fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Takes a request if one is there: None where nothing has come yet, an empty error text where the
+/// program has left.
+pub fn receive_request(socket: &OwnedFd) -> Result<Option<MapRequest>, String> {
+    // One byte more than is due shows a message that is too long.
+    let mut bytes = [0u8; REQUEST_LEN + 1];
+    let mut nothing = rustix::net::RecvAncillaryBuffer::default();
+    let list = &mut [IoSliceMut::new(&mut bytes)];
+    match rustix::net::recvmsg(socket, list, &mut nothing, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
+        Ok(r) if r.bytes == 0 => Err(String::new()),
+        Ok(r) => MapRequest::from_bytes(&bytes[..r.bytes]).map(Some),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        Err(_) => Err(String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, recv, socketpair};
+    use zerowire_wire::mapped::REPLY_LEN;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_is_told_with_its_table_of_memory_or_not_at_all() {
+        let table = [7; MAX_REGIONS * 16];
+        for room in (4096..16_384).step_by(64) {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let (ours, theirs) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+            rustix::net::sockopt::set_socket_send_buffer_size(&ours, room).expect("a buffer");
+            let reply = MapReply::error(0, String::new());
+            let e = loop {
+                if let Err(e) = send_connection(&ours, &reply, &[ours.as_fd()], &table) {
+                    break e;
+                }
+            };
+            assert_eq!(e.kind(), io::ErrorKind::WouldBlock, "with {room} bytes: {e}");
+            let mut lengths = Vec::new();
+            let mut buffer = [0; 2048];
+            while let Ok((n, _)) = recv(&theirs, &mut buffer, RecvFlags::empty()) {
+                lengths.push(n);
+            }
+            let whole = |pair: &[usize]| *pair == [REPLY_LEN, table.len()];
+            assert!(lengths.chunks(2).all(whole), "with {room} bytes: {lengths:?}");
+        }
+    }
+}

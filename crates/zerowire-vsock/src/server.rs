@@ -1,0 +1,161 @@
+//! The vsock server: starts and stops all threads.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use zerowire_vhost::serve::{
+    Control, ListenError, Listener, Served, StartError, inherit, process_cpu_seconds, stop_all,
+};
+
+use crate::config::{VsockConfig, check, components};
+use crate::device::VsockContext;
+use crate::error::VsockServerError;
+use crate::stats::{VsockServerStats, VsockVmStats};
+use crate::{Group, GroupVm, VsockCounters, file_id};
+
+/// A VM that has its sockets and no threads yet.
+struct Prepared {
+    config: VsockConfig,
+    counters: Arc<VsockCounters>,
+    /// None once it is its group's.
+    vm: Option<GroupVm>,
+    listener: Listener,
+}
+
+impl Prepared {
+    fn new(config: VsockConfig, inherited: Option<Listener>) -> Result<Self, VsockServerError> {
+        let listen = |cause: ListenError| StartError::Listen { vm: config.name.clone(), cause };
+        let counters = Arc::<VsockCounters>::default();
+        let (groups, limits) = (config.groups.clone(), config.limits);
+        let vm = GroupVm::new(
+            &config.name,
+            config.cid,
+            (&config.uds, &config.uds_access),
+            groups,
+            limits,
+            counters.clone(),
+        )
+        .map_err(listen)?
+        .with_map_policy(config.map.clone())
+        .with_random_ports();
+        // The front end's socket comes last: who sees it finds everything else in place.
+        let listener = match inherited {
+            Some(listener) => listener,
+            None => Listener::new(&config.endpoint, &config.access).map_err(listen)?,
+        };
+        Ok(Self { config, counters, vm: Some(vm), listener })
+    }
+
+    /// The paths of its sockets.
+    fn sockets(&self) -> Vec<PathBuf> {
+        let mut paths = self.config.paths();
+        paths.extend(self.listener.path());
+        paths
+    }
+
+    /// Starts the control thread of the VM, which has this place in its group.
+    fn serve(self, group: &Group, place: usize) -> Result<Vm, VsockServerError> {
+        let Self { config, counters, listener, .. } = self;
+        let resources = |cause| StartError::Resources { vm: config.name.clone(), cause };
+        let context = VsockContext {
+            control: Control::new(config.name.clone()).map_err(resources)?,
+            counters,
+            cid: config.cid,
+            lends: config.map.share_guest_memory,
+            rings: group.rings(place),
+        };
+        Ok(Vm {
+            served: Served::spawn(Arc::new(context), listener, None).map_err(resources)?,
+            socket: config.endpoint.to_string(),
+            uds: config.uds.display().to_string(),
+            groups: config.groups,
+        })
+    }
+}
+
+struct Vm {
+    served: Served<VsockContext>,
+    socket: String,
+    uds: String,
+    groups: Vec<String>,
+}
+
+/// A running server. Dropping it stops it: rings stop, connections end, sockets are removed.
+pub struct VsockServer {
+    vms: Vec<Vm>,
+    // Control threads give groups commands: groups go last.
+    groups: Vec<Group>,
+    start: Instant,
+}
+
+impl VsockServer {
+    /// Opens all sockets and starts to listen. On an error nothing is left behind.
+    ///
+    /// # Errors
+    /// [`VsockServerError::Cid`], [`VsockServerError::CidTaken`], [`VsockServerError::PathOfPort`],
+    /// [`StartError::Count`], [`StartError::Name`], [`StartError::BadName`],
+    /// [`StartError::PathTaken`] and [`StartError::Limit`] for configurations that can't work;
+    /// [`StartError::Listen`] and [`StartError::Resources`] for what the system refuses.
+    pub fn start(mut configs: Vec<VsockConfig>) -> Result<Self, VsockServerError> {
+        check(&mut configs)?;
+        let sets = components(&configs.iter().map(|c| c.groups.as_slice()).collect::<Vec<_>>());
+        let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
+        let prepared = configs.into_iter().zip(inherited).map(|(config, l)| Prepared::new(config, l));
+        let mut prepared = prepared.collect::<Result<Vec<_>, _>>()?;
+
+        // All sockets are there: none of them is a host program's.
+        let own = prepared.iter().flat_map(Prepared::sockets).filter_map(|path| file_id(&path).ok());
+        let own = Arc::new(own.collect());
+        for vm in prepared.iter_mut().filter_map(|p| p.vm.as_mut()) {
+            vm.set_own_sockets(Arc::clone(&own));
+        }
+
+        // Groups first, then control threads, which give them commands.
+        let mut server = Self { vms: Vec::new(), groups: Vec::new(), start: Instant::now() };
+        let mut seats = vec![(0, 0); prepared.len()];
+        for (group, set) in sets.iter().enumerate() {
+            let Some(&first) = set.first() else { continue };
+            let vms = set.iter().filter_map(|&i| prepared[i].vm.take()).collect();
+            let name = prepared[first].config.name.clone();
+            server.groups.push(
+                Group::spawn(format!("vsock-{name}"), vms)
+                    .map_err(|cause| StartError::Resources { vm: name, cause })?,
+            );
+            for (place, &i) in set.iter().enumerate() {
+                seats[i] = (group, place);
+            }
+        }
+        for (vm, (group, place)) in prepared.into_iter().zip(seats) {
+            let vm = vm.serve(&server.groups[group], place)?;
+            server.vms.push(vm);
+        }
+        Ok(server)
+    }
+
+    /// What was moved so far.
+    pub fn stats(&self) -> VsockServerStats {
+        VsockServerStats {
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_seconds: self.start.elapsed().as_secs_f64(),
+            cpu_seconds: process_cpu_seconds(),
+            vms: self
+                .vms
+                .iter()
+                .map(|v| VsockVmStats::new(&v.served.vm, v.socket.clone(), v.uds.clone(), v.groups.clone()))
+                .collect(),
+        }
+    }
+
+    /// Whether a connection is there or may still come, and can be served.
+    pub fn is_alive(&self) -> bool {
+        self.groups.iter().all(Group::is_alive) && self.vms.iter().any(|v| v.served.is_alive())
+    }
+}
+
+impl Drop for VsockServer {
+    fn drop(&mut self) {
+        stop_all(self.vms.iter_mut().map(|v| &mut v.served));
+        self.groups.clear();
+    }
+}

@@ -1,0 +1,153 @@
+//! Unix sockets with scatter lists over guest memory.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use zerowire_sys::socket;
+pub use zerowire_sys::socket::{MAX_IOV, Received, peek_message};
+use zerowire_vhost::memory::IoList;
+
+use super::packet::Kind;
+
+/// A connected socket.
+pub fn connect(path: &Path, kind: Kind) -> io::Result<OwnedFd> {
+    let kind = match kind {
+        Kind::Stream => SocketType::STREAM,
+        Kind::SeqPacket => SocketType::SEQPACKET,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Asks for room for `bytes` in what is sent and not read yet, as far as the system allows
+/// (`net.core.wmem_max`). It never makes the room smaller. Returns the room that there is now, the
+/// kernel's own needs included.
+pub fn reserve(socket: &OwnedFd, bytes: usize) -> usize {
+    let room = || rustix::net::sockopt::socket_send_buffer_size(socket).unwrap_or(0);
+    // The kernel doubles the size, for its own needs (net/core/sock.c).
+    if room() >= 2 * bytes {
+        return room();
+    }
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, bytes);
+    room()
+}
+
+/// Sends the bytes that the list names, in one call that does not wait.
+pub fn send(socket: &OwnedFd, list: &IoList<'_>) -> io::Result<usize> {
+    // SAFETY: the list borrows what it names for longer than the call.
+    unsafe { socket::send(socket, list.entries(), 0) }.map_err(io::Error::from_raw_os_error)
+}
+
+/// Messages in a call at most.
+pub const MAX_MESSAGES: usize = 64;
+
+/// Sends messages, in one call that does not wait; `ends` says where each ends in the list. Returns
+/// how many were sent. Beyond [`MAX_MESSAGES`] they are left.
+pub fn send_messages(
+    socket: &OwnedFd,
+    list: &IoList<'_>,
+    ends: impl Iterator<Item = usize>,
+) -> io::Result<usize> {
+    // SAFETY: as in `send`.
+    let sent = unsafe { socket::send_parts::<MAX_MESSAGES>(socket, list.entries(), ends) };
+    sent.map_err(io::Error::from_raw_os_error)
+}
+
+/// Sends private bytes that lie in runs, at most [`MAX_IOV`] of them. The list is for the call
+/// alone.
+pub fn send_runs<'a>(
+    socket: &OwnedFd,
+    runs: impl Iterator<Item = &'a [u8]>,
+    iov: &mut Vec<libc::iovec>,
+) -> io::Result<usize> {
+    iov.clear();
+    iov.extend(runs.map(|b| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() }));
+    // SAFETY: the runs are borrowed for longer than the call.
+    unsafe { socket::send(socket, iov, 0) }.map_err(io::Error::from_raw_os_error)
+}
+
+/// Sends private bytes.
+pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    Ok(rustix::net::send(socket, bytes, flags)?)
+}
+
+/// Receives into the memory that the list names, in one call that does not wait.
+pub fn receive(socket: &OwnedFd, list: &mut IoList<'_>) -> io::Result<Received> {
+    // SAFETY: as in `send`. Private bytes are borrowed exclusively, and no Rust reference points to
+    // the guest's.
+    unsafe { socket::receive(socket, list.entries()) }.map_err(io::Error::from_raw_os_error)
+}
+
+/// Whether a message of no bytes is none: nothing that has bytes waits, and the sender has ended.
+/// Empty messages right before the end look the same.
+pub fn has_ended(socket: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let waits = rustix::io::ioctl_fionread(socket).unwrap_or(0);
+    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // A call that fails says of no end: the next look finds it.
+    waits == 0 && poll(&mut fds, Some(&now)).is_ok_and(|n| n > 0)
+}
+
+/// Bytes that were sent and not read yet, with what the kernel needs to keep them; 0 where it does
+/// not say.
+pub fn unread(socket: &OwnedFd) -> usize {
+    socket::unsent(socket).unwrap_or(0)
+}
+
+/// Whether the kernel calls a socket with `room` writable with this much unread: a quarter of it
+/// (net/unix/af_unix.c, `unix_writable`).
+pub fn is_writable(unread: usize, room: usize) -> bool {
+    4 * unread <= room
+}
+
+/// Whether the call can succeed once the socket is ready.
+pub fn would_block(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
+        rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("a pair")
+    }
+
+    #[test]
+    fn messages_are_measured_before_they_are_taken() {
+        let (a, b) = pair(SocketType::SEQPACKET);
+        let mut list = Vec::new();
+        send_runs(&a, [&b"hello"[..], b" world"].into_iter(), &mut list).expect("room");
+        assert_eq!(peek_message(&b).expect("a message"), 11);
+        let mut got = [0u8; 32];
+        let mut into = IoList::new(&mut list);
+        into.add_private(&mut got);
+        let r = receive(&b, &mut into).expect("a message");
+        assert_eq!(r, Received { len: 11, interrupted: false });
+        assert_eq!(&got[..11], b"hello world");
+        assert!(would_block(&peek_message(&b).expect_err("nothing left")));
+    }
+
+    #[test]
+    fn a_full_socket_says_so() {
+        let (a, _b) = pair(SocketType::STREAM);
+        let block = vec![0; 1 << 20];
+        let room = reserve(&a, 0);
+        assert!(unread(&a) == 0 && is_writable(0, room));
+        let mut sent = 0;
+        let e = loop {
+            match send_bytes(&a, &block) {
+                Ok(n) => sent += n,
+                Err(e) => break e,
+            }
+        };
+        assert!(would_block(&e) && sent > 0);
+        assert!(unread(&a) >= sent && !is_writable(sent, room));
+    }
+}

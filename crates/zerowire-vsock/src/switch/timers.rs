@@ -1,0 +1,139 @@
+//! Patience that ends.
+
+use std::time::{Duration, Instant};
+
+use super::connect::{DIAL_AGAIN, dial, refuse_asked};
+use super::current::Current;
+use super::fate::apply;
+use super::{Io, Rest, gate, map_clients, split};
+use crate::clock::Clock;
+use crate::connection::{End, Windowing};
+use crate::packet::Op;
+use crate::protocol::{Fate, Phase};
+use crate::vm::{GroupVm, MAX_RESETS};
+
+/// How often the thread checks deadlines, while there are any.
+const SCAN_EVERY: Duration = Duration::from_secs(1);
+
+/// What time it is for the connections of a group, and when the thread checks their deadlines.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    pub clock: Clock,
+    /// None where there are no deadlines.
+    scan_at: Option<Instant>,
+}
+
+impl Timers {
+    /// Now.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// The thread checks deadlines after this time at the latest.
+    pub fn look_after(&mut self, after: Duration) {
+        let at = self.now() + after;
+        self.scan_at = Some(self.scan_at.map_or(at, |old| old.min(at)));
+    }
+}
+
+/// Looks at deadlines if it is time. Returns when it will be time again.
+pub(super) fn scan(vms: &mut [GroupVm], io: &mut Io) -> Option<Duration> {
+    let at = io.timers.scan_at?;
+    let now = io.timers.now();
+    if now < at {
+        return Some(at - now);
+    }
+    io.timers.scan_at = None;
+    let mut waiting = false;
+    for v in 0..vms.len() {
+        let Some((vm, mut rest)) = split(vms, io, v) else { break };
+        waiting |= scan_handshakes(vm, now);
+        waiting |= scan_connections(vm, now, &mut rest);
+        waiting |= map_clients::scan(vm, now);
+        gate::scan(vm, now, &mut rest.io.timers);
+        // Programs that could not be accepted for lack of descriptors.
+        vm.listeners().for_each(|l| l.called = true);
+    }
+    if waiting {
+        io.timers.look_after(SCAN_EVERY);
+    }
+    io.timers.scan_at.map(|at| at.saturating_duration_since(now))
+}
+
+fn scan_handshakes(vm: &mut GroupVm, now: Instant) -> bool {
+    let mut waiting = false;
+    for h in &mut vm.doors.handshakes {
+        if h.as_ref().is_some_and(|h| h.deadline <= now) {
+            vm.counters.bad_handshakes.add(1);
+            *h = None;
+        }
+        waiting |= h.is_some();
+    }
+    waiting
+}
+
+/// A guest takes neither what waits for it nor the reset behind it: its place is free for others.
+/// While few others wait, the reset does so without a place, for a guest that was stopped for a
+/// while.
+fn give_up_reset(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
+    if vm.resets.len() < MAX_RESETS / 2
+        && let Some(mut at) = vm.current(slot)
+    {
+        let header = at.header(Op::Rst, &mut rest.others);
+        vm.resets.push_back(header);
+    }
+    apply(vm, slot, Fate::Gone, rest);
+}
+
+fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool {
+    let mut waiting = false;
+    // One try a program: many connections that wait for the same one must not take the thread's
+    // time.
+    let mut full = Vec::new();
+    for slot in 0..vm.connections.slots() {
+        let Some(mut at) = vm.current(slot) else { continue };
+        ask_again(&mut at, now, &mut rest.io.timers);
+        let Some(until) = at.c.protocol.until() else { continue };
+        if until > now {
+            waiting = true;
+            if matches!(at.c.end, End::Dialing) {
+                let program = (at.c.key.peer_port, at.c.kind);
+                rest.io.timers.look_after(DIAL_AGAIN);
+                if !full.contains(&program) && !dial(vm, slot, false, rest.io) {
+                    full.push(program);
+                }
+            }
+            continue;
+        }
+        let fate = match at.c.protocol.phase() {
+            Phase::Asked { .. } => {
+                refuse_asked(vm, slot, &mut rest.io.timers);
+                Fate::Stays
+            }
+            Phase::Offered { .. } => {
+                if let Some(Windowing::Asked(asked)) = at.c.mapped().map(|m| &mut m.windows) {
+                    asked.timed_out = true;
+                }
+                at.counters.refused.add(1);
+                Fate::Broken
+            }
+            Phase::Open { .. } => Fate::Broken,
+            Phase::Resetting { .. } => {
+                give_up_reset(vm, slot, rest);
+                Fate::Stays
+            }
+            Phase::Draining { .. } => Fate::Gone,
+        };
+        apply(vm, slot, fate, rest);
+    }
+    waiting
+}
+
+/// Asks a guest again whether it has read packets, if it is time.
+fn ask_again(at: &mut Current<'_>, now: Instant, timers: &mut Timers) {
+    let Some((due, left)) = at.c.protocol.ask_again(now) else { return };
+    if due {
+        at.mark_ready();
+    }
+    timers.look_after(left);
+}
