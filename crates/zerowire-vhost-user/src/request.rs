@@ -139,28 +139,6 @@ impl Request {
             Err(_) => format!("request {number}"),
         }
     }
-
-    /// Whether the protocol answers this request with a payload of its own
-    /// even without NEED_REPLY.
-    pub const fn has_own_reply(self) -> bool {
-        matches!(
-            self,
-            Request::GetFeatures
-                | Request::GetVringBase
-                | Request::GetProtocolFeatures
-                | Request::GetQueueNum
-                | Request::GetConfig
-                | Request::CreateCryptoSession
-                | Request::PostcopyAdvise
-                | Request::GetInflightFd
-                | Request::GetMaxMemSlots
-                | Request::GetStatus
-                | Request::GetSharedObject
-                | Request::SetDeviceStateFd
-                | Request::CheckDeviceState
-                | Request::GetShmemConfig
-        )
-    }
 }
 
 #[cfg(test)]

@@ -75,10 +75,4 @@ impl Messages {
         // caller's promise. The kernel writes the headers only.
         unsafe { syscall::call(libc::SYS_sendmmsg, [fd, at, len, flags, 0, 0]) }
     }
-
-    /// Bytes of each message that were sent by the last call, in order.
-    #[inline]
-    pub fn sent_bytes(&self) -> impl Iterator<Item = u32> + '_ {
-        self.headers.iter().map(|m| m.msg_len)
-    }
 }

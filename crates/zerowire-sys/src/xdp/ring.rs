@@ -26,15 +26,13 @@ pub struct Descriptor {
     pub address: u64,
     /// Bytes, 1 to the length of a chunk.
     pub len: u32,
-    /// [`Descriptor::CONTINUES`] and [`Descriptor::METADATA`].
+    /// [`Descriptor::CONTINUES`], or 0.
     pub options: u32,
 }
 
 impl Descriptor {
     /// `XDP_PKT_CONTD`: the frame goes on in the next descriptor.
     pub const CONTINUES: u32 = libc::XDP_PKT_CONTD;
-    /// `XDP_TX_METADATA`: metadata lies right before the frame.
-    pub const METADATA: u32 = libc::XDP_TX_METADATA;
 
     /// Whether the frame goes on in the next descriptor.
     #[inline]
@@ -283,24 +281,6 @@ impl<T: Entry> Producer<T> {
         self.next = self.consumed;
         self.published = self.consumed;
         self.shared.producer().store(self.consumed, Ordering::Release);
-        n
-    }
-}
-
-impl Producer<u64> {
-    /// Writes other addresses over those that the consumer hasn't taken. This is how to take memory
-    /// back from a fill ring, whose entries can't be withdrawn.
-    ///
-    /// The kernel can take an entry during the replacement and use the old address. So memory is
-    /// back only when as many frames have arrived, or the socket is closed. Returns how many were
-    /// replaced.
-    pub fn replace_waiting(&mut self, mut with: impl FnMut(u64) -> u64) -> u32 {
-        let n = self.waiting();
-        for i in 0..n {
-            let index = self.consumed.wrapping_add(i);
-            self.shared.write(index, with(self.shared.read(index)));
-        }
-        self.shared.producer().store(self.published, Ordering::Release);
         n
     }
 }

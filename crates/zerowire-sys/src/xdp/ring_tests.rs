@@ -114,19 +114,6 @@ fn entries_that_nobody_took_come_back() {
 }
 
 #[test]
-fn waiting_addresses_can_be_replaced() {
-    let mut board = Board::new(4, 0);
-    let mut ring = Producer::with(board.shared(4).expect("a ring"));
-    for n in [10, 11, 12] {
-        ring.push(n);
-    }
-    ring.publish();
-    board.consumer().store(1, Ordering::Relaxed);
-    assert_eq!(ring.replace_waiting(|n| n + 100), 2);
-    assert_eq!([board.entry(0), board.entry(1), board.entry(2)], [10, 111, 112]);
-}
-
-#[test]
 fn wrong_indices_of_the_other_side_never_leave_the_ring() {
     let mut board = Board::new(4, 0);
     let mut ring = Producer::with(board.shared(4).expect("a ring"));

@@ -38,7 +38,7 @@ pub struct Statistics {
     pub receive_dropped: u64,
     /// Received frames dropped since the chunk was invalid.
     pub receive_invalid: u64,
-    /// Descriptors of the transmit ring that were invalid ([`Socket::check_piece`]).
+    /// Descriptors of the transmit ring that were invalid ([`Socket::transmit`]).
     pub transmit_invalid: u64,
     /// Received frames dropped since the receive ring was full.
     pub receive_full: u64,
@@ -190,33 +190,10 @@ impl Socket {
     ///
     /// A descriptor is invalid if its length is 0 or more than a chunk, or if it leaves the memory.
     /// With aligned chunks, it is also invalid outside one chunk. It drops the whole frame and ends
-    /// the call. Linux 6.18 completes the frame, older kernels don't. So check first:
-    /// [`check_piece`](Self::check_piece).
+    /// the call. Linux 6.18 completes the frame, older kernels don't.
     #[inline]
     pub fn transmit(&mut self) -> Option<&mut Producer<Descriptor>> {
         self.transmit.as_mut()
-    }
-
-    /// Checks a piece as the kernel does (`xskq_cons_is_valid_desc`, net/xdp/xsk_queue.h).
-    ///
-    /// # Errors
-    /// [`XdpError::Value`] with what is wrong.
-    #[inline]
-    pub fn check_piece(&self, piece: &Descriptor) -> Result<(), XdpError> {
-        let options = self.umem.options();
-        let chunk = u64::from(options.chunk_bytes);
-        let len = u64::from(piece.len);
-        if len == 0 || len > chunk {
-            let rule = format!("take 1 to {chunk} bytes (a chunk)");
-            return Err(XdpError::Value { name: "the length of a piece", value: len, rule });
-        }
-        let start = if options.unaligned { super::address::plain(piece.address) } else { piece.address };
-        self.umem.range(start, piece.len as usize)?;
-        if !options.unaligned && start % chunk + len > chunk {
-            let rule = format!("{len} bytes from there on cross the end of a chunk ({chunk} bytes)");
-            return Err(XdpError::Value { name: "an address", value: start, rule });
-        }
-        Ok(())
     }
 
     /// Asks the kernel to send what was published. Needed when [`Producer::needs_wakeup`] says so.

@@ -305,7 +305,7 @@ impl Inner {
             chunk_size: self.options.chunk_bytes,
             headroom: self.options.headroom_bytes,
             flags: self.options.flags(),
-            tx_metadata_len: self.options.tx_metadata_bytes,
+            tx_metadata_len: 0,
         };
         set_xdp_umem_reg(&socket, registration).map_err(|e| match e {
             // The kernel says ENOBUFS past the limit; seccomp filters and old kernels say EPERM.

@@ -90,7 +90,7 @@ fn try_bind(
     interface: &Interface,
     options: &SocketOptions,
 ) -> Result<(), Errno> {
-    let mut flags = SocketAddrXdpFlags::empty();
+    let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
     if let Claim::Shares(_, other) = claim {
         // The kernel refuses any other flag here: mode and wake-ups are those of the other socket.
         let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface.index(), options.queue);
@@ -103,7 +103,6 @@ fn try_bind(
     }
     flags.set(SocketAddrXdpFlags::XDP_COPY, options.mode == Mode::Copy);
     flags.set(SocketAddrXdpFlags::XDP_ZEROCOPY, options.mode == Mode::ZeroCopy);
-    flags.set(SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, options.need_wakeup);
     flags.set(SocketAddrXdpFlags::XDP_USE_SG, options.multi_buffer);
     rustix::net::bind(socket, &SocketAddrXdp::new(flags, interface.index(), options.queue))
 }

@@ -73,9 +73,6 @@ pub struct SocketOptions {
     pub queue: u32,
     /// Copy or not. Further sockets on one UMEM have the mode of the first.
     pub mode: Mode,
-    /// The kernel says when it needs a system call (`XDP_USE_NEED_WAKEUP`). In copy mode sending
-    /// always needs one.
-    pub need_wakeup: bool,
     /// Frames can have several pieces (`XDP_USE_SG`, since Linux 6.6).
     pub multi_buffer: bool,
     /// Entries of the rings.
@@ -98,7 +95,6 @@ impl SocketOptions {
             interface: interface.into(),
             queue: 0,
             mode: Mode::Auto,
-            need_wakeup: true,
             multi_buffer: false,
             rings: RingSizes::default(),
             first_chunks: Vec::new(),

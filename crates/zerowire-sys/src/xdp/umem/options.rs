@@ -29,12 +29,6 @@ pub struct UmemOptions {
     /// Chunks may start at any byte (`XDP_UMEM_UNALIGNED_CHUNK_FLAG`); pages that a chunk crosses
     /// must be neighbours in memory for zero-copy mode, for copy mode they needn't.
     pub unaligned: bool,
-    /// Bytes of metadata before each frame that is sent (`struct xsk_tx_metadata`), 0 for none; a
-    /// multiple of 8, less than 256.
-    pub tx_metadata_bytes: u32,
-    /// The kernel fills in the checksums that the metadata asks for in software
-    /// (`XDP_UMEM_TX_SW_CSUM`). Wrong for frames of several buffers.
-    pub software_checksum: bool,
     /// How long to wait, at the registration, for old registrations that still count against the
     /// limit of locked memory. The kernel releases them in a work queue (net/xdp/xdp_umem.c,
     /// `xdp_put_umem`; net/xdp/xsk_buff_pool.c, `xp_release_deferred`), late on a busy machine.
@@ -48,8 +42,6 @@ impl Default for UmemOptions {
             chunk_bytes: 4096,
             headroom_bytes: 0,
             unaligned: false,
-            tx_metadata_bytes: 0,
-            software_checksum: false,
             release_timeout: Duration::from_millis(500),
         }
     }
@@ -80,10 +72,6 @@ impl UmemOptions {
             let rule = format!("take less than {room} bytes (chunk length less the kernel's 256)");
             return wrong("the headroom", self.headroom_bytes.into(), rule);
         }
-        if !self.tx_metadata_bytes.is_multiple_of(8) || self.tx_metadata_bytes >= KERNEL_HEADROOM_BYTES {
-            let rule = "take a multiple of 8 bytes below 256".into();
-            return wrong("the length of transmit metadata", self.tx_metadata_bytes.into(), rule);
-        }
         if !base.is_multiple_of(page) {
             return wrong("the start of the memory", base as u64, format!("take a multiple of {page}"));
         }
@@ -107,17 +95,10 @@ impl UmemOptions {
     }
 
     pub(super) fn flags(&self) -> XdpUmemRegFlags {
-        let mut bits = 0;
-        if self.unaligned {
-            bits |= libc::XDP_UMEM_UNALIGNED_CHUNK_FLAG;
+        match self.unaligned {
+            true => XdpUmemRegFlags::XDP_UMEM_UNALIGNED_CHUNK_FLAG,
+            false => XdpUmemRegFlags::empty(),
         }
-        if self.software_checksum {
-            bits |= libc::XDP_UMEM_TX_SW_CSUM;
-        }
-        if self.tx_metadata_bytes > 0 {
-            bits |= libc::XDP_UMEM_TX_METADATA_LEN;
-        }
-        XdpUmemRegFlags::from_bits_retain(bits)
     }
 }
 
@@ -138,8 +119,6 @@ mod tests {
             (UmemOptions { chunk_bytes: 8192, ..good }, 0, 8192, "8192"),
             (UmemOptions { chunk_bytes: 3000, ..good }, 0, 3000, "3000"),
             (UmemOptions { headroom_bytes: 3840, ..good }, 0, 4096, "3840"),
-            (UmemOptions { tx_metadata_bytes: 12, ..good }, 0, 4096, "12"),
-            (UmemOptions { tx_metadata_bytes: 256, ..good }, 0, 4096, "256"),
             (good, 1, 4096, "is 1:"),
             (good, 0, 4095, "4095"),
             (good, 0, 4097, "4097"),

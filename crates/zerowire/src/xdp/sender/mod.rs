@@ -89,7 +89,6 @@ impl XdpSender {
             interface: options.interface,
             queue: options.queue,
             mode: options.mode,
-            need_wakeup: true,
             multi_buffer: cut.slot > cut.chunk,
             rings: RingSizes {
                 fill: FILL_ENTRIES,
