@@ -7,9 +7,9 @@ use std::ffi::{c_int, c_void};
 
 use zerowire::area::{Area, AreaOptions, Lease, Pages};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::guard::guard_int;
-use crate::handle::{close, get, get_mut, null, put};
+use crate::handle::{close, get, get_mut, make, null, put};
 
 /// A flag of zw_area_new: pages of 2 MiB from the machine's pool (/proc/sys/vm/nr_hugepages).
 pub const ZW_HUGE_PAGES: u32 = 1u32;
@@ -34,26 +34,18 @@ pub unsafe extern "C" fn zw_area_new(
     flags: u32,
     area: *mut *mut SendArea,
 ) -> c_int {
-    guard_int(|| {
-        if area.is_null() {
-            return Err(null("area"));
-        }
-        let pages = match flags {
-            0 => Pages::Normal,
-            ZW_HUGE_PAGES => Pages::Huge,
-            n => {
-                return Err(Failure::new(
-                    libc::EINVAL,
-                    format!("flags {n:#x}: the only one is ZW_HUGE_PAGES, 1"),
-                ));
-            }
-        };
-        let made =
-            Area::new(AreaOptions::default().buffers(buffers).buffer_bytes(buffer_bytes).pages(pages))?;
-        // SAFETY: not NULL.
-        unsafe { put(SendArea(made), area) };
-        Ok(0)
-    })
+    // SAFETY: by the module's contract.
+    unsafe { make(area, "area", || Ok(SendArea(Area::new(area_options(buffer_bytes, buffers, flags)?)?))) }
+}
+
+/// An area as C asks for it.
+pub(crate) fn area_options(buffer_bytes: usize, buffers: usize, flags: u32) -> Result<AreaOptions, Failure> {
+    let pages = match flags {
+        0 => Pages::Normal,
+        ZW_HUGE_PAGES => Pages::Huge,
+        n => return wrong(format!("flags {n:#x}: the only one is ZW_HUGE_PAGES, 1")),
+    };
+    Ok(AreaOptions::default().buffers(buffers).buffer_bytes(buffer_bytes).pages(pages))
 }
 
 /// Gives the handle up. The memory stays as long as a lease, a sender or the kernel has a buffer of
@@ -119,10 +111,7 @@ pub unsafe extern "C" fn zw_lease_set_length(lease: *mut SendLease, length: libc
         // SAFETY: by the module's contract, and one thread at a time.
         let lease = unsafe { get_mut(lease, "lease") }?.lease.as_mut().ok_or_else(lost)?;
         if !lease.set_len(length) {
-            return Err(Failure::new(
-                libc::EINVAL,
-                format!("length {length} is more than the buffer's {} bytes", lease.capacity()),
-            ));
+            return wrong(format!("length {length} is more than the buffer's {} bytes", lease.capacity()));
         }
         Ok(0)
     })

@@ -23,6 +23,11 @@ impl Failure {
     }
 }
 
+/// -EINVAL: an argument that can't be served. The text has its value, and what to give instead.
+pub(crate) fn wrong<T>(text: impl Into<String>) -> Result<T, Failure> {
+    Err(Failure::new(libc::EINVAL, text))
+}
+
 impl From<Error> for Failure {
     fn from(e: Error) -> Self {
         Self::new(e.errno(), e.to_string())

@@ -13,7 +13,7 @@ use zerowire::send::frame::FrameError;
 use zerowire::send::in_place::InPlace;
 use zerowire::xdp::XdpSender;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::frames_types::{FrameHeader, FrameWay, FramesOptions, way};
 use crate::guard::guard_int;
 use crate::handle::{Out, borrowed, get, get_mut, null, print, put, sized, timeout};
@@ -74,10 +74,10 @@ impl FramesHandle {
     fn commit(&mut self, len: usize, header: &VnetHeader) -> Result<i32, Failure> {
         let Some((place, room)) = self.reserved else {
             let text = "no place is reserved: call zw_frames_reserve first, once for each frame, and again after an error";
-            return Err(Failure::new(libc::EINVAL, text));
+            return wrong(text);
         };
         if len > room {
-            return Err(Failure::new(libc::EINVAL, format!("{len} bytes: only {room} were reserved")));
+            return wrong(format!("{len} bytes: only {room} were reserved"));
         }
         if let Some(checks) = &mut self.checks
             && let Some(now) = self.sender.reserve(len)?
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn zw_vnet_prepare(
             return Err(null(if header.is_null() { "header" } else { "frame" }));
         }
         let Ok(size) = u16::try_from(gso_size) else {
-            return Err(Failure::new(libc::EINVAL, format!("gso_size {gso_size}: at most 65535")));
+            return wrong(format!("gso_size {gso_size}: at most 65535"));
         };
         // SAFETY: by the module's contract; this only checks that there can be such memory.
         unsafe { borrowed(frame, length) }?;

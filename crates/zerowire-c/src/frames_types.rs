@@ -5,7 +5,7 @@ use std::time::Duration;
 use zerowire::packet::{self, Gso, VnetHeader};
 use zerowire::xdp::{Mode, SenderOptions};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::send_types::ZW_CHECKED;
 
 /// A way: a transmit ring of a packet socket (PACKET_TX_RING). On any interface, with checksum and
@@ -93,10 +93,6 @@ pub struct FrameHeader {
     pub csum_start: u16,
     /// Where its checksum is in it: 16 (TCP), 6 (UDP).
     pub csum_offset: u16,
-}
-
-fn wrong<T>(text: String) -> Result<T, Failure> {
-    Err(Failure::new(libc::EINVAL, text))
 }
 
 impl FrameHeader {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use zerowire::send::{Segment, SocketError};
 
-use crate::failure::Failure;
-use crate::guard::guard;
+use crate::failure::{Failure, wrong};
+use crate::guard::{guard, guard_int};
 
 pub(crate) fn null(what: &str) -> Failure {
     Failure::new(libc::EINVAL, format!("{what} is NULL"))
@@ -52,6 +52,26 @@ pub(crate) unsafe fn put<T>(value: T, to: *mut *mut T) {
     unsafe { to.write(Box::into_raw(Box::new(value))) };
 }
 
+/// Runs the body of a function that makes a handle, and writes the handle to `to`, the argument
+/// `name`.
+///
+/// # Safety
+/// As the module says.
+pub(crate) unsafe fn make<T>(
+    to: *mut *mut T,
+    name: &str,
+    body: impl FnOnce() -> Result<T, Failure>,
+) -> c_int {
+    guard_int(|| {
+        if to.is_null() {
+            return Err(null(name));
+        }
+        // SAFETY: not NULL.
+        unsafe { put(body()?, to) };
+        Ok(0)
+    })
+}
+
 /// # Safety
 /// As the module says; the handle is not used again.
 pub(crate) unsafe fn close<T>(handle: *mut T) {
@@ -74,7 +94,7 @@ pub(crate) fn size_of_c(size: usize, least: usize, name: &str, ours: usize) -> R
         return Ok(());
     }
     let text = format!("size {size}: set it to sizeof(struct {name}), which is {ours} in this library");
-    Err(Failure::new(libc::EINVAL, text))
+    wrong(text)
 }
 
 /// Options of C: a struct of integers and pointers whose first field is its size. `None` for NULL.
@@ -162,7 +182,7 @@ pub(crate) unsafe fn borrowed(data: *const c_void, length: libc::size_t) -> Resu
     }
     if data.is_null() || length > isize::MAX as usize {
         let text = format!("{length} bytes at {data:p}: no such memory");
-        return Err(Failure::new(libc::EINVAL, text));
+        return wrong(text);
     }
     // SAFETY: valid and unchanged as long as the slice is used by the contract above; the library
     // drops it with the payload, which it does when the loan ends. 'static stands for that time: it
@@ -183,7 +203,7 @@ pub(crate) unsafe fn gathered(
     count: libc::size_t,
 ) -> Result<Vec<Segment>, Failure> {
     if count > MAX_PIECES {
-        return Err(Failure::new(libc::EINVAL, format!("{count} pieces: at most {MAX_PIECES} a call")));
+        return wrong(format!("{count} pieces: at most {MAX_PIECES} a call"));
     }
     if pieces.is_null() && count > 0 {
         return Err(null("pieces"));
@@ -198,7 +218,7 @@ pub(crate) unsafe fn gathered(
         total = total.saturating_add(piece.iov_len);
     }
     if total > isize::MAX as usize {
-        return Err(Failure::new(libc::EINVAL, format!("pieces of {total} bytes: no such memory")));
+        return wrong(format!("pieces of {total} bytes: no such memory"));
     }
     Ok(segments)
 }

@@ -11,10 +11,10 @@ use std::thread::ThreadId;
 
 use zerowire::recv::{self, Arrival, ConnectionId, ListenerId, RecvError, What};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::guard::{guard, guard_int};
 use crate::handle::{
-    Out, get, get_mut, given, kept, null, print, put, size_of_c, sized, timeout, write_sized,
+    Out, get, get_mut, given, kept, make, null, print, size_of_c, sized, timeout, write_sized,
 };
 use crate::held::{self, HeldTable};
 use crate::recv_types::{
@@ -61,7 +61,7 @@ fn element(size: libc::size_t) -> Result<(), Failure> {
         return Ok(());
     }
     let text = format!("size {size}: an element has a multiple of {} bytes", align_of::<RecvArrival>());
-    Err(Failure::new(libc::EINVAL, text))
+    wrong(text)
 }
 
 /// # Safety
@@ -89,17 +89,10 @@ pub unsafe extern "C" fn zw_receiver_new(
     options: *const ReceiverOptions,
     receiver: *mut *mut Receiver,
 ) -> c_int {
-    guard_int(|| {
-        if receiver.is_null() {
-            return Err(null("receiver"));
-        }
-        // SAFETY: by the module's contract.
-        let options = unsafe { receiver_options(options) }?;
-        let made = recv::Receiver::new(options)?;
-        // SAFETY: not NULL.
-        unsafe { put(Receiver::of(made), receiver) };
-        Ok(0)
-    })
+    // SAFETY: by the module's contract.
+    unsafe {
+        make(receiver, "receiver", || Ok(Receiver::of(recv::Receiver::new(receiver_options(options)?)?)))
+    }
 }
 
 /// Closes it and its sockets. Arrivals that are held stay valid. NULL is allowed. -EEXIST: another
@@ -225,7 +218,7 @@ pub unsafe extern "C" fn zw_receiver_recv(
         // SAFETY: by the module's contract.
         let this = unsafe { own(receiver) }?;
         if arrivals.is_null() || count == 0 {
-            return Err(Failure::new(libc::EINVAL, "arrivals is NULL, or has no elements"));
+            return wrong("arrivals is NULL, or has no elements");
         }
         element(size)?;
         if this.waiting.is_empty() {

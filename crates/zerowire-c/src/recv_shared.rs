@@ -6,13 +6,12 @@
 use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 
-use zerowire::area::{AreaOptions, Pages};
 use zerowire::recv::{self, Dmabuf, SharedArea};
 
-use crate::area::ZW_HUGE_PAGES;
+use crate::area::area_options;
 use crate::failure::Failure;
 use crate::guard::guard_int;
-use crate::handle::{close, get, given, null, put};
+use crate::handle::{close, get, given, make, null, put};
 use crate::recv::{Receiver, own, receiver_options};
 use crate::recv_types::ReceiverOptions;
 
@@ -41,19 +40,9 @@ pub unsafe extern "C" fn zw_receiver_add_area(
     flags: u32,
 ) -> c_int {
     guard_int(|| {
-        let pages = match flags {
-            0 => Pages::Normal,
-            ZW_HUGE_PAGES => Pages::Huge,
-            n => {
-                let text = format!("flags {n:#x}: the only one is ZW_HUGE_PAGES, 1");
-                return Err(Failure::new(libc::EINVAL, text));
-            }
-        };
+        let options = area_options(buffer_bytes, buffers, flags)?;
         // SAFETY: by the module's contract.
-        let receiver = unsafe { own(receiver) }?;
-        receiver
-            .receiver
-            .add_area(AreaOptions::default().buffers(buffers).buffer_bytes(buffer_bytes).pages(pages))?;
+        unsafe { own(receiver) }?.receiver.add_area(options)?;
         Ok(0)
     })
 }
@@ -69,16 +58,8 @@ pub unsafe extern "C" fn zw_receiver_add_area(
 /// descriptor is free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_receiver_export(receiver: *mut Receiver, area: *mut *mut RecvArea) -> c_int {
-    guard_int(|| {
-        if area.is_null() {
-            return Err(null("area"));
-        }
-        // SAFETY: by the module's contract.
-        let shared = unsafe { own(receiver) }?.receiver.export()?;
-        // SAFETY: not NULL.
-        unsafe { put(RecvArea(shared), area) };
-        Ok(0)
-    })
+    // SAFETY: by the module's contract.
+    unsafe { make(area, "area", || Ok(RecvArea(own(receiver)?.receiver.export()?))) }
 }
 
 /// Makes a receiver on the area of another one, for the thread that calls this, which may be
@@ -96,17 +77,13 @@ pub unsafe extern "C" fn zw_receiver_import(
     options: *const ReceiverOptions,
     receiver: *mut *mut Receiver,
 ) -> c_int {
-    guard_int(|| {
-        if receiver.is_null() {
-            return Err(null("receiver"));
-        }
-        // SAFETY: by the module's contract.
-        let (area, options) = unsafe { (get(area, "area")?, receiver_options(options)?) };
-        let made = recv::Receiver::import(&area.0, options)?;
-        // SAFETY: not NULL.
-        unsafe { put(Receiver::of(made), receiver) };
-        Ok(0)
-    })
+    // SAFETY: by the module's contract.
+    unsafe {
+        make(receiver, "receiver", || {
+            let (area, options) = (get(area, "area")?, receiver_options(options)?);
+            Ok(Receiver::of(recv::Receiver::import(&area.0, options)?))
+        })
+    }
 }
 
 /// Bytes of the area; 0 for NULL.

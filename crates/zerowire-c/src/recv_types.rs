@@ -7,7 +7,7 @@ use zerowire::area::Pages;
 use zerowire::recv::{Arrival, Flush, RecvBackend, RecvOptions, What, ZeroCopied};
 
 use crate::area::ZW_HUGE_PAGES;
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::handle::null;
 use crate::recv_shared::RecvDmabuf;
 
@@ -200,7 +200,6 @@ pub(crate) fn options(
     dmabuf: Option<&RecvDmabuf>,
 ) -> Result<RecvOptions, Failure> {
     let mut options = RecvOptions::default();
-    let wrong = |text: String| Err(Failure::new(libc::EINVAL, text));
     options.backend = match o.backend {
         ZW_RECV_AUTO => RecvBackend::Auto,
         ZW_RECV_MULTISHOT => RecvBackend::Multishot,

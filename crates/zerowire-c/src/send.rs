@@ -13,9 +13,7 @@ use zerowire::send::{self, Close, Payload, SendError, Ticket};
 use crate::area::{SendArea, SendLease, lost};
 use crate::failure::Failure;
 use crate::guard::{guard, guard_int};
-use crate::handle::{
-    Out, borrowed, each, gathered, get, get_mut, given, kept, null, open, put, sized, timeout,
-};
+use crate::handle::{Out, borrowed, each, gathered, get, get_mut, given, kept, make, open, sized, timeout};
 use crate::lent::Checks;
 use crate::send_types::{SendClosed, SenderOptions, ZW_CLOSE_ABORT, ZW_CLOSE_DRAIN, options, segment_bytes};
 
@@ -110,28 +108,22 @@ pub unsafe extern "C" fn zw_sender_new(
     options: *const SenderOptions,
     sender: *mut *mut Sender,
 ) -> c_int {
-    guard_int(|| {
-        if sender.is_null() {
-            return Err(null("sender"));
-        }
-        // SAFETY: by the module's contract.
-        let asked = unsafe { sized(options, "zw_sender_options") }?;
-        let (options, checked) = self::options(asked.as_ref())?;
-        let (array, count) = asked.map_or((std::ptr::null(), 0), |o| (o.areas, o.area_count));
-        // SAFETY: by the module's contract.
-        let areas = unsafe { each(array, count, "an area") }?;
-        let areas: Vec<_> = areas.into_iter().map(|area| area.0.clone()).collect();
-        // SAFETY: the caller gives it away, and gets it back with an error.
-        let socket = unsafe { given(fd) }?;
-        let mut made = send::Sender::with_areas(socket, options, &areas).map_err(kept)?;
-        let checks = checked.then(Checks::default);
-        if let Some(checks) = checks.clone() {
-            made.on_done(move |ticket, payload, _| checks.back(ticket.number(), &payload));
-        }
-        // SAFETY: not NULL.
-        unsafe { put(Sender { sender: made, checks, late: None, payloads: Vec::new() }, sender) };
-        Ok(0)
-    })
+    // SAFETY: by the module's contract; the descriptor is given away, and given back with an error.
+    unsafe {
+        make(sender, "sender", || {
+            let asked = sized(options, "zw_sender_options")?;
+            let (options, checked) = self::options(asked.as_ref())?;
+            let (array, count) = asked.map_or((std::ptr::null(), 0), |o| (o.areas, o.area_count));
+            let areas: Vec<_> =
+                each(array, count, "an area")?.into_iter().map(|area| area.0.clone()).collect();
+            let mut made = send::Sender::with_areas(given(fd)?, options, &areas).map_err(kept)?;
+            let checks = checked.then(Checks::default);
+            if let Some(checks) = checks.clone() {
+                made.on_done(move |ticket, payload, _| checks.back(ticket.number(), &payload));
+            }
+            Ok(Sender { sender: made, checks, late: None, payloads: Vec::new() })
+        })
+    }
 }
 
 /// Sends a payload: one datagram or message, or bytes of a stream. Waits for room up to the
@@ -304,18 +296,14 @@ pub unsafe extern "C" fn zw_sender_lease(
     timeout_ms: c_int,
     lease: *mut *mut SendLease,
 ) -> c_int {
-    guard_int(|| {
-        if lease.is_null() {
-            return Err(null("lease"));
-        }
-        // SAFETY: by the module's contract.
-        let (this, area) = unsafe { (get_mut(sender, "sender")?, get(area, "area")?) };
-        this.told()?;
-        let taken = this.sender.lease(&area.0, timeout(timeout_ms))?;
-        // SAFETY: not NULL.
-        unsafe { put(SendLease { lease: Some(taken) }, lease) };
-        Ok(0)
-    })
+    // SAFETY: by the module's contract.
+    unsafe {
+        make(lease, "lease", || {
+            let (this, area) = (get_mut(sender, "sender")?, get(area, "area")?);
+            this.told()?;
+            Ok(SendLease { lease: Some(this.sender.lease(&area.0, timeout(timeout_ms))?) })
+        })
+    }
 }
 
 /// UDP: changes options.segment_bytes from the next payload on, 1 to 65535; 0: each payload is one

@@ -6,7 +6,7 @@ use zerowire::ledger::Totals;
 use zerowire::send::{Notifications, SendBackend, SendMode, SendOptions};
 
 use crate::area::SendArea;
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 
 /// A mode: measured for each socket and length, the cheaper way serves (docs/send.md).
 pub const ZW_MODE_AUTO: u32 = 0u32;
@@ -133,10 +133,6 @@ pub struct SendClosed {
     pub aborted_bytes: libc::size_t,
     /// Of these, payloads that the kernel still holds.
     pub kept: libc::size_t,
-}
-
-fn wrong<T>(text: String) -> Result<T, Failure> {
-    Err(Failure::new(libc::EINVAL, text))
 }
 
 /// 0: payloads are not cut.

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use zerowire::recv::vsock::{MappedConnection, MappedKind, MappedListener, MappedOptions, WindowLease};
 use zerowire_wire::mapped::MapOptions;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 
 /// A kind: bytes in order, as SOCK_STREAM.
 pub const ZW_STREAM: u32 = 1u32;
@@ -100,7 +100,6 @@ impl VsockOptions {
     }
 
     pub(crate) fn check(&self) -> Result<MappedOptions, Failure> {
-        let wrong = |text: String| Err(Failure::new(libc::EINVAL, text));
         let kind = match self.kind {
             0 | ZW_STREAM => MappedKind::Stream,
             ZW_SEQPACKET => MappedKind::SeqPacket,

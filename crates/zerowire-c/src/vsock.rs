@@ -16,9 +16,9 @@ use std::path::Path;
 use zerowire::recv::vsock::{self, Dequeued, MappedListener, MappedOptions, Payload};
 use zerowire_wire::mapped::{ENTRY_DIRECT, POLL_NOTHING};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, wrong};
 use crate::guard::{guard, guard_int};
-use crate::handle::{Out, close, get, null, put, sized, timeout};
+use crate::handle::{Out, close, get, make, null, put, sized, timeout};
 use crate::types::{VsockConnection, VsockListener, VsockOptions, VsockPacket, WindowHandle};
 
 /// # Safety
@@ -48,17 +48,13 @@ pub unsafe extern "C" fn zw_vsock_connect(
     options: *const VsockOptions,
     connection: *mut *mut VsockConnection,
 ) -> c_int {
-    guard_int(|| {
-        if connection.is_null() {
-            return Err(null("connection"));
-        }
-        // SAFETY: by the module's contract.
-        let (path, options) = unsafe { arguments(path, options) }?;
-        let made = vsock::connect(path, port, &options)?;
-        // SAFETY: not NULL.
-        unsafe { put(VsockConnection(made), connection) };
-        Ok(0)
-    })
+    // SAFETY: by the module's contract.
+    unsafe {
+        make(connection, "connection", || {
+            let (path, options) = arguments(path, options)?;
+            Ok(VsockConnection(vsock::connect(path, port, &options)?))
+        })
+    }
 }
 
 /// Closes it. Windows that are held stay valid. NULL is allowed.
@@ -76,17 +72,13 @@ pub unsafe extern "C" fn zw_vsock_listen(
     options: *const VsockOptions,
     listener: *mut *mut VsockListener,
 ) -> c_int {
-    guard_int(|| {
-        if listener.is_null() {
-            return Err(null("listener"));
-        }
-        // SAFETY: by the module's contract.
-        let (path, options) = unsafe { arguments(path, options) }?;
-        let made = MappedListener::bind(path, port, &options)?;
-        // SAFETY: not NULL.
-        unsafe { put(VsockListener(made), listener) };
-        Ok(0)
-    })
+    // SAFETY: by the module's contract.
+    unsafe {
+        make(listener, "listener", || {
+            let (path, options) = arguments(path, options)?;
+            Ok(VsockListener(MappedListener::bind(path, port, &options)?))
+        })
+    }
 }
 
 /// The next connection: waits at most timeout_ms, or without a limit if it is negative; -EAGAIN if
@@ -97,19 +89,13 @@ pub unsafe extern "C" fn zw_vsock_accept(
     timeout_ms: c_int,
     connection: *mut *mut VsockConnection,
 ) -> c_int {
-    guard_int(|| {
-        if connection.is_null() {
-            return Err(null("connection"));
-        }
-        // SAFETY: by the module's contract.
-        let listener = unsafe { get(listener, "listener") }?;
-        let Some(made) = listener.0.accept_within(timeout(timeout_ms))? else {
-            return Err(Failure::new(libc::EAGAIN, "no connection yet"));
-        };
-        // SAFETY: not NULL.
-        unsafe { put(VsockConnection(made), connection) };
-        Ok(0)
-    })
+    // SAFETY: by the module's contract.
+    unsafe {
+        make(connection, "connection", || {
+            let made = get(listener, "listener")?.0.accept_within(timeout(timeout_ms))?;
+            made.map(VsockConnection).ok_or_else(|| Failure::new(libc::EAGAIN, "no connection yet"))
+        })
+    }
 }
 
 /// Readable when a connection waits, or the daemon is gone. It stays the listener's.
@@ -354,12 +340,7 @@ pub unsafe extern "C" fn zw_vsock_shutdown(connection: *mut VsockConnection, how
             libc::SHUT_RD => Shutdown::Read,
             libc::SHUT_WR => Shutdown::Write,
             libc::SHUT_RDWR => Shutdown::Both,
-            n => {
-                return Err(Failure::new(
-                    libc::EINVAL,
-                    format!("shutdown {n}: use SHUT_RD, SHUT_WR or SHUT_RDWR"),
-                ));
-            }
+            n => return wrong(format!("shutdown {n}: use SHUT_RD, SHUT_WR or SHUT_RDWR")),
         };
         // SAFETY: by the module's contract.
         unsafe { get(connection, "connection") }?.0.shutdown(how)?;
