@@ -3,7 +3,7 @@
 use std::io;
 
 /// The number of an error of a system call; 0 if it is none.
-pub(super) fn number(e: &io::Error) -> i32 {
+pub(super) fn number(e: io::Error) -> i32 {
     e.raw_os_error().unwrap_or(0)
 }
 

@@ -38,7 +38,7 @@ pub(super) fn check(todo: &mut Todo, machine: &MachineFacts, has_ring: bool) {
         let limit = getrlimit(Resource::Memlock).current;
         match largest() {
             Ok((bytes, error)) => translate(bytes, error, limit, machine.has("CAP_IPC_LOCK")),
-            Err(e) => translate(0, errno::number(&e), limit, machine.has("CAP_IPC_LOCK")),
+            Err(e) => translate(0, errno::number(e), limit, machine.has("CAP_IPC_LOCK")),
         }
     });
     let huge = Subject {
@@ -48,7 +48,7 @@ pub(super) fn check(todo: &mut Todo, machine: &MachineFacts, has_ring: bool) {
         path: "net, recv: huge pages",
         title: "huge pages",
     };
-    todo.add(huge, || translate_huge(map_huge().map_err(|e| errno::number(&e)), &free_huge()));
+    todo.add(huge, || translate_huge(map_huge().map_err(errno::number), &free_huge()));
     let later = Subject {
         id: "memory.userfaultfd",
         group: Group::Shared,
@@ -56,7 +56,7 @@ pub(super) fn check(todo: &mut Todo, machine: &MachineFacts, has_ring: bool) {
         path: "net: memory that comes later",
         title: "post-copy",
     };
-    todo.add(later, || translate_later(userfault::try_open().map_err(|e| errno::number(&e))));
+    todo.add(later, || translate_later(userfault::try_open().map_err(errno::number)));
 }
 
 /// The most bytes, up to [`TRIED_BYTES`], that can be registered, and the error past them (0:
@@ -76,7 +76,7 @@ fn largest() -> io::Result<(u64, i32)> {
             high = middle;
         }
     }
-    Ok((low * STEP_BYTES, errno::number(&e)))
+    Ok((low * STEP_BYTES, errno::number(e)))
 }
 
 const UNREGISTERED: &str = "An xdp port refuses a larger guest, or registers a part of it (pin=partial). Areas past that are \

@@ -31,9 +31,7 @@ pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
         path: "net, recv: CAP_NET_ADMIN",
         title: "CAP_NET_ADMIN",
     };
-    todo.add(admin, || {
-        translate_admin(administer().map_err(|e| errno::number(&e)), machine.has("CAP_NET_ADMIN"))
-    });
+    todo.add(admin, || translate_admin(administer().map_err(errno::number), machine.has("CAP_NET_ADMIN")));
     let unshare = Subject {
         id: "netns.unshare",
         group: Group::Shared,
@@ -42,11 +40,10 @@ pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
         title: "new namespaces",
     };
     todo.add(unshare, || {
-        let number = |e: io::Error| errno::number(&e);
-        let alone = unshare_in_child(libc::CLONE_NEWNET).map_err(number);
+        let alone = unshare_in_child(libc::CLONE_NEWNET).map_err(errno::number);
         let with_user = match alone {
             Ok(()) => Ok(()),
-            Err(_) => unshare_in_child(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).map_err(number),
+            Err(_) => unshare_in_child(libc::CLONE_NEWUSER | libc::CLONE_NEWNET).map_err(errno::number),
         };
         translate_unshare(alone, with_user)
     });

@@ -43,7 +43,7 @@ enum PacketStage {
 }
 
 fn raw_socket() -> Result<OwnedFd, PacketStage> {
-    packet::socket().map_err(|e| PacketStage::Socket(errno::number(&e)))
+    packet::socket().map_err(|e| PacketStage::Socket(errno::number(e)))
 }
 
 /// Makes a transmit ring on a socket bound to no interface and no protocol, so that no frame passes
@@ -54,17 +54,17 @@ fn make_ring() -> Result<(), PacketStage> {
         let geometry = Geometry::new(SLOTS, FRAME_BYTES, Version::V3);
         set_transmit_ring(socket.as_fd(), &geometry.map_err(io::Error::other)?)
     };
-    ring().map_err(|e| PacketStage::Ring(errno::number(&e)))
+    ring().map_err(|e| PacketStage::Ring(errno::number(e)))
 }
 
 /// Makes a socket with virtio-net headers and a receive ring, bound to nothing as well.
 fn make_port() -> Result<(), PacketStage> {
     let socket = raw_socket()?;
     let set = |option, value| packet::set(socket.as_fd(), libc::SOL_PACKET, option, value);
-    set(libc::PACKET_VNET_HDR_SZ, HEADER_BYTES).map_err(|e| PacketStage::Header(errno::number(&e)))?;
+    set(libc::PACKET_VNET_HDR_SZ, HEADER_BYTES).map_err(|e| PacketStage::Header(errno::number(e)))?;
     set(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)
         .and_then(|()| set_ring(socket.as_fd(), SLOTS * SLOT_BYTES, SLOT_BYTES, SLOTS))
-        .map_err(|e| PacketStage::Ring(errno::number(&e)))
+        .map_err(|e| PacketStage::Ring(errno::number(e)))
 }
 
 /// Packet sockets are refused.

@@ -4,23 +4,15 @@
 //! A NIC's queue is never registered here: that would restart the queue under traffic. The line on
 //! NICs says by the driver's name what a NIC can do.
 
-use std::io;
-
-use io_uring::{IoUring, cqueue, squeue};
-
 use super::errno;
 use super::uring::{Ring, UNTRIED};
 use super::{Finding, Group, Job, Subject, Todo};
-use zerowire_sys::trial::{map, register_zcrx};
-use zerowire_sys::uring::zcrx::{Abilities, abilities};
+use zerowire_sys::trial::register_zcrx;
+use zerowire_sys::uring::zcrx::{Abilities, ZcrxSource, abilities};
 
-/// `ZCRX_REG_NODEV` (include/uapi/linux/io_uring/zcrx.h, since Linux 7.1): no interface, the kernel
-/// copies.
-pub(super) const ZCRX_REG_NODEV: u32 = 2;
-
-/// An interface that can't exist: the answer ENODEV shows that the kernel came as far as looking
-/// for it.
-pub(super) const NO_INTERFACE: u32 = i32::MAX as u32;
+/// A queue of an interface that can't exist: the answer ENODEV shows that the kernel came as far as
+/// looking for it.
+pub(super) const NO_INTERFACE: ZcrxSource = ZcrxSource::Queue { interface: i32::MAX as u32, queue: 0 };
 
 pub(super) fn check(todo: &mut Todo, ring: &Ring) {
     let subject = |id, path, title| Subject { id, group: Group::Recv, jobs: &[Job::Recv], path, title };
@@ -31,8 +23,8 @@ pub(super) fn check(todo: &mut Todo, ring: &Ring) {
         Err(_) => Finding::missing(UNTRIED, COPIES).remedy("See io_uring above."),
         Ok(a) if !a.recv_zc => translate_zcrx(None),
         Ok(_) => {
-            let attempt = |interface, flags| register(interface, flags).map_err(|e| errno::number(&e));
-            translate_zcrx(Some((attempt(0, ZCRX_REG_NODEV), attempt(NO_INTERFACE, 0))))
+            let attempt = |source| register_zcrx(source).map_err(errno::number);
+            translate_zcrx(Some((attempt(ZcrxSource::NoDevice), attempt(NO_INTERFACE))))
         }
     });
     todo.add(subject("recv.areas", "recv: io_uring zcrx", "more areas"), || {
@@ -44,20 +36,6 @@ pub(super) fn check(todo: &mut Todo, ring: &Ring) {
 /// Whether the kernel says that areas can be added to a registration. It tells every user.
 pub(super) fn has_more_areas() -> bool {
     abilities().is_some_and(Abilities::has_more_areas)
-}
-
-/// Tries to register 64 KiB on a ring of its own, which takes the registration with it.
-pub(super) fn register(interface: u32, flags: u32) -> io::Result<()> {
-    let page = rustix::param::page_size();
-    let area = map(16 * page, None)?;
-    let refill = map(2 * page, None)?;
-    register_zcrx(&wide_ring()?, interface, flags, &area, &refill)
-}
-
-/// A ring as the registration wants it: completions of 32 bytes, work deferred to the thread that
-/// asks.
-pub(super) fn wide_ring() -> io::Result<IoUring<squeue::Entry, cqueue::Entry32>> {
-    IoUring::<squeue::Entry, cqueue::Entry32>::builder().setup_single_issuer().setup_defer_taskrun().build(8)
 }
 
 const COPIES: &str = "Received bytes are copied once, by the kernel, into provided buffers.";

@@ -18,7 +18,7 @@ const FEW_NOTIFICATIONS: u64 = 64;
 pub(super) fn check(todo: &mut Todo, ring: &Ring) {
     let subject = |id, path, title| Subject { id, group: Group::Send, jobs: &[Job::Send], path, title };
     todo.add(subject("send.zerocopy", "send: MSG_ZEROCOPY", "MSG_ZEROCOPY"), || {
-        let attempt = |kind| zerocopy(libc::AF_INET, kind).map_err(|e| errno::number(&e));
+        let attempt = |kind| zerocopy(libc::AF_INET, kind).map_err(errno::number);
         let optmem = std::fs::read_to_string("/proc/sys/net/core/optmem_max").ok();
         translate_zerocopy(
             attempt(libc::SOCK_STREAM),

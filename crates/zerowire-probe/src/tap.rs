@@ -58,20 +58,19 @@ pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
 }
 
 fn trial() -> Trial {
-    let number = |e: io::Error| errno::number(&e);
     let open = || -> io::Result<OwnedFd> { Ok(tap::open()?) };
     let mut t = Trial { device: Ok(()), made: Err(0), multi_queue: Err(0), offloads: Vec::new() };
     let fd = match open() {
         Ok(fd) => fd,
         Err(e) => {
-            t.device = Err(number(e));
+            t.device = Err(errno::number(e));
             return t;
         }
     };
     let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
     t.made = tap::set_interface(&fd, TEMPORARY, flags)
         .and_then(|()| tap::set_header_len(&fd, HEADER_LEN))
-        .map_err(number);
+        .map_err(errno::number);
     if t.made.is_err() {
         return t;
     }
@@ -81,8 +80,9 @@ fn trial() -> Trial {
         .map(|(name, _)| *name)
         .collect();
     drop(fd);
-    t.multi_queue =
-        open().and_then(|fd| tap::set_interface(fd, TEMPORARY, flags | IFF_MULTI_QUEUE)).map_err(number);
+    t.multi_queue = open()
+        .and_then(|fd| tap::set_interface(fd, TEMPORARY, flags | IFF_MULTI_QUEUE))
+        .map_err(errno::number);
     t
 }
 

@@ -34,7 +34,7 @@ pub(super) const UNTRIED: &str = "not tried: io_uring can't be used";
 
 pub(super) fn probe() -> Ring {
     abilities().map_err(|e| Refusal {
-        errno: errno::number(&e),
+        errno: errno::number(e),
         disabled: std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled")
             .ok()
             .and_then(|t| t.trim().parse().ok()),
@@ -55,7 +55,7 @@ fn abilities() -> std::io::Result<Abilities> {
         send_zc: has(opcode::SendZc::CODE),
         sendmsg_zc: has(opcode::SendMsgZc::CODE),
         recv_zc: has(opcode::RecvZc::CODE),
-        buffer_ring: buffer_ring.map_err(|e| errno::number(&e)),
+        buffer_ring: buffer_ring.map_err(errno::number),
     })
 }
 

@@ -25,7 +25,7 @@ pub(super) fn check(todo: &mut Todo) {
         Subject { id: "vm.qemu", group: Group::Vm, jobs: USERS, path: "net, vsock: QEMU", title: "QEMU" };
     todo.add(qemu, || translate_qemu(&find_qemu()));
     let kvm = Subject { id: "vm.kvm", group: Group::Vm, jobs: USERS, path: "net, vsock: KVM", title: "KVM" };
-    todo.add(kvm, || translate_kvm(open_kvm().map_err(|e| errno::number(&e))));
+    todo.add(kvm, || translate_kvm(open_kvm().map_err(errno::number)));
 }
 
 fn open_kvm() -> io::Result<i32> {

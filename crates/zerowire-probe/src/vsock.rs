@@ -22,9 +22,8 @@ const OTHER_DESCRIPTORS: u64 = 64;
 
 pub(super) fn check(todo: &mut Todo) {
     let subject = |id, path, title| Subject { id, group: Group::Vsock, jobs: &[Job::Vsock], path, title };
-    let number = |e: io::Error| errno::number(&e);
     todo.add(subject("vsock.memory", "vsock: guest memory", "shared guest memory"), || {
-        translate_memory(shared().map_err(number))
+        translate_memory(shared().map_err(errno::number))
     });
     todo.add(subject("vsock.unix", "vsock: host end", "unix sockets"), || {
         let pair = |kind| {
@@ -38,13 +37,13 @@ pub(super) fn check(todo: &mut Todo) {
         translate_descriptors(getrlimit(Resource::Nofile).maximum)
     });
     todo.add(subject("vsock.sealed", "vsock: mapped receive", "sealed memory"), || {
-        translate_sealed(sealed().map_err(number))
+        translate_sealed(sealed().map_err(errno::number))
     });
     todo.add(subject("vsock.socket", "vsock: AF_VSOCK", "AF_VSOCK"), || {
-        translate_socket(socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0).map(drop).map_err(number))
+        translate_socket(socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0).map(drop).map_err(errno::number))
     });
     todo.add(subject("vsock.zerocopy", "vsock: MSG_ZEROCOPY", "MSG_ZEROCOPY on vsock"), || {
-        translate_zerocopy(zerocopy(libc::AF_VSOCK, libc::SOCK_STREAM).map_err(number))
+        translate_zerocopy(zerocopy(libc::AF_VSOCK, libc::SOCK_STREAM).map_err(errno::number))
     });
 }
 

@@ -2,13 +2,14 @@
 //! (Documentation/networking/af_xdp.rst). Nothing is bound to an interface, and no program is
 //! attached.
 
-use std::io;
-use std::os::fd::AsFd;
+use rustix::net::sockopt;
+use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 
 use super::errno;
 use super::{Finding, Group, Job, Subject, Todo};
 use zerowire_sys::socket::set_int;
-use zerowire_sys::trial::{load_xdp_program, map, register_umem, socket};
+use zerowire_sys::trial::{map, socket};
+use zerowire_sys::xdp::program;
 
 const USERS: &[Job] = &[Job::Net, Job::Recv, Job::Send];
 
@@ -21,7 +22,7 @@ pub(super) fn check(todo: &mut Todo) {
         translate_socket(make_socket())
     });
     todo.add(subject("xdp.program", "net, recv, send: XDP program", "XDP programs"), || {
-        translate_program(load_xdp_program().map(drop).map_err(|e| errno::number(&e)))
+        translate_program(program::try_load().map_err(errno::number))
     });
 }
 
@@ -34,14 +35,21 @@ enum XdpStage {
 }
 
 fn make_socket() -> Result<(), XdpStage> {
-    let number = |e: io::Error| errno::number(&e);
-    let socket = socket(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(|e| XdpStage::Socket(number(e)))?;
-    let memory = map(UMEM_BYTES, None).map_err(|e| XdpStage::Memory(number(e)))?;
-    register_umem(socket.as_fd(), &memory).map_err(|e| XdpStage::Memory(number(e)))?;
+    let socket = socket(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(|e| XdpStage::Socket(errno::number(e)))?;
+    let memory = map(UMEM_BYTES, None).map_err(|e| XdpStage::Memory(errno::number(e)))?;
+    let registration = XdpUmemReg {
+        addr: memory.as_ptr() as u64,
+        len: memory.len() as u64,
+        chunk_size: 4096,
+        headroom: 0,
+        flags: XdpUmemRegFlags::empty(),
+        tx_metadata_len: 0,
+    };
+    sockopt::set_xdp_umem_reg(&socket, registration).map_err(|e| XdpStage::Memory(e.raw_os_error()))?;
     for ring in
         [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]
     {
-        set_int(&socket, libc::SOL_XDP, ring, 16).map_err(|e| XdpStage::Rings(number(e)))?;
+        set_int(&socket, libc::SOL_XDP, ring, 16).map_err(|e| XdpStage::Rings(errno::number(e)))?;
     }
     Ok(())
 }

@@ -10,16 +10,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::check;
 use crate::map::{Mapping, READ_WRITE};
-use io_uring::types::{io_uring_region_desc, io_uring_zcrx_area_reg, io_uring_zcrx_ifq_reg};
-use io_uring::{IoUring, cqueue, squeue};
+use crate::uring::wide::{Completions, WideRing};
+use crate::uring::zcrx::{Zcrx, ZcrxRequest, ZcrxSource};
+use io_uring::IoUring;
 use rustix::mm::MapFlags;
 
 /// `KVM_GET_API_VERSION` (include/uapi/linux/kvm.h): without argument.
 const KVM_GET_API_VERSION: libc::Ioctl = 0xae00;
-/// `IORING_REGISTER_ZCRX_IFQ` (include/uapi/linux/io_uring.h, since Linux 6.15).
-const REGISTER_ZCRX_IFQ: libc::c_uint = 32;
-const BPF_PROG_LOAD: libc::c_int = 5;
-const BPF_PROG_TYPE_XDP: u32 = 6;
 
 /// Version of the interface of an open /dev/kvm.
 pub fn kvm_version(kvm: BorrowedFd<'_>) -> io::Result<libc::c_int> {
@@ -61,83 +58,27 @@ pub fn register_buffer_ring(ring: &IoUring, memory: &Mapping, entries: u16) -> i
     ring.submitter().unregister_buf_ring(1)
 }
 
-/// Tries to register `area` for zero-copy receive, with a refill ring of 64 entries in `refill`
-/// (two pages). It goes with the ring.
-pub fn register_zcrx(
-    ring: &IoUring<squeue::Entry, cqueue::Entry32>,
-    interface: u32,
-    flags: u32,
-    area: &Mapping,
-    refill: &Mapping,
-) -> io::Result<()> {
-    let mut area =
-        io_uring_zcrx_area_reg { addr: area.as_ptr() as u64, len: area.len() as u64, ..Default::default() };
-    let mut region = io_uring_region_desc {
-        user_addr: refill.as_ptr() as u64,
-        size: refill.len() as u64,
-        flags: io_uring::types::IORING_MEM_REGION_TYPE_USER,
-        ..Default::default()
-    };
-    let mut reg = io_uring_zcrx_ifq_reg {
-        if_idx: interface,
-        rq_entries: 64,
-        flags,
-        area_ptr: &raw mut area as u64,
-        region_ptr: &raw mut region as u64,
-        ..Default::default()
-    };
-    // SAFETY: the kernel reads and fills the three structures, which live until it returns. It pins
-    // the pages that they name, so the mappings may go first.
-    let r = unsafe {
-        libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), REGISTER_ZCRX_IFQ, &raw mut reg, 1)
-    };
-    check(r as libc::c_int).map(drop)
+/// A ring as zero-copy receive wants it.
+pub fn wide_ring() -> io::Result<WideRing> {
+    WideRing::new(8, 8, Completions::Wide)
 }
 
-/// Registers `memory` as AF_XDP memory of 4096-byte chunks (struct xdp_umem_reg,
-/// include/uapi/linux/if_xdp.h).
-pub fn register_umem(socket: BorrowedFd<'_>, memory: &Mapping) -> io::Result<()> {
-    let words: [u64; 4] = [memory.as_ptr() as u64, memory.len() as u64, 4096, 0];
-    // SAFETY: the kernel reads the structure and pins the pages that it names, so that the mapping
-    // may go first.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_XDP,
-            libc::XDP_UMEM_REG,
-            words.as_ptr().cast(),
-            size_of_val(&words) as libc::socklen_t,
-        )
-    })
-    .map(drop)
-}
-
-/// Loads the XDP program "return XDP_PASS"; it is attached to nothing and goes with the descriptor.
-pub fn load_xdp_program() -> io::Result<OwnedFd> {
-    /// The head of `union bpf_attr` for BPF_PROG_LOAD (include/uapi/linux/bpf.h).
-    #[repr(C)]
-    struct LoadAttr {
-        prog_type: u32,
-        instructions: u32,
-        code: u64,
-        license: u64,
-        rest: [u64; 3],
-    }
-    // r0 = 2 (XDP_PASS); exit. Opcodes of Documentation/bpf/standardization/instruction-set.rst.
-    let code: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 2, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-    let attr = LoadAttr {
-        prog_type: BPF_PROG_TYPE_XDP,
-        instructions: 2,
-        code: code.as_ptr() as u64,
-        license: c"MIT".as_ptr() as u64,
-        rest: [0; 3],
+/// Tries to register 16 pages for zero-copy receive, on a ring that takes the registration with it.
+pub fn register_zcrx(source: ZcrxSource) -> io::Result<()> {
+    let ring = wide_ring()?;
+    let area = map(16 * rustix::param::page_size(), None)?;
+    let request = ZcrxRequest {
+        source,
+        area: area.as_ptr(),
+        area_bytes: area.len(),
+        dmabuf: None,
+        entries: 64,
+        kernel_ring: false,
+        buffer_bytes: 0,
+        event_data: 0,
     };
-    // SAFETY: the kernel reads the attributes, the code and the licence, which live until it
-    // returns.
-    let r = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const attr, size_of::<LoadAttr>()) };
-    let fd = check(r as libc::c_int)?;
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    // SAFETY: nobody accesses the area, and the ring ends here.
+    unsafe { Zcrx::new(&ring, &request) }.map(drop)
 }
 
 /// Whether a child process could `unshare` these namespaces. The child does nothing else and is

@@ -1,8 +1,6 @@
 //! What is known of an interface, its queues and the kernel: plain results of system calls. Nothing
 //! is changed, no queue is opened.
 
-use std::io;
-
 use serde::Serialize;
 
 use super::super::{errno, nic, recv, uring};
@@ -11,7 +9,8 @@ use zerowire_sys::netdevice::rules::{self, Rule};
 use zerowire_sys::netlink::{
     Channels, DataSplit, Device, Ethtool, LinkInfo, Netdev, NetlinkError, Queue, Rings, Rss,
 };
-use zerowire_sys::trial as sys;
+use zerowire_sys::trial::{register_zcrx, socket, wide_ring};
+use zerowire_sys::uring::zcrx::ZcrxSource;
 
 /// The interface as the kernel tells it. An error is its number.
 #[derive(Clone, Debug)]
@@ -53,7 +52,7 @@ impl Facts {
         let index = link.index;
         let mut ethtool = Ethtool::open().map_err(|e| number(&e));
         let mut netdev = Netdev::open().map_err(|e| number(&e));
-        let driver = sys::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+        let driver = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
             .and_then(|s| netdevice::driver(s, &link.name))
             .ok()
             .map(|d| d.name)
@@ -71,7 +70,7 @@ impl Facts {
                     (false, false) => Ntuple::Absent,
                 }
             }),
-            rules: rules::read(&link.name).map_err(|e| errno::number(&e)),
+            rules: rules::read(&link.name).map_err(errno::number),
             device: ask(&mut netdev, |n| n.device(index)),
             queues: ask(&mut netdev, |n| n.queues(index)),
             link,
@@ -135,12 +134,11 @@ pub(super) struct Kernel {
 impl Kernel {
     /// Tries it, on rings of its own that are gone at the end.
     pub(super) fn probe() -> Self {
-        let number = |e: io::Error| errno::number(&e);
         Self {
-            ring: recv::wide_ring().map(drop).map_err(number),
+            ring: wide_ring().map(drop).map_err(errno::number),
             recv_zc: uring::probe().is_ok_and(|a| a.recv_zc),
-            device: recv::register(recv::NO_INTERFACE, 0).err().map_or(0, number),
-            nodev: recv::register(0, recv::ZCRX_REG_NODEV).map_err(number),
+            device: register_zcrx(recv::NO_INTERFACE).err().map_or(0, errno::number),
+            nodev: register_zcrx(ZcrxSource::NoDevice).map_err(errno::number),
             more_areas: recv::has_more_areas(),
         }
     }

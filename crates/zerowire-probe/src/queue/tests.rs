@@ -297,13 +297,14 @@ fn a_wrong_request_is_told_before_the_interface_is_blamed() {
 /// capability it asks for that first.
 #[test]
 fn the_kernels_own_answers_are_explained() {
-    use super::super::recv::{NO_INTERFACE, register};
-    let lo = LinkInfo::find("lo").expect("loopback").index;
-    for (index, name, errno, word) in [
-        (lo, "lo", libc::EOPNOTSUPP, "bnxt_en"),
+    use super::super::recv::NO_INTERFACE;
+    use zerowire_sys::{trial::register_zcrx, uring::zcrx::ZcrxSource};
+    let interface = LinkInfo::find("lo").expect("loopback").index;
+    for (source, name, errno, word) in [
+        (ZcrxSource::Queue { interface, queue: 0 }, "lo", libc::EOPNOTSUPP, "bnxt_en"),
         (NO_INTERFACE, "nowhere0", libc::ENODEV, "no interface nowhere0"),
     ] {
-        let answer = register(index, 0).expect_err("no NIC").raw_os_error().expect("a number");
+        let answer = register_zcrx(source).expect_err("no NIC").raw_os_error().expect("a number");
         let text = explain(answer, &Registration::new(Some(name), 0));
         match answer {
             libc::EPERM => assert!(text.contains("CAP_NET_ADMIN"), "{text}"),
