@@ -8,205 +8,131 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why bytes were copied: in user space, or by the kernel where the program asked it not to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(usize)]
-pub enum CopyReason {
+/// An enum of reasons, each with the word that tables and JSON use.
+macro_rules! reasons {
+    ($(#[$about:meta])* $name:ident; $($(#[$doc:meta])* $reason:ident = $word:literal,)*) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(usize)]
+        pub enum $name {
+            $($(#[$doc])* $reason,)*
+        }
+
+        impl $name {
+            /// Every reason, in the order of the tables.
+            pub const ALL: [Self; [$($word),*].len()] = [$(Self::$reason),*];
+
+            /// The word that tables and JSON use.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $word,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Why bytes were copied: in user space, or by the kernel where the program asked it not to.
+    CopyReason;
+
     /// The frame is so short that copying it is cheaper than a scatter list.
-    Small,
+    Small = "small",
     /// The frame's segments are so small that gathering it is cheaper, or there are more of them
     /// than one system call takes.
-    Scattered,
+    Scattered = "scattered",
     /// A header that is inspected: it is read once into private memory, and sent from there.
-    Header,
+    Header = "header",
     /// A received frame was longer than the buffers that were offered for it; its tail came over
     /// scratch memory.
-    Overflow,
+    Overflow = "overflow",
     /// The user asked for the copying path.
-    Asked,
+    Asked = "asked",
     /// The frame was for, or from, the metadata service inside the process.
-    Metadata,
+    Metadata = "metadata",
     /// The receiver was not ready to take the bytes, so they waited in a buffer of the connection.
     /// Or the limit of lent memory was reached, so more had to be copied.
-    Held,
+    Held = "held",
     /// From one guest's memory to another's: the one copy on that way.
-    Sibling,
+    Sibling = "sibling",
     /// Into windows that the program has mapped: the one copy on that way.
-    Window,
+    Window = "window",
     /// Parts of a message, put together in private memory since the other side takes whole ones
     /// only.
-    Message,
+    Message = "message",
     /// The kernel said in its notification that it copied (a receiver on this machine, an interface
     /// without scatter and gather, a packet socket that listens).
-    Kernel,
+    Kernel = "kernel",
     /// Lending was measured to cost more than copying for payloads of this length on this socket.
-    Cheaper,
+    Cheaper = "cheaper",
     /// The limit of locked memory (RLIMIT_MEMLOCK) or of notifications (net.core.optmem_max) was
     /// reached.
-    Memlock,
+    Memlock = "memlock",
     /// This kind of socket, interface or kernel has no way to take lent memory.
-    Unsupported,
+    Unsupported = "unsupported",
     /// Built outside the ring or the area that the kernel sends from, and copied into it.
-    Outside,
+    Outside = "outside",
     /// A received frame came over private memory: the guest's buffers are shorter than the longest
     /// frame that could have come.
-    SmallBuffer,
+    SmallBuffer = "bounce_small_buffer",
     /// A received frame came over private memory: the guest's buffer lies in pieces.
-    ScatteredBuffer,
+    ScatteredBuffer = "bounce_scattered_buffer",
     /// A frame went over private memory. With the guest's own, a device that writes or reads it
     /// could have gone beyond the buffer, or not have reached all of it.
-    UnsafeBuffer,
+    UnsafeBuffer = "bounce_unsafe_buffer",
     /// A frame went over private memory: the guest's own lies beyond the part of it that may be
     /// pinned.
-    NotPinned,
+    NotPinned = "bounce_not_pinned",
     /// A driver put a received frame in the wrong place of the guest's buffer, so it was moved.
-    Shifted,
+    Shifted = "bounce_shifted_frame",
     /// A received frame was put together in private memory. The kernel had its VLAN tag apart, or
     /// it came with an offload that the guest does not take.
-    Rebuilt,
+    Rebuilt = "rebuilt",
     /// A received frame fits the buffers that it was read into, but came behind one that had to be
     /// copied: it moved up.
-    Behind,
+    Behind = "behind",
     /// A received frame came over private memory: the guest takes no checksums, so any frame may
     /// need to be rebuilt.
-    NoChecksums,
+    NoChecksums = "no_checksums",
     /// Copied to measure whether lending costs less than copying: the trial is not over.
-    Trial,
+    Trial = "trial",
     /// Copied, since the kernel copied what was lent before it (see `Kernel`).
-    KernelCopies,
+    KernelCopies = "kernel_copies",
     /// Another sender of this process lends on the same socket.
-    SecondSender,
+    SecondSender = "second_sender",
     /// The number that the kernel gives the next loan of this socket is unknown at the moment.
     /// Somebody else lent on it, or a call failed.
-    Numbering,
+    Numbering = "numbering",
     /// A datagram longer than the path takes in one packet: the kernel copies each fragment, also
     /// of what is lent.
-    Fragmented,
+    Fragmented = "fragmented",
 }
 
-impl CopyReason {
-    /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 28] = [
-        Self::Small,
-        Self::Scattered,
-        Self::Header,
-        Self::Overflow,
-        Self::Asked,
-        Self::Metadata,
-        Self::Held,
-        Self::Sibling,
-        Self::Window,
-        Self::Message,
-        Self::Kernel,
-        Self::Cheaper,
-        Self::Memlock,
-        Self::Unsupported,
-        Self::Outside,
-        Self::SmallBuffer,
-        Self::ScatteredBuffer,
-        Self::UnsafeBuffer,
-        Self::NotPinned,
-        Self::Shifted,
-        Self::Rebuilt,
-        Self::Behind,
-        Self::NoChecksums,
-        Self::Trial,
-        Self::KernelCopies,
-        Self::SecondSender,
-        Self::Numbering,
-        Self::Fragmented,
-    ];
+reasons! {
+    /// Why a frame was dropped.
+    DropReason;
 
-    /// The word that tables and JSON use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Small => "small",
-            Self::Scattered => "scattered",
-            Self::Header => "header",
-            Self::Overflow => "overflow",
-            Self::Asked => "asked",
-            Self::Metadata => "metadata",
-            Self::Held => "held",
-            Self::Sibling => "sibling",
-            Self::Window => "window",
-            Self::Message => "message",
-            Self::Kernel => "kernel",
-            Self::Cheaper => "cheaper",
-            Self::Memlock => "memlock",
-            Self::Unsupported => "unsupported",
-            Self::Outside => "outside",
-            Self::SmallBuffer => "bounce_small_buffer",
-            Self::ScatteredBuffer => "bounce_scattered_buffer",
-            Self::UnsafeBuffer => "bounce_unsafe_buffer",
-            Self::NotPinned => "bounce_not_pinned",
-            Self::Shifted => "bounce_shifted_frame",
-            Self::Rebuilt => "rebuilt",
-            Self::Behind => "behind",
-            Self::NoChecksums => "no_checksums",
-            Self::Trial => "trial",
-            Self::KernelCopies => "kernel_copies",
-            Self::SecondSender => "second_sender",
-            Self::Numbering => "numbering",
-            Self::Fragmented => "fragmented",
-        }
-    }
-}
-
-/// Why a frame was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(usize)]
-pub enum DropReason {
     /// The virtio-net header's offload fields are wrong or were not negotiated.
-    BadOffload,
+    BadOffload = "bad_offload",
     /// The chain holds less than a virtio-net header and an Ethernet header.
-    TooShort,
+    TooShort = "too_short",
     /// The frame is longer than the longest frame that can be carried.
-    TooLong,
+    TooLong = "too_long",
     /// The guest has no room for a received frame of this length.
-    NoRoom,
+    NoRoom = "no_room",
     /// The port or the socket refused the frame (its queue or buffer is full, or the interface is
     /// down).
-    PortRefused,
+    PortRefused = "port_refused",
     /// A packet whose header breaks a rule: the chain is shorter than it says, a foreign CID, an
     /// unknown operation, type or flag.
-    BadPacket,
+    BadPacket = "bad_packet",
     /// A packet of no connection, or one that its connection can't take in its state.
-    NoConnection,
+    NoConnection = "no_connection",
     /// The sender went beyond the credit that it was given.
-    BeyondCredit,
+    BeyondCredit = "beyond_credit",
     /// A datagram that the kernel refused for good (a firewall, no route) when it had taken those
     /// behind it.
-    SendFailed,
-}
-
-impl DropReason {
-    /// Every reason, in the order of the tables.
-    pub const ALL: [Self; 9] = [
-        Self::BadOffload,
-        Self::TooShort,
-        Self::TooLong,
-        Self::NoRoom,
-        Self::PortRefused,
-        Self::BadPacket,
-        Self::NoConnection,
-        Self::BeyondCredit,
-        Self::SendFailed,
-    ];
-
-    /// The word that tables and JSON use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::BadOffload => "bad_offload",
-            Self::TooShort => "too_short",
-            Self::TooLong => "too_long",
-            Self::NoRoom => "no_room",
-            Self::PortRefused => "port_refused",
-            Self::BadPacket => "bad_packet",
-            Self::NoConnection => "no_connection",
-            Self::BeyondCredit => "beyond_credit",
-            Self::SendFailed => "send_failed",
-        }
-    }
+    SendFailed = "send_failed",
 }
 
 const COPY_REASONS: usize = CopyReason::ALL.len();
