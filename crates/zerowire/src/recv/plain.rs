@@ -291,11 +291,6 @@ impl Engine for Plain {
         })
     }
 
-    fn remove(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
-        self.unwatch(core, place);
-        Ok(())
-    }
-
     fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
         self.unwatch(core, place);
         Ok(())

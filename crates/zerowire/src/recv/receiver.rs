@@ -351,7 +351,7 @@ impl Receiver {
     /// Unknown connection, wrong thread; the connection stays.
     pub fn remove(&mut self, id: ConnectionId) -> Result<OwnedFd, RecvError> {
         let place = self.place(id)?;
-        self.engine.remove(&mut self.core, place)?;
+        self.engine.stop(&mut self.core, place)?;
         self.open -= 1;
         self.vacate(place).ok_or(RecvError::Unknown(id))
     }

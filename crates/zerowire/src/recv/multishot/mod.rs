@@ -264,10 +264,6 @@ impl Engine for Multishot {
         Ok(())
     }
 
-    fn remove(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
-        self.stop(core, place)
-    }
-
     fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
         let mut backlog = std::mem::take(&mut core.backlog);
         let mut result = Ok(());

@@ -23,10 +23,6 @@ impl Engine for Script {
         Ok(())
     }
 
-    fn remove(&mut self, _: &mut RecvState, _: u32) -> Result<(), RecvError> {
-        Ok(())
-    }
-
     fn stop(&mut self, _: &mut RecvState, _: u32) -> Result<(), RecvError> {
         Ok(())
     }

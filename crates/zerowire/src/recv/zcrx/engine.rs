@@ -12,25 +12,6 @@ use std::time::Duration;
 use zerowire_sys::uring::wide::{Completions, Entry};
 
 impl Zcrx {
-    /// Ends the request of `place`; what it brings until then goes to the backlog.
-    fn end(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
-        let mut backlog = std::mem::take(&mut core.backlog);
-        let mut result = Ok(());
-        let mut tries = 0;
-        while result.is_ok() && self.state.unwant(place) {
-            result = self.queue_entries(core).and_then(|()| self.enter(core, 1, Some(CANCEL_WAIT)));
-            let is_blocked = !self.drain(core, &mut backlog);
-            tries += 1;
-            if result.is_ok() && self.state.is_armed(place) && (is_blocked || tries == CANCEL_TRIES) {
-                let why = if is_blocked { "too many leases are out: drop some" } else { "it doesn't end" };
-                result = Err(failed("stopping a receive")(std::io::Error::other(why)));
-            }
-        }
-        self.state.unwant(place);
-        core.backlog = backlog;
-        result
-    }
-
     /// Cancels all requests; sockets and the bell are let go of.
     fn end_all(&mut self) {
         for _ in 0..CANCEL_TRIES {
@@ -91,12 +72,22 @@ impl Engine for Zcrx {
         Ok(())
     }
 
-    fn remove(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
-        self.end(core, place)
-    }
-
     fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError> {
-        self.end(core, place)
+        let mut backlog = std::mem::take(&mut core.backlog);
+        let mut result = Ok(());
+        let mut tries = 0;
+        while result.is_ok() && self.state.unwant(place) {
+            result = self.queue_entries(core).and_then(|()| self.enter(core, 1, Some(CANCEL_WAIT)));
+            let is_blocked = !self.drain(core, &mut backlog);
+            tries += 1;
+            if result.is_ok() && self.state.is_armed(place) && (is_blocked || tries == CANCEL_TRIES) {
+                let why = if is_blocked { "too many leases are out: drop some" } else { "it doesn't end" };
+                result = Err(failed("stopping a receive")(std::io::Error::other(why)));
+            }
+        }
+        self.state.unwant(place);
+        core.backlog = backlog;
+        result
     }
 
     fn resume(&mut self, _core: &mut RecvState, place: u32) {
