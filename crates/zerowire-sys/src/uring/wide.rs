@@ -406,5 +406,4 @@ impl WideRing {
 }
 
 #[cfg(test)]
-#[path = "wide_tests.rs"]
 mod tests;

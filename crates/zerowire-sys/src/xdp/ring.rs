@@ -366,5 +366,4 @@ impl<T: Entry> std::fmt::Debug for Consumer<T> {
 }
 
 #[cfg(test)]
-#[path = "ring_tests.rs"]
 mod tests;

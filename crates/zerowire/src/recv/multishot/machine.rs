@@ -295,3 +295,6 @@ impl ReceiveMachine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

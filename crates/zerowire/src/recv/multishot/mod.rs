@@ -13,8 +13,6 @@
 #[cfg(feature = "testing")]
 pub(in crate::recv) mod cycle;
 mod machine;
-#[cfg(test)]
-mod machine_tests;
 #[cfg(feature = "testing")]
 pub(in crate::recv) mod play;
 mod posted;

@@ -440,5 +440,4 @@ impl ZcrxState {
 }
 
 #[cfg(test)]
-#[path = "state_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
 //! The state machine under completions that no kernel sends, and the walk through bundles.
 
-use super::machine::{BELL, CANCEL, ReceiveMachine};
-use super::posted::Posted;
+use super::super::posted::Posted;
+use super::{BELL, CANCEL, ReceiveMachine};
 use crate::recv::core::{RecvConnection, RecvState, SocketShape};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, ConnectionId, RecvOptions, What};
@@ -125,7 +125,7 @@ proptest! {
     #[test]
     fn scripts_of_the_fuzz_target(mut script in prop::collection::vec(any::<u8>(), 1..600), sound in any::<bool>()) {
         script[0] = u8::from(!sound);
-        super::play::play(&script);
+        super::super::play::play(&script);
     }
 }
 
