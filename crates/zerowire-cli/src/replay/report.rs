@@ -1,7 +1,6 @@
 //! The summary, as text and as JSON.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use serde::Serialize;
 use zerowire::ledger::Totals;
@@ -11,7 +10,7 @@ use super::engine::{ReplayEnd, ReplayOutcome};
 use super::interface::Counted;
 use super::load::Known;
 use super::policy::Skipped;
-use crate::table::{cpu_line, reasons};
+use crate::table::{cpu_line, process_cpu, reasons};
 
 /// Where the frames lay while they were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -176,7 +175,7 @@ impl ReplaySummary {
                 latest_microseconds: p.outcome.latest as f64 / 1e3,
             },
             interface_counted: p.counted,
-            cpu_seconds: cpu_seconds().as_secs_f64(),
+            cpu_seconds: process_cpu().as_secs_f64(),
             ledger: p.totals,
         }
     }
@@ -242,10 +241,4 @@ fn ended(end: ReplayEnd) -> String {
         ReplayEnd::Signal(n) => format!("signal {n}"),
         ReplayEnd::Failed => "error".to_owned(),
     }
-}
-
-/// CPU time of all threads of this process.
-fn cpu_seconds() -> Duration {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(u64::try_from(t.tv_sec).unwrap_or(0), u32::try_from(t.tv_nsec).unwrap_or(0))
 }

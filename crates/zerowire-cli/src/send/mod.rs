@@ -40,7 +40,8 @@ const MAX_CHUNK_BYTES: usize = 4 << 20;
 /// How long a peer that has acknowledged everything may take to close its side.
 const LINGER: Duration = Duration::from_secs(2);
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 enum ModeArg {
     /// The kernel copies.
     Copy,
@@ -200,7 +201,7 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
     };
     let report = SendSummary {
         to: target.to_string(),
-        mode: options_word(args.mode),
+        mode: args.mode,
         path: sender.path(),
         datagrams,
         outcome,
@@ -217,14 +218,6 @@ pub fn run(args: &SendArgs) -> Result<ExitCode> {
         (_, Some(signal)) => Ok(ExitCode::from(128 + signal)),
         (Some(e), None) => Err(e),
         (None, None) => Ok(ExitCode::SUCCESS),
-    }
-}
-
-fn options_word(mode: ModeArg) -> &'static str {
-    match mode {
-        ModeArg::Copy => "copy",
-        ModeArg::Zerocopy => "zerocopy",
-        ModeArg::Auto => "auto",
     }
 }
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 use zerowire::ledger::Totals;
 use zerowire::send::{Choice, SendWay};
 
-use super::Left;
 use super::datagrams::Datagrams;
+use super::{Left, ModeArg};
 use crate::outcome::{self, Destination, Outcome};
 use zerowire_cli::bar::bytes_text;
 
@@ -18,7 +18,7 @@ pub struct SendSummary {
     /// The peer.
     pub to: String,
     /// What was asked for.
-    pub mode: &'static str,
+    pub mode: ModeArg,
     /// What ran, and why.
     pub path: String,
     /// Over UDP: how long they are, and who cuts them.

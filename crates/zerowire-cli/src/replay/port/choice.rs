@@ -1,15 +1,15 @@
 //! Which port, and whether the capture lies in its memory for good.
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use zerowire::packet::{MAX_FRAME_BYTES, OpenError, PacketOptions};
 
 use super::super::interface::{OutInterface, VLAN_BYTES};
 use super::super::store::Store;
-use super::ReplayPort;
-use super::ring::{NotResident, RingPort};
+use super::ring::RingPort;
 use super::socket::SocketPort;
-use super::xdp::{self, XdpPort};
+use super::xdp::XdpPort;
+use super::{NotResident, ReplayPort};
 
 /// Room for a frame at least, bytes.
 const SHORT_BYTES: usize = 64;
@@ -111,7 +111,7 @@ pub fn open(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
             Err(e) if wish.choice == PortChoice::Auto && falls_back(&e) => {
                 notes.push(format!("no packet ring ({e}); a packet socket instead"));
             }
-            Err(e) => return Err(anyhow!(e)).context("packet ring"),
+            Err(e) => return Err(e.context("packet ring")),
         }
     } else {
         notes.push("packet socket as asked".to_owned());
@@ -131,20 +131,11 @@ fn copy_up_to(wish: &Wish<'_>) -> usize {
     }
 }
 
-/// Why no ring.
-#[derive(Debug, thiserror::Error)]
-enum RingError {
-    #[error(transparent)]
-    Open(OpenError),
-    #[error(transparent)]
-    Frame(zerowire::send::frame::FrameError),
-}
-
 /// Whether a packet socket may work where a ring does not.
-fn falls_back(e: &RingError) -> bool {
+fn falls_back(e: &anyhow::Error) -> bool {
     matches!(
-        e,
-        RingError::Open(OpenError::NoRing { .. } | OpenError::NoMemory { .. } | OpenError::System { .. })
+        e.downcast_ref(),
+        Some(OpenError::NoRing { .. } | OpenError::NoMemory { .. } | OpenError::System { .. })
     )
 }
 
@@ -153,17 +144,16 @@ fn open_ring(
     options: &PacketOptions,
     store: Option<&Store>,
     memory: usize,
-) -> Result<(RingPort, bool, Option<String>), RingError> {
+) -> Result<(RingPort, bool, Option<String>)> {
     let mut note = None;
     if let Some(store) = store {
         match RingPort::resident(interface, options, store, memory) {
             Ok(port) => return Ok((port, true, None)),
-            Err(NotResident::Open(e)) => return Err(RingError::Open(e)),
-            Err(NotResident::Frame(e)) => return Err(RingError::Frame(e)),
+            Err(NotResident::Failed(e)) => return Err(e),
             Err(NotResident::Room(why)) => note = Some(format!("not resident in the ring: {why}")),
         }
     }
-    RingPort::open(interface, options).map(|p| (p, false, note)).map_err(RingError::Open)
+    Ok((RingPort::open(interface, options)?, false, note))
 }
 
 fn open_xdp(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
@@ -172,9 +162,8 @@ fn open_xdp(wish: &Wish<'_>, store: Option<&Store>) -> Result<Opened> {
     if let Some(store) = store {
         match XdpPort::resident(name, wish.queue, store, wish.memory) {
             Ok(port) => return Ok(Opened { port: Box::new(port), resident: true, notes }),
-            Err(xdp::NotResident::Open(e)) => return Err(anyhow!(e)).context("AF_XDP"),
-            Err(xdp::NotResident::Frame(e)) => return Err(anyhow!(e)).context("AF_XDP"),
-            Err(xdp::NotResident::Room(why)) => notes.push(format!("not resident in the UMEM: {why}")),
+            Err(NotResident::Failed(e)) => return Err(e.context("AF_XDP")),
+            Err(NotResident::Room(why)) => notes.push(format!("not resident in the UMEM: {why}")),
         }
     }
     let port = XdpPort::open(name, wish.queue).context("AF_XDP")?;

@@ -41,6 +41,14 @@ pub trait ReplayPort {
     fn path(&self) -> String;
 }
 
+/// Why a capture can't be resident in a port's memory.
+enum NotResident {
+    /// It is too large, or the kernel has no memory for it.
+    Room(String),
+    /// The port can't be opened, or a frame was refused.
+    Failed(anyhow::Error),
+}
+
 /// Frames that the library counted as built in place, and that were copied there from a store in
 /// memory.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,7 +7,7 @@ use zerowire::packet::{OpenError, PacketOptions, PacketRing, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender as _};
 
 use super::super::store::{ReplayFrame, Store};
-use super::{Outside, ReplayPort};
+use super::{NotResident, Outside, ReplayPort};
 
 /// Places of a ring, if the capture doesn't ask for more: enough that the kernel always has some
 /// while others are filled.
@@ -21,16 +21,6 @@ pub struct RingPort {
     ring: PacketRing,
     resident: bool,
     outside: Outside,
-}
-
-/// Why a capture can't be resident in a ring.
-pub enum NotResident {
-    /// It is too large, or the kernel has no memory for it.
-    Room(String),
-    /// There are no rings, or nothing works.
-    Open(OpenError),
-    /// A frame was refused.
-    Frame(FrameError),
 }
 
 impl RingPort {
@@ -64,11 +54,11 @@ impl RingPort {
             OpenError::Slots { .. } | OpenError::RingBytes { .. } | OpenError::NoMemory { .. } => {
                 NotResident::Room(e.to_string())
             }
-            e => NotResident::Open(e),
+            e => NotResident::Failed(e.into()),
         })?;
         for slot in 0..slots {
             if let Some(f) = store.get(slot % frames) {
-                ring.load(slot, &f.header, f.bytes).map_err(NotResident::Frame)?;
+                ring.load(slot, &f.header, f.bytes).map_err(|e| NotResident::Failed(e.into()))?;
             }
         }
         Ok(Self { ring, resident: true, outside: Outside::default() })

@@ -7,7 +7,7 @@ use zerowire::send::frame::{FrameError, FrameSender as _};
 use zerowire::xdp::{Resident, SenderOptions, XdpError, XdpSender};
 
 use super::super::store::{ReplayFrame, Store};
-use super::{Outside, ReplayPort};
+use super::{NotResident, Outside, ReplayPort};
 
 /// How long to sleep between looks at a full ring: in copy mode frames come back without a word.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
@@ -22,16 +22,6 @@ pub struct XdpPort {
     /// come.
     resident: Vec<Resident>,
     outside: Outside,
-}
-
-/// Why a capture can't be resident.
-pub enum NotResident {
-    /// It is too large.
-    Room(String),
-    /// AF_XDP does not work.
-    Open(XdpError),
-    /// A frame was refused.
-    Frame(FrameError),
 }
 
 impl XdpPort {
@@ -58,11 +48,11 @@ impl XdpPort {
         };
         let mut sender = XdpSender::open(options).map_err(|e| match e {
             XdpError::Memlock { .. } | XdpError::NoMemory { .. } => NotResident::Room(e.to_string()),
-            e => NotResident::Open(e),
+            e => NotResident::Failed(e.into()),
         })?;
         let mut resident = Vec::with_capacity(store.len());
         for frame in (0..store.len()).filter_map(|i| store.get(i)) {
-            resident.push(sender.load(frame.bytes).map_err(NotResident::Frame)?);
+            resident.push(sender.load(frame.bytes).map_err(|e| NotResident::Failed(e.into()))?);
         }
         Ok(Self { sender, resident, outside: Outside::default() })
     }
