@@ -46,9 +46,6 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// `len` bytes of `fd` from `offset` on, shared, for reading and writing. Core dumps leave them
     /// out.
-    ///
-    /// # Errors
-    /// What mmap(2) says.
     pub fn shared(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
         let mapping = Self::shared_with(fd, offset, len, READ_WRITE, MapFlags::NORESERVE)?;
         leave_out_of_dumps(mapping.as_ptr(), len);
@@ -57,9 +54,6 @@ impl Mapping {
 
     /// `len` bytes of private zeroed memory. Pages that are never touched cost nothing, and core
     /// dumps leave them out.
-    ///
-    /// # Errors
-    /// What mmap(2) says.
     pub fn private(len: usize) -> io::Result<Self> {
         let mapping = Self::private_with(len, MapFlags::NORESERVE)?;
         leave_out_of_dumps(mapping.as_ptr(), len);
@@ -68,18 +62,12 @@ impl Mapping {
 
     /// `len` bytes of a ring that the kernel shares by `fd`, at `offset`: present from the start,
     /// for reading and writing. A forked child doesn't get them.
-    ///
-    /// # Errors
-    /// What mmap(2) and madvise(2) say.
     pub fn ring(fd: impl AsFd, offset: u64, len: usize) -> io::Result<Self> {
         Self::shared_with(fd, offset, len, READ_WRITE, MapFlags::POPULATE)?.kept_from_children()
     }
 
     /// As [`Mapping::shared`], in core dumps as well, with this access. Of `pages` those flags
     /// count that say what the pages are: `POPULATE`, `NORESERVE`, [`HUGE_PAGES`].
-    ///
-    /// # Errors
-    /// What mmap(2) says.
     pub fn shared_with(
         fd: impl AsFd,
         offset: u64,
@@ -108,9 +96,6 @@ impl Mapping {
 
     /// Reserves `len` bytes, a multiple of the page size, that can't be accessed until something is
     /// placed there.
-    ///
-    /// # Errors
-    /// What mmap(2) says.
     pub fn reserve(len: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: as above.
@@ -153,9 +138,6 @@ impl Mapping {
     /// The mapping, which a forked child doesn't get. A child that shared it would do harm in two
     /// ways. Once one side writes to a page, a copy that the kernel doesn't know replaces it. And a
     /// ring that stays mapped in the child keeps its queue busy.
-    ///
-    /// # Errors
-    /// What madvise(2) says.
     pub fn kept_from_children(self) -> io::Result<Self> {
         // SAFETY: the range of the mapping; nothing changes in this process.
         unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork) }?;

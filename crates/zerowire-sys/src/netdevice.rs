@@ -38,9 +38,6 @@ pub struct Driver {
 }
 
 /// Its number in the namespace, which stays when it is renamed.
-///
-/// # Errors
-/// See the module.
 pub fn index(socket: impl AsFd, name: &str) -> io::Result<u32> {
     // rustix would panic on a longer name.
     request(name)?;
@@ -51,9 +48,6 @@ pub fn index(socket: impl AsFd, name: &str) -> io::Result<u32> {
 ///
 /// One that is being renamed has its new name before it is found by that: the kernel waits for
 /// readers in between (net/core/dev.c, `dev_change_name`). This waits as long, some milliseconds.
-///
-/// # Errors
-/// See the module.
 pub fn name(socket: impl AsFd, index: u32) -> io::Result<String> {
     loop {
         let name = rustix::net::netdevice::index_to_name(&socket, index)?;
@@ -66,9 +60,6 @@ pub fn name(socket: impl AsFd, index: u32) -> io::Result<String> {
 }
 
 /// Bytes that a frame can carry behind its Ethernet header.
-///
-/// # Errors
-/// See the module.
 pub fn mtu(socket: impl AsFd, name: &str) -> io::Result<usize> {
     let request = ask(socket, libc::SIOCGIFMTU, name)?;
     // SAFETY: every member of the union is made of integers: any bytes are a valid value.
@@ -76,9 +67,6 @@ pub fn mtu(socket: impl AsFd, name: &str) -> io::Result<usize> {
 }
 
 /// `IFF_…` flags.
-///
-/// # Errors
-/// See the module.
 pub fn flags(socket: impl AsFd, name: &str) -> io::Result<libc::c_int> {
     let request = ask(socket, libc::SIOCGIFFLAGS, name)?;
     // SAFETY: as above.
@@ -86,9 +74,6 @@ pub fn flags(socket: impl AsFd, name: &str) -> io::Result<libc::c_int> {
 }
 
 /// `ARPHRD_…` (include/uapi/linux/if_arp.h): what kind of header frames have.
-///
-/// # Errors
-/// See the module.
 pub fn hardware_kind(socket: impl AsFd, name: &str) -> io::Result<u16> {
     let request = ask(socket, libc::SIOCGIFHWADDR, name)?;
     // SAFETY: as above.
@@ -96,9 +81,6 @@ pub fn hardware_kind(socket: impl AsFd, name: &str) -> io::Result<u16> {
 }
 
 /// Whether frames begin with an Ethernet header, as those of Ethernet and of the loopback do.
-///
-/// # Errors
-/// See the module.
 pub fn is_ethernet(socket: impl AsFd, name: &str) -> io::Result<bool> {
     Ok(matches!(hardware_kind(socket, name)?, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK))
 }
@@ -127,9 +109,6 @@ pub fn set_flags(socket: impl AsFd, name: &str, flags: libc::c_int) -> io::Resul
 }
 
 /// What drives it (net/ethtool/ioctl.c, `ethtool_get_drvinfo`).
-///
-/// # Errors
-/// See the module.
 pub fn driver(socket: impl AsFd, name: &str) -> io::Result<Driver> {
     let mut info = [0; DRIVER_INFO_WORDS];
     info[0] = ETHTOOL_GDRVINFO;
@@ -144,9 +123,6 @@ pub fn driver(socket: impl AsFd, name: &str) -> io::Result<Driver> {
 }
 
 /// Queues that take frames, or queues that frames come from, whichever are more.
-///
-/// # Errors
-/// See the module.
 pub fn queues(socket: impl AsFd, name: &str) -> io::Result<u32> {
     let mut channels = [0; CHANNELS_WORDS];
     channels[0] = ETHTOOL_GCHANNELS;
@@ -161,9 +137,6 @@ pub fn queues(socket: impl AsFd, name: &str) -> io::Result<u32> {
 /// # Safety
 /// The words are as long as the command's structure and all that the counts in it promise behind
 /// it. The command makes the kernel follow no address in them.
-///
-/// # Errors
-/// See the module.
 pub unsafe fn ethtool(socket: impl AsFd, name: &str, words: &mut [u32]) -> io::Result<()> {
     let mut request = request(name)?;
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();

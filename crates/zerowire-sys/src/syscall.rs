@@ -67,9 +67,6 @@ pub fn barrier() -> io::Result<()> {
 }
 
 /// write(2).
-///
-/// # Errors
-/// Those of the system call.
 #[inline]
 pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let arguments = [fd.as_raw_fd() as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];

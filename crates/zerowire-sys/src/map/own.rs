@@ -18,9 +18,6 @@ pub struct PrivateMap(Mapping);
 
 impl PrivateMap {
     /// `len` bytes. Core dumps leave them out.
-    ///
-    /// # Errors
-    /// What mmap(2) says.
     pub fn new(len: usize) -> io::Result<Self> {
         Ok(Self(Mapping::private(len)?))
     }

@@ -53,9 +53,6 @@ pub struct TransmitRing {
 
 impl TransmitRing {
     /// Maps the ring that was made on `socket` with this geometry ([`super::set_transmit_ring`]).
-    ///
-    /// # Errors
-    /// What mmap(2) says.
     pub fn map(socket: BorrowedFd<'_>, geometry: Geometry) -> io::Result<Self> {
         let len = geometry.total_bytes();
         let mapping = Mapping::shared_with(socket, 0, len, READ_WRITE, MapFlags::POPULATE)?;

@@ -49,9 +49,6 @@ type Control = [MaybeUninit<u64>; CONTROL_WORDS];
 
 /// Reads up to `N` messages without waiting; one system call. Returns how many there were: fewer
 /// than `N` means that the queue is empty.
-///
-/// # Errors
-/// Those of recvmmsg(2).
 #[inline]
 pub fn read<const N: usize>(fd: BorrowedFd<'_>, mut visit: impl FnMut(Note)) -> io::Result<usize> {
     let mut control: [Control; N] = [[MaybeUninit::uninit(); CONTROL_WORDS]; N];

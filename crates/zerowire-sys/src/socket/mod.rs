@@ -48,18 +48,12 @@ unsafe fn get<T: Default>(socket: impl AsFd, level: i32, option: i32) -> io::Res
 }
 
 /// A socket option that is an int.
-///
-/// # Errors
-/// Those of getsockopt(2).
 pub fn get_int(socket: impl AsFd, level: i32, option: i32) -> io::Result<i32> {
     // SAFETY: any bytes are an int.
     unsafe { get(socket, level, option) }
 }
 
 /// Sets a socket option that is an int.
-///
-/// # Errors
-/// Those of setsockopt(2).
 pub fn set_int(socket: impl AsFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     let len = size_of::<i32>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
@@ -68,9 +62,6 @@ pub fn set_int(socket: impl AsFd, level: i32, option: i32, value: i32) -> io::Re
 }
 
 /// The number that tells the open socket from all others (SO_COOKIE); it is never used twice.
-///
-/// # Errors
-/// Those of getsockopt(2).
 pub fn cookie(socket: impl AsFd) -> io::Result<u64> {
     // SAFETY: any bytes are a number.
     unsafe { get(socket, libc::SOL_SOCKET, SO_COOKIE) }
@@ -78,9 +69,6 @@ pub fn cookie(socket: impl AsFd) -> io::Result<u64> {
 
 /// The process that made the connection of a unix socket, as a descriptor (SO_PEERPIDFD, Linux
 /// 6.5).
-///
-/// # Errors
-/// Those of getsockopt(2).
 pub fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
     let fd = get_int(socket, libc::SOL_SOCKET, libc::SO_PEERPIDFD)?;
     // SAFETY: a new descriptor that nobody else owns.
@@ -105,9 +93,6 @@ pub struct Charges([u32; SK_MEMINFO_VARS]);
 
 impl Charges {
     /// Asks the socket.
-    ///
-    /// # Errors
-    /// Those of getsockopt(2).
     #[inline]
     pub fn of(socket: impl AsFd) -> io::Result<Self> {
         // SAFETY: any bytes are numbers.
@@ -141,9 +126,6 @@ impl Charges {
 
 /// Connects to AF_UNSPEC, which resets a TCP connection and empties its queue (tcp_disconnect,
 /// net/ipv4/tcp.c). The socket stays open.
-///
-/// # Errors
-/// Those of connect(2).
 pub fn disconnect(socket: impl AsFd) -> io::Result<()> {
     let unspecified = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
     let len = size_of::<libc::sockaddr>() as libc::socklen_t;

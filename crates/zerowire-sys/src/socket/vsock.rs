@@ -23,17 +23,11 @@ fn address(cid: u32, port: u32) -> libc::sockaddr_vm {
 }
 
 /// A stream socket without an address.
-///
-/// # Errors
-/// Those of socket(2).
 pub fn stream() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::VSOCK, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Sets how much credit the other side has, bytes.
-///
-/// # Errors
-/// Those of setsockopt(2).
 pub fn set_credit(socket: impl AsFd, bytes: u64) -> io::Result<()> {
     let fd = socket.as_fd().as_raw_fd();
     let len = size_of::<u64>() as libc::socklen_t;
@@ -47,9 +41,6 @@ pub fn set_credit(socket: impl AsFd, bytes: u64) -> io::Result<()> {
 }
 
 /// Connects to `port` of `cid`.
-///
-/// # Errors
-/// Those of connect(2).
 pub fn connect(socket: impl AsFd, cid: u32, port: u32) -> io::Result<()> {
     let address = address(cid, port);
     let len = size_of::<libc::sockaddr_vm>() as libc::socklen_t;
@@ -58,9 +49,6 @@ pub fn connect(socket: impl AsFd, cid: u32, port: u32) -> io::Result<()> {
 }
 
 /// Binds a socket to `port` of every CID that this machine has.
-///
-/// # Errors
-/// Those of bind(2).
 pub fn bind(socket: impl AsFd, port: u32) -> io::Result<()> {
     let address = address(libc::VMADDR_CID_ANY, port);
     let len = size_of::<libc::sockaddr_vm>() as libc::socklen_t;

@@ -221,9 +221,6 @@ impl Socket {
     }
 
     /// What the kernel counted since the socket was bound.
-    ///
-    /// # Errors
-    /// Those of getsockopt.
     pub fn statistics(&self) -> io::Result<Statistics> {
         let s = sockopt::xdp_statistics(&*self.socket)?;
         Ok(Statistics {

@@ -206,9 +206,6 @@ fn load(sockets: &Map, rules: &Map) -> io::Result<OwnedFd> {
 
 /// Loads a program that passes every frame, to tell whether this user may. It is attached to
 /// nothing and is gone at the end.
-///
-/// # Errors
-/// Those of bpf(2).
 pub fn try_load() -> io::Result<()> {
     // r0 = 2 (XDP_PASS); exit.
     let code = [[0xb7, 0, 0, 0, 2, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
