@@ -56,8 +56,8 @@ impl Cycle {
 pub struct Refill(Way);
 
 enum Way {
-    Multishot(Box<multishot::cycle::Cycle>),
-    Zcrx(Box<zcrx::cycle::Cycle>),
+    Multishot(Box<multishot::testing::cycle::Cycle>),
+    Zcrx(Box<zcrx::testing::cycle::Cycle>),
 }
 
 impl Refill {
@@ -66,7 +66,7 @@ impl Refill {
     /// # Errors
     /// As [`Receiver::new`](super::Receiver::new).
     pub fn multishot(options: &RecvOptions) -> Result<Self, RecvError> {
-        Ok(Self(Way::Multishot(Box::new(multishot::cycle::Cycle::new(options)?))))
+        Ok(Self(Way::Multishot(Box::new(multishot::testing::cycle::Cycle::new(options)?))))
     }
 
     /// By the refill ring of zero-copy receive (`nodev`, `queue`); the options name one of them.
@@ -74,7 +74,7 @@ impl Refill {
     /// # Errors
     /// As [`Receiver::new`](super::Receiver::new).
     pub fn zcrx(options: &RecvOptions) -> Result<Self, RecvError> {
-        Ok(Self(Way::Zcrx(Box::new(zcrx::cycle::Cycle::new(options)?))))
+        Ok(Self(Way::Zcrx(Box::new(zcrx::testing::cycle::Cycle::new(options)?))))
     }
 
     /// Lends up to `count` full buffers.
@@ -100,7 +100,7 @@ impl Refill {
 /// # Panics
 /// When a buffer is lent twice or lost, or a lease lies outside its buffer.
 pub fn play_multishot(script: &[u8]) {
-    super::multishot::play::play(script);
+    super::multishot::testing::play::play(script);
 }
 
 /// The same for the state machine of zero-copy receive (zcrx).
@@ -108,7 +108,7 @@ pub fn play_multishot(script: &[u8]) {
 /// # Panics
 /// When a piece of the area is lent twice or lost, or a lease lies outside the area.
 pub fn play_zcrx(script: &[u8]) {
-    super::zcrx::play::play(script);
+    super::zcrx::testing::play::play(script);
 }
 
 #[cfg(test)]

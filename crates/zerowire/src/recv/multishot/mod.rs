@@ -10,12 +10,10 @@
 //! `io_uring_enter`. So no byte of the area changes between two turns, and none after the ring was
 //! closed, whatever is still on its way.
 
-#[cfg(feature = "testing")]
-pub(in crate::recv) mod cycle;
 mod machine;
-#[cfg(feature = "testing")]
-pub(in crate::recv) mod play;
 mod posted;
+#[cfg(feature = "testing")]
+pub(in crate::recv) mod testing;
 
 use super::backend::Engine;
 use super::core::{RecvState, SocketShape};

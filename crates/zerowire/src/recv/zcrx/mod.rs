@@ -22,19 +22,17 @@
 //! again; the bytes stay in the socket meanwhile.
 
 mod areas;
-#[cfg(feature = "testing")]
-pub(in crate::recv) mod cycle;
 mod dmabuf;
 mod engine;
 mod export;
 mod open;
 mod options;
-#[cfg(feature = "testing")]
-pub(in crate::recv) mod play;
 mod refill;
 mod refusal;
 mod shared;
 mod state;
+#[cfg(feature = "testing")]
+pub(in crate::recv) mod testing;
 
 pub use dmabuf::Dmabuf;
 pub use export::SharedArea;

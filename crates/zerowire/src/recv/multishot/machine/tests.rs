@@ -125,7 +125,7 @@ proptest! {
     #[test]
     fn scripts_of_the_fuzz_target(mut script in prop::collection::vec(any::<u8>(), 1..600), sound in any::<bool>()) {
         script[0] = u8::from(!sound);
-        super::super::play::play(&script);
+        super::super::testing::play::play(&script);
     }
 }
 

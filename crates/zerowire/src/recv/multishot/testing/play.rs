@@ -1,6 +1,6 @@
 //! For fuzzing: the state machine under completions that bytes describe, with checks after each.
 
-use super::machine::{BELL, CANCEL, ReceiveMachine};
+use super::super::machine::{BELL, CANCEL, ReceiveMachine};
 use crate::recv::core::{RecvConnection, RecvState, SocketShape};
 use crate::recv::receiver::new_core;
 use crate::recv::{Arrival, ConnectionId, RecvOptions, What};

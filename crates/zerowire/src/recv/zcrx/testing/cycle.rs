@@ -2,9 +2,9 @@
 //! refill ring, as in a receiver. The kernel has no part in it: this module makes the completions,
 //! and marks the ring as taken.
 
-use super::areas::{AreaCut, Areas};
-use super::shared::SharedIfq;
-use super::state::{ZcrxState, recv_data};
+use super::super::areas::{AreaCut, Areas};
+use super::super::shared::SharedIfq;
+use super::super::state::{ZcrxState, recv_data};
 use crate::recv::receiver::new_core;
 use crate::recv::testing::connect;
 use crate::recv::{Arrival, RecvError, RecvOptions, core::RecvState};

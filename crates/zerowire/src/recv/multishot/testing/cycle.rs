@@ -2,7 +2,7 @@
 //! dropped and collected, as in a receiver. The ring is a real one; the completions are made here,
 //! as bundles.
 
-use super::Multishot;
+use super::super::Multishot;
 use crate::recv::core::RecvState;
 use crate::recv::receiver::new_core;
 use crate::recv::testing::connect;

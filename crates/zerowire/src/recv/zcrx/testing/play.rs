@@ -1,7 +1,7 @@
 //! For fuzzing: the state machine under completions that bytes describe, with checks after each.
 
-use super::areas::{AreaCut, Areas};
-use super::state::{BELL, CANCEL_ALL, EVENT, ZcrxState, cancel_data, recv_data};
+use super::super::areas::{AreaCut, Areas};
+use super::super::state::{BELL, CANCEL_ALL, EVENT, ZcrxState, cancel_data, recv_data};
 use crate::area::{Area, AreaOptions, Pages};
 use crate::recv::core::{RecvConnection, RecvState, SocketShape};
 use crate::recv::receiver::new_core;
