@@ -15,14 +15,14 @@ mod slots;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use self::order::PacketSlot;
 use self::slots::RingSlots;
 use super::link::PacketLink;
-use super::wait::Waiter;
+use super::wait::{Waiter, WaitsForFrames};
 use crate::ledger::Counters;
-use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError, FrameSender, RETRY};
+use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError, FrameSender};
 use crate::send::in_place::{FrameSlot, InPlace};
 use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
 use zerowire_wire::vnet::VnetHeader;
@@ -39,7 +39,6 @@ pub struct PacketRing {
     bypass_queue: bool,
     skip_refused: bool,
     lost_bytes: u64,
-    queue_full: bool,
 }
 
 impl PacketRing {
@@ -101,24 +100,11 @@ impl PacketRing {
     /// # Errors
     /// As `flush`.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
-        let free = self.wait_free(timeout);
-        self.waiter.stop(self.link.fd());
-        free
-    }
-
-    fn wait_free(&mut self, timeout: Duration) -> Result<bool, FrameError> {
-        let start = Instant::now();
-        loop {
-            self.flush()?;
-            self.slots.collect();
-            if !self.slots.order.is_full() {
-                return Ok(true);
-            }
-            let Some(left) = timeout.checked_sub(start.elapsed()).filter(|t| !t.is_zero()) else {
-                return Ok(false);
-            };
-            self.pause(left)?;
-        }
+        let late = self.wait_until(timeout, |ring| {
+            ring.slots.collect();
+            !ring.slots.order.is_full()
+        })?;
+        Ok(late.is_none())
     }
 
     /// Takes back frames that were pushed and not handed over, such as those of an interface that
@@ -146,39 +132,11 @@ impl PacketRing {
         let bytes = if source.raw_os_error() == Some(libc::EMSGSIZE) { refused.wire } else { refused.len };
         self.link.refused(refused.number, slot, bytes, source)
     }
+}
 
-    fn wait_all(&mut self, timeout: Duration) -> Result<(), FrameError> {
-        let start = Instant::now();
-        loop {
-            self.flush()?;
-            self.slots.collect();
-            if self.slots.order.used() == 0 {
-                return Ok(());
-            }
-            let waited = start.elapsed();
-            let Some(left) = timeout.checked_sub(waited).filter(|t| !t.is_zero()) else {
-                let oldest = &self.slots.order[self.slots.order.oldest()];
-                return Err(FrameError::Stuck {
-                    interface: self.link.interface.clone(),
-                    frames: self.slots.order.used(),
-                    unsent: self.slots.order.unsent(),
-                    oldest: oldest.number,
-                    oldest_bytes: oldest.len,
-                    waited,
-                });
-            };
-            self.pause(left)?;
-        }
-    }
-
-    /// Sleeps until something may have changed, `left` at the longest.
-    fn pause(&mut self, left: Duration) -> Result<(), FrameError> {
-        if self.queue_full {
-            // A full queue wakes nobody when it has room again.
-            std::thread::sleep(left.min(RETRY));
-            return Ok(());
-        }
-        self.waiter.wait(self.link.fd(), left).map_err(|e| self.link.error("epoll_wait", e, 0))
+impl WaitsForFrames for PacketRing {
+    fn waiter(&mut self) -> (&mut Waiter, &PacketLink) {
+        (&mut self.waiter, &self.link)
     }
 }
 
@@ -192,7 +150,7 @@ impl FrameSender for PacketRing {
     }
 
     fn flush(&mut self) -> Result<(), FrameError> {
-        self.queue_full = false;
+        self.waiter.queue_full = false;
         if self.slots.header_bytes > 0 && self.slots.order.unsent() > 0 {
             self.link.refresh_mtu();
         }
@@ -222,7 +180,7 @@ impl FrameSender for PacketRing {
                         return Err(self.take_out(io::Error::from_raw_os_error(libc::EMSGSIZE)));
                     }
                     Some(libc::ENOBUFS) => {
-                        self.queue_full = true;
+                        self.waiter.queue_full = true;
                         break;
                     }
                     _ => return Err(self.link.error("sendto", e, self.slots.order.unsent())),
@@ -244,9 +202,20 @@ impl FrameSender for PacketRing {
     }
 
     fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
-        let drained = self.wait_all(timeout);
-        self.waiter.stop(self.link.fd());
-        drained
+        let late = self.wait_until(timeout, |ring| {
+            ring.slots.collect();
+            ring.slots.order.used() == 0
+        })?;
+        let Some(waited) = late else { return Ok(()) };
+        let oldest = &self.slots.order[self.slots.order.oldest()];
+        Err(FrameError::Stuck {
+            interface: self.link.interface.clone(),
+            frames: self.slots.order.used(),
+            unsent: self.slots.order.unsent(),
+            oldest: oldest.number,
+            oldest_bytes: oldest.len,
+            waited,
+        })
     }
 
     fn counters(&self) -> Arc<Counters> {

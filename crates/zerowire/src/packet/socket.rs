@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::error::OpenError;
 use super::link::PacketLink;
 use super::options::PacketOptions;
-use super::wait::Waiter;
+use super::wait::{Waiter, WaitsForFrames};
 use crate::ledger::{CopyReason, Counters, DropReason};
-use crate::send::frame::{FrameError, FrameSender, RETRY};
+use crate::send::frame::{FrameError, FrameSender};
 use zerowire_sys::packet as sys;
 use zerowire_sys::socket::Messages;
 use zerowire_wire::vnet::VnetHeader;
@@ -49,7 +49,6 @@ pub struct PacketSocket {
     first: usize,
     next_number: u64,
     back: usize,
-    queue_full: bool,
     counters: Arc<Counters>,
 }
 
@@ -94,7 +93,6 @@ impl PacketSocket {
             first: 0,
             next_number: 0,
             back: 0,
-            queue_full: false,
             counters: Arc::default(),
         })
     }
@@ -187,53 +185,8 @@ impl PacketSocket {
     /// # Errors
     /// As `flush`.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
-        let free = self.wait_free(timeout);
-        self.waiter.stop(self.link.fd());
-        free
-    }
-
-    fn wait_free(&mut self, timeout: Duration) -> Result<bool, FrameError> {
-        let start = Instant::now();
-        loop {
-            self.flush()?;
-            if self.waiting.len() < self.slots {
-                return Ok(true);
-            }
-            let Some(left) = timeout.checked_sub(start.elapsed()).filter(|t| !t.is_zero()) else {
-                return Ok(false);
-            };
-            self.pause(left)?;
-        }
-    }
-
-    fn wait_all(&mut self, timeout: Duration) -> Result<(), FrameError> {
-        let start = Instant::now();
-        loop {
-            self.flush()?;
-            let Some(&(oldest, oldest_bytes)) = self.waiting.front() else {
-                return Ok(());
-            };
-            let waited = start.elapsed();
-            let Some(left) = timeout.checked_sub(waited).filter(|t| !t.is_zero()) else {
-                return Err(FrameError::Stuck {
-                    interface: self.link.interface.clone(),
-                    frames: self.waiting.len(),
-                    unsent: self.waiting.len(),
-                    oldest,
-                    oldest_bytes,
-                    waited,
-                });
-            };
-            self.pause(left)?;
-        }
-    }
-
-    fn pause(&mut self, left: Duration) -> Result<(), FrameError> {
-        if self.queue_full {
-            std::thread::sleep(left.min(RETRY));
-            return Ok(());
-        }
-        self.waiter.wait(self.link.fd(), left).map_err(|e| self.link.error("epoll_wait", e, 0))
+        let late = self.wait_until(timeout, |socket| socket.waiting.len() < socket.slots)?;
+        Ok(late.is_none())
     }
 
     /// Counts a frame that the kernel took.
@@ -267,6 +220,12 @@ impl PacketSocket {
     }
 }
 
+impl WaitsForFrames for PacketSocket {
+    fn waiter(&mut self) -> (&mut Waiter, &PacketLink) {
+        (&mut self.waiter, &self.link)
+    }
+}
+
 impl FrameSender for PacketSocket {
     fn max_frame_bytes(&self) -> usize {
         (self.slot_bytes - self.header_bytes).min(self.link.longest())
@@ -277,7 +236,7 @@ impl FrameSender for PacketSocket {
     }
 
     fn flush(&mut self) -> Result<(), FrameError> {
-        self.queue_full = false;
+        self.waiter.queue_full = false;
         if self.header_bytes > 0 && !self.waiting.is_empty() {
             self.link.refresh_mtu();
         }
@@ -297,7 +256,7 @@ impl FrameSender for PacketSocket {
                     Some(libc::EINTR) => {}
                     Some(libc::EAGAIN) => break,
                     Some(libc::ENOBUFS) => {
-                        self.queue_full = true;
+                        self.waiter.queue_full = true;
                         break;
                     }
                     Some(libc::EMSGSIZE | libc::EINVAL | libc::EFAULT) => {
@@ -323,9 +282,18 @@ impl FrameSender for PacketSocket {
     }
 
     fn drain(&mut self, timeout: Duration) -> Result<(), FrameError> {
-        let drained = self.wait_all(timeout);
-        self.waiter.stop(self.link.fd());
-        drained
+        let late = self.wait_until(timeout, |socket| socket.waiting.is_empty())?;
+        let (Some(waited), Some(&(oldest, oldest_bytes))) = (late, self.waiting.front()) else {
+            return Ok(());
+        };
+        Err(FrameError::Stuck {
+            interface: self.link.interface.clone(),
+            frames: self.waiting.len(),
+            unsent: self.waiting.len(),
+            oldest,
+            oldest_bytes,
+            waited,
+        })
     }
 
     fn counters(&self) -> Arc<Counters> {

@@ -63,7 +63,6 @@ impl PacketRing {
             bypass_queue: options.bypass_queue,
             skip_refused: options.skip_refused,
             lost_bytes: 0,
-            queue_full: false,
         })
     }
 
