@@ -2,7 +2,6 @@
 
 use super::backend::AnyBackend;
 use super::kind::{SocketFamily, SocketKind};
-use super::segment;
 use super::socket::SocketBackend;
 #[cfg(feature = "uring")]
 use super::uring::{Engine, EngineError, EngineOptions, Registration, backend::UringBackend};
@@ -26,11 +25,6 @@ pub(super) fn open(
     options: &SendOptions,
     areas: &[Area],
 ) -> Result<(AnyBackend, String), (OwnedFd, SendError)> {
-    if let Some(bytes) = options.segment_bytes
-        && let Err(e) = segment::set(&socket, kind, bytes)
-    {
-        return Err((socket, e));
-    }
     let lend = options.mode != SendMode::Copy;
     let (socket, why) = match options.backend {
         SendBackend::Socket => (socket, "asked for".to_owned()),
@@ -100,11 +94,6 @@ pub(super) fn open_on(
     kind: SocketKind,
     options: &SendOptions,
 ) -> Result<(AnyBackend, String), (OwnedFd, SendError)> {
-    if let Some(bytes) = options.segment_bytes
-        && let Err(e) = segment::set(&socket, kind, bytes)
-    {
-        return Err((socket, e));
-    }
     if !engine.is_own_thread() {
         return Err((socket, SendError::Uring(EngineError::WrongThread.to_string())));
     }

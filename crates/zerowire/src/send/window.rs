@@ -177,21 +177,10 @@ impl Window {
             return self.lend_in_steps(payload, id, copied);
         }
         // What the steps come to for the id that follows the last one.
-        let ticket = self.take_ticket();
-        let bytes = payload.len();
-        self.outstanding += 1;
-        self.outstanding_bytes += bytes;
-        self.ids_out += 1;
         let seq = self.first_seq.wrapping_add(self.lent.len() as u32);
-        let counted = if copied { bytes } else { 0 };
-        self.lent.push_back(LoanEntry {
-            ticket,
-            payload: Some(payload),
-            bytes,
-            counted,
-            left: 1,
-            kernel_copied: false,
-        });
+        let counted = if copied { payload.len() } else { 0 };
+        let ticket = self.enter(payload, counted);
+        self.ids_out += 1;
         self.ids.push_back(Id { seq, back: false });
         Ok(ticket)
     }
@@ -210,16 +199,21 @@ impl Window {
     /// One at a time.
     pub fn open(&mut self, payload: Payload) -> Ticket {
         self.close_open();
+        self.open = true;
+        self.enter(payload, 0)
+    }
+
+    /// A payload whose memory is lent, and of which `counted` bytes are copies.
+    fn enter(&mut self, payload: Payload, counted: usize) -> Ticket {
         let ticket = self.take_ticket();
         let bytes = payload.len();
         self.outstanding += 1;
         self.outstanding_bytes += bytes;
-        self.open = true;
         self.lent.push_back(LoanEntry {
             ticket,
             payload: Some(payload),
             bytes,
-            counted: 0,
+            counted,
             left: 1,
             kernel_copied: false,
         });

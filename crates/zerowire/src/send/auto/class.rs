@@ -221,9 +221,7 @@ impl Class {
             }
             // Also in the middle of a trial: what lending costs when the kernel copies needs no
             // measuring.
-            TrialState::Trial { .. } | TrialState::Run { way: SendWay::Lend, .. }
-                if self.copied_in_a_row >= COPIED_IN_A_ROW && self.seen_lent == 0 =>
-            {
+            TrialState::Trial { .. } if self.copied_in_a_row >= COPIED_IN_A_ROW && self.seen_lent == 0 => {
                 self.begin_run(SendWay::Copy, Because::KernelCopied);
             }
             TrialState::Run { way: SendWay::Lend, .. } if self.copied_in_a_row >= COPIED_IN_A_ROW => {

@@ -133,6 +133,11 @@ impl Sender {
             Ok(kind) => kind,
             Err(error) => return Err(SocketError { socket, error }),
         };
+        if let Some(bytes) = options.segment_bytes
+            && let Err(error) = segment::set(&socket, kind, bytes)
+        {
+            return Err(SocketError { socket, error });
+        }
         let (back, why) = open(socket, kind, &options).map_err(SocketError::new)?;
         Ok(Self::assemble(back, why, kind, options))
     }
