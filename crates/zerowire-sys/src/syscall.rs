@@ -86,10 +86,7 @@ pub fn epoll_wait(
 ) -> io::Result<()> {
     const _: () = assert!(size_of::<epoll::Event>() == size_of::<libc::epoll_event>());
     events.clear();
-    let time = timeout.map(|t| Timespec {
-        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: t.subsec_nanos().into(),
-    });
+    let time = timeout.and_then(|t| Timespec::try_from(t).ok());
     let at = time.as_ref().map_or(0, |t| std::ptr::from_ref(t) as usize);
     let arguments = [epoll.as_raw_fd() as usize, events.as_mut_ptr() as usize, events.capacity(), at, 0, 0];
     // SAFETY: the kernel writes at most as many events as the list has room for, and reads the

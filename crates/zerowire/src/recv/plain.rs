@@ -14,9 +14,9 @@ use super::backend::Engine;
 use super::core::{RecvState, SocketShape};
 use super::listen::ACCEPT;
 use super::{Arrival, RecvError, RecvOptions};
-use calls::{PIECES, accept, limit_of, receive, set_blocking, timespec};
+use calls::{PIECES, accept, limit_of, receive, set_blocking};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
@@ -166,7 +166,8 @@ impl Plain {
                 count += 1;
                 fds[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
             }
-            let result = poll(&mut fds[..=count], timespec(timeout).as_ref());
+            let limit = timeout.and_then(|t| Timespec::try_from(t).ok());
+            let result = poll(&mut fds[..=count], limit.as_ref());
             let ready = fds.map(|fd| !fd.revents().is_empty());
             pool.returns().awake();
             pool.hush();

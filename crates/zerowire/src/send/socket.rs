@@ -382,11 +382,7 @@ impl Submit for SocketBackend {
     fn wait(&mut self, room: bool, timeout: Duration) -> io::Result<()> {
         let events = if room { PollFlags::OUT } else { PollFlags::empty() };
         let mut fds = [PollFd::new(&self.socket, events)];
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs().min(1 << 30) as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        match poll(&mut fds, Some(&timeout)) {
+        match poll(&mut fds, Timespec::try_from(timeout).ok().as_ref()) {
             Err(rustix::io::Errno::INTR) => return Ok(()),
             Err(e) => return Err(e.into()),
             Ok(_) => {}
@@ -394,7 +390,7 @@ impl Submit for SocketBackend {
         let got = fds[0].revents();
         let dead = got.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
         if dead && self.idle && !(room && got.contains(PollFlags::OUT)) {
-            std::thread::sleep(DEAD_PAUSE.min(Duration::new(timeout.tv_sec as u64, timeout.tv_nsec as u32)));
+            std::thread::sleep(DEAD_PAUSE.min(timeout));
         }
         Ok(())
     }

@@ -3,13 +3,11 @@
 use crate::recv::Arrival;
 use crate::recv::core::{Placed, RecvState};
 use crate::recv::lease::Filled;
-use rustix::event::Timespec;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 /// Buffers a `recvmsg` at most.
 pub(super) const PIECES: usize = 8;
@@ -93,11 +91,4 @@ pub(super) fn receive(
         core.deliver(out, place, filled, Placed::ByKernel);
     }
     Some((result, asked))
-}
-
-pub(super) fn timespec(timeout: Option<Duration>) -> Option<Timespec> {
-    timeout.map(|t| Timespec {
-        tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: t.subsec_nanos().into(),
-    })
 }

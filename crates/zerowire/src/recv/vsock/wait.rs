@@ -11,10 +11,8 @@ use super::error::{Error, system};
 /// Polls until something happens or the deadline passes; false if it passed.
 pub(super) fn poll_for(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<bool, Error> {
     loop {
-        let left = deadline.map(|d| {
-            let left = d.saturating_duration_since(Instant::now());
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-        });
+        let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
         match rustix::event::poll(fds, left.as_ref()) {
             Ok(n) => return Ok(n > 0),
             Err(Errno::INTR) => {}

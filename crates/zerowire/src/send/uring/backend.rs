@@ -275,12 +275,8 @@ impl Submit for UringBackend {
                 .with(|c| c.wait(if c.waits_alone() { timeout } else { timeout.min(SHARED_WAIT) }));
             return Ok(());
         }
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs().min(1 << 30) as i64,
-            tv_nsec: timeout.subsec_nanos().into(),
-        };
-        // A notification makes room only where the socket becomes writable, too.
-        match poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&timeout)) {
+        let timeout = Timespec::try_from(timeout).ok();
+        match poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
         }
