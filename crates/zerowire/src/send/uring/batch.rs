@@ -1,12 +1,12 @@
 //! Entries of a batch, and what goes wrong in the middle of one.
 
 use super::core::EngineState;
-use super::message::SendMessage;
 use crate::send::backend::Accepted;
 use crate::send::{Payload, SendWay};
 use io_uring::squeue;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use zerowire_sys::socket::{MAX_IOV, Message};
 use zerowire_sys::uring::sqe::{self, Loan};
 
 /// A stream takes at most this much lent memory in one call. Pages outside registered buffers are
@@ -68,7 +68,7 @@ pub(super) fn submit(
             // What is in doubt counts as taken wholly.
             let taken = sent[before..].iter_mut().zip(&messages).filter(|(s, _)| !s.is_lost());
             for (s, m) in taken {
-                s.bytes = s.bytes.min(m.pieces().iter().map(|p| p.iov_len).sum());
+                s.bytes = s.bytes.min(m.list.iter().map(|p| p.iov_len).sum());
             }
             // The kernel may still read headers and vectors.
             std::mem::forget(std::mem::take(&mut messages));
@@ -84,11 +84,11 @@ fn push(
     c: &mut EngineState,
     to: Lane<'_>,
     batch: &EntryBatch<'_>,
-    messages: &mut [SendMessage],
+    messages: &mut [Message],
 ) -> (usize, io::Result<()>) {
     let mut count = 0;
     for (payload, message) in batch.payloads.iter().zip(messages) {
-        let total = message.fill(payload, batch.from, batch.max());
+        let total = payload.iovecs(batch.from, batch.max(), MAX_IOV, &mut message.list);
         if !batch.is_stream && total < payload.len() - batch.from {
             return (count, Err(io::Error::from_raw_os_error(libc::EMSGSIZE)));
         }
@@ -128,7 +128,7 @@ unsafe fn push_entry(c: &mut EngineState, channel: u32, entry: squeue::Entry) ->
 ///
 /// [`Book::take_batch`]: super::book::Book::take_batch
 /// [`Stragglers`]: super::straggle::Stragglers
-fn mend(c: &mut EngineState, to: Lane<'_>, messages: &mut [SendMessage], way: SendWay) -> io::Result<()> {
+fn mend(c: &mut EngineState, to: Lane<'_>, messages: &mut [Message], way: SendWay) -> io::Result<()> {
     let mut from = 0;
     while let Some((at, mut errno)) = c.book.hole(from) {
         from = at + 1;
@@ -158,12 +158,12 @@ fn mend(c: &mut EngineState, to: Lane<'_>, messages: &mut [SendMessage], way: Se
 fn entry(
     core: &EngineState,
     socket: RawFd,
-    message: &mut SendMessage,
+    message: &mut Message,
     way: SendWay,
     link: bool,
 ) -> squeue::Entry {
     const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    let one = match message.pieces() {
+    let one = match message.list.as_slice() {
         [piece] => Some((piece.iov_base.cast_const().cast::<u8>(), piece.iov_len as u32)),
         _ => None,
     };
@@ -172,7 +172,7 @@ fn entry(
         SendWay::Copy => Loan::Copy,
         SendWay::Lend if one.is_some() || core.facts.features.registered_vectors => core
             .areas
-            .place_of(message.pieces())
+            .place_of(&message.list)
             .map_or(Loan::Lend { report }, |buffer| Loan::LendRegistered { report, buffer }),
         SendWay::Lend => Loan::Lend { report },
     };

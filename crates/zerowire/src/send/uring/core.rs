@@ -18,11 +18,11 @@ use super::areas::Areas;
 use super::book::Book;
 use super::engine::EngineOptions;
 use super::error::{EngineError, locked_limit};
-use super::message::SendMessage;
 use super::tombstone::{SOCKET_PLACE, Tombstone};
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
+use zerowire_sys::socket::Message;
 use zerowire_sys::uring::SendFeatures;
 use zerowire_sys::uring::ring::SendRing;
 use zerowire_sys::uring::sqe::Target;
@@ -69,7 +69,7 @@ pub(super) struct EngineState {
     pub(super) book: Book,
     /// The socket that is in the ring's table of files.
     file: Option<RawFd>,
-    messages: Vec<SendMessage>,
+    messages: Vec<Message>,
     /// Engines and senders that still use it.
     pub(super) users: usize,
     pub(super) counts: EngineCounts,
@@ -205,15 +205,15 @@ impl EngineState {
     }
 
     /// At least `count` messages to fill; given back with [`EngineState::put_messages`].
-    pub(super) fn take_messages(&mut self, count: usize) -> Vec<SendMessage> {
+    pub(super) fn take_messages(&mut self, count: usize) -> Vec<Message> {
         let mut all = std::mem::take(&mut self.messages);
         while all.len() < count {
-            all.push(SendMessage::default());
+            all.push(Message::default());
         }
         all
     }
 
-    pub(super) fn put_messages(&mut self, messages: Vec<SendMessage>) {
+    pub(super) fn put_messages(&mut self, messages: Vec<Message>) {
         self.messages = messages;
     }
 }

@@ -20,7 +20,6 @@ mod book;
 mod core;
 mod engine;
 mod error;
-mod message;
 mod straggle;
 mod tombstone;
 
