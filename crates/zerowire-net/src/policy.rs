@@ -1,8 +1,8 @@
 //! When to scatter and when to gather.
 
 /// Frames up to this many bytes, virtio-net header included, are gathered into one private buffer:
-/// below it a copy is cheaper than a scatter list. The least of the limits that `zerowire-bench net
-/// --threshold` found for 2 to 17 segments (4096 to 16384 bytes hot, more cold).
+/// below it a copy is cheaper than a scatter list. The least of the limits that a bare loop found
+/// for 2 to 17 segments (4096 to 16384 bytes hot, more cold; docs/net.md, "Gathering").
 pub const GATHER_MAX_BYTES: usize = 4096;
 
 /// Received frames up to this many bytes, virtio-net header included, are copied where nothing but
@@ -45,7 +45,7 @@ impl Default for Policy {
 }
 
 /// The kernel walks the page tables of each segment: below this mean length gathering is cheaper.
-/// Chosen by `zerowire-bench net --threshold`.
+/// Chosen by the same loop as [`GATHER_MAX_BYTES`].
 const SCATTER_MEAN_BYTES: usize = 2048;
 
 /// The longest scatter list of one system call (`UIO_MAXIOV`, include/uapi/linux/uio.h).

@@ -1,9 +1,8 @@
 //! Benchmarks of zerowire's data paths. The program `zerowire-bench` is made of them.
 //!
 //! [`run_net`] measures the back end of `zerowire net` against the floor. The floor is a bare loop
-//! of write() or read() on the same kind of tap with the same frame. [`run_threshold`] measures
-//! when gathering a frame's pieces is cheaper than handing them to the kernel. Both make network
-//! namespaces and taps of their own, touch no other interface, and need root or a user namespace
+//! of write() or read() on the same kind of tap with the same frame. It makes network
+//! namespaces and taps of its own, touches no other interface, and needs root or a user namespace
 //! (`unshare -Urn`).
 //!
 //! [`run_vsock`] measures the back end of `zerowire vsock` against the same bytes through a pair of
@@ -57,14 +56,12 @@ mod sys;
 pub mod table;
 pub mod tap;
 pub mod tcp_rx;
-pub mod threshold;
-pub mod threshold_report;
 pub mod variant;
 pub mod vsock;
 pub mod vsock_rx;
 mod wrong;
 
-pub use net::{run_net, run_threshold};
-pub use options::{NetOptions, ThresholdOptions};
+pub use net::run_net;
+pub use options::NetOptions;
 pub use vsock::{VsockBenchOptions, run_vsock};
 pub use zerowire_cli::WrongArguments;

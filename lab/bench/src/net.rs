@@ -1,4 +1,4 @@
-//! The two benchmarks from end to end: make a namespace, measure, report.
+//! The benchmark from end to end: make a namespace, measure, report.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,17 +12,15 @@ use crate::case::Case;
 use crate::compare::{NetBench, bases};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
-use crate::experiment::{check_places, measured, write_json};
+use crate::experiment::measured;
 use crate::floor::TapFloor;
 use crate::idle;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
-use crate::options::{MOST_IDLE_VMS, MOST_VMS, NetOptions, ThresholdOptions};
+use crate::options::{MOST_IDLE_VMS, MOST_VMS, NetOptions};
 use crate::programs;
 use crate::report::NetReport;
 use crate::scaling::{self, Effort};
-use crate::threshold;
-use crate::threshold_report::ThresholdReport;
 use crate::wrong::wrong;
 
 /// Measures the back end against the floor; text goes to `out`, files where the options say.
@@ -100,23 +98,6 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
         let (starts, watch) = if options.quick { (5, 1) } else { (15, 3) };
         let watch = Duration::from_secs(watch);
         report.idle = Some(idle::measure(program, options.idle_vms, starts, watch, &placement)?);
-    }
-    Ok(report)
-}
-
-/// Measures when gathering is cheaper; text goes to `out`, JSON where the options say.
-pub fn run_threshold(options: &ThresholdOptions, out: &mut dyn Write) -> Result<ThresholdReport> {
-    let rounds = options.rounds();
-    if rounds == 0 {
-        wrong!("0 rounds: give at least 1");
-    }
-    check_places(options.json.as_deref(), None)?;
-    let cells = in_new_namespace(|| threshold::measure(&Placement::detect()?, rounds, options.quick))?;
-    let report = ThresholdReport::new(Machine::detect(), rounds, cells);
-    out.write_all(report.text().as_bytes())?;
-    if let Some(path) = &options.json {
-        write_json(&report, path)?;
-        writeln!(out, "JSON: {}", path.display())?;
     }
     Ok(report)
 }

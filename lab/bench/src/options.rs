@@ -103,24 +103,6 @@ pub const MOST_IDLE_VMS: usize = 256;
 /// The most VMs of the scaling table: their taps share a class B network.
 pub const MOST_VMS: usize = 64;
 
-/// Options of [`crate::run_threshold`].
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ThresholdOptions {
-    /// Half as many frames a run.
-    pub quick: bool,
-    /// Runs of each method in each cell; `None`: 9, or 3 when quick.
-    pub rounds: Option<usize>,
-    /// Write the report as JSON to this file.
-    pub json: Option<PathBuf>,
-}
-
-impl ThresholdOptions {
-    /// Runs of each method in each cell.
-    pub fn rounds(&self) -> usize {
-        self.rounds.unwrap_or(if self.quick { 3 } else { 9 })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

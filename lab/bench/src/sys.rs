@@ -176,18 +176,6 @@ pub fn send_repeated(fd: BorrowedFd<'_>, parts: &[&[u8]], count: usize) -> io::R
     Ok(sent as usize)
 }
 
-/// writev(2) of pieces given as iovecs, which the kernel only reads from. A piece that isn't mapped
-/// gives `EFAULT`.
-pub fn write_vector(fd: BorrowedFd<'_>, pieces: &[libc::iovec]) -> io::Result<usize> {
-    // SAFETY: the array is valid for its length; the kernel reads through the addresses and checks
-    // them; nothing of ours is written.
-    let written = unsafe { libc::writev(fd.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) };
-    if written < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(written as usize)
-}
-
 /// The most datagrams of one [`send_repeated`]: `UIO_MAXIOV` bounds sendmmsg(2) at 1024, and 256
 /// keep its message array within the first-level cache.
 pub const SEND_BATCH: usize = 256;

@@ -48,12 +48,6 @@ impl Tap {
     pub fn link(&self) -> &NetnsLink {
         &self.link
     }
-
-    /// Writes a header and a frame, laid in one buffer. Fails with `EINVAL` when the header is
-    /// inconsistent.
-    pub fn write(&self, bytes: &[u8]) -> rustix::io::Result<usize> {
-        rustix::io::write(&self.fd, bytes)
-    }
 }
 
 impl AsFd for Tap {

@@ -118,7 +118,7 @@ struct MetadataArgs {
 #[derive(Args, Debug)]
 struct CopyArgs {
     /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short
-    /// pieces. The default was chosen by 'zerowire-bench net --threshold'.
+    /// pieces. The default was measured, see docs/net.md.
     #[arg(long, value_name = "BYTES", default_value_t = GATHER_MAX_BYTES)]
     gather_max: usize,
     /// Received frames up to this many bytes, virtio-net header included, are copied where nothing

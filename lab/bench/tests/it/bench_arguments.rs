@@ -19,7 +19,7 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["net", "--sizes", "1"][..], "frame length 1"),
         (&["net", "--rounds", "0"], "0 rounds"),
         (&["net", "--direction", "up"], "up"),
-        (&["net", "--port", "xdp", "--threshold"], "--threshold is for taps"),
+        (&["net", "--port", "xdp", "--vms", "2"], "--vms is for taps"),
         (&["vsock", "--writes", "0"], "choose 1 to"),
         (&["vsock", "--program", "zerowire"], "give NAME=PATH"),
         (&["vsock", "--program", "a=/none"], "there is no such file"),
@@ -72,7 +72,7 @@ fn the_help_of_vsock_is_about_vsock() {
     let output = bench(&["vsock", "--help"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("[default: 9, with --quick 3]"), "{text}");
-    for foreign in ["--threshold", " tap", "other ports"] {
+    for foreign in ["--idle-vms", " tap", "other ports"] {
         assert!(!text.contains(foreign), "{foreign}: {text}");
     }
 }

@@ -20,7 +20,6 @@ fn wrong_arguments_are_named_with_the_choice() {
         (&["--port", "veth"][..], &["veth", "xdp"][..]),
         (&["--port", "tap,veth"], &["veth", "tap"]),
         (&["--port", "xdp", "--sizes", "9000"], &["9000", "1514", "--port tap"]),
-        (&["--port", "xdp", "--threshold"], &["--threshold", "--port xdp"]),
         (&["--port", "xdp", "--vms", "2"], &["--vms", "--port xdp"]),
         (&["--port", "packet", "--fragment-len", "4096"], &["--fragment-len", "--port packet"]),
         (&["--port", "packet", "--program", "a=/b"], &["--program", "--port packet"]),

@@ -17,9 +17,7 @@ use zerowire_bench::experiment::floored::beyond_gate;
 use zerowire_bench::ports::{PortKind, PortOptions, run_ports};
 use zerowire_bench::table::fit_tables;
 use zerowire_bench::vsock::{EndOptions, SocketKind};
-use zerowire_bench::{
-    NetOptions, ThresholdOptions, VsockBenchOptions, WrongArguments, held, run_net, run_threshold, run_vsock,
-};
+use zerowire_bench::{NetOptions, VsockBenchOptions, WrongArguments, held, run_net, run_vsock};
 use zerowire_cli::columns::{Fitting, width};
 use zerowire_cli::{logging, outcome, tips};
 
@@ -67,7 +65,7 @@ interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold
 \n\
 --port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
 the tap port and its floor and a plain packet socket, then bandwidth and CPU load of a stream of the longest frames both ways; \
---vms, --idle-vms, --fragment-len, --bare-calls, --without, --program and --threshold are for --port tap alone. They need root. See docs/xdp.md.")]
+--vms, --idle-vms, --fragment-len, --bare-calls, --without and --program are for --port tap alone. They need root. See docs/xdp.md.")]
 struct NetBenchArgs {
     /// tap, or xdp, packet or both: the tap's port stands beside them.
     #[arg(long, value_delimiter = ',', default_value = "tap", value_name = "PORT,…")]
@@ -76,7 +74,7 @@ struct NetBenchArgs {
     #[arg(long)]
     quick: bool,
     /// Rounds of each case: 25, of other ports than a tap 15, and 5 with --quick; three times as
-    /// many, shorter ones of frames beyond 9014 bytes. With --threshold 9, and 3.
+    /// many, shorter ones of frames beyond 9014 bytes.
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
     /// Frame lengths, bytes from the Ethernet header on, 60 to 65549; above 9014 they are TCP
@@ -105,9 +103,6 @@ struct NetBenchArgs {
     bare_calls: bool,
     #[command(flatten)]
     which: NetVariantArgs,
-    /// Measure when gathering a frame is cheaper than a scatter list, instead of the device.
-    #[arg(long)]
-    threshold: bool,
     #[command(flatten)]
     files: FilesArgs,
 }
@@ -339,11 +334,6 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
         return ports(args);
     }
     let mut out = output(&args.files.json);
-    if args.threshold {
-        let options = ThresholdOptions { quick: args.quick, rounds: args.rounds, json: args.files.json };
-        run_threshold(&options, &mut *out)?;
-        return Ok(ExitCode::SUCCESS);
-    }
     let gate = percent(args.which.gate)?;
     let program = measured_program(args.which.floor_only || !args.which.programs.is_empty())?;
     let options = NetOptions {
@@ -372,7 +362,6 @@ fn net(args: NetBenchArgs) -> Result<ExitCode> {
 
 fn ports(args: NetBenchArgs) -> Result<ExitCode> {
     let for_taps = [
-        (args.threshold, "--threshold"),
         (!args.vms.is_empty(), "--vms"),
         (args.idle_vms.is_some(), "--idle-vms"),
         (args.fragment_len.is_some(), "--fragment-len"),
