@@ -9,37 +9,52 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
-use zerowire_sys::socket::set_int;
+use zerowire_sys::packet;
+use zerowire_sys::socket::{Messages, set_int};
 
 use crate::frame::Frame;
 use crate::netns::{Counters, NetnsLink};
-use crate::sys;
 
 /// Room for frames that wait in a queue which counts them as the socket's, as a veth device's does.
 /// A sender that has to wait for room would hold up a measured side that waits for the sender.
 const SEND_BUFFER: i32 = 16 << 20;
 
+/// Most frames of one system call: with 256 the array of its messages stays within the first-level
+/// cache.
+const SEND_BATCH: usize = 256;
+
+/// A packet socket that waits where there is no room. It receives nothing until it is bound.
+pub fn packet_socket() -> Result<OwnedFd> {
+    let socket = packet::socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(socket)
+}
+
 /// A source of one frame on one interface.
 #[derive(Debug)]
 pub struct Generator {
     socket: OwnedFd,
-    frame: Frame,
+    /// The frame, after its virtio-net header if the kernel shall cut it.
+    image: Vec<u8>,
 }
 
 impl Generator {
     /// Opens a packet socket on `link` for `frame`. Needs CAP_NET_RAW.
     pub fn new(link: &NetnsLink, frame: Frame) -> Result<Self> {
-        let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
+        let socket = packet_socket()?;
         let option = |option, value| {
             set_int(&socket, libc::SOL_PACKET, option, value)
                 .with_context(|| format!("packet socket: option {option} is refused"))
         };
-        option(sys::PACKET_QDISC_BYPASS, 1)?;
+        option(packet::PACKET_QDISC_BYPASS, 1)?;
+        let mut image = Vec::new();
         if frame.is_gso() {
-            option(sys::PACKET_VNET_HDR, 1)?;
+            option(packet::PACKET_VNET_HDR, 1)?;
+            image.extend_from_slice(frame.short_header());
         }
-        sys::bind_packet(socket.as_fd(), link.index()?, 0)?;
-        Ok(Self { socket, frame })
+        image.extend_from_slice(frame.bytes());
+        packet::bind(socket.as_fd(), link.index()?, false)?;
+        Ok(Self { socket, image })
     }
 
     /// The same with room for bursts into the queue of a veth device. Needs CAP_NET_ADMIN outside
@@ -54,15 +69,14 @@ impl Generator {
 
     /// Puts `count` frames into the tap's queue. Fails when one doesn't fit.
     pub fn preload(&self, count: usize) -> Result<()> {
-        let with_header = [self.frame.short_header(), self.frame.bytes()];
-        let parts = if self.frame.is_gso() { &with_header[..] } else { &with_header[1..] };
-        let mut sent = 0;
+        let (mut sent, mut messages) = (0, Messages::default());
         while sent < count {
-            let took = sys::send_repeated(self.socket.as_fd(), parts, count - sent).with_context(|| {
+            let batch = std::iter::repeat_n(&self.image[..], SEND_BATCH.min(count - sent));
+            let took = packet::send_many(self.socket.as_fd(), batch, &mut messages).with_context(|| {
                 format!(
                     "frame {} of {count}, {} bytes, doesn't fit into the tap's queue",
                     sent + 1,
-                    self.frame.bytes().len()
+                    self.image.len()
                 )
             })?;
             sent += took;

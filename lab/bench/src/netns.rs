@@ -107,17 +107,6 @@ impl NetnsLink {
         Ok(sys::request_mac(&request))
     }
 
-    /// Sets its Ethernet address (`SIOCSIFHWADDR`).
-    pub fn set_mac(&self, mac: [u8; 6]) -> Result<()> {
-        let mut request = sys::ifreq(&self.name)?;
-        let mut data = [0; 14];
-        for (to, from) in data.iter_mut().zip(mac) {
-            *to = from as libc::c_char;
-        }
-        request.ifr_ifru.ifru_hwaddr = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: data };
-        self.ioctl(libc::SIOCSIFHWADDR, &mut request, "set its address")
-    }
-
     /// Sets its MTU in bytes, without the Ethernet header.
     pub fn set_mtu(&self, mtu: usize) -> Result<()> {
         self.said(netdevice::set_mtu(&self.control, &self.name, mtu), &format!("set MTU {mtu}"))

@@ -14,11 +14,6 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// `PACKET_VNET_HDR` (include/uapi/linux/if_packet.h): a virtio-net header precedes every frame.
-pub const PACKET_VNET_HDR: libc::c_int = 15;
-/// `PACKET_QDISC_BYPASS` (include/uapi/linux/if_packet.h): frames go straight to the driver.
-pub const PACKET_QDISC_BYPASS: libc::c_int = 20;
-
 /// Turns the -1 of a system call into the error of this thread.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -130,55 +125,6 @@ pub fn leave_network_namespace() -> io::Result<()> {
 pub fn control_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
-
-/// A raw packet socket that receives nothing (protocol 0), for sending only; see packet(7).
-pub fn packet_socket() -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
-}
-
-/// Binds a packet socket to an interface (packet(7)); `protocol` is an Ethernet type in host order,
-/// 0 to receive nothing.
-pub fn bind_packet(fd: BorrowedFd<'_>, index: u32, protocol: u16) -> io::Result<()> {
-    // SAFETY: sockaddr_ll is a C structure of integers: all zeroes is a valid value.
-    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = protocol.to_be();
-    address.sll_ifindex = index as i32;
-    // SAFETY: the pointer and the length describe `address`, which the kernel copies.
-    check(unsafe {
-        libc::bind(
-            fd.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-        )
-    })?;
-    Ok(())
-}
-
-/// Sends the same datagram `count` times in one system call (at most [`SEND_BATCH`]).
-///
-/// `parts` are laid one after the other. Returns how many the kernel took.
-pub fn send_repeated(fd: BorrowedFd<'_>, parts: &[&[u8]], count: usize) -> io::Result<usize> {
-    let mut vectors: Vec<libc::iovec> = parts
-        .iter()
-        .map(|part| libc::iovec { iov_base: part.as_ptr() as *mut libc::c_void, iov_len: part.len() })
-        .collect();
-    // SAFETY: mmsghdr is a C structure of integers and pointers: all zeroes (null) is valid.
-    let mut message: libc::mmsghdr = unsafe { zeroed() };
-    message.msg_hdr.msg_iov = vectors.as_mut_ptr();
-    message.msg_hdr.msg_iovlen = vectors.len();
-    let mut messages = vec![message; count.min(SEND_BATCH)];
-    // SAFETY: every message points at `vectors`, which points at `parts`; all three outlive the
-    // call. sendmmsg only reads the datagrams and writes `msg_len` of `messages`.
-    let sent = check(unsafe {
-        libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), messages.len() as libc::c_uint, 0)
-    })?;
-    Ok(sent as usize)
-}
-
-/// The most datagrams of one [`send_repeated`]: `UIO_MAXIOV` bounds sendmmsg(2) at 1024, and 256
-/// keep its message array within the first-level cache.
-pub const SEND_BATCH: usize = 256;
 
 /// The identifier of the clock that counts the CPU time of all threads of process `pid`.
 pub fn process_clock(pid: libc::pid_t) -> io::Result<libc::clockid_t> {

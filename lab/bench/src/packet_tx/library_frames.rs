@@ -20,7 +20,7 @@ use super::way::{Proof, TxWay};
 /// A packet socket, `batch` frames a system call.
 pub fn socket<'a>(case: &TxCase, source: &'a TxSource, batch: usize) -> Result<Box<dyn TxWay + 'a>> {
     let head = *source.head();
-    let slots = (case.working_set.bytes() / slot_bytes(source)).max(1);
+    let slots = resident_slots(case, source)?;
     let sender = PacketSocket::open(INTERFACE, &options(source, slots))?;
     if batch == 1 && head.cut.is_none() {
         let counters = sender.counters();
@@ -33,15 +33,16 @@ pub fn socket<'a>(case: &TxCase, source: &'a TxSource, batch: usize) -> Result<B
 pub fn ring<'a>(case: &TxCase, source: &'a TxSource, copied: bool) -> Result<Box<dyn TxWay + 'a>> {
     let (slots, fill) = match copied {
         true => (2 * BATCH, Fill::Copied),
-        false => ((case.working_set.bytes() / slot_bytes(source)).max(1), Fill::Resident),
+        false => (resident_slots(case, source)?, Fill::Resident),
     };
     let sender = PacketRing::open(INTERFACE, &options(source, slots))?;
     Ok(Box::new(SlotWay::new(sender, source, slots, BATCH, fill)))
 }
 
-/// Bytes that a frame takes in the memory of a ring, as in the bare loop.
-fn slot_bytes(source: &TxSource) -> usize {
-    super::bare::slot_len(source.head().bytes_before() + source.payload_len())
+/// Slots for the working set, as in the bare loop.
+fn resident_slots(case: &TxCase, source: &TxSource) -> Result<usize> {
+    let slot = super::bare::slot_bytes(source.head().bytes_before() + source.payload_len())?;
+    Ok((case.working_set.bytes() / slot).max(1))
 }
 
 fn options(source: &TxSource, slots: usize) -> packet::PacketOptions {

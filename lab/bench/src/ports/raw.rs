@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use zerowire_sys::packet;
 use zerowire_sys::socket::set_int;
 
 use super::bandwidth::RAW;
@@ -19,10 +20,9 @@ use crate::compare::NetBench;
 use crate::cpu::Placement;
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
-use crate::generator::Generator;
+use crate::generator::{Generator, packet_socket};
 use crate::guest::STALL_LIMIT;
 use crate::interleave::Turn;
-use crate::sys;
 use crate::tap::VNET_HEADER_LEN;
 use crate::variant::NetSample;
 
@@ -55,17 +55,14 @@ impl RawSocket {
     }
 
     fn open(&self, direction: Direction) -> Result<OwnedFd> {
-        let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
-        let protocol = match direction {
-            Direction::Transmit => 0,
-            Direction::Receive => {
-                set_int(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
-                    .context("can't enlarge a receive buffer: CAP_NET_ADMIN is needed")?;
-                sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(STALL_LIMIT))?;
-                libc::ETH_P_ALL as u16
-            }
-        };
-        sys::bind_packet(socket.as_fd(), self.veth.port().index()?, protocol)?;
+        let socket = packet_socket()?;
+        let receives = direction == Direction::Receive;
+        if receives {
+            set_int(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, RECEIVE_BUFFER)
+                .context("can't enlarge a receive buffer: CAP_NET_ADMIN is needed")?;
+            sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(STALL_LIMIT))?;
+        }
+        packet::bind(socket.as_fd(), self.veth.port().index()?, receives)?;
         Ok(socket)
     }
 }

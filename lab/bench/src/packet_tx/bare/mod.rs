@@ -5,12 +5,11 @@
 
 mod packet;
 mod ring;
-mod sys;
 mod udp;
 mod uring;
 mod xdp;
 
-pub use ring::slot_len;
+pub use ring::slot_bytes;
 pub use xdp::places as xdp_places;
 
 use anyhow::Result;
@@ -29,8 +28,8 @@ pub fn open<'a>(
     source: &'a TxSource,
 ) -> Result<Option<Box<dyn TxWay + 'a>>> {
     Ok(Some(match column {
-        Column::Send => Box::new(packet::Send::open(case, lab, source)?),
-        Column::Sendmmsg => Box::new(packet::Sendmmsg::open(case, lab, source)?),
+        Column::Send => Box::new(packet::Send::open(lab, source)?),
+        Column::Sendmmsg => Box::new(packet::Sendmmsg::open(lab, source)?),
         Column::Ring => Box::new(ring::Ring::open(case, lab, source, false)?),
         Column::RingCopied => Box::new(ring::Ring::open(case, lab, source, true)?),
         Column::Xdp => Box::new(xdp::Xdp::open(case, lab, source)?),

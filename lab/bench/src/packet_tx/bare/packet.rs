@@ -2,25 +2,25 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use rustix::net::{SendFlags, send};
-use zerowire_sys::socket::set_int;
+use zerowire_sys::packet;
+use zerowire_sys::socket::Messages;
 
-use super::super::case::{BATCH, TxCase};
+use super::super::case::BATCH;
 use super::super::lab::{TxLab, widen};
 use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
-use super::sys::Batch;
-use crate::sys;
+use crate::generator::packet_socket;
 
 /// A packet socket for sending on the interface of `lab`; `vnet`: a virtio-net header precedes each
 /// frame.
 pub fn socket(lab: &TxLab, vnet: bool) -> Result<OwnedFd> {
-    let socket = sys::packet_socket().context("can't open a packet socket: CAP_NET_RAW is needed")?;
+    let socket = packet_socket()?;
     if vnet {
-        set_int(&socket, libc::SOL_PACKET, sys::PACKET_VNET_HDR, 1)?;
+        packet::set(socket.as_fd(), libc::SOL_PACKET, packet::PACKET_VNET_HDR, 1)?;
     }
-    sys::bind_packet(socket.as_fd(), lab.index()?, 0)?;
+    packet::bind(socket.as_fd(), lab.index()?, false)?;
     widen(&socket)?;
     Ok(socket)
 }
@@ -34,7 +34,7 @@ pub struct Send<'a> {
 
 impl<'a> Send<'a> {
     /// Opens the socket.
-    pub fn open(_: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Self> {
+    pub fn open(lab: &TxLab, source: &'a TxSource) -> Result<Self> {
         Ok(Self { socket: socket(lab, source.head().cut.is_some())?, source, sent: 0 })
     }
 }
@@ -62,19 +62,15 @@ impl TxWay for Send<'_> {
 pub struct Sendmmsg<'a> {
     socket: OwnedFd,
     source: &'a TxSource,
-    batch: Batch,
+    messages: Messages,
     sent: usize,
 }
 
 impl<'a> Sendmmsg<'a> {
     /// Opens the socket.
-    pub fn open(_: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Self> {
-        Ok(Self {
-            socket: socket(lab, source.head().cut.is_some())?,
-            source,
-            batch: Batch::new(BATCH),
-            sent: 0,
-        })
+    pub fn open(lab: &TxLab, source: &'a TxSource) -> Result<Self> {
+        let socket = socket(lab, source.head().cut.is_some())?;
+        Ok(Self { socket, source, messages: Messages::default(), sent: 0 })
     }
 }
 
@@ -83,8 +79,8 @@ impl TxWay for Sendmmsg<'_> {
         let mut next = self.source.take(count);
         let end = next + count;
         while next < end {
-            let frames = (next..end).map(|index| self.source.frame(index));
-            next += self.batch.send(self.socket.as_fd(), frames)?;
+            let frames = (next..end.min(next + BATCH)).map(|index| self.source.frame(index));
+            next += packet::send_many(self.socket.as_fd(), frames, &mut self.messages)?;
         }
         self.sent += count;
         Ok(())

@@ -1,29 +1,17 @@
 //! PACKET_TX_RING (TPACKET_V3; Documentation/networking/packet_mmap.rst): headers built in place
 //! before a resident payload, or whole frames copied into the ring.
-//!
-//! A slot: `struct tpacket3_hdr` of 48 bytes (length at 16, status at 20), then the frame.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
-use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
-use zerowire_sys::socket::set_int;
+use zerowire_sys::packet::{self, Geometry, Status, TransmitRing, Version};
 
 use super::super::case::{BATCH, TxCase};
 use super::super::frame::Head;
 use super::super::lab::TxLab;
 use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
-use super::packet;
-use super::sys::{self, Mapping};
-
-const LENGTH_AT: usize = 16;
-const STATUS_AT: usize = 20;
-const FRAME_AT: usize = 48;
-/// Bytes of a block of the ring, which the kernel allocates in one piece.
-const BLOCK: usize = 1 << 16;
+use super::packet::socket;
 
 /// Turns without any frame back that are one too many: the kernel works in the calls themselves.
 const PATIENCE: u32 = 1_000_000;
@@ -31,11 +19,12 @@ const PATIENCE: u32 = 1_000_000;
 /// The ring.
 pub struct Ring<'a> {
     socket: OwnedFd,
-    memory: Mapping,
+    ring: TransmitRing,
     source: &'a TxSource,
     head: Head,
+    /// Bytes of a frame, its virtio-net header included.
+    len: usize,
     copied: bool,
-    slot_len: usize,
     slots: usize,
     /// The next slot to fill, and the oldest one that the kernel has.
     next: usize,
@@ -43,42 +32,39 @@ pub struct Ring<'a> {
 }
 
 impl<'a> Ring<'a> {
-    /// Opens the socket and its ring. The ring has as many bytes as the working set, or as one
-    /// batch where frames are `copied` from the working set.
+    /// Opens the socket and its ring. The ring has as many bytes as the working set, or as two
+    /// batches where frames are `copied` from the working set.
     pub fn open(case: &TxCase, lab: &TxLab, source: &'a TxSource, copied: bool) -> Result<Self> {
         let head = *source.head();
-        let socket = packet::socket(lab, head.cut.is_some())?;
-        let slot_len = slot_len(head.bytes_before() + case.payload);
-        let slots = slots(case, slot_len, copied);
-        let blocks = (slots * slot_len).div_ceil(BLOCK);
-        let slots = blocks * (BLOCK / slot_len);
-        let version = libc::tpacket_versions::TPACKET_V3 as i32;
-        set_int(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, version)?;
-        // struct tpacket_req3: block size, blocks, slot size, slots, and three words for receiving.
-        let request = [BLOCK, blocks, slot_len, slots, 0, 0, 0].map(|word| (word as u32).to_ne_bytes());
-        sys::set_option(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_TX_RING, &request.concat())
-            .with_context(|| format!("a ring of {slots} slots of {slot_len} bytes"))?;
-        let memory = Mapping::of(socket.as_fd(), 0, blocks * BLOCK)?;
-        let mut ring = Self { socket, memory, source, head, copied, slot_len, slots, next: 0, oldest: 0 };
-        for index in 0..ring.slots {
-            let at = index * ring.slot_len;
-            ring.memory
-                .word(at + LENGTH_AT)
-                .store((head.bytes_before() + case.payload) as u32, Ordering::Relaxed);
+        let socket = socket(lab, head.cut.is_some())?;
+        let len = head.bytes_before() + case.payload;
+        let slots = if copied { 2 * BATCH } else { (case.working_set.bytes() / slot_bytes(len)?).max(1) };
+        let geometry = Geometry::new(slots, len, Version::V3)?;
+        packet::set_transmit_ring(socket.as_fd(), &geometry)
+            .with_context(|| format!("a ring of {slots} slots for {len} bytes"))?;
+        let ring = TransmitRing::map(socket.as_fd(), geometry)?;
+        let mut ring = Self { socket, ring, source, head, len, copied, slots, next: 0, oldest: 0 };
+        for index in 0..slots {
             let frame = source.frame(index);
-            ring.memory.bytes_mut(at + FRAME_AT, frame.len()).copy_from_slice(frame);
+            ring.slot(index)?.copy_from_slice(frame);
         }
         Ok(ring)
+    }
+
+    /// The bytes of a frame in a slot that the kernel doesn't have.
+    #[inline]
+    fn slot(&mut self, index: usize) -> Result<&mut [u8]> {
+        let data = self.ring.data_mut(index % self.slots).context("the kernel has a slot that came back")?;
+        Ok(&mut data[..self.len])
     }
 
     /// Takes back the slots that the kernel is done with, in order.
     fn reap(&mut self) -> Result<()> {
         while self.oldest < self.next {
-            let status = self.memory.word(self.oldest % self.slots * self.slot_len + STATUS_AT);
-            match status.load(Ordering::Acquire) {
-                libc::TP_STATUS_AVAILABLE => self.oldest += 1,
-                libc::TP_STATUS_WRONG_FORMAT => bail!("the kernel refused frame {}", self.oldest),
-                _ => break,
+            match self.ring.status(self.oldest % self.slots) {
+                Status::Available => self.oldest += 1,
+                Status::Refused => bail!("the kernel refused frame {}", self.oldest),
+                Status::Requested | Status::Sending => break,
             }
         }
         Ok(())
@@ -86,24 +72,18 @@ impl<'a> Ring<'a> {
 
     /// Hands everything over that is marked.
     fn hand_over(&self) -> Result<()> {
-        match send(&self.socket, &[], SendFlags::DONTWAIT) {
-            Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS) => Ok(()),
-            Err(error) => Err(error).context("the transmit ring"),
+        match packet::kick(self.socket.as_fd(), None) {
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS)) => {
+                Err(error).context("the transmit ring")
+            }
+            _ => Ok(()),
         }
     }
 }
 
-/// Bytes of a slot for a frame of `len` bytes, virtio-net header included: they divide a block.
-pub fn slot_len(len: usize) -> usize {
-    (FRAME_AT + len).next_power_of_two().max(2048)
-}
-
-/// Slots for the working set of a case, or for two batches where frames are copied into the ring.
-fn slots(case: &TxCase, slot_len: usize, copied: bool) -> usize {
-    match copied {
-        true => 2 * BATCH,
-        false => (case.working_set.bytes() / slot_len).max(1),
-    }
+/// Bytes of a slot for a frame of `len` bytes, virtio-net header included.
+pub fn slot_bytes(len: usize) -> Result<usize> {
+    Ok(Geometry::new(1, len, Version::V3)?.slot_bytes())
 }
 
 impl TxWay for Ring<'_> {
@@ -116,14 +96,13 @@ impl TxWay for Ring<'_> {
             let room = self.slots - (self.next - self.oldest);
             let batch = BATCH.min(end - self.next).min(room);
             for index in self.next..self.next + batch {
-                let at = index % self.slots * self.slot_len;
-                if self.copied {
-                    let frame = self.source.frame(index.wrapping_add(ahead));
-                    self.memory.bytes_mut(at + FRAME_AT, frame.len()).copy_from_slice(frame);
-                } else {
-                    self.head.write(self.memory.bytes_mut(at + FRAME_AT, self.head.bytes_before()));
+                let (source, head, copied) = (self.source, self.head, self.copied);
+                let slot = self.slot(index)?;
+                match copied {
+                    true => slot.copy_from_slice(source.frame(index.wrapping_add(ahead))),
+                    false => head.write(slot),
                 }
-                self.memory.word(at + STATUS_AT).store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
+                self.ring.request(index % self.slots, self.len);
             }
             self.next += batch;
             self.hand_over()?;

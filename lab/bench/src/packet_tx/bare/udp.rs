@@ -1,19 +1,20 @@
 //! UDP: send(2), and send(2) with MSG_ZEROCOPY, whose notifications are read one by one or in
 //! batches.
 
+use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendFlags, send};
+use zerowire_sys::socket::error_queue::{self, Note};
 use zerowire_sys::socket::set_int;
 
 use super::super::lab::TxLab;
 use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
 use super::packet::copied;
-use super::sys::notification;
 
 /// `SO_ZEROCOPY` (include/uapi/asm-generic/socket.h).
 const SO_ZEROCOPY: i32 = 60;
@@ -69,20 +70,25 @@ impl<'a> Lend<'a> {
     /// Reads notifications until all `lent` payloads are back.
     fn take_back(&mut self, mut lent: usize) -> Result<()> {
         while lent > 0 {
-            let Some(range) = notification(self.socket.as_fd())? else {
+            let mut note = None;
+            if error_queue::read::<1>(self.socket.as_fd(), |read| note = Some(read))? == 0 {
                 let mut wait = [PollFd::new(&self.socket, PollFlags::empty())];
                 if poll(&mut wait, Some(&PATIENCE))? == 0 {
                     bail!("{lent} payloads are lent and no notification comes");
                 }
                 continue;
+            }
+            let (sends, copied) = match note {
+                Some(Note::Back { lo, hi, copied }) => (hi.wrapping_sub(lo) as usize + 1, copied),
+                Some(Note::Error { errno }) => return Err(io::Error::from_raw_os_error(errno).into()),
+                None => continue,
             };
-            let sends = range.last.wrapping_sub(range.first) as usize + 1;
             let bytes = (sends * self.source.payload_len()) as u64;
-            match range.copied {
+            match copied {
                 true => self.proof.kernel_copied_bytes += bytes,
                 false => self.proof.zero_copied_bytes += bytes,
             }
-            lent = lent.checked_sub(sends).with_context(|| format!("{range:?} of {lent} lent payloads"))?;
+            lent = lent.checked_sub(sends).with_context(|| format!("{note:?} of {lent} lent payloads"))?;
         }
         Ok(())
     }

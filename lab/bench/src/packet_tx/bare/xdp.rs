@@ -3,61 +3,18 @@
 //!
 //! Chunks of 4096 bytes; a frame takes as many, one after the other.
 
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
 use anyhow::{Context, Result, bail};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socket_with};
+use zerowire_sys::xdp::{Descriptor, Mode, Socket, SocketOptions, Umem, UmemOptions};
 
 use super::super::case::{BATCH, TxCase};
 use super::super::frame::{HEAD_LEN, Head};
-use super::super::lab::{TxLab, widen};
+use super::super::lab::{INTERFACE, TxLab, widen};
 use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
-use super::sys::{self, Mapping};
 
 const CHUNK: usize = 4096;
-/// Entries of each ring: two batches of the longest frames, in 16 chunks each.
-const ENTRIES: usize = 1024;
 /// Turns without any frame back that are one too many: the kernel works in the calls themselves.
 const PATIENCE: u32 = 1_000_000;
-/// How long a queue may stay busy.
-const BUSY: Duration = Duration::from_millis(500);
-
-/// A ring of descriptors or addresses: where its words lie.
-struct XdpRing {
-    memory: Mapping,
-    producer: usize,
-    consumer: usize,
-    entries: usize,
-}
-
-impl XdpRing {
-    /// Maps a ring; `at` is its entry of `struct xdp_mmap_offsets`: producer, consumer, entries,
-    /// flags.
-    fn map(socket: &OwnedFd, page_offset: u64, at: &[u64], entry_len: usize) -> Result<Self> {
-        let [producer, consumer, entries] = [0, 1, 2].map(|index| at[index] as usize);
-        let memory = Mapping::of(socket.as_fd(), page_offset, entries + ENTRIES * entry_len)?;
-        Ok(Self { memory, producer, consumer, entries })
-    }
-}
-
-/// Binds the socket. The kernel lets go of a queue some milliseconds after its last socket was
-/// closed.
-fn bind(socket: &OwnedFd, address: &[u8]) -> Result<()> {
-    let begin = Instant::now();
-    loop {
-        match sys::bind(socket.as_fd(), address) {
-            Err(error) if error.kind() == ErrorKind::ResourceBusy && begin.elapsed() < BUSY => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            other => return other.context("AF_XDP: binding to queue 0"),
-        }
-    }
-}
 
 /// Chunks of a frame.
 fn chunks(case: &TxCase) -> usize {
@@ -71,109 +28,69 @@ pub fn places(case: &TxCase) -> usize {
 
 /// The socket with its memory.
 pub struct Xdp<'a> {
-    socket: OwnedFd,
-    transmit: XdpRing,
-    completion: XdpRing,
-    /// Registered, so it lives as long as the socket.
-    _memory: Mapping,
+    socket: Socket,
     source: &'a TxSource,
     /// Chunks of a frame, and frames in memory.
     chunks: usize,
     places: usize,
     next: usize,
-    /// Positions in the rings, wrapping.
-    produced: u32,
-    consumed: u32,
+    /// Descriptors that the kernel has.
+    held: usize,
 }
 
 impl<'a> Xdp<'a> {
     /// Registers memory as large as the working set and binds to the first queue.
     pub fn open(case: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Self> {
-        let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
-            .context("can't open an AF_XDP socket: CAP_NET_RAW and CONFIG_XDP_SOCKETS are needed")?;
-        widen(&socket)?;
         let head = Head::new(lab, case.payload, false);
         let (chunks, places) = (chunks(case), places(case));
-        let mut memory = Mapping::anonymous(places * chunks * CHUNK)?;
+        let options = UmemOptions { chunk_bytes: CHUNK as u32, ..UmemOptions::default() };
+        let umem = Umem::new(places * chunks * CHUNK, options, false)?;
         for index in 0..places {
-            let frame = memory.bytes_mut(index * chunks * CHUNK, HEAD_LEN + case.payload);
+            // SAFETY: nothing is bound yet, so nothing is lent to the kernel; no other reference
+            // exists.
+            let frame = unsafe { umem.bytes_mut((index * chunks * CHUNK) as u64, HEAD_LEN + case.payload) }?;
             head.write(frame);
             frame[HEAD_LEN..].copy_from_slice(source.payload(index));
         }
-        // struct xdp_umem_reg: address, length; chunk size, headroom, flags, metadata length.
-        let mut registration = Vec::with_capacity(32);
-        registration.extend(memory.address().to_ne_bytes());
-        registration.extend((memory.len() as u64).to_ne_bytes());
-        registration.extend([CHUNK as u32, 0, 0, 0].map(u32::to_ne_bytes).concat());
-        let option = |option, value: &[u8], what| {
-            sys::set_option(socket.as_fd(), libc::SOL_XDP, option, value)
-                .with_context(|| format!("AF_XDP: {what} is refused"))
-        };
-        option(libc::XDP_UMEM_REG, &registration, "the memory (RLIMIT_MEMLOCK, CAP_IPC_LOCK)")?;
-        let entries = (ENTRIES as u32).to_ne_bytes();
-        option(libc::XDP_UMEM_FILL_RING, &entries, "the fill ring")?;
-        option(libc::XDP_UMEM_COMPLETION_RING, &entries, "the completion ring")?;
-        option(libc::XDP_TX_RING, &entries, "the transmit ring")?;
-        // struct xdp_mmap_offsets: four words each for receive, transmit, fill and completion.
-        let mut offsets = [0u8; 128];
-        sys::get_option(socket.as_fd(), libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
-        let words: Vec<u64> = offsets
-            .chunks_exact(8)
-            .map(|word| u64::from_ne_bytes(word.try_into().unwrap_or([0; 8])))
-            .collect();
-        let transmit = XdpRing::map(&socket, libc::XDP_PGOFF_TX_RING as u64, &words[4..8], 16)?;
-        let completion = XdpRing::map(&socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &words[12..16], 8)?;
-        // struct sockaddr_xdp: family, flags; interface, queue, shared descriptor.
-        let flags = libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP | libc::XDP_USE_SG;
-        let mut address = Vec::with_capacity(16);
-        address.extend((libc::AF_XDP as u16).to_ne_bytes());
-        address.extend(flags.to_ne_bytes());
-        address.extend([lab.index()?, 0, 0].map(u32::to_ne_bytes).concat());
-        bind(&socket, &address)?;
-        Ok(Self {
-            socket,
-            transmit,
-            completion,
-            _memory: memory,
-            source,
-            chunks,
-            places,
-            next: 0,
-            produced: 0,
-            consumed: 0,
-        })
+        let options = SocketOptions { mode: Mode::Copy, multi_buffer: true, ..SocketOptions::new(INTERFACE) };
+        let socket = Socket::bind(&umem, &options).context("AF_XDP: binding to queue 0")?;
+        widen(&socket)?;
+        Ok(Self { socket, source, chunks, places, next: 0, held: 0 })
     }
 
-    /// Puts the descriptors of frame `index` into the ring.
-    fn push(&mut self, index: usize) {
-        let base = index % self.places * self.chunks * CHUNK;
-        let mut left = HEAD_LEN + self.source.payload_len();
-        for chunk in 0..self.chunks {
-            let len = left.min(CHUNK);
-            left -= len;
-            // struct xdp_desc: address, length, options.
-            let at = self.transmit.entries + self.produced as usize % ENTRIES * 16;
-            let more = if left > 0 { libc::XDP_PKT_CONTD } else { 0 };
-            let ring = &self.transmit.memory;
-            ring.long(at).store((base + chunk * CHUNK) as u64, Ordering::Relaxed);
-            ring.word(at + 8).store(len as u32, Ordering::Relaxed);
-            ring.word(at + 12).store(more, Ordering::Relaxed);
-            self.produced = self.produced.wrapping_add(1);
+    /// Puts the descriptors of as many frames into the ring; how many frames there was room for.
+    fn push(&mut self, frames: usize) -> Result<usize> {
+        let ring = self.socket.transmit().context("the socket has no transmit ring")?;
+        for pushed in 0..frames {
+            if (ring.room(self.chunks as u32) as usize) < self.chunks {
+                return Ok(pushed);
+            }
+            let base = (self.next + pushed) % self.places * self.chunks * CHUNK;
+            let len = HEAD_LEN + self.source.payload_len();
+            for at in (0..len).step_by(CHUNK) {
+                let options = if at + CHUNK < len { Descriptor::CONTINUES } else { 0 };
+                let piece = len.min(at + CHUNK) - at;
+                ring.push(Descriptor { address: (base + at) as u64, len: piece as u32, options });
+            }
         }
+        Ok(frames)
     }
 
     /// Hands over what was pushed and takes back what is done.
     fn turn(&mut self) -> Result<bool> {
-        self.transmit.memory.word(self.transmit.producer).store(self.produced, Ordering::Release);
-        match send(&self.socket, &[], SendFlags::DONTWAIT) {
-            Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => {}
-            Err(error) => return Err(error).context("AF_XDP"),
+        if let Some(ring) = self.socket.transmit() {
+            ring.publish();
         }
-        let done = self.completion.memory.word(self.completion.producer).load(Ordering::Acquire);
-        let progress = done != self.consumed;
-        self.consumed = done;
-        self.completion.memory.word(self.completion.consumer).store(done, Ordering::Release);
-        Ok(progress)
+        match self.socket.wake_transmit().map_err(|error| (error.raw_os_error(), error)) {
+            Ok(()) | Err((Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR), _)) => {}
+            Err((_, error)) => return Err(error).context("AF_XDP"),
+        }
+        let before = self.held;
+        while self.socket.completion().pop().is_some() {
+            self.held -= 1;
+        }
+        self.socket.completion().release();
+        Ok(self.held < before)
     }
 }
 
@@ -181,16 +98,15 @@ impl TxWay for Xdp<'_> {
     fn send(&mut self, count: usize) -> Result<()> {
         let end = self.next + count;
         let mut idle = 0;
-        while self.next < end || self.consumed != self.produced {
-            let held = self.produced.wrapping_sub(self.consumed) as usize;
-            let batch = BATCH.min(end - self.next).min(self.places.saturating_sub(held / self.chunks));
-            for index in self.next..self.next + batch.min((ENTRIES - held) / self.chunks) {
-                self.push(index);
-                self.next = index + 1;
-            }
+        while self.next < end || self.held > 0 {
+            // No frame is sent again before it came back.
+            let free = self.places.saturating_sub(self.held.div_ceil(self.chunks));
+            let pushed = self.push(BATCH.min(end - self.next).min(free))?;
+            self.next += pushed;
+            self.held += pushed * self.chunks;
             idle = if self.turn()? { 0 } else { idle + 1 };
             if idle > PATIENCE {
-                bail!("{held} descriptors stay in the transmit ring");
+                bail!("{} descriptors stay in the transmit ring", self.held);
             }
         }
         Ok(())
