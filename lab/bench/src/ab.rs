@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::chart::Bars;
 use crate::experiment::{Digits, Files, Report, head, measured};
 use crate::machine::Machine;
+use crate::programs::percent;
 use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
 use crate::table::{Table, figure};
@@ -24,17 +26,32 @@ use crate::wrong::wrong;
 const AMOUNTS: [&str; 5] = ["working_set_bytes", "rounds", "frames", "bytes", "sends"];
 
 /// Options of [`run_ab`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+For benchmarks whose library is linked into this program: packet-tx, tcp-rx. Each round runs OLD and NEW in turns, with one round \
+each, and divides the CPU figures of NEW by those of OLD. 'net' and 'vsock' compare builds of 'zerowire' by --program.\n\
+\n\
+Example:\n  zerowire-bench ab /tmp/before /tmp/after -- packet-tx --quick --sizes 1000 --columns zc")]
 pub struct AbOptions {
-    /// The build that the other one is compared with.
+    /// The build of zerowire-bench that the other one is compared with, or an old 'zerowire' that
+    /// has 'bench'.
+    #[arg(value_name = "OLD")]
     pub old: PathBuf,
-    /// The other one.
+    /// The other build.
+    #[arg(value_name = "NEW")]
     pub new: PathBuf,
-    /// How often both run.
-    pub rounds: usize,
-    /// What they run: a command of this program, and its arguments.
+    /// What both run: a command of zerowire-bench and its arguments, without --rounds and --json.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
-    /// Write the result as JSON to this file; `-`: to the output, in place of the text.
+    /// How often both run.
+    #[arg(long, default_value_t = 9, value_name = "N")]
+    pub rounds: usize,
+    /// End with status 1 if NEW takes more than PERCENT more CPU time than OLD in a line. The lower
+    /// quartile of the ratios counts.
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub gate: Option<f64>,
+    /// Write the result as JSON; - is standard output, in place of the text.
+    #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
 
@@ -77,9 +94,6 @@ pub struct AbLine {
 pub fn run_ab(options: &AbOptions, out: &mut dyn Write) -> Result<AbReport> {
     if options.rounds == 0 {
         wrong!("0 rounds: give at least 1");
-    }
-    if options.command.is_empty() {
-        wrong!("nothing to run: give a command behind --, as in 'ab OLD NEW -- packet-tx --quick'");
     }
     if let Some(own) = options.command.iter().find(|word| ["--rounds", "--json"].contains(&word.as_str())) {
         wrong!("{own} behind --: give it before OLD; each run has one round");
@@ -319,11 +333,11 @@ mod tests {
             new: "/new".into(),
             rounds: 1,
             command: vec!["tcp-rx".into()],
+            gate: None,
             json: None,
         };
         let failed = |options: AbOptions| run_ab(&options, &mut Vec::new()).unwrap_err().to_string();
         assert!(failed(AbOptions { rounds: 0, ..options.clone() }).contains("at least 1"));
-        assert!(failed(AbOptions { command: Vec::new(), ..options.clone() }).contains("behind --"));
         let twice = vec!["tcp-rx".into(), "--rounds".into()];
         assert!(failed(AbOptions { command: twice, ..options.clone() }).contains("--rounds behind --"));
         assert!(failed(options).contains("can't start /old"));

@@ -3,20 +3,24 @@
 use std::fmt;
 
 use anyhow::Result;
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::area::Slots;
 use crate::frame::{LARGEST, LARGEST_PLAIN, SMALLEST};
 use crate::tap::VNET_HEADER_LEN;
+use crate::words::by_words;
 use crate::wrong::wrong;
 
 /// Which way frames go, seen from the guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// Guest to host: written to the tap.
+    #[value(name = "tx", alias = "transmit")]
     Transmit,
     /// Host to guest: read from the tap.
+    #[value(name = "rx", alias = "receive")]
     Receive,
 }
 
@@ -42,20 +46,8 @@ impl fmt::Display for Direction {
     }
 }
 
-impl std::str::FromStr for Direction {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "tx" | "transmit" => Ok(Self::Transmit),
-            "rx" | "receive" => Ok(Self::Receive),
-            _ => Err(format!("direction {text:?}: choose tx or rx")),
-        }
-    }
-}
-
 /// The memory that the walk over the guest's buffers touches before it begins again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkingSet {
     /// 256 KiB: within a second-level cache.
@@ -77,14 +69,7 @@ impl WorkingSet {
     }
 }
 
-impl fmt::Display for WorkingSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Hot => "hot",
-            Self::Cold => "cold",
-        })
-    }
-}
+by_words!(WorkingSet);
 
 /// One line of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -186,12 +171,5 @@ mod tests {
                 assert!(case.frames(quick) > 0);
             }
         }
-    }
-
-    #[test]
-    fn directions_parse() {
-        assert_eq!("tx".parse(), Ok(Direction::Transmit));
-        assert_eq!("receive".parse(), Ok(Direction::Receive));
-        assert!("up".parse::<Direction>().unwrap_err().contains("up"));
     }
 }

@@ -1,8 +1,8 @@
 //! Benchmarks of zerowire's data paths. The program `zerowire-bench` is made of them.
 //!
 //! [`run_net`] measures the back end of `zerowire net` against the floor. The floor is a bare loop
-//! of write() or read() on the same kind of tap with the same frame. It makes network
-//! namespaces and taps of its own, touches no other interface, and needs root or a user namespace
+//! of write() or read() on the same kind of tap with the same frame. It makes a network namespace
+//! and taps of its own, touches no other interface, and needs root or a user namespace
 //! (`unshare -Urn`).
 //!
 //! [`run_vsock`] measures the back end of `zerowire vsock` against the same bytes through a pair of
@@ -59,6 +59,7 @@ pub mod tcp_rx;
 pub mod variant;
 pub mod vsock;
 pub mod vsock_rx;
+pub mod words;
 mod wrong;
 
 pub use net::run_net;

@@ -17,30 +17,28 @@ use crate::floor::TapFloor;
 use crate::idle;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
-use crate::options::{MOST_IDLE_VMS, MOST_VMS, NetOptions};
+use crate::options::NetOptions;
 use crate::programs;
 use crate::report::NetReport;
 use crate::scaling::{self, Effort};
 use crate::wrong::wrong;
+
+/// Frame lengths where none is given.
+const SIZES: [usize; 4] = [64, 1500, 9000, 60_000];
 
 /// Measures the back end against the floor; text goes to `out`, files where the options say.
 ///
 /// Fails when the namespace or a tap can't be made, when a frame is lost, and when a file can't be
 /// written.
 pub fn run_net(options: &NetOptions, out: &mut dyn Write) -> Result<NetReport> {
-    let rounds = options.rounds();
-    if rounds == 0 {
+    if options.rounds() == 0 {
         wrong!("0 rounds: give at least 1");
     }
-    if let Some(vms) = options.vms.iter().find(|vms| !(1..=MOST_VMS).contains(*vms)) {
-        wrong!("{vms} VMs: choose 1 to {MOST_VMS}");
-    }
-    if !(1..=MOST_IDLE_VMS).contains(&options.idle_vms) {
-        wrong!("{} idle VMs: choose 1 to {MOST_IDLE_VMS}", options.idle_vms);
-    }
-    let cases = Case::all(&options.directions, &options.sizes, &options.working_sets)?;
+    options.vm_counts()?;
+    options.idle_count()?;
+    let cases = Case::all(&options.directions, options.lengths(&SIZES), &options.working_sets)?;
     options.guests_without()?;
-    programs::verify(&options.programs)?;
+    programs::verify(&options.which.programs)?;
     measured(&options.files, out, || in_new_namespace(|| measure(options, &cases)))
 }
 
@@ -60,18 +58,18 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
         vec![Box::new(TapFloor::new("zwfloor", placement.clone())?)];
     if options.bare_calls {
         let floor = TapFloor::new("zwbare", placement.clone())?;
-        variants.push(Box::new(floor.as_bare_calls(options.fragment_len)));
+        variants.push(Box::new(floor.as_bare_calls(options.fragment_bytes())));
     }
-    let more = options.variants.iter().map(|args| BackendKind::with_args(args));
+    let more = options.which.with.iter().map(|args| BackendKind::with_args(args));
     let more = more.chain(options.guests_without()?);
     let mut start = |program: &Path, kind: &BackendKind| -> Result<()> {
-        let variant = BackendVariant::start(program, kind, options.fragment_len, &placement)?;
+        let variant = BackendVariant::start(program, kind, options.fragment_bytes(), &placement)?;
         variants.push(Box::new(variant));
         Ok(())
     };
-    if !options.programs.is_empty() {
+    if !options.which.programs.is_empty() {
         for kind in [BackendKind::zero_copy()].into_iter().chain(more) {
-            for program in &options.programs {
+            for program in &options.which.programs {
                 start(&program.path, &kind.of(program))?;
             }
         }
@@ -84,20 +82,20 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
         report.notes.push("no back end was measured: none was given".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
-    report.cases = compare(cases, &mut variants, plan, |name| bases(&options.programs, name))?;
+    report.cases = compare(cases, &mut variants, plan, |name| bases(&options.which.programs, name))?;
     // The back ends end here; those of many VMs are processes of their own.
     drop(variants);
-    if let Some(program) = options.program.as_ref().filter(|_| options.programs.is_empty()) {
+    if let Some(program) = options.program.as_ref().filter(|_| options.which.programs.is_empty()) {
         let effort = Effort {
             rounds: if options.quick { 2 } else { 5 },
             span: Duration::from_millis(if options.quick { 100 } else { 200 }),
             trips: if options.quick { 600 } else { 1200 },
-            fragment_len: options.fragment_len,
+            fragment_len: options.fragment_bytes(),
         };
-        report.scaling = scaling::measure(program, &options.vm_counts(), effort, &placement)?;
+        report.scaling = scaling::measure(program, &options.vm_counts()?, effort, &placement)?;
         let (starts, watch) = if options.quick { (5, 1) } else { (15, 3) };
         let watch = Duration::from_secs(watch);
-        report.idle = Some(idle::measure(program, options.idle_vms, starts, watch, &placement)?);
+        report.idle = Some(idle::measure(program, options.idle_count()?, starts, watch, &placement)?);
     }
     Ok(report)
 }

@@ -1,75 +1,138 @@
-//! What a caller can choose.
+//! What a caller can choose: the arguments of `zerowire-bench net`.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use zerowire_guest::features::names;
 
 use crate::backend::BackendKind;
 use crate::case::{Direction, WorkingSet};
 use crate::experiment::Files;
-use crate::programs::NamedProgram;
+use crate::ports::PortKind;
+use crate::programs::{NamedProgram, percent};
+use crate::words::defaults;
 use crate::wrong::wrong;
 
-/// Options of [`crate::run_net`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The most VMs of the scaling table: their taps share a class B network.
+const MOST_VMS: usize = 64;
+/// The most idle VMs: as many as one process serves.
+const MOST_IDLE_VMS: usize = 256;
+/// VMs of the scaling table, and idle ones, where nothing else is said.
+const VMS: usize = 12;
+
+/// Options of [`crate::run_net`] and [`crate::ports::run_ports`].
+#[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Measures CPU nanoseconds a frame of all threads of the back end, driven by a guest without a VM; variants are \
+interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold one of 64 MiB. Needs root, or \
+'unshare -Urn zerowire-bench net'. Takes some minutes; with --quick less than one.\n\
+\n\
+--port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
+the tap port and its floor and a plain packet socket, then bandwidth and CPU load of a stream of the longest frames both ways; \
+--vms, --idle-vms, --fragment-len, --bare-calls, --without and --program are for --port tap alone. They need root. See docs/xdp.md.")]
 pub struct NetOptions {
-    /// Less of everything: under a minute instead of some minutes. Of `vms` only the first, the
-    /// middle and the last number are taken.
+    /// tap, or xdp, packet or both: the tap's port stands beside them.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "tap",
+        hide_possible_values = true,
+        value_name = "PORT,…"
+    )]
+    pub port: Vec<PortKind>,
+    /// Fewer rounds; of the numbers of VMs only the first, the middle and the last.
+    #[arg(long)]
     pub quick: bool,
-    /// Rounds of each case; `None`: 25, or 5 when quick.
+    /// Rounds of each case: 25, of other ports than a tap 15, and 5 with --quick; three times as
+    /// many, shorter ones of frames beyond 9014 bytes.
+    #[arg(long, value_name = "N")]
     pub rounds: Option<usize>,
-    /// Frame lengths in bytes from the Ethernet header on, 60 to 65549. Above 9014 the frame is a
-    /// TCP frame to be segmented.
+    /// Frame lengths, bytes from the Ethernet header on, 60 to 65549; above 9014 they are TCP
+    /// frames to be segmented [default: 64,1500,9000,60000; over a veth pair 64,1500].
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…")]
     pub sizes: Vec<usize>,
-    /// Which ways.
+    /// tx (guest to tap), rx, or both.
+    #[arg(
+        long = "direction",
+        value_delimiter = ',',
+        default_value = "tx,rx",
+        hide_possible_values = true,
+        value_name = "WAY,…"
+    )]
     pub directions: Vec<Direction>,
-    /// Which working sets.
+    /// hot, cold or both.
+    #[arg(
+        long = "working-set",
+        value_delimiter = ',',
+        default_value = "hot,cold",
+        hide_possible_values = true,
+        value_name = "SET,…"
+    )]
     pub working_sets: Vec<WorkingSet>,
-    /// Length in bytes of the fragments of a large frame that the guest sends. A Linux guest's TCP
-    /// uses pieces of up to 32 KiB; single pages of 4096 bytes are the worst case.
-    pub fragment_len: usize,
-    /// Numbers of VMs for the scaling table, each 1 to 64; empty leaves the table out.
+    /// Numbers of VMs in the scaling table, each 1 to 64; 0 leaves the table out [default: 1 to
+    /// 12]. Taps only.
+    #[arg(long, value_delimiter = ',', value_name = "N,…")]
     pub vms: Vec<usize>,
-    /// VMs of the process that is watched while they do nothing, 1 to 256.
-    pub idle_vms: usize,
-    /// Measure the device's copies and calls without its rings, too.
+    /// VMs of the process that is watched while they do nothing, 1 to 256 [default: 12]. Taps only.
+    #[arg(long, value_name = "N")]
+    pub idle_vms: Option<usize>,
+    /// Bytes of the pieces in which the guest sends large frames [default: 32768]. Taps only.
+    // A Linux guest's TCP uses pieces of up to 32 KiB; single pages are the worst case.
+    #[arg(long, value_name = "BYTES")]
+    pub fragment_len: Option<usize>,
+    /// Measure also a bare loop of the copies and system calls that the device makes for a frame,
+    /// and set the device beside it. Taps only.
+    #[arg(long)]
     pub bare_calls: bool,
-    /// The program whose `net` command is measured; `None` measures the floor alone.
+    /// What is measured beside the floor.
+    #[command(flatten)]
+    pub which: NetVariants,
+    /// The program whose `net` is measured where none is named; `None` measures the floor alone.
+    #[arg(skip)]
     pub program: Option<PathBuf>,
-    /// Programs that are measured in turns in its place; the others are set beside the first one.
-    pub programs: Vec<NamedProgram>,
-    /// Further variants of the back end: each the arguments behind `net`, separated by blanks.
-    pub variants: Vec<String>,
-    /// Further variants with a guest that leaves out a feature: names of
-    /// [`zerowire_guest::features`].
-    pub without: Vec<String>,
     /// Where the report goes besides the text.
+    #[command(flatten)]
     pub files: Files,
+}
+
+/// What is measured beside the floor.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
+pub struct NetVariants {
+    /// Measure these programs in turns in place of the one beside this: --program before=PATH
+    /// --program after=PATH. Each is set beside the first (/before). Without --path copy, many VMs
+    /// and idle ones. Taps only.
+    #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
+    pub programs: Vec<NamedProgram>,
+    /// With --program: end with status 1 if a further program takes more than PERCENT more CPU time
+    /// than the first one in a case. The lower quartile of the ratios (/before) counts.
+    #[arg(long, value_name = "PERCENT", requires = "programs", value_parser = percent)]
+    pub gate: Option<f64>,
+    /// A further variant of the back end, as arguments of 'zerowire net': --with '--gather-max 0'.
+    /// Repeat for more.
+    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
+    pub with: Vec<String>,
+    /// A further variant whose guest leaves out a feature: --without IN_ORDER. Repeat for more.
+    /// Taps only.
+    #[arg(long, value_name = "FEATURE")]
+    pub without: Vec<String>,
+    /// Measure the floor alone, or with --bare-calls both bare loops.
+    #[arg(long)]
+    pub floor_only: bool,
 }
 
 impl Default for NetOptions {
     fn default() -> Self {
-        Self {
-            quick: false,
-            rounds: None,
-            sizes: vec![64, 1500, 9000, 60_000],
-            directions: Direction::ALL.to_vec(),
-            working_sets: WorkingSet::ALL.to_vec(),
-            fragment_len: 32 << 10,
-            vms: (1..=12).collect(),
-            idle_vms: 12,
-            bare_calls: false,
-            program: None,
-            programs: Vec::new(),
-            variants: Vec::new(),
-            without: Vec::new(),
-            files: Files::default(),
-        }
+        defaults()
     }
 }
 
 impl NetOptions {
+    /// Frame lengths; `usual` where none is given.
+    pub(crate) fn lengths<'a>(&'a self, usual: &'a [usize]) -> &'a [usize] {
+        if self.sizes.is_empty() { usual } else { &self.sizes }
+    }
+
     /// The variants whose guest leaves out a feature.
     pub(crate) fn guests_without(&self) -> Result<Vec<BackendKind>> {
         let known = |name: &String| (0..64).map(|bit| 1 << bit).find(|one| names(*one) == [name.as_str()]);
@@ -79,29 +142,42 @@ impl NetOptions {
                 wrong!("feature '{name}' is not known: give IN_ORDER, RING_EVENT_IDX, NET_MQ or another one")
             }
         };
-        self.without.iter().map(kind).collect()
+        self.which.without.iter().map(kind).collect()
     }
 
-    /// Rounds of each case.
+    /// Rounds of each case on taps.
     pub fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.quick { 5 } else { 25 })
     }
 
-    /// Numbers of VMs, thinned out when quick.
-    pub fn vm_counts(&self) -> Vec<usize> {
-        let vms = &self.vms;
-        if !self.quick || vms.len() <= 3 {
-            return vms.clone();
+    /// Numbers of VMs, thinned out when quick; empty: the table is left out.
+    pub fn vm_counts(&self) -> Result<Vec<usize>> {
+        if let Some(vms) = self.vms.iter().find(|vms| **vms > MOST_VMS) {
+            wrong!("{vms} VMs: choose 1 to {MOST_VMS}");
         }
-        vec![vms[0], vms[vms.len() / 2], vms[vms.len() - 1]]
+        let vms: Vec<usize> = match self.vms.is_empty() {
+            true => (1..=VMS).collect(),
+            false => self.vms.iter().copied().filter(|vms| *vms > 0).collect(),
+        };
+        if !self.quick || vms.len() <= 3 {
+            return Ok(vms);
+        }
+        Ok(vec![vms[0], vms[vms.len() / 2], vms[vms.len() - 1]])
+    }
+
+    /// VMs that do nothing.
+    pub(crate) fn idle_count(&self) -> Result<usize> {
+        match self.idle_vms.unwrap_or(VMS) {
+            vms @ 1..=MOST_IDLE_VMS => Ok(vms),
+            vms => wrong!("{vms} idle VMs: choose 1 to {MOST_IDLE_VMS}"),
+        }
+    }
+
+    /// Bytes of the pieces of large frames.
+    pub(crate) fn fragment_bytes(&self) -> usize {
+        self.fragment_len.unwrap_or(32 << 10)
     }
 }
-
-/// The most idle VMs: as many as one process serves.
-pub const MOST_IDLE_VMS: usize = 256;
-
-/// The most VMs of the scaling table: their taps share a class B network.
-pub const MOST_VMS: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -112,9 +188,9 @@ mod tests {
         let full = NetOptions::default();
         let quick = NetOptions { quick: true, ..full.clone() };
         assert!(quick.rounds() < full.rounds());
-        assert_eq!(quick.vm_counts(), [1, 7, 12]);
-        assert_eq!(full.vm_counts().len(), 12);
+        assert_eq!(quick.vm_counts().unwrap(), [1, 7, 12]);
+        assert_eq!(full.vm_counts().unwrap().len(), 12);
         let given = NetOptions { rounds: Some(2), vms: vec![4], ..quick };
-        assert_eq!((given.rounds(), given.vm_counts()), (2, vec![4]));
+        assert_eq!((given.rounds(), given.vm_counts().unwrap()), (2, vec![4]));
     }
 }

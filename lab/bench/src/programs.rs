@@ -32,6 +32,12 @@ impl FromStr for NamedProgram {
     }
 }
 
+/// A number of `--gate`.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let percent = text.parse().ok().filter(|percent| (0.0..=1000.0).contains(percent));
+    percent.ok_or_else(|| "choose 0 to 1000 percent".to_owned())
+}
+
 /// Refuses two of one name, and files that are not there.
 pub(crate) fn verify(programs: &[NamedProgram]) -> Result<()> {
     for (index, NamedProgram { name, path }) in programs.iter().enumerate() {

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use clap::Args;
 use serde::Serialize;
 
 use super::{CellReport, Failure, Subject};
@@ -13,11 +14,13 @@ use crate::others::Usage;
 use crate::wrong::wrong;
 
 /// Where a report goes besides the text.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Args)]
 pub struct Files {
-    /// A file for JSON; `-`: JSON takes the place of the text.
+    /// Write the result as JSON; - is standard output, in place of the text.
+    #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// A folder for charts.
+    /// Write charts (SVG) into this folder.
+    #[arg(long, value_name = "FOLDER")]
     pub svg: Option<PathBuf>,
 }
 

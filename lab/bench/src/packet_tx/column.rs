@@ -1,36 +1,40 @@
 //! The columns of the table: the ways of sending that are compared.
 
-use std::fmt;
-
+use clap::ValueEnum;
 use serde::Serialize;
 
-/// A way of sending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+use crate::words::by_words;
+
+/// A way of sending. Its text is the one of the legend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Column {
-    /// send() on a packet socket: what the published table calls no-zc.
+    /// packet socket, send(), copying
+    // What the published table calls no-zc.
     Send,
-    /// sendmmsg() on a packet socket.
+    /// packet socket, sendmmsg(), copying
     Sendmmsg,
-    /// PACKET_TX_RING, payload resident in the ring, headers built in place.
+    /// PACKET_TX_RING, payload resident in the ring, headers built in place
     Ring,
-    /// PACKET_TX_RING, each frame copied into the ring first.
+    /// PACKET_TX_RING, each frame copied into the ring
     RingCopied,
-    /// AF_XDP, frames resident in its memory.
+    /// AF_XDP in copy mode, frames resident in its memory
     Xdp,
-    /// send() on a UDP socket.
+    /// UDP, send(), copying
     Udp,
-    /// UDP, MSG_ZEROCOPY, the notification awaited after each send: the published zc.
+    /// UDP, MSG_ZEROCOPY, each notification awaited (published: zc)
     Zc,
-    /// UDP, MSG_ZEROCOPY, notifications read a batch at a time: the published recvmmsg.
+    /// UDP, MSG_ZEROCOPY, notifications read a batch at a time (published: recvmmsg)
     ZcBatched,
-    /// UDP, io_uring SEND_ZC.
+    /// UDP, io_uring SEND_ZC, a batch at a time
     SendZc,
-    /// UDP, io_uring SEND_ZC with registered memory.
+    /// UDP, io_uring SEND_ZC from registered memory
     SendZcFixed,
-    /// UDP, the library chooses between copying and lending.
+    /// UDP, the library chooses by measurement
     Auto,
 }
+
+by_words!(Column);
 
 /// Which columns can be compared with each other: same socket, same work but for the copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,57 +46,6 @@ pub enum Family {
 }
 
 impl Column {
-    /// All of them, in the order of the table.
-    pub const ALL: [Self; 11] = [
-        Self::Send,
-        Self::Sendmmsg,
-        Self::Ring,
-        Self::RingCopied,
-        Self::Xdp,
-        Self::Udp,
-        Self::Zc,
-        Self::ZcBatched,
-        Self::SendZc,
-        Self::SendZcFixed,
-        Self::Auto,
-    ];
-
-    /// Its word in `--columns` and in JSON, and its heading.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Send => "send",
-            Self::Sendmmsg => "sendmmsg",
-            Self::Ring => "ring",
-            Self::RingCopied => "ring-copied",
-            Self::Xdp => "xdp",
-            Self::Udp => "udp",
-            Self::Zc => "zc",
-            Self::ZcBatched => "zc-batched",
-            Self::SendZc => "send-zc",
-            Self::SendZcFixed => "send-zc-fixed",
-            Self::Auto => "auto",
-        }
-    }
-
-    /// What it does, for the legend.
-    pub fn meaning(self) -> &'static str {
-        match self {
-            Self::Send => "packet socket, send(), copying",
-            Self::Sendmmsg => "packet socket, sendmmsg(), copying",
-            Self::Ring => "PACKET_TX_RING, payload resident in the ring, headers built in place",
-            Self::RingCopied => "PACKET_TX_RING, each frame copied into the ring",
-            Self::Xdp => "AF_XDP in copy mode, frames resident in its memory",
-            Self::Udp => "UDP, send(), copying",
-            Self::Zc => "UDP, MSG_ZEROCOPY, each notification awaited (published: zc)",
-            Self::ZcBatched => {
-                "UDP, MSG_ZEROCOPY, notifications read a batch at a time (published: recvmmsg)"
-            }
-            Self::SendZc => "UDP, io_uring SEND_ZC, a batch at a time",
-            Self::SendZcFixed => "UDP, io_uring SEND_ZC from registered memory",
-            Self::Auto => "UDP, the library chooses by measurement",
-        }
-    }
-
     /// What it can be compared with.
     pub fn family(self) -> Family {
         match self {
@@ -119,38 +72,5 @@ impl Column {
             Family::Frames => Self::Send,
             Family::Udp => Self::Udp,
         }
-    }
-}
-
-impl fmt::Display for Column {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl std::str::FromStr for Column {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL.into_iter().find(|column| column.name() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("column '{text}': choose from {names}")
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_parse_and_unknown_ones_get_the_list() {
-        for column in Column::ALL {
-            assert_eq!(column.name().parse(), Ok(column));
-            assert_eq!(serde_json::to_value(column).unwrap(), column.name());
-            assert_eq!(column.copying().family(), column.family());
-        }
-        let error = "fast".parse::<Column>().unwrap_err();
-        assert!(error.contains("'fast'") && error.contains("send-zc-fixed, auto"));
     }
 }

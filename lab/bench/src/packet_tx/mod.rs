@@ -29,5 +29,5 @@ pub mod way;
 
 pub use case::SinkKind;
 pub use column::Column;
-pub use options::PacketTxOptions;
+pub use options::{MoreParts, PacketTxOptions};
 pub use run::run_packet_tx;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::auto::AutoReport;
@@ -187,7 +188,7 @@ impl TxReport {
     /// The columns that were measured, in order.
     pub fn columns(&self) -> Vec<Column> {
         let measured = |column: &Column| self.cases.iter().any(|case| case.shown(*column).is_some());
-        Column::ALL.into_iter().filter(measured).collect()
+        Column::value_variants().iter().copied().filter(measured).collect()
     }
 
     fn chart(

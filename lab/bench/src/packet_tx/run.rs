@@ -63,8 +63,8 @@ fn report(options: &PacketTxOptions) -> Result<TxReport> {
         report.cycles.extend(part.cycles);
         report.notes.extend(part.notes);
     }
-    if options.replay {
-        match &options.program {
+    if options.more.replay {
+        match &options.more.program {
             Some(program) => {
                 let measured = in_new_namespace(|| {
                     let lab = TxLab::new(SinkKind::Ifb, &placement)?;
@@ -107,7 +107,7 @@ fn measure_sink(options: &PacketTxOptions, lab: &TxLab, softirq: &Softirq) -> Re
         }
     }
     progress.finish();
-    if options.cycles {
+    if options.more.cycles {
         match cycles::measure(options, &cases, lab) {
             Ok(reports) => part.cycles = reports,
             Err(error) => {

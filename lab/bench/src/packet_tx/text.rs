@@ -10,6 +10,7 @@ use crate::experiment::{
     CellReport, CellText, Digits, LeftOut, ReportLine, Show, failed, grid, head, shared_cpu,
 };
 use crate::table::{Table, figure};
+use crate::words::meaning;
 
 /// The report as text.
 pub(super) fn text(report: &TxReport) -> String {
@@ -22,10 +23,10 @@ pub(super) fn text(report: &TxReport) -> String {
     );
     let columns = report.columns();
     for column in &columns {
-        let _ = writeln!(out, "  {:<14} {}", column.name(), column.meaning());
+        let _ = writeln!(out, "  {column:<14} {}", meaning(column));
     }
     for (sink, set, rows) in report.sections() {
-        let _ = writeln!(out, "\n=== {}, {set}", sink.meaning());
+        let _ = writeln!(out, "\n=== {}, {set}", meaning(&sink));
         section(&mut out, sink, &columns, &rows);
     }
     out.push_str(&failed(&report.failures()));

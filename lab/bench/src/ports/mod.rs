@@ -42,6 +42,6 @@ mod text;
 pub mod veth;
 pub mod wire;
 
-pub use options::{PortKind, PortOptions};
+pub use options::PortKind;
 pub use report::PortReport;
 pub use run::run_ports;

@@ -10,7 +10,7 @@ use super::bare_xdp::BareXdp;
 use super::bursts::{self, Arrivals};
 use super::compare::TAP;
 use super::hold::{Hold, go_first};
-use super::options::{PortKind, PortOptions};
+use super::options::{PortKind, cases, rounds};
 use super::raw::RawSocket;
 use super::report::PortReport;
 use super::served::ServedPort;
@@ -22,18 +22,19 @@ use crate::experiment::measured;
 use crate::floor::TapFloor;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
+use crate::options::NetOptions;
 
 /// Measures ports on veth pairs, and the tap's, against the bare loops; text goes to `out`, files
 /// where the options say.
 ///
 /// Fails when the namespace or an interface can't be made, when the bare AF_XDP loop fails, and
 /// when a file can't be written.
-pub fn run_ports(options: &PortOptions, out: &mut dyn Write) -> Result<PortReport> {
-    let cases = options.cases()?;
+pub fn run_ports(options: &NetOptions, out: &mut dyn Write) -> Result<PortReport> {
+    let cases = cases(options)?;
     measured(&options.files, out, || in_new_namespace(|| measure(options, &cases)))
 }
 
-fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
+fn measure(options: &NetOptions, cases: &[Case]) -> Result<PortReport> {
     let placement = Placement::detect()?;
     placement.pin_driver()?;
     go_first(None)?;
@@ -49,10 +50,10 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
                 started.push((port, more));
             }
             // The others are measured all the same, unless nothing is left that was asked for.
-            Err(error) if options.ports.len() > 1 || !options.ports.contains(&port) => {
-                notes.push(format!("port {} is left out: {error:#}", port.word()));
+            Err(error) if options.port.len() > 1 || !options.port.contains(&port) => {
+                notes.push(format!("port {} is left out: {error:#}", port));
             }
-            Err(error) => return Err(error.context(format!("port {}", port.word()))),
+            Err(error) => return Err(error.context(format!("port {}", port))),
         }
     }
     if options.program.is_none() {
@@ -60,7 +61,7 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
     }
     variants.push(Box::new(TapFloor::new("zwfloor", placement.clone())?.called(TAP)));
     variants.push(Box::new(RawSocket::new(arrivals.clone(), &placement)?));
-    let plan = Plan { rounds: options.rounds(), quick: options.quick };
+    let plan = Plan { rounds: rounds(options), quick: options.quick };
     let reports = compared(cases, &mut variants, plan)?;
     // The back ends end here.
     drop(variants);
@@ -68,7 +69,7 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
     let mut report = PortReport::new(Machine::detect(), placement.separate(), notes, reports, streams);
     let watch = Duration::from_secs(if options.quick { 1 } else { 3 });
     for (port, more) in started {
-        if more.is_empty() && options.ports.contains(&port) {
+        if more.is_empty() && options.port.contains(&port) {
             report.idle.push(start(options, port, more, &arrivals, &placement)?.idle(watch)?);
         }
     }
@@ -77,7 +78,7 @@ fn measure(options: &PortOptions, cases: &[Case]) -> Result<PortReport> {
 
 /// The ports that could be started, and bare loops beside them, with streams of the longest frames.
 fn streams(
-    options: &PortOptions,
+    options: &NetOptions,
     cases: &[Case],
     ports: &[(PortKind, &str)],
     placement: &Placement,
@@ -89,10 +90,10 @@ fn streams(
         vec![Box::new(RawSocket::new(arrivals.clone(), placement)?)];
     for (port, more) in ports {
         let served = start(options, *port, more, &arrivals, placement);
-        variants.push(Box::new(served.with_context(|| format!("port {}", port.word()))?));
+        variants.push(Box::new(served.with_context(|| format!("port {}", port))?));
     }
     variants.push(Box::new(BareXdp::new(arrivals, placement).context("the bare AF_XDP loop")?));
-    compared(&cases, &mut variants, Plan { rounds: options.rounds(), quick: options.quick })
+    compared(&cases, &mut variants, Plan { rounds: rounds(options), quick: options.quick })
 }
 
 fn compared(
@@ -108,7 +109,7 @@ fn compared(
 }
 
 fn start(
-    options: &PortOptions,
+    options: &NetOptions,
     port: PortKind,
     more: &str,
     arrivals: &Arrivals,
@@ -119,12 +120,12 @@ fn start(
 }
 
 /// The back ends to measure: a port and further arguments. The tap's serves as a comparison.
-fn served(options: &PortOptions) -> Vec<(PortKind, &str)> {
+fn served(options: &NetOptions) -> Vec<(PortKind, &str)> {
     if options.program.is_none() {
         return Vec::new();
     }
-    let more = || std::iter::once("").chain(options.variants.iter().map(String::as_str));
-    let asked = options.ports.iter().flat_map(|port| more().map(|args| (*port, args)));
-    let beside = (!options.ports.contains(&PortKind::Tap)).then_some((PortKind::Tap, ""));
+    let more = || std::iter::once("").chain(options.which.with.iter().map(String::as_str));
+    let asked = options.port.iter().flat_map(|port| more().map(|args| (*port, args)));
+    let beside = (!options.port.contains(&PortKind::Tap)).then_some((PortKind::Tap, ""));
     asked.chain(beside).collect()
 }

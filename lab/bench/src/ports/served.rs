@@ -65,12 +65,12 @@ impl ServedPort {
             }
             PortKind::Xdp | PortKind::Packet => {
                 let veth = Veth::new(placement)?;
-                let spec = kind.spec(veth.port().name());
+                let spec = format!("{kind}:{}", veth.port().name());
                 (BackendProcess::start_on(program, &spec, more, placement)?, Wire::Veth(veth))
             }
         };
         let (before, kernel) = (Ledger::new(), KernelTime::default());
-        let name = format!("zerowire {} {more}", kind.word()).trim_end().to_owned();
+        let name = format!("zerowire {kind} {more}").trim_end().to_owned();
         let placement = placement.clone();
         Ok(Self { name, backend, wire, arrivals, placement, ready: None, before, kernel })
     }

@@ -15,12 +15,12 @@ use crate::experiment::Failure;
 use crate::interleave::interleave;
 use crate::progress::ProgressLine;
 
-/// Serves as many tests as the ways and rounds need, at `bind` and `port`.
-pub fn measure(
-    options: &TcpRxOptions,
-    bind: &str,
-    port: u16,
-) -> Result<(Vec<CellReport<TcpRx>>, MemoryTraffic)> {
+/// The port to listen at where none is named: iperf3's.
+const PORT: u16 = 5201;
+
+/// Serves as many tests as the ways and rounds need.
+pub fn measure(options: &TcpRxOptions) -> Result<(Vec<CellReport<TcpRx>>, MemoryTraffic)> {
+    let (bind, port) = (options.bind.as_str(), options.port.unwrap_or(PORT));
     let addresses: Vec<_> = (bind, port)
         .to_socket_addrs()
         .with_context(|| format!("--bind {bind} is no address and no name that can be resolved"))?
@@ -54,7 +54,7 @@ pub fn measure(
     // What can't be had here was told when its first test came.
     let External { connections, mut paths, absent, .. } = external;
     for failure in &absent {
-        if let Some(index) = names.iter().position(|n| n.name() == failure.variant) {
+        if let Some(index) = names.iter().position(|n| n.to_string() == failure.variant) {
             names.remove(index);
             runs.remove(index);
             paths.remove(index);

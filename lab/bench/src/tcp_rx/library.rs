@@ -21,8 +21,7 @@ impl Library {
             WayName::Multishot => RecvBackend::Multishot,
             WayName::Nodev => RecvBackend::NoDevice,
             WayName::Queue => {
-                let (interface, queue) =
-                    options.queue.clone().context("no queue was named: -i IF -q QUEUE")?;
+                let (interface, queue) = options.place().context("no queue was named: -i IF -q QUEUE")?;
                 RecvBackend::Queue { interface, queue }
             }
             other => bail!("{other} is no way of the library"),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use super::way::{Tally, WayName};
@@ -162,7 +163,7 @@ impl TcpRxReport {
     /// The ways that were measured, in order.
     pub fn ways(&self) -> Vec<WayName> {
         let measured = |way: &WayName| self.cases.iter().any(|case| case.line(way).is_some());
-        WayName::ALL.into_iter().filter(measured).collect()
+        WayName::value_variants().iter().copied().filter(measured).collect()
     }
 
     fn chart(&self, title: &str, (y_label, better): (&str, Better), key: &str) -> Bars {

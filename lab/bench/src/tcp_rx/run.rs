@@ -32,7 +32,7 @@ pub fn run_tcp_rx(options: &TcpRxOptions, out: &mut dyn Write) -> Result<TcpRxRe
 fn report(options: &TcpRxOptions) -> Result<TcpRxReport> {
     raise_descriptors()?;
     let placement = Placement::detect()?;
-    let (client, (cases, memory)) = match &options.client {
+    let (client, (cases, memory)) = match options.client {
         Client::Own => {
             let cases = in_new_namespace(|| {
                 NetnsLink::new("lo")?.up()?;
@@ -41,7 +41,7 @@ fn report(options: &TcpRxOptions) -> Result<TcpRxReport> {
             });
             ("own", cases?)
         }
-        Client::External { bind, port } => ("external", external::measure(options, bind, *port)?),
+        Client::External => ("external", external::measure(options)?),
     };
     Ok(TcpRxReport {
         machine: Machine::detect(),

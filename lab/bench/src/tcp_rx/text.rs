@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::report::{MemoryTraffic, TcpRx, TcpRxReport};
 use crate::experiment::{CellReport, Column, Digits, ReportLine, failed, head, rows, shared_cpu};
 use crate::table::bytes;
+use crate::words::meaning;
 use zerowire::recv::ZeroCopied;
 
 const COLUMNS: [Column<TcpRx>; 10] = [
@@ -40,7 +41,7 @@ pub(super) fn text(report: &TcpRxReport) -> String {
     let mut out = head(&report.machine, &about, &report.notes);
     // Writing to a String doesn't fail.
     for way in report.ways() {
-        let _ = writeln!(out, "  {:<11} {}", way.name(), way.meaning());
+        let _ = writeln!(out, "  {way:<11} {}", meaning(&way));
     }
     for case in &report.cases {
         let connections = case.at.connections;

@@ -1,106 +1,52 @@
 //! Ways of receiving, and what one run of one of them did.
 
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 use serde::Serialize;
 use zerowire::recv::ZeroCopied;
 
 use super::options::TcpRxOptions;
 use super::{bare, library, uring_read};
+use crate::words::by_words;
 
 /// How often a way that waits looks whether its goal has changed, or its patience is over.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// Ticks without a byte after which a run is given up.
 const MOST_TICKS: u32 = 100;
 
-/// A way of receiving, by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+/// A way of receiving, by name. Its text is the one of the legend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum WayName {
-    /// A loop of blocking recv() on one connection: the floor.
+    /// recv() in a loop, one connection: the floor
     Recv,
-    /// select(), then read() of what is ready, as iperf3 does.
+    /// select() and read(): what iperf does
     Select,
-    /// epoll_wait(), then read() of what is ready.
+    /// epoll_wait() and read()
     Epoll,
-    /// io_uring: one IORING_OP_READ a connection at a time.
+    /// io_uring, a READ a connection
     UringRead,
-    /// The library's plain way.
+    /// library: epoll and recvmsg into leased buffers
     Plain,
-    /// The library's multishot receive.
+    /// library: io_uring multishot receive into leased buffers
     Multishot,
-    /// The library's zero-copy receive without a device: the interface in copy mode.
+    /// library: io_uring zero-copy interface in copy mode (ZCRX_REG_NODEV)
     Nodev,
-    /// The library's zero-copy receive from a NIC's queue.
+    /// library: io_uring zero-copy receive, placed by the NIC
     Queue,
 }
 
+by_words!(WayName);
+
 impl WayName {
-    /// All of them, in the order of the table.
-    pub const ALL: [Self; 8] = [
-        Self::Recv,
-        Self::Select,
-        Self::Epoll,
-        Self::UringRead,
-        Self::Plain,
-        Self::Multishot,
-        Self::Nodev,
-        Self::Queue,
-    ];
-
-    /// Its word in `--ways`, in JSON and in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Recv => "recv",
-            Self::Select => "select",
-            Self::Epoll => "epoll",
-            Self::UringRead => "uring-read",
-            Self::Plain => "plain",
-            Self::Multishot => "multishot",
-            Self::Nodev => "nodev",
-            Self::Queue => "queue",
-        }
-    }
-
-    /// What it does, for the legend.
-    pub fn meaning(self) -> &'static str {
-        match self {
-            Self::Recv => "recv() in a loop, one connection: the floor",
-            Self::Select => "select() and read(): what iperf does",
-            Self::Epoll => "epoll_wait() and read()",
-            Self::UringRead => "io_uring, a READ a connection",
-            Self::Plain => "library: epoll and recvmsg into leased buffers",
-            Self::Multishot => "library: io_uring multishot receive into leased buffers",
-            Self::Nodev => "library: io_uring zero-copy interface in copy mode (ZCRX_REG_NODEV)",
-            Self::Queue => "library: io_uring zero-copy receive, placed by the NIC",
-        }
-    }
-
     /// Whether it can serve that number of connections.
     pub fn serves(self, connections: usize) -> bool {
         self != Self::Recv || connections == 1
-    }
-}
-
-impl fmt::Display for WayName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl std::str::FromStr for WayName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|way| way.name() == text)
-            .ok_or_else(|| format!("way '{text}': choose from {}", Self::ALL.map(Self::name).join(", ")))
     }
 }
 
@@ -209,17 +155,6 @@ pub(super) fn ended(tally: &Tally) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_parse_and_unknown_ones_get_the_list() {
-        for way in WayName::ALL {
-            assert_eq!(way.name().parse(), Ok(way));
-            assert_eq!(serde_json::to_value(way).unwrap(), way.name());
-        }
-        let error = "fast".parse::<WayName>().unwrap_err();
-        assert!(error.contains("'fast'") && error.contains("uring-read, plain"));
-        assert!(WayName::Recv.serves(1) && !WayName::Recv.serves(2) && WayName::Epoll.serves(256));
-    }
 
     #[test]
     fn patience_ends_and_bytes_renew_it() {

@@ -30,7 +30,7 @@ pub struct Work {
 
 /// The CPU of the host's program. The choice decides much: waking a thread of another CPU costs
 /// more than copying 64 KiB on many machines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum HostCpu {
     /// The guest's: what the back end wakes is on another CPU, and pushes the guest aside.
@@ -51,19 +51,6 @@ impl HostCpu {
             Self::Any => placement.unpin(),
         }
         .context("a thread can't be moved to its CPU")
-    }
-}
-
-impl std::str::FromStr for HostCpu {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "guest" => Ok(Self::Guest),
-            "backend" => Ok(Self::Backend),
-            "any" => Ok(Self::Any),
-            _ => Err(format!("CPU of the host's program {text:?}: choose guest, backend or any")),
-        }
     }
 }
 

@@ -30,13 +30,13 @@ pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<Vso
     if !(128..=65_536).contains(&options.ends.rx_buffer) {
         wrong!("receive buffers of {} bytes: choose 128 to 65536", options.ends.rx_buffer);
     }
-    if let Some(count) = options.idle_connections.iter().find(|count| !(1..=8192).contains(*count)) {
+    if let Some(count) = options.idle.iter().find(|count| **count > 8192) {
         wrong!("{count} idle connections: choose 1 to 8192");
     }
     let lens = options.write_lens();
     let (ways, credits, sets) = (&options.directions, &options.credits, &options.working_sets);
     let cases = VsockCase::all(options.socket, ways, &lens, credits, sets)?;
-    programs::verify(&options.programs)?;
+    programs::verify(&options.which.programs)?;
     measured(&options.files, out, || {
         // Threads and children inherit the affinity that is changed meanwhile.
         let report = std::thread::scope(|scope| scope.spawn(|| measure(options, &cases)).join());
@@ -64,9 +64,9 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         variants.push(Box::new(DeviceVariant::start(program, kind, &options.credits, &placement)?));
         Ok(())
     };
-    if !options.programs.is_empty() {
+    if !options.which.programs.is_empty() {
         for kind in kinds(options) {
-            for program in &options.programs {
+            for program in &options.which.programs {
                 start(&program.path, kind.of(program))?;
             }
         }
@@ -79,11 +79,11 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         report.notes.push("only the floor was measured: no back end was given".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
-    let bases = |name: &str| first_program(&options.programs, name).into_iter().collect::<Vec<_>>();
+    let bases = |name: &str| first_program(&options.which.programs, name).into_iter().collect::<Vec<_>>();
     report.cases = compare(cases, &mut variants, plan, bases)?;
     // The back ends end here; those of the other parts are processes of their own.
     drop(variants);
-    if !options.programs.is_empty() {
+    if !options.which.programs.is_empty() {
         return Ok(report);
     }
     if options.socket == SocketKind::Seqpacket {
@@ -109,7 +109,7 @@ fn others(
     fn keep<T>(part: &str, result: Result<T>, failed: &mut Vec<String>) -> Option<T> {
         result.map_err(|error| failed.push(format!("{part}: {error:#}"))).ok()
     }
-    if options.extras {
+    if !options.no_extras {
         let trips = if quick { 500 } else { 2000 };
         let result = latency::measure(program, rounds, trips, placement);
         report.latency = keep("round trips", result, &mut failed).unwrap_or_default();
@@ -120,9 +120,10 @@ fn others(
         let result = attack::measure(program, options.ends.host_cpu, (rounds, quick), placement);
         report.attacks = keep("attacks", result, &mut failed);
     }
-    if !options.idle_connections.is_empty() {
+    let counts: Vec<usize> = options.idle.iter().copied().filter(|count| *count > 0).collect();
+    if !counts.is_empty() {
         let starts = if quick { 5 } else { 15 };
-        let result = idle::measure(program, &options.idle_connections, starts, quick, placement);
+        let result = idle::measure(program, &counts, starts, quick, placement);
         report.idle = keep("idle connections", result, &mut failed);
     }
     report.failed_parts = failed;
@@ -138,9 +139,9 @@ fn kinds(options: &VsockBenchOptions) -> Vec<DeviceKind> {
         host_cpu: options.ends.host_cpu,
     };
     let mut kinds = vec![kind("zerowire", "", false)];
-    if options.ends.sleeping_guest {
+    if !options.ends.no_sleeping_guest {
         kinds.push(kind("zerowire, guest sleeps", "", true));
     }
-    kinds.extend(options.variants.iter().map(|args| kind(&format!("zerowire {args}"), args, false)));
+    kinds.extend(options.which.with.iter().map(|args| kind(&format!("zerowire {args}"), args, false)));
     kinds
 }

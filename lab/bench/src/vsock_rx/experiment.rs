@@ -49,13 +49,13 @@ impl<'a> Experiment<'a> {
         args: &[&str],
         placement: &Placement,
     ) -> Result<Self> {
-        let mut all = vec!["--buffer".to_owned(), options.credit.to_string()];
+        let mut all = vec!["--buffer".to_owned(), options.credit().to_string()];
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
         let backend = BackendProcess::start_vsock(program, &all, 1, placement)?;
         Ok(Self {
             tool: &options.tool,
             backend,
-            credit: options.credit,
+            credit: options.credit(),
             host_cpu: options.host_cpu,
             placement: placement.clone(),
         })

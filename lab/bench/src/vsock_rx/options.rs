@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use zerowire_wire::mapped::WINDOWS;
 
 use super::mode::ReceiveMode;
 use crate::case::{Direction, WorkingSet};
 use crate::experiment::Files;
 use crate::vsock::host::HostCpu;
+use crate::words::defaults;
 use crate::wrong::wrong;
 
 /// The port of the server where none is named.
@@ -153,54 +155,77 @@ pub fn windows_for(len: usize) -> u32 {
 }
 
 /// Options of [`super::run_table`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TableOptions {
-    /// Fewer rounds, sizes and bytes.
+    /// Table: fewer rounds, sizes and bytes.
+    #[arg(long)]
     pub quick: bool,
-    /// Rounds of each case; `None`: 5, or 3 when quick.
+    /// Table: rounds of each case [default: 5, with --quick 3].
+    #[arg(long, value_name = "N")]
     pub rounds: Option<usize>,
-    /// Megabytes (2^20) of each run; `None`: 2048, as in the experiment that the table repeats, or
-    /// 64 when quick.
+    /// Megabytes (2^20 bytes) that the server sends, or each run of the table [default: 2048, table
+    /// with --quick: 64].
+    #[arg(short = 'm', long, value_name = "MEGABYTES")]
     pub megabytes: Option<u64>,
-    /// Bytes of a dequeue, whole pages.
+    /// Table: bytes of a dequeue, multiples of 4096 up to 4194304.
+    #[arg(long, value_delimiter = ',', value_name = "BYTES,…",
+        default_values_t = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10])]
     pub sizes: Vec<usize>,
-    /// Which ways: transmit is guest to host.
+    /// Table: tx (guest to host), rx, or both.
+    #[arg(
+        long = "direction",
+        value_delimiter = ',',
+        default_value = "tx,rx",
+        hide_possible_values = true,
+        value_name = "WAY,…"
+    )]
     pub directions: Vec<Direction>,
-    /// Which working sets.
+    /// Table: hot, cold or both.
+    #[arg(
+        long = "working-set",
+        value_delimiter = ',',
+        default_value = "hot,cold",
+        hide_possible_values = true,
+        value_name = "SET,…"
+    )]
     pub working_sets: Vec<WorkingSet>,
-    /// Which modes.
+    /// Table: modes, as letters of -z.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "n,y,u,d",
+        hide_possible_values = true,
+        value_name = "MODE,…"
+    )]
     pub modes: Vec<ReceiveMode>,
-    /// Credit of a connection, for back end and guest.
-    pub credit: u32,
-    /// Windows of the program; 0: as the client chooses them.
+    /// Client, table: credit of the connection, the bytes that the server may send ahead [default:
+    /// the other side's; table: 262144].
+    #[arg(short = 'v', long, value_name = "BYTES")]
+    pub credit: Option<u32>,
+    /// Client, table: windows in the ring, 2 to 64 [default: as many as have 1 MiB, at least 4].
+    #[arg(long, default_value_t = 0, value_name = "N", hide_default_value = true)]
     pub windows: u32,
-    /// Where the host's program runs: one that receives, or sends.
+    /// Table: CPU of the host's program: backend (the back end's; a polling one gets the guest's),
+    /// guest (the guest's), or any.
+    #[arg(long, default_value = "backend", hide_possible_values = true, value_name = "CPU")]
     pub host_cpu: HostCpu,
+    /// Table: measure the floors alone.
+    #[arg(long)]
+    pub floor_only: bool,
     /// The program whose `vsock` is measured; `None` measures the floors alone.
+    #[arg(skip)]
     pub program: Option<PathBuf>,
     /// The program `zerowire-bench`, whose `vsock-rx` sends and receives on the host.
+    #[arg(skip)]
     pub tool: PathBuf,
     /// Where the report goes besides the text.
+    #[command(flatten)]
     pub files: Files,
 }
 
 impl Default for TableOptions {
     fn default() -> Self {
-        Self {
-            quick: false,
-            rounds: None,
-            megabytes: None,
-            sizes: vec![4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10],
-            directions: Direction::ALL.to_vec(),
-            working_sets: WorkingSet::ALL.to_vec(),
-            modes: ReceiveMode::ALL.to_vec(),
-            credit: 256 << 10,
-            windows: 0,
-            host_cpu: HostCpu::default(),
-            program: None,
-            tool: "zerowire-bench".into(),
-            files: Files::default(),
-        }
+        defaults()
     }
 }
 
@@ -213,6 +238,11 @@ impl TableOptions {
     /// Bytes of each run.
     pub fn bytes(&self) -> u64 {
         self.megabytes.unwrap_or(if self.quick { 64 } else { 2048 }).saturating_mul(1 << 20)
+    }
+
+    /// Credit of a connection, for back end and guest.
+    pub(super) fn credit(&self) -> u32 {
+        self.credit.unwrap_or(256 << 10)
     }
 
     /// Bytes of a dequeue, thinned out when quick.
@@ -237,14 +267,10 @@ impl TableOptions {
         {
             wrong!("a dequeue of {len} bytes: choose a multiple of {PAGE}, up to 4194304");
         }
-        if self.sizes.is_empty() || self.directions.is_empty() || self.working_sets.is_empty() {
-            wrong!("nothing to measure: give at least one size, direction and working set");
+        if !(4096..=16 << 20).contains(&self.credit()) {
+            wrong!("-v {}: choose 4096 to 16777216 bytes", self.credit());
         }
-        if !(4096..=16 << 20).contains(&self.credit) {
-            wrong!("-v {}: choose 4096 to 16777216 bytes", self.credit);
-        }
-        let only_direct =
-            !self.modes.is_empty() && self.modes.iter().all(|mode| *mode == ReceiveMode::Direct);
+        let only_direct = self.modes.iter().all(|mode| *mode == ReceiveMode::Direct);
         if only_direct && !self.directions.contains(&Direction::Transmit) {
             wrong!(
                 "--modes d --direction rx: host to guest no window is direct, for the device writes there; take y"
@@ -314,7 +340,7 @@ mod tests {
         assert!(refused(TableOptions { megabytes: Some(0), ..table.clone() }).contains("-m 0"));
         let huge = TableOptions { megabytes: Some(1 << 44), ..table.clone() };
         assert!(refused(huge).contains("-m 17592186044416: choose 1 to 65536"));
-        assert!(refused(TableOptions { credit: 1, ..table.clone() }).contains("-v 1"));
+        assert!(refused(TableOptions { credit: Some(1), ..table.clone() }).contains("-v 1"));
         assert!(refused(TableOptions { windows: 1, ..table.clone() }).contains("--windows 1"));
         let nothing = TableOptions {
             modes: vec![ReceiveMode::Direct],

@@ -43,7 +43,7 @@ fn measure(options: &TableOptions) -> Result<RxReport> {
         separate_cpus: placement.separate(),
         megabytes: options.bytes() >> 20,
         rounds: options.rounds(),
-        credit: options.credit,
+        credit: options.credit(),
         host_cpu: options.host_cpu,
         ..RxReport::default()
     };
@@ -116,7 +116,7 @@ impl<'a> Ends<'a> {
         placement: &Placement,
         progress: &mut ProgressLine,
     ) -> Result<CellReport<VsockRx>> {
-        let mut floor = RxFloor::new(case, options.host_cpu, placement, options.credit)?;
+        let mut floor = RxFloor::new(case, options.host_cpu, placement, options.credit())?;
         let guest_of = |end: &Option<Experiment<'_>>| end.as_ref().map(|end| end.guest(case)).transpose();
         let transmit = case.direction == Direction::Transmit;
         let mut guests = Guests {

@@ -25,7 +25,7 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["vsock", "--program", "a=/none"], "there is no such file"),
         (&["net", "--program", "a=/none", "--floor-only"], "cannot be used with"),
         (&["net", "--gate", "2"], "--program <NAME=PATH>"),
-        (&["vsock", "--program", "a=/none", "--gate", "2000"], "--gate 2000"),
+        (&["vsock", "--program", "a=/none", "--gate", "2000"], "choose 0 to 1000"),
         (&["tcp-rx", "--rounds", "0"], "0 rounds"),
         (&["ab", "/old", "/new"], "COMMAND"),
         (&["ab", "/old", "/new", "--rounds", "0", "--", "tcp-rx"], "0 rounds"),

@@ -25,7 +25,7 @@ fn wrong_arguments_are_named_with_the_choice() {
         (&["--port", "packet", "--program", "a=/b"], &["--program", "--port packet"]),
         (&["--port", "packet", "--bare-calls"], &["--bare-calls", "--port packet"]),
         (&["--port", "xdp,packet", "--rounds", "0"], &["0 rounds"]),
-        (&["--port", "xdp", "--direction", "up"], &["up", "tx or rx"]),
+        (&["--port", "xdp", "--direction", "up"], &["up", "tx, rx"]),
     ] {
         let (output, _, log) = bench(args);
         assert!(!output.status.success(), "{args:?}");

@@ -4,11 +4,12 @@
 //! The CPU time of a send to the ifb is that of the whole process: such a run has a process of its
 //! own.
 
+use clap::ValueEnum;
 use serde_json::Value;
 use zerowire_bench::case::WorkingSet;
 use zerowire_bench::experiment::Files;
 use zerowire_bench::packet_tx::report::{Caller, TxReport};
-use zerowire_bench::packet_tx::{Column, PacketTxOptions, SinkKind, run_packet_tx};
+use zerowire_bench::packet_tx::{Column, MoreParts, PacketTxOptions, SinkKind, run_packet_tx};
 use zerowire_testkit::own_process;
 
 fn small(sink: SinkKind) -> PacketTxOptions {
@@ -42,7 +43,7 @@ fn every_column_sends_the_right_count_to_the_ifb() {
     let (report, text) = run(&small(SinkKind::Ifb));
     assert_eq!(report.cases.len(), 2);
     for case in &report.cases {
-        for column in Column::ALL {
+        for &column in Column::value_variants() {
             for kind in [Caller::Bare, Caller::Library] {
                 let Some(line) = case.variant(column, kind) else {
                     assert_eq!((column, kind), (Column::Auto, Caller::Bare));
@@ -83,7 +84,7 @@ fn every_column_reaches_the_receiver_and_lent_memory_is_copied_for_it() {
                 assert!(line.spread("receiver_ns").is_some());
             }
         }
-        assert_eq!(case.lines.len(), 2 * Column::ALL.len() - 1);
+        assert_eq!(case.lines.len(), 2 * Column::value_variants().len() - 1);
         assert!(!case.variant(Column::Ring, Caller::Library).unwrap().facts.kernel_tells);
     }
     for words in ["not told", "negative control", "of the receiver", "published zc"] {
@@ -155,7 +156,7 @@ fn cycles_are_measured_or_said_to_be_missing() {
     let options = PacketTxOptions {
         columns: vec![Column::Udp, Column::SendZcFixed],
         sizes: vec![65_000],
-        cycles: true,
+        more: MoreParts { cycles: true, ..MoreParts::default() },
         ..small(SinkKind::Ifb)
     };
     let (report, text) = run(&options);

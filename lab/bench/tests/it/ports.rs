@@ -2,19 +2,15 @@
 //! Needs root, as the benchmark does; without it it fails and says so. What the program's own ports
 //! do is tested in bench_port.rs.
 
+use zerowire_bench::NetOptions;
 use zerowire_bench::case::{Direction, WorkingSet};
 use zerowire_bench::compare::CaseReport;
 use zerowire_bench::ports::bandwidth::RAW;
 use zerowire_bench::ports::compare::TAP;
-use zerowire_bench::ports::{PortOptions, PortReport, run_ports};
+use zerowire_bench::ports::{PortReport, run_ports};
 
-fn small() -> PortOptions {
-    PortOptions {
-        quick: true,
-        rounds: Some(1),
-        working_sets: vec![WorkingSet::Hot],
-        ..PortOptions::default()
-    }
+fn small() -> NetOptions {
+    NetOptions { quick: true, rounds: Some(1), working_sets: vec![WorkingSet::Hot], ..NetOptions::default() }
 }
 
 #[test]
@@ -77,8 +73,8 @@ fn streams_have_bandwidth_and_load_both_ways(report: &PortReport, text: &str) {
 
 #[test]
 fn wrong_options_are_refused_before_anything_is_made() {
-    let refused = |options: PortOptions| run_ports(&options, &mut Vec::new()).unwrap_err().to_string();
-    assert!(refused(PortOptions { rounds: Some(0), ..small() }).contains("at least 1"));
-    assert!(refused(PortOptions { sizes: vec![64, 1515], ..small() }).contains("1515"));
-    assert!(refused(PortOptions { ports: Vec::new(), ..small() }).contains("no port"));
+    let refused = |options: NetOptions| run_ports(&options, &mut Vec::new()).unwrap_err().to_string();
+    assert!(refused(NetOptions { rounds: Some(0), ..small() }).contains("at least 1"));
+    assert!(refused(NetOptions { sizes: vec![64, 1515], ..small() }).contains("1515"));
+    assert!(refused(NetOptions { bare_calls: true, ..small() }).contains("--bare-calls is for taps"));
 }

@@ -17,7 +17,7 @@ fn small() -> VsockBenchOptions {
         writes: vec![4096, 100_000],
         credits: vec![65_536],
         working_sets: vec![WorkingSet::Hot],
-        idle_connections: vec![1, 20],
+        idle: vec![1, 20],
         ..Default::default()
     }
 }
@@ -105,9 +105,9 @@ fn without_extras_nothing_is_attacked() {
     let options = VsockBenchOptions {
         program: Some(program()),
         writes: vec![4096],
-        idle_connections: Vec::new(),
-        ends: EndOptions { sleeping_guest: false, ..EndOptions::default() },
-        extras: false,
+        idle: vec![0],
+        ends: EndOptions { no_sleeping_guest: true, ..small().ends },
+        no_extras: true,
         ..small()
     };
     let report = run_vsock(&options, &mut Vec::new()).unwrap();
@@ -150,7 +150,7 @@ fn wrong_options_are_refused_before_anything_is_started() {
     assert!(refused(VsockBenchOptions { credits: vec![1], ..small() }).contains("credit of 1"));
     let socket = SocketKind::Seqpacket;
     assert!(refused(VsockBenchOptions { socket, ..small() }).contains("messages of 100000 bytes"));
-    let ends = EndOptions { rx_buffer: 44, ..EndOptions::default() };
+    let ends = EndOptions { rx_buffer: 44, ..small().ends };
     assert!(refused(VsockBenchOptions { ends, ..small() }).contains("44"));
-    assert!(refused(VsockBenchOptions { idle_connections: vec![9000], ..small() }).contains("9000"));
+    assert!(refused(VsockBenchOptions { idle: vec![9000], ..small() }).contains("9000"));
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
-use zerowire_bench::case::{Direction, WorkingSet};
+use zerowire_bench::case::WorkingSet;
 use zerowire_bench::experiment::Files;
 use zerowire_bench::vsock_rx::options::PORT;
 use zerowire_bench::vsock_rx::{
@@ -151,9 +151,6 @@ fn wrong_options_and_places_are_named_with_the_remedy() {
     let refused = |options: TableOptions| run_table(&options, &mut Vec::new()).unwrap_err().to_string();
     assert!(refused(TableOptions { rounds: Some(0), ..small() }).contains("at least 1"));
     assert!(refused(TableOptions { sizes: vec![100], ..small() }).contains("100 bytes"));
-    assert!(
-        refused(TableOptions { directions: Vec::<Direction>::new(), ..small() }).contains("at least one")
-    );
 
     let client = ClientOptions {
         place: RxPlace::Kernel,
