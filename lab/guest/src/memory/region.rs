@@ -3,27 +3,22 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::MapFlags;
+use zerowire_sys::map::{Mapping, READ_WRITE};
 
 use crate::{GuestAddr, GuestError};
 
-/// A region of guest memory, mapped in this process; unmapped on drop.
+/// A region of guest memory, mapped in this process.
 #[derive(Debug)]
 pub struct Region {
     guest_addr: GuestAddr,
-    base: *mut u8,
-    len: usize,
+    /// Only accessed with volatile, atomic or raw copy operations.
+    mapping: Mapping,
     file: Arc<OwnedFd>,
     file_offset: usize,
     /// Free ranges (offset, bytes), lowest first, never adjacent.
     free: Mutex<Vec<(usize, usize)>>,
 }
-
-// SAFETY: `base` is an address of shared memory that stays mapped while the region lives. Nothing
-// about it depends on the thread. It is only accessed with volatile, atomic or raw copy operations.
-unsafe impl Send for Region {}
-// SAFETY: as for Send; the free list has its own lock.
-unsafe impl Sync for Region {}
 
 impl Region {
     pub(super) fn map(
@@ -32,17 +27,14 @@ impl Region {
         file: Arc<OwnedFd>,
         file_offset: usize,
     ) -> Result<Region, GuestError> {
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses can't
-        // touch memory that is in use.
-        let base = unsafe {
-            mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file.as_fd(), file_offset as u64)
-        }
-        .map_err(|e| {
+        // Without NORESERVE: huge pages that are missing are an error here, not a signal later.
+        let mapping =
+            Mapping::shared_with(file.as_fd(), file_offset as u64, len, READ_WRITE, MapFlags::empty());
+        let mapping = mapping.map_err(|e| {
             let what = "mapping guest memory (for huge pages, reserve them in vm.nr_hugepages)";
             GuestError::io(format!("{what}: {len} bytes"), e)
         })?;
-        Ok(Region { guest_addr, base: base.cast(), len, file, file_offset, free: Mutex::new(vec![(0, len)]) })
+        Ok(Region { guest_addr, mapping, file, file_offset, free: Mutex::new(vec![(0, len)]) })
     }
 
     /// Guest-physical address of the first byte.
@@ -52,18 +44,18 @@ impl Region {
 
     /// Guest-physical address of the first byte behind it.
     pub fn end(&self) -> GuestAddr {
-        GuestAddr(self.guest_addr.0 + self.len as u64)
+        GuestAddr(self.guest_addr.0 + self.len() as u64)
     }
 
     /// Bytes.
     #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
-        self.len
+        self.mapping.len()
     }
 
     /// Address of the first byte in this process.
     pub fn user_addr(&self) -> u64 {
-        self.base as u64
+        self.base() as u64
     }
 
     /// Offset of the first byte in [`Region::file`].
@@ -80,11 +72,11 @@ impl Region {
     pub(super) fn touch(&self) {
         // SAFETY: the first byte is mapped for reading and writing while the
         // region lives. The mapping is new: nobody else writes it yet.
-        unsafe { self.base.write_volatile(self.base.read_volatile()) }
+        unsafe { self.base().write_volatile(self.base().read_volatile()) }
     }
 
     pub(super) fn base(&self) -> *mut u8 {
-        self.base
+        self.mapping.as_ptr()
     }
 
     /// Takes the first free range that fits.
@@ -126,14 +118,5 @@ impl Region {
     #[cfg(test)]
     pub(super) fn free_ranges(&self) -> Vec<(usize, usize)> {
         self.free.lock().unwrap().clone()
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map` and every slice of it holds
-        // an Arc of this region, so none is left.
-        let result = unsafe { munmap(self.base.cast(), self.len) };
-        debug_assert!(result.is_ok(), "munmap of an own mapping");
     }
 }

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use zerowire_sys::map::Mapping;
 use zerowire_vhost_user::{LogRegion, Request, VringAddr, WireError, features, protocol};
 
 use super::VhostUser;
@@ -23,13 +23,8 @@ const VRING_LOG: u32 = 1;
 #[derive(Debug)]
 pub struct DirtyLog {
     file: OwnedFd,
-    base: *mut u64,
-    words: usize,
+    mapping: Mapping,
 }
-
-// SAFETY: `base` is an address of shared memory that stays mapped while the log
-// lives; its words are only accessed atomically.
-unsafe impl Send for DirtyLog {}
 
 impl DirtyLog {
     /// An empty log for the guest addresses below `end`.
@@ -41,26 +36,14 @@ impl DirtyLog {
         let make = |e| GuestError::io(format!("memory for a dirty log of {words} words"), e);
         let file = memfd_create("dirty-log", MemfdFlags::CLOEXEC).map_err(make)?;
         ftruncate(&file, 8 * words as u64).map_err(make)?;
-        // SAFETY: a new mapping at an address that the kernel chooses can't
-        // touch memory that is in use.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                8 * words,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
-        }
-        .map_err(make)?;
-        Ok(DirtyLog { file, base: base.cast(), words })
+        let mapping = Mapping::shared(&file, 0, 8 * words).map_err(make)?;
+        Ok(DirtyLog { file, mapping })
     }
 
     /// Bytes.
     #[allow(clippy::len_without_is_empty, reason = "a log always has room")]
     pub fn len(&self) -> u64 {
-        8 * self.words as u64
+        self.mapping.len() as u64
     }
 
     /// Its memfd, in which it begins at 0.
@@ -72,22 +55,11 @@ impl DirtyLog {
     /// call: guest address / [`LOG_PAGE`].
     pub fn take(&self) -> BTreeSet<u64> {
         let mut pages = BTreeSet::new();
-        for at in 0..self.words {
-            // SAFETY: at < words, which are mapped and 8-aligned; the back end
-            // accesses them atomically as well.
-            let word = unsafe { AtomicU64::from_ptr(self.base.add(at)) };
-            let bits = u64::from_le(word.swap(0, Ordering::AcqRel));
-            pages.extend((0..64).filter(|bit| bits & (1 << bit) != 0).map(|bit| 64 * at as u64 + bit));
+        for at in (0..self.mapping.len()).step_by(4) {
+            let bits = u32::from_le(self.mapping.word(at).swap(0, Ordering::AcqRel));
+            pages.extend((0..32).filter(|bit| bits & (1 << bit) != 0).map(|bit| 8 * at as u64 + bit));
         }
         pages
-    }
-}
-
-impl Drop for DirtyLog {
-    fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new`, and nothing else refers to it.
-        let result = unsafe { munmap(self.base.cast(), 8 * self.words) };
-        debug_assert!(result.is_ok(), "munmap of an own mapping");
     }
 }
 

@@ -7,46 +7,19 @@ use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::MapFlags;
+use zerowire_sys::map::{Mapping, READ_WRITE};
 
 use super::capabilities::BarRange;
 use crate::GuestError;
 
-/// A mapped BAR; unmapped on drop.
-#[derive(Debug)]
-pub(super) struct Bar {
-    base: *mut u8,
-    len: usize,
-}
-
-// SAFETY: `base` is the address of a mapping that lives as long as the value. All access is
-// volatile, and the device takes it from any CPU.
-unsafe impl Send for Bar {}
-// SAFETY: as for Send.
-unsafe impl Sync for Bar {}
-
-impl Bar {
-    /// Maps `resourceN` of a device.
-    pub(super) fn map(path: &Path) -> Result<Bar, GuestError> {
-        let failed = |what: &str, e: std::io::Error| GuestError::io(format!("{what} {}", path.display()), e);
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| failed("opening", e))?;
-        let len = file.metadata().map_err(|e| failed("reading the size of", e))?.len() as usize;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses can't
-        // touch memory that is in use.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, &file, 0) };
-        let base = base.map_err(|e| failed("mapping", e.into()))?;
-        Ok(Bar { base: base.cast(), len })
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map`; who accesses it holds an Arc
-        // of this value, so nobody does any more.
-        let result = unsafe { munmap(self.base.cast(), self.len) };
-        debug_assert!(result.is_ok(), "munmap of an own mapping");
-    }
+/// Maps a BAR: `resourceN` of a device.
+pub(super) fn map(path: &Path) -> Result<Mapping, GuestError> {
+    let failed = |what: &str, e: std::io::Error| GuestError::io(format!("{what} {}", path.display()), e);
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| failed("opening", e))?;
+    let len = file.metadata().map_err(|e| failed("reading the size of", e))?.len() as usize;
+    let mapped = Mapping::shared_with(&file, 0, len, READ_WRITE, MapFlags::empty());
+    mapped.map_err(|e| failed("mapping", e.into()))
 }
 
 /// A group of registers.
@@ -55,27 +28,23 @@ impl Drop for Bar {
 /// offsets are the driver's own.
 #[derive(Clone, Debug)]
 pub(super) struct Registers {
-    bar: Arc<Bar>,
-    base: *mut u8,
+    bar: Arc<Mapping>,
+    offset: usize,
     len: usize,
 }
 
-// SAFETY: as for `Bar`, which it keeps mapped.
-unsafe impl Send for Registers {}
-// SAFETY: as for Send.
-unsafe impl Sync for Registers {}
-
 impl Registers {
     /// The registers at a place that the device named.
-    pub(super) fn at(bar: &Arc<Bar>, place: BarRange) -> Result<Registers, String> {
+    pub(super) fn at(bar: &Arc<Mapping>, place: BarRange) -> Result<Registers, String> {
         let (offset, len) = (place.offset as usize, place.len as usize);
-        if offset > bar.len || len > bar.len - offset {
+        if offset > bar.len() || len > bar.len() - offset {
             return Err(format!(
                 "its registers at {offset:#x} of {len:#x} bytes are beyond BAR {} of {:#x} bytes",
-                place.bar, bar.len
+                place.bar,
+                bar.len()
             ));
         }
-        Ok(Registers { bar: Arc::clone(bar), base: bar.base.wrapping_add(offset), len })
+        Ok(Registers { bar: Arc::clone(bar), offset, len })
     }
 
     /// Bytes.
@@ -121,13 +90,13 @@ impl Registers {
 
     fn check<T>(&self, offset: usize) -> *mut T {
         let inside = offset <= self.len && size_of::<T>() <= self.len - offset;
-        let target = self.base.wrapping_add(offset).cast::<T>();
+        let target = self.bar.as_ptr().wrapping_add(self.offset + offset).cast::<T>();
         assert!(
             inside && target.is_aligned(),
             "register of {} bytes at {offset:#x} of {:#x} in BAR of {:#x}",
             size_of::<T>(),
             self.len,
-            self.bar.len
+            self.bar.len()
         );
         target
     }
@@ -141,7 +110,7 @@ mod tests {
     fn registers_are_parts_of_the_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(8192).unwrap();
-        let bar = Arc::new(Bar::map(file.path()).unwrap());
+        let bar = Arc::new(map(file.path()).unwrap());
         let registers = Registers::at(&bar, BarRange { bar: 4, offset: 4096, len: 16 }).unwrap();
         registers.write8(1, 1);
         registers.write16(2, 0x0302);
@@ -160,7 +129,7 @@ mod tests {
     fn access_past_the_end_panics() {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(4096).unwrap();
-        let bar = Arc::new(Bar::map(file.path()).unwrap());
+        let bar = Arc::new(map(file.path()).unwrap());
         Registers::at(&bar, BarRange { bar: 0, offset: 0, len: 16 }).unwrap().read32(14);
     }
 }

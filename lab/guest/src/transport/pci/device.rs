@@ -11,9 +11,10 @@ use std::time::Duration;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use rustix::time::{timerfd_create, timerfd_settime};
+use zerowire_sys::map::Mapping;
 
 use super::PciAddress;
-use super::bar::{Bar, Registers};
+use super::bar::{self, Registers};
 use super::capabilities::{self, BarRange, Capabilities};
 use super::common::Common;
 use super::interrupt::{Command, UioInterrupt};
@@ -90,14 +91,14 @@ impl PciDevice {
         let bytes = bytes.map_err(|e| GuestError::io(format!("reading {}", config.display()), e))?;
         let places = capabilities::parse(&bytes).map_err(|rule| bad(address, rule))?;
         let Capabilities { common, notify, multiplier, isr, device } = places;
-        let mut bars: [Option<Arc<Bar>>; 6] = Default::default();
+        let mut bars: [Option<Arc<Mapping>>; 6] = Default::default();
         let mut registers = |place: BarRange| -> Result<Registers, GuestError> {
             let slot = &mut bars[usize::from(place.bar)];
             let bar = match slot {
-                Some(bar) => Arc::clone(bar),
+                Some(mapped) => Arc::clone(mapped),
                 None => {
-                    let bar = Bar::map(&folder.join(format!("resource{}", place.bar)))?;
-                    Arc::clone(slot.insert(Arc::new(bar)))
+                    let mapped = bar::map(&folder.join(format!("resource{}", place.bar)))?;
+                    Arc::clone(slot.insert(Arc::new(mapped)))
                 }
             };
             Registers::at(&bar, place).map_err(|rule| bad(address, rule))
