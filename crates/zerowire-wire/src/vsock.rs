@@ -144,6 +144,26 @@ impl Header {
         }
     }
 
+    /// The operation, if it is a known one.
+    #[inline]
+    pub fn op(&self) -> Option<Op> {
+        Op::new(self.op)
+    }
+
+    /// The header of an answer: addresses exchanged, of the same type, without payload, flags and
+    /// credit.
+    pub fn answer(&self, op: Op) -> Self {
+        Self {
+            src_cid: self.dst_cid,
+            dst_cid: self.src_cid,
+            src_port: self.dst_port,
+            dst_port: self.src_port,
+            kind: self.kind,
+            op: op as u16,
+            ..Self::default()
+        }
+    }
+
     /// Checks what can be checked without knowing the connection: `cid` sent it, in a chain with
     /// `room` bytes behind the header.
     #[inline]
@@ -152,7 +172,7 @@ impl Header {
             return Err(Fault::Forged);
         }
         let Some(kind) = Kind::new(self.kind) else { return Err(Fault::Wrong) };
-        let Some(op) = Op::new(self.op) else { return Err(Fault::Wrong) };
+        let Some(op) = self.op() else { return Err(Fault::Wrong) };
         let flags = match op {
             Op::Shutdown => SHUT_BOTH,
             Op::Rw if kind == Kind::SeqPacket => SEQ_EOM | SEQ_EOR,
@@ -201,23 +221,30 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_back() {
+    fn fields_lie_in_order() {
         let h = Header {
-            src_cid: 0x0102_0304_0506_0708,
-            dst_cid: 2,
-            src_port: 0x1122_3344,
-            dst_port: 5,
-            len: 6,
-            kind: 1,
-            op: 5,
-            flags: 3,
-            buf_alloc: 0xffff_0000,
-            fwd_cnt: 0x8000_0001,
+            src_cid: 0x0807_0605_0403_0201,
+            dst_cid: 0x100f_0e0d_0c0b_0a09,
+            src_port: 0x1413_1211,
+            dst_port: 0x1817_1615,
+            len: 0x1c1b_1a19,
+            kind: 0x1e1d,
+            op: 0x201f,
+            flags: 0x2423_2221,
+            buf_alloc: 0x2827_2625,
+            fwd_cnt: 0x2c2b_2a29,
         };
-        let b = h.to_bytes();
-        assert_eq!(b[0], 8, "little endian");
-        assert_eq!(b[28..32], [1, 0, 5, 0]);
-        assert_eq!(Header::from_bytes(&b), h);
+        let bytes: Vec<u8> = (1..=44).collect();
+        assert_eq!(h.to_bytes()[..], bytes);
+        assert_eq!(Header::from_bytes(&h.to_bytes()), h);
+        assert_eq!((h.op(), Kind::new(h.kind)), (None, None));
+    }
+
+    #[test]
+    fn an_answer_goes_back_without_credit() {
+        let h = Header { flags: 3, buf_alloc: 9, fwd_cnt: 9, ..sound() };
+        let back = Header { src_cid: 2, dst_cid: 3, src_port: 8, dst_port: 7, len: 0, op: 3, ..sound() };
+        assert_eq!(h.answer(Op::Rst), back);
     }
 
     #[test]

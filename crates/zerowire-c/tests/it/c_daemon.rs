@@ -179,7 +179,7 @@ fn a_stream_arrives_with_the_static_library() {
 fn messages_arrive_at_a_listener_with_the_shared_library() {
     let mut lab = Lab::new(false);
     let program = lab.start(true, &["-q", "-z", "-l"]);
-    let conn = lab.connect(SocketType::Seqpacket);
+    let conn = lab.connect(SocketType::SeqPacket);
     let messages: Vec<_> =
         [1, 56, 4096, 8200, 250_000, 7].into_iter().zip(2..).map(|(len, seed)| pattern(len, seed)).collect();
     for message in &messages {
@@ -254,7 +254,7 @@ fn each_call_and_how_it_fails() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = compile("tests/c/vsock_calls.c", folder.path(), true);
     lab.stack.listen(PORT, SocketType::Stream);
-    lab.stack.listen(PORT + 1, SocketType::Seqpacket);
+    lab.stack.listen(PORT + 1, SocketType::SeqPacket);
     let mut child = Command::new(program)
         .arg(lab.folder().join("vm.map"))
         .stdout(Stdio::piped())

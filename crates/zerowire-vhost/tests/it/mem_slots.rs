@@ -143,7 +143,7 @@ fn a_vsock_device_takes_509_regions() {
             src_port: 1,
             dst_port: 1,
             op: 3,
-            socket_type: 1,
+            kind: 1,
             ..PacketHeader::default()
         };
         guest.memory.at(at(slot), 44).expect("its memory").write(0, &header.to_bytes());

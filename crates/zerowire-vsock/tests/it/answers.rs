@@ -31,7 +31,7 @@ impl Program {
                 let stream = accept(&listener);
                 (conn, Self::Stream(listener, stream))
             }
-            SocketType::Seqpacket => {
+            SocketType::SeqPacket => {
                 let listener = backend.listen_messages("vm", port);
                 let conn = guest.open(HOST_CID, port, kind);
                 let messages = listener.accept();
@@ -155,13 +155,13 @@ fn assert_answer(bad: &BadPacket, conn: &RawConn, got: &[PacketHeader]) {
     assert_eq!((answer.src_cid, answer.dst_cid), (h.dst_cid, h.src_cid), "{}", bad.name);
     assert_eq!((answer.src_port, answer.dst_port), (h.dst_port, h.src_port), "{}", bad.name);
     assert_eq!((answer.len, answer.flags), (0, 0), "{}", bad.name);
-    let kind = if bad.on_connection { conn.header.socket_type } else { h.socket_type };
-    assert_eq!(answer.socket_type, kind, "{}", bad.name);
+    let kind = if bad.on_connection { conn.header.kind } else { h.kind };
+    assert_eq!(answer.kind, kind, "{}", bad.name);
 }
 
 #[test]
 fn each_bad_packet_gets_its_answer_and_costs_its_own_connection_at_most() {
-    for kind in [SocketType::Stream, SocketType::Seqpacket] {
+    for kind in [SocketType::Stream, SocketType::SeqPacket] {
         let backend = VsockBackend::start(&[Vm::new("vm", 3), Vm::new("other", 4)]);
         let mut other = RawGuest::start(&backend, "other");
         let mut guest = RawGuest::start(&backend, "vm");
@@ -204,7 +204,7 @@ fn each_bad_packet_gets_its_answer_and_costs_its_own_connection_at_most() {
 /// The port of one known connection with that of another is a connection that nobody knows.
 #[test]
 fn ports_of_two_connections_do_not_make_a_third() {
-    for kind in [SocketType::Stream, SocketType::Seqpacket] {
+    for kind in [SocketType::Stream, SocketType::SeqPacket] {
         let backend = VsockBackend::one();
         let mut guest = RawGuest::start(&backend, "vm");
         let (mut one, mut one_program) = Program::serve(&backend, &mut guest, 1, kind);
@@ -244,7 +244,7 @@ fn a_malformed_reset_refuses_an_offer_and_is_not_answered() {
     let resets: [Spoil; 3] = [
         |h| PacketHeader { flags: 1, ..h },
         |h| PacketHeader { fwd_cnt: 1, ..h },
-        |h| PacketHeader { socket_type: SocketType::Seqpacket as u16, ..h },
+        |h| PacketHeader { kind: SocketType::SeqPacket as u16, ..h },
     ];
     for (n, spoil) in (1..).zip(resets) {
         let mut program = backend.dial("vm", 80);
@@ -254,7 +254,7 @@ fn a_malformed_reset_refuses_an_offer_and_is_not_answered() {
             dst_cid: asked.src_cid,
             src_port: asked.dst_port,
             dst_port: asked.src_port,
-            socket_type: asked.socket_type,
+            kind: asked.kind,
             op: Op::Rst as u16,
             ..PacketHeader::default()
         };
@@ -269,7 +269,7 @@ fn a_malformed_reset_refuses_an_offer_and_is_not_answered() {
 /// A program that reads nothing, and a guest that sends on beyond what it was given.
 #[test]
 fn payload_beyond_the_credit_is_answered_by_a_reset() {
-    for kind in [SocketType::Stream, SocketType::Seqpacket] {
+    for kind in [SocketType::Stream, SocketType::SeqPacket] {
         let backend = VsockBackend::one();
         let mut guest = RawGuest::start(&backend, "vm");
         let (sound, _sound_program) = Program::serve(&backend, &mut guest, 1, SocketType::Stream);

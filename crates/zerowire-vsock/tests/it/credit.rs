@@ -77,7 +77,7 @@ fn messages_go_on_whatever_their_guest_lets_be_under_way() {
     let listener = backend.listen_messages("vm", PORT);
     // A longer message is none to a unix socket.
     for cap in CAPS.into_iter().filter(|c| *c < 200_000) {
-        let mut conn = guest.open(HOST_CID, PORT, SocketType::Seqpacket);
+        let mut conn = guest.open(HOST_CID, PORT, SocketType::SeqPacket);
         let messages = listener.accept();
         for _ in 0..ROUNDS {
             std::thread::scope(|scope| {
@@ -119,8 +119,8 @@ fn a_mapped_connection_goes_on_whatever_its_guest_lets_be_under_way() {
     let backend = VsockBackend::one();
     let mut guest = RawGuest::start(&backend, "vm");
     let map = PathBuf::from(format!("{}.map", backend.uds("vm").display()));
-    for kind in [SocketType::Stream, SocketType::Seqpacket] {
-        let message = kind == SocketType::Seqpacket;
+    for kind in [SocketType::Stream, SocketType::SeqPacket] {
+        let message = kind == SocketType::SeqPacket;
         let options = if message { MappedOptions::seqpacket() } else { MappedOptions::stream() };
         let listener =
             MappedListener::bind(&map, PORT, &options.credit(1 << 20)).unwrap_or_else(|e| panic!("{e}"));

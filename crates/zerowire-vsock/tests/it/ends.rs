@@ -247,7 +247,7 @@ fn who_is_not_served_is_refused() {
         (HOST_CID, 1, SocketType::Stream),
         (HOST_CID, 7, SocketType::Stream),
         (HOST_CID, 8, SocketType::Stream),
-        (HOST_CID, 9, SocketType::Seqpacket),
+        (HOST_CID, 9, SocketType::SeqPacket),
         (HOST_CID, u32::MAX - 1, SocketType::Stream),
         (77, 9, SocketType::Stream),
     ] {

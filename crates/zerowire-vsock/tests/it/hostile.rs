@@ -99,7 +99,7 @@ fn floods_of_short_packets_are_bounded_and_hold_up_nobody() {
     let mut neighbours = Neighbours::start(&backend, &mut guest);
     let mut flood = guest.open(HOST_CID, 1, SocketType::Stream);
     let mut flood_host = accept(&listener);
-    let mut small = guest.open(HOST_CID, 2, SocketType::Seqpacket);
+    let mut small = guest.open(HOST_CID, 2, SocketType::SeqPacket);
     let small_host = messages.accept();
     let before = resident();
     // Of no bytes: each is dropped and counted, and the connection goes on.
@@ -142,10 +142,10 @@ fn messages_of_no_bytes_are_bounded() {
     let mut guest = RawGuest::start(&backend, "vm");
     let mut other = RawGuest::start(&backend, "other");
     let mut neighbours = Neighbours::start(&backend, &mut guest);
-    let mut floods = vec![guest.open(HOST_CID, 2, SocketType::Seqpacket)];
+    let mut floods = vec![guest.open(HOST_CID, 2, SocketType::SeqPacket)];
     let _host = messages.accept();
     // A sibling that accepts and gives no credit.
-    let request = guest.header(4, 7, SocketType::Seqpacket, Op::Request);
+    let request = guest.header(4, 7, SocketType::SeqPacket, Op::Request);
     guest.put(&request, &[]);
     let (asked, _) = other.next_of(Op::Request);
     let answer = PacketHeader {
@@ -351,7 +351,7 @@ fn broken_rings_stop_and_others_go_on() {
                 src_port: 1,
                 dst_port: 99,
                 op: 1,
-                socket_type: 1,
+                kind: 1,
                 ..PacketHeader::default()
             };
             let packet = queues[1].place(&header.to_bytes()).expect("memory");

@@ -169,7 +169,7 @@ fn messages_keep_their_bounds() {
     let stack = StackOptions { buf_alloc: 1 << 20, ..StackOptions::default() };
     let mut guest = backend.guest_with("vm", &VsockOptions::default(), stack);
     let listener = backend.listen_messages("vm", 1234);
-    let conn = guest.stack.connect_in_place(HOST_CID, 1234, SocketType::Seqpacket).expect("asked");
+    let conn = guest.stack.connect_in_place(HOST_CID, 1234, SocketType::SeqPacket).expect("asked");
     assert!(guest.stack.wait_connected(conn, PATIENCE).expect("answered"));
     let host = listener.accept();
     let lens = [56, 4096, 8200, 1, 100_000, 4052, 4053];

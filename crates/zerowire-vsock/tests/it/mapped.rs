@@ -117,7 +117,7 @@ fn messages_keep_their_bounds_also_over_several_windows() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
     let options = MappedOptions::seqpacket().windows(3).data_pages(2);
-    let (conn, program) = dial(&backend, &mut guest, SocketType::Seqpacket, options);
+    let (conn, program) = dial(&backend, &mut guest, SocketType::SeqPacket, options);
     let sizes = [1, 4096, 100, 30_000, 200_000, 7];
     let ((), (got, messages)) = guest.both(
         |g| {
@@ -223,7 +223,7 @@ fn a_program_keeps_windows_until_a_message_as_long_as_the_credit_is_whole() {
     let mut guest = backend.guest("vm");
     for (windows, pages, len) in [(4, 4, 60_000), (2, 16, 100_000), (4, 16, 262_144), (8, 128, 262_144)] {
         let options = MappedOptions::seqpacket().windows(windows).data_pages(pages);
-        let (conn, program) = dial(&backend, &mut guest, SocketType::Seqpacket, options);
+        let (conn, program) = dial(&backend, &mut guest, SocketType::SeqPacket, options);
         for n in 0..3 {
             let message = pattern(len, n);
             let whole = || {
@@ -324,7 +324,7 @@ fn a_window_with_several_header_pages_has_as_many_packets() {
     let backend = VsockBackend::one();
     let mut guest = backend.guest("vm");
     let pages = MappedOptions::seqpacket().header_pages(3).data_pages(MESSAGES).windows(2);
-    let (conn, program) = dial(&backend, &mut guest, SocketType::Seqpacket, pages.lowat(MESSAGES));
+    let (conn, program) = dial(&backend, &mut guest, SocketType::SeqPacket, pages.lowat(MESSAGES));
     for n in 0..MESSAGES {
         guest.send(conn, &[n as u8]);
     }
@@ -514,7 +514,7 @@ fn read_all(program: &MappedConnection) -> (Vec<u8>, Result<(), vsock::Error>) {
 
 #[test]
 fn the_guest_hears_that_the_program_reads_no_more() {
-    for kind in [SocketType::Stream, SocketType::Seqpacket] {
+    for kind in [SocketType::Stream, SocketType::SeqPacket] {
         let backend = VsockBackend::one();
         let mut guest = backend.guest("vm");
         let options =
@@ -534,7 +534,7 @@ fn the_guest_hears_that_the_program_reads_no_more() {
         // What was published before can still be read, and the end is marked behind it.
         let (rest, end) = guest.with_host(|| read_all(&program));
         assert!(pattern(20_000, 2).starts_with(&rest) && rest.len() <= 8192, "{} bytes", rest.len());
-        assert!(end.is_ok() || kind == SocketType::Seqpacket, "{end:?}");
+        assert!(end.is_ok() || kind == SocketType::SeqPacket, "{end:?}");
         // The other direction goes on.
         program.write_all(b"still there").expect("written");
         assert_eq!(guest.recv(conn, 11), b"still there");

@@ -11,7 +11,7 @@ const PORT: u32 = 1234;
 fn open(backend: &VsockBackend, guest: &mut RawGuest, buf_alloc: u32) -> (RawConn, Messages) {
     let listener = backend.listen_messages("vm", PORT);
     let header =
-        PacketHeader { buf_alloc, ..guest.header(HOST_CID, PORT, SocketType::Seqpacket, Op::Request) };
+        PacketHeader { buf_alloc, ..guest.header(HOST_CID, PORT, SocketType::SeqPacket, Op::Request) };
     guest.put(&header, &[]);
     guest.next_of(Op::Response);
     let host = listener.accept();

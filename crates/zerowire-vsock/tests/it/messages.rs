@@ -14,14 +14,14 @@ const SIZES: [usize; 13] = [1, 2, 43, 44, 1000, 4051, 4052, 4053, 8104, 65_535, 
 
 fn open(backend: &VsockBackend, guest: &mut Guest, port: u32) -> (ConnId, Messages) {
     let listener = backend.listen_messages("vm", port);
-    let conn = guest.connect_to(HOST_CID, port, SocketType::Seqpacket);
+    let conn = guest.connect_to(HOST_CID, port, SocketType::SeqPacket);
     let host = listener.accept();
     std::fs::remove_file(backend.port_path("vm", port)).expect("removed");
     (conn, host)
 }
 
 fn dial_in(backend: &VsockBackend, guest: &mut Guest, port: u32) -> (ConnId, Messages) {
-    guest.stack.listen(port, SocketType::Seqpacket);
+    guest.stack.listen(port, SocketType::SeqPacket);
     let mut path = backend.uds("vm").into_os_string();
     path.push(".seqpacket");
     let host = Messages::connect(path.as_ref());
@@ -111,7 +111,7 @@ fn a_message_that_comes_in_parts_is_put_together() {
     let backend = VsockBackend::one();
     let listener = backend.listen_messages("vm", 1234);
     let mut guest = RawGuest::start(&backend, "vm");
-    let mut conn = guest.open(HOST_CID, 1234, SocketType::Seqpacket);
+    let mut conn = guest.open(HOST_CID, 1234, SocketType::SeqPacket);
     let host = listener.accept();
     for round in 0..20 {
         // Each part is given back before the next one comes.
@@ -305,10 +305,10 @@ fn a_driver_without_messages_neither_sends_nor_gets_them() {
     let mut other = backend.guest("other");
     // To the host, though a program listens there.
     let _listener = backend.listen_messages("vm", 7);
-    let conn = guest.stack.connect(HOST_CID, 7, SocketType::Seqpacket).expect("asked");
+    let conn = guest.stack.connect(HOST_CID, 7, SocketType::SeqPacket).expect("asked");
     assert!(!guest.stack.wait_connected(conn, PATIENCE).expect("answered"), "refused");
     // From the host.
-    guest.stack.listen(8, SocketType::Seqpacket);
+    guest.stack.listen(8, SocketType::SeqPacket);
     let mut path = backend.uds("vm").into_os_string();
     path.push(".seqpacket");
     let host = Messages::connect(path.as_ref());
@@ -316,7 +316,7 @@ fn a_driver_without_messages_neither_sends_nor_gets_them() {
     host.send(b"CONNECT 8\n");
     guest.until("it is refused", |_| backend.stats("vm").totals.connections_refused > before);
     // From another guest, which has messages.
-    let conn = other.stack.connect(3, 8, SocketType::Seqpacket).expect("asked");
+    let conn = other.stack.connect(3, 8, SocketType::SeqPacket).expect("asked");
     assert!(!other.stack.wait_connected(conn, PATIENCE).expect("answered"), "refused");
     assert!(guest.stack.accept(8).is_none());
     // Streams work.

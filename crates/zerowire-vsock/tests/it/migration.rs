@@ -114,7 +114,7 @@ fn messages_are_noted() {
         let options = VsockOptions { rx_limit: if buf_alloc == 310_000 { 2 } else { usize::MAX }, ..options };
         let mut guest = backend.guest_with("vm", &options, stack);
         let listener = backend.listen_messages("vm", 1234);
-        let conn = guest.connect_to(HOST_CID, 1234, SocketType::Seqpacket);
+        let conn = guest.connect_to(HOST_CID, 1234, SocketType::SeqPacket);
         let host = listener.accept();
         std::fs::remove_file(backend.port_path("vm", 1234)).expect("removed");
         let migration = migrate(&mut guest);

@@ -27,7 +27,7 @@ fn links_to_sockets_of_the_back_end_are_not_followed() {
         }
     }
     symlink(beside(".seqpacket"), backend.port_path("vm", 30)).expect("a link");
-    let conn = guest.stack.connect(HOST_CID, 30, SocketType::Seqpacket).expect("asked");
+    let conn = guest.stack.connect(HOST_CID, 30, SocketType::SeqPacket).expect("asked");
     assert!(!guest.stack.wait_connected(conn, crate::support::PATIENCE).expect("answered"));
     let other = backend.stats("other");
     assert_eq!((other.connections, other.totals.bad_handshakes), (0, 0), "nothing arrived there");

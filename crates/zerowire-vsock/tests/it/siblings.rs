@@ -108,7 +108,7 @@ fn messages_and_records_keep_their_bounds() {
         let options = VsockOptions { rx_buffer_len, rx_limit, ..VsockOptions::default() };
         let mut a = backend.guest("a");
         let mut b = backend.guest_with("b", &options, StackOptions::default());
-        let (at_a, at_b) = connect(&mut a, &mut b, 80, SocketType::Seqpacket);
+        let (at_a, at_b) = connect(&mut a, &mut b, 80, SocketType::SeqPacket);
         let lens: &[usize] =
             if rx_buffer_len == 100 { &[1, 56, 57, 1000] } else { &[1, 0, 4052, 4053, 200_000, 3] };
         for round in 0..3 {
@@ -179,7 +179,7 @@ fn refusals_and_limits() {
     b.stack.listen(80, SocketType::Stream);
     for (cid, port, kind) in [
         (4, 81, SocketType::Stream),
-        (4, 80, SocketType::Seqpacket),
+        (4, 80, SocketType::SeqPacket),
         (5, 80, SocketType::Stream),
         (6, 80, SocketType::Stream),
     ] {

@@ -37,7 +37,7 @@ fn messages_without_asking() {
         StackOptions { ask_credit: false, ..StackOptions::default() },
     );
     let listener = backend.listen_messages("vm", 1234);
-    let conn = guest.connect_to(2, 1234, SocketType::Seqpacket);
+    let conn = guest.connect_to(2, 1234, SocketType::SeqPacket);
     let messages = listener.accept();
     assert!(guest.stack.wait_connected(conn, crate::support::PATIENCE).unwrap());
     let reader = std::thread::spawn(move || {

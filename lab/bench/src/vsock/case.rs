@@ -41,7 +41,7 @@ impl SocketKind {
     pub fn guest(self) -> SocketType {
         match self {
             Self::Stream => SocketType::Stream,
-            Self::Seqpacket => SocketType::Seqpacket,
+            Self::Seqpacket => SocketType::SeqPacket,
         }
     }
 

@@ -275,7 +275,7 @@ fn packets(attack: Attack, guest: &mut VsockGuest, conn: ConnId) -> Result<Vec<(
         Attack::Elsewhere => vec![(PacketHeader { dst_cid: NO_GUEST, ..asks }, 0)],
         Attack::WrongFields => {
             // The guest's own driver takes answers of sound addresses and types only.
-            let answerable = |h: &PacketHeader| h.dst_cid == HOST_CID && h.socket_type().is_some();
+            let answerable = |h: &PacketHeader| h.dst_cid == HOST_CID && SocketType::new(h.kind).is_some();
             bad_packets(&sound)
                 .filter(|p| !p.on_connection && (p.answer == Answer::Nothing || answerable(&p.header)))
                 .map(|p| (p.header, p.payload_len))

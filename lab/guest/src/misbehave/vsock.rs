@@ -71,10 +71,10 @@ const PAYLOAD: usize = 100;
 /// on the ports whose bits are those of `sound`'s reversed.
 pub fn bad_packets(sound: &PacketHeader) -> impl Iterator<Item = BadPacket> + use<> {
     use {Answer as A, Fault as F};
-    let stream = sound.socket_type == SocketType::Stream as u16;
+    let stream = sound.kind == SocketType::Stream as u16;
     let rw = PacketHeader { op: Op::Rw as u16, len: PAYLOAD as u32, flags: 0, ..*sound };
     let plain = |op: Op| PacketHeader { op: op as u16, len: 0, ..rw };
-    let other = if stream { SocketType::Seqpacket } else { SocketType::Stream };
+    let other = if stream { SocketType::SeqPacket } else { SocketType::Stream };
     // Of a stream any flag is one too many.
     let flag = if stream { 1 } else { 4 };
     let away = |header: PacketHeader| PacketHeader { src_port: !sound.src_port, ..header };
@@ -89,10 +89,10 @@ pub fn bad_packets(sound: &PacketHeader) -> impl Iterator<Item = BadPacket> + us
         ("operation 0", PacketHeader { op: 0, ..rw }, PAYLOAD),
         ("operation 8", PacketHeader { op: 8, ..rw }, PAYLOAD),
         ("operation 65535", PacketHeader { op: u16::MAX, ..rw }, PAYLOAD),
-        ("type 0", PacketHeader { socket_type: 0, ..rw }, PAYLOAD),
-        ("type 3", PacketHeader { socket_type: 3, ..rw }, PAYLOAD),
-        ("type 65535", PacketHeader { socket_type: u16::MAX, ..rw }, PAYLOAD),
-        ("the other type", PacketHeader { socket_type: other as u16, ..rw }, PAYLOAD),
+        ("type 0", PacketHeader { kind: 0, ..rw }, PAYLOAD),
+        ("type 3", PacketHeader { kind: 3, ..rw }, PAYLOAD),
+        ("type 65535", PacketHeader { kind: u16::MAX, ..rw }, PAYLOAD),
+        ("the other type", PacketHeader { kind: other as u16, ..rw }, PAYLOAD),
         ("a flag of RW that its type has not", PacketHeader { flags: flag, ..rw }, PAYLOAD),
         ("unknown flags of RW", PacketHeader { flags: 0xffff_fffc, ..rw }, PAYLOAD),
         ("SHUTDOWN with unknown flags", PacketHeader { flags: !SHUTDOWN_BOTH, ..shutdown }, 0),
@@ -104,8 +104,8 @@ pub fn bad_packets(sound: &PacketHeader) -> impl Iterator<Item = BadPacket> + us
         ("payload of RST", PacketHeader { op: Op::Rst as u16, ..rw }, PAYLOAD),
         ("len of RST beyond the chain", PacketHeader { len: 1, ..reset }, 0),
         ("flags of RST", PacketHeader { flags: 1, ..reset }, 0),
-        ("RST of type 0", PacketHeader { socket_type: 0, ..reset }, 0),
-        ("RST of the other type", PacketHeader { socket_type: other as u16, ..reset }, 0),
+        ("RST of type 0", PacketHeader { kind: 0, ..reset }, 0),
+        ("RST of the other type", PacketHeader { kind: other as u16, ..reset }, 0),
     ];
     let on = [
         ("len less than the chain", PacketHeader { len: rw.len - 1, ..rw }, PAYLOAD, A::Nothing, F::None),
@@ -154,10 +154,10 @@ pub fn bad_packets(sound: &PacketHeader) -> impl Iterator<Item = BadPacket> + us
     let wrong_and_away = [
         ("len beyond the chain on no connection", away(rw), 0),
         ("operation 0 on no connection", PacketHeader { op: 0, ..away(rw) }, PAYLOAD),
-        ("type 0 on no connection", PacketHeader { socket_type: 0, ..away(rw) }, PAYLOAD),
+        ("type 0 on no connection", PacketHeader { kind: 0, ..away(rw) }, PAYLOAD),
         ("payload of REQUEST", PacketHeader { len: rw.len, ..asks }, PAYLOAD),
         ("flags of REQUEST", PacketHeader { flags: 1, ..asks }, 0),
-        ("REQUEST of type 0", PacketHeader { socket_type: 0, ..asks }, 0),
+        ("REQUEST of type 0", PacketHeader { kind: 0, ..asks }, 0),
     ];
     let refused = [
         ("REQUEST to a port of nobody", PacketHeader { dst_port: !asks.dst_port, ..asks }, 0),

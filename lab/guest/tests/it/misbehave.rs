@@ -121,7 +121,7 @@ fn bad_packets_differ_and_have_names() {
         dst_cid: 2,
         src_port: 50_000,
         dst_port: 9,
-        socket_type: SocketType::Stream as u16,
+        kind: SocketType::Stream as u16,
         buf_alloc: 65536,
         ..PacketHeader::default()
     };

@@ -54,17 +54,17 @@ impl Play {
     }
 
     fn send(&mut self, side: usize, len: usize, capacity: usize) {
-        let len = if self.kind == SocketType::Seqpacket { len.min(capacity) } else { len };
+        let len = if self.kind == SocketType::SeqPacket { len.min(capacity) } else { len };
         let first = self.model.next;
         let bytes: Vec<u8> = (0..len).map(|at| first.wrapping_add(at as u8)).collect();
         let stack = &mut self.bench.stacks[side];
         let sent = match self.kind {
             SocketType::Stream => stack.send(self.conns[side], &bytes).unwrap(),
-            SocketType::Seqpacket if stack.send_message(self.conns[side], &bytes, false).unwrap() => {
+            SocketType::SeqPacket if stack.send_message(self.conns[side], &bytes, false).unwrap() => {
                 self.model.messages[side].push_back(len);
                 len
             }
-            SocketType::Seqpacket => 0,
+            SocketType::SeqPacket => 0,
         };
         self.model.bytes[side].extend(&bytes[..sent]);
         self.model.next = first.wrapping_add(sent as u8);
@@ -75,7 +75,7 @@ impl Play {
         let received = self.bench.stacks[side].recv_up_to(self.conns[side], &mut bytes, max).unwrap();
         if let Received::Data(len) = received {
             assert_eq!(len, bytes.len());
-            if self.kind == SocketType::Seqpacket {
+            if self.kind == SocketType::SeqPacket {
                 assert_eq!(self.model.messages[1 - side].pop_front(), Some(len));
             }
             let expected: Vec<u8> = self.model.bytes[1 - side].drain(..len).collect();
@@ -129,7 +129,7 @@ proptest! {
         small_queue: bool,
         pieces: bool,
     ) {
-        let kind = if seqpacket { SocketType::Seqpacket } else { SocketType::Stream };
+        let kind = if seqpacket { SocketType::SeqPacket } else { SocketType::Stream };
         let options = VsockOptions {
             queue_size: if small_queue { 32 } else { 128 },
             layout: if pieces { TxLayout::Pieces(2200) } else { TxLayout::Single },

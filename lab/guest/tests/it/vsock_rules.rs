@@ -26,13 +26,13 @@ fn connected(kind: SocketType, buf_alloc: u32) -> (VsockStack, ConnId, Direct, i
         dst_cid: 2,
         src_port: PORT,
         dst_port: 9,
-        socket_type: kind as u16,
+        kind: kind as u16,
         op: Op::Request as u16,
         buf_alloc,
         ..PacketHeader::default()
     };
     assert_eq!((request, payload.len()), (expected, 0));
-    let peer = move |op| PacketHeader { socket_type: kind as u16, ..from_host(CID, 9, PORT, op) };
+    let peer = move |op| PacketHeader { kind: kind as u16, ..from_host(CID, 9, PORT, op) };
     assert!(direct.ports().push(&peer(Op::Response), &[]));
     assert!(stack.wait_connected(conn, PATIENCE).unwrap());
     assert_eq!(stack.credit(conn), 65536);
@@ -89,7 +89,7 @@ fn credit_is_told_when_many_small_packets_were_read() {
 
 #[test]
 fn a_message_longer_than_the_credit_left_gets_more() {
-    let (mut stack, conn, direct, peer) = connected(SocketType::Seqpacket, 1000);
+    let (mut stack, conn, direct, peer) = connected(SocketType::SeqPacket, 1000);
     assert!(direct.ports().push(&PacketHeader { flags: RW_EOM, ..peer(Op::Rw) }, &[1; 400]));
     assert_eq!(stack.recv_message(conn, PATIENCE).unwrap(), Some(vec![1; 400]));
     assert!(direct.ports().pop().is_none(), "the peer knows of more than half");
@@ -180,7 +180,7 @@ fn packets_that_the_device_must_not_pass_on_are_its_fault() {
         ("a CID of more than 32 bits", 1, |h| PacketHeader { src_cid: 1 << 32 | 2, ..h }),
         ("an unknown operation", 1, |h| PacketHeader { op: 8, ..h }),
         ("operation 0", 1, |h| PacketHeader { op: 0, ..h }),
-        ("an unknown type", 1, |h| PacketHeader { socket_type: 3, ..h }),
+        ("an unknown type", 1, |h| PacketHeader { kind: 3, ..h }),
         ("flags of a message", 1, |h| PacketHeader { flags: RW_EOM, ..h }),
         ("payload of an update", 1, |h| PacketHeader { op: Op::CreditUpdate as u16, ..h }),
         ("a shutdown of nothing", 0, |h| PacketHeader { op: Op::Shutdown as u16, ..h }),
@@ -197,7 +197,7 @@ fn packets_that_the_device_must_not_pass_on_are_its_fault() {
 fn what_a_peer_does_wrong_ends_its_connection_alone() {
     let changes: &[(&str, usize, Change)] = &[
         ("beyond the credit", 1001, |h| h),
-        ("is of type Stream", 1, |h| PacketHeader { socket_type: 2, ..h }),
+        ("is of type Stream", 1, |h| PacketHeader { kind: 2, ..h }),
         ("fwd_cnt went back, or beyond", 1, |h| PacketHeader { fwd_cnt: 101, ..h }),
         ("fwd_cnt went back", 1, |h| PacketHeader { fwd_cnt: 9, ..h }),
         ("Response in state", 0, |h| PacketHeader { op: Op::Response as u16, ..h }),

@@ -70,7 +70,7 @@ fn streams_of_many_sizes_with_little_and_much_credit() {
 fn messages_keep_their_bounds() {
     let stack = StackOptions { buf_alloc: 10_000, ..StackOptions::default() };
     let mut pair = pair(&VsockOptions::default(), stack);
-    let (ours, theirs) = connect(&mut pair, SocketType::Seqpacket);
+    let (ours, theirs) = connect(&mut pair, SocketType::SeqPacket);
     let lens = [0, 1, 4052, 4053, 10_000, 0, 9999, 5000, 5001, 3, 10_000];
     let (mut next, mut got) = (0, Vec::new());
     run(&mut pair, |a, b| {
@@ -98,7 +98,7 @@ fn messages_keep_their_bounds() {
 fn a_message_under_way_goes_out_before_the_shutdown() {
     let stack = StackOptions { buf_alloc: 8000, ..StackOptions::default() };
     let mut pair = pair(&VsockOptions::default(), stack);
-    let (ours, theirs) = connect(&mut pair, SocketType::Seqpacket);
+    let (ours, theirs) = connect(&mut pair, SocketType::SeqPacket);
     assert!(pair.a.send_message(ours, &bytes(7000, 1), false).unwrap());
     assert!(pair.a.send_message(ours, &bytes(7500, 2), false).unwrap());
     assert!(!pair.a.send_message(ours, &[1], false).unwrap(), "the second one is not wholly sent");
@@ -149,7 +149,7 @@ fn connections_end_as_they_should() {
     // Nobody listens; another type; no such guest; the backlog is full.
     pair.b.listen(PORT, SocketType::Stream);
     for (cid, port, kind) in
-        [(B, 1, SocketType::Stream), (B, PORT, SocketType::Seqpacket), (99, PORT, SocketType::Stream)]
+        [(B, 1, SocketType::Stream), (B, PORT, SocketType::SeqPacket), (99, PORT, SocketType::Stream)]
     {
         let refused = pair.a.connect(cid, port, kind).unwrap();
         run(&mut pair, |a, _| a.state(refused) != ConnState::Connecting);
@@ -261,7 +261,7 @@ fn bulk_from_a_pool_arrives_in_order() {
     for (kind, piece, write_len) in [
         (SocketType::Stream, None, 4096),
         (SocketType::Stream, Some(4096), 200_000),
-        (SocketType::Seqpacket, Some(3000), 30_000),
+        (SocketType::SeqPacket, Some(3000), 30_000),
     ] {
         let stack = StackOptions { buf_alloc: 65_536, ..StackOptions::default() };
         let mut pair = pair(&VsockOptions::default(), stack);
@@ -285,7 +285,7 @@ fn bulk_from_a_pool_arrives_in_order() {
         sum.update(&(0..total).map(|at| pool.byte_at(at)).collect::<Vec<_>>());
         let drained = pair.b.drained(theirs);
         assert_eq!(drained.sum, sum.value());
-        assert_eq!(drained.messages, if kind == SocketType::Seqpacket { 10 } else { 0 });
+        assert_eq!(drained.messages, if kind == SocketType::SeqPacket { 10 } else { 0 });
         pair.a.flush(PATIENCE).unwrap();
         assert_eq!(pair.a.queues().tx.in_flight(), 0);
     }

@@ -48,7 +48,7 @@ impl RawGuest {
             dst_cid: cid,
             src_port: self.next_port,
             dst_port: port,
-            socket_type: kind as u16,
+            kind: kind as u16,
             op: op as u16,
             buf_alloc: 256 << 10,
             ..PacketHeader::default()

@@ -173,7 +173,7 @@ impl Conn {
             src_port: self.key.local_port,
             dst_port: self.key.port,
             len: 0,
-            socket_type: self.kind as u16,
+            kind: self.kind as u16,
             op: op as u16,
             flags: 0,
             buf_alloc: self.rx.buf_alloc,
@@ -241,7 +241,7 @@ impl Conn {
         }
         match self.kind {
             SocketType::Stream => self.inbox.len() > 0,
-            SocketType::Seqpacket => !self.inbox.messages.is_empty(),
+            SocketType::SeqPacket => !self.inbox.messages.is_empty(),
         }
     }
 

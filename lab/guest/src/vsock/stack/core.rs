@@ -260,7 +260,7 @@ impl Core {
         let Some(op) = header.op() else {
             return Err(broke("the operation is unknown (5.10.6)", header));
         };
-        let Some(kind) = header.socket_type() else {
+        let Some(kind) = SocketType::new(header.kind) else {
             return Err(broke("the socket type is unknown (5.10.6)", header));
         };
         if header.len > 0 && op != Op::Rw {
@@ -268,7 +268,7 @@ impl Core {
         }
         let allowed = match (op, kind) {
             (Op::Shutdown, _) => SHUTDOWN_BOTH,
-            (Op::Rw, SocketType::Seqpacket) => RW_EOM | RW_EOR,
+            (Op::Rw, SocketType::SeqPacket) => RW_EOM | RW_EOR,
             _ => 0,
         };
         if header.flags & !allowed != 0 || op == Op::Shutdown && header.flags == 0 {

@@ -206,7 +206,7 @@ impl VsockStack {
     /// direction down; [`GuestError::MessageTooLong`]; those of
     /// [`VsockStack::turn`].
     pub fn send(&mut self, id: ConnId, bytes: &[u8]) -> Result<usize, GuestError> {
-        if self.core.sender(id)? == SocketType::Seqpacket {
+        if self.core.sender(id)? == SocketType::SeqPacket {
             return Ok(if self.send_message(id, bytes, false)? { bytes.len() } else { 0 });
         }
         let (sent, _) = self.core.send_part(&mut self.queues.tx, id, bytes, None)?;
@@ -276,7 +276,7 @@ impl VsockStack {
             let what = "the length of a write";
             return Err(GuestError::BadSetting { what, value: 0, rule: "at least 1" });
         }
-        let messages = self.core.sender(id)? == SocketType::Seqpacket;
+        let messages = self.core.sender(id)? == SocketType::SeqPacket;
         let (mut count, mut result) = (0, Ok(true));
         while count < max_packets && matches!(result, Ok(true)) {
             result = self.core.send_pooled(&mut self.queues.tx, id, pool, write_len, messages);

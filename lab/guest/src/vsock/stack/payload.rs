@@ -45,11 +45,11 @@ impl Core {
             return Ok(kept);
         }
         let kind = conn.kind;
-        let message = kind == SocketType::Seqpacket && header.flags & RW_EOM != 0;
+        let message = kind == SocketType::SeqPacket && header.flags & RW_EOM != 0;
         if conn.bulk.drain == Drain::Off {
             let before = conn.readable();
             packet.append_to(&mut conn.inbox.bytes);
-            if kind == SocketType::Seqpacket {
+            if kind == SocketType::SeqPacket {
                 conn.inbox.partial += packet.len();
             }
             if message {

@@ -62,7 +62,7 @@ impl VsockStack {
             (false, _) if conn.state == ConnState::Established => return Ok(Received::Empty),
             (false, _) => return Err(GuestError::NotConnected { state: conn.state }),
             (true, SocketType::Stream) => Received::Data(conn.inbox.len().min(max)),
-            (true, SocketType::Seqpacket) => match conn.inbox.messages.pop_front() {
+            (true, SocketType::SeqPacket) => match conn.inbox.messages.pop_front() {
                 Some((len, true)) => Received::Record(len),
                 Some((len, false)) => Received::Data(len),
                 None => Received::Empty,

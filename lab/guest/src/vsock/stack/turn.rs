@@ -116,7 +116,7 @@ impl VsockStack {
     /// Those of [`VsockStack::send`]; [`GuestError::TimedOut`].
     pub fn send_all(&mut self, conn: ConnId, bytes: &[u8], timeout: Duration) -> Result<(), GuestError> {
         let mut sent = 0;
-        let message = self.core.sender(conn)? == SocketType::Seqpacket;
+        let message = self.core.sender(conn)? == SocketType::SeqPacket;
         self.until("room to send", timeout, |stack| {
             if message {
                 return Ok(stack.send_message(conn, bytes, false)?.then_some(()));

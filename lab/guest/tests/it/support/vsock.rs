@@ -286,7 +286,7 @@ pub fn from_host(cid: u64, src_port: u32, dst_port: u32, op: Op) -> PacketHeader
         dst_cid: cid,
         src_port,
         dst_port,
-        socket_type: SocketType::Stream as u16,
+        kind: SocketType::Stream as u16,
         op: op as u16,
         buf_alloc: 65536,
         ..PacketHeader::default()
