@@ -226,6 +226,8 @@ stage clippy $CARGO clippy --workspace --all-targets --locked -- --deny warnings
 stage wall scripts/wall.sh
 stage features scripts/features.sh
 stage package scripts/package.sh
+stage deny scripts/deny.sh
+skipped=$((skipped + $(grep -c '^not run: ' $logs/deny.log)))
 cargo_tests "$1"
 if [ "$1" = all ]; then
     fuzz_tests
@@ -235,6 +237,7 @@ if [ "$1" = all ]; then
 fi
 
 say "summary: $(($(date +%s) - begin)) s; logs in $logs"
+grep '^not run: ' $logs/deny.log
 [ -z "$not_run" ] || echo "$not_run"
 [ ! -e $logs/vm.log ] || grep '^tried again: ' $logs/vm.log
 printf '%s' "$failures"
