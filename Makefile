@@ -18,7 +18,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build static header demo demo-soft test check fuzz bench doctor lint fmt install uninstall clean
+.PHONY: help build static header demo demo-soft guest test check fuzz bench doctor lint fmt install uninstall clean
 
 help: ## List the targets
 	@echo "make TARGET, where TARGET is:"
@@ -42,6 +42,11 @@ demo: ## A stock Debian guest on both devices (root; installs and downloads what
 demo-soft: ## The same story without a VM: no QEMU, no download, no root
 	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-demo
 	@target/release/zerowire-demo --soft
+
+guest: ## zerowire, and a guest to start by hand as in README.md, in target/guest (root; installs and downloads what is missing)
+	@scripts/install.sh vm
+	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-vmtest --package zerowire-demo
+	@target/release/zerowire-demo --guest target/guest
 
 test: ## Everything that CI runs (root; some 25 minutes on 2 CPUs)
 	@scripts/test.sh all

@@ -5,6 +5,7 @@ mod soft;
 mod story;
 mod vm;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -18,11 +19,19 @@ struct DemoCli {
     /// Take a guest without a VM: no QEMU, no download, no root.
     #[arg(long)]
     soft: bool,
+    /// Show nothing, and write a guest to start by hand: FOLDER/vmlinuz and FOLDER/initrd.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "soft")]
+    guest: Option<PathBuf>,
     #[command(flatten)]
     args: soft::SoftArgs,
 }
 
 fn main() -> ExitCode {
     let cli = DemoCli::parse();
-    outcome::status("zerowire-demo", if cli.soft { soft::run(&cli.args) } else { vm::run() })
+    let result = match &cli.guest {
+        Some(folder) => vm::write_guest(folder),
+        None if cli.soft => soft::run(&cli.args),
+        None => vm::run(),
+    };
+    outcome::status("zerowire-demo", result)
 }

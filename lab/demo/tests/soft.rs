@@ -92,7 +92,9 @@ fn what_is_printed_fits_80_columns() {
 
 #[test]
 fn what_is_said_of_the_guest_without_a_vm_is_refused_for_the_other_one() {
-    for arguments in [&["--mib", "1"][..], &["--json"], &["--soft", "--mib", "0"]] {
+    for arguments in
+        [&["--mib", "1"][..], &["--json"], &["--soft", "--mib", "0"], &["--soft", "--guest", "x"]]
+    {
         let output = demo(arguments).output().expect("the program starts");
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");

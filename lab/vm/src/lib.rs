@@ -21,6 +21,7 @@
 pub mod assets;
 pub mod backend;
 pub mod balloon;
+pub mod by_hand;
 pub mod command;
 pub mod cpio;
 pub mod device;

@@ -21,7 +21,7 @@ use zerowire_vmtest::guest::{COMMAND, Guest};
 use zerowire_vmtest::lab::Lab;
 use zerowire_vmtest::machine::Machine;
 use zerowire_vmtest::netns::Netns;
-use zerowire_vmtest::{interrupt, netns};
+use zerowire_vmtest::{by_hand, interrupt, netns};
 
 use crate::story::ledger::{self, Way};
 use crate::story::{Story, print_line};
@@ -55,6 +55,14 @@ pub fn run() -> Result<ExitCode> {
         "\nThe demo took {:.0} s. Guest, namespace and files are gone.",
         begin.elapsed().as_secs_f64()
     ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the kernel and the initial RAM disk of a guest that is started by hand.
+pub fn write_guest(folder: &Path) -> Result<ExitCode> {
+    by_hand::write(&Lab::open()?, Kernel::New, folder)?;
+    let folder = folder.display();
+    print_line(&format!("{folder}/vmlinuz and {folder}/initrd: go on as in README.md, Quickstart"));
     Ok(ExitCode::SUCCESS)
 }
 
