@@ -232,7 +232,9 @@ cargo_tests "$1"
 if [ "$1" = all ]; then
     fuzz_tests
     vm_tests
-    [ -x $drivers/zerowire-demo ] && stage demo $drivers/zerowire-demo
+    # It is made for a terminal of 80 columns.
+    [ -x $drivers/zerowire-demo ] && stage demo $drivers/zerowire-demo &&
+        stage demo-width sh -c '! LC_ALL=C.UTF-8 grep -E "^.{81}" "$0"' $logs/demo.log
     hw_tests
 fi
 

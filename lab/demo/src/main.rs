@@ -1,6 +1,7 @@
 //! `zerowire-demo`: the devices at work, for a guest under QEMU or, with `--soft`, for one without
 //! a VM.
 
+mod next;
 mod soft;
 mod story;
 mod vm;

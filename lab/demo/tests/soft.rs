@@ -1,7 +1,11 @@
 //! `zerowire-demo --soft` from the outside, with the program `zerowire` of the same build beside
 //! it. Needs root (or user namespaces) and /dev/net/tun.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
+use std::ptr::null_mut;
 
 use serde_json::Value;
 
@@ -88,6 +92,62 @@ fn what_is_printed_fits_80_columns() {
             assert!(width <= 80, "{arguments:?}: {width} columns: {line}");
         }
     }
+}
+
+/// A terminal of 80 columns: what a program writes to it can be read here.
+fn terminal() -> (File, OwnedFd) {
+    let (mut here, mut there) = (-1, -1);
+    let size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: all pointers are NULL, as allowed, or valid for the call.
+    let opened = unsafe { libc::openpty(&mut here, &mut there, null_mut(), null_mut(), &size) };
+    assert_eq!(opened, 0, "a pseudo terminal: {}", std::io::Error::last_os_error());
+    // SAFETY: both are open, and nobody else's.
+    unsafe { (File::from_raw_fd(here), OwnedFd::from_raw_fd(there)) }
+}
+
+/// What the short story shows on a terminal.
+fn shown(no_color: &str) -> String {
+    let (mut here, there) = terminal();
+    let mut command = demo(&["--soft", "--mib", "1"]);
+    command.env("TERM", "xterm").env("NO_COLOR", no_color).stdin(Stdio::null());
+    let mut child = command.stdout(there).stderr(Stdio::null()).spawn().expect("the program starts");
+    // Its end of the terminal is the only one that is left.
+    drop(command);
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 4096];
+    // At the end of the last writer a terminal says EIO.
+    while let Ok(n @ 1..) = here.read(&mut buffer) {
+        bytes.extend_from_slice(&buffer[..n]);
+    }
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    assert!(child.wait().expect("its status").success(), "{text}");
+    text
+}
+
+#[test]
+fn a_terminal_has_colours_unless_it_wants_none() {
+    let text = shown("");
+    assert!(text.contains("\x1b[1;36m[1/"), "{text}");
+    let mut parts = text.split("\x1b[");
+    let plain = parts.next().unwrap_or_default().to_owned();
+    let plain = parts.fold(plain, |plain, part| plain + part.split_once('m').map_or("", |(_, rest)| rest));
+    for line in plain.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert!(!shown("1").contains('\x1b'));
+}
+
+/// The last line is a command for this machine.
+#[test]
+fn the_end_is_a_line_to_type() {
+    let output = demo(&["--soft", "--mib", "1"]).output().expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines = text.trim_end().lines().rev();
+    let line = lines.next().unwrap_or_default();
+    let is_command = ["  make ", "  target/release/zerowire "].iter().any(|begin| line.starts_with(begin));
+    assert!(is_command, "{text}");
+    let why = lines.take_while(|line| !line.is_empty()).last().unwrap_or_default();
+    assert!(why.starts_with("To try next here: "), "{text}");
 }
 
 #[test]

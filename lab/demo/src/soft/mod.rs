@@ -29,6 +29,7 @@ use zerowire_cli::signals::Signals;
 
 use self::backend::SoftBackend;
 use self::guest::SoftGuest;
+use crate::next::{self, Shown};
 use crate::story::Story;
 use crate::story::ledger::{self, Way};
 
@@ -65,6 +66,8 @@ pub struct SoftArgs {
 
 /// Runs the command.
 pub fn run(args: &SoftArgs) -> Result<ExitCode> {
+    // What comes after the demo is for the machine, not for the namespace that the demo makes.
+    let next = next::after(Shown::Soft)?;
     // Before the first thread: a process with several can't enter a user namespace.
     privilege::enter_user_namespace_if_needed()?;
     let signals =
@@ -77,7 +80,10 @@ pub fn run(args: &SoftArgs) -> Result<ExitCode> {
         flag.store(true, Ordering::Relaxed);
     })?;
     let mut story = Story::new(STEPS, args.json);
+    let begin = Instant::now();
     let summary = in_new_namespace(|| tell(&mut story, args.mib << 20, &stop))?;
+    let took = begin.elapsed().as_secs_f64();
+    story.end(&format!("The demo took {took:.1} s. Namespace, tap and files are gone."), &next);
     if args.json {
         outcome::print(&summary)?;
     }

@@ -1,7 +1,9 @@
-//! A demonstration tells a story in numbered steps. They are plain text on standard output; long
-//! steps have a bar on standard error if that is a terminal.
+//! A demonstration tells a story in numbered steps, on standard output. Its lines fit the terminal,
+//! or 80 columns. On a terminal titles and commands have a colour, and long steps a bar on standard
+//! error.
 
 pub mod ledger;
+mod paint;
 mod progress;
 
 use std::io::Write as _;
@@ -10,12 +12,28 @@ use std::time::Duration;
 use zerowire_cli::bar::bytes_text;
 use zerowire_cli::columns::{fit, width};
 
+use paint::Paint;
 pub use progress::TransferProgress;
+
+/// What commands begin with: a shell of the host's, and one in the guest.
+const PROMPTS: [&str; 2] = ["$ ", "guest$ "];
+
+/// What to try next: a command, and why this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Next {
+    /// A sentence that ends with a colon.
+    pub why: String,
+    /// At most 78 columns.
+    pub command: String,
+}
 
 /// The text of a demonstration, or silence where only JSON is wanted.
 #[derive(Debug)]
 pub struct Story {
     silent: bool,
+    paint: Paint,
+    /// Columns.
+    width: usize,
     steps: u32,
     step: u32,
 }
@@ -23,25 +41,40 @@ pub struct Story {
 impl Story {
     /// A story of this many steps; a silent one prints nothing.
     pub fn new(steps: u32, silent: bool) -> Self {
-        Self { silent, steps, step: 0 }
+        let paint = Paint::of_output();
+        Self { silent, paint, width: width(&std::io::stdout()), steps, step: 0 }
     }
 
     /// Begins the next step.
     pub fn step(&mut self, title: &str) {
         self.step += 1;
         if !self.silent {
-            print_line(&format!("\n[{}/{}] {title}", self.step, self.steps));
+            let title = fit(&format!("[{}/{}] {title}", self.step, self.steps), self.width);
+            print_line(&format!("\n{}", self.paint.title(&title)));
         }
     }
 
     /// A line, or several, of the step.
     pub fn say(&self, text: impl AsRef<str>) {
         if !self.silent {
-            let width = width(&std::io::stdout());
             for line in text.as_ref().lines() {
-                print_line(fit(&format!("  {line}"), width).trim_end());
+                let is_command = PROMPTS.iter().any(|prompt| line.starts_with(prompt));
+                let line = fit(&format!("  {line}"), self.width);
+                let line = line.trim_end();
+                print_line(&if is_command { self.paint.command(line) } else { line.to_owned() });
             }
         }
+    }
+
+    /// The end: what went well, and what to try next on this machine.
+    pub fn end(&self, good: &str, next: &Next) {
+        if self.silent {
+            return;
+        }
+        print_line(&format!("\n{}", self.paint.good(&fit(good, self.width))));
+        print_line(&format!("\n{}", fit(&next.why, self.width)));
+        // A line that is broken could not be pasted.
+        print_line(&format!("  {}", self.paint.command(&next.command)));
     }
 
     /// The progress of a step that moves `total` bytes.

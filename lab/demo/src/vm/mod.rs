@@ -23,6 +23,7 @@ use zerowire_vmtest::machine::Machine;
 use zerowire_vmtest::netns::Netns;
 use zerowire_vmtest::{by_hand, interrupt, netns};
 
+use crate::next::{self, Shown};
 use crate::story::ledger::{self, Way};
 use crate::story::{Story, print_line};
 
@@ -51,10 +52,11 @@ pub fn run() -> Result<ExitCode> {
     let begin = Instant::now();
     let mut story = Story::new(NET_STEPS + vsock::STEPS, false);
     tell(&mut story, &lab, folder.path())?;
-    print_line(&format!(
-        "\nThe demo took {:.0} s. Guest, namespace and files are gone.",
-        begin.elapsed().as_secs_f64()
-    ));
+    let took = begin.elapsed().as_secs_f64();
+    story.end(
+        &format!("The demo took {took:.0} s. Guest, namespace and files are gone."),
+        &next::after(Shown::Vm)?,
+    );
     Ok(ExitCode::SUCCESS)
 }
 
