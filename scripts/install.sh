@@ -91,6 +91,7 @@ if [ "$mode" = vm ]; then
     need libvirt-daemon libvirtd
     need libvirt-clients virsh
     need busybox-static busybox
+    need nftables nft
 fi
 if [ -n "$missing" ]; then
     # shellcheck disable=SC2086

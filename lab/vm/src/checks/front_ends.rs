@@ -17,6 +17,7 @@ use zerowire_vmtest::netns::Netns;
 use zerowire_vmtest::runner::{Env, NeverBooted, skip};
 use zerowire_vmtest::serial::Serial;
 
+use super::quickstart::libvirt_parts;
 use super::setup::{GUEST, HOST, LINK, TAP, set_host_up};
 
 /// For QEMU's own socket.
@@ -243,7 +244,7 @@ fn misled(env: &Env<'_>, mut stage: Stage, line: &mut Command, words: &[&str]) -
     Ok(format!("{made} connections in {} s, {lines} lines", took.as_secs()))
 }
 
-/// The README's domain, started by libvirt with its own user.
+/// A domain with the README's lines, started by libvirt with its own user.
 pub fn by_libvirt(env: &Env<'_>) -> Result<String> {
     if !Libvirt::is_installed() {
         return Err(skip("no libvirtd or virsh: run `scripts/install.sh vm`"));
@@ -251,23 +252,26 @@ pub fn by_libvirt(env: &Env<'_>) -> Result<String> {
     let mut stage = Stage::new(env)?;
     let libvirt = Libvirt::start(&stage.namespace, env.dir)?;
     let domain = env.dir.join("domain.xml");
-    std::fs::write(&domain, description(env, &stage))?;
+    std::fs::write(&domain, description(env, &stage)?)?;
     libvirt.create(&domain)?;
     let mut serial = stage.booted(env)?;
     stage.carries(&mut serial)?;
     Ok(String::new())
 }
 
-fn description(env: &Env<'_>, stage: &Stage) -> String {
+fn description(env: &Env<'_>, stage: &Stage) -> Result<String> {
     let (memory, cpus) = (env.machine.memory_mib, env.machine.cpus);
     let show = |path: &Path| path.display().to_string();
     let (image, initrd) = (show(&stage.kernel.image), show(&stage.initrd));
-    let (serial, socket) = (show(&stage.vmm.join("serial")), show(stage.backend.socket()));
-    format!(
+    let serial = show(&stage.vmm.join("serial"));
+    let (memory_backing, interface) = libvirt_parts(stage.backend.socket())?;
+    // QEMU's packages don't bring a ROM for the network.
+    let interface = interface.replace("</interface>", "  <rom enabled='no'/>\n</interface>");
+    Ok(format!(
         "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
   <name>vm</name>
   <memory unit='MiB'>{memory}</memory>
-  <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking>
+  {memory_backing}
   <vcpu>{cpus}</vcpu>
   <os>
     <type arch='x86_64' machine='q35'>hvm</type>
@@ -281,11 +285,7 @@ fn description(env: &Env<'_>, stage: &Stage) -> String {
     <emulator>/usr/bin/qemu-system-x86_64</emulator>
     <controller type='usb' model='none'/>
     <serial type='unix'><source mode='bind' path='{serial}'/></serial>
-    <interface type='vhostuser'>
-      <source type='unix' path='{socket}' mode='client'><reconnect enabled='yes' timeout='1'/></source>
-      <model type='virtio'/>
-      <rom enabled='no'/>
-    </interface>
+    {interface}
   </devices>
   <qemu:override>
     <qemu:device alias='net0'>
@@ -294,5 +294,5 @@ fn description(env: &Env<'_>, stage: &Stage) -> String {
   </qemu:override>
 </domain>
 "
-    )
+    ))
 }

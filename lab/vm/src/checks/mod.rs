@@ -8,6 +8,7 @@ mod ledger;
 mod link;
 mod migration;
 mod net;
+mod quickstart;
 mod send;
 mod setup;
 mod stores;
@@ -88,6 +89,7 @@ const TESTS: &[(&str, On, Body)] = &[
     ("two-guests", On::Qemu10, two_guests::one_is_killed),
     ("metadata", On::Qemu10, net::metadata),
     ("idle", On::Qemu10, net::idle),
+    ("quickstart", On::Ends, quickstart::lines),
     ("libvirt", On::Debian12, front_ends::by_libvirt),
     ("private-memory", On::Ends, front_ends::private_memory),
     ("memory-file", On::Ends, front_ends::memory_file),
