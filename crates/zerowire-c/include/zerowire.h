@@ -562,7 +562,8 @@ int zw_vsock_connect(const char *path,
 // Closes it. Windows that are held stay valid. NULL is allowed.
 void zw_vsock_close(struct zw_vsock *connection);
 
-// Listens on a port of the host (CID 2).
+// Listens on a port of the host (CID 2), with path and options as those of zw_vsock_connect.
+// -EADDRINUSE: another program listens there.
 int zw_vsock_listen(const char *path,
                     uint32_t port,
                     const struct zw_vsock_options *options,
@@ -639,7 +640,8 @@ int zw_vsock_set_nonblocking(struct zw_vsock *connection, int on);
 // Copying receive, as read does on a socket; 0 is the end, -ECONNRESET one that is cut short.
 ssize_t zw_vsock_read(struct zw_vsock *connection, void *to, size_t length);
 
-// Sends, as write does on a socket.
+// Sends, as write does on a socket, and returns how many bytes went. -EPIPE: the connection has
+// ended. -EAGAIN: no room, on a connection that does not block.
 ssize_t zw_vsock_write(struct zw_vsock *connection, const void *from, size_t length);
 
 // SHUT_RD, SHUT_WR or SHUT_RDWR of <sys/socket.h>. The guest is told of either. After SHUT_RD what
@@ -770,10 +772,12 @@ int zw_sender_poll(struct zw_sender *sender);
 // limit; 0: only looks. -ETIMEDOUT; -EINVAL: no ticket of this sender.
 int zw_sender_wait(struct zw_sender *sender, uint32_t ticket, int timeout_ms);
 
-// Waits until one payload more is done; returns at once if none is out.
+// Waits until one payload more is done; returns at once if none is out. timeout_ms as in
+// zw_sender_wait; -ETIMEDOUT.
 int zw_sender_wait_any(struct zw_sender *sender, int timeout_ms);
 
-// Waits until everything is sent, and all memory is back.
+// Waits until everything is sent, and all memory is back. timeout_ms as in zw_sender_wait;
+// -ETIMEDOUT.
 int zw_sender_wait_all(struct zw_sender *sender, int timeout_ms);
 
 // Ends the sender and closes the socket. The handle is gone, whatever is returned. NULL is

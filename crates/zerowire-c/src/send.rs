@@ -374,14 +374,16 @@ pub unsafe extern "C" fn zw_sender_wait(sender: *mut Sender, ticket: u32, timeou
     unsafe { waiting(sender, timeout_ms, |s, limit| s.wait(Ticket::new(ticket), limit)) }
 }
 
-/// Waits until one payload more is done; returns at once if none is out.
+/// Waits until one payload more is done; returns at once if none is out. timeout_ms as in
+/// zw_sender_wait; -ETIMEDOUT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_wait_any(sender: *mut Sender, timeout_ms: c_int) -> c_int {
     // SAFETY: by the module's contract.
     unsafe { waiting(sender, timeout_ms, |s, limit| s.wait_any(limit)) }
 }
 
-/// Waits until everything is sent, and all memory is back.
+/// Waits until everything is sent, and all memory is back. timeout_ms as in zw_sender_wait;
+/// -ETIMEDOUT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_sender_wait_all(sender: *mut Sender, timeout_ms: c_int) -> c_int {
     // SAFETY: by the module's contract.

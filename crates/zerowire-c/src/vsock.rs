@@ -64,7 +64,8 @@ pub unsafe extern "C" fn zw_vsock_close(connection: *mut VsockConnection) {
     unsafe { close(connection) }
 }
 
-/// Listens on a port of the host (CID 2).
+/// Listens on a port of the host (CID 2), with path and options as those of zw_vsock_connect.
+/// -EADDRINUSE: another program listens there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_listen(
     path: *const c_char,
@@ -312,7 +313,8 @@ pub unsafe extern "C" fn zw_vsock_read(
     }) as libc::ssize_t
 }
 
-/// Sends, as write does on a socket.
+/// Sends, as write does on a socket, and returns how many bytes went. -EPIPE: the connection has
+/// ended. -EAGAIN: no room, on a connection that does not block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn zw_vsock_write(
     connection: *mut VsockConnection,

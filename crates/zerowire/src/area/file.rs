@@ -24,6 +24,9 @@ pub struct MappedFile(Arc<FileInner>);
 
 impl MappedFile {
     /// Opens and maps a file.
+    ///
+    /// # Errors
+    /// [`AreaError::File`]: it can't be opened. [`AreaError::NotRegular`], [`AreaError::Map`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, AreaError> {
         let path = path.as_ref();
         let name = || path.display().to_string();
@@ -32,6 +35,10 @@ impl MappedFile {
     }
 
     /// Maps an open file. It must be open for reading.
+    ///
+    /// # Errors
+    /// [`AreaError::NotRegular`], [`AreaError::File`] (its length can't be read),
+    /// [`AreaError::Map`] (mmap(2)).
     pub fn new(file: File) -> Result<Self, AreaError> {
         Self::map(file, || "the file".to_owned())
     }
@@ -58,6 +65,9 @@ impl MappedFile {
     }
 
     /// A part of the file.
+    ///
+    /// # Errors
+    /// [`AreaError::PastEnd`]: the range ends behind the file, or before it begins.
     pub fn slice(&self, range: Range<u64>) -> Result<FileSlice, AreaError> {
         if range.start > range.end || range.end > self.len() {
             return Err(AreaError::PastEnd { from: range.start, to: range.end, len: self.len() });
@@ -102,8 +112,10 @@ impl FileSlice {
         Self { file: self.file.clone(), offset: self.offset + range.start, len: range.end - range.start }
     }
 
-    /// Copies the bytes behind the first `from` into `out` with `pread`. An error when the file has
-    /// become shorter.
+    /// Copies the bytes behind the first `from` of the slice into `out`, by pread(2).
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] when the file has become shorter, or what pread(2) says.
     pub fn read_at(&self, from: usize, out: &mut [u8]) -> io::Result<()> {
         self.file.0.file.read_exact_at(out, (self.offset + from) as u64)
     }

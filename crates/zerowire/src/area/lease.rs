@@ -93,6 +93,9 @@ impl Frozen {
     }
 
     /// The right to write again, when this is the only handle; otherwise the handle itself.
+    ///
+    /// # Errors
+    /// The handle comes back when there are others.
     pub fn thaw(self) -> Result<Lease, Frozen> {
         Arc::try_unwrap(self.0).map_err(Frozen)
     }

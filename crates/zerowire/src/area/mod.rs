@@ -91,6 +91,10 @@ pub struct Area(Arc<AreaInner>);
 impl Area {
     /// Maps the memory, all zeroes, and cuts it. Pages are taken from the system when they are
     /// first written (huge ones are reserved at once).
+    ///
+    /// # Errors
+    /// [`AreaError::BufferBytes`] and [`AreaError::Buffers`]: out of their range.
+    /// [`AreaError::HugePages`]: the pool has too few. [`AreaError::Map`]: mmap(2) failed.
     pub fn new(options: AreaOptions) -> Result<Self, AreaError> {
         let AreaOptions { buffer_bytes, buffers, pages } = options;
         if buffer_bytes == 0 || buffer_bytes > MAX_BUFFER_BYTES {

@@ -63,6 +63,12 @@ pub(super) struct ReadState {
 /// gives up (10 s).
 ///
 /// `path` is the daemon's `UDS.map`: what `zerowire vsock --uds` has, with `.map` appended.
+///
+/// # Errors
+/// [`Error::NoDaemon`], [`Error::NotPermitted`], [`Error::Path`], [`Error::Version`],
+/// [`Error::NoAnswer`] and [`Error::Disconnected`] are about the daemon. [`Error::Refused`] and
+/// [`Error::TimedOut`] are about the guest, [`Error::InvalidOptions`] is about the options. Also
+/// [`Error::Status`], [`Error::BrokenHandshake`] and [`Error::System`].
 pub fn connect(path: &Path, port: u32, options: &MappedOptions) -> Result<MappedConnection, Error> {
     let request = MapRequest { op: MapOp::Connect, port, kind: options.kind.number(), options: options.map };
     let socket = handshake::ask(path, &request)?;
@@ -159,12 +165,18 @@ impl MappedConnection {
 
     /// Removes the connection's mapping; leases keep theirs. The daemon goes on until the windows
     /// are full.
+    ///
+    /// # Errors
+    /// [`Error::NotMapped`].
     pub fn unmap(&self) -> Result<(), Error> {
         lock(&self.state).view.take().map(drop).ok_or(Error::NotMapped)
     }
 
     /// Maps again, after [`Self::unmap`]. Nothing is lost: the next window is the one that would
     /// have been next.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyMapped`]; [`Error::System`] when mmap(2) fails.
     pub fn map(&self) -> Result<(), Error> {
         let mut state = lock(&self.state);
         if state.view.is_some() {
@@ -179,6 +191,11 @@ impl MappedConnection {
     /// something already.
     ///
     /// One thread at a time can wait for a connection.
+    ///
+    /// # Errors
+    /// [`Error::NotMapped`], [`Error::Held`] (the next window is not given back).
+    /// [`Error::Disconnected`]: the daemon is gone and nothing is left to dequeue.
+    /// [`Error::System`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
         loop {
@@ -210,6 +227,9 @@ impl MappedConnection {
     /// [`Self::disarm`] when the descriptor is readable. While it is not armed the daemon makes no
     /// system call for this connection. When the descriptor is readable, there is nothing, and
     /// [`Self::is_hung_up`] is true, then the daemon is gone.
+    ///
+    /// # Errors
+    /// [`Error::NotMapped`].
     pub fn arm(&self) -> Result<bool, Error> {
         let (view, _) = self.view()?;
         Ok(!sleep_check(view.program_sleeps(), || {
@@ -219,6 +239,9 @@ impl MappedConnection {
     }
 
     /// Takes [`Self::arm`] back, and makes the descriptor not readable again.
+    ///
+    /// # Errors
+    /// [`Error::NotMapped`], [`Error::System`].
     pub fn disarm(&self) -> Result<(), Error> {
         let (view, _) = self.view()?;
         awake(view.program_sleeps());
@@ -227,6 +250,9 @@ impl MappedConnection {
 
     /// Whether the daemon's end of the connection is closed. Windows that are published, and the
     /// mark of the end, are still there to dequeue.
+    ///
+    /// # Errors
+    /// [`Error::System`].
     pub fn is_hung_up(&self) -> Result<bool, Error> {
         self.sockets.is_hung_up()
     }
@@ -259,6 +285,9 @@ impl MappedConnection {
     }
 
     /// Whether reads and writes return [`std::io::ErrorKind::WouldBlock`] in place of waiting.
+    ///
+    /// # Errors
+    /// [`Error::System`].
     pub fn set_nonblocking(&self, on: bool) -> Result<(), Error> {
         rustix::io::ioctl_fionbio(&self.sockets.stream, on).map_err(system("FIONBIO (the socket)"))?;
         self.nonblocking.store(on, Ordering::Relaxed);

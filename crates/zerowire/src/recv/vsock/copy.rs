@@ -29,6 +29,11 @@ pub struct CopyConnection {
 
 /// Connects to a port of the guest. `path` is the daemon's `UDS` for a stream, `UDS.seqpacket` for
 /// messages.
+///
+/// # Errors
+/// [`Error::NoDaemon`], [`Error::NotPermitted`], [`Error::Path`]: there is no such socket for this
+/// user. [`Error::Refused`]: nobody listens in the guest. [`Error::NoAnswer`] after 10 s,
+/// [`Error::BrokenHandshake`], [`Error::System`].
 pub fn connect_copy(path: &Path, port: u32, kind: MappedKind) -> Result<CopyConnection, Error> {
     let socket_kind = match kind {
         MappedKind::Stream => SocketType::STREAM,
@@ -77,11 +82,17 @@ impl CopyConnection {
     }
 
     /// Ends one direction, as with any socket.
+    ///
+    /// # Errors
+    /// What shutdown(2) says.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         shutdown(&self.socket, how)
     }
 
     /// Whether reads and writes return [`std::io::ErrorKind::WouldBlock`] in place of waiting.
+    ///
+    /// # Errors
+    /// [`Error::System`].
     pub fn set_nonblocking(&self, on: bool) -> Result<(), Error> {
         rustix::io::ioctl_fionbio(&self.socket, on).map_err(system("FIONBIO (the socket)"))
     }

@@ -22,6 +22,10 @@ pub struct MappedListener {
 
 impl MappedListener {
     /// Listens. `path` is the daemon's `UDS.map`; `options` are those of each connection.
+    ///
+    /// # Errors
+    /// [`Error::PortTaken`]; otherwise those of [`connect`](super::connect) about the daemon and
+    /// the options.
     pub fn bind(path: &Path, port: u32, options: &MappedOptions) -> Result<Self, Error> {
         let request =
             MapRequest { op: MapOp::Listen, port, kind: options.kind.number(), options: options.map };
@@ -34,6 +38,10 @@ impl MappedListener {
     }
 
     /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`]: the daemon is gone. [`Error::Status`]: it refuses, or has no room.
+    /// [`Error::BrokenHandshake`], [`Error::System`].
     pub fn accept(&self) -> Result<MappedConnection, Error> {
         loop {
             if let Some(connection) = self.accept_within(None)? {
@@ -43,11 +51,17 @@ impl MappedListener {
     }
 
     /// The next connection, if there is one already.
+    ///
+    /// # Errors
+    /// As [`Self::accept`].
     pub fn try_accept(&self) -> Result<Option<MappedConnection>, Error> {
         self.accept_within(Some(Duration::ZERO))
     }
 
     /// The next connection, or None if `timeout` passes without one; None waits without a limit.
+    ///
+    /// # Errors
+    /// As [`Self::accept`].
     pub fn accept_within(&self, timeout: Option<Duration>) -> Result<Option<MappedConnection>, Error> {
         let Some(mut answer) = handshake::answer(&self.socket, &self.path, timeout)? else { return Ok(None) };
         answer.reply = handshake::accepted(answer.reply, &self.path, self.port)?;

@@ -117,6 +117,10 @@ impl Read for &MappedConnection {
 impl MappedConnection {
     /// As [`Read::read`], to memory that may not have been written yet. As many bytes as are
     /// returned were written.
+    ///
+    /// # Errors
+    /// As [`Read::read`]: [`io::ErrorKind::WouldBlock`] where reads don't wait, else an
+    /// [`Error`](super::Error) in an [`io::Error`].
     pub fn read_uninit(&self, to: &mut [MaybeUninit<u8>]) -> io::Result<usize> {
         self.read_into(to.into())
     }

@@ -12,6 +12,9 @@ impl MappedConnection {
     /// Ends one direction. `Write`: the guest sees the end of the stream behind all that was
     /// written. `Read`: the guest learns that nothing more is read. Windows that are published
     /// stay, the end comes behind them, and what the guest sent beyond them is lost.
+    ///
+    /// # Errors
+    /// What pwrite(2) or shutdown(2) says.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         if how != Shutdown::Write {
             // By the file, since the connection may not be mapped.

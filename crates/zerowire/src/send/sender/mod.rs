@@ -88,8 +88,14 @@ impl Sender {
     /// can only copy.
     ///
     /// # Errors
-    /// With each the socket comes back. [`SendError::AlreadyLent`]: [`SendMode::ZeroCopy`], and
-    /// another sender lends on it.
+    /// With each the socket comes back.
+    ///
+    /// * [`SendError::NotConnected`], [`SendError::Segments`]: the socket is not as it must be.
+    /// * [`SendError::NoWindow`]: a limit of the options is 0.
+    /// * [`SendError::AlreadyLent`]: [`SendMode::ZeroCopy`], and another sender lends on it.
+    /// * [`SendError::Uring`]: io_uring was asked for and can't be used, or with
+    ///   [`SendMode::ZeroCopy`] an area can't be registered.
+    /// * [`SendError::System`]: a system call failed.
     ///
     /// [`SendMode::ZeroCopy`]: super::SendMode::ZeroCopy
     pub fn new(socket: OwnedFd, options: SendOptions) -> Result<Self, SocketError<SendError>> {
@@ -98,6 +104,9 @@ impl Sender {
 
     /// As [`Sender::new`], with areas whose buffers will be sent. With io_uring they are registered
     /// once, so their pages need not be pinned for each send.
+    ///
+    /// # Errors
+    /// As [`Sender::new`].
     pub fn with_areas(
         socket: OwnedFd,
         options: SendOptions,
@@ -162,6 +171,14 @@ impl Sender {
     /// calls of the sender.
     ///
     /// [`try_send`]: Sender::try_send
+    ///
+    /// # Errors
+    /// [`SendError::TimedOut`] when there was no room for the time of [`SendOptions::timeout`].
+    /// [`SendError::TooLong`] and the errors about segments are about this payload.
+    /// [`SendError::Disconnected`], [`SendError::NoListener`] and [`SendError::Foreign`] may be
+    /// about earlier ones. [`SendError::Locked`] with [`SendMode::ZeroCopy`] only.
+    ///
+    /// [`SendMode::ZeroCopy`]: super::SendMode::ZeroCopy
     #[inline]
     pub fn send(&mut self, payload: impl Into<Payload>) -> Result<Ticket, SendError> {
         let payload = payload.into();
@@ -198,6 +215,10 @@ impl Sender {
     /// As [`Sender::send`], without waiting. A payload that is not taken comes back, with
     /// [`SendError::WouldBlock`] when the socket has no room. A stream may take a part of it. Then
     /// the rest is kept inside, and goes first with the next call (`try_send`, `poll`, `wait`).
+    ///
+    /// # Errors
+    /// [`Refused`] has the payload. Its error is [`SendError::WouldBlock`], or one of
+    /// [`Sender::send`]'s.
     #[inline]
     pub fn try_send(&mut self, payload: impl Into<Payload>) -> Result<Ticket, Refused> {
         let payload = payload.into();
@@ -216,6 +237,9 @@ impl Sender {
     /// done at once, and the next call returns the error. The next call also returns the error of
     /// an ICMP answer to an earlier datagram, which the kernel reported to one in the middle. One
     /// error may stand for several.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
     pub fn send_many(&mut self, payloads: &mut Vec<Payload>) -> Result<usize, SendError> {
         let all = payloads.len();
         let mut done = 0;
@@ -243,12 +267,18 @@ impl Sender {
 
     /// Sends what waits, and reads the notifications that are there. Returns how many lent payloads
     /// came back since the last call. Costs no system call when nothing is lent and nothing waits.
+    ///
+    /// # Errors
+    /// Those of [`Sender::send`] about earlier payloads.
     pub fn poll(&mut self) -> Result<usize, SendError> {
         self.progress()?;
         Ok(self.loans.take_came_back())
     }
 
     /// Waits until the memory of `ticket`'s payload is back.
+    ///
+    /// # Errors
+    /// [`SendError::UnknownTicket`], [`SendError::TimedOut`], and those of [`Sender::poll`].
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), SendError> {
         if self.loans.window.is_done(ticket).is_none() {
             return Err(SendError::UnknownTicket(ticket));
@@ -257,11 +287,17 @@ impl Sender {
     }
 
     /// Waits until everything that was given is sent, and all memory is back.
+    ///
+    /// # Errors
+    /// [`SendError::TimedOut`], and those of [`Sender::poll`].
     pub fn wait_all(&mut self, timeout: Duration) -> Result<(), SendError> {
         self.wait_until(Some(timeout), |w| w.outstanding() == 0)
     }
 
     /// Waits until the memory of one payload more is back; at once when none is out.
+    ///
+    /// # Errors
+    /// [`SendError::TimedOut`], and those of [`Sender::poll`].
     pub fn wait_any(&mut self, timeout: Duration) -> Result<(), SendError> {
         let before = self.loans.window.outstanding();
         self.wait_until(Some(timeout), |w| before == 0 || w.outstanding() < before)
@@ -270,6 +306,9 @@ impl Sender {
     /// Waits for what kept [`try_send`](Sender::try_send) from taking a payload: room in the
     /// socket's buffer, or memory that comes back. At most for `timeout`, and often less: try
     /// again, it may be refused again.
+    ///
+    /// # Errors
+    /// Those of [`Sender::poll`]; the end of `timeout` is none.
     pub fn wait_room(&mut self, timeout: Duration) -> Result<(), SendError> {
         match self.loans.pause(Instant::now(), Some(timeout), self.blocked == Blocked::Room) {
             Ok(()) | Err(SendError::TimedOut { .. }) => self.progress(),
