@@ -81,9 +81,9 @@ impl<'a> Ring<'a> {
     }
 }
 
-/// Bytes of a slot for a frame of `len` bytes, virtio-net header included.
+/// Bytes of a slot for a frame of `len` bytes, virtio-net header included, in a ring of many.
 pub fn slot_bytes(len: usize) -> Result<usize> {
-    Ok(Geometry::new(1, len, Version::V3)?.slot_bytes())
+    Ok(Geometry::new(2 * BATCH, len, Version::V3)?.slot_bytes())
 }
 
 impl TxWay for Ring<'_> {
