@@ -1,5 +1,5 @@
-//! The packet header (virtio 1.3 §5.10.6). Plain numbers; nothing is checked, so that tests can send
-//! any.
+//! The packet header (virtio 1.3 §5.10.6). Plain numbers; nothing is checked, so that tests can
+//! send any.
 
 pub use zerowire_wire::vsock::{
     HEADER_LEN, HOST_CID, Header as PacketHeader, Kind as SocketType, MAX_PAYLOAD, Op, SEQ_EOM as RW_EOM,
