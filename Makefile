@@ -18,11 +18,11 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build static header demo demo-soft guest test check fuzz bench doctor lint fmt install uninstall clean
+.PHONY: help build static header measurements demo demo-soft guest test check fuzz bench doctor lint fmt install uninstall clean
 
 help: ## List the targets
 	@echo "make TARGET, where TARGET is:"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build the programs and the C library: target/release/zerowire, zerowire-bench, libzerowire_c.a, libzerowire.so.0
 	$(CARGO) build --release --locked --package zerowire-cli --package zerowire-bench --package zerowire-c
@@ -60,6 +60,9 @@ fuzz: ## The fuzz targets, FUZZ_SECONDS (600) each; the corpus is kept in fuzz/c
 
 bench: build ## Measure the network device against the bare system calls (some minutes)
 	target/release/zerowire-bench net
+
+measurements: ## Write the tables and charts of measurements/ from the JSON in measurements/data
+	$(CARGO) run --release --locked --package zerowire-bench -- render measurements
 
 doctor: build ## What this kernel, user and network namespace can do, and how to get the rest
 	@target/release/zerowire doctor

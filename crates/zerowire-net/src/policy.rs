@@ -2,7 +2,7 @@
 
 /// Frames up to this many bytes, virtio-net header included, are gathered into one private buffer:
 /// below it a copy is cheaper than a scatter list. The least of the limits that a bare loop found
-/// for 2 to 17 segments (4096 to 16384 bytes hot, more cold; docs/net.md, "Gathering").
+/// for 2 to 17 segments (4096 to 16384 bytes hot, more cold; measurements/net.md, "Gathering").
 pub const GATHER_MAX_BYTES: usize = 4096;
 
 /// Received frames up to this many bytes, virtio-net header included, are copied where nothing but

@@ -14,6 +14,7 @@
 //! [`tcp_rx::run_tcp_rx`] compares those in which it receives TCP.
 //!
 //! Each of these is an [`experiment`]: cells, variants, and figures that follow from their runs.
+//! [`measurements`] makes the tables and charts of pages from their JSON.
 //!
 //! Rules of measurement:
 //!
@@ -41,6 +42,7 @@ pub mod held;
 pub mod idle;
 pub mod interleave;
 pub mod machine;
+pub mod measurements;
 pub mod net;
 pub mod netns;
 pub mod options;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The root of the tree, and its pages with their text.
 fn pages() -> (PathBuf, BTreeMap<PathBuf, String>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the tree");
-    let folders = [root.clone(), root.join("docs")];
+    let folders = ["", "docs", "measurements", "measurements/data"].map(|folder| root.join(folder));
     let files = folders.iter().flat_map(|folder| folder.read_dir().expect("a folder"));
     let files = files.map(|entry| entry.expect("an entry").path());
     let pages = files.filter(|path| path.extension().is_some_and(|e| e == "md"));

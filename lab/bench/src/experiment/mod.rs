@@ -7,7 +7,8 @@
 //! 1. [`interleave`](crate::interleave::interleave) runs the variants of a cell in turns.
 //! 2. [`CellReport::of`] makes the figures. A variant that failed has none, and nothing is compared
 //!    with it.
-//! 3. [`Column`]s make tables of them, [`series`] makes charts, and serde makes JSON.
+//! 3. [`Column`]s make tables of them, [`series`] makes charts, and serde makes JSON, with
+//!    [`Taken`] at its head.
 //! 4. [`measured`] writes what the user asked for.
 
 mod figure;
@@ -15,6 +16,7 @@ pub mod floored;
 mod outcome;
 mod report;
 mod show;
+mod taken;
 
 pub use figure::{Figure, Number, Of};
 pub use outcome::{Files, Report, charts_into, check_places, failures, failures_in, measured, write_json};
@@ -22,6 +24,7 @@ pub use report::{Base, CellReport, Failure, ReportLine, Tried};
 pub use show::{
     CellText, Column, Digits, LeftOut, Show, failed, grid, head, rows, series, shared_cpu, variants,
 };
+pub use taken::Taken;
 
 use std::fmt::{Debug, Display};
 

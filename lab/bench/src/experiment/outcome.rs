@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 
-use super::{CellReport, Failure, Subject};
+use super::{CellReport, Failure, Subject, Taken};
 use crate::chart::Bars;
 use crate::others::Usage;
 use crate::wrong::wrong;
@@ -52,8 +52,7 @@ pub fn measured<R: Report>(
     let mut report = measure()?;
     report.notes().extend(before.remark(&Usage::now()));
     if to_stdout {
-        serde_json::to_writer_pretty(&mut *out, &report)?;
-        writeln!(out)?;
+        out.write_all(json_text(&report)?.as_bytes())?;
     } else {
         out.write_all(report.text().as_bytes())?;
     }
@@ -126,12 +125,26 @@ pub fn check_places(json: Option<&Path>, svg: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Writes any report as indented JSON, replacing the file.
+/// A report with its head: what JSON has.
+#[derive(Serialize)]
+struct Headed<'a, R> {
+    run: Taken,
+    #[serde(flatten)]
+    report: &'a R,
+}
+
+/// Any report as indented JSON, with its head.
+fn json_text(report: &impl Serialize) -> Result<String> {
+    let mut text = serde_json::to_string_pretty(&Headed { run: Taken::now(), report })?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Writes any report as indented JSON with its head, replacing the file.
 ///
 /// # Errors
 /// The file can't be written.
 pub fn write_json(report: &impl Serialize, path: &Path) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(report)?;
-    text.push('\n');
+    let text = json_text(report)?;
     fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
 }

@@ -9,6 +9,8 @@ mod bench_replay;
 mod bench_vsock_rx;
 mod floor;
 mod interrupt;
+#[cfg(feature = "charts")]
+mod measurements;
 mod packet_tx;
 mod ports;
 mod support;

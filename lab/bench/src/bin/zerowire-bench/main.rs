@@ -1,5 +1,6 @@
 //! The program `zerowire-bench`: measures this machine, each path against the bare system calls.
 
+mod render;
 mod vsock_rx;
 
 use std::io::Write;
@@ -52,6 +53,8 @@ enum What {
     TcpRx(Box<TcpRxOptions>),
     /// Two builds of this program in turns: what a change of the library costs.
     Ab(Box<AbOptions>),
+    /// Write the tables and charts of the measurement pages from their JSON.
+    Render(render::RenderArgs),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
             What::PacketTx(args) => packet_tx(*args),
             What::TcpRx(args) => tcp_rx(&args),
             What::Ab(args) => ab(&args),
+            What::Render(args) => render::run(&args),
         });
     outcome::status("zerowire-bench", result)
 }

@@ -1,0 +1,136 @@
+//! When, of which build and by which command a report was made: the head of its JSON.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+/// The head of a report's JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Taken {
+    /// The day in UTC, as `2026-11-26`.
+    pub date: String,
+    /// Version of this program.
+    pub version: &'static str,
+    /// The commit that this program was built from, with `-dirty` behind it if files had changed;
+    /// none where that is not known.
+    pub commit: Option<String>,
+    /// The command line, without the places of JSON and charts and without folders.
+    pub command: String,
+}
+
+impl Taken {
+    /// That of this process, at this moment.
+    pub fn now() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let exe = std::env::current_exe().ok();
+        Self {
+            date: day(since),
+            version: env!("CARGO_PKG_VERSION"),
+            commit: exe.as_deref().and_then(commit),
+            command: command(std::env::args().skip(1)),
+        }
+    }
+}
+
+/// The day of a time since 1970, by the Gregorian calendar.
+fn day(since: Duration) -> String {
+    let is_leap = |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
+    let mut days = since.as_secs() / 86_400;
+    let mut year = 1970;
+    while days >= 365 + u64::from(is_leap(year)) {
+        days -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let months = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 1;
+    for length in months {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    format!("{year}-{month:02}-{:02}", days + 1)
+}
+
+/// The commit of the tree that `program` lies in, unless the program is older than it.
+fn commit(program: &Path) -> Option<String> {
+    let folder = program.parent()?;
+    let git = |arguments: &[&str]| {
+        let out = Command::new("git")
+            .arg("-C")
+            .arg(folder)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .ok()?;
+        let text = String::from_utf8(out.stdout).ok()?.trim().to_owned();
+        (out.status.success() && !text.is_empty()).then_some(text)
+    };
+    let committed = git(&["log", "-1", "--format=%ct"])?.parse().ok()?;
+    let built = program.metadata().ok()?.modified().ok()?;
+    if built < UNIX_EPOCH + Duration::from_secs(committed) {
+        return None;
+    }
+    git(&["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
+}
+
+/// A command line as it can be typed elsewhere.
+fn command(arguments: impl IntoIterator<Item = String>) -> String {
+    let mut words = vec!["zerowire-bench".to_owned()];
+    let mut is_place = false;
+    for argument in arguments {
+        let is_value = std::mem::take(&mut is_place);
+        is_place = !is_value && ["--json", "--svg"].contains(&argument.as_str());
+        if is_value || is_place || argument.starts_with("--json=") || argument.starts_with("--svg=") {
+            continue;
+        }
+        let word = without_folder(&argument);
+        words.push(if word.contains(' ') { format!("'{word}'") } else { word });
+    }
+    words.join(" ")
+}
+
+/// `before=/tmp/zerowire` is `before=zerowire`.
+fn without_folder(word: &str) -> String {
+    let Some((folder, name)) = word.rsplit_once('/') else { return word.to_owned() };
+    let kept = folder.rfind(['=', ' ']).map_or("", |end| &folder[..=end]);
+    format!("{kept}{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (seconds, wanted) in [
+            (0, "1970-01-01"),
+            (951_782_399, "2000-02-28"),
+            (951_782_400, "2000-02-29"),
+            (951_868_800, "2000-03-01"),
+            (1_798_761_599, "2026-12-31"),
+            (1_798_761_600, "2027-01-01"),
+            (4_107_542_400, "2100-03-01"),
+        ] {
+            assert_eq!(day(Duration::from_secs(seconds)), wanted);
+        }
+    }
+
+    #[test]
+    fn a_command_has_no_places() {
+        let line = "net --json /tmp/a.json --rounds 3 --svg=/tmp --program before=/tmp/x/zerowire --with";
+        let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        words.push("--metadata /etc/m.json".to_owned());
+        let wanted = "zerowire-bench net --rounds 3 --program before=zerowire --with '--metadata m.json'";
+        assert_eq!(command(words), wanted);
+    }
+
+    #[test]
+    fn a_program_outside_of_a_tree_has_no_commit() {
+        assert_eq!(commit(Path::new("/proc/self/exe")), None);
+    }
+}

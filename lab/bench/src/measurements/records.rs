@@ -1,0 +1,100 @@
+//! JSON as a list of records.
+
+use anyhow::{Result, bail};
+use serde_json::{Map, Value};
+
+use super::spec::{Field, Spec};
+use crate::stats::Summary;
+use crate::table;
+
+/// The members of a case, and of one of its variants.
+#[derive(Debug, Clone)]
+pub struct Record(Map<String, Value>);
+
+/// The records of the list that `spec` names, as far as its conditions hold.
+pub fn records(json: &Value, spec: &Spec) -> Result<Vec<Record>> {
+    let (outer, inner) = spec.list.split_once('/').unwrap_or((&spec.list, ""));
+    let mut list = json;
+    for key in outer.split('.') {
+        list = &list[key];
+    }
+    let cases = match list {
+        Value::Array(cases) => &cases[..],
+        Value::Object(_) => std::slice::from_ref(list),
+        _ => bail!("{}: there is no list '{outer}'", spec.file),
+    };
+    let mut all = Vec::new();
+    for case in cases.iter().filter_map(Value::as_object) {
+        let lines = case.get(inner).and_then(Value::as_array);
+        match lines {
+            _ if inner.is_empty() => all.push(Record(case.clone())),
+            Some(lines) => {
+                for line in lines.iter().filter_map(Value::as_object) {
+                    let mut record = case.clone();
+                    record.remove(inner);
+                    record.extend(line.clone());
+                    all.push(Record(record));
+                }
+            }
+            None => bail!("{}: a member of '{outer}' has no list '{inner}'", spec.file),
+        }
+    }
+    let conditions = spec.conditions()?;
+    let holds =
+        |record: &Record| conditions.iter().all(|(key, values)| values.contains(&record.word(key).as_str()));
+    all.retain(holds);
+    if all.is_empty() {
+        bail!("{}: nothing in '{}' is as the conditions want it", spec.file, spec.list);
+    }
+    Ok(all)
+}
+
+impl Record {
+    /// A member as a word; empty if it is none.
+    fn word(&self, key: &str) -> String {
+        match self.0.get(key) {
+            Some(Value::String(word)) => word.clone(),
+            Some(Value::Number(number)) => number.to_string(),
+            Some(Value::Bool(is)) => is.to_string(),
+            _ => String::new(),
+        }
+    }
+
+    /// The members that say which record it is.
+    pub fn label(&self, fields: &[Field]) -> String {
+        let text = |field: &Field| match self.0.get(&field.key).and_then(Value::as_u64) {
+            Some(number) if field.form == "B" => table::bytes(number as usize),
+            _ => self.word(&field.key),
+        };
+        fields.iter().map(text).collect::<Vec<_>>().join(", ")
+    }
+
+    /// A figure with its spread; a single number has none.
+    pub fn figure(&self, key: &str) -> Option<Summary> {
+        let value = self.0.get(key)?;
+        if let Some(number) = value.as_f64() {
+            return Summary::of([number]);
+        }
+        let of = |name: &str| value[name].as_f64();
+        Some(Summary {
+            median: of("median")?,
+            min: of("min")?,
+            max: of("max")?,
+            q1: of("q1")?,
+            q3: of("q3")?,
+        })
+    }
+
+    /// Whether a record of this kind has such a member, of whatever value.
+    pub fn has(&self, key: &str) -> bool {
+        self.0.contains_key(key)
+    }
+}
+
+/// An error if no record has a member that is asked for: a key was misspelt, or its name changed.
+pub fn verify(spec: &Spec, records: &[Record], fields: &[Field]) -> Result<()> {
+    match fields.iter().find(|field| !records.iter().any(|record| record.has(&field.key))) {
+        Some(field) => bail!("{}: nothing in '{}' has the member '{}'", spec.file, spec.list, field.key),
+        None => Ok(()),
+    }
+}
