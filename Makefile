@@ -11,6 +11,11 @@ libexecdir = $(PREFIX)/libexec
 datadir = $(PREFIX)/share
 libdir = $(PREFIX)/lib
 includedir = $(PREFIX)/include
+mandir = $(datadir)/man
+bashdir = $(datadir)/bash-completion/completions
+zshdir = $(datadir)/zsh/site-functions
+fishdir = $(datadir)/fish/vendor_completions.d
+pages = $(notdir $(wildcard man/*.[135]))
 version = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
 # rustup puts cargo here; a fresh shell may not know yet.
@@ -18,7 +23,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build static header measurements demo demo-soft guest test check fuzz bench doctor lint fmt install uninstall clean
+.PHONY: help build static header man measurements demo demo-soft guest test check fuzz bench doctor lint fmt install uninstall clean
 
 help: ## List the targets
 	@echo "make TARGET, where TARGET is:"
@@ -33,6 +38,11 @@ static: ## Build the programs without libraries, for guests: target/x86_64-unkno
 
 header: ## Write the C library's header anew, from its sources
 	ZEROWIRE_UPDATE_HEADER=1 $(CARGO) test --locked --package zerowire-c --test it header::
+
+man: header ## Write man/ and dist/completions anew, from the options and the header
+	ZEROWIRE_UPDATE_MAN=1 $(CARGO) test --locked --package zerowire-cli --bin zerowire manual::
+	ZEROWIRE_UPDATE_MAN=1 $(CARGO) test --locked --package zerowire-bench --bin zerowire-bench manual::
+	ZEROWIRE_UPDATE_MAN=1 $(CARGO) test --locked --package zerowire-c --test it manual::
 
 demo: ## A stock Debian guest on both devices (root; installs and downloads what is missing, once)
 	@scripts/install.sh vm
@@ -98,6 +108,14 @@ install: ## Install below PREFIX (default /usr/local) and DESTDIR; build first
 	sed 's|@prefix@|$(PREFIX)|;s|@libdir@|$(libdir)|;s|@includedir@|$(includedir)|;s|@version@|$(version)|' \
 		crates/zerowire-c/zerowire.pc.in > "$(DESTDIR)$(libdir)/pkgconfig/zerowire.pc"
 	chmod 644 "$(DESTDIR)$(libdir)/pkgconfig/zerowire.pc"
+	for page in $(pages); do \
+		install -D -m 644 "man/$$page" "$(DESTDIR)$(mandir)/man$${page##*.}/$$page" || exit 1; \
+	done
+	for program in zerowire zerowire-bench; do \
+		install -D -m 644 "dist/completions/$$program.bash" "$(DESTDIR)$(bashdir)/$$program" && \
+		install -D -m 644 "dist/completions/_$$program" "$(DESTDIR)$(zshdir)/_$$program" && \
+		install -D -m 644 "dist/completions/$$program.fish" "$(DESTDIR)$(fishdir)/$$program.fish" || exit 1; \
+	done
 
 uninstall: ## Remove what install put there
 	rm -f "$(DESTDIR)$(bindir)/zerowire" "$(DESTDIR)$(bindir)/zerowire-bench" \
@@ -107,6 +125,13 @@ uninstall: ## Remove what install put there
 	for device in net vsock; do \
 		rm -f "$(DESTDIR)$(libexecdir)/zerowire-$$device" \
 			"$(DESTDIR)$(datadir)/qemu/vhost-user/50-zerowire-$$device.json"; \
+	done
+	for page in $(pages); do \
+		rm -f "$(DESTDIR)$(mandir)/man$${page##*.}/$$page"; \
+	done
+	for program in zerowire zerowire-bench; do \
+		rm -f "$(DESTDIR)$(bashdir)/$$program" "$(DESTDIR)$(zshdir)/_$$program" \
+			"$(DESTDIR)$(fishdir)/$$program.fish"; \
 	done
 
 clean: ## Remove what was built; kernels and QEMU stay in ~/.cache/zerowire

@@ -4,6 +4,8 @@ mod access;
 mod configure;
 mod doctor;
 mod file;
+#[cfg(test)]
+mod manual;
 mod net;
 mod printer;
 mod progress;

@@ -7,4 +7,5 @@ mod c_recv;
 mod c_send;
 mod c_versions;
 mod header;
+mod manual;
 mod support;

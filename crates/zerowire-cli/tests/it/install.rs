@@ -10,8 +10,8 @@ use std::process::{Command, Output, Stdio};
 
 use zerowire_testkit::cc::static_library;
 
-/// What is installed, below PREFIX.
-const FILES: [&str; 11] = [
+/// What is installed below PREFIX, beside the manual's pages.
+const FILES: [&str; 17] = [
     "bin/zerowire",
     "bin/zerowire-bench",
     "include/zerowire.h",
@@ -21,9 +21,29 @@ const FILES: [&str; 11] = [
     "lib/pkgconfig/zerowire.pc",
     "libexec/zerowire-net",
     "libexec/zerowire-vsock",
+    "share/bash-completion/completions/zerowire",
+    "share/bash-completion/completions/zerowire-bench",
+    "share/fish/vendor_completions.d/zerowire-bench.fish",
+    "share/fish/vendor_completions.d/zerowire.fish",
     "share/qemu/vhost-user/50-zerowire-net.json",
     "share/qemu/vhost-user/50-zerowire-vsock.json",
+    "share/zsh/site-functions/_zerowire",
+    "share/zsh/site-functions/_zerowire-bench",
 ];
+
+/// All of it: each page of man/ lies in the folder of its section.
+fn installed() -> BTreeSet<String> {
+    let pages = root().join("man").read_dir().expect("man").map(|entry| entry.expect("an entry").file_name());
+    let pages: Vec<_> = pages.map(|name| name.into_string().expect("text")).collect();
+    for page in ["zerowire.1", "zerowire-net.1", "zerowire-bench.1", "zerowire.3", "zerowire.toml.5"] {
+        assert!(pages.iter().any(|name| name == page), "man lacks {page}");
+    }
+    let place = |page: String| {
+        let section = page.rsplit('.').next().expect("a section");
+        format!("share/man/man{section}/{page}")
+    };
+    FILES.map(str::to_owned).into_iter().chain(pages.into_iter().map(place)).collect()
+}
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the project's folder")
@@ -167,7 +187,7 @@ fn what_is_installed_works_from_there_and_can_be_taken_away() {
     // A second time over the first, as an update is.
     run(&mut make("install", &where_to));
 
-    let mut wanted: BTreeSet<_> = FILES.map(|f| format!("usr/local/{f}")).into();
+    let mut wanted: BTreeSet<_> = installed().iter().map(|f| format!("usr/local/{f}")).collect();
     wanted.insert("usr/local/lib/libother.so".to_owned());
     assert_eq!(files(&destdir), wanted);
     for (file, mode) in [
@@ -177,7 +197,8 @@ fn what_is_installed_works_from_there_and_can_be_taken_away() {
         ("lib/libzerowire.a", 0o644),
     ]
     .into_iter()
-    .chain(FILES.iter().filter(|f| f.ends_with(".json")).map(|f| (*f, 0o644)))
+    .chain(FILES.iter().filter(|f| f.starts_with("share/")).map(|f| (*f, 0o644)))
+    .chain([("share/man/man1/zerowire-net.1", 0o644)])
     .chain([("include/zerowire.h", 0o644), ("lib/pkgconfig/zerowire.pc", 0o644)])
     {
         let at = prefix.join(file).symlink_metadata().expect("is there");
@@ -220,7 +241,7 @@ fn a_prefix_is_where_everything_names_it() {
     let build = built(folder.path());
     let prefix = folder.path().join("opt/zerowire");
     run(&mut make("install", &[("PREFIX", &prefix), ("BUILD", &build)]));
-    assert_eq!(files(&prefix), FILES.map(str::to_owned).into());
+    assert_eq!(files(&prefix), installed());
     descriptions(Path::new("/"), &prefix);
     let program = folder.path().join("program");
     compile(&pkg_config(Path::new(""), &prefix, &["--cflags", "--libs"]), &[], &program);

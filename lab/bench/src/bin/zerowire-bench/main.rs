@@ -1,5 +1,7 @@
 //! The program `zerowire-bench`: measures this machine, each path against the bare system calls.
 
+#[cfg(test)]
+mod manual;
 mod render;
 mod vsock_rx;
 

@@ -1,0 +1,137 @@
+//! A page for each command of a program.
+
+use clap::Command;
+use clap_mangen::Man;
+
+use crate::{Files, roff};
+
+/// The pages of a program: one for itself, and one for each command. `others` are pages that each
+/// of them names at its end, such as `zerowire.toml.5`.
+///
+/// # Errors
+/// clap_mangen can't write, or writes no text.
+pub fn pages(program: Command, others: &[&str]) -> Result<Files, std::io::Error> {
+    let version = program.get_version().unwrap_or_default().to_owned();
+    let mut program = program.disable_help_subcommand(true).subcommand_value_name("COMMAND");
+    program.build();
+    let commands: Vec<Command> = program.get_subcommands().filter(|c| !c.is_hide_set()).cloned().collect();
+    let mut pages = Files::new();
+    let name = file_name(&program);
+    let named = |page: &str| others.iter().filter(|other| **other != page).map(|&o| o.to_owned()).collect();
+    for command in &commands {
+        let page = file_name(command);
+        let mut see: Vec<String> = named(&page);
+        see.insert(0, name.clone());
+        pages.insert(page, text(command, &version, &see)?);
+    }
+    let mut see: Vec<String> = commands.iter().map(file_name).collect();
+    see.extend::<Vec<String>>(named(&name));
+    pages.insert(name, text(&program, &version, &see)?);
+    Ok(pages)
+}
+
+fn file_name(command: &Command) -> String {
+    format!("{}.1", command.get_display_name().unwrap_or_else(|| command.get_name()))
+}
+
+fn text(command: &Command, version: &str, see: &[String]) -> Result<String, std::io::Error> {
+    let man = Man::new(command.clone());
+    let mut body = Vec::new();
+    man.render_name_section(&mut body)?;
+    man.render_synopsis_section(&mut body)?;
+    man.render_description_section(&mut body)?;
+    man.render_options_section(&mut body)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut body)?;
+    }
+    let body = String::from_utf8(body).map_err(std::io::Error::other)?;
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    let after = command.get_after_help().map(|help| sections(&help.to_string())).unwrap_or_default();
+    Ok(format!("{}{body}{after}{}", roff::title(name, 1, version), roff::see_also(see)))
+}
+
+/// What stands behind the options in `--help`: `Word: text` begins a section, and indented lines
+/// stay as they are.
+fn sections(help: &str) -> String {
+    let mut page = String::new();
+    let mut has_heading = false;
+    let mut lines = help.lines().peekable();
+    while let Some(line) = lines.next() {
+        if line.trim().is_empty() {
+            continue;
+        }
+        if line.starts_with(' ') {
+            let mut block = vec![line];
+            while let Some(next) = lines.next_if(|next| next.is_empty() || next.starts_with(' ')) {
+                block.push(next);
+            }
+            while block.last().is_some_and(|last| last.is_empty()) {
+                block.pop();
+            }
+            page.push_str(&roff::verbatim(block));
+            continue;
+        }
+        let (heading, text) = split_heading(line);
+        if let Some(heading) = heading.or((!has_heading).then_some("notes")) {
+            page.push_str(&roff::heading(&heading.to_uppercase()));
+            has_heading = true;
+        }
+        if !text.is_empty() {
+            page.push_str(&roff::paragraph(text));
+        }
+    }
+    page
+}
+
+/// `Exit status: 0 …` is a heading of at most two words, and its text.
+fn split_heading(line: &str) -> (Option<&str>, &str) {
+    match line.split_once(':') {
+        Some((words, text))
+            if words.starts_with(|c: char| c.is_ascii_uppercase())
+                && words.split(' ').count() <= 2
+                && words.chars().all(|c| c.is_ascii_alphabetic() || c == ' ')
+                && (text.is_empty() || text.starts_with(' ')) =>
+        {
+            (Some(words), text.trim())
+        }
+        _ => (None, line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Arg;
+
+    fn program() -> Command {
+        let serve = Command::new("serve")
+            .about("Serves a thing.")
+            .arg(Arg::new("socket").long("socket").value_name("PATH").help("Where to listen"))
+            .after_help(
+                "Ends by itself: no.\nLimits: 3 at most.\n\nExit status:\n  0 well\n\n  1 ill\nDone.",
+            );
+        Command::new("tool").version("1.2").about("A tool.").subcommand(serve)
+    }
+
+    #[test]
+    fn a_program_has_a_page_and_each_command_one_of_its_own() {
+        let pages = pages(program(), &["tool.toml.5"]).expect("pages");
+        assert_eq!(pages.keys().collect::<Vec<_>>(), ["tool-serve.1", "tool.1"]);
+        for text in ["tool\\-serve(1)", "\\fIcommand\\fR"] {
+            assert!(pages["tool.1"].contains(text), "no {text} in {}", pages["tool.1"]);
+        }
+        let serve = &pages["tool-serve.1"];
+        for text in ["\\-\\-socket", "Where to listen", "\\fBtool\\fR(1),\n\\fBtool.toml\\fR(5)"] {
+            assert!(serve.contains(text), "no {text} in {serve}");
+        }
+        assert!(serve.starts_with(".TH tool-serve 1 \"\" \"zerowire 1.2\" zerowire\n"), "{serve}");
+    }
+
+    #[test]
+    fn what_stands_behind_the_options_becomes_sections() {
+        let help = "Ends by itself: no.\nLimits: 3 at most.\n\nExit status:\n  0 well\n\n  1 ill\nDone.";
+        let wanted = ".SH \"NOTES\"\n.PP\nEnds by itself: no.\n.SH \"LIMITS\"\n.PP\n3 at most.\n\
+                      .SH \"EXIT STATUS\"\n.PP\n.nf\n  0 well\n\\&\n  1 ill\n.fi\n.PP\nDone.\n";
+        assert_eq!(sections(help), wanted);
+    }
+}
