@@ -23,7 +23,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help build static header man measurements demo demo-soft guest test check fuzz bench doctor lint fmt install uninstall clean
+.PHONY: help build static header man measurements book demo demo-soft guest test check fuzz bench doctor lint fmt install uninstall clean
 
 help: ## List the targets
 	@echo "make TARGET, where TARGET is:"
@@ -73,6 +73,11 @@ bench: build ## Measure the network device against the bare system calls (some m
 
 measurements: ## Write the tables and charts of measurements/ from the JSON in measurements/data
 	$(CARGO) run --release --locked --package zerowire-bench -- render measurements
+
+book: ## The pages as a book: target/book/index.html
+	@command -v mdbook >/dev/null || \
+		{ echo "make book: mdbook is missing: cargo install mdbook --locked" >&2; exit 1; }
+	mdbook build book
 
 doctor: build ## What this kernel, user and network namespace can do, and how to get the rest
 	@target/release/zerowire doctor

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 /// The root of the tree, and its pages with their text.
 fn pages() -> (PathBuf, BTreeMap<PathBuf, String>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the tree");
-    let folders = ["", "docs", "measurements", "measurements/data"].map(|folder| root.join(folder));
+    let folders =
+        ["", "docs", "measurements", "measurements/data", "book/src"].map(|folder| root.join(folder));
     let files = folders.iter().flat_map(|folder| folder.read_dir().expect("a folder"));
     let files = files.map(|entry| entry.expect("an entry").path());
-    let pages = files.filter(|path| path.extension().is_some_and(|e| e == "md"));
+    // The book has links to the pages that lie elsewhere.
+    let pages = files.filter(|path| path.extension().is_some_and(|e| e == "md") && !path.is_symlink());
     let pages = pages.map(|path| (path.clone(), std::fs::read_to_string(&path).expect("a page")));
     (root.clone(), pages.collect())
 }
@@ -71,6 +73,32 @@ fn links_lead_somewhere() {
     }
     assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
     assert!(checked > 100, "only {checked} links were found");
+}
+
+/// The book has each page once, and its links to the pages lie beside its list.
+#[test]
+fn the_book_has_each_page() {
+    let (root, pages) = pages();
+    let source = root.join("book/src");
+    let summary = source.join("SUMMARY.md");
+    let list: Vec<&str> = links(&pages[&summary]).collect();
+    let listed: BTreeSet<PathBuf> = list
+        .iter()
+        .map(|link| source.join(link).canonicalize().unwrap_or_else(|e| panic!("SUMMARY.md: {link}: {e}")))
+        .collect();
+    assert_eq!(listed.len(), list.len(), "SUMMARY.md lists a page twice");
+    let missing: Vec<_> = pages.keys().filter(|page| **page != summary && !listed.contains(*page)).collect();
+    assert!(missing.is_empty(), "SUMMARY.md does not list {missing:?}");
+    // What a page links to beside pages must be there in the book as well.
+    for (path, page) in &pages {
+        let folder = path.strip_prefix(&root).expect("in the tree").parent().expect("a folder");
+        let outside = links(page).filter(|link| !link.contains("://") && !link.starts_with('#'));
+        for link in outside.filter(|_| *path != summary) {
+            let file = link.split('#').next().expect("a part");
+            let place = source.join(folder).join(file);
+            assert!(place.exists(), "{}: {link} is not in the book: link to it in book/src", path.display());
+        }
+    }
 }
 
 #[test]
