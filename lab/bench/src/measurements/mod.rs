@@ -10,10 +10,9 @@
 //!      file=net.svg title="CPU time" y="CPU time / floor" x="frame" better=lower -->
 //! ```
 //!
-//! 1. [`Spec`](spec::Spec) reads such a comment.
-//! 2. [`records`](records::records) takes the JSON as a list of records: a case, and what one of
-//!    its variants has.
-//! 3. [`table`] and [`chart`] choose records and put their figures into a table or bars.
+//! 1. `spec` reads such a comment.
+//! 2. `records` takes the JSON as a list of records: a case, and what one of its variants has.
+//! 3. `table` and `chart` choose records and put their figures into a table or bars.
 //!
 //! Without the JSON a source says which command makes it, and tables and charts are empty. So a
 //! page never has a figure that no JSON has, but in its own prose.
