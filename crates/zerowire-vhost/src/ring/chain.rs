@@ -162,7 +162,6 @@ impl ChainCursor {
     }
 
     /// Enters the indirect table that `d` describes (virtio 1.3 §2.7.5.3).
-    #[inline]
     fn enter(
         &mut self,
         ring: &SplitRing,

@@ -159,7 +159,6 @@ impl RxChains {
     }
 
     /// As [`Self::ensure`] for a chain that is not there, or not far enough.
-    #[inline]
     fn ensure_more(
         &mut self,
         i: usize,
@@ -308,7 +307,6 @@ impl RxChains {
 
     /// As [`Self::begin`] for every other chain, whose `first` descriptor was read.
     #[cold]
-    #[inline]
     fn begin_list(
         &mut self,
         head: u16,
@@ -339,7 +337,6 @@ impl RxChains {
     }
 
     /// Parses chain `i` on until it holds `need` bytes or ends.
-    #[inline]
     fn parse(
         &mut self,
         i: usize,
@@ -357,7 +354,6 @@ impl RxChains {
     }
 
     /// Appends a descriptor to the list of chain `i`.
-    #[inline]
     fn add(
         &mut self,
         i: usize,
@@ -381,7 +377,6 @@ impl RxChains {
     }
 
     /// A chain that ends short of the header can't take any frame.
-    #[inline]
     fn check(&self, i: usize, ring: &SplitRing, header_len: usize) -> Result<(), RingError> {
         let c = &self.ready[i];
         if c.room < header_len && self.lists[usize::from(c.list)].cursor.is_done() {

@@ -226,7 +226,6 @@ impl SplitRing {
 
     /// Gives entries back, so that they are taken again. `heads` are those that were taken last, in
     /// the order in which they were taken; none of them was used.
-    #[inline]
     pub fn untake(&mut self, heads: impl DoubleEndedIterator<Item = u16>) {
         for head in heads.rev() {
             let elsewhere = self.tracker.as_mut().is_some_and(|t| t.untaken(head));
@@ -253,7 +252,6 @@ impl SplitRing {
 
     /// An error of this ring at the entry that was taken last.
     #[cold]
-    #[inline]
     pub fn error(&self, rule: RingRule) -> RingError {
         RingError { queue: self.queue, index: self.next_avail.wrapping_sub(1), rule }
     }
@@ -388,14 +386,12 @@ impl SplitRing {
 
     /// Asks the driver for a notification with the next entry it makes available. Returns whether
     /// there are entries already (virtio 1.3 §2.7.10: check again after arming).
-    #[inline]
     pub fn arm(&mut self) -> Result<bool, RingError> {
         self.arm_for(1)
     }
 
     /// As [`Self::arm`], for `wanted` entries at once, 1 to the ring's size; without EVENT_IDX any
     /// entry notifies.
-    #[inline]
     pub fn arm_for(&mut self, wanted: u16) -> Result<bool, RingError> {
         if self.event_idx {
             let event = self.next_avail.wrapping_add(wanted - 1);
@@ -411,7 +407,6 @@ impl SplitRing {
 
     /// Tells a driver without EVENT_IDX that no notification is needed. With EVENT_IDX nothing is
     /// to do: an event index that lies behind asks for none.
-    #[inline]
     pub fn disarm(&mut self) {
         if !self.event_idx {
             self.used_word(0).set(NO_NOTIFICATION);
