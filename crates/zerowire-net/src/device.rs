@@ -17,7 +17,7 @@ use crate::config::space;
 use crate::features::offered;
 use crate::metadata::{MetadataCommand, MetadataDetour, Service};
 use crate::port::Renewal;
-use crate::server::VmContext;
+use crate::vm::VmContext;
 use crate::worker::{WorkerHandle, WorkerSetup};
 
 /// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of

@@ -25,15 +25,17 @@ pub mod receive;
 mod server;
 mod stats;
 pub mod transmit;
+mod vm;
 mod worker;
 
 pub use link::{LinkState, LinkStats};
 pub use metadata::MetadataSource;
 pub use policy::{GATHER_MAX_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES};
 pub use receive::Receive;
-pub use server::{Server, ServerError, VmConfig};
-pub use stats::{DirectionStats, ServerStats, VmStats};
+pub use server::{ChangeError, Reloaded, Server, VmInfo, VmState};
+pub use stats::{DirectionStats, Negotiated, PortState, ServerStats, VmStats};
 pub use transmit::Transmit;
+pub use vm::{ServerError, VmConfig};
 
 /// The longest frame that is carried, bytes, without the virtio-net header. That is an IP packet of
 /// 65 535 bytes behind an Ethernet header and two VLAN tags. tun itself would take 1 MiB.

@@ -14,7 +14,7 @@ use zerowire_vhost::host::RingClient;
 use crate::transmit::Detour;
 
 /// Where a VM's metadata come from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetadataSource {
     /// A JSON file.
     pub file: PathBuf,

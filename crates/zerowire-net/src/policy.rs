@@ -23,7 +23,7 @@ pub enum PathMode {
 }
 
 /// What decides whether a frame is copied.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// What the user asked for.
     pub mode: PathMode,

@@ -1,223 +1,320 @@
-//! The VMs of a network server: a control thread each.
+//! The network server: VMs come and go while it runs.
+//!
+//! All VMs stand in one roster under a lock. The lock is held to look something up or to enter a
+//! result, never while a port is opened or a thread is waited for. So an operation on one VM holds
+//! up neither the other VMs nor the statistics. The name, the socket and the port of a VM are taken
+//! from the moment that it is entered until everything of it is gone.
+//!
+//! ```text
+//! add ─▶ Opening ─▶ Running ─▶ Leaving ─▶ (gone)
+//!           │          │  ▲       │
+//!           ▼          ▼  └───────┘ its threads did not end in time
+//!        (gone)     draining: its control thread ends with its front end
+//! ```
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+mod reload;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
+use serde::Serialize;
 use thiserror::Error;
-use zerowire_metadata::{MetadataTree, TokenPolicy};
-use zerowire_vhost::memory::PinBudget;
-use zerowire_vhost::serve::{
-    Admission, Backing, Control, Device, Endpoint, Listener, Paths, Served, SocketAccess, StartError,
-    check_names, inherit, process_cpu_seconds, stop_all,
-};
+use zerowire_vhost::serve::{Endpoint, Listener, Served, StartError, inherit, process_cpu_seconds, stop_all};
 
-use crate::Policy;
-use crate::config::MacAddress;
-use crate::device::NetDevice;
-use crate::link::{Follower, LinkState};
 use crate::metadata::MetadataSource;
-use crate::port::{self, Port, PortError, PortSpec};
-use crate::stats::{ServerStats, Shared, VmStats};
+use crate::stats::{ServerStats, VmStats};
+use crate::vm::{self, ServerError, VmConfig, VmContext};
 
-/// One VM.
+pub use reload::Reloaded;
+
+/// Where a VM is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmState {
+    /// Its port and its socket are being opened.
+    Opening,
+    /// Front ends can connect.
+    Running,
+    /// Its present front end is the last one.
+    Draining,
+    /// Its threads end.
+    Leaving,
+}
+
+/// A VM as it was configured, and where it is on its way.
 #[derive(Clone, Debug)]
-pub struct VmConfig {
-    /// A name for the log and the statistics.
-    pub name: String,
-    /// Where its front end connects.
-    pub endpoint: Endpoint,
-    /// Who may connect there, if the socket is made here.
-    pub access: SocketAccess,
-    /// Its port.
-    pub port: PortSpec,
-    /// Its metadata.
-    pub metadata: Option<MetadataSource>,
-    /// Scatter or copy.
-    pub policy: Policy,
-    /// The device's address, for a front end that asks the back end for the configuration space.
-    /// None where the front end keeps it itself, as QEMU does.
-    pub mac: Option<MacAddress>,
-    /// Whether to offer post-copy (PAGEFAULT), where the port and the system allow it. The front
-    /// end then gets a userfaultfd of this process. With it the front end can stop any thread of
-    /// this process. It can also write into any of this process's memory that has not been touched
-    /// yet, not only into its own VM's.
-    pub postcopy: bool,
+pub struct VmInfo {
+    /// What it was made with, with the metadata that it has now.
+    pub config: VmConfig,
+    /// Where it is on its way.
+    pub state: VmState,
+    /// Whether a front end is connected.
+    pub connected: bool,
 }
 
-/// Shares what may be pinned among the VMs. Without a budget of the operator's they share the
-/// kernel's limit.
-fn share_budget(vms: usize, parts: usize) {
-    let budget = PinBudget::of_process();
-    budget.share_among(vms, parts);
-    let free = rustix::thread::CapabilitySet::IPC_LOCK;
-    let unlimited = rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(free));
-    if parts > 0
-        && !unlimited
-        && let Some(bytes) = rustix::process::getrlimit(rustix::process::Resource::Memlock).current
-    {
-        budget.limit_at_most(bytes);
-    }
-}
-
-/// Why a server can't start. The text is what the user reads.
+/// Why a running server refuses a change. The text is what the user reads.
 #[derive(Debug, Error)]
-pub enum ServerError {
-    /// For a reason that a server of any device may have.
+pub enum ChangeError {
+    /// No VM has this name.
+    #[error("no VM is named '{0}'")]
+    Unknown(String),
+    /// Another change to the VM is under way.
+    #[error("VM {0} is just being added or removed: try again when that is done")]
+    Busy(String),
+    /// A front end holds up the VM's threads.
+    #[error("VM {0}: its threads did not end: its front end holds them up; end that one, and try again")]
+    Stuck(String),
+    /// The metadata service is a part of the device that a front end has.
+    #[error(
+        "VM {0}: whether it has metadata, and whether requests need a token, is settled when it is added: remove it and add \
+         it again"
+    )]
+    Settled(String),
+    /// The new state can't be had.
     #[error(transparent)]
-    Start(#[from] StartError),
-    /// The port can't be had.
-    #[error("VM {vm}: {cause}")]
-    Port {
-        /// The VM.
-        vm: String,
-        /// What is wrong.
-        cause: PortError,
-    },
-    /// The metadata can't be read.
-    #[error("VM {vm}: {text}")]
-    Metadata {
-        /// The VM.
-        vm: String,
-        /// What is wrong.
-        text: String,
-    },
-    /// Two VMs on what only one can have: a tap, a queue of an interface.
-    #[error("VM {vm}: {what} is VM {other}'s: give it another one")]
-    PortTaken {
-        /// The VM.
-        vm: String,
-        /// The one before.
-        other: String,
-        /// What only one of them can have.
-        what: String,
-    },
+    Refused(#[from] ServerError),
 }
 
-/// Checks what can be seen without opening anything.
-fn check(configs: &[VmConfig]) -> Result<(), ServerError> {
-    check_names(configs.iter().map(|c| c.name.as_str()))?;
-    let (mut paths, mut ports) = (Paths::default(), HashMap::new());
-    for VmConfig { name, endpoint, port, .. } in configs {
-        if let Endpoint::Path(path) = endpoint {
-            paths.claim(path.clone(), name)?;
-        }
-        for what in port.sole() {
-            if let Some(other) = ports.insert(what.clone(), name) {
-                return Err(ServerError::PortTaken { vm: name.clone(), other: other.clone(), what });
-            }
-        }
-        if port.followed().is_some()
-            && let Endpoint::Fd(fd) = endpoint
-        {
-            let text = format!(
-                "link=follow needs a socket path to listen on: a front end on descriptor {fd} that was disconnected could not be \
-                 refused and let in again; give --socket PATH in place of --fd, or link=ignore"
-            );
-            return Err(StartError::Limit { vm: name.clone(), text }.into());
-        }
-    }
-    Ok(())
+enum Stage {
+    Opening,
+    Running(Served<VmContext>),
+    Leaving,
 }
 
-/// What the threads of a VM know of it.
-pub(super) struct VmContext {
-    pub control: Control,
-    pub port: Box<dyn Port>,
-    pub shared: Arc<Shared>,
-    pub mac: Option<MacAddress>,
-    pub postcopy: bool,
-    source: Option<MetadataSource>,
-    tree: Mutex<Option<Arc<MetadataTree>>>,
-    new_tree: AtomicBool,
+struct Entry {
+    config: VmConfig,
+    stage: Stage,
 }
 
-impl VmContext {
-    /// The metadata to serve.
-    pub(super) fn metadata(&self) -> Option<(Arc<MetadataTree>, TokenPolicy)> {
-        let tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        Some((tree, self.source.as_ref()?.tokens))
-    }
-
-    /// The metadata if they are new since the last call.
-    pub(super) fn new_tree(&self) -> Option<Arc<MetadataTree>> {
-        if !self.new_tree.swap(false, Ordering::AcqRel) {
-            return None;
+impl Entry {
+    fn state(&self) -> VmState {
+        match &self.stage {
+            Stage::Opening => VmState::Opening,
+            Stage::Running(served) if served.vm.control.is_draining() => VmState::Draining,
+            Stage::Running(_) => VmState::Running,
+            Stage::Leaving => VmState::Leaving,
         }
-        self.metadata().map(|(tree, _)| tree)
     }
 
-    fn reload(&self) -> Result<(), String> {
-        let Some(source) = &self.source else { return Ok(()) };
-        // A file that can't be read leaves the old tree in place.
-        let tree = source.load()?;
-        *self.tree.lock().unwrap_or_else(PoisonError::into_inner) = Some(tree);
-        self.new_tree.store(true, Ordering::Release);
-        self.control.wake();
-        tracing::info!("{}: metadata read again from {}", self.control.name, source.file.display());
-        Ok(())
+    fn running(&self) -> Option<&Served<VmContext>> {
+        match &self.stage {
+            Stage::Running(served) => Some(served),
+            Stage::Opening | Stage::Leaving => None,
+        }
+    }
+
+    /// Takes the VM out of its entry, which says that it leaves.
+    fn take(&mut self) -> Option<Served<VmContext>> {
+        self.running()?;
+        match std::mem::replace(&mut self.stage, Stage::Leaving) {
+            Stage::Running(served) => Some(served),
+            Stage::Opening | Stage::Leaving => None,
+        }
     }
 }
 
-impl Backing for VmContext {
-    fn control(&self) -> &Control {
-        &self.control
+#[derive(Default)]
+struct Roster {
+    entries: Vec<Entry>,
+    /// The server stops: nothing may be added.
+    closed: bool,
+}
+
+impl Roster {
+    fn find(&mut self, name: &str) -> Result<&mut Entry, ChangeError> {
+        let entry = self.entries.iter_mut().find(|e| e.config.name == name);
+        entry.ok_or_else(|| ChangeError::Unknown(name.to_owned()))
     }
 
-    fn set_error(&self, text: String) {
-        self.shared.set_error(text);
-    }
-
-    fn device(&self) -> Box<dyn Device + '_> {
-        // With link=follow the guest sees it, and the log has it already.
-        if self.shared.link.is_none()
-            && let Some(why) = LinkState::by_name(&self.port.interface()).problem(&self.port.interface())
-        {
-            tracing::warn!("{}: {why}: the guest's frames go nowhere", self.control.name);
-        }
-        Box::new(NetDevice::new(self))
+    fn forget(&mut self, name: &str) {
+        self.entries.retain(|e| e.config.name != name);
+        vm::share_budget(self.entries.iter().map(|e| &e.config));
     }
 }
 
-struct Vm {
-    served: Served<VmContext>,
-    socket: String,
-    port: String,
+fn lock(roster: &Mutex<Roster>) -> MutexGuard<'_, Roster> {
+    roster.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a drained VM takes itself out of the roster.
+#[derive(Clone)]
+pub(super) struct Departure(Weak<Mutex<Roster>>);
+
+impl Departure {
+    /// The last act of the control thread of a VM that was drained.
+    pub(super) fn leave(&self, vm: Arc<VmContext>) {
+        let Some(roster) = self.0.upgrade() else { return };
+        let name = vm.control.name.clone();
+        let served = lock(&roster).find(&name).ok().and_then(Entry::take);
+        // Without it somebody else removes the VM, and waits for this thread.
+        let Some(served) = served else { return };
+        // The port closes here. Until then nobody else can have it.
+        drop((served, vm));
+        lock(&roster).forget(&name);
+        tracing::info!("{name}: drained and removed");
+    }
 }
 
 /// A running server. Dropping it stops it: rings stop, sockets are removed, taps that it made go.
 pub struct Server {
-    vms: Vec<Vm>,
+    roster: Arc<Mutex<Roster>>,
     start: Instant,
 }
 
 impl Server {
     /// Opens all ports and sockets and starts to listen. On an error nothing is left behind.
+    ///
+    /// # Errors
+    /// [`ServerError`]. An empty list is one, too.
     pub fn start(configs: Vec<VmConfig>) -> Result<Self, ServerError> {
-        check(&configs)?;
+        if configs.is_empty() {
+            return Err(StartError::Count(0).into());
+        }
+        let server = Self::empty();
+        server.enter(&configs)?;
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
-        let parts = configs.iter().filter(|c| c.port.pins_in_part()).count();
-        share_budget(configs.len(), parts);
-        let mut server = Self { vms: Vec::new(), start: Instant::now() };
         for (config, inherited) in configs.into_iter().zip(inherited) {
-            server.vms.push(Vm::start(config, inherited)?);
+            server.open(config, inherited)?;
         }
         Ok(server)
     }
 
-    /// What was moved so far.
+    /// A server without VMs. [`Self::add`] adds them.
+    pub fn empty() -> Self {
+        Self { roster: Arc::default(), start: Instant::now() }
+    }
+
+    /// Adds a VM and begins to listen for its front end. On an error nothing is left behind, and
+    /// nothing has changed.
+    ///
+    /// # Errors
+    /// As for [`Self::start`]. A VM on a descriptor is refused: its number may mean something else
+    /// by now.
+    pub fn add(&self, config: VmConfig) -> Result<(), ServerError> {
+        if let Endpoint::Fd(fd) = config.endpoint {
+            let text =
+                format!("descriptor {fd} can only be handed over at the start: give the path of a socket");
+            return Err(StartError::Limit { vm: config.name, text }.into());
+        }
+        self.enter(std::slice::from_ref(&config))?;
+        self.open(config, None)
+    }
+
+    /// Enters VMs before they are opened. Fails if they can't be beside those that are there.
+    fn enter(&self, configs: &[VmConfig]) -> Result<(), ServerError> {
+        let mut roster = lock(&self.roster);
+        if let Some(config) = configs.first().filter(|_| roster.closed) {
+            let text = "the server stops: it takes no further VM".to_owned();
+            return Err(StartError::Limit { vm: config.name.clone(), text }.into());
+        }
+        let all: Vec<_> = roster.entries.iter().map(|e| &e.config).chain(configs).collect();
+        vm::check(&all)?;
+        vm::share_budget(all.into_iter());
+        let entries = configs.iter().map(|c| Entry { config: c.clone(), stage: Stage::Opening });
+        roster.entries.extend(entries);
+        Ok(())
+    }
+
+    /// Opens a VM that was entered.
+    fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
+        let name = config.name.clone();
+        let departure = Departure(Arc::downgrade(&self.roster));
+        let opened = vm::start(config, inherited, departure);
+        let mut roster = lock(&self.roster);
+        let closed = roster.closed;
+        match (opened, roster.find(&name)) {
+            (Ok(served), Ok(entry)) if !closed => entry.stage = Stage::Running(served),
+            (Ok(mut served), _) => {
+                roster.forget(&name);
+                drop(roster);
+                served.stop();
+            }
+            (Err(e), _) => {
+                roster.forget(&name);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a VM with its socket and its port; its front end is disconnected. The VM is gone
+    /// when this returns.
+    ///
+    /// # Errors
+    /// The VM is unknown, just comes or goes, or is held up by its front end. It stays then.
+    pub fn remove(&self, name: &str) -> Result<(), ChangeError> {
+        let taken = lock(&self.roster).find(name)?.take();
+        let mut served = taken.ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
+        if !served.stop() {
+            if let Ok(entry) = lock(&self.roster).find(name) {
+                entry.stage = Stage::Running(served);
+            }
+            return Err(ChangeError::Stuck(name.to_owned()));
+        }
+        drop(served);
+        lock(&self.roster).forget(name);
+        tracing::info!("{name}: removed");
+        Ok(())
+    }
+
+    /// Takes no further front end for a VM. The VM is removed when its present front end has left,
+    /// without one at once.
+    ///
+    /// # Errors
+    /// The VM is unknown, or just comes or goes.
+    pub fn drain(&self, name: &str) -> Result<(), ChangeError> {
+        let mut roster = lock(&self.roster);
+        let entry = roster.find(name)?;
+        let served = entry.running().ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
+        served.vm.control.drain();
+        let is_alive = served.is_alive();
+        drop(roster);
+        // A connection that was handed over has ended, and its thread with it.
+        if is_alive { Ok(()) } else { self.remove(name) }
+    }
+
+    /// Gives a VM other metadata, which its guest sees at once. The same file is read again.
+    ///
+    /// # Errors
+    /// The VM is unknown, just comes or goes, or has no metadata service that can serve them. The
+    /// file can't be read. The old metadata stay then.
+    pub fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
+        let failed = |text| ServerError::Metadata { vm: name.to_owned(), text };
+        // The file may lie on something slow: it is read without the lock.
+        let tree = source.load().map_err(failed)?;
+        let mut roster = lock(&self.roster);
+        let entry = roster.find(name)?;
+        if entry.config.metadata.as_ref().is_none_or(|m| m.tokens != source.tokens) {
+            return Err(ChangeError::Settled(name.to_owned()));
+        }
+        let served = entry.running().ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
+        served.vm.set_metadata(source.clone(), tree);
+        entry.config.metadata = Some(source);
+        Ok(())
+    }
+
+    /// All VMs, in the order in which they were added.
+    pub fn vms(&self) -> Vec<VmInfo> {
+        let info = |entry: &Entry| VmInfo {
+            config: entry.config.clone(),
+            state: entry.state(),
+            connected: entry.running().is_some_and(|s| s.vm.control.is_connected()),
+        };
+        lock(&self.roster).entries.iter().map(info).collect()
+    }
+
+    /// What was moved so far, of the VMs that run.
     pub fn stats(&self) -> ServerStats {
+        let roster = lock(&self.roster);
+        let vms = roster.entries.iter().filter_map(|entry| Some((&entry.config, &entry.running()?.vm)));
         ServerStats {
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: self.start.elapsed().as_secs_f64(),
             cpu_seconds: process_cpu_seconds(),
-            vms: self
-                .vms
-                .iter()
-                .map(|v| {
-                    let vm = &v.served.vm;
-                    VmStats::new(&vm.control, v.socket.clone(), &v.port, &*vm.port, &vm.shared)
+            vms: vms
+                .map(|(config, vm)| {
+                    let (socket, port) = (config.endpoint.to_string(), config.port.to_string());
+                    VmStats::new(&vm.control, socket, &port, &*vm.port, &vm.shared)
                 })
                 .collect(),
         }
@@ -226,72 +323,29 @@ impl Server {
     /// Reads all metadata files again. A file that can't be read leaves the old metadata in place;
     /// the texts say so.
     pub fn reload_metadata(&self) -> Vec<String> {
-        self.vms
-            .iter()
-            .map(|v| &v.served.vm)
-            .filter_map(|vm| vm.reload().err().map(|e| format!("VM {}: {e}", vm.control.name)))
-            .collect()
+        let sources = self.vms().into_iter().filter_map(|vm| Some((vm.config.name, vm.config.metadata?)));
+        let failed = sources.filter_map(|(name, source)| self.set_metadata(&name, source).err());
+        // A VM that has left meanwhile needs none.
+        failed.filter(|e| !matches!(e, ChangeError::Unknown(_))).map(|e| e.to_string()).collect()
     }
 
     /// Whether a connection is there or may still come.
     pub fn is_alive(&self) -> bool {
-        self.vms.iter().any(|v| v.served.is_alive())
+        lock(&self.roster).entries.iter().filter_map(Entry::running).any(Served::is_alive)
+    }
+
+    /// Stops all VMs; further ones are refused or stopped at once.
+    pub fn stop(&self) {
+        let mut roster = lock(&self.roster);
+        roster.closed = true;
+        let mut vms: Vec<_> = roster.entries.iter_mut().filter_map(Entry::take).collect();
+        drop(roster);
+        stop_all(vms.iter_mut());
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        stop_all(self.vms.iter_mut().map(|v| &mut v.served));
-    }
-}
-
-impl Vm {
-    fn start(config: VmConfig, inherited: Option<Listener>) -> Result<Self, ServerError> {
-        let VmConfig { name, endpoint, access, port, metadata, policy, mac, postcopy } = config;
-        let vm = name.clone();
-        let followed = port.followed();
-        let tree = match &metadata {
-            Some(source) => {
-                Some(source.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?)
-            }
-            None => None,
-        };
-        let opened =
-            port::open(&port, policy).map_err(|cause| ServerError::Port { vm: vm.clone(), cause })?;
-        // The socket comes last: who sees it finds everything else in place.
-        let listener = match inherited {
-            Some(listener) => listener,
-            None => Listener::new(&endpoint, &access)
-                .map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?,
-        };
-        let resources = |cause| StartError::Resources { vm: vm.clone(), cause };
-        let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()));
-        let link = match (followed, &shared.link) {
-            (Some(interface), Some(link)) => {
-                let follower = Follower::new(&vm, interface, link.clone()).map_err(resources)?;
-                Some(Box::new(follower) as Box<dyn Admission>)
-            }
-            _ => None,
-        };
-        if port.ignores_link() {
-            let interface = port.interface();
-            tracing::info!(
-                "{vm}: link=ignore: the guest does not see whether interface {interface} is up; with link=follow it does, if its \
-                 front end connects again by itself (QEMU: reconnect=1)"
-            );
-        }
-        tracing::info!("{vm}: listening on {endpoint}, port {port}");
-        let context = Arc::new(VmContext {
-            control: Control::new(name).map_err(resources)?,
-            shared,
-            port: opened,
-            mac,
-            postcopy,
-            source: metadata,
-            tree: Mutex::new(tree),
-            new_tree: AtomicBool::new(false),
-        });
-        let served = Served::spawn(context, listener, link).map_err(resources)?;
-        Ok(Self { served, socket: endpoint.to_string(), port: port.to_string() })
+        self.stop();
     }
 }

@@ -27,6 +27,7 @@ mod packet_wake;
 mod protocol;
 mod receive;
 mod receive_chains;
+mod server_changes;
 mod transmit;
 mod truth;
 mod vring_base;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -39,6 +40,8 @@ pub struct Control {
     /// Device status as the front end last set it (virtio 1.3 §2.1).
     pub status: AtomicU64,
     stop: AtomicBool,
+    /// Its front end is the last one.
+    draining: AtomicBool,
     wake: Waker,
 }
 
@@ -68,6 +71,7 @@ impl Control {
             protocol_features: AtomicU64::new(0),
             status: AtomicU64::new(0),
             stop: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
             wake: Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)),
         })
     }
@@ -90,6 +94,22 @@ impl Control {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
+
+    /// The thread takes no new front end, and ends when the present one has left.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether a front end is connected.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Whether [`Self::drain`] was called.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
 }
 
 /// A VM as its control thread sees it.
@@ -102,6 +122,9 @@ pub trait Backing: Send + Sync + 'static {
 
     /// The device for a new connection.
     fn device(&self) -> Box<dyn Device + '_>;
+
+    /// The control thread ends; its socket is gone.
+    fn ended(self: Arc<Self>) {}
 }
 
 /// A VM with its running control thread.
@@ -118,7 +141,10 @@ impl<B: Backing> Served<B> {
         let thread = std::thread::Builder::new()
             .name(format!("{}-ctl", vm.control().name))
             .stack_size(STACK_BYTES)
-            .spawn(move || control(&*for_thread, listener, link))?;
+            .spawn(move || {
+                control(&*for_thread, listener, link);
+                for_thread.ended();
+            })?;
         Ok(Self { vm, thread: Some(thread) })
     }
 
@@ -126,29 +152,43 @@ impl<B: Backing> Served<B> {
     pub fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
+
+    /// Ends the control thread with its connection. False: it did not end in time, and
+    /// [`Self::stop`] can be called again. A front end can hold up its own VM's threads (a
+    /// descriptor that blocks), not the end of the process.
+    pub fn stop(&mut self) -> bool {
+        self.ask_to_stop();
+        self.wait(Instant::now())
+    }
+
+    fn ask_to_stop(&self) {
+        let control = self.vm.control();
+        control.stop.store(true, Ordering::Release);
+        control.wake();
+    }
+
+    fn wait(&mut self, since: Instant) -> bool {
+        while self.is_alive() && since.elapsed() < STOP_PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if self.is_alive() {
+            tracing::error!("{}: its threads did not stop within {STOP_PATIENCE:?}", self.vm.control().name);
+            return false;
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        true
+    }
 }
 
 /// Ends control threads, each with its connection.
 pub fn stop_all<'a, B: Backing>(served: impl Iterator<Item = &'a mut Served<B>>) {
     let served: Vec<_> = served.collect();
-    for s in &served {
-        let control = s.vm.control();
-        control.stop.store(true, Ordering::Release);
-        control.wake();
-    }
+    served.iter().for_each(|s| s.ask_to_stop());
     let start = Instant::now();
     for s in served {
-        let Some(thread) = s.thread.take() else { continue };
-        // A front end can hold up its own VM's threads (a descriptor that blocks), not the end of
-        // the process.
-        while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if thread.is_finished() {
-            let _ = thread.join();
-        } else {
-            tracing::error!("{}: its threads did not stop within {STOP_PATIENCE:?}", s.vm.control().name);
-        }
+        s.wait(start);
     }
 }
 
@@ -163,7 +203,7 @@ fn control(vm: &dyn Backing, mut listener: Listener, mut link: Option<Box<dyn Ad
     let mut pace = Pace::default();
     // No front end is accepted before.
     let mut not_before: Option<Instant> = None;
-    while !control.stopped() {
+    while !control.stopped() && !control.is_draining() {
         let mut patience = None;
         if let Some(link) = &mut link {
             link.look();
@@ -189,16 +229,7 @@ fn control(vm: &dyn Backing, mut listener: Listener, mut link: Option<Box<dyn Ad
         }
         match listener.accept() {
             Ok(Some(stream)) => {
-                control.connections.fetch_add(1, Ordering::Relaxed);
-                control.connected.store(true, Ordering::Relaxed);
-                tracing::info!("{}: front end connected", control.name);
-                // A connection that was handed over may wait for its front end to be started.
-                let first = listener.is_lasting().then(|| Instant::now() + FIRST_MESSAGE);
-                match stream.set_nonblocking(true) {
-                    Ok(()) => serve(vm, MessageSocket::new(stream), link.as_deref_mut(), &mut pace, first),
-                    Err(e) => tracing::error!("{}: {e}", control.name),
-                }
-                control.connected.store(false, Ordering::Relaxed);
+                take_front_end(vm, stream, &mut listener, link.as_deref_mut(), &mut pace);
                 if !listener.is_lasting() {
                     return;
                 }
@@ -226,6 +257,25 @@ fn control(vm: &dyn Backing, mut listener: Listener, mut link: Option<Box<dyn Ad
     }
 }
 
+/// Serves a front end that has connected.
+fn take_front_end(
+    vm: &dyn Backing,
+    stream: UnixStream,
+    listener: &mut Listener,
+    link: Option<&mut (dyn Admission + 'static)>,
+    pace: &mut Pace,
+) {
+    let control = vm.control();
+    control.connections.fetch_add(1, Ordering::Relaxed);
+    control.connected.store(true, Ordering::Relaxed);
+    tracing::info!("{}: front end connected", control.name);
+    match stream.set_nonblocking(true) {
+        Ok(()) => serve(vm, MessageSocket::new(stream), listener, link, pace),
+        Err(e) => tracing::error!("{}: {e}", control.name),
+    }
+    control.connected.store(false, Ordering::Relaxed);
+}
+
 /// Sleeps until the descriptor is readable, or there is something else to look at.
 fn sleep(
     control: &Control,
@@ -250,30 +300,44 @@ fn sleep(
 /// at once; one that does not keeps the VM from its own front end.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 
-/// Serves one connection until it ends, whatever the reason. Its first message has to come by
-/// `first`.
+/// Why a connection ends that its front end has not ended. A VM that is drained lets no other one
+/// in.
+fn end_of(
+    control: &Control,
+    listener: &mut Listener,
+    link: Option<&mut (dyn Admission + 'static)>,
+    connection: &MessageSocket,
+) -> Option<&'static str> {
+    if control.stopped() {
+        return Some("server stops");
+    }
+    if control.is_draining() {
+        listener.close();
+    }
+    let link = link?;
+    link.look();
+    link.ends().then(|| link.turn_away(connection.stream()))
+}
+
+/// Serves one connection until it ends, whatever the reason.
 fn serve(
     vm: &dyn Backing,
     mut connection: MessageSocket,
+    listener: &mut Listener,
     mut link: Option<&mut (dyn Admission + 'static)>,
     pace: &mut Pace,
-    mut first: Option<Instant>,
 ) {
     let control = vm.control();
+    // A connection that was handed over may wait for its front end to be started.
+    let mut first = listener.is_lasting().then(|| Instant::now() + FIRST_MESSAGE);
     let mut session = Session::new(vm);
     if let Some(link) = &mut link {
         link.connected();
     }
     let mut progress = Progress::default();
     let end = loop {
-        if control.stopped() {
-            break Ok("server stops");
-        }
-        if let Some(link) = &mut link {
-            link.look();
-            if link.ends() {
-                break Ok(link.turn_away(connection.stream()));
-            }
+        if let Some(why) = end_of(control, listener, link.as_deref_mut(), &connection) {
+            break Ok(why);
         }
         session.attend();
         match connection.recv() {

@@ -92,7 +92,7 @@ pub struct Bound {
     /// The socket.
     pub socket: OwnedFd,
     /// Its file, open to look at only (O_PATH).
-    file: OwnedFd,
+    pub file: OwnedFd,
 }
 
 /// A socket of `kind` that listens on `path`, non-blocking and closed on exec, with these rights.
@@ -237,6 +237,14 @@ impl Listener {
     /// made here.
     pub fn shut(&mut self) {
         if let Self::Listening { socket, made: Some(_) } = self {
+            *socket = None;
+        }
+    }
+
+    /// Takes no connection any more; those that wait to be accepted end. The file stays until this
+    /// value is dropped.
+    pub(super) fn close(&mut self) {
+        if let Self::Listening { socket, .. } = self {
             *socket = None;
         }
     }

@@ -6,6 +6,7 @@
 mod access;
 mod admission;
 mod control;
+mod control_socket;
 mod device;
 mod listen;
 mod pace;
@@ -14,6 +15,7 @@ mod start;
 pub use access::SocketAccess;
 pub use admission::Admission;
 pub use control::{Backing, Control, Served, Waker, process_cpu_seconds, stop_all};
+pub use control_socket::ControlSocket;
 pub use device::Device;
 pub use listen::{Bound, Endpoint, ListenError, Listener, bind_unix};
 pub(crate) use pace::Progress;

@@ -1,0 +1,112 @@
+//! The VMs of a configuration file that was read again.
+
+use super::{ChangeError, Server, lock};
+use crate::vm::{self, ServerError, VmConfig};
+
+/// What reading a file again has changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// Names of VMs that are new.
+    pub added: Vec<String>,
+    /// Names of VMs that are gone.
+    pub removed: Vec<String>,
+    /// Names of VMs that were removed and added again, since their device is another one.
+    pub replaced: Vec<String>,
+    /// What failed. The text names the VM.
+    pub errors: Vec<String>,
+}
+
+/// How to get from the VMs that run to those of the file.
+struct Plan {
+    /// Names of VMs that go.
+    removed: Vec<String>,
+    /// What the VMs of the file need.
+    steps: Vec<(Step, VmConfig)>,
+}
+
+/// What a VM of the file needs.
+enum Step {
+    /// Its metadata are read again.
+    Metadata,
+    Add,
+    Replace,
+}
+
+impl Step {
+    fn from(running: Option<&VmConfig>, wanted: &VmConfig) -> Self {
+        let Some(running) = running else { return Self::Add };
+        let is_served =
+            running.metadata.as_ref().map(|m| m.tokens) == wanted.metadata.as_ref().map(|m| m.tokens);
+        let same_device = VmConfig { metadata: running.metadata.clone(), ..wanted.clone() } == *running;
+        if is_served && same_device { Self::Metadata } else { Self::Replace }
+    }
+}
+
+impl Server {
+    /// Makes the VMs of a file those of `wanted`. `before` are the names that the file had when it
+    /// was read last: those that it has no more are removed. Further VMs, which somebody else has
+    /// added, stay as they are.
+    ///
+    /// A VM that is the same in all but its metadata keeps its front end. Another one that was
+    /// there is removed and added again.
+    ///
+    /// # Errors
+    /// The VMs can't be beside each other and those of others, or their metadata can't be read.
+    /// Nothing has changed then. What fails later, such as a port that another program holds, is
+    /// one of [`Reloaded::errors`].
+    pub fn reload(&self, before: &[String], wanted: Vec<VmConfig>) -> Result<Reloaded, ServerError> {
+        for config in &wanted {
+            if let Some(source) = &config.metadata {
+                let failed = |text| ServerError::Metadata { vm: config.name.clone(), text };
+                source.load().map_err(failed)?;
+            }
+        }
+        let Plan { removed, steps } = self.plan(before, wanted)?;
+        let mut done = Reloaded::default();
+        for name in removed {
+            match self.remove(&name) {
+                Ok(()) => done.removed.push(name),
+                // It has left by itself.
+                Err(ChangeError::Unknown(_)) => {}
+                Err(e) => done.errors.push(e.to_string()),
+            }
+        }
+        // What one VM gives up another one may need, so all removals come first.
+        let mut added = Vec::new();
+        for (step, config) in steps {
+            match step {
+                Step::Metadata => {
+                    let source = config.metadata.clone();
+                    let read = source.map_or(Ok(()), |source| self.set_metadata(&config.name, source));
+                    done.errors.extend(read.err().map(|e| e.to_string()));
+                }
+                Step::Replace => match self.remove(&config.name) {
+                    Ok(()) | Err(ChangeError::Unknown(_)) => added.push((true, config)),
+                    Err(e) => done.errors.push(e.to_string()),
+                },
+                Step::Add => added.push((false, config)),
+            }
+        }
+        for (was_there, config) in added {
+            let name = config.name.clone();
+            match self.add(config) {
+                Ok(()) if was_there => done.replaced.push(name),
+                Ok(()) => done.added.push(name),
+                Err(e) => done.errors.push(format!("{e}; VM {name} is not served")),
+            }
+        }
+        Ok(done)
+    }
+
+    fn plan(&self, before: &[String], wanted: Vec<VmConfig>) -> Result<Plan, ServerError> {
+        let roster = lock(&self.roster);
+        let (ours, others): (Vec<_>, Vec<_>) =
+            roster.entries.iter().map(|e| &e.config).partition(|c| before.contains(&c.name));
+        vm::check(&others.into_iter().chain(&wanted).collect::<Vec<_>>())?;
+        let is_wanted = |c: &&VmConfig| wanted.iter().any(|w| w.name == c.name);
+        let removed = ours.iter().filter(|c| !is_wanted(c)).map(|c| c.name.clone()).collect();
+        let running = |w: &VmConfig| ours.iter().find(|c| c.name == w.name).copied();
+        let steps: Vec<_> = wanted.iter().map(|w| Step::from(running(w), w)).collect();
+        Ok(Plan { removed, steps: steps.into_iter().zip(wanted).collect() })
+    }
+}

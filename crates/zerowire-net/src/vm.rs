@@ -1,0 +1,241 @@
+//! A VM of a network server: what it is made of, and a control thread.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use thiserror::Error;
+use zerowire_metadata::{MetadataTree, TokenPolicy};
+use zerowire_vhost::memory::PinBudget;
+use zerowire_vhost::serve::{
+    Admission, Backing, Control, Device, Endpoint, Listener, Paths, Served, SocketAccess, StartError,
+    check_names,
+};
+
+use crate::Policy;
+use crate::config::MacAddress;
+use crate::device::NetDevice;
+use crate::link::{Follower, LinkState};
+use crate::metadata::MetadataSource;
+use crate::port::{self, Port, PortError, PortSpec};
+use crate::server::Departure;
+use crate::stats::Shared;
+
+/// One VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmConfig {
+    /// A name for the log and the statistics.
+    pub name: String,
+    /// Where its front end connects.
+    pub endpoint: Endpoint,
+    /// Who may connect there, if the socket is made here.
+    pub access: SocketAccess,
+    /// Its port.
+    pub port: PortSpec,
+    /// Its metadata.
+    pub metadata: Option<MetadataSource>,
+    /// Scatter or copy.
+    pub policy: Policy,
+    /// The device's address, for a front end that asks the back end for the configuration space.
+    /// None where the front end keeps it itself, as QEMU does.
+    pub mac: Option<MacAddress>,
+    /// Whether to offer post-copy (PAGEFAULT), where the port and the system allow it. The front
+    /// end then gets a userfaultfd of this process. With it the front end can stop any thread of
+    /// this process. It can also write into any of this process's memory that has not been touched
+    /// yet, not only into its own VM's.
+    pub postcopy: bool,
+}
+
+/// Shares what may be pinned among the VMs. Without a budget of the operator's they share the
+/// kernel's limit.
+pub(super) fn share_budget<'a>(configs: impl Iterator<Item = &'a VmConfig>) {
+    let budget = PinBudget::of_process();
+    let count = |(vms, parts), c: &VmConfig| (vms + 1, parts + usize::from(c.port.pins_in_part()));
+    let (vms, parts) = configs.fold((0, 0), count);
+    budget.share_among(vms, parts);
+    let free = rustix::thread::CapabilitySet::IPC_LOCK;
+    let unlimited = rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(free));
+    if parts > 0
+        && !unlimited
+        && let Some(bytes) = rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+    {
+        budget.limit_at_most(bytes);
+    }
+}
+
+/// Why a server can't start. The text is what the user reads.
+#[derive(Debug, Error)]
+pub enum ServerError {
+    /// For a reason that a server of any device may have.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The port can't be had.
+    #[error("VM {vm}: {cause}")]
+    Port {
+        /// The VM.
+        vm: String,
+        /// What is wrong.
+        cause: PortError,
+    },
+    /// The metadata can't be read.
+    #[error("VM {vm}: {text}")]
+    Metadata {
+        /// The VM.
+        vm: String,
+        /// What is wrong.
+        text: String,
+    },
+    /// Two VMs on what only one can have: a tap, a queue of an interface.
+    #[error("VM {vm}: {what} is VM {other}'s: give it another one")]
+    PortTaken {
+        /// The VM.
+        vm: String,
+        /// The one before.
+        other: String,
+        /// What only one of them can have.
+        what: String,
+    },
+}
+
+/// Checks what can be seen without opening anything.
+pub(super) fn check(configs: &[&VmConfig]) -> Result<(), ServerError> {
+    check_names(configs.iter().map(|c| c.name.as_str()))?;
+    let (mut paths, mut ports) = (Paths::default(), HashMap::new());
+    for VmConfig { name, endpoint, port, .. } in configs {
+        if let Endpoint::Path(path) = endpoint {
+            paths.claim(path.clone(), name)?;
+        }
+        for what in port.sole() {
+            if let Some(other) = ports.insert(what.clone(), name) {
+                return Err(ServerError::PortTaken { vm: name.clone(), other: other.clone(), what });
+            }
+        }
+        if port.followed().is_some()
+            && let Endpoint::Fd(fd) = endpoint
+        {
+            let text = format!(
+                "link=follow needs a socket path to listen on: a front end on descriptor {fd} that was disconnected could not be \
+                 refused and let in again; give --socket PATH in place of --fd, or link=ignore"
+            );
+            return Err(StartError::Limit { vm: name.clone(), text }.into());
+        }
+    }
+    Ok(())
+}
+
+/// What the threads of a VM know of it.
+pub(super) struct VmContext {
+    pub control: Control,
+    pub port: Box<dyn Port>,
+    pub shared: Arc<Shared>,
+    pub mac: Option<MacAddress>,
+    pub postcopy: bool,
+    metadata: Mutex<Option<(MetadataSource, Arc<MetadataTree>)>>,
+    new_tree: AtomicBool,
+    departure: Departure,
+}
+
+impl VmContext {
+    /// The metadata to serve.
+    pub(super) fn metadata(&self) -> Option<(Arc<MetadataTree>, TokenPolicy)> {
+        let metadata = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
+        metadata.as_ref().map(|(source, tree)| (tree.clone(), source.tokens))
+    }
+
+    /// The metadata if they are new since the last call.
+    pub(super) fn new_tree(&self) -> Option<Arc<MetadataTree>> {
+        if !self.new_tree.swap(false, Ordering::AcqRel) {
+            return None;
+        }
+        self.metadata().map(|(tree, _)| tree)
+    }
+
+    /// Replaces the metadata of a VM that has some.
+    pub(super) fn set_metadata(&self, source: MetadataSource, tree: Arc<MetadataTree>) {
+        tracing::info!("{}: metadata read again from {}", self.control.name, source.file.display());
+        *self.metadata.lock().unwrap_or_else(PoisonError::into_inner) = Some((source, tree));
+        self.new_tree.store(true, Ordering::Release);
+        self.control.wake();
+    }
+}
+
+impl Backing for VmContext {
+    fn control(&self) -> &Control {
+        &self.control
+    }
+
+    fn set_error(&self, text: String) {
+        self.shared.set_error(text);
+    }
+
+    fn device(&self) -> Box<dyn Device + '_> {
+        // With link=follow the guest sees it, and the log has it already.
+        if self.shared.link.is_none()
+            && let Some(why) = LinkState::by_name(&self.port.interface()).problem(&self.port.interface())
+        {
+            tracing::warn!("{}: {why}: the guest's frames go nowhere", self.control.name);
+        }
+        Box::new(NetDevice::new(self))
+    }
+
+    fn ended(self: Arc<Self>) {
+        if self.control.is_draining() {
+            let departure = self.departure.clone();
+            departure.leave(self);
+        }
+    }
+}
+
+/// Opens a VM's port and socket and starts its control thread. On an error nothing is left behind.
+pub(super) fn start(
+    config: VmConfig,
+    inherited: Option<Listener>,
+    departure: Departure,
+) -> Result<Served<VmContext>, ServerError> {
+    let VmConfig { name, endpoint, access, port, metadata, policy, mac, postcopy } = config;
+    let vm = name.clone();
+    let followed = port.followed();
+    let metadata = match metadata {
+        Some(source) => {
+            let tree = source.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?;
+            Some((source, tree))
+        }
+        None => None,
+    };
+    let opened = port::open(&port, policy).map_err(|cause| ServerError::Port { vm: vm.clone(), cause })?;
+    // The socket comes last: who sees it finds everything else in place.
+    let listener = match inherited {
+        Some(listener) => listener,
+        None => {
+            Listener::new(&endpoint, &access).map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?
+        }
+    };
+    let resources = |cause| StartError::Resources { vm: vm.clone(), cause };
+    let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()));
+    let link = match (followed, &shared.link) {
+        (Some(interface), Some(link)) => {
+            let follower = Follower::new(&vm, interface, link.clone()).map_err(resources)?;
+            Some(Box::new(follower) as Box<dyn Admission>)
+        }
+        _ => None,
+    };
+    if port.ignores_link() {
+        let interface = port.interface();
+        tracing::info!(
+            "{vm}: link=ignore: the guest does not see whether interface {interface} is up; with link=follow it does, if its \
+             front end connects again by itself (QEMU: reconnect=1)"
+        );
+    }
+    tracing::info!("{vm}: listening on {endpoint}, port {port}");
+    let context = Arc::new(VmContext {
+        control: Control::new(name).map_err(resources)?,
+        port: opened,
+        shared,
+        mac,
+        postcopy,
+        metadata: Mutex::new(metadata),
+        new_tree: AtomicBool::new(false),
+        departure,
+    });
+    Ok(Served::spawn(context, listener, link).map_err(resources)?)
+}
