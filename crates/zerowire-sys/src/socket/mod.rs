@@ -7,6 +7,7 @@
 pub mod error_queue;
 mod message;
 mod messages;
+mod peer;
 pub mod vsock;
 
 use std::io;
@@ -16,6 +17,7 @@ use crate::{check, syscall};
 
 pub use message::Message;
 pub use messages::Messages;
+pub use peer::peer_groups;
 
 /// Entries of a list at most: what a system call takes (`UIO_MAXIOV`, include/uapi/linux/uio.h).
 pub const MAX_IOV: usize = 1024;

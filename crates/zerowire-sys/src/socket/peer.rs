@@ -1,0 +1,66 @@
+//! Who is at the other end of a unix socket.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use crate::check;
+
+/// `SO_PEERGROUPS` (include/uapi/asm-generic/socket.h).
+const SO_PEERGROUPS: i32 = 59;
+
+/// The supplementary groups that the process had when it made the connection (SO_PEERGROUPS). The
+/// one of SO_PEERCRED need not be among them.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
+    let socket = socket.as_fd();
+    let mut groups = vec![0; 32];
+    loop {
+        let mut len = size_of_val(&groups[..]) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes of the vector, which any bytes are numbers
+        // for.
+        let asked = check(unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        });
+        let count = len as usize / size_of::<u32>();
+        match asked {
+            Ok(_) => {
+                groups.truncate(count);
+                return Ok(groups);
+            }
+            // The length says how many there are: at most NGROUPS_MAX (65536).
+            Err(e) if e.raw_os_error() == Some(libc::ERANGE) && count > groups.len() => {
+                groups.resize(count, 0);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_has_the_groups_of_its_process() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair of sockets");
+        let mut told = peer_groups(&ours).expect("its groups");
+        let status = std::fs::read_to_string("/proc/self/status").expect("this process");
+        let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).expect("a line");
+        let mut have: Vec<u32> = line.split_whitespace().map(|n| n.parse().expect("a number")).collect();
+        told.sort_unstable();
+        have.sort_unstable();
+        assert_eq!(told, have);
+        let (pipe, _writer) = std::io::pipe().expect("a pipe");
+        assert!(peer_groups(&pipe).is_err());
+    }
+}
