@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 /// The file. A key that is not known is an error, so that a misspelt one is not passed over.
@@ -27,8 +27,8 @@ pub struct VmTable {
     pub vsock: Option<Vsock>,
 }
 
-/// What `zerowire net` needs.
-#[derive(Deserialize)]
+/// What `zerowire net` needs; also the body by which the control socket adds a VM.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Net {
     /// Where the front end connects.
@@ -36,16 +36,22 @@ pub struct Net {
     /// tap:NAME[,queues=N].
     pub port: String,
     /// JSON document for the guest.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<PathBuf>,
     /// required or optional.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata_token: Option<String>,
     /// The device's address, in place of --mac.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
     /// Name or number of the user who owns the socket, in place of --socket-owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
     /// Name or number of the socket's group, in place of --socket-group.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_group: Option<String>,
     /// The socket's permissions in octal, in place of --socket-mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<String>,
 }
 
@@ -78,6 +84,15 @@ pub struct Vsock {
 /// The tables that `pick` finds in the file's VMs, with the VMs' names, no two of which are the
 /// same. An error if there is none; `table` is its name in that message.
 pub fn read<T>(path: &Path, table: &str, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(String, T)>> {
+    let found = read_any(path, pick)?;
+    if found.is_empty() {
+        bail!("{}: no [[vm]] with a [{table}] table", path.display());
+    }
+    Ok(found)
+}
+
+/// The same, and none if there is none.
+pub fn read_any<T>(path: &Path, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(String, T)>> {
     let context = || format!("configuration file {}", path.display());
     let text = std::fs::read_to_string(path).with_context(context)?;
     // The text of an error ends with a newline.
@@ -92,9 +107,6 @@ pub fn read<T>(path: &Path, table: &str, pick: fn(VmTable) -> Option<T>) -> Resu
             bail!("{}: lines {before} and {line} name two VMs '{name}': names must differ", path.display());
         }
         found.push((name, t));
-    }
-    if found.is_empty() {
-        bail!("{}: no [[vm]] with a [{table}] table", path.display());
     }
     Ok(found)
 }

@@ -2,6 +2,8 @@
 
 mod access;
 mod configure;
+mod control;
+mod ctl;
 mod doctor;
 mod file;
 #[cfg(test)]
@@ -42,6 +44,9 @@ enum Command {
     /// A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests,
     /// and between a guest and the host's programs by unix sockets.
     Vsock(Box<vsock::VsockArgs>),
+    /// Manage a running 'zerowire net --control PATH': add, change, remove and drain VMs, read
+    /// statistics.
+    Ctl(ctl::CtlArgs),
     /// A file or standard input to any receiver, lent to the kernel where that costs less CPU.
     Send(send::SendArgs),
     /// TCP connections of any senders, received in place: by a NIC's queue without a copy, by
@@ -71,6 +76,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Net(args) => net::run(*args),
         Command::Vsock(args) => vsock::run(*args),
+        Command::Ctl(args) => ctl::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Recv(args) => recv::run(&args),
         Command::Doctor(args) => doctor::run(args),

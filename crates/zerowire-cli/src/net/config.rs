@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::PortSpec;
-use zerowire_net::{MetadataSource, VmConfig};
+use zerowire_net::{MetadataSource, Policy, VmConfig};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::{NetArgs, TokenArg, policy};
@@ -14,6 +14,7 @@ use crate::{access, file, spec};
 
 /// The VMs that the arguments ask for.
 pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
+    args.control.check(args.postcopy)?;
     let vms = named(args)?;
     if args.postcopy && vms.len() > 1 {
         bail!(
@@ -24,34 +25,69 @@ pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
     Ok(vms)
 }
 
-fn named(args: &NetArgs) -> Result<Vec<VmConfig>> {
-    let default_tokens = match args.metadata.metadata_token {
-        TokenArg::Required => TokenPolicy::Required,
-        TokenArg::Optional => TokenPolicy::Optional,
-    };
-    let made = |vm: VmSpec, endpoint| -> Result<VmConfig> {
-        Ok(VmConfig {
+/// What the command line says of VMs that say nothing themselves.
+#[derive(Clone, Debug)]
+pub(super) struct Defaults {
+    access: SocketAccess,
+    metadata: Option<PathBuf>,
+    tokens: TokenPolicy,
+    policy: Policy,
+    postcopy: bool,
+}
+
+impl Defaults {
+    pub(super) fn new(args: &NetArgs) -> Result<Self> {
+        Ok(Self {
+            access: args.access.into(),
+            metadata: args.metadata.metadata.clone(),
+            tokens: match args.metadata.metadata_token {
+                TokenArg::Required => TokenPolicy::Required,
+                TokenArg::Optional => TokenPolicy::Optional,
+            },
+            policy: policy(args)?,
+            postcopy: args.postcopy,
+        })
+    }
+
+    /// The VM, with an end point that need not be its socket.
+    fn at(&self, endpoint: Endpoint, vm: VmSpec) -> VmConfig {
+        VmConfig {
             name: vm.name,
             endpoint,
-            access: access::or(vm.access, args.access.into()),
+            access: access::or(vm.access, self.access),
             port: vm.port,
             metadata: vm
                 .metadata
-                .or_else(|| args.metadata.metadata.clone())
-                .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(default_tokens) }),
-            policy: policy(args)?,
-            mac: vm.mac.or(args.mac),
-            postcopy: args.postcopy,
-        })
-    };
+                .or_else(|| self.metadata.clone())
+                .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(self.tokens) }),
+            policy: self.policy,
+            mac: vm.mac,
+            postcopy: self.postcopy,
+        }
+    }
+
+    fn on_socket(&self, vm: VmSpec) -> VmConfig {
+        self.at(Endpoint::Path(vm.socket.clone()), vm)
+    }
+
+    /// A VM of the file or of the control socket.
+    pub(super) fn vm(&self, name: &str, net: file::Net) -> Result<VmConfig, WrongKey> {
+        net_vm(name, net).map(|vm| self.on_socket(vm))
+    }
+}
+
+fn named(args: &NetArgs) -> Result<Vec<VmConfig>> {
+    let defaults = Defaults::new(args)?;
     if let Some(path) = &args.config {
-        return file::read(path, "vm.net", |vm| vm.net)?
+        let vms = if args.control.has_socket() {
+            file::read_any(path, |vm| vm.net)?
+        } else {
+            file::read(path, "vm.net", |vm| vm.net)?
+        };
+        return vms
             .into_iter()
             .map(|(name, net)| {
-                let context = || format!("{}: VM {name}", path.display());
-                let vm = net_vm(&name, net).with_context(context)?;
-                let endpoint = Endpoint::Path(vm.socket.clone());
-                made(vm, endpoint)
+                defaults.vm(&name, net).with_context(|| format!("{}: VM {name}", path.display()))
             })
             .collect();
     }
@@ -61,15 +97,17 @@ fn named(args: &NetArgs) -> Result<Vec<VmConfig>> {
             .iter()
             .map(|spec| {
                 let vm = parse_vm(spec).with_context(|| format!("--vm {spec}"))?;
-                let endpoint = Endpoint::Path(vm.socket.clone());
-                made(vm, endpoint)
+                Ok(defaults.on_socket(vm))
             })
             .collect();
     }
     let endpoint = match (&args.socket, args.fd) {
         (Some(path), None) => Endpoint::Path(path.clone()),
         (None, Some(fd)) => Endpoint::Fd(fd),
-        _ => bail!("give --socket PATH, --fd N, --vm SPEC or --config FILE (see 'zerowire net --help')"),
+        (None, None) if args.control.has_socket() => return Ok(Vec::new()),
+        _ => bail!(
+            "give --socket PATH, --fd N, --vm SPEC, --config FILE or --control PATH (see 'zerowire net --help')"
+        ),
     };
     let vm = VmSpec {
         name: args.name.clone(),
@@ -77,31 +115,74 @@ fn named(args: &NetArgs) -> Result<Vec<VmConfig>> {
         port: port(&args.port)?,
         metadata: None,
         tokens: None,
-        mac: None,
+        mac: args.mac,
         access: SocketAccess::default(),
     };
-    Ok(vec![made(vm, endpoint)?])
+    Ok(vec![defaults.at(endpoint, vm)])
 }
 
+/// A key of a VM that has a wrong value.
+#[derive(Debug)]
+pub(super) struct WrongKey {
+    /// The key.
+    pub key: &'static str,
+    /// What is wrong with its value.
+    pub text: String,
+}
+
+impl std::fmt::Display for WrongKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for WrongKey {}
+
 /// A VM of the file.
-fn net_vm(name: &str, net: file::Net) -> Result<VmSpec> {
+fn net_vm(name: &str, net: file::Net) -> Result<VmSpec, WrongKey> {
+    fn of_key<T>(key: &'static str, value: Result<T>) -> Result<T, WrongKey> {
+        value.map_err(|e| WrongKey { key, text: format!("{e:#}") })
+    }
     let text = Option::as_deref;
+    let owner = of_key("socket-owner", access::parse(text(&net.socket_owner), None, None))?;
+    let group = of_key("socket-group", access::parse(None, text(&net.socket_group), None))?;
+    let mode = of_key("socket-mode", access::parse(None, None, text(&net.socket_mode)))?;
     Ok(VmSpec {
         name: name.to_owned(),
-        port: port(&net.port)?,
-        tokens: text(&net.metadata_token).map(token_policy).transpose()?,
-        mac: text(&net.mac).map(str::parse).transpose()?,
-        access: access::parse(text(&net.socket_owner), text(&net.socket_group), text(&net.socket_mode))?,
+        port: of_key("port", port(&net.port))?,
+        tokens: of_key("metadata-token", text(&net.metadata_token).map(token_policy).transpose())?,
+        mac: of_key("mac", text(&net.mac).map(|mac| Ok(mac.parse()?)).transpose())?,
+        access: access::or(owner, access::or(group, mode)),
         socket: net.socket,
         metadata: net.metadata,
     })
 }
 
+/// A VM as the file would have it, all keys included that have a value.
+pub(super) fn table_of(vm: &VmConfig) -> file::Net {
+    let SocketAccess { owner, group, .. } = vm.access;
+    file::Net {
+        socket: PathBuf::from(vm.endpoint.to_string()),
+        port: vm.port.to_string(),
+        metadata: vm.metadata.as_ref().map(|source| source.file.clone()),
+        metadata_token: vm.metadata.as_ref().map(|source| token_word(source.tokens).to_owned()),
+        mac: vm.mac.map(|mac| mac.to_string()),
+        socket_owner: owner.map(|id| id.to_string()),
+        socket_group: group.map(|id| id.to_string()),
+        socket_mode: Some(format!("{:04o}", vm.access.mode())),
+    }
+}
+
 fn token_policy(word: &str) -> Result<TokenPolicy> {
-    match word {
-        "required" => Ok(TokenPolicy::Required),
-        "optional" => Ok(TokenPolicy::Optional),
-        other => bail!("metadata-token '{other}': give required or optional"),
+    let known = [TokenPolicy::Required, TokenPolicy::Optional];
+    let policy = known.into_iter().find(|policy| token_word(*policy) == word);
+    policy.ok_or_else(|| anyhow!("metadata-token '{word}': give required or optional"))
+}
+
+const fn token_word(policy: TokenPolicy) -> &'static str {
+    match policy {
+        TokenPolicy::Required => "required",
+        TokenPolicy::Optional => "optional",
     }
 }
 
@@ -161,6 +242,71 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vm_is_the_same_by_its_own_table() {
+        let defaults = Defaults {
+            access: SocketAccess { owner: None, group: Some(7), mode: None },
+            metadata: Some("/all.json".into()),
+            tokens: TokenPolicy::Optional,
+            policy: Policy::default(),
+            postcopy: false,
+        };
+        let bare = file::Net {
+            socket: "/s".into(),
+            port: "tap:a".to_owned(),
+            metadata: None,
+            metadata_token: None,
+            mac: None,
+            socket_owner: None,
+            socket_group: None,
+            socket_mode: None,
+        };
+        for net in [
+            bare.clone(),
+            file::Net {
+                port: "xdp:e0,queue=3,queues=2,match=mac:52:54:00:00:00:01,pin=off".to_owned(),
+                metadata: Some("/own.json".into()),
+                metadata_token: Some("required".to_owned()),
+                mac: Some("52:54:00:00:00:02".to_owned()),
+                socket_owner: Some("root".to_owned()),
+                socket_mode: Some("0640".to_owned()),
+                ..bare
+            },
+        ] {
+            let vm = defaults.vm("a", net).expect("a VM");
+            let mut again = defaults.vm("a", table_of(&vm)).expect("the same VM");
+            // What the mode is by default is said there.
+            assert_eq!(again.access.mode(), vm.access.mode());
+            again.access.mode = vm.access.mode;
+            assert_eq!(again, vm);
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_has_its_key() {
+        let good = || file::Net {
+            socket: "/s".into(),
+            port: "tap:a".to_owned(),
+            metadata: None,
+            metadata_token: None,
+            mac: None,
+            socket_owner: None,
+            socket_group: None,
+            socket_mode: None,
+        };
+        let bad = || Some("?".to_owned());
+        for (net, key) in [
+            (file::Net { port: "?".to_owned(), ..good() }, "port"),
+            (file::Net { metadata_token: bad(), ..good() }, "metadata-token"),
+            (file::Net { mac: bad(), ..good() }, "mac"),
+            (file::Net { socket_owner: bad(), ..good() }, "socket-owner"),
+            (file::Net { socket_group: bad(), ..good() }, "socket-group"),
+            (file::Net { socket_mode: bad(), ..good() }, "socket-mode"),
+        ] {
+            assert_eq!(net_vm("a", net).expect_err(key).key, key);
+        }
+    }
 
     #[test]
     fn vm_specs_are_parsed_and_errors_name_what_is_missing() {

@@ -1,10 +1,12 @@
 //! `zerowire net`.
 
 mod config;
+mod manage;
 mod report;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
@@ -14,7 +16,10 @@ use zerowire_net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYB
 use zerowire_vhost::memory::PinBudget;
 use zerowire_vhost::serve::Endpoint;
 
+pub use report::table;
+
 use crate::access::SocketArgs;
+use crate::control::{ControlArgs, Manage};
 use crate::printer::Printer;
 use crate::serving::{self, SignalAction};
 use crate::spec;
@@ -94,6 +99,8 @@ pub struct NetArgs {
     memlock: Option<u64>,
     #[command(flatten)]
     copies: CopyArgs,
+    #[command(flatten)]
+    control: ControlArgs,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
     #[arg(long)]
     json: bool,
@@ -183,12 +190,15 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     if let Some(bytes) = args.memlock {
         PinBudget::of_process().limit(bytes);
     }
-    let has_metadata = vms.iter().any(|v| v.metadata.is_some());
-    let lasting = vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
+    let defaults = config::Defaults::new(&args).map_err(WrongArguments::because)?;
+    let lasting = args.control.has_socket() || vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
     let signals = serving::block_signals()?;
     serving::raise_descriptor_limit();
     // The text of these errors says all of their sources.
-    let server = Server::start(vms).map_err(|e| serving::refused(&args.config, &e))?;
+    let server = if vms.is_empty() { Ok(Server::empty()) } else { Server::start(vms) };
+    let server = Arc::new(server.map_err(|e| serving::refused(&args.config, &e))?);
+    let managed: Arc<dyn Manage> = Arc::new(manage::Managed { server: server.clone(), defaults });
+    let doors = args.control.start(&managed)?;
     let mut printer = Printer::default();
     serving::until_stopped(
         &signals,
@@ -198,7 +208,9 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
             SignalAction::Statistics => {
                 printer.print(serving::wording(&server.stats(), args.json, report::table));
             }
-            SignalAction::Reload if !has_metadata => tracing::info!("SIGHUP: there is nothing to read again"),
+            SignalAction::Reload if server.vms().iter().all(|vm| vm.config.metadata.is_none()) => {
+                tracing::info!("SIGHUP: there is nothing to read again");
+            }
             SignalAction::Reload => {
                 for e in server.reload_metadata() {
                     tracing::error!("{e}; the old metadata stay");
@@ -206,8 +218,9 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
             }
         },
     )?;
+    drop(doors);
     let stats = server.stats();
-    drop(server);
+    server.stop();
     Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 

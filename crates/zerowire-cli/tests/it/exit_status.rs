@@ -95,7 +95,7 @@ fn each_help_page_fits_80_columns() {
         }
         seen.push(page.join(" "));
     }
-    for page in ["", "net", "vsock", "send", "recv", "replay", "doctor"] {
+    for page in ["", "net", "vsock", "ctl", "ctl add", "send", "recv", "replay", "doctor"] {
         assert!(seen.iter().any(|s| s == page), "no help page of '{page}': {seen:?}");
     }
 }

@@ -1,7 +1,10 @@
 //! The tests of the program `zerowire`, in one program.
 
+mod control;
+mod control_clients;
 mod crash;
 mod crash_order;
+mod ctl;
 mod doctor;
 mod doctor_queue;
 mod exit_status;

@@ -1,5 +1,6 @@
 //! Shared by the tests: the program as a child, a guest, the host's side of a port.
 
+pub mod control;
 pub mod http;
 pub mod pipe;
 pub mod program;

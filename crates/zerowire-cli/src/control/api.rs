@@ -1,0 +1,183 @@
+//! What each route does.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use zerowire_net::{ServerStats, VmStats};
+
+use super::body::{self, BodyError};
+use super::http::{Request, Response, Stream, response};
+use super::manage::{Manage, ManagedVm, Refusal};
+use super::metrics::{self, Exposition};
+use super::routes::{Action, Found, find};
+use super::serve::Handler;
+use crate::net::table;
+
+/// The control socket's side of a server.
+pub struct Api {
+    manage: Arc<dyn Manage>,
+}
+
+#[derive(Serialize)]
+struct Version {
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+struct List {
+    vms: Vec<ManagedVm>,
+}
+
+/// A VM with its statistics, which it has while it runs.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    vm: ManagedVm,
+    statistics: Option<VmStats>,
+}
+
+impl From<Refusal> for Response {
+    fn from(refusal: Refusal) -> Self {
+        let pointer = refusal.key.map(|key| format!("/{key}"));
+        Self::error(refusal.status, &refusal.text, pointer.as_deref())
+    }
+}
+
+impl From<BodyError> for Response {
+    fn from(e: BodyError) -> Self {
+        Self::error(400, &e.text, Some(&e.pointer))
+    }
+}
+
+impl Api {
+    /// For the server behind `manage`.
+    pub fn new(manage: Arc<dyn Manage>) -> Self {
+        Self { manage }
+    }
+
+    fn vm(&self, name: &str) -> Result<ManagedVm, Refusal> {
+        let vm = self.manage.vms().into_iter().find(|vm| vm.name == name);
+        vm.ok_or_else(|| Refusal::new(404, format!("no VM is named '{name}'")))
+    }
+
+    fn show(&self, request: &Request, name: &str) -> Result<Response, Response> {
+        let vm = self.vm(name)?;
+        let mut stats = self.manage.stats();
+        stats.vms.retain(|vm| vm.name == name);
+        if request.accept.text {
+            return Ok(words(&stats));
+        }
+        Ok(Response::json(200, &Shown { vm, statistics: stats.vms.pop() }))
+    }
+
+    fn add(&self, name: &str, body: &[u8]) -> Result<Response, Response> {
+        let vm = body::parse(body)?;
+        self.manage.add(name, vm)?;
+        tracing::info!("{name}: added by the control socket");
+        Ok(Response::json(201, &self.vm(name)?))
+    }
+
+    fn change(&self, name: &str, body: &[u8]) -> Result<Response, Response> {
+        let vm = body::merge(&self.vm(name)?.config, body)?;
+        self.manage.change(name, vm)?;
+        Ok(Response::json(200, &self.vm(name)?))
+    }
+
+    fn stats(&self, request: &Request) -> Result<Response, Response> {
+        match (request.query.as_str(), request.accept.text) {
+            ("", false) => Ok(Response::json(200, &self.manage.stats())),
+            ("", true) => Ok(words(&self.manage.stats())),
+            ("stream" | "stream=true", false) => Ok(Response::stream(Stream::JsonLines)),
+            ("stream" | "stream=true", true) => Ok(Response::stream(Stream::Tables)),
+            (other, _) => Err(unknown_query(other)),
+        }
+    }
+
+    fn carry_out(&self, request: &Request, body: &[u8]) -> Result<Response, Response> {
+        let (action, name) = match find(request.method, &request.path) {
+            Found::Action(action, name) => (action, name),
+            Found::Methods(allow) => {
+                let text = format!("this path takes {}", allow.join(", "));
+                return Err(Response { allow, ..Response::error(405, &text, None) });
+            }
+            Found::Nothing => {
+                let text = "no such path: /version, /vms, /vms/NAME, /vms/NAME/drain, /stats and /metrics are served";
+                return Err(Response::error(404, text, None));
+            }
+        };
+        if action != Action::Stats && !request.query.is_empty() {
+            return Err(unknown_query(&request.query));
+        }
+        match action {
+            Action::Version => Ok(Response::json(200, &Version { version: env!("CARGO_PKG_VERSION") })),
+            Action::List => Ok(Response::json(200, &List { vms: self.manage.vms() })),
+            Action::Show => self.show(request, name),
+            Action::Add => self.add(name, body),
+            Action::Change => self.change(name, body),
+            Action::Remove => {
+                self.manage.remove(name)?;
+                Ok(Response::empty(204))
+            }
+            Action::Drain => {
+                self.manage.drain(name)?;
+                Ok(Response::empty(202))
+            }
+            Action::Stats => self.stats(request),
+            Action::Metrics => Ok(exposed(request, &self.manage.stats())),
+        }
+    }
+}
+
+impl Handler for Api {
+    fn answer(&self, request: &Request, body: &[u8]) -> Response {
+        self.carry_out(request, body).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn piece(&self, stream: Stream) -> Vec<u8> {
+        let stats = self.manage.stats();
+        match stream {
+            Stream::JsonLines => [serde_json::to_vec(&stats).unwrap_or_default(), b"\n".to_vec()].concat(),
+            Stream::Tables => (table(&stats) + "\n").into_bytes(),
+        }
+    }
+}
+
+/// What Prometheus reads over TCP.
+pub struct Metrics {
+    manage: Arc<dyn Manage>,
+}
+
+impl Metrics {
+    /// Of the server behind `manage`.
+    pub fn new(manage: Arc<dyn Manage>) -> Self {
+        Self { manage }
+    }
+}
+
+impl Handler for Metrics {
+    fn answer(&self, request: &Request, _body: &[u8]) -> Response {
+        match find(request.method, &request.path) {
+            Found::Action(Action::Metrics, _) => exposed(request, &self.manage.stats()),
+            _ => Response::error(404, "only GET /metrics is served here", None),
+        }
+    }
+
+    fn piece(&self, _stream: Stream) -> Vec<u8> {
+        b"\n".to_vec()
+    }
+}
+
+fn unknown_query(query: &str) -> Response {
+    let query: String = query.chars().take(100).collect();
+    Response::error(400, &format!("the query '{query}' is not known: /stats takes 'stream'"), None)
+}
+
+/// Statistics for people.
+fn words(stats: &ServerStats) -> Response {
+    Response::whole(200, response::TEXT, table(stats).into_bytes())
+}
+
+fn exposed(request: &Request, stats: &ServerStats) -> Response {
+    let form = if request.accept.open_metrics { Exposition::OpenMetrics } else { Exposition::Text };
+    Response::whole(200, form.content_type(), metrics::render(stats, form).into_bytes())
+}

@@ -1,0 +1,106 @@
+//! Bodies of requests: JSON, with the place of what is wrong.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use serde_path_to_error::{Path, Segment};
+
+/// What is wrong with a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BodyError {
+    /// Where: a JSON pointer (RFC 6901), empty for the whole.
+    pub pointer: String,
+    /// What.
+    pub text: String,
+}
+
+/// Reads one value and nothing behind it.
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, BodyError> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let value = deserialize(&mut reader)?;
+    let end = reader.end();
+    end.map_err(|e| BodyError { pointer: String::new(), text: e.to_string() })?;
+    Ok(value)
+}
+
+/// `current` with the keys of a merge patch (RFC 7396): null takes a key away.
+pub fn merge<T: DeserializeOwned + Serialize>(current: &T, patch: &[u8]) -> Result<T, BodyError> {
+    let patch: Map<String, Value> = parse(patch)?;
+    let whole = |e: serde_json::Error| BodyError { pointer: String::new(), text: e.to_string() };
+    let mut merged = serde_json::to_value(current).map_err(whole)?;
+    if let Value::Object(keys) = &mut merged {
+        for (key, value) in patch {
+            match value {
+                Value::Null => drop(keys.remove(&key)),
+                value => drop(keys.insert(key, value)),
+            }
+        }
+    }
+    deserialize(merged)
+}
+
+fn deserialize<'de, T, D>(reader: D) -> Result<T, BodyError>
+where
+    T: Deserialize<'de>,
+    D: serde::Deserializer<'de>,
+    D::Error: std::fmt::Display,
+{
+    serde_path_to_error::deserialize(reader)
+        .map_err(|e| BodyError { pointer: pointer(e.path()), text: e.inner().to_string() })
+}
+
+fn pointer(path: &Path) -> String {
+    let part = |segment: &Segment| match segment {
+        Segment::Seq { index } => Some(index.to_string()),
+        Segment::Map { key } => Some(key.replace('~', "~0").replace('/', "~1")),
+        Segment::Enum { .. } | Segment::Unknown => None,
+    };
+    path.iter().filter_map(part).map(|part| format!("/{part}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::Net;
+
+    fn wrong(body: &str) -> BodyError {
+        parse::<Net>(body.as_bytes()).expect_err(body)
+    }
+
+    #[test]
+    fn what_is_wrong_has_a_place() {
+        for (body, pointer, words) in [
+            ("", "", "EOF"),
+            ("[]", "", "missing field `socket`"),
+            ("{\"socket\": \"/s\"", "", "EOF"),
+            ("{\"socket\": \"/s\"}", "", "missing field `port`"),
+            ("{\"socket\": \"/s\", \"port\": 7}", "/port", "expected a string"),
+            ("{\"socket\": \"/s\", \"port\": null}", "/port", "expected a string"),
+            ("{\"socket\": \"/s\", \"prt\": \"tap:a\"}", "/prt", "unknown field `prt`"),
+            ("{\"a/b~\": 1}", "/a~1b~0", "unknown field"),
+            ("{\"socket\": \"/s\", \"socket\": \"/t\"}", "/socket", "duplicate field `socket`"),
+            ("{\"socket\": \"/s\", \"port\": \"tap:a\"} x", "", "trailing characters"),
+        ] {
+            let error = wrong(body);
+            assert_eq!(error.pointer, pointer, "{body}: {error:?}");
+            assert!(error.text.contains(words), "{body}: {error:?}");
+        }
+        let deep = "[".repeat(100_000);
+        assert!(wrong(&format!("{{\"port\": {deep}")).text.contains("recursion limit"), "no stack is left");
+    }
+
+    #[test]
+    fn a_patch_changes_what_it_names() {
+        let vm =
+            "{\"socket\": \"/s\", \"port\": \"tap:a\", \"metadata\": \"/m\", \"mac\": \"52:54:00:00:00:01\"}";
+        let vm: Net = parse(vm.as_bytes()).expect("a VM");
+        let changed = merge(&vm, b"{\"metadata\": \"/n\", \"mac\": null}").expect("a patch");
+        assert_eq!(changed.metadata.as_deref(), Some("/n".as_ref()));
+        assert_eq!((changed.mac, changed.port.as_str()), (None, "tap:a"));
+        assert_eq!(merge(&vm, b"{}"), Ok(vm.clone()));
+        assert_eq!(merge(&vm, b"{\"port\": null}").expect_err("no port").pointer, "");
+        assert_eq!(merge(&vm, b"{\"port\": []}").expect_err("a list").pointer, "/port");
+        assert_eq!(merge(&vm, b"{\"prt\": 1}").expect_err("unknown").pointer, "/prt");
+        assert!(merge(&vm, b"[]").is_err());
+    }
+}

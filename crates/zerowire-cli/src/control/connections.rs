@@ -1,0 +1,207 @@
+//! The connections of one door, and how many there may be.
+//!
+//! Where all places are taken, a new connection gets the one of the client that has kept its own
+//! waiting for longest. So clients that stall keep nobody out. A connection whose request is being
+//! carried out, or whose client reads a stream, is never closed for another one.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::net::Shutdown;
+
+/// Connections that read a stream at most.
+const MAX_STREAMS: usize = 8;
+/// How long a new connection waits until the threads of those end that have lost their place.
+const END_TIME: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Place {
+    id: u64,
+    socket: Arc<OwnedFd>,
+    /// Since when its client is waited for; None while the server works for it.
+    waits_since: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    places: Vec<Place>,
+    next_id: u64,
+    closed: bool,
+}
+
+/// All connections.
+#[derive(Debug)]
+pub struct Connections {
+    list: Mutex<List>,
+    most: usize,
+    /// Threads, those of connections included that have lost their place.
+    threads: AtomicUsize,
+    streams: AtomicUsize,
+}
+
+impl Connections {
+    /// Places for `most` connections.
+    pub fn new(most: usize) -> Arc<Self> {
+        let (threads, streams) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { list: Mutex::default(), most, threads, streams })
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a connection. Gives the socket back where the server works for all others.
+    pub fn enter(self: &Arc<Self>, socket: OwnedFd) -> Result<Connection, OwnedFd> {
+        let start = Instant::now();
+        while self.has_too_many_threads() && start.elapsed() < END_TIME {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut list = self.list();
+        if list.closed || self.has_too_many_threads() {
+            return Err(socket);
+        }
+        if list.places.len() >= self.most {
+            let waiting = list.places.iter().enumerate();
+            let longest = waiting.filter_map(|(at, p)| Some((p.waits_since?, at))).min();
+            let Some((_, longest)) = longest else { return Err(socket) };
+            let place = list.places.swap_remove(longest);
+            // Its thread reads the end.
+            let _ = rustix::net::shutdown(&place.socket, Shutdown::Both);
+        }
+        let (id, socket) = (list.next_id, Arc::new(socket));
+        list.next_id += 1;
+        list.places.push(Place { id, socket: socket.clone(), waits_since: Some(Instant::now()) });
+        self.threads.fetch_add(1, Ordering::AcqRel);
+        Ok(Connection { all: self.clone(), id, socket })
+    }
+
+    /// Whether as many threads run without a place as with one.
+    fn has_too_many_threads(&self) -> bool {
+        self.threads.load(Ordering::Acquire) >= 2 * self.most
+    }
+
+    /// Ends all connections; there will be no other.
+    pub fn close(&self) {
+        let mut list = self.list();
+        list.closed = true;
+        for place in &list.places {
+            let _ = rustix::net::shutdown(&place.socket, Shutdown::Both);
+        }
+    }
+
+    /// Whether a thread of a connection runs.
+    pub fn are_open(&self) -> bool {
+        self.threads.load(Ordering::Acquire) > 0
+    }
+}
+
+/// A connection with its place.
+#[derive(Debug)]
+pub struct Connection {
+    all: Arc<Connections>,
+    id: u64,
+    socket: Arc<OwnedFd>,
+}
+
+impl Connection {
+    /// Its socket.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Says that the client is waited for, as long as `wait` takes.
+    pub fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.set_waiting(Some(Instant::now()));
+        let result = wait();
+        self.set_waiting(None);
+        result
+    }
+
+    fn set_waiting(&self, since: Option<Instant>) {
+        if let Some(place) = self.all.list().places.iter_mut().find(|p| p.id == self.id) {
+            place.waits_since = since;
+        }
+    }
+
+    /// The right to read a stream, as long as the value lives; None where enough do.
+    pub fn begin_stream(&self) -> Option<StreamPlace<'_>> {
+        let one_more = |n: usize| (n < MAX_STREAMS).then_some(n + 1);
+        let streams = &self.all.streams;
+        streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).ok()?;
+        Some(StreamPlace(streams))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.all.list().places.retain(|p| p.id != self.id);
+        self.all.threads.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One of the connections that read a stream.
+pub struct StreamPlace<'a>(&'a AtomicUsize);
+
+impl Drop for StreamPlace<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn pair() -> (UnixStream, OwnedFd) {
+        let (client, server) = UnixStream::pair().expect("a pair of sockets");
+        (client, server.into())
+    }
+
+    fn is_closed(client: &mut UnixStream) -> bool {
+        client.set_nonblocking(true).expect("a socket");
+        matches!(client.read(&mut [0]), Ok(0))
+    }
+
+    #[test]
+    fn the_client_that_was_waited_for_longest_makes_room() {
+        let all = Connections::new(2);
+        let (mut first, socket) = pair();
+        let a = all.enter(socket).expect("a place");
+        let (mut second, socket) = pair();
+        let b = all.enter(socket).expect("a place");
+        // The first one has said something meanwhile.
+        a.waiting(|| ());
+        a.set_waiting(Some(Instant::now()));
+        let (mut third, socket) = pair();
+        let c = all.enter(socket).expect("the place of the second one");
+        assert!(is_closed(&mut second) && !is_closed(&mut first) && !is_closed(&mut third));
+        // Nobody is closed whose request is carried out.
+        a.set_waiting(None);
+        c.set_waiting(None);
+        assert!(all.enter(pair().1).is_err());
+        drop(b);
+        drop(a);
+        assert!(all.enter(pair().1).is_ok());
+        drop(c);
+        assert!(!all.are_open());
+        all.close();
+        assert!(all.enter(pair().1).is_err(), "no further one");
+    }
+
+    #[test]
+    fn streams_have_a_bound() {
+        let all = Connections::new(1);
+        let (_client, socket) = pair();
+        let connection = all.enter(socket).expect("a place");
+        let mut streams: Vec<_> = (0..MAX_STREAMS).map_while(|_| connection.begin_stream()).collect();
+        assert_eq!(streams.len(), MAX_STREAMS);
+        assert!(connection.begin_stream().is_none());
+        streams.pop();
+        assert!(connection.begin_stream().is_some());
+    }
+}

@@ -1,0 +1,76 @@
+//! dist/zerowire-api.yaml describes what the program does.
+
+use std::collections::BTreeSet;
+
+use super::routes::ROUTES;
+use crate::file::Net;
+
+fn description() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/zerowire-api.yaml");
+    std::fs::read_to_string(path).expect("the description")
+}
+
+/// The lines of the block below the line `head`, as far as they are indented deeper.
+fn block<'a>(lines: &[&'a str], head: &str) -> Vec<&'a str> {
+    let at = lines.iter().position(|line| *line == head).unwrap_or_else(|| panic!("no {head:?}"));
+    let depth = |line: &str| line.len() - line.trim_start().len();
+    let below = lines[at + 1..].iter().take_while(|line| line.is_empty() || depth(line) > depth(head));
+    below.copied().collect()
+}
+
+/// The keys of a block that are indented by `depth`.
+fn keys(lines: &[&str], depth: usize) -> Vec<String> {
+    let indent = " ".repeat(depth);
+    let own = lines.iter().filter_map(|line| line.strip_prefix(&indent)).filter(|l| !l.starts_with(' '));
+    own.filter_map(|line| line.split_once(':')).map(|(key, _)| key.to_owned()).collect()
+}
+
+#[test]
+fn paths_and_methods_are_those_of_the_router() {
+    let text = description();
+    let lines: Vec<_> = text.lines().collect();
+    let paths = block(&lines, "paths:");
+    let mut described = BTreeSet::new();
+    for path in keys(&paths, 2) {
+        let methods = keys(&block(&paths, &format!("  {path}:")), 4);
+        let methods = methods.into_iter().filter(|key| key != "parameters");
+        described.extend(methods.map(|method| (path.clone(), method)));
+    }
+    let served: BTreeSet<_> =
+        ROUTES.iter().map(|r| (r.path.to_owned(), r.method.name().to_lowercase())).collect();
+    assert_eq!(described, served);
+}
+
+#[test]
+fn keys_of_a_vm_are_those_that_are_read() {
+    let text = |s: &str| Some(s.to_owned());
+    let all = Net {
+        socket: "/s".into(),
+        port: "tap:t".to_owned(),
+        metadata: Some("/m".into()),
+        metadata_token: text("required"),
+        mac: text("52:54:00:00:00:01"),
+        socket_owner: text("0"),
+        socket_group: text("0"),
+        socket_mode: text("0600"),
+    };
+    let read: BTreeSet<_> = match serde_json::to_value(all).expect("JSON") {
+        serde_json::Value::Object(keys) => keys.into_iter().map(|(key, _)| key).collect(),
+        other => panic!("{other}"),
+    };
+    let text = description();
+    let lines: Vec<_> = text.lines().collect();
+    let net = block(&lines, "    Net:");
+    let properties = block(&net, "      properties:");
+    assert_eq!(keys(&properties, 8).into_iter().collect::<BTreeSet<_>>(), read);
+    assert!(net.contains(&"      required: [socket, port]"), "both have no default");
+}
+
+#[test]
+fn states_are_those_that_a_vm_has() {
+    use zerowire_net::VmState;
+    let states = [VmState::Opening, VmState::Running, VmState::Draining, VmState::Leaving];
+    let words = states.map(|state| serde_json::to_value(state).expect("JSON"));
+    let words: Vec<_> = words.iter().filter_map(|w| w.as_str()).collect();
+    assert!(description().contains(&format!("enum: [{}]", words.join(", "))), "{words:?}");
+}

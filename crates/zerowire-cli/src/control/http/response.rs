@@ -1,0 +1,171 @@
+//! Responses as bytes.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+/// What comes line by line for as long as the client reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Statistics as lines of JSON.
+    JsonLines,
+    /// Statistics as tables.
+    Tables,
+}
+
+/// What stands behind the head of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// All of it.
+    Whole(Vec<u8>),
+    /// In chunks, one after the other.
+    Stream(Stream),
+}
+
+/// A response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// HTTP status.
+    pub status: u16,
+    /// Media type of the body.
+    pub content_type: &'static str,
+    /// Methods that the path has, for status 405.
+    pub allow: Vec<&'static str>,
+    /// The body.
+    pub body: Body,
+}
+
+/// Media type of plain text.
+pub const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// The body of an error: what is wrong, and where in the request's body.
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    error: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pointer: Option<&'a str>,
+}
+
+impl Response {
+    /// No body.
+    pub fn empty(status: u16) -> Self {
+        Self::whole(status, JSON, Vec::new())
+    }
+
+    /// A body of any type.
+    pub fn whole(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
+        Self { status, content_type, allow: Vec::new(), body: Body::Whole(body) }
+    }
+
+    /// `value` as JSON.
+    pub fn json<T: Serialize>(status: u16, value: &T) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(mut body) => {
+                body.push(b'\n');
+                Self::whole(status, JSON, body)
+            }
+            Err(e) => Self::error(500, &e.to_string(), None),
+        }
+    }
+
+    /// What is wrong; `pointer` names a place in the request's body (RFC 6901).
+    pub fn error(status: u16, text: &str, pointer: Option<&str>) -> Self {
+        let body = serde_json::to_vec(&ErrorBody { error: text, pointer }).unwrap_or_default();
+        Self::whole(status, JSON, [body, b"\n".to_vec()].concat())
+    }
+
+    /// A response that goes on.
+    pub fn stream(stream: Stream) -> Self {
+        let content_type = match stream {
+            Stream::JsonLines => "application/x-ndjson",
+            Stream::Tables => TEXT,
+        };
+        Self { status: 200, content_type, allow: Vec::new(), body: Body::Stream(stream) }
+    }
+
+    /// The bytes of it, as far as they are known.
+    pub fn bytes(&self, keeps_alive: bool) -> Vec<u8> {
+        let mut head = format!("HTTP/1.1 {} {}\r\n", self.status, reason(self.status));
+        if !self.allow.is_empty() {
+            let _ = write!(head, "Allow: {}\r\n", self.allow.join(", "));
+        }
+        match &self.body {
+            // A response of this status has neither length nor type (RFC 9110, section 8.6).
+            Body::Whole(_) if self.status == 204 => {}
+            Body::Whole(body) => {
+                let _ =
+                    write!(head, "Content-Type: {}\r\nContent-Length: {}\r\n", self.content_type, body.len());
+            }
+            Body::Stream(_) => {
+                let _ = write!(head, "Content-Type: {}\r\nTransfer-Encoding: chunked\r\n", self.content_type);
+            }
+        }
+        if !keeps_alive {
+            head.push_str("Connection: close\r\n");
+        }
+        head.push_str("\r\n");
+        let mut bytes = head.into_bytes();
+        if let Body::Whole(body) = &self.body {
+            bytes.extend_from_slice(body);
+        }
+        bytes
+    }
+}
+
+/// A piece of a response in chunks. It must not be empty: that would be the end.
+pub fn chunk(bytes: &[u8]) -> Vec<u8> {
+    [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        204 => "No Content",
+        400 => "Bad Request",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        411 => "Length Required",
+        413 => "Content Too Large",
+        422 => "Unprocessable Content",
+        431 => "Request Header Fields Too Large",
+        503 => "Service Unavailable",
+        _ => "Internal Server Error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(response: &Response, keeps_alive: bool) -> String {
+        String::from_utf8(response.bytes(keeps_alive)).expect("text")
+    }
+
+    #[test]
+    fn responses_have_the_length_that_they_say() {
+        let error = Response::error(422, "port 'x' is \"bad\"", Some("/port"));
+        let said = text(&error, false);
+        let (head, body) = said.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 422 Unprocessable Content\r\n"), "{head}");
+        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+        assert!(head.ends_with("Connection: close"), "{head}");
+        assert_eq!(body, "{\"error\":\"port 'x' is \\\"bad\\\"\",\"pointer\":\"/port\"}\n");
+        assert_eq!(text(&Response::empty(204), true), "HTTP/1.1 204 No Content\r\n\r\n");
+        let stream = text(&Response::stream(Stream::JsonLines), true);
+        assert!(
+            stream.contains("Transfer-Encoding: chunked") && !stream.contains("Content-Length"),
+            "{stream}"
+        );
+    }
+
+    #[test]
+    fn a_chunk_begins_with_its_length() {
+        assert_eq!(chunk(&[b'x'; 26]), [b"1a\r\n", &[b'x'; 26][..], b"\r\n"].concat());
+    }
+}

@@ -1,0 +1,241 @@
+//! What is rendered is what the formats allow: read strictly, line by line.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use zerowire::ledger::{CopyReason, Counters, DropReason};
+use zerowire_net::{DirectionStats, LinkStats, Negotiated, PortState};
+
+use super::*;
+
+/// A metric as its lines have it.
+#[derive(Debug, Default)]
+struct Family {
+    kind: String,
+    help: String,
+    unit: Option<String>,
+    /// Value by labels.
+    samples: BTreeMap<String, f64>,
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// The labels of a sample, which must be well formed.
+fn labels(text: &str) -> Vec<(String, String)> {
+    let mut rest = text.strip_prefix('{').and_then(|t| t.strip_suffix('}')).expect("braces");
+    let mut found = Vec::new();
+    loop {
+        let (name, value) = rest.split_once("=\"").expect("NAME=\"…");
+        assert!(is_name(name), "{name}");
+        let mut text = String::new();
+        let mut chars = value.char_indices();
+        let end = loop {
+            match chars.next().expect("an end of the value") {
+                (at, '"') => break at,
+                (_, '\\') => match chars.next().expect("an escape").1 {
+                    'n' => text.push('\n'),
+                    c @ ('\\' | '"') => text.push(c),
+                    other => panic!("\\{other}"),
+                },
+                (_, '\n') => panic!("a bare end of line"),
+                (_, c) => text.push(c),
+            }
+        };
+        found.push((name.to_owned(), text));
+        rest = &value[end + 1..];
+        match rest.strip_prefix(',') {
+            Some(more) => rest = more,
+            None => break,
+        }
+    }
+    assert_eq!(rest, "");
+    let names: BTreeSet<_> = found.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), found.len(), "each label once: {text}");
+    found
+}
+
+/// Reads a page. Each metric comes once, with its head before its samples.
+fn read(page: &str, form: Exposition) -> BTreeMap<String, Family> {
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let mut now = String::new();
+    let mut is_over = false;
+    for line in page.split_inclusive('\n') {
+        let line = line.strip_suffix('\n').expect("each line ends");
+        assert!(!is_over, "nothing behind # EOF");
+        if line == "# EOF" {
+            is_over = true;
+        } else if let Some(head) = line.strip_prefix("# ") {
+            let mut words = head.splitn(3, ' ');
+            let [what, name, text] = [(); 3].map(|()| words.next().expect("three words"));
+            if what == "HELP" {
+                assert!(
+                    is_name(name) && families.insert(name.to_owned(), Family::default()).is_none(),
+                    "{line}"
+                );
+                now = name.to_owned();
+            }
+            assert_eq!(name, now, "{line}");
+            let family = families.get_mut(name).expect("HELP comes first");
+            assert!(family.samples.is_empty(), "the head stands before the samples: {line}");
+            match what {
+                "HELP" => family.help = text.to_owned(),
+                "TYPE" => family.kind = text.to_owned(),
+                "UNIT" => family.unit = Some(text.to_owned()),
+                other => panic!("{other}"),
+            }
+        } else {
+            let (series, value) = line.rsplit_once(' ').expect("a value");
+            let at = series.find('{').unwrap_or(series.len());
+            let (name, rest) = series.split_at(at);
+            let family = families.get_mut(&now).expect("a head before the samples");
+            let suffix =
+                if family.kind == "counter" && form == Exposition::OpenMetrics { "_total" } else { "" };
+            assert_eq!(name, format!("{now}{suffix}"), "{line}");
+            if !rest.is_empty() {
+                labels(rest);
+            }
+            let value: f64 = value.parse().expect("a number");
+            assert!(value.is_finite() && value >= 0.0, "{line}");
+            assert_eq!(family.samples.insert(rest.to_owned(), value), None, "each series once: {line}");
+        }
+    }
+    assert_eq!(is_over, form == Exposition::OpenMetrics);
+    families
+}
+
+fn server(names: &[&str]) -> ServerStats {
+    let vm = |name: &&str| {
+        let counters = Counters::default();
+        counters.frames.add(7);
+        counters.zero_copied_bytes.add(1000);
+        counters.copied(CopyReason::Small, 64);
+        counters.copied(CopyReason::Header, 6);
+        counters.dropped_many(DropReason::NoRoom, 3);
+        let transmit = DirectionStats { totals: counters.snapshot(), frames_by_queue: vec![7] };
+        VmStats {
+            name: (*name).to_owned(),
+            socket: "/s".to_owned(),
+            port: "tap:t".to_owned(),
+            connected: true,
+            connections: 2,
+            connection_errors: 1,
+            ring_errors: 0,
+            unsure_frames: 0,
+            out_of_order_frames: 0,
+            last_error: None,
+            path: String::new(),
+            negotiated: Negotiated {
+                features: Vec::new(),
+                protocol_features: String::new(),
+                device_status: 0,
+            },
+            port_state: PortState {
+                interface: "t".to_owned(),
+                interface_state: LinkState::Up,
+                link: Some(LinkStats { up: false, disconnects: 1 }),
+                kernel_copies: "",
+            },
+            transmit,
+            receive: DirectionStats::default(),
+        }
+    };
+    ServerStats {
+        version: "1.2.3",
+        uptime_seconds: 1.5,
+        cpu_seconds: 0.25,
+        vms: names.iter().map(vm).collect(),
+    }
+}
+
+#[test]
+fn both_forms_can_be_read_and_say_the_same() {
+    let stats = server(&["a", "b \"quoted\" \\ and\nbroken"]);
+    let open = read(&render(&stats, Exposition::OpenMetrics), Exposition::OpenMetrics);
+    let text = read(&render(&stats, Exposition::Text), Exposition::Text);
+    assert_eq!(open.len(), text.len());
+    for (name, family) in &open {
+        assert!(name.starts_with("zerowire_") && !name.ends_with("_total"), "{name}");
+        assert!(family.help.ends_with('.'), "{name}");
+        let other = match family.kind.as_str() {
+            "counter" => &text[&format!("{name}_total")],
+            "gauge" => &text[name],
+            kind => panic!("{name} is a {kind}"),
+        };
+        assert_eq!((&family.kind, &family.help), (&other.kind, &other.help), "{name}");
+        assert_eq!(family.samples, other.samples, "{name}");
+        // A unit is the end of the name.
+        let unit = ["bytes", "seconds"].into_iter().find(|unit| name.ends_with(&format!("_{unit}")));
+        assert_eq!(family.unit.as_deref(), unit, "{name}");
+    }
+}
+
+#[test]
+fn figures_are_those_of_the_statistics() {
+    let metrics = read(&render(&server(&["a"]), Exposition::Text), Exposition::Text);
+    for (name, labels, value) in [
+        ("zerowire_build_info", "{version=\"1.2.3\"}", 1.0),
+        ("zerowire_vms", "", 1.0),
+        ("zerowire_uptime_seconds", "", 1.5),
+        ("zerowire_cpu_seconds_total", "", 0.25),
+        ("zerowire_front_end_connected", "{vm=\"a\"}", 1.0),
+        ("zerowire_connections_total", "{vm=\"a\"}", 2.0),
+        ("zerowire_connection_errors_total", "{vm=\"a\"}", 1.0),
+        ("zerowire_interface_up", "{vm=\"a\"}", 1.0),
+        ("zerowire_link_up", "{vm=\"a\"}", 0.0),
+        ("zerowire_frames_total", "{vm=\"a\",direction=\"transmit\"}", 7.0),
+        ("zerowire_frames_total", "{vm=\"a\",direction=\"receive\"}", 0.0),
+        ("zerowire_bytes_total", "{vm=\"a\",direction=\"transmit\"}", 1070.0),
+        ("zerowire_copied_bytes_total", "{vm=\"a\",direction=\"transmit\",reason=\"small\"}", 64.0),
+        ("zerowire_dropped_frames_total", "{vm=\"a\",direction=\"transmit\",reason=\"no_room\"}", 3.0),
+    ] {
+        assert_eq!(metrics[name].samples.get(labels), Some(&value), "{name}{labels}");
+    }
+}
+
+/// The dashboard and the alerts use metrics that exist.
+#[test]
+fn files_for_grafana_and_prometheus_name_metrics_that_exist() {
+    let metrics = read(&render(&server(&["a"]), Exposition::Text), Exposition::Text);
+    let dist = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist");
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let dashboard = std::fs::read_to_string(format!("{dist}/grafana/zerowire.json")).expect("the dashboard");
+    serde_json::from_str::<serde_json::Value>(&dashboard).expect("JSON");
+    let rules = std::fs::read_to_string(format!("{dist}/prometheus/zerowire.rules.yml")).expect("the rules");
+    let page = std::fs::read_to_string(format!("{docs}/control.md")).expect("the page");
+    let used = |text: &str| -> BTreeSet<String> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = text.split(|c| !is_part(c)).filter(|w| w.starts_with("zerowire_"));
+        words.map(str::to_owned).collect()
+    };
+    for text in [&dashboard, &rules] {
+        for name in used(text) {
+            assert!(metrics.contains_key(&name), "{name}");
+        }
+    }
+    let listed = used(&page);
+    for name in metrics.keys() {
+        assert!(listed.contains(name), "docs/control.md lists {name}");
+    }
+    for name in listed {
+        assert!(metrics.contains_key(&name), "{name} in docs/control.md");
+    }
+}
+
+/// `promtool check metrics` where it is installed.
+#[test]
+fn promtool_finds_no_fault() {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut child) = command.spawn() else {
+        println!("left out: promtool is not installed (Debian: the package prometheus)");
+        return;
+    };
+    let page = render(&server(&["a"]), Exposition::Text);
+    child.stdin.take().expect("its input").write_all(page.as_bytes()).expect("written");
+    let output = child.wait_with_output().expect("its output");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}

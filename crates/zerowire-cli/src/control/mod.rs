@@ -1,0 +1,25 @@
+//! Managing a running server: HTTP and JSON over a unix socket, and metrics over TCP.
+//!
+//! ```text
+//! client ──▶ serve (accepts) ──▶ a thread a connection: conversation ──▶ api ──▶ dyn Manage
+//!                                  http (bytes, no I/O)      routes, body, metrics
+//! ```
+//!
+//! A connection costs a thread with a small stack, and its buffers have bounds. What can be managed
+//! stands behind the trait [`Manage`]: this module knows no socket of a VM and no port.
+
+mod api;
+mod body;
+mod connections;
+mod conversation;
+#[cfg(test)]
+mod described;
+mod http;
+mod manage;
+mod metrics;
+mod options;
+mod routes;
+mod serve;
+
+pub use manage::{Manage, ManagedVm, Refusal};
+pub use options::ControlArgs;

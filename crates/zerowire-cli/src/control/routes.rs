@@ -1,0 +1,116 @@
+//! Which path and method does what.
+
+use super::http::Method;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The version of zerowire.
+    Version,
+    /// All VMs.
+    List,
+    /// One VM.
+    Show,
+    /// A new VM.
+    Add,
+    /// Another setting of a VM.
+    Change,
+    /// A VM less.
+    Remove,
+    /// A VM less when its front end has left.
+    Drain,
+    /// Statistics, once or every second.
+    Stats,
+    /// Statistics for Prometheus.
+    Metrics,
+}
+
+/// A path, one of its methods, and what that does.
+pub struct Route {
+    /// The method.
+    pub method: Method,
+    /// The path, with `{name}` for the name of a VM.
+    pub path: &'static str,
+    /// What it does.
+    pub action: Action,
+}
+
+const fn route(method: Method, path: &'static str, action: Action) -> Route {
+    Route { method, path, action }
+}
+
+/// All routes. dist/zerowire-api.yaml describes them; a test compares.
+pub const ROUTES: [Route; 9] = [
+    route(Method::Get, "/version", Action::Version),
+    route(Method::Get, "/vms", Action::List),
+    route(Method::Get, "/vms/{name}", Action::Show),
+    route(Method::Put, "/vms/{name}", Action::Add),
+    route(Method::Patch, "/vms/{name}", Action::Change),
+    route(Method::Delete, "/vms/{name}", Action::Remove),
+    route(Method::Post, "/vms/{name}/drain", Action::Drain),
+    route(Method::Get, "/stats", Action::Stats),
+    route(Method::Get, "/metrics", Action::Metrics),
+];
+
+/// What a request is answered by.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// This, with the name of the VM; empty where the path has none.
+    Action(Action, &'a str),
+    /// The path has other methods.
+    Methods(Vec<&'static str>),
+    /// No route has this path.
+    Nothing,
+}
+
+/// Finds what `method` on `path` does.
+pub fn find(method: Method, path: &[String]) -> Found<'_> {
+    let mut methods = Vec::new();
+    for route in &ROUTES {
+        let Some(name) = matches(route.path, path) else { continue };
+        if route.method == method {
+            return Found::Action(route.action, name);
+        }
+        methods.push(route.method.name());
+    }
+    if methods.is_empty() { Found::Nothing } else { Found::Methods(methods) }
+}
+
+/// The VM that `path` names where it is one of this pattern.
+fn matches<'a>(pattern: &str, path: &'a [String]) -> Option<&'a str> {
+    let parts = pattern.split('/').skip(1);
+    if parts.clone().count() != path.len() {
+        return None;
+    }
+    let mut name = "";
+    for (part, given) in parts.zip(path) {
+        match part {
+            "{name}" if given.is_empty() => return None,
+            "{name}" => name = given,
+            part if part == given => {}
+            _ => return None,
+        }
+    }
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_to_what_they_name() {
+        let path = |text: &str| text.split('/').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(find(Method::Get, &path("vms")), Found::Action(Action::List, ""));
+        assert_eq!(find(Method::Delete, &path("vms/a b")), Found::Action(Action::Remove, "a b"));
+        assert_eq!(find(Method::Post, &path("vms/a/drain")), Found::Action(Action::Drain, "a"));
+        assert_eq!(find(Method::Delete, &path("vms")), Found::Methods(vec!["GET"]));
+        assert_eq!(find(Method::Post, &path("vms/a")), Found::Methods(vec!["GET", "PUT", "PATCH", "DELETE"]));
+        for nothing in ["", "vms/", "vm", "vms/a/drain/b", "vms//drain", "metrics/"] {
+            assert_eq!(find(Method::Get, &path(nothing)), Found::Nothing, "{nothing}");
+        }
+        // A name may have a slash, which comes encoded.
+        let slash = ["vms".to_owned(), "a/b".to_owned()];
+        assert_eq!(find(Method::Get, &slash), Found::Action(Action::Show, "a/b"));
+    }
+}

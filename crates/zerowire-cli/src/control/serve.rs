@@ -1,0 +1,169 @@
+//! A door: a socket that listens, and the thread that accepts its connections.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::{SendFlags, SocketFlags, send};
+use zerowire_vhost::serve::ControlSocket;
+
+use super::connections::Connections;
+use super::conversation::converse;
+use super::http::{Request, Response, Stream};
+
+/// Connections of a door at most.
+const MAX_CONNECTIONS: usize = 32;
+/// Connections of clients that get 403, at most.
+const MAX_STRANGERS: usize = 4;
+/// Stack of a connection's thread, bytes. Untouched pages cost nothing.
+const STACK_BYTES: usize = 512 * 1024;
+/// How long the end waits for requests that are being carried out.
+const STOP_PATIENCE: Duration = Duration::from_secs(6);
+/// Pause after an error of accept(2): most likely there are no descriptors.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Answers the requests of a door. Calls come from several threads at once.
+pub trait Handler: Send + Sync + 'static {
+    /// The answer to a request.
+    fn answer(&self, request: &Request, body: &[u8]) -> Response;
+
+    /// The next piece of a stream, of at least one byte.
+    fn piece(&self, stream: Stream) -> Vec<u8>;
+}
+
+/// What listens.
+pub enum Listening {
+    /// A unix socket, for those who may manage.
+    Control(ControlSocket),
+    /// A TCP socket, for everybody.
+    Tcp(TcpListener),
+}
+
+impl Listening {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Control(socket) => socket.as_fd(),
+            Self::Tcp(socket) => socket.as_fd(),
+        }
+    }
+
+    fn accept(&self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Control(socket) => socket.accept(),
+            Self::Tcp(socket) => Ok(rustix::net::accept_with(socket, SocketFlags::CLOEXEC)?),
+        }
+    }
+
+    /// Whether the client may ask.
+    fn admits(&self, client: &OwnedFd) -> bool {
+        match self {
+            Self::Control(socket) => may_manage(socket, client).unwrap_or(false),
+            Self::Tcp(_) => true,
+        }
+    }
+}
+
+/// Root, the user of this process, the owner of the socket's file, and its group.
+fn may_manage(socket: &ControlSocket, client: &OwnedFd) -> io::Result<bool> {
+    let peer = rustix::net::sockopt::socket_peercred(client)?;
+    let (owner, group) = socket.owner()?;
+    let uid = peer.uid.as_raw();
+    if [0, rustix::process::geteuid().as_raw(), owner].contains(&uid) || peer.gid.as_raw() == group {
+        return Ok(true);
+    }
+    Ok(zerowire_sys::socket::peer_groups(client)?.contains(&group))
+}
+
+/// A door that is open. Dropping it closes it, and ends its connections.
+pub struct Service {
+    stop: Arc<Stop>,
+    acceptor: Option<JoinHandle<()>>,
+    pools: [Arc<Connections>; 2],
+}
+
+struct Stop {
+    is_set: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl Service {
+    /// Begins to accept. `name` is that of the threads.
+    pub fn start(name: &str, door: Listening, handler: Arc<dyn Handler>) -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let stop = Arc::new(Stop { is_set: AtomicBool::new(false), wake });
+        let pools = [MAX_CONNECTIONS, MAX_STRANGERS].map(Connections::new);
+        let acceptor =
+            Acceptor { name: name.to_owned(), door, handler, pools: pools.clone(), stop: stop.clone() };
+        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+        let acceptor = Some(thread.spawn(move || acceptor.run())?);
+        Ok(Self { stop, acceptor, pools })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.stop.is_set.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.stop.wake, &1u64.to_ne_bytes());
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        self.pools.iter().for_each(|pool| pool.close());
+        let start = Instant::now();
+        while self.pools.iter().any(|pool| pool.are_open()) && start.elapsed() < STOP_PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+struct Acceptor {
+    name: String,
+    door: Listening,
+    handler: Arc<dyn Handler>,
+    pools: [Arc<Connections>; 2],
+    stop: Arc<Stop>,
+}
+
+impl Acceptor {
+    fn run(self) {
+        while !self.stop.is_set.load(Ordering::Acquire) {
+            let mut fds = [self.stop.wake.as_fd(), self.door.fd()]
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            if poll(&mut fds, None).is_err() || !fds[1].revents().contains(PollFlags::IN) {
+                continue;
+            }
+            match self.door.accept() {
+                Ok(client) => self.receive(client),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(e) => {
+                    tracing::error!("{}: accept failed: {e}", self.name);
+                    std::thread::sleep(RETRY);
+                }
+            }
+        }
+    }
+
+    fn receive(&self, client: OwnedFd) {
+        let admitted = self.door.admits(&client);
+        let pool = &self.pools[usize::from(!admitted)];
+        let connection = match pool.enter(client) {
+            Ok(connection) => connection,
+            Err(client) => {
+                let busy = Response::error(503, "all connections are busy: try again", None).bytes(false);
+                let _ = send(&client, &busy, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                return;
+            }
+        };
+        let handler = self.handler.clone();
+        let thread = std::thread::Builder::new().name(self.name.clone()).stack_size(STACK_BYTES);
+        let started = thread.spawn(move || converse(&connection, &*handler, admitted));
+        if let Err(e) = started {
+            tracing::error!("{}: no thread for a connection: {e}", self.name);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! `zerowire ctl`: manages a running `zerowire net --control PATH`.
+
+mod client;
+mod words;
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use zerowire_cli::WrongArguments;
+use zerowire_cli::columns::{fit, width};
+
+use crate::file::Net;
+use client::{Answer, Client};
+
+/// Arguments of `zerowire ctl`.
+#[derive(Args, Debug)]
+#[command(after_help = AFTER_HELP)]
+pub struct CtlArgs {
+    /// Control socket of the server.
+    #[arg(long, global = true, value_name = "PATH", default_value = "/run/zerowire/control.sock")]
+    control: PathBuf,
+    /// Print the server's JSON in place of words.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The version of the server.
+    Version,
+    /// All VMs.
+    List,
+    /// One VM with its statistics.
+    Show(Name),
+    /// Add a VM.
+    Add(Box<Add>),
+    /// Give a VM other metadata, which its guest sees at once.
+    Change {
+        #[command(flatten)]
+        vm: Name,
+        /// JSON file; the same one is read again.
+        #[arg(long, value_name = "FILE")]
+        metadata: PathBuf,
+    },
+    /// Remove a VM: its front end is disconnected.
+    Remove(Name),
+    /// Take no further front end for a VM, and remove it when the present one has left.
+    Drain(Name),
+    /// Statistics.
+    Stats {
+        /// Once a second, until interrupted.
+        #[arg(long)]
+        follow: bool,
+    },
+    /// Statistics as Prometheus reads them.
+    Metrics,
+}
+
+#[derive(Args, Debug)]
+struct Name {
+    /// Name of the VM.
+    #[arg(value_name = "NAME")]
+    name: String,
+}
+
+/// The keys of a VM, as in the file of `zerowire net --config`. Paths are those of the server.
+#[derive(Args, Debug)]
+struct Add {
+    #[command(flatten)]
+    vm: Name,
+    /// Unix socket to listen on for the front end.
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Where frames go, as for 'zerowire net --port'.
+    #[arg(long, value_name = "PORT")]
+    port: String,
+    /// JSON file to serve inside the guest.
+    #[arg(long, value_name = "FILE")]
+    metadata: Option<PathBuf>,
+    /// Whether metadata requests need a session token: required or optional.
+    #[arg(long, value_name = "WHEN")]
+    metadata_token: Option<String>,
+    /// The device's address, for front ends that ask the back end for it.
+    #[arg(long, value_name = "MAC")]
+    mac: Option<String>,
+    /// User who owns the front end's socket.
+    #[arg(long, value_name = "USER")]
+    socket_owner: Option<String>,
+    /// Group whose users may connect as a front end.
+    #[arg(long, value_name = "GROUP")]
+    socket_group: Option<String>,
+    /// Permissions of the front end's socket, in octal.
+    #[arg(long, value_name = "MODE")]
+    socket_mode: Option<String>,
+}
+
+impl Add {
+    fn table(&self) -> Net {
+        Net {
+            socket: self.socket.clone(),
+            port: self.port.clone(),
+            metadata: self.metadata.clone(),
+            metadata_token: self.metadata_token.clone(),
+            mac: self.mac.clone(),
+            socket_owner: self.socket_owner.clone(),
+            socket_group: self.socket_group.clone(),
+            socket_mode: self.socket_mode.clone(),
+        }
+    }
+}
+
+const AFTER_HELP: &str = "\
+Paths that are given to 'add' and 'change' are those of the server.
+
+Exit status: 0 done, 1 the server can't be reached or can't do it, 2 wrong arguments.
+
+Examples:
+  zerowire net --control /run/zerowire/control.sock &
+  zerowire ctl add web --socket /run/web.sock --port tap:web0
+  zerowire ctl stats --follow
+  curl --unix-socket /run/zerowire/control.sock http://localhost/vms";
+
+/// Runs the command.
+pub fn run(args: &CtlArgs) -> Result<ExitCode> {
+    let ctl = Ctl { client: Client::new(&args.control), json: args.json };
+    match &args.command {
+        Command::Version => ctl.get("/version", words::version),
+        Command::List => ctl.get("/vms", words::list),
+        Command::Show(vm) => ctl.get_text(&path(vm)),
+        Command::Add(add) => {
+            let body = serde_json::to_value(add.table())?;
+            ctl.told("PUT", &path(&add.vm), Some(&body), words::added)
+        }
+        Command::Change { vm, metadata } => {
+            let body = json!({ "metadata": metadata });
+            ctl.told("PATCH", &path(vm), Some(&body), words::changed)
+        }
+        Command::Remove(vm) => {
+            let done = json!({ "name": vm.name, "state": "removed" });
+            ctl.done("DELETE", &path(vm), &done, &format!("{}: removed\n", vm.name))
+        }
+        Command::Drain(vm) => {
+            let done = json!({ "name": vm.name, "state": "draining" });
+            let text =
+                format!("{}: takes no further front end; it goes when the present one leaves\n", vm.name);
+            ctl.done("POST", &(path(vm) + "/drain"), &done, &text)
+        }
+        Command::Stats { follow: false } => ctl.get_text("/stats"),
+        Command::Stats { follow: true } => ctl.client.follow("/stats?stream", ctl.accept(), print),
+        Command::Metrics => ctl.metrics(),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Ctl<'a> {
+    client: Client<'a>,
+    json: bool,
+}
+
+impl Ctl<'_> {
+    /// What to ask the server for where it has words for people.
+    fn accept(&self) -> &'static str {
+        if self.json { "application/json" } else { "text/plain" }
+    }
+
+    fn ask(&self, method: &str, path: &str, accept: &str, body: Option<&Value>) -> Result<Answer> {
+        let body = body.map(serde_json::to_vec).transpose()?;
+        let answer = self.client.ask(method, path, accept, body.as_deref())?;
+        if answer.status < 300 { Ok(answer) } else { Err(refusal(&answer)) }
+    }
+
+    /// Prints what the server has, in its words or in those of `words`.
+    fn get(&self, path: &str, words: fn(&Value) -> String) -> Result<()> {
+        self.told("GET", path, None, words)
+    }
+
+    fn get_text(&self, path: &str) -> Result<()> {
+        print(&self.ask("GET", path, self.accept(), None)?.body)
+    }
+
+    fn told(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        words: fn(&Value) -> String,
+    ) -> Result<()> {
+        let answer = self.ask(method, path, "application/json", body)?;
+        if self.json {
+            return print(&answer.body);
+        }
+        let value = serde_json::from_slice(&answer.body).context("the server's answer is no JSON")?;
+        print(words(&value).as_bytes())
+    }
+
+    fn done(&self, method: &str, path: &str, done: &Value, words: &str) -> Result<()> {
+        self.ask(method, path, "application/json", None)?;
+        if self.json { print(format!("{done}\n").as_bytes()) } else { print(words.as_bytes()) }
+    }
+
+    fn metrics(&self) -> Result<()> {
+        if self.json {
+            let text = "--json: metrics have a format of their own: leave it out, or take 'zerowire ctl stats --json'";
+            return Err(WrongArguments(text.to_owned()).into());
+        }
+        // Lines stay whole: half of one can't be read.
+        let answer = self.ask("GET", "/metrics", "application/openmetrics-text", None)?;
+        std::io::stdout().write_all(&answer.body).context(UNWRITTEN)
+    }
+}
+
+/// What the server says of a request that it did not carry out.
+fn refusal(answer: &Answer) -> anyhow::Error {
+    let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let text = match value["error"].as_str() {
+        Some(text) => text.to_owned(),
+        None => format!("the server answered {} without a reason", answer.status),
+    };
+    // With a key, the option of that name.
+    let text = match value["pointer"].as_str().and_then(|p| p.strip_prefix('/')) {
+        Some(key) => format!("--{key}: {text}"),
+        None => text,
+    };
+    if answer.status == 400 { WrongArguments(text).into() } else { anyhow!(text) }
+}
+
+const UNWRITTEN: &str = "can't write to standard output";
+
+/// Prints a text, fit to the terminal unless it is JSON.
+fn print(text: &[u8]) -> Result<()> {
+    let text = String::from_utf8_lossy(text);
+    let mut stdout = std::io::stdout().lock();
+    let columns = width(&std::io::stdout());
+    let fitted = if text.starts_with('{') { text.into_owned() } else { fit(&text, columns) };
+    stdout.write_all(fitted.as_bytes()).and_then(|()| stdout.flush()).context(UNWRITTEN)
+}
+
+fn path(vm: &Name) -> String {
+    format!("/vms/{}", encoded(&vm.name))
+}
+
+/// A name as a part of a path: what is not unreserved (RFC 3986) has a percent sign.
+fn encoded(name: &str) -> String {
+    let byte = |b: u8| match b {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(b).to_string(),
+        b => format!("%{b:02X}"),
+    };
+    name.bytes().map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_a_path() {
+        assert_eq!(encoded("web-1.a_b~"), "web-1.a_b~");
+        assert_eq!(encoded("a b/ä"), "a%20b%2F%C3%A4");
+    }
+
+    #[test]
+    fn what_the_server_refuses_names_the_option() {
+        let answer = |status, body: &str| Answer { status, body: body.as_bytes().to_vec() };
+        let e = refusal(&answer(400, "{\"error\": \"port 'x'\", \"pointer\": \"/port\"}"));
+        assert_eq!((e.to_string().as_str(), e.is::<WrongArguments>()), ("--port: port 'x'", true));
+        let e = refusal(&answer(404, "{\"error\": \"no VM\"}"));
+        assert_eq!((e.to_string().as_str(), e.is::<WrongArguments>()), ("no VM", false));
+        assert!(refusal(&answer(500, "oops")).to_string().contains("500"));
+    }
+}

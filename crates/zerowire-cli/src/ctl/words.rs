@@ -1,0 +1,77 @@
+//! The server's JSON in words.
+
+use serde_json::Value;
+
+/// `GET /version`.
+pub fn version(answer: &Value) -> String {
+    format!("zerowire {}\n", text(&answer["version"]))
+}
+
+/// `GET /vms`.
+pub fn list(answer: &Value) -> String {
+    const HEAD: [&str; 5] = ["name", "state", "front end", "port", "socket"];
+    let vms = answer["vms"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if vms.is_empty() {
+        return "no VMs\n".to_owned();
+    }
+    let row = |vm: &Value| {
+        let front_end = if vm["connected"] == true { "connected" } else { "-" };
+        let config = &vm["config"];
+        [text(&vm["name"]), text(&vm["state"]), front_end, text(&config["port"]), text(&config["socket"])]
+            .map(str::to_owned)
+    };
+    let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(vms.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..HEAD.len()).map(width).collect();
+    let line = |row: &[String; 5]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+/// `PUT /vms/NAME`.
+pub fn added(answer: &Value) -> String {
+    let config = &answer["config"];
+    let (socket, port) = (text(&config["socket"]), text(&config["port"]));
+    format!("{}: added; a front end can connect to {socket}, port {port}\n", text(&answer["name"]))
+}
+
+/// `PATCH /vms/NAME`.
+pub fn changed(answer: &Value) -> String {
+    format!("{}: metadata read from {}\n", text(&answer["name"]), text(&answer["config"]["metadata"]))
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn vms_are_a_table() {
+        assert_eq!(list(&json!({ "vms": [] })), "no VMs\n");
+        let vm = |name: &str, connected: bool| {
+            json!({ "name": name, "state": "running", "connected": connected,
+                "config": { "port": "tap:t", "socket": "/s" } })
+        };
+        let table = list(&json!({ "vms": [vm("a", true), vm("longer", false)] }));
+        assert_eq!(
+            table,
+            "name    state    front end  port   socket\n\
+             a       running  connected  tap:t  /s\n\
+             longer  running  -          tap:t  /s\n"
+        );
+    }
+
+    #[test]
+    fn what_was_done_is_said() {
+        let vm = json!({ "name": "a", "config": { "socket": "/s", "port": "tap:t", "metadata": "/m" } });
+        assert_eq!(added(&vm), "a: added; a front end can connect to /s, port tap:t\n");
+        assert_eq!(changed(&vm), "a: metadata read from /m\n");
+        assert_eq!(version(&json!({ "version": "1.2.3" })), "zerowire 1.2.3\n");
+    }
+}

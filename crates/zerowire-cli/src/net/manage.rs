@@ -1,0 +1,117 @@
+//! The network server as the control socket manages it.
+
+use std::sync::Arc;
+
+use zerowire_net::{ChangeError, Server, ServerError, ServerStats, VmConfig};
+use zerowire_vhost::serve::StartError;
+
+use super::config::{Defaults, WrongKey, table_of};
+use crate::control::{Manage, ManagedVm, Refusal};
+use crate::file::Net;
+
+/// The server, and what the command line says of VMs that are added.
+pub(super) struct Managed {
+    pub server: Arc<Server>,
+    pub defaults: Defaults,
+}
+
+impl From<WrongKey> for Refusal {
+    fn from(wrong: WrongKey) -> Self {
+        Self::new(400, wrong.text).of_key(wrong.key)
+    }
+}
+
+impl From<ServerError> for Refusal {
+    fn from(e: ServerError) -> Self {
+        let refusal = |status| Self::new(status, e.to_string());
+        match &e {
+            ServerError::Start(StartError::Name(_) | StartError::Count(_)) => refusal(409),
+            ServerError::Start(StartError::BadName(_)) => refusal(400),
+            ServerError::Start(StartError::PathTaken { .. }) => refusal(409).of_key("socket"),
+            ServerError::Start(StartError::Listen { .. }) => refusal(422).of_key("socket"),
+            ServerError::Start(StartError::Limit { .. }) => refusal(422),
+            ServerError::Start(StartError::Resources { .. }) => refusal(503),
+            ServerError::PortTaken { .. } => refusal(409).of_key("port"),
+            ServerError::Port { .. } => refusal(422).of_key("port"),
+            ServerError::Metadata { .. } => refusal(422).of_key("metadata"),
+        }
+    }
+}
+
+impl From<ChangeError> for Refusal {
+    fn from(e: ChangeError) -> Self {
+        match e {
+            ChangeError::Unknown(_) => Self::new(404, e.to_string()),
+            ChangeError::Busy(_) | ChangeError::Settled(_) => Self::new(409, e.to_string()),
+            ChangeError::Stuck(_) => Self::new(503, e.to_string()),
+            ChangeError::Refused(e) => e.into(),
+        }
+    }
+}
+
+impl Managed {
+    fn config(&self, name: &str) -> Result<VmConfig, Refusal> {
+        let vm = self.server.vms().into_iter().find(|vm| vm.config.name == name);
+        Ok(vm.ok_or_else(|| ChangeError::Unknown(name.to_owned()))?.config)
+    }
+}
+
+impl Manage for Managed {
+    fn vms(&self) -> Vec<ManagedVm> {
+        let shown = |vm: zerowire_net::VmInfo| ManagedVm {
+            config: table_of(&vm.config),
+            name: vm.config.name,
+            state: vm.state,
+            connected: vm.connected,
+        };
+        self.server.vms().into_iter().map(shown).collect()
+    }
+
+    fn stats(&self) -> ServerStats {
+        self.server.stats()
+    }
+
+    fn add(&self, name: &str, vm: Net) -> Result<(), Refusal> {
+        Ok(self.server.add(self.defaults.vm(name, vm)?)?)
+    }
+
+    fn change(&self, name: &str, vm: Net) -> Result<(), Refusal> {
+        let now = table_of(&self.config(name)?);
+        if let Some(key) = device_key(&now, &vm) {
+            let text = format!(
+                "VM {name}: '{key}' belongs to the device that its front end has: remove the VM and add it again; only the \
+                 path of 'metadata' can change"
+            );
+            return Err(Refusal::new(409, text).of_key(key));
+        }
+        if now.metadata.is_none() && vm.metadata.is_none() {
+            return Ok(());
+        }
+        let settled = || Refusal::from(ChangeError::Settled(name.to_owned())).of_key("metadata");
+        let source = vm.metadata.is_some().then_some(self.defaults.vm(name, vm)?.metadata).flatten();
+        let set = self.server.set_metadata(name, source.ok_or_else(settled)?);
+        set.map_err(|e| if matches!(e, ChangeError::Settled(_)) { settled() } else { e.into() })
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Refusal> {
+        Ok(self.server.remove(name)?)
+    }
+
+    fn drain(&self, name: &str) -> Result<(), Refusal> {
+        Ok(self.server.drain(name)?)
+    }
+}
+
+/// The first key that differs and takes another device.
+fn device_key(now: &Net, wanted: &Net) -> Option<&'static str> {
+    let differs = [
+        (now.socket != wanted.socket, "socket"),
+        (now.port != wanted.port, "port"),
+        (now.metadata_token != wanted.metadata_token, "metadata-token"),
+        (now.mac != wanted.mac, "mac"),
+        (now.socket_owner != wanted.socket_owner, "socket-owner"),
+        (now.socket_group != wanted.socket_group, "socket-group"),
+        (now.socket_mode != wanted.socket_mode, "socket-mode"),
+    ];
+    differs.into_iter().find(|(differs, _)| *differs).map(|(_, key)| key)
+}

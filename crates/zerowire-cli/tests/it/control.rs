@@ -1,0 +1,352 @@
+//! The control socket: each route, each error, and what a change leaves behind.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::control::{Controlled, dial, say, split};
+use crate::support::{Guest, Peer, connect, http, in_netns, interface, wait_until};
+
+#[test]
+fn each_route_does_what_it_says() {
+    in_netns(|| {
+        let server = Controlled::start(&[]);
+        assert_eq!(server.json("/version")["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(server.json("/vms"), serde_json::json!({ "vms": [] }));
+
+        let (status, text) = server.ask("PUT", "/vms/zwa", &server.vm("zwa"));
+        let vm: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((status, &vm["name"], &vm["state"]), (201, &"zwa".into(), &"running".into()));
+        assert_eq!(vm["config"]["port"], "tap:zwa,queues=1");
+        assert_eq!(vm["config"]["socket-mode"], "0600");
+        assert_eq!(vm["connected"], false);
+
+        let mut guest = Guest::start(connect(&server.path("zwa")));
+        guest.ping(&mut Peer::new("zwa"));
+        let shown = server.json("/vms/zwa");
+        assert_eq!((&shown["connected"], &shown["statistics"]["connections"]), (&true.into(), &1.into()));
+        let stats = server.json("/stats");
+        assert_eq!(stats["vms"][0]["transmit"]["frames"], 3);
+        let text = |target: &str| {
+            let request = format!("GET {target} HTTP/1.1\r\nAccept: text/plain\r\nConnection: close\r\n\r\n");
+            say(&mut dial(&server.control()), request.as_bytes())
+        };
+        for target in ["/stats", "/vms/zwa"] {
+            let (status, table) = text(target);
+            assert!(status == 200 && table.contains("guest to port"), "{table}");
+        }
+        let (_, metrics) = server.ask("GET", "/metrics", "");
+        assert!(
+            metrics.contains("zerowire_frames_total{vm=\"zwa\",direction=\"transmit\"} 3\n"),
+            "{metrics}"
+        );
+
+        // What it was added with adds it again.
+        let config = shown["config"].to_string();
+        drop(guest);
+        assert_eq!(server.ask("DELETE", "/vms/zwa", "").0, 204);
+        assert!(interface("zwa").is_none() && !server.path("zwa").exists());
+        assert_eq!(server.ask("PUT", "/vms/another%20name", &config).0, 201);
+        assert_eq!(server.names(), ["another name"]);
+        assert_eq!(server.json("/vms/another%20name")["config"].to_string(), config);
+
+        // A drained VM keeps its front end.
+        let mut guest = Guest::start(connect(&server.path("zwa")));
+        assert_eq!(server.ask("POST", "/vms/another%20name/drain", "").0, 202);
+        assert_eq!(server.json("/vms/another%20name")["state"], "draining");
+        guest.ping(&mut Peer::new("zwa"));
+        drop(guest);
+        wait_until("it is gone", || server.names().is_empty());
+        let (_, log) = server.program.stop();
+        assert!(!log.contains("ERROR"), "{log}");
+        assert!(!server.dir.path().join("control").exists(), "the socket goes with the program");
+    });
+}
+
+#[test]
+fn metadata_change_while_the_guest_runs() {
+    in_netns(|| {
+        let server = Controlled::start(&["--metadata-token", "optional"]);
+        let file = |name: &str, host: &str| {
+            let text = format!("{{\"host\": \"{host}\"}}");
+            std::fs::write(server.path(name), text).expect("a file");
+            server.path(name).display().to_string()
+        };
+        let (one, two) = (file("one.json", "one"), file("two.json", "two"));
+        let vm: Value = serde_json::from_str(&server.vm("zwm")).expect("JSON");
+        let mut with = vm.clone();
+        with["metadata"] = one.clone().into();
+        assert_eq!(server.ask("PUT", "/vms/zwm", &with.to_string()).0, 201);
+        let mut guest = Guest::start(connect(&server.path("zwm")));
+        assert_eq!(http::get(&mut guest, 2000, "/host"), "one");
+        let patch = serde_json::json!({ "metadata": two }).to_string();
+        let (status, text) = server.ask("PATCH", "/vms/zwm", &patch);
+        assert_eq!(status, 200, "{text}");
+        let mut port = 2001;
+        wait_until("the other metadata are served", || {
+            port += 1;
+            http::get(&mut guest, port, "/host") == "two"
+        });
+        // The same file is read again, and SIGHUP reads the new one.
+        file("two.json", "three");
+        assert_eq!(server.ask("PATCH", "/vms/zwm", "{}").0, 200);
+        wait_until("it was read again", || {
+            port += 1;
+            http::get(&mut guest, port, "/host") == "three"
+        });
+        file("two.json", "four");
+        server.program.signal(libc::SIGHUP);
+        wait_until("it was read again", || {
+            port += 1;
+            http::get(&mut guest, port, "/host") == "four"
+        });
+        for (patch, status, pointer, words) in [
+            ("{\"metadata\": null}", 409, "/metadata", "remove it and add"),
+            ("{\"metadata-token\": \"required\"}", 409, "/metadata-token", "remove the VM and add it again"),
+            ("{\"port\": \"tap:zwother\"}", 409, "/port", "remove the VM and add it again"),
+            ("{\"socket\": \"/elsewhere\"}", 409, "/socket", "remove the VM"),
+            ("{\"metadata\": \"/no/such/file\"}", 422, "/metadata", "/no/such/file"),
+            ("{\"metadta\": \"/x\"}", 400, "/metadta", "unknown field"),
+            ("{\"metadata\": 7}", 400, "/metadata", "string"),
+        ] {
+            let (got, text) = server.ask("PATCH", "/vms/zwm", patch);
+            let said: Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!((got, said["pointer"].as_str()), (status, Some(pointer)), "{patch}: {text}");
+            assert!(said["error"].as_str().is_some_and(|e| e.contains(words)), "{patch}: {text}");
+        }
+        assert_eq!(http::get(&mut guest, 3000, "/host"), "four", "nothing of that has changed it");
+        // A VM without metadata gets none while it runs.
+        server.add("zwbare");
+        assert_eq!(server.ask("PATCH", "/vms/zwbare", &patch).0, 409);
+        assert_eq!(server.ask("PATCH", "/vms/zwbare", "{}").0, 200);
+    });
+}
+
+/// Method, target, body; status, pointer, words of the error.
+type Refused<'a> = (&'a str, &'a str, &'a str, u16, Option<&'a str>, &'a str);
+
+#[test]
+fn a_bad_request_changes_nothing_and_says_what_and_where() {
+    in_netns(|| {
+        let server = Controlled::start(&[]);
+        server.add("zwthere");
+        let before = server.json("/vms").to_string();
+        let socket = server.path("zwnew").display().to_string();
+        let with = |more: &str| format!("{{\"socket\": \"{socket}\", \"port\": \"tap:zwnew\"{more}}}");
+        let vm = with("");
+        let on = |key: &str, value: &str| {
+            let mut vm: Value = serde_json::from_str(&vm).expect("JSON");
+            vm[key] = value.into();
+            vm.to_string()
+        };
+        std::fs::write(server.path("file"), "precious").expect("a file");
+        let file = server.path("file").display().to_string();
+        let there = server.path("zwthere").display().to_string();
+        let cases: &[Refused<'_>] = &[
+            ("GET", "/", "", 404, None, "no such path"),
+            ("GET", "/vms/zwnone", "", 404, None, "no VM is named 'zwnone'"),
+            ("DELETE", "/vms/zwnone", "", 404, None, "no VM is named"),
+            ("POST", "/vms/zwnone/drain", "", 404, None, "no VM is named"),
+            ("PATCH", "/vms/zwnone", "{}", 404, None, "no VM is named"),
+            ("POST", "/vms/zwthere", "", 405, None, "GET, PUT, PATCH, DELETE"),
+            ("BREW", "/version", "", 405, None, "GET"),
+            ("GET", "/stats?steam", "", 400, None, "'steam' is not known"),
+            ("GET", "/vms?x", "", 400, None, "'x' is not known"),
+            ("PUT", "/vms/zwnew", "", 400, Some(""), "EOF"),
+            ("PUT", "/vms/zwnew", "socket=x", 400, Some(""), "expected"),
+            ("PUT", "/vms/zwnew", "{\"socket\": \"/s\"}", 400, Some(""), "missing field `port`"),
+            ("PUT", "/vms/zwnew", &with(", \"prt\": 1"), 400, Some("/prt"), "unknown field `prt`"),
+            ("PUT", "/vms/zwnew", &with(", \"mac\": 1"), 400, Some("/mac"), "string"),
+            ("PUT", "/vms/zwnew", &on("port", "tap:a,queues=0"), 400, Some("/port"), "1 to 128"),
+            ("PUT", "/vms/zwnew", &on("port", "veth:a"), 400, Some("/port"), "the kind 'veth'"),
+            ("PUT", "/vms/zwnew", &on("mac", "ff:ff:ff:ff:ff:ff"), 400, Some("/mac"), "give six bytes"),
+            ("PUT", "/vms/zwnew", &on("socket-mode", "rw"), 400, Some("/socket-mode"), "octal"),
+            ("PUT", "/vms/zwnew", &on("socket-owner", "no-such"), 400, Some("/socket-owner"), "/etc/passwd"),
+            ("PUT", "/vms/zwnew", &on("metadata-token", "x"), 400, Some("/metadata-token"), "required or"),
+            ("PUT", "/vms/%01", &vm, 400, None, "control characters"),
+            ("PUT", "/vms/zwthere", &vm, 409, None, "two VMs are named 'zwthere'"),
+            ("PUT", "/vms/zwnew", &on("socket", &there), 409, Some("/socket"), "is taken by"),
+            ("PUT", "/vms/zwnew", &on("port", "tap:zwthere"), 409, Some("/port"), "is VM zwthere's"),
+            ("PUT", "/vms/zwnew", &on("socket", &file), 422, Some("/socket"), "is not a socket"),
+            ("PUT", "/vms/zwnew", &on("socket", "/no/such/s"), 422, Some("/socket"), "directory must exist"),
+            ("PUT", "/vms/zwnew", &on("port", "packet:zwgone"), 422, Some("/port"), "zwgone"),
+            ("PUT", "/vms/zwnew", &on("metadata", "/no/m"), 422, Some("/metadata"), "/no/m"),
+            ("PUT", "/vms/zwnew", &on("metadata", &file), 422, Some("/metadata"), "line 1"),
+        ];
+        for (method, target, body, status, pointer, words) in cases {
+            let (got, text) = server.ask(method, target, body);
+            let said: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+            assert_eq!(got, *status, "{method} {target} {body}: {text}");
+            assert_eq!(said["pointer"].as_str(), *pointer, "{method} {target} {body}: {text}");
+            assert!(said["error"].as_str().is_some_and(|e| e.contains(words)), "{target} {body}: {text}");
+            assert_eq!(server.json("/vms").to_string(), before, "{method} {target} {body}");
+            assert!(interface("zwnew").is_none() && !server.path("zwnew").exists(), "{body}");
+        }
+        assert_eq!(std::fs::read_to_string(&file).expect("still there"), "precious");
+        server.add("zwnew");
+    });
+}
+
+#[test]
+fn what_is_no_request_is_answered_and_ends_the_connection() {
+    in_netns(|| {
+        let server = Controlled::start(&[]);
+        for (bytes, status) in [
+            ("\0\x01\x02\r\n\r\n", 400),
+            ("GET / HTTP/2.0\r\n\r\n", 400),
+            ("GET /%zz HTTP/1.1\r\n\r\n", 400),
+            ("PUT /vms/a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+            ("PUT /vms/a HTTP/1.1\r\nContent-Length: 1073741824\r\n\r\n", 413),
+            (&format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(10_000)), 431),
+        ] {
+            let (got, text) = say(&mut dial(&server.control()), bytes.as_bytes());
+            assert_eq!(got, status, "{text}");
+            assert!(text.starts_with("{\"error\":"), "{text}");
+        }
+        assert_eq!(server.names(), [""; 0]);
+    });
+}
+
+/// Several requests on one connection, in pieces and at once.
+#[test]
+fn a_connection_takes_one_request_after_another() {
+    in_netns(|| {
+        let server = Controlled::start(&[]);
+        let body = server.vm("zwkeep");
+        let put = format!("PUT /vms/zwkeep HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let last = "GET /vms HTTP/1.1\r\nConnection: close\r\n\r\n";
+        let mut stream = dial(&server.control());
+        for byte in put.as_bytes() {
+            stream.write_all(&[*byte]).expect("sent");
+        }
+        stream.write_all(b"DELETE /vms/zwkeep HTTP/1.1\r\n\r\nGET /version HTTP/1.1\r\n\r\n").expect("sent");
+        stream.write_all(last.as_bytes()).expect("sent");
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).expect("all answers");
+        let statuses: Vec<_> =
+            answers.match_indices("HTTP/1.1 ").map(|(at, _)| &answers[at + 9..at + 12]).collect();
+        assert_eq!(statuses, ["201", "204", "200", "200"], "{answers}");
+        assert_eq!(split(&answers[answers.rfind("HTTP/1.1").expect("the last")..]).1, "{\"vms\":[]}\n");
+
+        // A client that waits for a word before it sends the body gets it.
+        let mut stream = dial(&server.control());
+        let head = put.split_once("\r\n\r\n").expect("a head").0;
+        stream
+            .write_all(format!("{head}\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n").as_bytes())
+            .expect("sent");
+        let mut word = [0; 25];
+        stream.read_exact(&mut word).expect("a word");
+        assert_eq!(&word, b"HTTP/1.1 100 Continue\r\n\r\n");
+        assert_eq!(say(&mut stream, body.as_bytes()).0, 201);
+    });
+}
+
+#[test]
+fn statistics_come_every_second() {
+    in_netns(|| {
+        let server = Controlled::start(&[]);
+        server.add("zwstream");
+        let mut stream = dial(&server.control());
+        stream.write_all(b"GET /stats?stream HTTP/1.1\r\n\r\n").expect("sent");
+        let mut lines = BufReader::new(stream).lines().map(|line| line.expect("a line"));
+        assert!(lines.any(|line| line.eq_ignore_ascii_case("Transfer-Encoding: chunked")));
+        let mut uptime = Vec::new();
+        while uptime.len() < 3 {
+            let line = lines.next().expect("a line");
+            if let Ok(stats) = serde_json::from_str::<Value>(&line)
+                && let Some(seconds) = stats["uptime_seconds"].as_f64()
+            {
+                assert_eq!(stats["vms"][0]["name"], "zwstream");
+                uptime.push(seconds);
+            }
+        }
+        assert!(uptime.is_sorted(), "{uptime:?}");
+        drop(lines);
+        // Eight read streams at once; further ones are told so. The place of the one before comes
+        // back by itself.
+        let begin = || {
+            let mut stream = dial(&server.control());
+            stream.write_all(b"GET /stats?stream HTTP/1.1\r\n\r\n").expect("sent");
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).expect("its begin");
+            (&status == b"HTTP/1.1 200").then_some(stream)
+        };
+        let one = || {
+            let mut stream = None;
+            wait_until("there is a place", || {
+                stream = begin();
+                stream.is_some()
+            });
+            stream
+        };
+        let mut streams: Vec<_> = (0..8).map(|_| one()).collect();
+        assert_eq!(server.ask("GET", "/stats?stream", "").0, 503);
+        assert_eq!(server.names(), ["zwstream"], "others are answered");
+        streams.pop();
+        streams.push(one());
+    });
+}
+
+#[test]
+fn curl_can_manage_it() {
+    in_netns(|| {
+        let server = Controlled::start(&[]);
+        let control = server.control().display().to_string();
+        let curl = |more: &[&str]| {
+            let mut command = Command::new("curl");
+            command.args(["-sS", "-w", "%{http_code}", "--unix-socket", &control]).args(more);
+            let output = command.output().expect("curl (scripts/install.sh base)");
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).expect("text")
+        };
+        let at = "http://localhost";
+        let added = curl(&["-X", "PUT", "-d", &server.vm("zwcurl"), &format!("{at}/vms/zwcurl")]);
+        assert!(added.ends_with("201"), "{added}");
+        assert!(curl(&[&format!("{at}/vms")]).contains("\"name\":\"zwcurl\""));
+        assert!(curl(&[&format!("{at}/metrics")]).contains("zerowire_vms 1\n"));
+        // A body of more than it may have comes with a question before it.
+        std::fs::write(server.path("huge"), vec![b' '; 4 << 20]).expect("a file");
+        let huge = format!("@{}", server.path("huge").display());
+        let refused = curl(&["-X", "PUT", "--data-binary", &huge, &format!("{at}/vms/a")]);
+        assert!(refused.ends_with("413"), "{refused}");
+        assert_eq!(curl(&["-X", "DELETE", &format!("{at}/vms/zwcurl")]), "204");
+    });
+}
+
+/// Adding and removing leaves nothing behind. ZEROWIRE_CONTROL_CYCLES says how often.
+#[test]
+fn vms_that_come_and_go_leave_nothing_behind() {
+    let cycles = std::env::var("ZEROWIRE_CONTROL_CYCLES").map_or(300, |n| n.parse().expect("a number"));
+    in_netns(move || {
+        let server = Controlled::start(&[]);
+        server.add("zwstay");
+        let mut guest = Guest::start(connect(&server.path("zwstay")));
+        let mut peer = Peer::new("zwstay");
+        let cycle = |n: u32| {
+            server.add("zwcycle");
+            // One in eight has a guest.
+            let visitor = n.is_multiple_of(8).then(|| Guest::start(connect(&server.path("zwcycle"))));
+            assert_eq!(server.ask("DELETE", "/vms/zwcycle", "").0, 204);
+            drop(visitor);
+        };
+        let resident = || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", server.program.pid()));
+            let status = status.expect("/proc");
+            let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
+            line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+        };
+        (0..32).for_each(cycle);
+        let ([descriptors, threads, mappings], kib) = (server.at_rest(), resident());
+        (0..cycles).for_each(cycle);
+        guest.ping(&mut peer);
+        // The thread of the last request may not have ended yet.
+        wait_until("it holds what it held", || server.holds()[..2] == [descriptors, threads]);
+        assert!(server.holds()[2] <= mappings + 8, "{} mappings, {mappings} before", server.holds()[2]);
+        assert!(resident() <= kib + 1024, "{} KiB, {kib} before", resident());
+        assert!(interface("zwcycle").is_none());
+        assert_eq!(server.json("/vms/zwstay")["statistics"]["connections"], 1, "the other one stayed");
+        let (_, log) = server.program.stop();
+        assert!(!log.contains("ERROR"), "{log}");
+    });
+}
