@@ -2,6 +2,7 @@
 
 mod config;
 mod manage;
+mod reload;
 mod report;
 
 use std::path::PathBuf;
@@ -72,7 +73,7 @@ pub struct NetArgs {
     vm: Vec<String>,
     /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …,
     /// metadata-token = …, mac = …, socket-owner = …, socket-group = …, socket-mode = ….
-    /// VMs without [vm.net] are skipped.
+    /// VMs without [vm.net] are skipped. SIGHUP reads it again and changes what differs.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The device's MAC address, for front ends that ask the back end for the device's
@@ -164,7 +165,8 @@ Ports:
   and refused, so that the guest's link is down. It must connect again by itself
   (QEMU: reconnect=1), and the socket must be a path.
 
-Signals: SIGUSR1 prints statistics, SIGHUP reads metadata files again, SIGTERM and SIGINT end the program.
+Signals: SIGUSR1 prints statistics, SIGHUP reads metadata files and the file of --config again, SIGTERM and SIGINT end \
+the program.
 
 Exit status: 0 ended by SIGTERM or SIGINT, 1 can't serve the VMs, 2 wrong arguments or configuration.
 
@@ -191,6 +193,7 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
         PinBudget::of_process().limit(bytes);
     }
     let defaults = config::Defaults::new(&args).map_err(WrongArguments::because)?;
+    let mut reload = reload::Reload::new(&vms);
     let lasting = args.control.has_socket() || vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
     let signals = serving::block_signals()?;
     serving::raise_descriptor_limit();
@@ -208,14 +211,7 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
             SignalAction::Statistics => {
                 printer.print(serving::wording(&server.stats(), args.json, report::table));
             }
-            SignalAction::Reload if server.vms().iter().all(|vm| vm.config.metadata.is_none()) => {
-                tracing::info!("SIGHUP: there is nothing to read again");
-            }
-            SignalAction::Reload => {
-                for e in server.reload_metadata() {
-                    tracing::error!("{e}; the old metadata stay");
-                }
-            }
+            SignalAction::Reload => reload.reload(&server, &args),
         },
     )?;
     drop(doors);

@@ -2,6 +2,7 @@
 
 mod control;
 mod control_clients;
+mod control_reload;
 mod crash;
 mod crash_order;
 mod ctl;

@@ -1,0 +1,98 @@
+//! SIGHUP reads the configuration file again and changes what differs.
+
+use std::path::Path;
+
+use crate::support::control::Controlled;
+use crate::support::{Guest, Peer, Program, connect, in_netns, interface, wait_until};
+
+/// A file with VMs, each with its own lines.
+fn file(dir: &Path, vms: &[(&str, &str)]) -> String {
+    let table = |(name, more): &(&str, &str)| {
+        let socket = dir.join(name).display().to_string();
+        format!("[[vm]]\nname = '{name}'\n[vm.net]\nsocket = '{socket}'\nport = 'tap:{name}'\n{more}\n")
+    };
+    let path = dir.join("vms.toml");
+    std::fs::write(&path, vms.iter().map(table).collect::<String>()).expect("a file");
+    path.display().to_string()
+}
+
+#[test]
+fn a_file_that_is_read_again_changes_what_differs() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = file(dir.path(), &[("zwkept", ""), ("zwgone", ""), ("zwmac", "")]);
+        let program = Program::net(&["--config", &config]);
+        program.wait_log("zwmac: listening");
+        let mut guest = Guest::start(connect(&dir.path().join("zwkept")));
+        let mut peer = Peer::new("zwkept");
+
+        file(dir.path(), &[("zwkept", ""), ("zwmac", "mac = '52:54:00:00:00:01'"), ("zwnew", "")]);
+        program.signal(libc::SIGHUP);
+        program.wait_log("read again; added: zwnew; removed: zwgone; removed and added again: zwmac");
+        assert!(interface("zwgone").is_none() && !dir.path().join("zwgone").exists());
+        drop(Guest::start(connect(&dir.path().join("zwnew"))));
+        guest.ping(&mut peer);
+
+        // A bad file changes nothing, and says why.
+        for (refused, (name, bad, words)) in (1..).zip([
+            ("syntax", "[[vm]\n".to_owned(), "vms.toml: TOML parse error at line 1"),
+            (
+                "key",
+                "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nprt='tap:t'\n".to_owned(),
+                "unknown field `prt`",
+            ),
+            (
+                "port",
+                "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nport='tun:t'\n".to_owned(),
+                "VM a: port 'tun:t'",
+            ),
+            ("none", String::new(), "no [[vm]] with a [vm.net] table"),
+            (
+                "metadata",
+                "[[vm]]\nname='a'\n[vm.net]\nsocket='/s'\nport='tap:t'\nmetadata='/no/m'\n".to_owned(),
+                "/no/m can't be read",
+            ),
+        ]) {
+            std::fs::write(&config, bad).expect("a file");
+            program.signal(libc::SIGHUP);
+            wait_until("it is refused", || program.log().matches("nothing has changed").count() == refused);
+            assert!(program.log().contains(words), "{name}: {}", program.log());
+        }
+        for name in ["zwkept", "zwmac", "zwnew"] {
+            assert!(interface(name).is_some() && dir.path().join(name).exists(), "{name}");
+        }
+        guest.ping(&mut peer);
+        // The next good one is compared with what runs.
+        file(dir.path(), &[("zwkept", "")]);
+        program.signal(libc::SIGHUP);
+        program.wait_log("read again; removed: zwmac, zwnew");
+        guest.ping(&mut peer);
+        drop(guest);
+        let (out, _) = program.stop();
+        assert!(out.contains("zwkept: tap:zwkept,queues=1") && out.contains(", 1 connections"), "{out}");
+    });
+}
+
+#[test]
+fn vms_of_the_control_socket_are_not_the_files() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let config = file(dir.path(), &[("zwfile", "")]);
+        let server = Controlled::start(&["--config", &config]);
+        server.add("zwctl");
+        assert_eq!(server.names(), ["zwfile", "zwctl"]);
+        assert_eq!(server.ask("DELETE", "/vms/zwfile", "").0, 204);
+        // What the file names is there again; the other one stays.
+        server.program.signal(libc::SIGHUP);
+        wait_until("it is there again", || server.names() == ["zwctl", "zwfile"]);
+        // One name is not two VMs.
+        file(dir.path(), &[("zwfile", ""), ("zwctl", "")]);
+        server.program.signal(libc::SIGHUP);
+        server.program.wait_log("two VMs are named 'zwctl'");
+        // A file without VMs is one all the same where others can add them.
+        std::fs::write(&config, "").expect("a file");
+        server.program.signal(libc::SIGHUP);
+        wait_until("the file's are gone", || server.names() == ["zwctl"]);
+        server.program.stop();
+    });
+}
