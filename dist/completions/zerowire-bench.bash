@@ -245,14 +245,14 @@ _zerowire__bench() {
             return 0
             ;;
         zerowire__subcmd__bench__subcmd__net)
-            opts="-h --port --quick --rounds --sizes --direction --working-set --vms --idle-vms --fragment-len --bare-calls --program --gate --with --without --floor-only --threshold --json --svg --log --help"
+            opts="-h --port --quick --rounds --sizes --direction --working-set --vms --idle-vms --fragment-len --bare-calls --program --gate --with --without --floor-only --json --svg --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --port)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "tap xdp packet" -- "${cur}"))
                     return 0
                     ;;
                 --rounds)
@@ -264,11 +264,11 @@ _zerowire__bench() {
                     return 0
                     ;;
                 --direction)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "tx rx" -- "${cur}"))
                     return 0
                     ;;
                 --working-set)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "hot cold" -- "${cur}"))
                     return 0
                     ;;
                 --vms)
@@ -334,15 +334,15 @@ _zerowire__bench() {
                     return 0
                     ;;
                 --sink)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "ifb veth" -- "${cur}"))
                     return 0
                     ;;
                 --working-set)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "hot cold" -- "${cur}"))
                     return 0
                     ;;
                 --columns)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "send sendmmsg ring ring-copied xdp udp zc zc-batched send-zc send-zc-fixed auto" -- "${cur}"))
                     return 0
                     ;;
                 --auto-sends)
@@ -406,7 +406,7 @@ _zerowire__bench() {
                     return 0
                     ;;
                 --ways)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "recv select epoll uring-read plain multishot nodev queue" -- "${cur}"))
                     return 0
                     ;;
                 --read)
@@ -476,7 +476,7 @@ _zerowire__bench() {
                     return 0
                     ;;
                 --type)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "stream seqpacket" -- "${cur}"))
                     return 0
                     ;;
                 --writes)
@@ -484,7 +484,7 @@ _zerowire__bench() {
                     return 0
                     ;;
                 --direction)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "tx rx" -- "${cur}"))
                     return 0
                     ;;
                 --credit)
@@ -492,7 +492,7 @@ _zerowire__bench() {
                     return 0
                     ;;
                 --working-set)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "hot cold" -- "${cur}"))
                     return 0
                     ;;
                 --rx-buffer)
@@ -500,7 +500,7 @@ _zerowire__bench() {
                     return 0
                     ;;
                 --host-cpu)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "guest backend any" -- "${cur}"))
                     return 0
                     ;;
                 --idle)
@@ -539,7 +539,7 @@ _zerowire__bench() {
             return 0
             ;;
         zerowire__subcmd__bench__subcmd__vsock__subcmd__rx)
-            opts="-c -s -m -b -r -v -z -p -h --cid --server --table --megabytes --pages --rcvlowat --credit --mode --port --uds --device --host-cpu --windows --copy-out --check --json --quick --rounds --sizes --direction --working-set --modes --floor-only --svg --log --help"
+            opts="-c -s -b -r -z -p -m -v -h --cid --server --table --pages --rcvlowat --mode --port --uds --device --copy-out --check --quick --rounds --megabytes --sizes --direction --working-set --modes --credit --windows --host-cpu --floor-only --json --svg --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -550,14 +550,6 @@ _zerowire__bench() {
                     return 0
                     ;;
                 -c)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --megabytes)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -m)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -577,20 +569,12 @@ _zerowire__bench() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --credit)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                -v)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --mode)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "n y u d" -- "${cur}"))
                     return 0
                     ;;
                 -z)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "n y u d" -- "${cur}"))
                     return 0
                     ;;
                 --port)
@@ -609,19 +593,15 @@ _zerowire__bench() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --host-cpu)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --windows)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --json)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --rounds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --megabytes)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -m)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -630,14 +610,34 @@ _zerowire__bench() {
                     return 0
                     ;;
                 --direction)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "tx rx" -- "${cur}"))
                     return 0
                     ;;
                 --working-set)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "hot cold" -- "${cur}"))
                     return 0
                     ;;
                 --modes)
+                    COMPREPLY=($(compgen -W "n y u d" -- "${cur}"))
+                    return 0
+                    ;;
+                --credit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -v)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --windows)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --host-cpu)
+                    COMPREPLY=($(compgen -W "guest backend any" -- "${cur}"))
+                    return 0
+                    ;;
+                --json)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

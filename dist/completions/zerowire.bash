@@ -16,6 +16,9 @@ _zerowire() {
             ",$1")
                 cmd="zerowire"
                 ;;
+            zerowire,ctl)
+                cmd="zerowire__subcmd__ctl"
+                ;;
             zerowire,doctor)
                 cmd="zerowire__subcmd__doctor"
                 ;;
@@ -36,6 +39,69 @@ _zerowire() {
                 ;;
             zerowire,vsock)
                 cmd="zerowire__subcmd__vsock"
+                ;;
+            zerowire__subcmd__ctl,add)
+                cmd="zerowire__subcmd__ctl__subcmd__add"
+                ;;
+            zerowire__subcmd__ctl,change)
+                cmd="zerowire__subcmd__ctl__subcmd__change"
+                ;;
+            zerowire__subcmd__ctl,drain)
+                cmd="zerowire__subcmd__ctl__subcmd__drain"
+                ;;
+            zerowire__subcmd__ctl,help)
+                cmd="zerowire__subcmd__ctl__subcmd__help"
+                ;;
+            zerowire__subcmd__ctl,list)
+                cmd="zerowire__subcmd__ctl__subcmd__list"
+                ;;
+            zerowire__subcmd__ctl,metrics)
+                cmd="zerowire__subcmd__ctl__subcmd__metrics"
+                ;;
+            zerowire__subcmd__ctl,remove)
+                cmd="zerowire__subcmd__ctl__subcmd__remove"
+                ;;
+            zerowire__subcmd__ctl,show)
+                cmd="zerowire__subcmd__ctl__subcmd__show"
+                ;;
+            zerowire__subcmd__ctl,stats)
+                cmd="zerowire__subcmd__ctl__subcmd__stats"
+                ;;
+            zerowire__subcmd__ctl,version)
+                cmd="zerowire__subcmd__ctl__subcmd__version"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,add)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__add"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,change)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__change"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,drain)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__drain"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,help)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__help"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,list)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__list"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,metrics)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__metrics"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,remove)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__remove"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,show)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__show"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,stats)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__stats"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,version)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__version"
+                ;;
+            zerowire__subcmd__help,ctl)
+                cmd="zerowire__subcmd__help__subcmd__ctl"
                 ;;
             zerowire__subcmd__help,doctor)
                 cmd="zerowire__subcmd__help__subcmd__doctor"
@@ -58,6 +124,33 @@ _zerowire() {
             zerowire__subcmd__help,vsock)
                 cmd="zerowire__subcmd__help__subcmd__vsock"
                 ;;
+            zerowire__subcmd__help__subcmd__ctl,add)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__add"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl,change)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__change"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl,drain)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__drain"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl,list)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__list"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl,metrics)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__metrics"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl,remove)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__remove"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl,show)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__show"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl,stats)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__stats"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl,version)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__version"
+                ;;
             *)
                 ;;
         esac
@@ -65,12 +158,422 @@ _zerowire() {
 
     case "${cmd}" in
         zerowire)
-            opts="-h -V --log --help --version net vsock send recv doctor replay help"
+            opts="-h -V --log --help --version net vsock ctl send recv doctor replay help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl)
+            opts="-h --control --json --log --help version list show add change remove drain stats metrics help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__add)
+            opts="-h --socket --port --metadata --metadata-token --mac --socket-owner --socket-group --socket-mode --control --json --log --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metadata)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metadata-token)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mac)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket-owner)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket-group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket-mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__change)
+            opts="-h --metadata --control --json --log --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --metadata)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__drain)
+            opts="-h --control --json --log --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help)
+            opts="version list show add change remove drain stats metrics help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__add)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__change)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__drain)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__metrics)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__stats)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__version)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__list)
+            opts="-h --control --json --log --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__metrics)
+            opts="-h --control --json --log --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__remove)
+            opts="-h --control --json --log --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__show)
+            opts="-h --control --json --log --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__stats)
+            opts="-h --follow --control --json --log --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__version)
+            opts="-h --control --json --log --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
@@ -121,8 +624,148 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__help)
-            opts="net vsock send recv doctor replay help"
+            opts="net vsock ctl send recv doctor replay help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl)
+            opts="version list show add change remove drain stats metrics"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__add)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__change)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__drain)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__list)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__metrics)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__remove)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__stats)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__version)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -233,7 +876,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__net)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --postcopy --metadata --metadata-token --path --memlock --gather-max --rx-copybreak --json --print-capabilities --log --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --postcopy --metadata --metadata-token --path --memlock --gather-max --rx-copybreak --control --control-owner --control-group --control-mode --metrics --json --print-capabilities --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -304,6 +947,26 @@ _zerowire() {
                     return 0
                     ;;
                 --rx-copybreak)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control-owner)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control-group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control-mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metrics)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -33,6 +33,7 @@ complete -c zerowire -n "__fish_zerowire_needs_command" -s h -l help -d 'Print h
 complete -c zerowire -n "__fish_zerowire_needs_command" -s V -l version -d 'Print version'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
+complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
@@ -46,7 +47,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l socket-mode -d
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l port -d 'Where frames go, in this process\'s network namespace: tap:NAME, xdp:IF or packet:IF, with options; see \'Ports\' below' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l name -d 'Name of the VM in logs and statistics' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l vm -d 'One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas it takes metadata=FILE, metadata-token=WHEN, mac=MAC, socket-owner=USER, socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l config -d 'TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, mac = …, socket-owner = …, socket-group = …, socket-mode = …. VMs without [vm.net] are skipped' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l config -d 'TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, mac = …, socket-owner = …, socket-group = …, socket-mode = …. VMs without [vm.net] are skipped. SIGHUP reads it again and changes what differs' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l mac -d 'The device\'s MAC address, for front ends that ask the back end for the device\'s configuration (GET_CONFIG): they get the address, the MTU and the number of queue pairs. Not for QEMU and libvirt: they have an option of their own, and warn of a back end with this one' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l metadata -d 'JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/ inside the guest, of several VMs to those that name none; SIGHUP reads it again' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l metadata-token -d 'Whether metadata requests need a session token, of VMs that say nothing of it' -r -f -a "required\t'A request without a token is answered 401'
@@ -54,8 +55,13 @@ optional\t'A request without a token is answered; one with a wrong token is not'
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l path -d 'Whether frames are copied in user space' -r -f -a "auto\t'Scatter lists where they pay, copies where those pay'
 copy\t'Copy every frame: the control of measurements'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l memlock -d 'Bytes (256M, 4G, …) of guests\' memory that xdp ports may pin in all. A VM on an xdp port needs all of its memory and 2.6 MB for each queue pair; its rings don\'t start where that exceeds what is left, and the log names the figure. Default: what RLIMIT_MEMLOCK allows, and without limit with CAP_IPC_LOCK' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l gather-max -d 'Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was chosen by \'zerowire-bench net --threshold\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l gather-max -d 'Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was measured, see docs/net.md' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l rx-copybreak -d 'Received frames up to this many bytes, virtio-net header included, are copied where nothing but such frames comes; 0 reads all of them straight into the guest\'s buffers. Taps, and packet ports that receive from the socket. The default was chosen by \'zerowire-bench net --direction rx --with "--rx-copybreak 0"\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control -d 'Unix socket for \'zerowire ctl\', curl and other clients of its HTTP API: they add, change, remove and drain VMs and read statistics. With it a server may start without VMs' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-owner -d 'User who owns the control socket, and may manage: a name of /etc/passwd or a number. Root and the user of this process may in any case' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-group -d 'Group whose users may manage: a name of /etc/group or a number' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-mode -d 'Permissions of the control socket, in octal. Default: 0600, and 0660 with --control-group' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l metrics -d 'Serve GET /metrics to Prometheus on this TCP address, to everybody who reaches it: HOST, PORT or HOST:PORT with a numeric host. Default: 127.0.0.1:9465' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
 info\t''
@@ -99,6 +105,116 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l share-guest-
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l json -d 'Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l print-capabilities -d 'Print what this back end can do, as QEMU\'s docs/interop/vhost-user.json describes, and exit'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "version" -d 'The version of the server'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "list" -d 'All VMs'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "show" -d 'One VM with its statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "add" -d 'Add a VM'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "stats" -d 'Statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "metrics" -d 'Statistics as Prometheus reads them'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket -d 'Unix socket to listen on for the front end' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l port -d 'Where frames go, as for \'zerowire net --port\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata -d 'JSON file to serve inside the guest' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata-token -d 'Whether metadata requests need a session token: required or optional' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l mac -d 'The device\'s address, for front ends that ask the back end for it' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-owner -d 'User who owns the front end\'s socket' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-group -d 'Group whose users may connect as a front end' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-mode -d 'Permissions of the front end\'s socket, in octal' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l metadata -d 'JSON file; the same one is read again' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l follow -d 'Once a second, until interrupted'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "version" -d 'The version of the server'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "list" -d 'All VMs'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "show" -d 'One VM with its statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "add" -d 'Add a VM'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "stats" -d 'Statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "metrics" -d 'Statistics as Prometheus reads them'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l to -d 'The peer: HOST:PORT, [IPV6]:PORT, vsock:CID:PORT, or unix:PATH' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l mode -d 'Whether memory is copied or lent' -r -f -a "copy\t'The kernel copies'
 zerocopy\t'Lend always; where a limit forbids it, fail and name it'
@@ -198,10 +314,20 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l ignore-trun
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s K -l preload -l preload-pcap -d 'Taken for tcpreplay\'s sake: a capture that fits is always loaded before it is sent'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s q -l quiet -d 'Print errors only'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock send recv doctor replay help" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock send recv doctor replay help" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock send recv doctor replay help" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock send recv doctor replay help" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock send recv doctor replay help" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock send recv doctor replay help" -f -a "replay" -d 'Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock send recv doctor replay help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "replay" -d 'Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "version" -d 'The version of the server'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "list" -d 'All VMs'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "show" -d 'One VM with its statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "add" -d 'Add a VM'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "stats" -d 'Statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "metrics" -d 'Statistics as Prometheus reads them'
