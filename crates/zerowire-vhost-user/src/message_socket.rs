@@ -62,6 +62,47 @@ impl MessageSocket {
         }
     }
 
+    /// Goes on where [`MessageSocket::unfinished`] left off, on the same
+    /// connection.
+    ///
+    /// # Errors
+    /// Those of the header ([`Header::decode`]); [`WireError::TooManyFds`];
+    /// [`WireError::BadSize`] where the bytes are more than one message.
+    pub fn resume(stream: UnixStream, bytes: &[u8], fds: Vec<OwnedFd>) -> Result<MessageSocket, WireError> {
+        if fds.len() > MAX_FDS {
+            return Err(WireError::TooManyFds);
+        }
+        let mut socket = MessageSocket { fds, ..MessageSocket::new(stream) };
+        let Some((header, body)) = bytes.split_first_chunk() else {
+            socket.header[..bytes.len()].copy_from_slice(bytes);
+            socket.got = bytes.len();
+            return Ok(socket);
+        };
+        let parsed = Header::decode(header)?;
+        let size = parsed.size as usize;
+        if body.len() > size {
+            let rule = "at most what its header announces";
+            return Err(WireError::BadSize { request: parsed.request, got: body.len(), rule });
+        }
+        socket.header = *header;
+        socket.got = body.len();
+        socket.body = body.to_vec();
+        socket.body.resize(size, 0);
+        socket.parsed = Some(parsed);
+        Ok(socket)
+    }
+
+    /// What has arrived of an unfinished message: its bytes, and the
+    /// descriptors that came with them. Another process can go on from there
+    /// ([`MessageSocket::resume`]).
+    pub fn unfinished(&self) -> (Vec<u8>, &[OwnedFd]) {
+        let (header, body) = match self.parsed {
+            Some(_) => (&self.header[..], &self.body[..self.got]),
+            None => (&self.header[..self.got], &[][..]),
+        };
+        ([header, body].concat(), &self.fds)
+    }
+
     /// Connects to a listening socket.
     ///
     /// # Errors

@@ -248,3 +248,49 @@ fn a_closed_peer_is_an_error_not_a_signal() {
     // A reset before any byte of a message counts as a closed socket.
     assert!(MessageSocket::new(b).recv().unwrap().is_none());
 }
+
+/// What one reader got of a message goes to the next one, which gets the rest.
+#[test]
+fn a_message_that_was_begun_elsewhere_is_finished() {
+    let header = Header { request: Request::SetVringKick.number(), flags: VERSION, size: 8 };
+    let bytes = [&header.encode()[..], &3u64.to_ne_bytes()].concat();
+    for cut in 0..bytes.len() {
+        let (mut a, mut b) = pair();
+        b.stream().set_nonblocking(true).unwrap();
+        let (read, write) = pipe();
+        if cut > 0 {
+            a.send_raw(&bytes[..cut], &[write.as_fd()]).unwrap();
+        }
+        assert!(matches!(b.recv(), Err(WireError::WouldBlock)));
+        let (got, fds) = b.unfinished();
+        assert_eq!((got.as_slice(), fds.len()), (&bytes[..cut], usize::from(cut > 0)));
+        let fds = fds.iter().map(|fd| fd.try_clone().unwrap()).collect();
+        let mut next = MessageSocket::resume(b.stream().try_clone().unwrap(), &got, fds).unwrap();
+        drop(b);
+        let with: &[BorrowedFd<'_>] = if cut > 0 { &[] } else { &[write.as_fd()] };
+        a.send_raw(&bytes[cut..], with).unwrap();
+        drop(write);
+        let mut message = next.recv().unwrap().unwrap();
+        let kick = message.vring_fd().unwrap();
+        assert!(kick.index == 3 && kick.fd.is_some());
+        drop(kick);
+        assert_all_closed(read);
+        assert_eq!(next.unfinished().0, []);
+        // The next message is read from its beginning.
+        a.send_request(Request::GetFeatures, false, &[], &[]).unwrap();
+        assert_eq!(next.recv().unwrap().unwrap().request().unwrap(), Request::GetFeatures);
+    }
+}
+
+#[test]
+fn a_beginning_that_no_message_has_is_refused() {
+    let stream = || UnixStream::pair().unwrap().0;
+    let header = Header { request: 1, flags: VERSION, size: 2 };
+    let bytes = [&header.encode()[..], &[0; 3]].concat();
+    assert!(matches!(MessageSocket::resume(stream(), &bytes, vec![]), Err(WireError::BadSize { .. })));
+    assert!(MessageSocket::resume(stream(), &bytes[..14], vec![]).is_ok());
+    let bad = Header { request: 1, flags: 0, size: 0 }.encode();
+    assert!(matches!(MessageSocket::resume(stream(), &bad, vec![]), Err(WireError::BadVersion { .. })));
+    let fds = (0..=MAX_FDS).map(|_| OwnedFd::from(stream())).collect();
+    assert!(matches!(MessageSocket::resume(stream(), &[], fds), Err(WireError::TooManyFds)));
+}
