@@ -49,6 +49,8 @@ pub(super) struct NetDevice<'a> {
     workers: Vec<Option<WorkerHandle>>,
     forwarded: Arc<AtomicUsize>,
     mtu: Option<usize>,
+    /// True: the guest goes on elsewhere, and frames wait for it.
+    handed_over: bool,
 }
 
 impl<'a> NetDevice<'a> {
@@ -61,6 +63,7 @@ impl<'a> NetDevice<'a> {
             workers: (0..pairs).map(|_| None).collect(),
             forwarded: Arc::default(),
             mtu: None,
+            handed_over: false,
         }
     }
 
@@ -164,6 +167,10 @@ impl Device for NetDevice<'_> {
         self.vm.port.set_features(acked)
     }
 
+    fn resume_features(&mut self, acked: u64) -> Result<(), String> {
+        self.vm.port.resume_features(acked)
+    }
+
     fn set_mtu(&mut self, mtu: u64) -> Result<(), SessionError> {
         // 68 is the least MTU of IPv4 (RFC 791), 65535 the most that the field takes (virtio 1.3
         // §5.1.4).
@@ -237,7 +244,7 @@ impl Device for NetDevice<'_> {
         }
     }
 
-    fn kick(&mut self, queue: u16, fd: OwnedFd) {
+    fn kick(&mut self, queue: u16, fd: Arc<OwnedFd>) {
         if let Some(rings) = self.rings_of(queue) {
             rings.kick(queue, fd);
         }
@@ -265,6 +272,14 @@ impl Device for NetDevice<'_> {
         self.vm.shared.needs_reset.load(Ordering::Acquire)
     }
 
+    fn set_needs_reset(&mut self) {
+        self.vm.shared.needs_reset.store(true, Ordering::Release);
+    }
+
+    fn hand_over(&mut self) {
+        self.handed_over = true;
+    }
+
     fn was_reset(&mut self) {
         self.vm.shared.needs_reset.store(false, Ordering::Release);
     }
@@ -290,6 +305,8 @@ impl Drop for NetDevice<'_> {
         // The worker that others forward to goes last.
         while self.workers.pop().is_some() {}
         // Frames that wait for this guest are not the next one's.
-        self.vm.port.flush();
+        if !self.handed_over {
+            self.vm.port.flush();
+        }
     }
 }

@@ -19,7 +19,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 use thiserror::Error;
-use zerowire_vhost::serve::{Endpoint, Listener, Served, StartError, inherit, process_cpu_seconds, stop_all};
+use zerowire_vhost::serve::{
+    Endpoint, Listener, Orders, Served, StartError, TakeUpError, inherit, process_cpu_seconds, stop_all,
+};
+use zerowire_vhost::session::{HandOverError, SessionImage};
 
 use crate::metadata::MetadataSource;
 use crate::stats::{ServerStats, VmStats};
@@ -318,6 +321,34 @@ impl Server {
                 })
                 .collect(),
         }
+    }
+
+    /// Stops the rings of a VM's session, and returns what another process goes on with. From then
+    /// on front ends of the VM wait in the socket's backlog, until [`Self::take_up`] brings a
+    /// session back. A successor that listens at the same path begins when this server has ended,
+    /// or gets the listening socket as a descriptor ([`Endpoint::Fd`]).
+    ///
+    /// # Errors
+    /// [`HandOverError`]; the session goes on here then.
+    pub fn hand_over(&self, vm: &str) -> Result<SessionImage, HandOverError> {
+        let orders = self.orders(vm).ok_or_else(|| HandOverError::UnknownVm(vm.to_owned()))?;
+        orders.hand_over()
+    }
+
+    /// Goes on with the session of another process, or with one that it did not take.
+    ///
+    /// # Errors
+    /// [`TakeUpError`], with the image for another attempt.
+    pub fn take_up(&self, vm: &str, image: SessionImage) -> Result<(), TakeUpError> {
+        match self.orders(vm) {
+            Some(orders) => orders.take_up(image),
+            None => Err(TakeUpError::unknown(vm, image)),
+        }
+    }
+
+    /// What gives orders to a VM's control thread. An answer is waited for without the lock.
+    fn orders(&self, vm: &str) -> Option<Orders> {
+        Some(lock(&self.roster).find(vm).ok()?.running()?.orders())
     }
 
     /// Reads all metadata files again. A file that can't be read leaves the old metadata in place;

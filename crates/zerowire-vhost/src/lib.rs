@@ -14,7 +14,7 @@
 //!
 //! This is not a stable interface: it is public for the devices of zerowire (`zerowire-net`,
 //! `zerowire-vsock`), and any release may change it. Programs need [`serve::Endpoint`],
-//! [`serve::SocketAccess`] and the errors of [`serve`] alone.
+//! [`serve::SocketAccess`], [`session::SessionImage`] and the errors of both modules alone.
 #![warn(missing_docs)]
 
 pub mod host;

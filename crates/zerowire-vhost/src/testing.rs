@@ -16,12 +16,15 @@ use crate::host::RingSetup;
 use crate::memory::GuestMemory;
 use crate::ring::SplitRing;
 use crate::serve::{Backing, Control, Device};
-use crate::session::Session;
+use crate::session::{Session, SessionImage};
 
 const QUEUES: usize = 4;
 
 /// Messages of a script at most.
 const MESSAGES: usize = 200;
+
+/// In place of a request: the session goes to another process, and on.
+const HAND_OVER: u8 = u8::MAX;
 
 /// Bytes of a memory file.
 const FILE_BYTES: u64 = 0x4_0000;
@@ -35,6 +38,11 @@ struct Told {
 
 struct Vm {
     control: Control,
+}
+
+/// A VM whose device checks what it is told.
+pub(crate) fn model() -> impl Backing {
+    Vm { control: Control::new("model".to_owned()).expect("an eventfd") }
 }
 
 struct Model(Rc<RefCell<Told>>);
@@ -137,7 +145,7 @@ impl Device for Model {
         assert_eq!(self.is_running(queue), runs);
     }
 
-    fn kick(&mut self, queue: u16, _fd: OwnedFd) {
+    fn kick(&mut self, queue: u16, _fd: Arc<OwnedFd>) {
         assert!(self.is_running(queue));
     }
 
@@ -262,7 +270,7 @@ impl Script<'_> {
 }
 
 /// A front end that sends what the bytes say until the session has enough of it. Nothing is out of
-/// order for the device, and every ring stops at the end.
+/// order for the device, and every ring stops at the end. The session may change hands meanwhile.
 ///
 /// # Panics
 /// When one of these does not hold, or the system has no descriptors or memory for it.
@@ -286,19 +294,39 @@ pub fn play_session(script: &[u8]) {
     });
 }
 
+/// Hands a session over. None where that is refused, or the session can't go on.
+fn pass_on<'a>(
+    vm: &'a impl Backing,
+    mut session: Session<'a>,
+    connection: MessageSocket,
+) -> Option<(Session<'a>, MessageSocket)> {
+    let image = session.hand_over(&connection).ok()?;
+    drop((session, connection));
+    let (bytes, files) = image.encode().expect("an image within its bounds");
+    let image = SessionImage::decode(&bytes, files).expect("the same image");
+    Session::restore(vm, &image).ok()
+}
+
 fn play(mut script: Script<'_>) {
     let (near, far) = UnixStream::pair().expect("sockets");
     near.set_nonblocking(true).expect("a socket that does not block");
     far.set_nonblocking(true).expect("a socket that does not block");
     let mut connection = MessageSocket::new(near);
     let mut front = MessageSocket::new(far.try_clone().expect("a descriptor"));
-    let vm = Vm { control: Control::new("fuzz".to_owned()).expect("an eventfd") };
+    let vm = model();
     let mut session = Session::new(&vm);
     for _ in 0..MESSAGES {
         if script.rest.is_empty() {
             return;
         }
-        let request = u32::from(script.byte() % 46);
+        let request = match script.byte() {
+            HAND_OVER => {
+                let Some(next) = pass_on(&vm, session, connection) else { return };
+                (session, connection) = next;
+                continue;
+            }
+            byte => u32::from(byte % 46),
+        };
         let (body, fds) = script.body(request);
         let flags = VERSION | if script.byte() & 1 == 0 { FLAG_NEED_REPLY } else { 0 };
         let header = Header { request, flags, size: body.len() as u32 };

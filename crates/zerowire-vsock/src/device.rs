@@ -116,7 +116,7 @@ impl Device for VsockDevice<'_> {
         }
     }
 
-    fn kick(&mut self, queue: u16, fd: OwnedFd) {
+    fn kick(&mut self, queue: u16, fd: Arc<OwnedFd>) {
         self.0.rings.kick(queue, fd);
     }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use zerowire_vhost::serve::{
-    Control, ListenError, Listener, Served, StartError, inherit, process_cpu_seconds, stop_all,
+    Control, ListenError, Listener, Served, StartError, TakeUpError, inherit, process_cpu_seconds, stop_all,
 };
+use zerowire_vhost::session::{HandOverError, SessionImage};
 
 use crate::config::{VsockConfig, check, components};
 use crate::device::VsockContext;
@@ -145,6 +146,32 @@ impl VsockServer {
                 .map(|v| VsockVmStats::new(&v.served.vm, v.socket.clone(), v.uds.clone(), v.groups.clone()))
                 .collect(),
         }
+    }
+
+    /// Stops the rings of a VM's session, and returns what another process goes on with. Its
+    /// connections end: the guest learns of that when it sends on one. From then on front ends of
+    /// the VM wait in the socket's backlog, until [`Self::take_up`] brings a session back.
+    ///
+    /// # Errors
+    /// [`HandOverError`]; the session goes on here then.
+    pub fn hand_over(&self, vm: &str) -> Result<SessionImage, HandOverError> {
+        let served = self.served(vm).ok_or_else(|| HandOverError::UnknownVm(vm.to_owned()))?;
+        served.orders().hand_over()
+    }
+
+    /// Goes on with the session of another process, or with one that it did not take.
+    ///
+    /// # Errors
+    /// [`TakeUpError`], with the image for another attempt.
+    pub fn take_up(&self, vm: &str, image: SessionImage) -> Result<(), TakeUpError> {
+        match self.served(vm) {
+            Some(served) => served.orders().take_up(image),
+            None => Err(TakeUpError::unknown(vm, image)),
+        }
+    }
+
+    fn served(&self, vm: &str) -> Option<&Served<VsockContext>> {
+        self.vms.iter().map(|v| &v.served).find(|s| s.vm.control.name == vm)
     }
 
     /// Whether a connection is there or may still come, and can be served.

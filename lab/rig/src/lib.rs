@@ -9,6 +9,7 @@ pub mod dirty;
 pub mod lab;
 pub mod vsock;
 
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, SUPPORTED, VirtioNetHdr};
@@ -19,6 +20,7 @@ use zerowire_net::{MetadataSource, Policy, Server, VmConfig, VmStats};
 pub use zerowire_testkit::net::{PEER_HEADER, Peer, in_netns, ip};
 pub use zerowire_testkit::{PATIENCE, frames, wait_until};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::session::SessionImage;
 
 /// A VM of a [`Backend`]; its tap bears its name.
 #[derive(Clone, Debug)]
@@ -140,6 +142,15 @@ impl Backend {
     pub fn guest(&self, vm: &str, options: &NetOptions) -> Guest {
         Guest::start(self.connect(vm), options)
     }
+}
+
+/// A session's image as another process gets it, with descriptors of its own.
+pub fn pass_on(image: SessionImage) -> SessionImage {
+    let (near, far) = UnixStream::pair().expect("sockets");
+    std::thread::scope(|scope| {
+        scope.spawn(|| image.send(&near).unwrap_or_else(|e| panic!("{e}")));
+        SessionImage::receive(&far).unwrap_or_else(|e| panic!("{e}"))
+    })
 }
 
 /// Memory in two regions with a hole between them, as a PC has it.

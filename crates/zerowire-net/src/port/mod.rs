@@ -91,6 +91,11 @@ pub(crate) trait Port: Send + Sync {
     /// The guest has chosen features; no ring runs.
     fn set_features(&self, acked: u64) -> Result<(), String>;
 
+    /// As [`Self::set_features`], for a guest that goes on: frames that wait for it stay.
+    fn resume_features(&self, acked: u64) -> Result<(), String> {
+        self.set_features(acked)
+    }
+
     /// The front end tells the device's MTU, 68 to 65535 bytes (vhost-user NET_SET_MTU).
     fn set_mtu(&self, mtu: usize) -> Result<(), String>;
 

@@ -6,6 +6,7 @@
 mod support;
 
 mod features;
+mod hand_over;
 mod hostile;
 mod leaks;
 mod lifecycle;

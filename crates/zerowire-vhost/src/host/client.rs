@@ -73,7 +73,7 @@ impl<D> RingClient<D> {
     }
 
     /// Another descriptor to be notified by.
-    pub fn kick(&self, queue: u16, fd: OwnedFd) {
+    pub fn kick(&self, queue: u16, fd: Arc<OwnedFd>) {
         self.ask(|vm, reply| RingCommand::Kick { at: At { vm, queue }, fd, reply });
     }
 

@@ -40,7 +40,7 @@ pub enum RingCommand<D> {
     /// Serve a ring, or not.
     State { at: At, state: RingState, reply: SyncSender<()> },
     /// Another descriptor to be notified by.
-    Kick { at: At, fd: OwnedFd, reply: SyncSender<()> },
+    Kick { at: At, fd: Arc<OwnedFd>, reply: SyncSender<()> },
     /// Another descriptor to notify the driver by.
     Call { at: At, fd: Option<Arc<OwnedFd>>, reply: SyncSender<()> },
     /// Another descriptor to tell of errors by.
@@ -199,7 +199,7 @@ pub fn stop<T: RingThread>(thread: &mut T, at: At) -> Option<u16> {
     Some(ring.stop())
 }
 
-fn replace_kick<T: RingThread>(thread: &mut T, at: At, fd: OwnedFd) {
+fn replace_kick<T: RingThread>(thread: &mut T, at: At, fd: Arc<OwnedFd>) {
     if let Some(old) = thread.ring_mut(at).and_then(|ring| ring.replace_kick(fd)) {
         let _ = epoll::delete(thread.epoll().0, &old);
     }

@@ -37,7 +37,7 @@ pub struct HostRing {
     /// What marks its chains in flight, until [`Self::resume`] hands it to the ring.
     inflight: Option<Box<Tracker>>,
     /// None where nobody notifies this side, which then polls the ring by turns.
-    kick: Option<OwnedFd>,
+    kick: Option<Arc<OwnedFd>>,
     call: Option<Arc<OwnedFd>>,
     err: Option<Arc<OwnedFd>>,
 }
@@ -191,11 +191,11 @@ impl HostRing {
 
     /// What the driver notifies this side by.
     pub fn kick(&self) -> Option<&OwnedFd> {
-        self.kick.as_ref()
+        self.kick.as_deref()
     }
 
     /// Another descriptor to be notified by; returns the one before.
-    pub fn replace_kick(&mut self, kick: OwnedFd) -> Option<OwnedFd> {
+    pub fn replace_kick(&mut self, kick: Arc<OwnedFd>) -> Option<Arc<OwnedFd>> {
         self.kick.replace(kick)
     }
 

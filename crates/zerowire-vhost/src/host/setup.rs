@@ -3,11 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ring::RingAddresses;
 use crate::ring::inflight::Tracker;
 
 /// Whether a ring that has started is served (vhost-user, "Ring states").
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RingState {
     /// It was never enabled: left alone. Front ends enable rings right after they started them, and
     /// the frames of a guest that was reconnected wait there.
@@ -47,7 +50,7 @@ pub struct RingSetup {
     /// Where its chains in flight are marked; the ring takes it.
     pub inflight: Option<Box<Tracker>>,
     /// The driver's notifications.
-    pub kick: OwnedFd,
+    pub kick: Arc<OwnedFd>,
     /// Notifications to the driver.
     pub call: Option<Arc<OwnedFd>>,
     /// Tells the front end of a broken ring.

@@ -175,6 +175,26 @@ impl DirtyLog {
         Ok(Self { bits, skip: 0, len, file: None, signal: None })
     }
 
+    /// Its file, where in it the log begins, and its length, in bytes; None for a log of this
+    /// process's own.
+    pub fn place(&self) -> Option<(&Arc<OwnedFd>, u64, u64)> {
+        self.file.as_ref().map(|(file, offset)| (file, *offset, self.len))
+    }
+
+    /// A log without bits, as long as this one, in a file that another process can map.
+    ///
+    /// # Errors
+    /// [`LogError::Map`].
+    pub fn in_file(&self) -> Result<Self, LogError> {
+        let file = rustix::fs::memfd_create(
+            "zerowire-log",
+            rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING,
+        );
+        let file = file.map_err(io::Error::from)?;
+        rustix::fs::ftruncate(&file, self.len).map_err(io::Error::from)?;
+        Self::new(file.as_fd(), 0, self.len)
+    }
+
     /// Whether both are the same log.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.bits, &other.bits)

@@ -232,6 +232,25 @@ impl GuestMemory {
         &self.regions
     }
 
+    /// The regions as the front end described them, each with a duplicate of its file's
+    /// descriptor.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE.
+    pub fn configs(&self) -> io::Result<Vec<RegionConfig>> {
+        let config = |r: &Region| {
+            let file = r.backing.file.try_clone()?;
+            Ok(RegionConfig {
+                guest_addr: r.guest_addr,
+                len: r.len,
+                user_addr: r.user_addr,
+                offset: r.offset,
+                file,
+            })
+        };
+        self.regions.iter().map(config).collect()
+    }
+
     /// The regions, each with a descriptor of its file that can only read.
     pub fn read_only(&self) -> io::Result<Vec<ReadOnlyRegion>> {
         let read_only = |r: &Region| {

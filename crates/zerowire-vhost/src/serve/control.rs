@@ -1,20 +1,19 @@
-//! A VM's control thread: listens for its front end and serves one after another.
+//! A VM's control thread, as those who start, stop and ask it see it. What it does is in `seat`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use zerowire_vhost_user::{MessageSocket, WireError};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::admission::Admission;
 use super::device::Device;
 use super::listen::Listener;
-use super::pace::{Pace, Progress};
-use crate::session::{Session, SessionError};
+use super::orders::{Order, Orders};
+use super::seat;
 
 /// How long a server waits for its threads to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -86,12 +85,19 @@ impl Control {
         self.wake.clone()
     }
 
-    fn drain_wake(&self) {
+    /// What wakes the thread, to be waited for.
+    pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.0.as_fd()
+    }
+
+    /// The thread is awake.
+    pub(super) fn drain_wake(&self) {
         let mut n = [0u8; 8];
         let _ = rustix::io::read(&self.wake.0, &mut n);
     }
 
-    fn stopped(&self) -> bool {
+    /// Whether the thread has to end.
+    pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
@@ -132,20 +138,28 @@ pub struct Served<B> {
     /// The VM.
     pub vm: Arc<B>,
     thread: Option<std::thread::JoinHandle<()>>,
+    orders: Sender<Order>,
 }
 
 impl<B: Backing> Served<B> {
     /// Serves one front end after another, all of them if nobody decides who is let in.
     pub fn spawn(vm: Arc<B>, listener: Listener, link: Option<Box<dyn Admission>>) -> io::Result<Self> {
         let for_thread = vm.clone();
+        let (orders, receiver) = channel();
         let thread = std::thread::Builder::new()
             .name(format!("{}-ctl", vm.control().name))
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                control(&*for_thread, listener, link);
+                seat::run(&*for_thread, listener, link, receiver);
                 for_thread.ended();
             })?;
-        Ok(Self { vm, thread: Some(thread) })
+        Ok(Self { vm, thread: Some(thread), orders })
+    }
+
+    /// What gives orders to the control thread.
+    pub fn orders(&self) -> Orders {
+        let control = self.vm.control();
+        Orders::new(control.name.clone(), control.waker(), self.orders.clone())
     }
 
     /// Whether a connection is there or may still come.
@@ -189,195 +203,6 @@ pub fn stop_all<'a, B: Backing>(served: impl Iterator<Item = &'a mut Served<B>>)
     let start = Instant::now();
     for s in served {
         s.wait(start);
-    }
-}
-
-/// How long to wait before a retry of what the system refused.
-const RETRY: Duration = Duration::from_millis(500);
-
-/// The control thread: one front end after another.
-fn control(vm: &dyn Backing, mut listener: Listener, mut link: Option<Box<dyn Admission>>) {
-    let control = vm.control();
-    let _lines = tracing::error_span!("vm", name = control.name).entered();
-    let mut refused = None;
-    let mut pace = Pace::default();
-    // No front end is accepted before.
-    let mut not_before: Option<Instant> = None;
-    while !control.stopped() && !control.is_draining() {
-        let mut patience = None;
-        if let Some(link) = &mut link {
-            link.look();
-            patience = link.due(false);
-            if !link.admits() {
-                listener.shut();
-            } else if let Err(e) = listener.reopen() {
-                let text = e.to_string();
-                if refused.as_ref() != Some(&text) {
-                    tracing::error!("{}: {text}; tried again", control.name);
-                    vm.set_error(text.clone());
-                    refused = Some(text);
-                }
-                patience = Some(RETRY);
-            } else {
-                refused = None;
-            }
-        }
-        let wait = not_before.map(|at| at.saturating_duration_since(Instant::now()));
-        if let Some(wait) = wait.filter(|w| !w.is_zero()) {
-            sleep(control, None, link.as_deref(), Some(patience.map_or(wait, |p: Duration| p.min(wait))));
-            continue;
-        }
-        match listener.accept() {
-            Ok(Some(stream)) => {
-                take_front_end(vm, stream, &mut listener, link.as_deref_mut(), &mut pace);
-                if !listener.is_lasting() {
-                    return;
-                }
-                let ended = Instant::now();
-                not_before = Some(ended + pace.ended(ended));
-                if pace.begins_to_wait() {
-                    tracing::warn!(
-                        "{}: front ends connect and leave without a pause: the next ones wait, longer and longer",
-                        control.name
-                    );
-                }
-                continue;
-            }
-            Ok(None) => {}
-            Err(e) => {
-                // Out of descriptors, most likely: try again a little later.
-                tracing::error!("{}: accept failed: {e}", control.name);
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        }
-        if listener.poll_fd().is_none() && !listener.is_lasting() {
-            return;
-        }
-        sleep(control, listener.poll_fd(), link.as_deref(), patience);
-    }
-}
-
-/// Serves a front end that has connected.
-fn take_front_end(
-    vm: &dyn Backing,
-    stream: UnixStream,
-    listener: &mut Listener,
-    link: Option<&mut (dyn Admission + 'static)>,
-    pace: &mut Pace,
-) {
-    let control = vm.control();
-    control.connections.fetch_add(1, Ordering::Relaxed);
-    control.connected.store(true, Ordering::Relaxed);
-    tracing::info!("{}: front end connected", control.name);
-    match stream.set_nonblocking(true) {
-        Ok(()) => serve(vm, MessageSocket::new(stream), listener, link, pace),
-        Err(e) => tracing::error!("{}: {e}", control.name),
-    }
-    control.connected.store(false, Ordering::Relaxed);
-}
-
-/// Sleeps until the descriptor is readable, or there is something else to look at.
-fn sleep(
-    control: &Control,
-    fd: Option<BorrowedFd<'_>>,
-    link: Option<&dyn Admission>,
-    patience: Option<Duration>,
-) {
-    let links = link.map(Admission::wakers).unwrap_or_default();
-    let mut fds: Vec<_> = [control.wake.0.as_fd()]
-        .into_iter()
-        .chain(fd)
-        .chain(links)
-        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-        .collect();
-    // A little later rather than a little sooner, and once more.
-    let patience = patience.and_then(|p| (p + Duration::from_millis(1)).try_into().ok());
-    let _ = poll(&mut fds, patience.as_ref());
-    control.drain_wake();
-}
-
-/// Time for a front end that connected by the socket to send its first message. All of them begin
-/// at once; one that does not keeps the VM from its own front end.
-const FIRST_MESSAGE: Duration = Duration::from_secs(10);
-
-/// Why a connection ends that its front end has not ended. A VM that is drained lets no other one
-/// in.
-fn end_of(
-    control: &Control,
-    listener: &mut Listener,
-    link: Option<&mut (dyn Admission + 'static)>,
-    connection: &MessageSocket,
-) -> Option<&'static str> {
-    if control.stopped() {
-        return Some("server stops");
-    }
-    if control.is_draining() {
-        listener.close();
-    }
-    let link = link?;
-    link.look();
-    link.ends().then(|| link.turn_away(connection.stream()))
-}
-
-/// Serves one connection until it ends, whatever the reason.
-fn serve(
-    vm: &dyn Backing,
-    mut connection: MessageSocket,
-    listener: &mut Listener,
-    mut link: Option<&mut (dyn Admission + 'static)>,
-    pace: &mut Pace,
-) {
-    let control = vm.control();
-    // A connection that was handed over may wait for its front end to be started.
-    let mut first = listener.is_lasting().then(|| Instant::now() + FIRST_MESSAGE);
-    let mut session = Session::new(vm);
-    if let Some(link) = &mut link {
-        link.connected();
-    }
-    let mut progress = Progress::default();
-    let end = loop {
-        if let Some(why) = end_of(control, listener, link.as_deref_mut(), &connection) {
-            break Ok(why);
-        }
-        session.attend();
-        match connection.recv() {
-            Ok(Some(message)) => {
-                first = None;
-                if let Err(e) = session.handle(&mut connection, message) {
-                    break Err(e);
-                }
-            }
-            Ok(None) => {
-                progress = session.progress();
-                break Ok("front end left");
-            }
-            Err(WireError::WouldBlock) => {
-                let link = link.as_deref();
-                let left = first.map(|at| at.saturating_duration_since(Instant::now()));
-                if left == Some(Duration::ZERO) {
-                    let text = format!("no message within {FIRST_MESSAGE:?} of its connection");
-                    break Err(SessionError::Protocol { request: "front end", text });
-                }
-                let patience = [link.and_then(|l| l.due(true)), left].into_iter().flatten().min();
-                sleep(control, Some(connection.stream().as_fd()), link, patience);
-            }
-            Err(e) => break Err(SessionError::Wire(e)),
-        }
-    };
-    let queues = pace.wants_queues(progress).then(|| session.queues());
-    drop(session);
-    match end {
-        Ok(why) => tracing::info!("{}: connection ended: {why}", control.name),
-        Err(e) => {
-            vm.set_error(e.to_string());
-            control.connection_errors.fetch_add(1, Ordering::Release);
-            tracing::error!("{}: connection ended: {e}", control.name);
-        }
-    }
-    if let Some(queues) = queues {
-        let text = format!("front ends leave when they are told that there are {queues}");
-        tracing::warn!("{}: {text}", control.name);
-        vm.set_error(text);
     }
 }
 

@@ -37,6 +37,11 @@ pub trait Device {
     /// The guest has chosen features; no ring runs.
     fn set_features(&mut self, acked: u64) -> Result<(), String>;
 
+    /// As [`Self::set_features`], for a guest that goes on: what waits for it stays where it is.
+    fn resume_features(&mut self, acked: u64) -> Result<(), String> {
+        self.set_features(acked)
+    }
+
     /// vhost-user NET_SET_MTU.
     fn set_mtu(&mut self, _mtu: u64) -> Result<(), SessionError> {
         Err(not_offered(Request::NetSetMtu))
@@ -75,7 +80,7 @@ pub trait Device {
     fn enable(&mut self, queue: u16, on: bool, runs: bool);
 
     /// Another descriptor to be notified by.
-    fn kick(&mut self, queue: u16, fd: OwnedFd);
+    fn kick(&mut self, queue: u16, fd: Arc<OwnedFd>);
 
     /// Another descriptor to notify the driver by.
     fn call(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>);
@@ -91,6 +96,13 @@ pub trait Device {
     fn needs_reset(&self) -> bool {
         false
     }
+
+    /// A ring broke before another process handed the session over.
+    fn set_needs_reset(&mut self) {}
+
+    /// Another process goes on with the session: all rings have stopped, and what waits for the
+    /// guest stays where it is.
+    fn hand_over(&mut self) {}
 
     /// The guest has reset the device (virtio 1.3 §2.4): its rings have stopped.
     fn was_reset(&mut self) {}

@@ -9,7 +9,9 @@ mod control;
 mod control_socket;
 mod device;
 mod listen;
+mod orders;
 mod pace;
+mod seat;
 mod start;
 
 pub use access::SocketAccess;
@@ -18,5 +20,6 @@ pub use control::{Backing, Control, Served, Waker, process_cpu_seconds, stop_all
 pub use control_socket::ControlSocket;
 pub use device::Device;
 pub use listen::{Bound, Endpoint, ListenError, Listener, bind_unix};
+pub use orders::{Orders, TakeUpCause, TakeUpError};
 pub(crate) use pace::Progress;
 pub use start::{MAX_VMS, Paths, StartError, check_names, inherit, normal};

@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 /// Quick sessions in a row without a wait.
 const FREE: u32 = 128;
 /// The first wait; it doubles.
@@ -19,7 +21,8 @@ const CALM: Duration = Duration::from_secs(1);
 const TELLING: u32 = 3;
 
 /// What a front end did when it left by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Progress {
     /// It has asked for features at most.
     #[default]

@@ -1,6 +1,6 @@
 //! What descriptors of a front end must be.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
 use zerowire_vhost_user::Request;
 
@@ -16,7 +16,7 @@ use crate::memory::is_eventfd;
 pub(super) fn check_notifier(
     request: Request,
     of: impl std::fmt::Display,
-    fd: &Option<OwnedFd>,
+    fd: &Option<impl AsFd>,
 ) -> Result<(), SessionError> {
     let Some(fd) = fd else { return Ok(()) };
     check_eventfd(request, &of, fd)?;
@@ -29,7 +29,7 @@ pub(super) fn check_notifier(
 pub(super) fn check_eventfd(
     request: Request,
     of: impl std::fmt::Display,
-    fd: &OwnedFd,
+    fd: &impl AsFd,
 ) -> Result<(), SessionError> {
     match is_eventfd(fd) {
         Ok(true) => Ok(()),

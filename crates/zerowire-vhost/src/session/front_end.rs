@@ -1,9 +1,11 @@
 //! The other end of a connection.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use zerowire_vhost_user::Request;
 
+use super::image::{File, FrontEndImage};
 use super::{SessionError, not_offered};
 use crate::serve::Progress;
 
@@ -14,7 +16,9 @@ pub(super) struct FrontEnd {
     protocol: u64,
     progress: Progress,
     /// For requests to it; held open, never written.
-    channel: Option<OwnedFd>,
+    channel: Option<Arc<OwnedFd>>,
+    /// The guest's MTU in bytes, if the front end gave it.
+    mtu: Option<u64>,
 }
 
 impl FrontEnd {
@@ -53,6 +57,22 @@ impl FrontEnd {
 
     /// The channel for requests to it.
     pub(super) fn keep_channel(&mut self, channel: OwnedFd) {
-        self.channel = Some(channel);
+        self.channel = Some(Arc::new(channel));
+    }
+
+    /// It gave this MTU, which the device has taken.
+    pub(super) fn keep_mtu(&mut self, mtu: u64) {
+        self.mtu = Some(mtu);
+    }
+
+    /// What is known of it, for an image.
+    pub(super) fn image(&self) -> FrontEndImage<File> {
+        let Self { protocol, progress, ref channel, mtu } = *self;
+        FrontEndImage { protocol, progress, channel: channel.clone(), mtu }
+    }
+
+    /// The front end of an image. Protocol features and MTU are put in force elsewhere.
+    pub(super) fn restore(image: &FrontEndImage<File>) -> Self {
+        Self { progress: image.progress, channel: image.channel.clone(), ..Self::default() }
     }
 }

@@ -1,18 +1,32 @@
 //! Messages about the region in which chains in flight are marked (vhost-user, "Inflight I/O
 //! tracking").
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use zerowire_vhost_user::{Inflight, Message, Request};
 
+use super::image::{AreaImage, File, InflightImage};
 use super::vrings::Vrings;
 use super::{Answer, SessionError, protocol, refused};
 use crate::ring::inflight::{InflightRegion, Tracker};
 
-/// Where chains in flight are marked, if the front end wants that.
+/// A region, and where it lies in its file.
+#[derive(Debug)]
+struct Area {
+    region: Arc<InflightRegion>,
+    file: Arc<OwnedFd>,
+    offset: u64,
+}
+
+/// Where chains in flight are marked.
 #[derive(Debug, Default)]
 pub(super) struct InflightTracking {
-    region: Option<Arc<InflightRegion>>,
+    /// The region that the front end keeps, if it wants one.
+    shared: Option<Area>,
+    /// The region that whoever runs this process keeps. It serves rings that the front end has no
+    /// region for.
+    own: Option<Area>,
 }
 
 impl InflightTracking {
@@ -29,12 +43,13 @@ impl InflightTracking {
         let (queues, queue_size) = (wanted.num_queues, wanted.queue_size);
         let (mmap_size, file) = match InflightRegion::create(queues, queue_size) {
             Ok((region, file)) => {
-                self.region = Some(Arc::new(region));
+                let (region, file) = (Arc::new(region), Arc::new(file));
+                self.shared = Some(Area { region, file: file.clone(), offset: 0 });
                 (InflightRegion::bytes_for(queues, queue_size) as u64, Some(file))
             }
             Err(e) => {
                 tracing::error!("{name}: a region for chains in flight can't be made: {e}");
-                self.region = None;
+                self.shared = None;
                 (0, None)
             }
         };
@@ -49,22 +64,48 @@ impl InflightTracking {
         let request = Request::SetInflightFd;
         let r = parse(request, message, rings)?;
         let file = message.take_fd()?;
-        self.region = None;
+        self.shared = None;
         let region = InflightRegion::open(&file, r.mmap_offset, r.mmap_size, r.num_queues, r.queue_size)
             .map_err(|text| refused(request, text))?;
-        self.region = Some(Arc::new(region));
+        self.shared = Some(Area { region: Arc::new(region), file: Arc::new(file), offset: r.mmap_offset });
         Ok(())
     }
 
-    /// What marks the chains of a ring that starts.
-    pub(super) fn tracker(&self, queue: u16) -> Option<Box<Tracker>> {
-        self.region.as_ref().and_then(|r| Tracker::new(r, queue)).map(Box::new)
+    /// What marks the chains of a ring of `size` entries that starts. A ring that grew beyond the
+    /// region of this side goes without.
+    pub(super) fn tracker(&self, queue: u16, size: u16) -> Option<Box<Tracker>> {
+        let own = self.own.as_ref().filter(|own| size <= own.region.queue_size());
+        let Area { region, .. } = self.shared.as_ref().or(own)?;
+        Tracker::new(region, queue).map(Box::new)
+    }
+
+    /// The regions, for an image.
+    pub(super) fn image(&self) -> InflightImage<File> {
+        let image = |area: &Area| AreaImage {
+            queues: area.region.queues(),
+            queue_size: area.region.queue_size(),
+            offset: area.offset,
+            file: area.file.clone(),
+        };
+        InflightImage { shared: self.shared.as_ref().map(image), own: self.own.as_ref().map(image) }
+    }
+
+    /// The regions of an image. What lies in them is checked when a ring starts.
+    pub(super) fn restore(image: &InflightImage<File>) -> Result<Self, String> {
+        let open = |image: &AreaImage<File>| -> Result<Area, String> {
+            let &AreaImage { queues, queue_size, offset, ref file } = image;
+            let bytes = InflightRegion::bytes_for(queues, queue_size) as u64;
+            let region = InflightRegion::open(file, offset, bytes, queues, queue_size)?;
+            Ok(Area { region: Arc::new(region), file: file.clone(), offset })
+        };
+        let area = |image: &Option<AreaImage<File>>| image.as_ref().map(open).transpose();
+        Ok(Self { shared: area(&image.shared)?, own: area(&image.own)? })
     }
 
     /// The driver has reset the device: all chains are its own again. No ring runs.
     pub(super) fn clear(&mut self) {
-        if let Some(region) = &self.region {
-            region.clear();
+        for area in self.shared.iter().chain(&self.own) {
+            area.region.clear();
         }
     }
 }

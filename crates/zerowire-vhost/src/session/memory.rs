@@ -1,17 +1,19 @@
 //! Guest memory as the front end describes it: its regions, all at once or one by one.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use zerowire_vhost_user::{MemoryRegion, MemoryTable, Message, Request, SingleRegion};
 
+use super::image::{File, MemoryImage, RegionImage};
 use super::postcopy::Postcopy;
 use super::{SessionError, refused};
 use crate::memory::{GuestMemory, RegionConfig};
 
 /// How often regions may be added again in all: for each queue pair of a large device each region
 /// once more. QEMU before 8.0, which does so, has few regions.
-const MAX_REPEATS: usize = 256 * 64;
+pub(super) const MAX_REPEATS: usize = 256 * 64;
 
 /// What follows from a message about memory.
 #[derive(Debug)]
@@ -42,6 +44,28 @@ impl SessionMemory {
     /// From now on the device uses this. Returns what it used before.
     pub(super) fn replace(&mut self, memory: GuestMemory) -> Arc<GuestMemory> {
         std::mem::replace(&mut self.current, Arc::new(memory))
+    }
+
+    /// The regions, for an image. Their files are duplicated.
+    pub(super) fn image(&self) -> io::Result<MemoryImage<File>> {
+        let region = |config: RegionConfig| {
+            let RegionConfig { guest_addr, len, user_addr, offset, file } = config;
+            RegionImage { guest_addr, len, user_addr, offset, file: Arc::new(file) }
+        };
+        let regions = self.current.configs()?.into_iter().map(region).collect();
+        Ok(MemoryImage { regions, repeats: self.repeats.clone() })
+    }
+
+    /// The memory of an image, for [`Self::replace`].
+    pub(super) fn restore(&mut self, image: &MemoryImage<File>) -> Result<GuestMemory, String> {
+        let config = |region: &RegionImage<File>| {
+            let &RegionImage { guest_addr, len, user_addr, offset, ref file } = region;
+            Ok(RegionConfig { guest_addr, len, user_addr, offset, file: file.try_clone()? })
+        };
+        let configs: io::Result<Vec<_>> = image.regions.iter().map(config).collect();
+        let configs = configs.map_err(|e| format!("a region's file can't be duplicated: {e}"))?;
+        self.repeats.clone_from(&image.repeats);
+        GuestMemory::new(configs).map_err(|e| e.to_string())
     }
 
     /// SET_MEM_TABLE: all regions.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use zerowire_vhost_user::{Message, Request, features as f};
 
 use super::eventfd::check_notifier;
+use super::image::{File, LogImage, MigrationImage};
 use super::vrings::Vrings;
 use super::{Answer, SessionError, refused};
 use crate::memory::{DirtyLog, GuestMemory, LogError};
@@ -62,6 +63,27 @@ impl Migration {
         Ok(())
     }
 
+    /// The front end's log, for an image. With `early`, the log of this process's own whose bits go
+    /// along: the front end has not given its log yet.
+    pub(super) fn image(&self, early: Option<&DirtyLog>) -> MigrationImage<File> {
+        let image = |log: &DirtyLog| {
+            log.place().map(|(file, offset, len)| LogImage { offset, len, file: file.clone() })
+        };
+        MigrationImage {
+            log: self.base.as_ref().and_then(image),
+            early: early.and_then(image),
+            signal: self.signal.clone(),
+        }
+    }
+
+    /// The log of an image.
+    pub(super) fn restore(image: &MigrationImage<File>) -> Result<Self, SessionError> {
+        check_notifier(Request::SetLogFd, "the log", &image.signal)?;
+        let base = image.log.as_ref().map(open).transpose();
+        let base = base.map_err(|e| refused(Request::SetLogBase, e.to_string()))?;
+        Ok(Self { base, signal: image.signal.clone() })
+    }
+
     /// The next migration has a log of its own.
     pub(super) fn end(&mut self) {
         self.base = None;
@@ -88,6 +110,11 @@ impl Migration {
             }
         }
     }
+}
+
+/// Maps the log of an image.
+pub(super) fn open(image: &LogImage<File>) -> Result<DirtyLog, LogError> {
+    DirtyLog::new(image.file.as_fd(), image.offset, image.len)
 }
 
 /// Checks that a log covers all that may be noted in it.

@@ -14,6 +14,8 @@
 mod device_state;
 mod eventfd;
 mod front_end;
+mod hand_over;
+mod image;
 mod inflight;
 mod memory;
 mod migration;
@@ -23,6 +25,7 @@ mod vring;
 mod vrings;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use thiserror::Error;
 use zerowire_vhost_user::{LogRegion, Message, MessageSocket, Request, WireError, protocol as p};
@@ -31,6 +34,8 @@ use crate::memory::MAX_REGIONS;
 use crate::serve::{Backing, Device, Progress};
 use device_state::DeviceState;
 use front_end::FrontEnd;
+pub use hand_over::HandOverError;
+pub use image::{ImageError, SessionImage};
 use inflight::InflightTracking;
 use memory::SessionMemory;
 use migration::Migration;
@@ -241,7 +246,12 @@ impl<'a> Session<'a> {
                 self.device.enable(queue, on, runs);
                 Ok(())
             }
-            Request::NetSetMtu => self.device.set_mtu(message.u64()?),
+            Request::NetSetMtu => {
+                let mtu = message.u64()?;
+                self.device.set_mtu(mtu)?;
+                self.front_end.keep_mtu(mtu);
+                Ok(())
+            }
             Request::SetInflightFd => {
                 self.front_end.require(p::INFLIGHT_SHMFD, request)?;
                 self.inflight.open(message, &self.rings)
@@ -298,8 +308,8 @@ const FAILED: u64 = 1;
 enum Answer {
     None,
     Bytes(Vec<u8>),
-    /// With a descriptor, which this side needs no more.
-    WithFile(Vec<u8>, Option<OwnedFd>),
+    /// With a descriptor.
+    WithFile(Vec<u8>, Option<Arc<OwnedFd>>),
     /// The request failed for this reason. The front end hears that it did, whether it asked for
     /// acknowledgements or not.
     Failed(String),

@@ -80,7 +80,7 @@ impl Postcopy {
         let source = PageSource::start(name, connection).map_err(failed)?;
         let fd = source.faults.descriptor().map_err(failed)?;
         self.source = Some(source);
-        Ok(Answer::WithFile(Vec::new(), Some(fd)))
+        Ok(Answer::WithFile(Vec::new(), Some(Arc::new(fd))))
     }
 
     /// POSTCOPY_LISTEN: memory that is set from now on has missing pages; `memory` was set before.
@@ -112,6 +112,11 @@ impl Postcopy {
         }
         tracing::info!("{name}: post-copy has ended: all memory is there");
         Ok(())
+    }
+
+    /// Whether the front end brings pages, or may come to.
+    pub(super) fn is_advised(&self) -> bool {
+        self.source.is_some()
     }
 
     /// Whether memory that is set now has missing pages.

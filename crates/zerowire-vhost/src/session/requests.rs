@@ -18,13 +18,7 @@ const DEVICE_NEEDS_RESET: u64 = 64;
 impl Session<'_> {
     pub(super) fn set_features(&mut self, bits: u64) -> Result<(), SessionError> {
         let request = Request::SetFeatures;
-        let unknown = bits & !self.device.offered();
-        if unknown != 0 {
-            return Err(protocol(
-                request,
-                format!("features {} were not offered", self.device.feature_names(unknown).join(", ")),
-            ));
-        }
+        self.check_offered(bits)?;
         if let Some(i) = self.rings.any_started() {
             // Logging goes on and off while rings run.
             if (bits ^ self.driver.acked) & !f::VHOST_LOG_ALL == 0 {
@@ -42,7 +36,18 @@ impl Session<'_> {
         self.device.set_features(bits).map_err(|text| refused(request, text))
     }
 
-    fn set_acked(&mut self, bits: u64) -> Result<(), SessionError> {
+    /// Features that a driver acknowledges must have been offered.
+    pub(super) fn check_offered(&self, bits: u64) -> Result<(), SessionError> {
+        match bits & !self.device.offered() {
+            0 => Ok(()),
+            unknown => {
+                let names = self.device.feature_names(unknown).join(", ");
+                Err(protocol(Request::SetFeatures, format!("features {names} were not offered")))
+            }
+        }
+    }
+
+    pub(super) fn set_acked(&mut self, bits: u64) -> Result<(), SessionError> {
         let before = std::mem::replace(&mut self.driver.acked, bits);
         if let Err(e) = self.renew_log() {
             self.driver.acked = before;
@@ -150,7 +155,11 @@ impl Session<'_> {
 
     /// The device has the new memory when this returns, and the old one is unmapped. Memory that
     /// the dirty log does not cover is refused.
-    fn replace_memory(&mut self, request: Request, memory: GuestMemory) -> Result<(), SessionError> {
+    pub(super) fn replace_memory(
+        &mut self,
+        request: Request,
+        memory: GuestMemory,
+    ) -> Result<(), SessionError> {
         let log = self
             .migration
             .log_for(self.driver.acked, &memory, &self.rings)
@@ -233,6 +242,7 @@ impl Session<'_> {
     /// Stops a ring, if it runs. Returns where it has to go on.
     pub(super) fn stop_ring(&mut self, queue: u16) -> u16 {
         let Some(ring) = self.rings.get_mut(queue) else { return 0 };
+        ring.kick = None;
         if std::mem::take(&mut ring.started)
             && let Some(base) = self.device.stop(queue)
         {
@@ -243,16 +253,20 @@ impl Session<'_> {
 
     /// SET_VRING_KICK: starts a ring, or changes the descriptor of one that runs.
     pub(super) fn set_vring_kick(&mut self, message: &mut Message) -> Result<(), SessionError> {
-        let refuse = |text| refused(Request::SetVringKick, text);
-        let mut setup = match self.rings.kick(message, self.driver.acked)? {
+        match self.rings.kick(message, self.driver.acked)? {
             Kick::Replace(queue, kick) => {
                 self.device.kick(queue, kick);
-                return Ok(());
+                Ok(())
             }
-            Kick::Start(setup) => setup,
-        };
-        let queue = setup.queue;
-        setup.inflight = self.inflight.tracker(queue);
+            Kick::Start(setup) => self.start_ring(setup),
+        }
+    }
+
+    /// Starts a ring that was described but for its marks in an in-flight region.
+    pub(super) fn start_ring(&mut self, mut setup: RingSetup) -> Result<(), SessionError> {
+        let refuse = |text| refused(Request::SetVringKick, text);
+        let (queue, kick) = (setup.queue, setup.kick.clone());
+        setup.inflight = self.inflight.tracker(queue, setup.size);
         if setup.log_at.is_some() {
             // The front end may have set its size after its addresses.
             self.renew_log().map_err(|e| refuse(e.to_string()))?;
@@ -260,7 +274,7 @@ impl Session<'_> {
         setup.base = self.first_entry(&setup).map_err(refuse)?;
         self.device.start(setup).map_err(refuse)?;
         if let Some(ring) = self.rings.get_mut(queue) {
-            ring.started = true;
+            (ring.started, ring.kick) = (true, Some(kick));
         }
         Ok(())
     }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use zerowire_vhost_user::{Request, VringAddr};
 
+use super::eventfd::{check_eventfd, check_notifier};
+use super::image::{File, RingImage, RingPlace};
 use super::migration::log_address;
 use super::{SessionError, protocol};
 use crate::host::{RingSetup, RingState};
@@ -19,6 +21,8 @@ pub(super) struct Vring {
     /// Where writes to the used ring are logged, if they are.
     pub log_at: Option<u64>,
     pub base: u16,
+    /// The driver's notifications, while the ring runs.
+    pub kick: Option<Arc<OwnedFd>>,
     pub call: Option<Arc<OwnedFd>>,
     pub err: Option<Arc<OwnedFd>>,
     pub state: RingState,
@@ -26,6 +30,45 @@ pub(super) struct Vring {
 }
 
 impl Vring {
+    /// What is known of it, for an image.
+    pub(super) fn image(&self) -> RingImage<File> {
+        RingImage {
+            size: self.size,
+            addresses: self.addresses.map(|a| RingPlace { desc: a.desc, avail: a.avail, used: a.used }),
+            log_at: self.log_at,
+            base: self.base,
+            state: self.state,
+            kick: self.kick.clone().filter(|_| self.started),
+            call: self.call.clone(),
+            err: self.err.clone(),
+        }
+    }
+
+    /// The ring of an image, which is `queue`'s and does not run yet.
+    pub(super) fn restore(queue: usize, image: &RingImage<File>) -> Result<Self, SessionError> {
+        let of = format_args!("queue {queue}");
+        if let Some(kick) = &image.kick {
+            check_eventfd(Request::SetVringKick, of, kick)?;
+        }
+        check_notifier(Request::SetVringCall, of, &image.call)?;
+        check_notifier(Request::SetVringErr, of, &image.err)?;
+        Ok(Self {
+            size: image.size,
+            addresses: image.addresses.map(|RingPlace { desc, avail, used }| RingAddresses {
+                desc,
+                avail,
+                used,
+            }),
+            log_at: image.log_at,
+            base: image.base,
+            kick: None,
+            call: image.call.clone(),
+            err: image.err.clone(),
+            state: image.state,
+            started: false,
+        })
+    }
+
     /// SET_VRING_NUM for this ring, which is `queue`'s.
     pub(super) fn set_size(&mut self, queue: u32, size: u32) -> Result<(), SessionError> {
         let request = Request::SetVringNum;
@@ -70,7 +113,12 @@ impl Vring {
     }
 
     /// How this ring, which is `queue`'s, starts: without marks in an in-flight region.
-    pub(super) fn setup(&self, queue: u16, kick: OwnedFd, acked: u64) -> Result<RingSetup, SessionError> {
+    pub(super) fn setup(
+        &self,
+        queue: u16,
+        kick: Arc<OwnedFd>,
+        acked: u64,
+    ) -> Result<RingSetup, SessionError> {
         let request = Request::SetVringKick;
         let Some(addresses) = self.addresses else {
             return Err(protocol(request, format!("queue {queue}: started without SET_VRING_ADDR")));

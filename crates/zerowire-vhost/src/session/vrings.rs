@@ -7,10 +7,11 @@ use std::sync::Arc;
 use zerowire_vhost_user::{Message, Request};
 
 use super::eventfd::{check_eventfd, check_notifier};
+use super::image::{File, RingImage};
 use super::vring::Vring;
 use super::{SessionError, protocol, refused};
 use crate::host::{RingSetup, RingState};
-use crate::ring::used_ring_bytes;
+use crate::ring::{RingAddresses, used_ring_bytes};
 
 /// Where writes to a used ring are logged from now on.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub(super) struct LogChange {
 #[derive(Debug)]
 pub(super) enum Kick {
     /// The ring runs, and is notified by another descriptor from now on.
-    Replace(u16, OwnedFd),
+    Replace(u16, Arc<OwnedFd>),
     /// The ring starts, but for its marks in an in-flight region.
     Start(RingSetup),
 }
@@ -72,6 +73,25 @@ impl Vrings {
     /// The ring of a queue that the device has.
     pub(super) fn get_mut(&mut self, queue: u16) -> Option<&mut Vring> {
         self.rings.get_mut(usize::from(queue))
+    }
+
+    /// The rings, for an image.
+    pub(super) fn image(&self) -> Vec<RingImage<File>> {
+        self.rings.iter().map(Vring::image).collect()
+    }
+
+    /// Takes up the rings of an image. None of them runs yet.
+    pub(super) fn restore(&mut self, images: &[RingImage<File>]) -> Result<(), SessionError> {
+        for (queue, image) in images.iter().enumerate() {
+            *self.named(Request::SetVringNum, queue)? = Vring::restore(queue, image)?;
+        }
+        Ok(())
+    }
+
+    /// Where the rings that run lie: queue, size, addresses and base.
+    pub(super) fn started(&self) -> impl Iterator<Item = (u16, u16, RingAddresses, u16)> {
+        let rings = self.rings.iter().enumerate().filter(|(_, r)| r.started);
+        rings.filter_map(|(queue, r)| Some((queue as u16, r.size, r.addresses?, r.base)))
     }
 
     /// A queue whose ring runs.
@@ -131,8 +151,9 @@ impl Vrings {
             ));
         };
         check_eventfd(request, format_args!("queue {}", v.index), &kick)?;
-        let queue = v.index as u16;
+        let (queue, kick) = (v.index as u16, Arc::new(kick));
         if ring.started {
+            ring.kick = Some(kick.clone());
             return Ok(Kick::Replace(queue, kick));
         }
         ring.setup(queue, kick, acked).map(Kick::Start)

@@ -10,6 +10,7 @@ mod config;
 mod credit;
 mod ends;
 mod few_buffers;
+mod hand_over;
 mod hostile;
 mod hostile_hosts;
 mod inplace;

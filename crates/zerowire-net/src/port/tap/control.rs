@@ -47,9 +47,13 @@ impl Port for TapPort {
         self.tap.mtu()
     }
 
-    fn set_features(&self, acked: u64) -> Result<(), String> {
+    fn resume_features(&self, acked: u64) -> Result<(), String> {
         self.tap.set_offloads(toward_guest(acked)).map_err(|e| e.to_string())?;
-        self.tap.set_header_len(header_len(acked)).map_err(|e| e.to_string())?;
+        self.tap.set_header_len(header_len(acked)).map_err(|e| e.to_string())
+    }
+
+    fn set_features(&self, acked: u64) -> Result<(), String> {
+        self.resume_features(acked)?;
         // What waits in the tap may use offloads that this guest does not know.
         self.tap.flush();
         Ok(())

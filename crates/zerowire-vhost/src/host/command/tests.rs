@@ -45,7 +45,7 @@ fn setup(queue: u16, kick: &OwnedFd) -> RingSetup {
         state: RingState::Waiting,
         log_at: None,
         inflight: None,
-        kick: kick.try_clone().expect("a duplicate"),
+        kick: Arc::new(kick.try_clone().expect("a duplicate")),
         call: None,
         err: None,
     }
@@ -209,7 +209,7 @@ fn descriptors_are_replaced_while_a_ring_runs() {
     rustix::io::write(&old, &1u64.to_ne_bytes()).expect("a kick");
     assert_eq!(thread.events(), [3]);
     let fd = new.try_clone().expect("a duplicate");
-    thread.carry_out(|reply| RingCommand::Kick { at: at(3), fd, reply });
+    thread.carry_out(|reply| RingCommand::Kick { at: at(3), fd: Arc::new(fd), reply });
     rustix::io::write(&old, &1u64.to_ne_bytes()).expect("a kick");
     assert!(thread.events().is_empty(), "nobody listens to the old one");
     rustix::io::write(&new, &1u64.to_ne_bytes()).expect("a kick");
@@ -226,7 +226,7 @@ fn descriptors_are_replaced_while_a_ring_runs() {
     rustix::io::write(&new, &1u64.to_ne_bytes()).expect("a kick");
     assert!(thread.events().is_empty());
     // What comes for a ring that has stopped is answered all the same.
-    thread.carry_out(|reply| RingCommand::Kick { at: at(3), fd: new, reply });
+    thread.carry_out(|reply| RingCommand::Kick { at: at(3), fd: Arc::new(new), reply });
     thread.carry_out(|reply| RingCommand::Call { at: at(3), fd: None, reply });
     assert_eq!(thread.stop(3), None);
 }

@@ -122,7 +122,7 @@ impl Harness {
                 state: RingState::Enabled,
                 log_at: None,
                 inflight: None,
-                kick,
+                kick: Arc::new(kick),
                 call: Some(guest.call(queue)),
                 err: None,
             },

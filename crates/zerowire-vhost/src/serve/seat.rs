@@ -1,0 +1,380 @@
+//! What a VM's control thread does: it listens for its front end and serves one after another.
+//!
+//! It hands the session over to another process when it is told so, and waits then: the VM is
+//! served elsewhere, until it is told to go on with the session. It looks at its orders between two
+//! messages.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use zerowire_vhost_user::{MessageSocket, WireError};
+
+use super::admission::Admission;
+use super::control::{Backing, Control};
+use super::listen::Listener;
+use super::orders::{self, HandOverReply, Order, refusal};
+use super::pace::{Pace, Progress};
+use crate::session::{Session, SessionError, SessionImage};
+
+/// How long to wait before a retry of what the system refused.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Time for a front end that connected by the socket to send its first message. All of them begin
+/// at once; one that does not keeps the VM from its own front end.
+const FIRST_MESSAGE: Duration = Duration::from_secs(10);
+
+/// The control thread: one front end after another.
+pub(super) fn run(
+    vm: &dyn Backing,
+    listener: Listener,
+    link: Option<Box<dyn Admission>>,
+    orders: Receiver<Order>,
+) {
+    let control = vm.control();
+    let _lines = tracing::error_span!("vm", name = control.name).entered();
+    let mut seat = Seat::new(vm, listener, link, orders);
+    while !control.stopped() && (seat.back.is_some() || !control.is_draining()) {
+        if let Some((session, connection)) = seat.take_up() {
+            tracing::info!("{}: goes on with a session that was handed over", control.name);
+            seat.serve(session, connection, None);
+        } else if seat.away {
+            sleep(control, None, None, None);
+            continue;
+        } else {
+            let patience = seat.admit();
+            if let Some(wait) = seat.wait() {
+                let patience = patience.map_or(wait, |p| p.min(wait));
+                sleep(control, None, seat.link.as_deref(), Some(patience));
+                continue;
+            }
+            let Some(stream) = seat.accept() else {
+                if seat.listener.poll_fd().is_none() && !seat.listener.is_lasting() {
+                    return;
+                }
+                sleep(control, seat.listener.poll_fd(), seat.link.as_deref(), patience);
+                continue;
+            };
+            // A connection that was handed over may wait for its front end to be started.
+            let first = seat.listener.is_lasting().then(|| Instant::now() + FIRST_MESSAGE);
+            seat.serve(Session::new(vm), MessageSocket::new(stream), first);
+        }
+        if !seat.away && !seat.listener.is_lasting() {
+            return;
+        }
+    }
+}
+
+/// How a session ended.
+enum End {
+    /// The connection ends with it.
+    Closed(Result<&'static str, SessionError>),
+    /// Another process goes on with it.
+    HandedOver(SessionImage, HandOverReply),
+}
+
+/// What a control thread has beside its VM: who may connect, and when.
+struct Seat<'a> {
+    vm: &'a dyn Backing,
+    listener: Listener,
+    link: Option<Box<dyn Admission>>,
+    orders: Receiver<Order>,
+    pace: Pace,
+    /// Why the socket can't be made again, as the log has said.
+    refused: Option<String>,
+    /// No front end is accepted before.
+    not_before: Option<Instant>,
+    /// True: another process has the session. No front end is accepted.
+    away: bool,
+    /// A session that nobody took.
+    back: Option<SessionImage>,
+}
+
+impl<'a> Seat<'a> {
+    fn new(
+        vm: &'a dyn Backing,
+        listener: Listener,
+        link: Option<Box<dyn Admission>>,
+        orders: Receiver<Order>,
+    ) -> Self {
+        let pace = Pace::default();
+        Self { vm, listener, link, orders, pace, refused: None, not_before: None, away: false, back: None }
+    }
+
+    /// Listens where the link has it so. Returns when to look again.
+    fn admit(&mut self) -> Option<Duration> {
+        let control = self.vm.control();
+        let mut patience = None;
+        if let Some(link) = &mut self.link {
+            link.look();
+            patience = link.due(false);
+            if !link.admits() {
+                self.listener.shut();
+                return patience;
+            }
+        }
+        let Err(e) = self.listener.reopen() else {
+            self.refused = None;
+            return patience;
+        };
+        let text = e.to_string();
+        if self.refused.as_ref() != Some(&text) {
+            tracing::error!("{}: {text}; tried again", control.name);
+            self.vm.set_error(text.clone());
+            self.refused = Some(text);
+        }
+        Some(RETRY)
+    }
+
+    /// How long the next front end has to wait, if it has to.
+    fn wait(&self) -> Option<Duration> {
+        let wait = self.not_before?.saturating_duration_since(Instant::now());
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    /// The next front end, if there is one.
+    fn accept(&mut self) -> Option<UnixStream> {
+        let control = self.vm.control();
+        match self.listener.accept() {
+            Ok(stream) => {
+                let stream = stream?;
+                tracing::info!("{}: front end connected", control.name);
+                match stream.set_nonblocking(true) {
+                    Ok(()) => return Some(stream),
+                    Err(e) => tracing::error!("{}: {e}", control.name),
+                }
+            }
+            Err(e) => {
+                // Out of descriptors, most likely: try again a little later.
+                tracing::error!("{}: accept failed: {e}", control.name);
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        None
+    }
+
+    /// The session to go on with, if there is one.
+    fn take_up(&mut self) -> Option<(Session<'a>, MessageSocket)> {
+        let (vm, control) = (self.vm, self.vm.control());
+        if let Some(image) = self.back.take() {
+            self.away = false;
+            return Session::restore(vm, &image)
+                .inspect_err(|e| {
+                    vm.set_error(e.to_string());
+                    control.connection_errors.fetch_add(1, Ordering::Release);
+                    tracing::error!("{}: the session can't go on: {e}", control.name);
+                })
+                .ok();
+        }
+        let Some(Order::TakeUp(image, reply)) = orders::next(vm, &self.orders, false) else { return None };
+        match Session::restore(vm, &image) {
+            Ok(session) => {
+                self.away = false;
+                // Who asked may be gone: the session goes on all the same.
+                let _ = reply.send(Ok(()));
+                Some(session)
+            }
+            Err(e) => {
+                let _ = reply.send(Err(refusal(&control.name, e.into(), Some(image))));
+                None
+            }
+        }
+    }
+
+    /// Serves one connection until it ends, whatever the reason. Its first message has to come by
+    /// `first`.
+    fn serve(&mut self, mut session: Session<'a>, mut connection: MessageSocket, first: Option<Instant>) {
+        let control = self.vm.control();
+        control.connections.fetch_add(1, Ordering::Relaxed);
+        control.connected.store(true, Ordering::Relaxed);
+        if let Some(link) = &mut self.link {
+            link.connected();
+        }
+        let end = self.exchange(&mut session, &mut connection, first);
+        // Only a front end that left by itself says by that what it wants.
+        let left = matches!(end, End::Closed(Ok(LEFT)));
+        let progress = if left { session.progress() } else { Progress::default() };
+        let queues = self.pace.wants_queues(progress).then(|| session.queues());
+        drop(session);
+        drop(connection);
+        match end {
+            End::Closed(Ok(why)) => tracing::info!("{}: connection ended: {why}", control.name),
+            End::Closed(Err(e)) => {
+                self.vm.set_error(e.to_string());
+                control.connection_errors.fetch_add(1, Ordering::Release);
+                tracing::error!("{}: connection ended: {e}", control.name);
+            }
+            End::HandedOver(image, reply) => self.give(image, &reply),
+        }
+        if let Some(queues) = queues {
+            let text = format!("front ends leave when they are told that there are {queues}");
+            tracing::warn!("{}: {text}", control.name);
+            self.vm.set_error(text);
+        }
+        control.connected.store(false, Ordering::Relaxed);
+        if self.away {
+            return;
+        }
+        let ended = Instant::now();
+        self.not_before = Some(ended + self.pace.ended(ended));
+        if self.pace.begins_to_wait() {
+            tracing::warn!(
+                "{}: front ends connect and leave without a pause: the next ones wait, longer and longer",
+                control.name
+            );
+        }
+    }
+
+    /// Gives a session to who asked for it. Nothing of it is in use here any more.
+    fn give(&mut self, image: SessionImage, reply: &HandOverReply) {
+        let control = self.vm.control();
+        let name = &control.name;
+        control.connected.store(false, Ordering::Relaxed);
+        self.away = true;
+        match reply.send(Ok(image)) {
+            Ok(()) => tracing::info!("{name}: the session was handed over"),
+            Err(back) => {
+                tracing::warn!("{name}: nobody took the session any more, so it goes on here");
+                self.back = back.0.ok();
+            }
+        }
+    }
+
+    /// Carries out a front end's messages until the session ends.
+    fn exchange(
+        &mut self,
+        session: &mut Session<'a>,
+        connection: &mut MessageSocket,
+        mut first: Option<Instant>,
+    ) -> End {
+        let control = self.vm.control();
+        loop {
+            if control.stopped() {
+                return End::Closed(Ok("server stops"));
+            }
+            // A VM that is drained lets no other front end in.
+            if control.is_draining() {
+                self.listener.close();
+            }
+            if let Some(link) = &mut self.link {
+                link.look();
+                if link.ends() {
+                    return End::Closed(Ok(link.turn_away(connection.stream())));
+                }
+            }
+            if let Some(Order::HandOver(reply)) = orders::next(self.vm, &self.orders, true) {
+                match session.hand_over(connection) {
+                    Ok(image) => return End::HandedOver(image, reply),
+                    Err(e) => drop(reply.send(Err(e))),
+                }
+            }
+            session.attend();
+            match connection.recv() {
+                Ok(Some(message)) => {
+                    first = None;
+                    if let Err(e) = session.handle(connection, message) {
+                        return End::Closed(Err(e));
+                    }
+                }
+                Ok(None) => return End::Closed(Ok(LEFT)),
+                Err(WireError::WouldBlock) => {
+                    let link = self.link.as_deref();
+                    let left = first.map(|at| at.saturating_duration_since(Instant::now()));
+                    if left == Some(Duration::ZERO) {
+                        let text = format!("no message within {FIRST_MESSAGE:?} of its connection");
+                        return End::Closed(Err(SessionError::Protocol { request: "front end", text }));
+                    }
+                    let patience = [link.and_then(|l| l.due(true)), left].into_iter().flatten().min();
+                    sleep(control, Some(connection.stream().as_fd()), link, patience);
+                }
+                Err(e) => return End::Closed(Err(SessionError::Wire(e))),
+            }
+        }
+    }
+}
+
+/// Why most sessions end.
+const LEFT: &str = "front end left";
+
+/// Sleeps until the descriptor is readable, or there is something else to look at.
+fn sleep(
+    control: &Control,
+    fd: Option<BorrowedFd<'_>>,
+    link: Option<&dyn Admission>,
+    patience: Option<Duration>,
+) {
+    let links = link.map(Admission::wakers).unwrap_or_default();
+    let mut fds: Vec<_> = [control.wake_fd()]
+        .into_iter()
+        .chain(fd)
+        .chain(links)
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    // A little later rather than a little sooner, and once more.
+    let patience = patience.and_then(|p| (p + Duration::from_millis(1)).try_into().ok());
+    let _ = poll(&mut fds, patience.as_ref());
+    control.drain_wake();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{channel, sync_channel};
+
+    use zerowire_vhost_user::Request;
+
+    use super::*;
+    use crate::session::HandOverError;
+    use crate::testing::model;
+
+    fn seat<'a>(vm: &'a dyn Backing) -> (Seat<'a>, std::sync::mpsc::Sender<Order>) {
+        let (orders, receiver) = channel();
+        (Seat::new(vm, Listener::Connected(None), None, receiver), orders)
+    }
+
+    /// A front end, and the session that serves it.
+    fn connect(vm: &dyn Backing) -> (MessageSocket, Session<'_>, MessageSocket) {
+        let (near, far) = UnixStream::pair().expect("sockets");
+        near.set_nonblocking(true).expect("a socket that does not block");
+        (MessageSocket::new(far), Session::new(vm), MessageSocket::new(near))
+    }
+
+    #[test]
+    fn a_session_that_nobody_waits_for_any_more_goes_on() {
+        let vm = model();
+        let (mut seat, _orders) = seat(&vm);
+        let (mut front, mut session, connection) = connect(&vm);
+        let image = session.hand_over(&connection).expect("handed over");
+        drop((session, connection));
+        let (reply, answer) = sync_channel(0);
+        drop(answer);
+        seat.give(image, &reply);
+        let (mut session, mut connection) = seat.take_up().expect("it goes on");
+        assert!(!seat.away, "the next front end is accepted");
+        front.send_request(Request::GetFeatures, false, &[], &[]).expect("sent");
+        let message = connection.recv().expect("sound").expect("a message");
+        session.handle(&mut connection, message).expect("answered");
+        assert_ne!(front.recv_reply(Request::GetFeatures).expect("a reply").u64().expect("a number"), 0);
+    }
+
+    #[test]
+    fn a_session_that_was_taken_is_gone() {
+        let vm = model();
+        let (mut seat, orders) = seat(&vm);
+        let (_front, mut session, connection) = connect(&vm);
+        let image = session.hand_over(&connection).expect("handed over");
+        drop((session, connection));
+        let (reply, answer) = sync_channel(0);
+        let taken = std::thread::spawn(move || answer.recv().expect("an answer"));
+        seat.give(image, &reply);
+        assert!(taken.join().expect("no panic").is_ok());
+        assert!(seat.away && seat.take_up().is_none());
+        // There is none to hand over, until there is one again.
+        let (reply, answer) = sync_channel(1);
+        orders.send(Order::HandOver(reply)).expect("sent");
+        assert!(seat.take_up().is_none() && seat.away);
+        assert!(matches!(answer.recv(), Ok(Err(HandOverError::NoFrontEnd(_)))));
+    }
+}
