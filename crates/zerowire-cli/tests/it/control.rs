@@ -342,7 +342,8 @@ fn vms_that_come_and_go_leave_nothing_behind() {
         guest.ping(&mut peer);
         // The thread of the last request may not have ended yet.
         wait_until("it holds what it held", || server.holds()[..2] == [descriptors, threads]);
-        assert!(server.holds()[2] <= mappings + 8, "{} mappings, {mappings} before", server.holds()[2]);
+        // malloc(3) has up to eight arenas a CPU, each with two mappings.
+        assert!(server.holds()[2] <= mappings + 64, "{} mappings, {mappings} before", server.holds()[2]);
         assert!(resident() <= kib + 1024, "{} KiB, {kib} before", resident());
         assert!(interface("zwcycle").is_none());
         assert_eq!(server.json("/vms/zwstay")["statistics"]["connections"], 1, "the other one stayed");
