@@ -82,6 +82,8 @@ pub struct BackendProcess {
     vms: usize,
     taps: Vec<String>,
     started: Duration,
+    /// True: it answers SIGUSR1 with its statistics. Another program would end.
+    has_statistics: bool,
 }
 
 impl BackendProcess {
@@ -146,27 +148,44 @@ impl BackendProcess {
         args: &[String],
         placement: &Placement,
     ) -> Result<Self> {
-        let held = Held::temporary(&format!("zerowire-bench-{}-{number}", std::process::id()))?;
-        let folder = held.folder();
-        let log = File::create(folder.join("log"))?;
-        let statistics = File::create(folder.join("statistics"))?;
+        let held = folder(number)?;
+        let statistics = File::create(held.folder().join("statistics"))?;
         let mut command = Command::new(program);
         command.args([device, "--json", "--log", "warn"]);
         for vm in 0..vms {
-            let socket = socket_path(folder, vm);
+            let socket = socket_path(held.folder(), vm);
             // A socket left over from a process that was killed would count as in use.
             let _ = fs::remove_file(&socket);
             command.arg("--vm").arg(spec(vm, &socket));
         }
         command.args(args);
-        command.stdin(Stdio::null()).stdout(statistics).stderr(log);
+        command.stdin(Stdio::null()).stdout(statistics);
+        let mut backend = Self::run(held, command, vms, placement)?;
+        backend.has_statistics = true;
+        Ok(backend)
+    }
+
+    /// Starts a back end that is another program, and waits until it listens. `command` makes the
+    /// command from the path of the socket. Its standard input stays open and silent.
+    pub fn start_peer(command: impl FnOnce(&Path) -> Command, placement: &Placement) -> Result<Self> {
+        let held = folder(STARTED.fetch_add(1, Ordering::Relaxed))?;
+        let mut command = command(&socket_path(held.folder(), 0));
+        command.stdin(Stdio::piped()).stdout(File::create(held.folder().join("output"))?);
+        Self::run(held, command, 1, placement)
+    }
+
+    /// Runs `command` on the CPUs that are not the driver's, and waits until all sockets listen.
+    fn run(held: Held, mut command: Command, vms: usize, placement: &Placement) -> Result<Self> {
+        command.stderr(File::create(held.folder().join("log"))?);
         placement.avoid_driver()?;
         let begin = Instant::now();
         let child = held.spawn(&mut command);
         placement.pin_driver()?;
+        let program = Path::new(command.get_program());
         let child = child.with_context(|| format!("can't start {}", program.display()))?;
         let clock = ProcessClock::of(child.id())?;
-        let mut backend = Self { child, held, clock, vms, taps: Vec::new(), started: Duration::ZERO };
+        let (taps, started, has_statistics) = (Vec::new(), Duration::ZERO, false);
+        let mut backend = Self { child, held, clock, vms, taps, started, has_statistics };
         backend.wait_until_listening(begin)?;
         Ok(backend)
     }
@@ -230,8 +249,12 @@ impl BackendProcess {
         Ok(())
     }
 
-    /// The ledger of one direction of the first VM, inner objects flattened.
+    /// The ledger of one direction of the first VM, inner objects flattened; empty of another
+    /// program.
     pub fn ledger(&self, direction: Direction) -> Result<BTreeMap<String, u64>> {
+        if !self.has_statistics {
+            return Ok(BTreeMap::new());
+        }
         let statistics = self.statistics()?;
         let name = match direction {
             Direction::Transmit => "transmit",
@@ -297,6 +320,11 @@ fn flatten(value: &Value, prefix: &str, ledger: &mut BTreeMap<String, u64>) {
             None => flatten(value, &format!("{name}."), ledger),
         }
     }
+}
+
+/// A folder for the files of back end `number`.
+fn folder(number: usize) -> Result<Held> {
+    Held::temporary(&format!("zerowire-bench-{}-{number}", std::process::id()))
 }
 
 fn socket_path(folder: &Path, vm: usize) -> PathBuf {

@@ -175,6 +175,11 @@ impl Placement {
         Ok(sched_setaffinity(None, &self.all)?)
     }
 
+    /// The number of the worker's CPU; with a single CPU that of the only one.
+    pub fn worker_cpu(&self) -> usize {
+        self.worker.unwrap_or(self.driver)
+    }
+
     /// Whether the measured side has a CPU that the driver does not use.
     pub fn separate(&self) -> bool {
         self.worker.is_some()

@@ -11,7 +11,8 @@
 //!
 //! [`vsock_rx::run_table`] compares the ways in which a program receives by vsock.
 //! [`packet_tx::run_packet_tx`] compares those in which it sends to a network device.
-//! [`tcp_rx::run_tcp_rx`] compares those in which it receives TCP.
+//! [`tcp_rx::run_tcp_rx`] compares those in which it receives TCP. [`peers::run_peers`] compares
+//! zerowire with other programs that do the same work.
 //!
 //! Each of these is an [`experiment`]: cells, variants, and figures that follow from their runs.
 //! [`measurements`] makes the tables and charts of pages from their JSON.
@@ -48,6 +49,7 @@ pub mod netns;
 pub mod options;
 pub mod others;
 pub mod packet_tx;
+pub mod peers;
 pub mod ports;
 pub mod programs;
 pub mod progress;

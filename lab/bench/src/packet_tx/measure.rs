@@ -40,7 +40,8 @@ impl Softirq {
         !self.0.is_empty()
     }
 
-    fn now(&self) -> Duration {
+    /// Their CPU time so far.
+    pub fn now(&self) -> Duration {
         self.0.iter().filter_map(|clock| clock.now().ok()).sum()
     }
 }

@@ -22,9 +22,9 @@ use crate::stats::Summary;
 use crate::table::{Table, figure};
 
 /// Frame lengths in bytes, Ethernet header included.
-const FRAMES: [usize; 2] = [64, 1400];
+pub(crate) const FRAMES: [usize; 2] = [64, 1400];
 /// Packets in the capture.
-const PACKETS: usize = 1000;
+pub(crate) const PACKETS: usize = 1000;
 
 /// The comparison.
 #[derive(Debug, Clone, Serialize)]
@@ -98,7 +98,8 @@ fn present(program: &str) -> bool {
     quiet.is_ok()
 }
 
-fn arguments(own: bool, capture: &Path, passes: usize) -> Vec<OsString> {
+/// Arguments of either program.
+pub(crate) fn arguments(own: bool, capture: &Path, passes: usize) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
     if own {
         arguments.extend(["replay", "--quiet"].map(OsString::from));
@@ -128,7 +129,7 @@ fn play(program: &OsStr, arguments: &[OsString], lab: &TxLab, packets: usize) ->
 
 /// A capture (pcap, version 2.4, microseconds, link type Ethernet) of [`PACKETS`] frames with the
 /// same time.
-fn pcap(lab: &TxLab, frame_bytes: usize) -> Vec<u8> {
+pub(crate) fn pcap(lab: &TxLab, frame_bytes: usize) -> Vec<u8> {
     let mut file = Vec::with_capacity(24 + PACKETS * (16 + frame_bytes));
     file.extend(0xa1b2_c3d4u32.to_le_bytes());
     file.extend([2u16, 4].map(u16::to_le_bytes).concat());

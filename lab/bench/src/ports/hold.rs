@@ -23,7 +23,7 @@ const NICE: i32 = -15;
 
 /// Gives a thread precedence over other programs; None: the calling one, whose threads and children
 /// inherit it.
-pub(super) fn go_first(thread: Option<u32>) -> Result<()> {
+pub(crate) fn go_first(thread: Option<u32>) -> Result<()> {
     let thread = thread.and_then(|number| Pid::from_raw(number as i32));
     setpriority_process(thread, NICE).context("can't set a nice value: CAP_SYS_NICE is needed (run as root)")
 }

@@ -1,7 +1,7 @@
 //! `zerowire net` with a port on a veth pair or a tap, driven by a guest without a VM.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -20,10 +20,14 @@ use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_sent};
 use crate::guest::NetGuest;
 use crate::interleave::Turn;
+use crate::netns::Counters;
 use crate::variant::NetSample;
 
 /// How long a back end may take to go to sleep after its work.
 const SETTLE_LIMIT: Duration = Duration::from_millis(60);
+
+/// How long frames may take that a back end has copied and not yet sent.
+const SENT_LIMIT: Duration = Duration::from_millis(200);
 
 /// Bytes of the pieces of a large frame: none is sent here, since all are within an MTU of 1500.
 const FRAGMENT_LEN: usize = 32 << 10;
@@ -39,6 +43,8 @@ pub struct ServedPort {
     /// The ledger before this case.
     before: Ledger,
     kernel: KernelTime,
+    /// True: it polls, and never sleeps.
+    polls: bool,
 }
 
 struct ReadyGuest {
@@ -69,10 +75,52 @@ impl ServedPort {
                 (BackendProcess::start_on(program, &spec, more, placement)?, Wire::Veth(veth))
             }
         };
-        let (before, kernel) = (Ledger::new(), KernelTime::default());
-        let name = format!("zerowire {kind} {more}").trim_end().to_owned();
-        let placement = placement.clone();
-        Ok(Self { name, backend, wire, arrivals, placement, ready: None, before, kernel })
+        let name = format!("zerowire {} {more}", kind).trim_end().to_owned();
+        Ok(Self::of(name, backend, wire, arrivals, placement))
+    }
+
+    /// A back end that runs already, and is called `name`. Its port is on `wire`.
+    pub fn of(
+        name: String,
+        backend: BackendProcess,
+        wire: Wire,
+        arrivals: Arrivals,
+        placement: &Placement,
+    ) -> Self {
+        let (before, kernel, placement) = (Ledger::new(), KernelTime::default(), placement.clone());
+        let (ready, polls) = (None, false);
+        Self { name, backend, wire, arrivals, placement, ready, before, kernel, polls }
+    }
+
+    /// Under another name.
+    pub fn called(self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self }
+    }
+
+    /// As a back end that polls: its clock is read without waiting for its sleep.
+    pub fn polling(self) -> Self {
+        Self { polls: true, ..self }
+    }
+
+    /// The back end's process number.
+    pub fn pid(&self) -> u32 {
+        self.backend.pid()
+    }
+
+    /// CPU time of the back end so far. Of a running thread the kernel knows it up to the last
+    /// tick only, so one that polls is kept off its CPU for a moment.
+    fn cpu(&self) -> Result<Duration> {
+        let clock = self.backend.clock();
+        Ok(match &self.arrivals {
+            _ if !self.polls => clock.settled(SETTLE_LIMIT)?.0,
+            Arrivals::Bursts(hold) => {
+                hold.acquire();
+                let now = clock.now();
+                hold.release();
+                now?
+            }
+            Arrivals::Stream => clock.now()?,
+        })
     }
 
     /// CPU time of the back end, and of the kernel thread of its port, over `watch` with a guest
@@ -88,20 +136,32 @@ impl ServedPort {
         Ok(PortIdle::new(&self.name, watch, end.0 - begin.0, end.1 - begin.1))
     }
 
+    /// Checks that `frames` frames reached the host. A back end that copies them may give their
+    /// buffers back before it sends them.
+    fn wait_for_sent(&self, before: Counters, frames: usize) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let sent = verify_sent(before, self.wire.peer().counters()?, frames);
+            if sent.is_ok() || !self.polls || start.elapsed() > SENT_LIMIT {
+                return sent;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
     fn measure(&mut self, case: &Case, frames: usize) -> Result<NetSample> {
-        let clock = self.backend.clock();
+        let before = (self.wire.kernel_time()?, self.wire.lost()?, self.wire.peer().counters()?);
+        let begin = self.cpu()?;
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("{} was not prepared for {case}", self.name);
         };
-        let before = (self.wire.kernel_time()?, self.wire.lost()?, self.wire.peer().counters()?);
-        let (begin, _) = clock.settled(SETTLE_LIMIT)?;
         let moved = match case.direction {
             Direction::Transmit => ready.guest.transmit(frames),
             Direction::Receive => bursts::send(&self.arrivals, &ready.generator, frames, |count| {
                 ready.guest.collect(count, case.frame_len)
             }),
         };
-        let cpu = clock.settled(SETTLE_LIMIT)?.0 - begin;
+        let cpu = self.cpu()? - begin;
         let kernel = self.wire.kernel_time()? - before.0;
         let lost = self.wire.lost()? - before.1;
         let wall = moved.with_context(|| format!("{lost} of {frames} frames were lost on the way"))?;
@@ -109,7 +169,7 @@ impl ServedPort {
             bail!("{lost} of {frames} frames were lost on the way: the run is void");
         }
         if case.direction == Direction::Transmit {
-            verify_sent(before.2, self.wire.peer().counters()?, frames)?;
+            self.wait_for_sent(before.2, frames)?;
         }
         self.kernel.add(kernel, frames);
         Ok(NetSample {

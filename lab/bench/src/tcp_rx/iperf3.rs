@@ -29,25 +29,25 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-const TEST_START: u8 = 1;
-const TEST_RUNNING: u8 = 2;
-const TEST_END: u8 = 4;
-const PARAM_EXCHANGE: u8 = 9;
-const CREATE_STREAMS: u8 = 10;
+pub(super) const TEST_START: u8 = 1;
+pub(super) const TEST_RUNNING: u8 = 2;
+pub(super) const TEST_END: u8 = 4;
+pub(super) const PARAM_EXCHANGE: u8 = 9;
+pub(super) const CREATE_STREAMS: u8 = 10;
 const CLIENT_TERMINATE: u8 = 12;
-const EXCHANGE_RESULTS: u8 = 13;
-const DISPLAY_RESULTS: u8 = 14;
-const IPERF_DONE: u8 = 16;
+pub(super) const EXCHANGE_RESULTS: u8 = 13;
+pub(super) const DISPLAY_RESULTS: u8 = 14;
+pub(super) const IPERF_DONE: u8 = 16;
 const ACCESS_DENIED: u8 = 0xff;
 
 /// Bytes of a cookie, its NUL included.
-const COOKIE: usize = 37;
+pub(super) const COOKIE: usize = 37;
 /// The longest JSON that is taken.
 const MOST_JSON: usize = 1 << 20;
 /// Streams of a test, at most: as many as iperf3 has.
 const MOST_STREAMS: u64 = 128;
 /// How long a client may take for each step but the test.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a test may take.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
@@ -69,6 +69,13 @@ pub fn accept(listener: &TcpListener) -> Result<Test> {
             Err(e) => eprintln!("the client {peer} {e:#}; waiting for another one"),
         }
     }
+}
+
+/// The test of the next client, which has to come within [`PATIENCE`].
+pub(crate) fn accept_one(listener: &TcpListener) -> Result<Test> {
+    let mut control = accept_within(listener, PATIENCE).context("waiting for iperf3")?;
+    let streams = serve(&mut control, listener)?;
+    Ok(Test { control, streams })
 }
 
 fn serve(control: &mut TcpStream, listener: &TcpListener) -> Result<Vec<OwnedFd>> {
@@ -167,7 +174,7 @@ impl Sent {
 }
 
 /// Accepts one connection, and waits at most for `patience`.
-fn accept_within(listener: &TcpListener, patience: Duration) -> Result<TcpStream> {
+pub(crate) fn accept_within(listener: &TcpListener, patience: Duration) -> Result<TcpStream> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let limit = Timespec { tv_sec: patience.as_secs() as _, tv_nsec: 0 };
     if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&limit))? == 0 {
@@ -182,13 +189,13 @@ fn read_cookie(stream: &mut impl Read) -> io::Result<[u8; COOKIE]> {
     Ok(cookie)
 }
 
-fn read_state(stream: &mut impl Read) -> io::Result<u8> {
+pub(super) fn read_state(stream: &mut impl Read) -> io::Result<u8> {
     let mut state = [0; 1];
     stream.read_exact(&mut state)?;
     Ok(state[0])
 }
 
-fn read_json(stream: &mut impl Read) -> Result<Value> {
+pub(super) fn read_json(stream: &mut impl Read) -> Result<Value> {
     let mut len = [0; 4];
     stream.read_exact(&mut len).context("sent no parameters or results")?;
     let len = u32::from_be_bytes(len) as usize;
@@ -200,7 +207,7 @@ fn read_json(stream: &mut impl Read) -> Result<Value> {
     serde_json::from_slice(&text).context("sent parameters or results that are no JSON")
 }
 
-fn write_json(stream: &mut impl Write, value: &Value) -> Result<()> {
+pub(super) fn write_json(stream: &mut impl Write, value: &Value) -> Result<()> {
     let text = serde_json::to_vec(value)?;
     let len = u32::try_from(text.len())?.to_be_bytes();
     stream.write_all(&[&len[..], &text].concat())?;

@@ -80,7 +80,12 @@ impl DeviceVariant {
             args.extend(kind.args.iter().cloned());
             backends.push((credit, BackendProcess::start_vsock(program, &args, 1, placement)?));
         }
-        Ok(Self { kind, placement: placement.clone(), backends, ready: None, before: Ledger::new() })
+        Ok(Self::of(kind, backends, placement))
+    }
+
+    /// Back ends that run already, each with the credit that it gives.
+    pub fn of(kind: DeviceKind, backends: Vec<(u32, BackendProcess)>, placement: &Placement) -> Self {
+        Self { kind, placement: placement.clone(), backends, ready: None, before: Ledger::new() }
     }
 
     fn measure(&mut self, case: &VsockCase, bytes: usize, check: bool) -> Result<VsockSample> {

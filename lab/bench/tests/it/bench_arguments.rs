@@ -30,6 +30,12 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["ab", "/old", "/new"], "COMMAND"),
         (&["ab", "/old", "/new", "--rounds", "0", "--", "tcp-rx"], "0 rounds"),
         (&["packet-tx", "--sizes", "0"], "choose 1 to"),
+        (&["peers", "--rounds", "0"], "0 rounds"),
+        (&["peers", "--parts", "disk"], "choose net, udp, vsock, replay or tcp"),
+        (&["peers", "--parts", "tcp,tcp"], "tcp is given twice"),
+        (&["peers", "--peer", "iperf3"], "give NAME=PATH"),
+        (&["peers", "--peer", "qemu=/proc/self/exe"], "no peer 'qemu'"),
+        (&["peers", "--peer", "iperf3=/none"], "there is no such file"),
     ] {
         let output = bench(arguments);
         let text = String::from_utf8_lossy(&output.stderr);
@@ -80,7 +86,7 @@ fn the_help_of_vsock_is_about_vsock() {
 /// COLUMNS says that the terminal has 80 columns.
 #[test]
 fn each_help_page_fits_80_columns() {
-    for page in ["", "net", "vsock", "vsock-rx", "packet-tx", "tcp-rx", "ab"] {
+    for page in ["", "net", "vsock", "vsock-rx", "packet-tx", "tcp-rx", "peers", "ab"] {
         for flag in ["--help", "-h"] {
             let words: Vec<_> = [page, flag].into_iter().filter(|word| !word.is_empty()).collect();
             let output = command(&words).env("COLUMNS", "80").output().expect("the program starts");

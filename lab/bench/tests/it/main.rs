@@ -2,6 +2,7 @@
 
 mod bench_ab;
 mod bench_arguments;
+mod bench_peers;
 mod bench_places;
 mod bench_port;
 mod bench_programs;

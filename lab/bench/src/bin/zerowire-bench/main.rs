@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 mod manual;
+mod peers;
 mod render;
 mod vsock_rx;
 
@@ -14,6 +15,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use zerowire_bench::ab::{AbOptions, run_ab};
 use zerowire_bench::experiment::floored::beyond_gate;
 use zerowire_bench::packet_tx::{PacketTxOptions, run_packet_tx};
+use zerowire_bench::peers::find::in_path;
 use zerowire_bench::ports::{PortKind, run_ports};
 use zerowire_bench::table::fit_tables;
 use zerowire_bench::tcp_rx::{TcpRxOptions, run_tcp_rx};
@@ -53,6 +55,9 @@ enum What {
     /// Receiving TCP: select and read as iperf does, epoll, io_uring, and the library's ways, on 1
     /// to 256 connections.
     TcpRx(Box<TcpRxOptions>),
+    /// zerowire beside other programs that do the same work: dpdk-testpmd, passt,
+    /// vhost-device-vsock, tcpreplay, iperf3.
+    Peers(Box<peers::PeersArgs>),
     /// Two builds of this program in turns: what a change of the library costs.
     Ab(Box<AbOptions>),
     /// Write the tables and charts of the measurement pages from their JSON.
@@ -74,6 +79,7 @@ fn main() -> ExitCode {
             What::VsockRx(args) => vsock_rx::run(*args),
             What::PacketTx(args) => packet_tx(*args),
             What::TcpRx(args) => tcp_rx(&args),
+            What::Peers(args) => peers::run(*args),
             What::Ab(args) => ab(&args),
             What::Render(args) => render::run(&args),
         });
@@ -143,10 +149,7 @@ fn measured_program(floor_only: bool) -> Result<Option<PathBuf>> {
     if beside.is_file() {
         return Ok(Some(beside));
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found =
-        std::env::split_paths(&path).map(|folder| folder.join("zerowire")).find(|file| file.is_file());
-    found.map(Some).with_context(|| {
+    in_path("zerowire").map(Some).with_context(|| {
         format!(
             "nothing to measure: no program {}, and no zerowire in PATH; 'make build' builds it",
             beside.display()

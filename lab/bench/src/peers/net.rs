@@ -1,0 +1,152 @@
+//! `zerowire net` on a tap beside dpdk-testpmd, which forwards between vhost-user and a tap.
+//!
+//! The same guest without a VM drives both, one after the other. Of what is sent each keeps the
+//! ring full. What is received comes in bursts that wait in the tap's queue, so that the measured
+//! side finds them whole. dpdk-testpmd polls: outside of its turns it is stopped.
+
+use std::path::Path;
+use std::process::Command;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::cell::{OURS, PeerCell, PeerSample, Peers};
+use super::find::{self, Peer};
+use super::options::PeersOptions;
+use super::sides::{Side, compare};
+use crate::backend::BackendProcess;
+use crate::case::{Case, Direction, WorkingSet};
+use crate::compare::NetBench;
+use crate::cpu::Placement;
+use crate::experiment::CellReport;
+use crate::experiment::floored::{Floored, Plan, Variant};
+use crate::floor::TapFloor;
+use crate::interleave::Turn;
+use crate::netns::NetnsLink;
+use crate::ports::PortKind;
+use crate::ports::bursts::Arrivals;
+use crate::ports::hold::{Hold, go_first};
+use crate::ports::served::ServedPort;
+use crate::ports::wire::Wire;
+use crate::progress::ProgressLine;
+use crate::variant::NetSample;
+
+/// Lengths of frames that both can carry in one piece.
+const LENS: [usize; 2] = [64, 1500];
+/// Frames of a run, in terms of one of `zerowire-bench net`.
+const LONGER: usize = 4;
+/// The tap of dpdk-testpmd.
+const TAP: &str = "zwdpdk";
+
+/// Measures all rows in the namespace of the calling thread.
+pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<Vec<CellReport<Peers>>> {
+    placement.pin_driver()?;
+    go_first(None)?;
+    let arrivals = Arrivals::Bursts(Rc::new(Hold::new(placement)?));
+    let ours = ServedPort::start(&options.program, PortKind::Tap, "", arrivals.clone(), placement)?;
+    let mut variants: Vec<Box<dyn Variant<NetBench>>> =
+        vec![Box::new(ours.called(OURS)), Box::new(TapFloor::new("zwfloor", placement.clone())?)];
+    let (mut absent, mut failed) = (Vec::new(), Vec::new());
+    match find::find(Peer::Testpmd, &options.peers) {
+        Ok(program) => match Stopped::start(&program, &arrivals, placement) {
+            Ok(port) => variants.push(Box::new(port)),
+            Err(error) => failed.push(Peer::Testpmd.absent(format!("{error:#}"))),
+        },
+        Err(missing) => absent.push(missing),
+    }
+    let sets = if options.quick { &[WorkingSet::Hot][..] } else { &WorkingSet::ALL[..] };
+    let cases = Case::all(&Direction::ALL, &LENS, sets)?;
+    let mut progress = ProgressLine::new("peers net", cases.len() * (options.rounds() + 1));
+    let mut cells = Vec::with_capacity(cases.len());
+    for case in cases {
+        let amounts = NetBench::amounts(&case, Plan { rounds: options.rounds(), quick: options.quick });
+        let side = |variant: &mut Box<dyn Variant<NetBench>>, turn: Turn| {
+            if turn == Turn::WarmUp {
+                variant.prepare(&case)?;
+            }
+            let frames = if turn == Turn::WarmUp { amounts.warm_up } else { LONGER * amounts.round };
+            variant.run(&case, frames, turn).map(PeerSample::from)
+        };
+        let sides = variants.iter_mut().map(|variant| {
+            let name = variant.name().to_owned();
+            Side::new(&name, move |turn| side(variant, turn))
+        });
+        let sides = sides.chain(failed.iter().map(Side::failed)).collect();
+        cells.push(compare(PeerCell::Net(case), sides, &absent, options.rounds(), &mut progress));
+    }
+    progress.finish();
+    Ok(cells)
+}
+
+impl From<NetSample> for PeerSample {
+    fn from(sample: NetSample) -> Self {
+        Self {
+            cpu_ns: sample.cpu.as_nanos() as u64,
+            wall_ns: sample.wall.as_nanos() as u64,
+            frames: sample.frames,
+            bytes: sample.bytes,
+        }
+    }
+}
+
+/// A back end that polls. It is stopped when it has nothing to do.
+struct Stopped {
+    port: ServedPort,
+    process: Pid,
+}
+
+impl Stopped {
+    /// Starts `program`, a dpdk-testpmd, in the namespace of the calling thread.
+    fn start(program: &Path, arrivals: &Arrivals, placement: &Placement) -> Result<Self> {
+        let cpu = placement.worker_cpu();
+        let backend = BackendProcess::start_peer(|socket| testpmd(program, socket, cpu), placement)?;
+        let link = NetnsLink::new(TAP).with_context(|| format!("it made no tap: {}", backend.log()))?;
+        link.up()?;
+        let (name, wire) = (Peer::Testpmd.name().to_owned(), Wire::Tap(link));
+        let port = ServedPort::of(name, backend, wire, arrivals.clone(), placement).polling();
+        let process = Pid::from_raw(port.pid() as i32).context("it has no process number")?;
+        kill_process(process, Signal::STOP)?;
+        Ok(Self { port, process })
+    }
+
+    /// Lets it run while `work` runs.
+    fn awake<T>(&mut self, work: impl FnOnce(&mut ServedPort) -> Result<T>) -> Result<T> {
+        kill_process(self.process, Signal::CONT)?;
+        let result = work(&mut self.port);
+        kill_process(self.process, Signal::STOP)?;
+        result
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // One that is stopped takes no SIGTERM.
+        let _ = kill_process(self.process, Signal::CONT);
+    }
+}
+
+impl Variant<NetBench> for Stopped {
+    fn name(&self) -> &str {
+        self.port.name()
+    }
+
+    fn prepare(&mut self, case: &Case) -> Result<()> {
+        self.awake(|port| port.prepare(case))
+    }
+
+    fn run(&mut self, case: &Case, frames: usize, turn: Turn) -> Result<NetSample> {
+        self.awake(|port| port.run(case, frames, turn))
+    }
+}
+
+/// Its command: two threads on CPU `cpu`, of which one forwards and one waits.
+fn testpmd(program: &Path, socket: &Path, cpu: usize) -> Command {
+    let mut command = Command::new(program);
+    command.args(["--no-huge", "-m", "256", "--no-pci", "--no-shconf", "--no-telemetry", "--log-level=4"]);
+    command.arg(format!("--lcores=0@{cpu},1@{cpu}"));
+    command.arg(format!("--vdev=net_vhost0,iface={},queues=1", socket.display()));
+    command.arg(format!("--vdev=net_tap0,iface={TAP}"));
+    command.args(["--", "--auto-start", "--forward-mode=io", "--total-num-mbufs=8192", "--no-mlockall"]);
+    command
+}
