@@ -59,45 +59,4 @@ pub(crate) fn before(programs: &[NamedProgram], variant: &str) -> Option<String>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn programs(texts: &[&str]) -> Vec<NamedProgram> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
-    }
-
-    #[test]
-    fn a_program_is_a_name_and_a_path() {
-        let [program] = &programs(&["old-1.0=/a/b=c"])[..] else { panic!("one program") };
-        assert_eq!((program.name.as_str(), program.path.to_str()), ("old-1.0", Some("/a/b=c")));
-        for (text, words) in [
-            ("/a/b", "give NAME=PATH"),
-            ("=/a", "give NAME=PATH"),
-            ("a=", "give NAME=PATH"),
-            ("a b=/a", "'a b' is not free"),
-            ("floor=/a", "'floor' is not free"),
-        ] {
-            let error = text.parse::<NamedProgram>().unwrap_err();
-            assert!(error.contains(words), "{error}");
-        }
-    }
-
-    #[test]
-    fn names_are_told_apart_and_files_must_be_there() {
-        let refused = |texts: &[&str]| verify(&programs(texts)).unwrap_err().to_string();
-        assert!(refused(&["a=/proc/self/exe", "a=/proc/self/exe"]).contains("another program"));
-        assert!(refused(&["a=/none"]).contains("a=/none: there is no such file"));
-        verify(&programs(&["a=/proc/self/exe", "b=/proc/self/exe"])).unwrap();
-    }
-
-    #[test]
-    fn a_variant_is_set_beside_the_same_one_of_the_first_program() {
-        let programs = programs(&["before=/a", "after=/b", "later=/c"]);
-        let before = |variant| before(&programs, variant);
-        assert_eq!(before("after").as_deref(), Some("before"));
-        assert_eq!(before("later --path copy").as_deref(), Some("before --path copy"));
-        assert_eq!(before("after, guest sleeps").as_deref(), Some("before, guest sleeps"));
-        assert_eq!(before("before"), None);
-        assert_eq!(before("floor"), None);
-    }
-}
+mod tests;

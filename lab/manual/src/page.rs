@@ -99,39 +99,4 @@ fn split_heading(line: &str) -> (Option<&str>, &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Arg;
-
-    fn program() -> Command {
-        let serve = Command::new("serve")
-            .about("Serves a thing.")
-            .arg(Arg::new("socket").long("socket").value_name("PATH").help("Where to listen"))
-            .after_help(
-                "Ends by itself: no.\nLimits: 3 at most.\n\nExit status:\n  0 well\n\n  1 ill\nDone.",
-            );
-        Command::new("tool").version("1.2").about("A tool.").subcommand(serve)
-    }
-
-    #[test]
-    fn a_program_has_a_page_and_each_command_one_of_its_own() {
-        let pages = pages(program(), &["tool.toml.5"]).expect("pages");
-        assert_eq!(pages.keys().collect::<Vec<_>>(), ["tool-serve.1", "tool.1"]);
-        for text in ["tool\\-serve(1)", "\\fIcommand\\fR"] {
-            assert!(pages["tool.1"].contains(text), "no {text} in {}", pages["tool.1"]);
-        }
-        let serve = &pages["tool-serve.1"];
-        for text in ["\\-\\-socket", "Where to listen", "\\fBtool\\fR(1),\n\\fBtool.toml\\fR(5)"] {
-            assert!(serve.contains(text), "no {text} in {serve}");
-        }
-        assert!(serve.starts_with(".TH tool-serve 1 \"\" \"zerowire 1.2\" zerowire\n"), "{serve}");
-    }
-
-    #[test]
-    fn what_stands_behind_the_options_becomes_sections() {
-        let help = "Ends by itself: no.\nLimits: 3 at most.\n\nExit status:\n  0 well\n\n  1 ill\nDone.";
-        let wanted = ".SH \"NOTES\"\n.PP\nEnds by itself: no.\n.SH \"LIMITS\"\n.PP\n3 at most.\n\
-                      .SH \"EXIT STATUS\"\n.PP\n.nf\n  0 well\n\\&\n  1 ill\n.fi\n.PP\nDone.\n";
-        assert_eq!(sections(help), wanted);
-    }
-}
+mod tests;

@@ -108,35 +108,4 @@ fn check(r: libc::c_int) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{ALONE, is_own};
-
-    #[test]
-    fn what_follows_runs_elsewhere() {
-        crate::own_process!();
-        assert_eq!(std::env::var(ALONE).as_deref(), Ok("process::tests::what_follows_runs_elsewhere"));
-    }
-
-    #[test]
-    fn what_fails_there_fails_here() {
-        let test = crate::this_test!();
-        match std::panic::catch_unwind(|| is_own(test)) {
-            Ok(true) => panic!("on purpose"),
-            Ok(false) => unreachable!("it passed"),
-            Err(_) => {}
-        }
-    }
-
-    #[test]
-    #[should_panic(expected = "is not in a test function")]
-    fn a_closure_is_no_test() {
-        let closure = || crate::this_test!();
-        closure();
-    }
-
-    #[test]
-    #[should_panic(expected = "no::such_test, alone")]
-    fn a_path_that_no_test_has_fails() {
-        is_own("no::such_test");
-    }
-}
+mod tests;

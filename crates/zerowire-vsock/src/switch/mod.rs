@@ -232,34 +232,4 @@ fn split<'a>(vms: &'a mut [GroupVm], io: &'a mut Io, v: usize) -> Option<(&'a mu
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use zerowire_vhost::serve::SocketAccess;
-
-    use super::*;
-    use crate::VsockLimits;
-
-    #[test]
-    fn others_are_all_vms_but_one() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let vm = |cid: u64| {
-            let uds = dir.path().join(cid.to_string());
-            let (limits, access) = (VsockLimits::default(), SocketAccess::default());
-            GroupVm::new("vm", cid, (&uds, &access), Vec::new(), limits, Arc::default()).expect("a VM")
-        };
-        let vms = [3, 4, 5].map(vm).into();
-        let mut switch = Switch::new(vms, Watch::new().expect("epoll")).expect("a switch");
-        for v in 0..3 {
-            let (vm, mut rest) = switch.at(v).expect("a VM");
-            assert_eq!(vm.id.index, v);
-            let others: Vec<_> = (0..3).filter(|o| *o != v).collect();
-            assert!(rest.others.iter_mut().map(|vm| vm.id.index).eq(others.iter().copied()));
-            for o in 0..5 {
-                let other = rest.others.get(o).map(|vm| vm.id.index);
-                assert_eq!(other, Some(o).filter(|o| others.contains(o)));
-            }
-        }
-        assert!(switch.at(3).is_none());
-    }
-}
+mod tests;

@@ -1,0 +1,111 @@
+
+use super::*;
+
+#[test]
+fn a_vm_is_the_same_by_its_own_table() {
+    let defaults = Defaults {
+        access: SocketAccess { owner: None, group: Some(7), mode: None },
+        metadata: Some("/all.json".into()),
+        tokens: TokenPolicy::Optional,
+        policy: Policy::default(),
+        postcopy: false,
+    };
+    let bare = file::Net {
+        socket: "/s".into(),
+        port: "tap:a".to_owned(),
+        metadata: None,
+        metadata_token: None,
+        mac: None,
+        socket_owner: None,
+        socket_group: None,
+        socket_mode: None,
+    };
+    for net in [
+        bare.clone(),
+        file::Net {
+            port: "xdp:e0,queue=3,queues=2,match=mac:52:54:00:00:00:01,pin=off".to_owned(),
+            metadata: Some("/own.json".into()),
+            metadata_token: Some("required".to_owned()),
+            mac: Some("52:54:00:00:00:02".to_owned()),
+            socket_owner: Some("root".to_owned()),
+            socket_mode: Some("0640".to_owned()),
+            ..bare
+        },
+    ] {
+        let vm = defaults.vm("a", net).expect("a VM");
+        let mut again = defaults.vm("a", table_of(&vm)).expect("the same VM");
+        // What the mode is by default is said there.
+        assert_eq!(again.access.mode(), vm.access.mode());
+        again.access.mode = vm.access.mode;
+        assert_eq!(again, vm);
+    }
+}
+
+#[test]
+fn a_wrong_value_has_its_key() {
+    let good = || file::Net {
+        socket: "/s".into(),
+        port: "tap:a".to_owned(),
+        metadata: None,
+        metadata_token: None,
+        mac: None,
+        socket_owner: None,
+        socket_group: None,
+        socket_mode: None,
+    };
+    let bad = || Some("?".to_owned());
+    for (net, key) in [
+        (file::Net { port: "?".to_owned(), ..good() }, "port"),
+        (file::Net { metadata_token: bad(), ..good() }, "metadata-token"),
+        (file::Net { mac: bad(), ..good() }, "mac"),
+        (file::Net { socket_owner: bad(), ..good() }, "socket-owner"),
+        (file::Net { socket_group: bad(), ..good() }, "socket-group"),
+        (file::Net { socket_mode: bad(), ..good() }, "socket-mode"),
+    ] {
+        assert_eq!(net_vm("a", net).expect_err(key).key, key);
+    }
+}
+
+#[test]
+fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
+    let v = parse_vm("name=a,socket=/run/a,port=tap:t0,queues=2,metadata=m.json,metadata-token=optional")
+        .unwrap();
+    assert_eq!((v.name.as_str(), v.port.queues()), ("a", 2));
+    assert_eq!(v.tokens, Some(TokenPolicy::Optional));
+    let v = parse_vm("name=a,socket=/s,port=tap:t,socket-owner=7,socket-group=8,socket-mode=0640").unwrap();
+    assert_eq!(v.access, SocketAccess { owner: Some(7), group: Some(8), mode: Some(0o640) });
+    assert_eq!(v.mac, None);
+    let m = parse_vm("name=a,socket=/s,port=tap:t,mac=52:54:00:00:00:01").unwrap();
+    assert_eq!(m.mac.map(|m| m.to_string()).as_deref(), Some("52:54:00:00:00:01"));
+    let x = parse_vm("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3,offloads=off").unwrap();
+    assert_eq!(x.port.to_string(), "xdp:e0,queue=3,queues=1,mode=copy,offloads=off");
+    let partial = parse_vm("name=a,port=xdp:e0,socket=/run/a,pin=partial").unwrap();
+    assert_eq!(partial.port.to_string(), "xdp:e0,queue=0,queues=1,pin=partial");
+    let p = parse_vm("name=a,port=packet:e0,socket=/run/a,rings=on").unwrap();
+    assert_eq!(p.port.to_string(), "packet:e0,rings=on");
+    let p = parse_vm("name=a,port=packet:e0,receive=socket,socket=/run/a").unwrap();
+    assert_eq!(p.port.to_string(), "packet:e0,receive=socket");
+    for (bad, word) in [
+        ("name=a,port=packet:e0,socket=/s,receive=tap", "receive=tap: give ring, socket or auto"),
+        ("name=a,port=xdp:e0,socket=/s,pin=half", "partial or off"),
+        ("name=a,socket=/s,port=tap:t,mac=ff:ff:ff:ff:ff:ff", "'ff:ff:ff:ff:ff:ff': give six bytes"),
+        ("name=a,port=tap:t,socket=/s,pin=on", "'pin=on' is not known"),
+        ("name=a,socket=/s", "port"),
+        ("socket=/s,port=tap:t", "name"),
+        ("name=a,socket=/s,port=tap:t,mode=copy", "mode=copy"),
+        ("name=a,socket=/s,port=xdp:e,rings=on", "rings=on"),
+        ("x", "'x'"),
+        ("name=a,cpu=3", "'cpu'"),
+        ("name=a,socket=/s,port=tap:t,socket-mode=rw", "socket-mode: mode 'rw': give permissions in octal"),
+        (
+            "name=a,socket=/s,port=tap:t,socket-group=no-such",
+            "socket-group: group 'no-such' is not in /etc/group",
+        ),
+        ("name=a,socket=/s,port=tap:t,metadata-token=maybe", "metadata-token 'maybe'"),
+        ("name=a,socket=/s,port=tap:t,name=b", "name=a and name=b: give 'name' once"),
+        ("name=a,socket=/s,port=tap:t,queues=2,queues=3", "queues=2 and queues=3"),
+    ] {
+        assert!(parse_vm(bad).unwrap_err().to_string().contains(word), "{bad}");
+    }
+    assert!(token_policy("maybe").is_err());
+}

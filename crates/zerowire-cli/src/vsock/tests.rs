@@ -1,0 +1,67 @@
+
+use zerowire_vsock::VsockLimits;
+
+use super::*;
+
+fn vm(max_connections: usize) -> VsockConfig {
+    VsockConfig {
+        name: "a".to_owned(),
+        endpoint: Endpoint::Path("/run/a".into()),
+        access: Default::default(),
+        cid: 3,
+        uds: "/run/a.host".into(),
+        uds_access: Default::default(),
+        groups: vec!["x".to_owned(), "y".to_owned()],
+        limits: VsockLimits { max_connections, ..VsockLimits::default() },
+        map: Default::default(),
+    }
+}
+
+#[test]
+fn too_low_a_descriptor_limit_is_named_with_the_need_and_the_remedy() {
+    // A VM takes 80 and its programs that wait 384, a mapped connection two more than others.
+    let need = 16 + 80 + 384 + 8192 + 2 * 170;
+    let mut mapped = vm(8192);
+    mapped.map.max_connections = Some(170);
+    assert_eq!(descriptor_warning(std::slice::from_ref(&mapped), need), None);
+    assert!(descriptor_warning(std::slice::from_ref(&mapped), need - 1).is_some());
+    let text = descriptor_warning(&[mapped, vm(100)], 8192).expect("a warning");
+    let all = format!("LimitNOFILE={}", need + 80 + 384 + 100 + 2 * 100);
+    for word in [
+        "8292 connections (2 VMs), 270 of them mapped",
+        &all,
+        "limit is 8192",
+        "--max-connections",
+        "--map-connections",
+    ] {
+        assert!(text.contains(word), "no '{word}' in {text}");
+    }
+}
+
+/// As the errors of the device name them (zerowire-vsock, `StartError::Limit`).
+#[test]
+fn options_that_errors_name_are_there() {
+    let command = VsockArgs::augment_args(clap::Command::new("vsock"));
+    for option in [
+        "buffer",
+        "max-connections",
+        "peer-connections",
+        "sibling-connections",
+        "request-rate",
+        "map-max",
+        "map-connections",
+        "map-total",
+        "map-hold",
+        "groups",
+    ] {
+        assert!(command.get_arguments().any(|a| a.get_long() == Some(option)), "--{option}");
+    }
+}
+
+#[test]
+fn the_start_line_says_what_runs() {
+    let text = start_line(&vm(8192));
+    for word in ["a: listening on /run/a,", "CID 3", "/run/a.host.seqpacket", "groups x, y", "262144 bytes"] {
+        assert!(text.contains(word), "no '{word}' in {text}");
+    }
+}

@@ -1,0 +1,82 @@
+
+use std::os::fd::AsFd;
+
+use super::*;
+
+const PAGE: usize = 4096;
+
+/// A guarded mapping of `pages` pages, each with a mark, whose file then shrinks to `kept`
+/// pages.
+fn truncated(pages: usize, kept: usize) -> Guarded {
+    let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+    rustix::fs::ftruncate(&file, (pages * PAGE) as u64).expect("its length");
+    let map = Guarded::new(Mapping::shared(file.as_fd(), 0, pages * PAGE).expect("a mapping"), PAGE);
+    for page in 0..pages {
+        write(&map, page, 1);
+    }
+    rustix::fs::ftruncate(&file, (kept * PAGE) as u64).expect("its new length");
+    map
+}
+
+fn read(map: &Guarded, page: usize) -> u8 {
+    // SAFETY: within the mapping.
+    unsafe { map.as_ptr().add(page * PAGE).read_volatile() }
+}
+
+fn write(map: &Guarded, page: usize, byte: u8) {
+    // SAFETY: within the mapping.
+    unsafe { map.as_ptr().add(page * PAGE).write_volatile(byte) };
+}
+
+#[test]
+fn however_many_pages_are_lost_a_mapping_splits_once() {
+    const PAGES: usize = 4096;
+    let orders: [fn(usize) -> usize; 2] = [|i| 4 + 2 * i, |i| PAGES - 1 - 2 * i];
+    for order in orders {
+        let map = truncated(PAGES, 4);
+        for i in 0..(PAGES - 4) / 2 {
+            assert_eq!(read(&map, order(i)), 0);
+            write(&map, order(i), 2);
+        }
+        assert_eq!(map.parts(), 2);
+        assert_eq!(read(&map, 3), 1, "what the file still has is as it was");
+        assert_eq!(read(&map, order((PAGES - 4) / 2 - 1)), 2);
+    }
+}
+
+#[test]
+fn a_file_without_content_takes_the_place_where_private_memory_is_refused() {
+    let map = truncated(64, 4);
+    let start = map.as_ptr().addr();
+    assert!(replace_by_file(&(start + 4 * PAGE..start + 64 * PAGE)));
+    for page in 4..64 {
+        assert_eq!(read(&map, page), 0);
+        write(&map, page, 2);
+    }
+    assert_eq!((map.parts(), read(&map, 63), read(&map, 3)), (2, 2, 1));
+}
+
+#[test]
+fn one_line_a_second_is_written() {
+    let told_at = AtomicI64::new(i64::MIN);
+    let due = [7, 7, 7, 8, 8, 10].map(|now| is_due(&told_at, now));
+    assert_eq!(due, [true, false, false, true, false, true]);
+}
+
+#[test]
+fn only_what_a_file_has_lost_is_replaced() {
+    let map = || Some((0x20_0000..0x80_0000, PAGE));
+    let lost = libc::BUS_ADRERR;
+    assert_eq!(action(lost, 0x30_0123, map()), Action::Replace(0x30_0000..0x80_0000));
+    assert_eq!(
+        action(lost, 0x51_2345, Some((0x20_0000..0x80_0000, 2 << 20))),
+        Action::Replace(0x40_0000..0x80_0000)
+    );
+    assert_eq!(action(libc::BUS_MCEERR_AR, 0x30_0123, map()), Action::End);
+    assert_eq!(action(libc::BUS_MCEERR_AO, 0x30_0123, map()), Action::GoOn);
+    for code in [lost, libc::BUS_MCEERR_AR, libc::BUS_MCEERR_AO] {
+        assert_eq!(action(code, 0x30_0123, None), Action::Default);
+    }
+    let text = String::from_utf8_lossy(HARDWARE);
+    assert!(text.contains("hardware error") && !text.contains("front end"), "{text}");
+}

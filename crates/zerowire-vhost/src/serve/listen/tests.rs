@@ -1,0 +1,85 @@
+
+use std::os::unix::net::UnixDatagram;
+
+use super::*;
+
+const OWN: SocketAccess = SocketAccess { owner: None, group: None, mode: None };
+const KINDS: [SocketType; 2] = [SocketType::STREAM, SocketType::SEQPACKET];
+
+fn client(path: &Path, kind: SocketType) -> rustix::io::Result<OwnedFd> {
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
+    Ok(fd)
+}
+
+#[test]
+fn both_kinds_listen_and_do_not_block() {
+    let dir = tempfile::tempdir().unwrap();
+    for kind in KINDS {
+        let path = dir.path().join(format!("{kind:?}"));
+        let listener = bind_unix(&path, kind, &OWN).unwrap();
+        assert_eq!(rustix::net::accept(&listener.socket).unwrap_err(), Errno::AGAIN);
+        let _client = client(&path, kind).unwrap();
+        rustix::net::accept(&listener.socket).unwrap();
+        assert!(rustix::io::fcntl_getfd(&listener.socket).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    }
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_of_any_kind_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    for (first, second) in KINDS.into_iter().flat_map(|a| KINDS.map(|b| (a, b))) {
+        let listener = bind_unix(&path, first, &OWN).unwrap();
+        assert!(matches!(bind_unix(&path, second, &OWN), Err(ListenError::InUse(p)) if p == path));
+        drop(listener);
+        drop(bind_unix(&path, second, &OWN).unwrap());
+    }
+}
+
+#[test]
+fn a_listener_that_is_shut_refuses_and_listens_again_as_it_was() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let mut listener = Listener::new(&Endpoint::Path(path.clone()), &OWN).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::chown(&path, Some(123), Some(456)).unwrap();
+    let waiting = UnixStream::connect(&path).unwrap();
+    listener.shut();
+    assert!(listener.is_lasting() && listener.poll_fd().is_none());
+    assert!(listener.accept().unwrap().is_none());
+    assert_eq!(rustix::net::send(&waiting, &[0], rustix::net::SendFlags::NOSIGNAL), Err(Errno::PIPE));
+    assert_eq!(client(&path, SocketType::STREAM).unwrap_err(), Errno::CONNREFUSED);
+    listener.reopen().unwrap();
+    let _client = client(&path, SocketType::STREAM).unwrap();
+    assert!(listener.accept().unwrap().is_some());
+    let now = std::fs::metadata(&path).unwrap();
+    assert_eq!((now.mode() & 0o7777, now.uid(), now.gid()), (0o640, 123, 456));
+
+    listener.shut();
+    let _taken = {
+        std::fs::remove_file(&path).unwrap();
+        bind_unix(&path, SocketType::STREAM, &OWN).unwrap()
+    };
+    assert!(matches!(listener.reopen(), Err(ListenError::InUse(_))));
+}
+
+#[test]
+fn other_files_and_long_paths_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "kept").unwrap();
+    assert!(matches!(bind_unix(&file, SocketType::STREAM, &OWN), Err(ListenError::NotASocket(_))));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+
+    let datagram = dir.path().join("datagram");
+    let _alive = UnixDatagram::bind(&datagram).unwrap();
+    assert!(matches!(bind_unix(&datagram, SocketType::STREAM, &OWN), Err(ListenError::InUse(_))));
+
+    let long = dir.path().join("x".repeat(108));
+    assert!(matches!(bind_unix(&long, SocketType::SEQPACKET, &OWN), Err(ListenError::TooLong(_))));
+    let missing = dir.path().join("missing/s");
+    assert!(matches!(bind_unix(&missing, SocketType::STREAM, &OWN), Err(ListenError::Bind { .. })));
+}

@@ -1,0 +1,76 @@
+
+use serde_json::json;
+
+use super::*;
+
+/// A report of a benchmark with two variants; the second one takes `cpu`.
+fn report(cpu: f64) -> Vec<Found> {
+    let line = |way: &str, cpu: f64| {
+        json!({
+            "way": way, "path": "io_uring", "packets": cpu as u64,
+            "cpu_ns": { "median": cpu }, "cpu_to_epoll": { "median": 1.0 },
+            "gigabits_per_second": { "median": 9.0 },
+        })
+    };
+    let lines = [line("epoll", 100.0), line("plain", cpu)];
+    found(&json!({ "cases": [{ "connections": 16, "sends": 4096, "set": "hot", "lines": lines }] }))
+}
+
+#[test]
+fn cpu_figures_are_found_by_case_and_variant() {
+    let all = report(50.0);
+    let names = |of: &Found| (of.case.clone(), of.variant.clone(), of.figure.clone(), of.value);
+    let case = || "connections 16, hot".to_owned();
+    assert_eq!(
+        all.iter().map(names).collect::<Vec<_>>(),
+        [
+            (case(), "epoll".to_owned(), "cpu_ns".to_owned(), 100.0),
+            (case(), "plain".to_owned(), "cpu_ns".to_owned(), 50.0)
+        ]
+    );
+    // As net and vsock name their lists.
+    let variants = json!({ "cases": [{ "variants": [{ "name": "a", "cpu_s": { "median": 1.0 } }] }] });
+    assert_eq!(found(&variants)[0].variant, "a");
+}
+
+#[test]
+fn ratios_are_of_the_same_round_and_the_gate_is_their_lower_quartile() {
+    let old = [50.0, 100.0, 200.0].map(report);
+    let new = [52.5, 105.0, 210.0].map(report);
+    let lines = lines(&old, &new).unwrap();
+    let ratio = lines[1].ratio.unwrap();
+    assert!((ratio.min - 1.05).abs() < 1e-9 && (ratio.max - 1.05).abs() < 1e-9);
+    assert_eq!(lines[0].ratio.unwrap().median, 1.0);
+    let report = AbReport { lines, rounds: 3, command: vec!["tcp-rx".into()], ..AbReport::default() };
+    assert_eq!(report.beyond_gate(2.0), ["plain (connections 16, hot), cpu_ns: 1.050..1.050 times OLD's"]);
+    assert_eq!(report.beyond_gate(6.0), Vec::<String>::new());
+    let text = report.text();
+    for word in ["tcp-rx: medians of 3 rounds", "NEW / OLD", "1.050..1.050", "connections 16, hot"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn an_old_zerowire_has_the_benchmarks_as_a_command() {
+    let command = ["tcp-rx".to_owned(), "--quick".to_owned()];
+    assert_eq!(arguments(Path::new("/old/zerowire"), &command), ["bench", "tcp-rx", "--quick"]);
+    assert_eq!(arguments(Path::new("/new/zerowire-bench"), &command), ["tcp-rx", "--quick"]);
+}
+
+#[test]
+fn builds_without_a_figure_in_common_and_wrong_options_are_named() {
+    assert!(lines(&[report(1.0)], &[Vec::new()]).is_err());
+    let options = AbOptions {
+        old: "/old".into(),
+        new: "/new".into(),
+        rounds: 1,
+        command: vec!["tcp-rx".into()],
+        gate: None,
+        json: None,
+    };
+    let failed = |options: AbOptions| run_ab(&options, &mut Vec::new()).unwrap_err().to_string();
+    assert!(failed(AbOptions { rounds: 0, ..options.clone() }).contains("at least 1"));
+    let twice = vec!["tcp-rx".into(), "--rounds".into()];
+    assert!(failed(AbOptions { command: twice, ..options.clone() }).contains("--rounds behind --"));
+    assert!(failed(options).contains("can't start /old"));
+}
