@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Command, CommandFactory};
-use zerowire_manual::{Key, Need, Table, compare, completions, keys_page, pages, warnings};
+use zerowire_manual::{Key, KeyTable, Need, compare, completions, keys_page, pages, warnings};
 
 use crate::{Cli, file};
 
@@ -92,9 +92,14 @@ fn configuration() -> Result<String, String> {
     let (net, vsock) = (command("net"), command("vsock"));
     let about = "configuration file of zerowire net and zerowire vsock";
     let tables = [
-        Table { name: "[[vm]]", about: "A virtual machine.", command: &net, keys: VM },
-        Table { name: "[vm.net]", about: "Its network device, for zerowire net.", command: &net, keys: NET },
-        Table {
+        KeyTable { name: "[[vm]]", about: "A virtual machine.", command: &net, keys: VM },
+        KeyTable {
+            name: "[vm.net]",
+            about: "Its network device, for zerowire net.",
+            command: &net,
+            keys: NET,
+        },
+        KeyTable {
             name: "[vm.vsock]",
             about: "Its vsock device, for zerowire vsock.",
             command: &vsock,

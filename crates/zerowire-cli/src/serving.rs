@@ -54,12 +54,12 @@ pub fn until_stopped(
 }
 
 /// Why a server can't start.
-pub trait Refusal: Display {
+pub trait StartRefusal: Display {
     /// Whether the configuration alone says so, whatever the system has.
     fn is_wrong_argument(&self) -> bool;
 }
 
-impl Refusal for StartError {
+impl StartRefusal for StartError {
     fn is_wrong_argument(&self) -> bool {
         match self {
             Self::Count(_)
@@ -72,7 +72,7 @@ impl Refusal for StartError {
     }
 }
 
-impl Refusal for ServerError {
+impl StartRefusal for ServerError {
     fn is_wrong_argument(&self) -> bool {
         match self {
             Self::Start(e) => e.is_wrong_argument(),
@@ -82,7 +82,7 @@ impl Refusal for ServerError {
     }
 }
 
-impl Refusal for VsockServerError {
+impl StartRefusal for VsockServerError {
     fn is_wrong_argument(&self) -> bool {
         match self {
             Self::Start(e) => e.is_wrong_argument(),
@@ -92,7 +92,7 @@ impl Refusal for VsockServerError {
 }
 
 /// Why the VMs of this file, or of the command line, can't be served.
-pub fn refused(config: &Option<PathBuf>, e: &impl Refusal) -> anyhow::Error {
+pub fn refused(config: &Option<PathBuf>, e: &impl StartRefusal) -> anyhow::Error {
     let text = match config {
         Some(file) => format!("{}: {e}", file.display()),
         None => e.to_string(),

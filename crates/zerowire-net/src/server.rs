@@ -78,53 +78,53 @@ pub enum ChangeError {
     Refused(#[from] ServerError),
 }
 
-enum Stage {
+enum VmStage {
     Opening,
     Running(Served<VmContext>),
     Leaving,
 }
 
-struct Entry {
+struct RosterEntry {
     config: VmConfig,
-    stage: Stage,
+    stage: VmStage,
 }
 
-impl Entry {
+impl RosterEntry {
     fn state(&self) -> VmState {
         match &self.stage {
-            Stage::Opening => VmState::Opening,
-            Stage::Running(served) if served.vm.control.is_draining() => VmState::Draining,
-            Stage::Running(_) => VmState::Running,
-            Stage::Leaving => VmState::Leaving,
+            VmStage::Opening => VmState::Opening,
+            VmStage::Running(served) if served.vm.control.is_draining() => VmState::Draining,
+            VmStage::Running(_) => VmState::Running,
+            VmStage::Leaving => VmState::Leaving,
         }
     }
 
     fn running(&self) -> Option<&Served<VmContext>> {
         match &self.stage {
-            Stage::Running(served) => Some(served),
-            Stage::Opening | Stage::Leaving => None,
+            VmStage::Running(served) => Some(served),
+            VmStage::Opening | VmStage::Leaving => None,
         }
     }
 
     /// Takes the VM out of its entry, which says that it leaves.
     fn take(&mut self) -> Option<Served<VmContext>> {
         self.running()?;
-        match std::mem::replace(&mut self.stage, Stage::Leaving) {
-            Stage::Running(served) => Some(served),
-            Stage::Opening | Stage::Leaving => None,
+        match std::mem::replace(&mut self.stage, VmStage::Leaving) {
+            VmStage::Running(served) => Some(served),
+            VmStage::Opening | VmStage::Leaving => None,
         }
     }
 }
 
 #[derive(Default)]
 struct Roster {
-    entries: Vec<Entry>,
+    entries: Vec<RosterEntry>,
     /// The server stops: nothing may be added.
     closed: bool,
 }
 
 impl Roster {
-    fn find(&mut self, name: &str) -> Result<&mut Entry, ChangeError> {
+    fn find(&mut self, name: &str) -> Result<&mut RosterEntry, ChangeError> {
         let entry = self.entries.iter_mut().find(|e| e.config.name == name);
         entry.ok_or_else(|| ChangeError::Unknown(name.to_owned()))
     }
@@ -148,7 +148,7 @@ impl Departure {
     pub(super) fn leave(&self, vm: Arc<VmContext>) {
         let Some(roster) = self.0.upgrade() else { return };
         let name = vm.control.name.clone();
-        let served = lock(&roster).find(&name).ok().and_then(Entry::take);
+        let served = lock(&roster).find(&name).ok().and_then(RosterEntry::take);
         // Without it somebody else removes the VM, and waits for this thread.
         let Some(served) = served else { return };
         // The port closes here. Until then nobody else can have it.
@@ -213,7 +213,7 @@ impl Server {
         let all: Vec<_> = roster.entries.iter().map(|e| &e.config).chain(configs).collect();
         vm::check(&all)?;
         vm::share_budget(all.into_iter());
-        let entries = configs.iter().map(|c| Entry { config: c.clone(), stage: Stage::Opening });
+        let entries = configs.iter().map(|c| RosterEntry { config: c.clone(), stage: VmStage::Opening });
         roster.entries.extend(entries);
         Ok(())
     }
@@ -226,7 +226,7 @@ impl Server {
         let mut roster = lock(&self.roster);
         let closed = roster.closed;
         match (opened, roster.find(&name)) {
-            (Ok(served), Ok(entry)) if !closed => entry.stage = Stage::Running(served),
+            (Ok(served), Ok(entry)) if !closed => entry.stage = VmStage::Running(served),
             (Ok(mut served), _) => {
                 roster.forget(&name);
                 drop(roster);
@@ -250,7 +250,7 @@ impl Server {
         let mut served = taken.ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
         if !served.stop() {
             if let Ok(entry) = lock(&self.roster).find(name) {
-                entry.stage = Stage::Running(served);
+                entry.stage = VmStage::Running(served);
             }
             return Err(ChangeError::Stuck(name.to_owned()));
         }
@@ -298,7 +298,7 @@ impl Server {
 
     /// All VMs, in the order in which they were added.
     pub fn vms(&self) -> Vec<VmInfo> {
-        let info = |entry: &Entry| VmInfo {
+        let info = |entry: &RosterEntry| VmInfo {
             config: entry.config.clone(),
             state: entry.state(),
             connected: entry.running().is_some_and(|s| s.vm.control.is_connected()),
@@ -362,14 +362,14 @@ impl Server {
 
     /// Whether a connection is there or may still come.
     pub fn is_alive(&self) -> bool {
-        lock(&self.roster).entries.iter().filter_map(Entry::running).any(Served::is_alive)
+        lock(&self.roster).entries.iter().filter_map(RosterEntry::running).any(Served::is_alive)
     }
 
     /// Stops all VMs; further ones are refused or stopped at once.
     pub fn stop(&self) {
         let mut roster = lock(&self.roster);
         roster.closed = true;
-        let mut vms: Vec<_> = roster.entries.iter_mut().filter_map(Entry::take).collect();
+        let mut vms: Vec<_> = roster.entries.iter_mut().filter_map(RosterEntry::take).collect();
         drop(roster);
         stop_all(vms.iter_mut());
     }

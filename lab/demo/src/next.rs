@@ -11,7 +11,7 @@ use crate::story::Next;
 
 /// What decides it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Facts {
+struct NextFacts {
     /// True: the demonstration ran as root.
     root: bool,
     /// The version of QEMU in PATH.
@@ -46,12 +46,12 @@ pub fn after(shown: Shown) -> Result<Next> {
     Ok(choose(shown, &facts(&report, interface)))
 }
 
-fn facts(report: &Value, interface: Option<String>) -> Facts {
+fn facts(report: &Value, interface: Option<String>) -> NextFacts {
     let checks = report["checks"].as_array().into_iter().flatten();
     let check = |id: &str| checks.clone().find(|check| check["id"] == id);
     let qemu = check("vm.qemu").filter(|check| check["outcome"] != "missing");
     let version = qemu.and_then(|check| check["found"].as_str()?.split_whitespace().next());
-    Facts {
+    NextFacts {
         root: report["machine"]["euid"] == 0,
         qemu: version.map(ToOwned::to_owned),
         kvm: check("vm.kvm").is_some_and(|check| check["outcome"] == "ok"),
@@ -59,7 +59,7 @@ fn facts(report: &Value, interface: Option<String>) -> Facts {
     }
 }
 
-fn choose(shown: Shown, facts: &Facts) -> Next {
+fn choose(shown: Shown, facts: &NextFacts) -> Next {
     let next = |why: &str, command: &str| Next { why: why.to_owned(), command: command.to_owned() };
     match (shown, &facts.interface, &facts.qemu) {
         (Shown::Vm, Some(interface), _) => Next {

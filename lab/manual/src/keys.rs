@@ -29,7 +29,7 @@ pub struct Key {
 }
 
 /// A table of the file.
-pub struct Table<'a> {
+pub struct KeyTable<'a> {
     /// As in the file: `[vm.net]`.
     pub name: &'a str,
     /// What it is for.
@@ -49,7 +49,7 @@ pub fn keys_page(
     about: &str,
     version: &str,
     (text, example): (&[&str], &str),
-    tables: &[Table<'_>],
+    tables: &[KeyTable<'_>],
 ) -> Result<String, String> {
     let mut page = roff::title(name, 5, version);
     page.push_str(&roff::heading("NAME"));
@@ -73,7 +73,7 @@ pub fn keys_page(
 }
 
 impl Key {
-    fn item(&self, table: &Table<'_>) -> Result<String, String> {
+    fn item(&self, table: &KeyTable<'_>) -> Result<String, String> {
         let option = table.command.get_arguments().find(|arg| arg.get_long() == Some(self.name));
         let option = option.ok_or_else(|| {
             format!("the key {} of {} has no option --{0} of its command", self.name, table.name)
@@ -126,7 +126,7 @@ mod tests {
         let mut command =
             Command::new("net").arg(Arg::new("mac").long("mac").help("The address, see 'Ports' below"));
         command.build();
-        let tables = [Table { name: "[vm.net]", about: "A device.", command: &command, keys }];
+        let tables = [KeyTable { name: "[vm.net]", about: "A device.", command: &command, keys }];
         keys_page("tool.toml", "a file", "1.2", (&["One file."], "[vm]\nname = 'a'"), &tables)
     }
 

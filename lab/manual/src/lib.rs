@@ -3,8 +3,8 @@
 //! [`pages`] and [`completions()`] take a program's clap `Command`, so a page has the text of
 //! `--help`. [`keys_page`] describes the keys of a configuration file by the options of the same
 //! names. [`functions_page`] takes the C header. A test of each program and of the C library calls
-//! these and [`compare()`], which compares with the files of the tree, or writes them. So nothing of
-//! this is linked into what is shipped.
+//! these and [`compare()`], which compares with the files of the tree, or writes them. So nothing
+//! of this is linked into what is shipped.
 #![warn(missing_docs)]
 
 mod compare;
@@ -18,7 +18,7 @@ mod warnings;
 pub use compare::{UPDATE, compare};
 pub use completions::completions;
 pub use functions::functions_page;
-pub use keys::{Key, Need, Table, keys_page};
+pub use keys::{Key, KeyTable, Need, keys_page};
 pub use page::pages;
 pub use warnings::warnings;
 

@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn read(set: impl FnOnce(&mut ReceiverOptions)) -> Result<RecvOptions, Failure> {

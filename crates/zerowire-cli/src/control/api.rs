@@ -6,10 +6,10 @@ use serde::Serialize;
 use zerowire_net::{ServerStats, VmStats};
 
 use super::body::{self, BodyError};
-use super::http::{Request, Response, Stream, response};
-use super::manage::{Manage, ManagedVm, Refusal};
+use super::http::{ControlRequest, Response, Stream, response};
+use super::manage::{Manage, ManageError, ManagedVm};
 use super::metrics::{self, Exposition};
-use super::routes::{Action, Found, find};
+use super::routes::{Action, Routed, find};
 use super::serve::Handler;
 use crate::net::table;
 
@@ -24,20 +24,20 @@ struct Version {
 }
 
 #[derive(Serialize)]
-struct List {
+struct VmList {
     vms: Vec<ManagedVm>,
 }
 
 /// A VM with its statistics, which it has while it runs.
 #[derive(Serialize)]
-struct Shown {
+struct VmShown {
     #[serde(flatten)]
     vm: ManagedVm,
     statistics: Option<VmStats>,
 }
 
-impl From<Refusal> for Response {
-    fn from(refusal: Refusal) -> Self {
+impl From<ManageError> for Response {
+    fn from(refusal: ManageError) -> Self {
         let pointer = refusal.key.map(|key| format!("/{key}"));
         Self::error(refusal.status, &refusal.text, pointer.as_deref())
     }
@@ -55,19 +55,19 @@ impl Api {
         Self { manage }
     }
 
-    fn vm(&self, name: &str) -> Result<ManagedVm, Refusal> {
+    fn vm(&self, name: &str) -> Result<ManagedVm, ManageError> {
         let vm = self.manage.vms().into_iter().find(|vm| vm.name == name);
-        vm.ok_or_else(|| Refusal::new(404, format!("no VM is named '{name}'")))
+        vm.ok_or_else(|| ManageError::new(404, format!("no VM is named '{name}'")))
     }
 
-    fn show(&self, request: &Request, name: &str) -> Result<Response, Response> {
+    fn show(&self, request: &ControlRequest, name: &str) -> Result<Response, Response> {
         let vm = self.vm(name)?;
         let mut stats = self.manage.stats();
         stats.vms.retain(|vm| vm.name == name);
         if request.accept.text {
             return Ok(words(&stats));
         }
-        Ok(Response::json(200, &Shown { vm, statistics: stats.vms.pop() }))
+        Ok(Response::json(200, &VmShown { vm, statistics: stats.vms.pop() }))
     }
 
     fn add(&self, name: &str, body: &[u8]) -> Result<Response, Response> {
@@ -83,7 +83,7 @@ impl Api {
         Ok(Response::json(200, &self.vm(name)?))
     }
 
-    fn stats(&self, request: &Request) -> Result<Response, Response> {
+    fn stats(&self, request: &ControlRequest) -> Result<Response, Response> {
         match (request.query.as_str(), request.accept.text) {
             ("", false) => Ok(Response::json(200, &self.manage.stats())),
             ("", true) => Ok(words(&self.manage.stats())),
@@ -93,14 +93,14 @@ impl Api {
         }
     }
 
-    fn carry_out(&self, request: &Request, body: &[u8]) -> Result<Response, Response> {
+    fn carry_out(&self, request: &ControlRequest, body: &[u8]) -> Result<Response, Response> {
         let (action, name) = match find(request.method, &request.path) {
-            Found::Action(action, name) => (action, name),
-            Found::Methods(allow) => {
+            Routed::Action(action, name) => (action, name),
+            Routed::Methods(allow) => {
                 let text = format!("this path takes {}", allow.join(", "));
                 return Err(Response { allow, ..Response::error(405, &text, None) });
             }
-            Found::Nothing => {
+            Routed::Nothing => {
                 let text = "no such path: /version, /vms, /vms/NAME, /vms/NAME/drain, /stats and /metrics are served";
                 return Err(Response::error(404, text, None));
             }
@@ -110,7 +110,7 @@ impl Api {
         }
         match action {
             Action::Version => Ok(Response::json(200, &Version { version: env!("CARGO_PKG_VERSION") })),
-            Action::List => Ok(Response::json(200, &List { vms: self.manage.vms() })),
+            Action::List => Ok(Response::json(200, &VmList { vms: self.manage.vms() })),
             Action::Show => self.show(request, name),
             Action::Add => self.add(name, body),
             Action::Change => self.change(name, body),
@@ -129,7 +129,7 @@ impl Api {
 }
 
 impl Handler for Api {
-    fn answer(&self, request: &Request, body: &[u8]) -> Response {
+    fn answer(&self, request: &ControlRequest, body: &[u8]) -> Response {
         self.carry_out(request, body).unwrap_or_else(|refusal| refusal)
     }
 
@@ -155,9 +155,9 @@ impl Metrics {
 }
 
 impl Handler for Metrics {
-    fn answer(&self, request: &Request, _body: &[u8]) -> Response {
+    fn answer(&self, request: &ControlRequest, _body: &[u8]) -> Response {
         match find(request.method, &request.path) {
-            Found::Action(Action::Metrics, _) => exposed(request, &self.manage.stats()),
+            Routed::Action(Action::Metrics, _) => exposed(request, &self.manage.stats()),
             _ => Response::error(404, "only GET /metrics is served here", None),
         }
     }
@@ -177,7 +177,7 @@ fn words(stats: &ServerStats) -> Response {
     Response::whole(200, response::TEXT, table(stats).into_bytes())
 }
 
-fn exposed(request: &Request, stats: &ServerStats) -> Response {
+fn exposed(request: &ControlRequest, stats: &ServerStats) -> Response {
     let form = if request.accept.open_metrics { Exposition::OpenMetrics } else { Exposition::Text };
     Response::whole(200, form.content_type(), metrics::render(stats, form).into_bytes())
 }

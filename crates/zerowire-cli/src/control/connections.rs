@@ -17,7 +17,7 @@ const MAX_STREAMS: usize = 8;
 const END_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-struct Place {
+struct ClientPlace {
     id: u64,
     socket: Arc<OwnedFd>,
     /// Since when its client is waited for; None while the server works for it.
@@ -25,8 +25,8 @@ struct Place {
 }
 
 #[derive(Debug, Default)]
-struct List {
-    places: Vec<Place>,
+struct ClientList {
+    places: Vec<ClientPlace>,
     next_id: u64,
     closed: bool,
 }
@@ -34,7 +34,7 @@ struct List {
 /// All connections.
 #[derive(Debug)]
 pub struct Connections {
-    list: Mutex<List>,
+    list: Mutex<ClientList>,
     most: usize,
     /// Threads, those of connections included that have lost their place.
     threads: AtomicUsize,
@@ -48,7 +48,7 @@ impl Connections {
         Arc::new(Self { list: Mutex::default(), most, threads, streams })
     }
 
-    fn list(&self) -> MutexGuard<'_, List> {
+    fn list(&self) -> MutexGuard<'_, ClientList> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +72,7 @@ impl Connections {
         }
         let (id, socket) = (list.next_id, Arc::new(socket));
         list.next_id += 1;
-        list.places.push(Place { id, socket: socket.clone(), waits_since: Some(Instant::now()) });
+        list.places.push(ClientPlace { id, socket: socket.clone(), waits_since: Some(Instant::now()) });
         self.threads.fetch_add(1, Ordering::AcqRel);
         Ok(Connection { all: self.clone(), id, socket })
     }

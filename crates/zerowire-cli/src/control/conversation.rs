@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 
 use super::connections::Connection;
-use super::http::{BadRequest, Body, Parsed, Request, Response, Stream, parse, response};
+use super::http::{BadRequest, ControlRequest, Parsed, Response, ResponseBody, Stream, parse, response};
 use super::serve::Handler;
 
 /// Time for a client to send a whole request, from the moment that it may begin.
@@ -57,7 +57,7 @@ pub fn converse(connection: &Connection, handler: &dyn Handler, admitted: bool) 
             return;
         }
         let response = handler.answer(&request, &body);
-        if let Body::Stream(stream) = response.body {
+        if let ResponseBody::Stream(stream) = response.body {
             talk.stream(handler, &response, stream);
             return;
         }
@@ -80,7 +80,7 @@ struct Conversation<'a> {
 
 impl Conversation<'_> {
     /// The next request with its body. `buffer` has what came before.
-    fn request(&self, buffer: &mut Vec<u8>) -> Result<(Request, Vec<u8>), NoRequest> {
+    fn request(&self, buffer: &mut Vec<u8>) -> Result<(ControlRequest, Vec<u8>), NoRequest> {
         const LATE: BadRequest = BadRequest { status: 408, text: "no whole request came within 10 s" };
         let until = Instant::now() + REQUEST_TIME;
         let more = |buffer: &mut Vec<u8>| match self.receive(buffer, until) {

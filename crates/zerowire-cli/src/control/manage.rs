@@ -15,16 +15,16 @@ pub trait Manage: Send + Sync {
     fn stats(&self) -> ServerStats;
 
     /// Adds a VM.
-    fn add(&self, name: &str, vm: Net) -> Result<(), Refusal>;
+    fn add(&self, name: &str, vm: Net) -> Result<(), ManageError>;
 
     /// Makes a VM what `vm` says, where that takes no other device.
-    fn change(&self, name: &str, vm: Net) -> Result<(), Refusal>;
+    fn change(&self, name: &str, vm: Net) -> Result<(), ManageError>;
 
     /// Removes a VM, which is gone then.
-    fn remove(&self, name: &str) -> Result<(), Refusal>;
+    fn remove(&self, name: &str) -> Result<(), ManageError>;
 
     /// Takes no further front end for a VM, and removes it when the present one has left.
-    fn drain(&self, name: &str) -> Result<(), Refusal>;
+    fn drain(&self, name: &str) -> Result<(), ManageError>;
 }
 
 /// A VM as the control socket shows it.
@@ -42,7 +42,7 @@ pub struct ManagedVm {
 
 /// Why something was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ManageError {
     /// HTTP status.
     pub status: u16,
     /// What is wrong, and what to do.
@@ -51,7 +51,7 @@ pub struct Refusal {
     pub key: Option<&'static str>,
 }
 
-impl Refusal {
+impl ManageError {
     /// A refusal that no key of the body is to blame for.
     pub fn new(status: u16, text: impl Into<String>) -> Self {
         Self { status, text: text.into(), key: None }

@@ -27,7 +27,7 @@ impl Exposition {
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MetricKind {
     /// It only grows; its samples end in `_total`.
     Counter,
     /// It goes up and down.
@@ -37,7 +37,7 @@ enum Kind {
 /// A metric of each VM.
 struct OfVm {
     name: &'static str,
-    kind: Kind,
+    kind: MetricKind,
     help: &'static str,
     value: fn(&VmStats) -> u64,
 }
@@ -56,32 +56,39 @@ struct OfReason {
     values: fn(&Totals) -> &std::collections::BTreeMap<&'static str, u64>,
 }
 
-const fn vm(name: &'static str, kind: Kind, help: &'static str, value: fn(&VmStats) -> u64) -> OfVm {
+const fn vm(name: &'static str, kind: MetricKind, help: &'static str, value: fn(&VmStats) -> u64) -> OfVm {
     OfVm { name, kind, help, value }
 }
 
 const OF_VM: [OfVm; 8] = [
-    vm("front_end_connected", Kind::Gauge, "1 if a front end is connected.", |v| u64::from(v.connected)),
-    vm("interface_up", Kind::Gauge, "1 if the port's interface can carry frames.", |v| {
+    vm("front_end_connected", MetricKind::Gauge, "1 if a front end is connected.", |v| {
+        u64::from(v.connected)
+    }),
+    vm("interface_up", MetricKind::Gauge, "1 if the port's interface can carry frames.", |v| {
         u64::from(v.port_state.interface_state == LinkState::Up)
     }),
-    vm("link_up", Kind::Gauge, "1 if the guest sees its link up; always 1 without link=follow.", |v| {
+    vm("link_up", MetricKind::Gauge, "1 if the guest sees its link up; always 1 without link=follow.", |v| {
         u64::from(v.port_state.link.as_ref().is_none_or(|link| link.up))
     }),
-    vm("connections", Kind::Counter, "Connections of front ends.", |v| v.connections),
-    vm("connection_errors", Kind::Counter, "Connections that ended by an error.", |v| v.connection_errors),
-    vm("ring_errors", Kind::Counter, "Virtqueues that were stopped since the guest broke a rule.", |v| {
-        v.ring_errors
+    vm("connections", MetricKind::Counter, "Connections of front ends.", |v| v.connections),
+    vm("connection_errors", MetricKind::Counter, "Connections that ended by an error.", |v| {
+        v.connection_errors
     }),
     vm(
+        "ring_errors",
+        MetricKind::Counter,
+        "Virtqueues that were stopped since the guest broke a rule.",
+        |v| v.ring_errors,
+    ),
+    vm(
         "unsure_frames",
-        Kind::Counter,
+        MetricKind::Counter,
         "Frames from the guest that were on their way when the process before this one died.",
         |v| v.unsure_frames,
     ),
     vm(
         "out_of_order_frames",
-        Kind::Counter,
+        MetricKind::Counter,
         "Frames from the guest that were given back before earlier ones.",
         |v| v.out_of_order_frames,
     ),
@@ -116,7 +123,7 @@ const OF_REASON: [OfReason; 2] = [
 
 /// All metrics of a server.
 pub fn render(stats: &ServerStats, form: Exposition) -> String {
-    let mut page = Page { out: String::new(), form };
+    let mut page = MetricsPage { out: String::new(), form };
     page.server(stats);
     for metric in &OF_VM {
         page.head(metric.name, metric.kind, metric.help);
@@ -125,18 +132,18 @@ pub fn render(stats: &ServerStats, form: Exposition) -> String {
         }
     }
     for metric in &OF_DIRECTION {
-        page.head(metric.name, Kind::Counter, metric.help);
+        page.head(metric.name, MetricKind::Counter, metric.help);
         for (vm, direction, totals) in directions(stats) {
             let labels = [("vm", vm), ("direction", direction)];
-            page.sample(metric.name, Kind::Counter, &labels, (metric.value)(totals));
+            page.sample(metric.name, MetricKind::Counter, &labels, (metric.value)(totals));
         }
     }
     for metric in &OF_REASON {
-        page.head(metric.name, Kind::Counter, metric.help);
+        page.head(metric.name, MetricKind::Counter, metric.help);
         for (vm, direction, totals) in directions(stats) {
             for (reason, value) in (metric.values)(totals) {
                 let labels = [("vm", vm), ("direction", direction), ("reason", *reason)];
-                page.sample(metric.name, Kind::Counter, &labels, *value);
+                page.sample(metric.name, MetricKind::Counter, &labels, *value);
             }
         }
     }
@@ -154,29 +161,29 @@ fn directions(stats: &ServerStats) -> impl Iterator<Item = (&str, &'static str, 
 }
 
 /// A page of metrics that is being written.
-struct Page {
+struct MetricsPage {
     out: String,
     form: Exposition,
 }
 
-impl Page {
+impl MetricsPage {
     fn server(&mut self, stats: &ServerStats) {
-        self.head("build_info", Kind::Gauge, "Version of zerowire; always 1.");
-        self.sample("build_info", Kind::Gauge, &[("version", stats.version)], 1);
-        self.head("vms", Kind::Gauge, "VMs that are served.");
-        self.sample("vms", Kind::Gauge, &[], stats.vms.len());
-        self.head("uptime_seconds", Kind::Gauge, "Seconds since the start of the process.");
-        self.sample("uptime_seconds", Kind::Gauge, &[], stats.uptime_seconds);
-        self.head("cpu_seconds", Kind::Counter, "CPU time of all threads of the process.");
-        self.sample("cpu_seconds", Kind::Counter, &[], stats.cpu_seconds);
+        self.head("build_info", MetricKind::Gauge, "Version of zerowire; always 1.");
+        self.sample("build_info", MetricKind::Gauge, &[("version", stats.version)], 1);
+        self.head("vms", MetricKind::Gauge, "VMs that are served.");
+        self.sample("vms", MetricKind::Gauge, &[], stats.vms.len());
+        self.head("uptime_seconds", MetricKind::Gauge, "Seconds since the start of the process.");
+        self.sample("uptime_seconds", MetricKind::Gauge, &[], stats.uptime_seconds);
+        self.head("cpu_seconds", MetricKind::Counter, "CPU time of all threads of the process.");
+        self.sample("cpu_seconds", MetricKind::Counter, &[], stats.cpu_seconds);
     }
 
     /// The lines about a metric. OpenMetrics names the metric, the text format its samples.
-    fn head(&mut self, name: &str, kind: Kind, help: &str) {
+    fn head(&mut self, name: &str, kind: MetricKind, help: &str) {
         let (suffix, word) = match (kind, self.form) {
-            (Kind::Gauge, _) => ("", "gauge"),
-            (Kind::Counter, Exposition::OpenMetrics) => ("", "counter"),
-            (Kind::Counter, Exposition::Text) => ("_total", "counter"),
+            (MetricKind::Gauge, _) => ("", "gauge"),
+            (MetricKind::Counter, Exposition::OpenMetrics) => ("", "counter"),
+            (MetricKind::Counter, Exposition::Text) => ("_total", "counter"),
         };
         let _ = writeln!(self.out, "# HELP zerowire_{name}{suffix} {help}");
         let _ = writeln!(self.out, "# TYPE zerowire_{name}{suffix} {word}");
@@ -186,8 +193,14 @@ impl Page {
         }
     }
 
-    fn sample(&mut self, name: &str, kind: Kind, labels: &[(&str, &str)], value: impl std::fmt::Display) {
-        let suffix = if kind == Kind::Counter { "_total" } else { "" };
+    fn sample(
+        &mut self,
+        name: &str,
+        kind: MetricKind,
+        labels: &[(&str, &str)],
+        value: impl std::fmt::Display,
+    ) {
+        let suffix = if kind == MetricKind::Counter { "_total" } else { "" };
         let _ = write!(self.out, "zerowire_{name}{suffix}");
         for (n, (label, text)) in labels.iter().enumerate() {
             let _ = write!(self.out, "{}{label}=\"{}\"", if n == 0 { "{" } else { "," }, escaped(text));

@@ -21,5 +21,5 @@ mod options;
 mod routes;
 mod serve;
 
-pub use manage::{Manage, ManagedVm, Refusal};
+pub use manage::{Manage, ManageError, ManagedVm};
 pub use options::ControlArgs;

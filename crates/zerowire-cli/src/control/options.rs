@@ -10,7 +10,7 @@ use zerowire_vhost::serve::{ControlSocket, SocketAccess};
 
 use super::api::{Api, Metrics};
 use super::manage::Manage;
-use super::serve::{Listening, Service};
+use super::serve::{ControlListener, Service};
 use crate::access;
 
 /// The port of metrics where none is given.
@@ -23,8 +23,8 @@ pub struct ControlArgs {
     /// remove and drain VMs and read statistics. With it a server may start without VMs.
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// User who owns the control socket, and may manage: a name of /etc/passwd or a number. Root and
-    /// the user of this process may in any case.
+    /// User who owns the control socket, and may manage: a name of /etc/passwd or a number. Root
+    /// and the user of this process may in any case.
     #[arg(long, value_name = "USER", value_parser = access::owner, requires = "control")]
     control_owner: Option<u32>,
     /// Group whose users may manage: a name of /etc/group or a number.
@@ -57,7 +57,7 @@ impl ControlArgs {
             };
             let socket = ControlSocket::bind(path, &access).context("--control")?;
             let api = Arc::new(Api::new(manage.clone()));
-            doors.push(Service::start("control", Listening::Control(socket), api)?);
+            doors.push(Service::start("control", ControlListener::Control(socket), api)?);
             tracing::info!("control socket at {}", path.display());
         }
         if let Some(address) = self.metrics {
@@ -70,7 +70,7 @@ impl ControlArgs {
             let metrics = Arc::new(Metrics::new(manage.clone()));
             // With port 0 the kernel has chosen one.
             let address = listener.local_addr().unwrap_or(address);
-            doors.push(Service::start("metrics", Listening::Tcp(listener), metrics)?);
+            doors.push(Service::start("metrics", ControlListener::Tcp(listener), metrics)?);
             tracing::info!("metrics at http://{address}/metrics");
         }
         Ok(doors)

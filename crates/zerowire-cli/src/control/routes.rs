@@ -54,7 +54,7 @@ pub const ROUTES: [Route; 9] = [
 
 /// What a request is answered by.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum Routed<'a> {
     /// This, with the name of the VM; empty where the path has none.
     Action(Action, &'a str),
     /// The path has other methods.
@@ -64,16 +64,16 @@ pub enum Found<'a> {
 }
 
 /// Finds what `method` on `path` does.
-pub fn find(method: Method, path: &[String]) -> Found<'_> {
+pub fn find(method: Method, path: &[String]) -> Routed<'_> {
     let mut methods = Vec::new();
     for route in &ROUTES {
         let Some(name) = matches(route.path, path) else { continue };
         if route.method == method {
-            return Found::Action(route.action, name);
+            return Routed::Action(route.action, name);
         }
         methods.push(route.method.name());
     }
-    if methods.is_empty() { Found::Nothing } else { Found::Methods(methods) }
+    if methods.is_empty() { Routed::Nothing } else { Routed::Methods(methods) }
 }
 
 /// The VM that `path` names where it is one of this pattern.
@@ -101,16 +101,19 @@ mod tests {
     #[test]
     fn paths_lead_to_what_they_name() {
         let path = |text: &str| text.split('/').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(find(Method::Get, &path("vms")), Found::Action(Action::List, ""));
-        assert_eq!(find(Method::Delete, &path("vms/a b")), Found::Action(Action::Remove, "a b"));
-        assert_eq!(find(Method::Post, &path("vms/a/drain")), Found::Action(Action::Drain, "a"));
-        assert_eq!(find(Method::Delete, &path("vms")), Found::Methods(vec!["GET"]));
-        assert_eq!(find(Method::Post, &path("vms/a")), Found::Methods(vec!["GET", "PUT", "PATCH", "DELETE"]));
+        assert_eq!(find(Method::Get, &path("vms")), Routed::Action(Action::List, ""));
+        assert_eq!(find(Method::Delete, &path("vms/a b")), Routed::Action(Action::Remove, "a b"));
+        assert_eq!(find(Method::Post, &path("vms/a/drain")), Routed::Action(Action::Drain, "a"));
+        assert_eq!(find(Method::Delete, &path("vms")), Routed::Methods(vec!["GET"]));
+        assert_eq!(
+            find(Method::Post, &path("vms/a")),
+            Routed::Methods(vec!["GET", "PUT", "PATCH", "DELETE"])
+        );
         for nothing in ["", "vms/", "vm", "vms/a/drain/b", "vms//drain", "metrics/"] {
-            assert_eq!(find(Method::Get, &path(nothing)), Found::Nothing, "{nothing}");
+            assert_eq!(find(Method::Get, &path(nothing)), Routed::Nothing, "{nothing}");
         }
         // A name may have a slash, which comes encoded.
         let slash = ["vms".to_owned(), "a/b".to_owned()];
-        assert_eq!(find(Method::Get, &slash), Found::Action(Action::Show, "a/b"));
+        assert_eq!(find(Method::Get, &slash), Routed::Action(Action::Show, "a/b"));
     }
 }

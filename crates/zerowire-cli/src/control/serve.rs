@@ -14,7 +14,7 @@ use zerowire_vhost::serve::ControlSocket;
 
 use super::connections::Connections;
 use super::conversation::converse;
-use super::http::{Request, Response, Stream};
+use super::http::{ControlRequest, Response, Stream};
 
 /// Connections of a door at most.
 const MAX_CONNECTIONS: usize = 32;
@@ -30,21 +30,21 @@ const RETRY: Duration = Duration::from_millis(100);
 /// Answers the requests of a door. Calls come from several threads at once.
 pub trait Handler: Send + Sync + 'static {
     /// The answer to a request.
-    fn answer(&self, request: &Request, body: &[u8]) -> Response;
+    fn answer(&self, request: &ControlRequest, body: &[u8]) -> Response;
 
     /// The next piece of a stream, of at least one byte.
     fn piece(&self, stream: Stream) -> Vec<u8>;
 }
 
 /// What listens.
-pub enum Listening {
+pub enum ControlListener {
     /// A unix socket, for those who may manage.
     Control(ControlSocket),
     /// A TCP socket, for everybody.
     Tcp(TcpListener),
 }
 
-impl Listening {
+impl ControlListener {
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Control(socket) => socket.as_fd(),
@@ -93,7 +93,7 @@ struct Stop {
 
 impl Service {
     /// Begins to accept. `name` is that of the threads.
-    pub fn start(name: &str, door: Listening, handler: Arc<dyn Handler>) -> io::Result<Self> {
+    pub fn start(name: &str, door: ControlListener, handler: Arc<dyn Handler>) -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let stop = Arc::new(Stop { is_set: AtomicBool::new(false), wake });
         let pools = [MAX_CONNECTIONS, MAX_STRANGERS].map(Connections::new);
@@ -122,7 +122,7 @@ impl Drop for Service {
 
 struct Acceptor {
     name: String,
-    door: Listening,
+    door: ControlListener,
     handler: Arc<dyn Handler>,
     pools: [Arc<Connections>; 2],
     stop: Arc<Stop>,

@@ -17,7 +17,7 @@ const MAX_LINE_BYTES: u64 = 64;
 
 /// An answer of the server.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct CtlAnswer {
     /// HTTP status.
     pub status: u16,
     /// All of the body.
@@ -37,12 +37,12 @@ impl<'a> Client<'a> {
     }
 
     /// Asks for one thing.
-    pub fn ask(&self, method: &str, target: &str, accept: &str, body: Option<&[u8]>) -> Result<Answer> {
+    pub fn ask(&self, method: &str, target: &str, accept: &str, body: Option<&[u8]>) -> Result<CtlAnswer> {
         let mut answer = self.begin(method, target, accept, body)?;
         let (status, _) = head(&mut answer)?;
         let mut body = Vec::new();
         answer.take(MAX_BODY_BYTES).read_to_end(&mut body).context("the server's answer ends early")?;
-        Ok(Answer { status, body })
+        Ok(CtlAnswer { status, body })
     }
 
     /// Asks for what comes piece by piece, until the server ends.
@@ -52,7 +52,7 @@ impl<'a> Client<'a> {
         if status != 200 || !is_chunked {
             let mut body = Vec::new();
             answer.take(MAX_BODY_BYTES).read_to_end(&mut body).context("the server's answer ends early")?;
-            return Err(super::refusal(&Answer { status, body }));
+            return Err(super::refusal(&CtlAnswer { status, body }));
         }
         while let Some(bytes) = chunk(&mut answer)? {
             piece(&bytes)?;

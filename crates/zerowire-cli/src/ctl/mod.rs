@@ -14,7 +14,7 @@ use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
 
 use crate::file::Net;
-use client::{Answer, Client};
+use client::{Client, CtlAnswer};
 
 /// Arguments of `zerowire ctl`.
 #[derive(Args, Debug)]
@@ -27,11 +27,11 @@ pub struct CtlArgs {
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    command: Command,
+    command: CtlCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CtlCommand {
     /// The version of the server.
     Version,
     /// All VMs.
@@ -130,30 +130,30 @@ Examples:
 pub fn run(args: &CtlArgs) -> Result<ExitCode> {
     let ctl = Ctl { client: Client::new(&args.control), json: args.json };
     match &args.command {
-        Command::Version => ctl.get("/version", words::version),
-        Command::List => ctl.get("/vms", words::list),
-        Command::Show(vm) => ctl.get_text(&path(vm)),
-        Command::Add(add) => {
+        CtlCommand::Version => ctl.get("/version", words::version),
+        CtlCommand::List => ctl.get("/vms", words::list),
+        CtlCommand::Show(vm) => ctl.get_text(&path(vm)),
+        CtlCommand::Add(add) => {
             let body = serde_json::to_value(add.table())?;
             ctl.told("PUT", &path(&add.vm), Some(&body), words::added)
         }
-        Command::Change { vm, metadata } => {
+        CtlCommand::Change { vm, metadata } => {
             let body = json!({ "metadata": metadata });
             ctl.told("PATCH", &path(vm), Some(&body), words::changed)
         }
-        Command::Remove(vm) => {
+        CtlCommand::Remove(vm) => {
             let done = json!({ "name": vm.name, "state": "removed" });
             ctl.done("DELETE", &path(vm), &done, &format!("{}: removed\n", vm.name))
         }
-        Command::Drain(vm) => {
+        CtlCommand::Drain(vm) => {
             let done = json!({ "name": vm.name, "state": "draining" });
             let text =
                 format!("{}: takes no further front end; it goes when the present one leaves\n", vm.name);
             ctl.done("POST", &(path(vm) + "/drain"), &done, &text)
         }
-        Command::Stats { follow: false } => ctl.get_text("/stats"),
-        Command::Stats { follow: true } => ctl.client.follow("/stats?stream", ctl.accept(), print),
-        Command::Metrics => ctl.metrics(),
+        CtlCommand::Stats { follow: false } => ctl.get_text("/stats"),
+        CtlCommand::Stats { follow: true } => ctl.client.follow("/stats?stream", ctl.accept(), print),
+        CtlCommand::Metrics => ctl.metrics(),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -169,7 +169,7 @@ impl Ctl<'_> {
         if self.json { "application/json" } else { "text/plain" }
     }
 
-    fn ask(&self, method: &str, path: &str, accept: &str, body: Option<&Value>) -> Result<Answer> {
+    fn ask(&self, method: &str, path: &str, accept: &str, body: Option<&Value>) -> Result<CtlAnswer> {
         let body = body.map(serde_json::to_vec).transpose()?;
         let answer = self.client.ask(method, path, accept, body.as_deref())?;
         if answer.status < 300 { Ok(answer) } else { Err(refusal(&answer)) }
@@ -216,7 +216,7 @@ impl Ctl<'_> {
 }
 
 /// What the server says of a request that it did not carry out.
-fn refusal(answer: &Answer) -> anyhow::Error {
+fn refusal(answer: &CtlAnswer) -> anyhow::Error {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let text = match value["error"].as_str() {
         Some(text) => text.to_owned(),
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn what_the_server_refuses_names_the_option() {
-        let answer = |status, body: &str| Answer { status, body: body.as_bytes().to_vec() };
+        let answer = |status, body: &str| CtlAnswer { status, body: body.as_bytes().to_vec() };
         let e = refusal(&answer(400, "{\"error\": \"port 'x'\", \"pointer\": \"/port\"}"));
         assert_eq!((e.to_string().as_str(), e.is::<WrongArguments>()), ("--port: port 'x'", true));
         let e = refusal(&answer(404, "{\"error\": \"no VM\"}"));

@@ -6,7 +6,7 @@ use zerowire_net::{ChangeError, Server, ServerError, ServerStats, VmConfig};
 use zerowire_vhost::serve::StartError;
 
 use super::config::{Defaults, WrongKey, table_of};
-use crate::control::{Manage, ManagedVm, Refusal};
+use crate::control::{Manage, ManageError, ManagedVm};
 use crate::file::Net;
 
 /// The server, and what the command line says of VMs that are added.
@@ -15,13 +15,13 @@ pub(super) struct Managed {
     pub defaults: Defaults,
 }
 
-impl From<WrongKey> for Refusal {
+impl From<WrongKey> for ManageError {
     fn from(wrong: WrongKey) -> Self {
         Self::new(400, wrong.text).of_key(wrong.key)
     }
 }
 
-impl From<ServerError> for Refusal {
+impl From<ServerError> for ManageError {
     fn from(e: ServerError) -> Self {
         let refusal = |status| Self::new(status, e.to_string());
         match &e {
@@ -38,7 +38,7 @@ impl From<ServerError> for Refusal {
     }
 }
 
-impl From<ChangeError> for Refusal {
+impl From<ChangeError> for ManageError {
     fn from(e: ChangeError) -> Self {
         match e {
             ChangeError::Unknown(_) => Self::new(404, e.to_string()),
@@ -50,7 +50,7 @@ impl From<ChangeError> for Refusal {
 }
 
 impl Managed {
-    fn config(&self, name: &str) -> Result<VmConfig, Refusal> {
+    fn config(&self, name: &str) -> Result<VmConfig, ManageError> {
         let vm = self.server.vms().into_iter().find(|vm| vm.config.name == name);
         Ok(vm.ok_or_else(|| ChangeError::Unknown(name.to_owned()))?.config)
     }
@@ -71,33 +71,33 @@ impl Manage for Managed {
         self.server.stats()
     }
 
-    fn add(&self, name: &str, vm: Net) -> Result<(), Refusal> {
+    fn add(&self, name: &str, vm: Net) -> Result<(), ManageError> {
         Ok(self.server.add(self.defaults.vm(name, vm)?)?)
     }
 
-    fn change(&self, name: &str, vm: Net) -> Result<(), Refusal> {
+    fn change(&self, name: &str, vm: Net) -> Result<(), ManageError> {
         let now = table_of(&self.config(name)?);
         if let Some(key) = device_key(&now, &vm) {
             let text = format!(
                 "VM {name}: '{key}' belongs to the device that its front end has: remove the VM and add it again; only the \
                  path of 'metadata' can change"
             );
-            return Err(Refusal::new(409, text).of_key(key));
+            return Err(ManageError::new(409, text).of_key(key));
         }
         if now.metadata.is_none() && vm.metadata.is_none() {
             return Ok(());
         }
-        let settled = || Refusal::from(ChangeError::Settled(name.to_owned())).of_key("metadata");
+        let settled = || ManageError::from(ChangeError::Settled(name.to_owned())).of_key("metadata");
         let source = vm.metadata.is_some().then_some(self.defaults.vm(name, vm)?.metadata).flatten();
         let set = self.server.set_metadata(name, source.ok_or_else(settled)?);
         set.map_err(|e| if matches!(e, ChangeError::Settled(_)) { settled() } else { e.into() })
     }
 
-    fn remove(&self, name: &str) -> Result<(), Refusal> {
+    fn remove(&self, name: &str) -> Result<(), ManageError> {
         Ok(self.server.remove(name)?)
     }
 
-    fn drain(&self, name: &str) -> Result<(), Refusal> {
+    fn drain(&self, name: &str) -> Result<(), ManageError> {
         Ok(self.server.drain(name)?)
     }
 }

@@ -1,4 +1,3 @@
-
 use zerowire_vsock::VsockLimits;
 
 use super::*;

@@ -1,4 +1,3 @@
-
 use super::*;
 
 const NOW: Duration = Duration::from_secs(100);

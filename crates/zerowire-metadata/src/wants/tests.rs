@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn ipv4(dst: [u8; 4]) -> Vec<u8> {

@@ -1,4 +1,3 @@
-
 use super::*;
 
 const ALL: Offloads = Offloads { csum: true, tso4: true, tso6: true, ecn: true, ufo: true, uso: true };

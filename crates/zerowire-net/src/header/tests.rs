@@ -1,4 +1,3 @@
-
 use super::*;
 
 const ALL: u64 = f::NET_CSUM | f::NET_HOST_TSO4 | f::NET_HOST_TSO6 | f::NET_HOST_UFO | f::NET_HOST_USO;

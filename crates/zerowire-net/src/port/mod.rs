@@ -3,8 +3,8 @@
 //! * `spec.rs` of a folder: what a user asks for, as text and as a value ([`PortSpec`]).
 //! * `control.rs`: the open port as a control thread sees it (`Port`), and a path for a worker
 //!   (`PortPath`).
-//! * The rest: what a path sends and receives by, an `Outlet` ([`transmit`](crate::transmit)) and an
-//!   `Inlet` ([`receive`](crate::receive)).
+//! * The rest: what a path sends and receives by, an `Outlet` ([`transmit`](crate::transmit)) and
+//!   an `Inlet` ([`receive`](crate::receive)).
 
 pub mod packet;
 mod path;

@@ -17,7 +17,7 @@ pub struct Reloaded {
 }
 
 /// How to get from the VMs that run to those of the file.
-struct Plan {
+struct ReloadPlan {
     /// Names of VMs that go.
     removed: Vec<String>,
     /// What the VMs of the file need.
@@ -61,7 +61,7 @@ impl Server {
                 source.load().map_err(failed)?;
             }
         }
-        let Plan { removed, steps } = self.plan(before, wanted)?;
+        let ReloadPlan { removed, steps } = self.plan(before, wanted)?;
         let mut done = Reloaded::default();
         for name in removed {
             match self.remove(&name) {
@@ -98,7 +98,7 @@ impl Server {
         Ok(done)
     }
 
-    fn plan(&self, before: &[String], wanted: Vec<VmConfig>) -> Result<Plan, ServerError> {
+    fn plan(&self, before: &[String], wanted: Vec<VmConfig>) -> Result<ReloadPlan, ServerError> {
         let roster = lock(&self.roster);
         let (ours, others): (Vec<_>, Vec<_>) =
             roster.entries.iter().map(|e| &e.config).partition(|c| before.contains(&c.name));
@@ -107,6 +107,6 @@ impl Server {
         let removed = ours.iter().filter(|c| !is_wanted(c)).map(|c| c.name.clone()).collect();
         let running = |w: &VmConfig| ours.iter().find(|c| c.name == w.name).copied();
         let steps: Vec<_> = wanted.iter().map(|w| Step::from(running(w), w)).collect();
-        Ok(Plan { removed, steps: steps.into_iter().zip(wanted).collect() })
+        Ok(ReloadPlan { removed, steps: steps.into_iter().zip(wanted).collect() })
     }
 }

@@ -1,4 +1,3 @@
-
 use super::super::CheckOutcome;
 use super::*;
 

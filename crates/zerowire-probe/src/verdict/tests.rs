@@ -1,4 +1,3 @@
-
 use super::super::{Finding, Group, Subject};
 use super::*;
 

@@ -1,4 +1,3 @@
-
 use super::testing::is_left_out;
 use super::*;
 

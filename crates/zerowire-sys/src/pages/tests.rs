@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::map::Mapping;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};

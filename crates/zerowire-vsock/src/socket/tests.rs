@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {

@@ -25,8 +25,8 @@ pub(crate) trait Engine {
     /// before holds from the first byte. After an error nothing here knows the socket.
     fn add(&mut self, core: &mut RecvState, place: u32, socket: BorrowedFd<'_>) -> Result<(), RecvError>;
 
-    /// Stops receiving on `place`, until the next [`Engine::resume`], or for good. When this returns
-    /// the kernel has let go of the socket. All that had been received is lent (into
+    /// Stops receiving on `place`, until the next [`Engine::resume`], or for good. When this
+    /// returns the kernel has let go of the socket. All that had been received is lent (into
     /// `core.backlog`) or still in the socket. On an error the connection stays.
     fn stop(&mut self, core: &mut RecvState, place: u32) -> Result<(), RecvError>;
 

@@ -8,7 +8,7 @@
 //! 2. [`CellReport::of`] makes the figures. A variant that failed has none, and nothing is compared
 //!    with it.
 //! 3. [`Column`]s make tables of them, [`series`] makes charts, and serde makes JSON, with
-//!    [`Taken`] at its head.
+//!    [`RunTaken`] at its head.
 //! 4. [`measured`] writes what the user asked for.
 
 mod figure;
@@ -24,7 +24,7 @@ pub use report::{Base, CellReport, Failure, ReportLine, Tried};
 pub use show::{
     CellText, Column, Digits, LeftOut, Show, failed, grid, head, rows, series, shared_cpu, variants,
 };
-pub use taken::Taken;
+pub use taken::RunTaken;
 
 use std::fmt::{Debug, Display};
 

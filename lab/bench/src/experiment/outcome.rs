@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde::Serialize;
 
-use super::{CellReport, Failure, Subject, Taken};
+use super::{CellReport, Failure, RunTaken, Subject};
 use crate::chart::Bars;
 use crate::others::Usage;
 use crate::wrong::wrong;
@@ -128,14 +128,14 @@ pub fn check_places(json: Option<&Path>, svg: Option<&Path>) -> Result<()> {
 /// A report with its head: what JSON has.
 #[derive(Serialize)]
 struct Headed<'a, R> {
-    run: Taken,
+    run: RunTaken,
     #[serde(flatten)]
     report: &'a R,
 }
 
 /// Any report as indented JSON, with its head.
 fn json_text(report: &impl Serialize) -> Result<String> {
-    let mut text = serde_json::to_string_pretty(&Headed { run: Taken::now(), report })?;
+    let mut text = serde_json::to_string_pretty(&Headed { run: RunTaken::now(), report })?;
     text.push('\n');
     Ok(text)
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// The head of a report's JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Taken {
+pub struct RunTaken {
     /// The day in UTC, as `2026-11-26`.
     pub date: String,
     /// Version of this program.
@@ -20,7 +20,7 @@ pub struct Taken {
     pub command: String,
 }
 
-impl Taken {
+impl RunTaken {
     /// That of this process, at this moment.
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

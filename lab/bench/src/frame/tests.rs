@@ -1,4 +1,3 @@
-
 use super::*;
 
 const HOST: [u8; 6] = [2, 0, 0, 0, 0, 1];

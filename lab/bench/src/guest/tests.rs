@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::frame::{GUEST_MAC, SINK_MAC};
 

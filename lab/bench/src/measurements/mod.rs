@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use page::Page;
+use page::MeasurementPage;
 
 /// What [`render`] found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,7 +53,8 @@ pub fn render(folder: &Path, check: bool) -> Result<Rendered> {
     let mut used = Vec::new();
     for path in names(folder, "md")?.into_iter().map(|name| folder.join(name)) {
         let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
-        let page = Page::render(&text, &folder.join("data")).with_context(|| path.display().to_string())?;
+        let page = MeasurementPage::render(&text, &folder.join("data"))
+            .with_context(|| path.display().to_string())?;
         let charts = page.charts.into_iter().map(|(name, svg)| (folder.join("figures").join(name), svg));
         for (path, wanted) in charts.chain([(path, page.text)]) {
             if fs::read_to_string(&path).ok().as_ref() == Some(&wanted) {

@@ -15,7 +15,7 @@ const END: &str = "<!-- end -->";
 
 /// A page as it should be.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct MeasurementPage {
     /// Its text.
     pub text: String,
     /// Charts, with the names of their files.
@@ -26,7 +26,7 @@ pub struct Page {
     pub used: Vec<String>,
 }
 
-impl Page {
+impl MeasurementPage {
     /// The page `old`, with what the JSON in the folder `data` has.
     pub fn render(old: &str, data: &Path) -> Result<Self> {
         let mut page = Self::default();

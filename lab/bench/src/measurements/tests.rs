@@ -19,13 +19,14 @@ const JSON: &str = r#"{
 fn page(text: &str) -> Result<String> {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("a.json"), JSON).expect("written");
-    Ok(Page::render(text, folder.path())?.text)
+    Ok(MeasurementPage::render(text, folder.path())?.text)
 }
 
 fn below(comment: &str) -> String {
-    let text = page(&format!("# Page\n<!-- {comment} -->\nold\nold\n<!-- end -->\nmore\n")).expect("a page");
+    let text = page(&format!("# MeasurementPage\n<!-- {comment} -->\nold\nold\n<!-- end -->\nmore\n"))
+        .expect("a page");
     let (before, rest) = text.split_once("-->\n").expect("the comment");
-    assert!(before.starts_with("# Page\n<!-- "), "{text}");
+    assert!(before.starts_with("# MeasurementPage\n<!-- "), "{text}");
     let (below, after) = rest.split_once("<!-- end -->\n").expect("its end");
     assert_eq!(after, "more\n");
     below.to_owned()

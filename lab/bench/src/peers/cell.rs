@@ -16,7 +16,7 @@ pub const OURS: &str = "zerowire";
 /// A part of zerowire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum ComparedPart {
     /// The net device on a tap.
     Net,
     /// The same device, and the host's IP behind the tap.
@@ -29,7 +29,7 @@ pub enum Part {
     Tcp,
 }
 
-impl Part {
+impl ComparedPart {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Net, Self::Udp, Self::Vsock, Self::Replay, Self::Tcp];
 
@@ -50,13 +50,13 @@ impl Part {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for ComparedPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
     }
 }
 
-impl FromStr for Part {
+impl FromStr for ComparedPart {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -104,13 +104,13 @@ pub enum PeerCell {
 
 impl PeerCell {
     /// Which part it belongs to.
-    pub fn part(&self) -> Part {
+    pub fn part(&self) -> ComparedPart {
         match self {
-            Self::Net(_) => Part::Net,
-            Self::Udp(_) => Part::Udp,
-            Self::Vsock(_) => Part::Vsock,
-            Self::Replay(_) => Part::Replay,
-            Self::Tcp(_) => Part::Tcp,
+            Self::Net(_) => ComparedPart::Net,
+            Self::Udp(_) => ComparedPart::Udp,
+            Self::Vsock(_) => ComparedPart::Vsock,
+            Self::Replay(_) => ComparedPart::Replay,
+            Self::Tcp(_) => ComparedPart::Tcp,
         }
     }
 }
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(cell.to_string(), "tcp recv");
         let json = serde_json::to_value(cell).unwrap();
         assert_eq!((json["part"].as_str(), json["direction"].as_str()), (Some("tcp"), Some("receive")));
-        assert_eq!("vsock".parse(), Ok(Part::Vsock));
-        assert!("vhost".parse::<Part>().unwrap_err().contains("'vhost'"));
+        assert_eq!("vsock".parse(), Ok(ComparedPart::Vsock));
+        assert!("vhost".parse::<ComparedPart>().unwrap_err().contains("'vhost'"));
     }
 }

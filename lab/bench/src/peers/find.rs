@@ -7,13 +7,13 @@ use std::str::FromStr;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::cell::Part;
+use super::cell::ComparedPart;
 use crate::experiment::Failure;
 use crate::wrong::wrong;
 
 /// A program of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Peer {
+pub enum PeerProgram {
     /// DPDK's forwarder between ports; here vhost-user and a tap.
     #[serde(rename = "dpdk-testpmd")]
     Testpmd,
@@ -31,7 +31,7 @@ pub enum Peer {
     Iperf3,
 }
 
-impl Peer {
+impl PeerProgram {
     /// All of them.
     pub const ALL: [Self; 5] =
         [Self::Testpmd, Self::Passt, Self::VhostDeviceVsock, Self::Tcpreplay, Self::Iperf3];
@@ -48,13 +48,13 @@ impl Peer {
     }
 
     /// Which part of zerowire it is compared with.
-    pub fn part(self) -> Part {
+    pub fn part(self) -> ComparedPart {
         match self {
-            Self::Testpmd => Part::Net,
-            Self::Passt => Part::Udp,
-            Self::VhostDeviceVsock => Part::Vsock,
-            Self::Tcpreplay => Part::Replay,
-            Self::Iperf3 => Part::Tcp,
+            Self::Testpmd => ComparedPart::Net,
+            Self::Passt => ComparedPart::Udp,
+            Self::VhostDeviceVsock => ComparedPart::Vsock,
+            Self::Tcpreplay => ComparedPart::Replay,
+            Self::Iperf3 => ComparedPart::Tcp,
         }
     }
 
@@ -75,7 +75,7 @@ impl Peer {
     }
 }
 
-impl FromStr for Peer {
+impl FromStr for PeerProgram {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -91,7 +91,7 @@ impl FromStr for Peer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedPeer {
     /// Which one.
-    pub peer: Peer,
+    pub peer: PeerProgram,
     /// Its file.
     pub path: PathBuf,
 }
@@ -122,7 +122,7 @@ pub(super) fn verify(given: &[NamedPeer]) -> Result<()> {
 }
 
 /// The program of `peer`: the one that was given, else the one in PATH; or why there is none.
-pub(super) fn find(peer: Peer, given: &[NamedPeer]) -> Result<PathBuf, Failure> {
+pub(super) fn find(peer: PeerProgram, given: &[NamedPeer]) -> Result<PathBuf, Failure> {
     if let Some(found) = given.iter().find(|named| named.peer == peer) {
         return Ok(found.path.clone());
     }

@@ -4,7 +4,7 @@
 //!   part    zerowire           the peers                     what moves
 //!   net     zerowire net       dpdk-testpmd                  frames between a guest and a tap
 //!   udp     zerowire net       passt                         datagrams from a guest to a socket
-//!   vsock   zerowire vsock     vhost-device-vsock            a stream between a guest and a program
+//!   vsock   zerowire vsock     vhost-device-vsock            a stream, a guest and a program
 //!   replay  zerowire replay    tcpreplay                     a capture to an interface (ifb)
 //!   tcp     zerowire send      iperf3 -c                     a file, or a buffer, over a veth pair
 //!           zerowire recv      iperf3 -s                     a stream over a veth pair
@@ -29,7 +29,7 @@ mod text;
 mod udp;
 mod vsock;
 
-pub use cell::Part;
+pub use cell::ComparedPart;
 pub use find::NamedPeer;
 pub use options::PeersOptions;
 pub use report::PeersReport;

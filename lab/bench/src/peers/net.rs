@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::cell::{OURS, PeerCell, PeerSample, Peers};
-use super::find::{self, Peer};
+use super::find::{self, PeerProgram};
 use super::options::PeersOptions;
-use super::sides::{Side, compare};
+use super::sides::{PeerSide, compare};
 use crate::backend::BackendProcess;
 use crate::case::{Case, Direction, WorkingSet};
 use crate::compare::NetBench;
@@ -48,10 +48,10 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     let mut variants: Vec<Box<dyn Variant<NetBench>>> =
         vec![Box::new(ours.called(OURS)), Box::new(TapFloor::new("zwfloor", placement.clone())?)];
     let (mut absent, mut failed) = (Vec::new(), Vec::new());
-    match find::find(Peer::Testpmd, &options.peers) {
+    match find::find(PeerProgram::Testpmd, &options.peers) {
         Ok(program) => match Stopped::start(&program, &arrivals, placement) {
             Ok(port) => variants.push(Box::new(port)),
-            Err(error) => failed.push(Peer::Testpmd.absent(format!("{error:#}"))),
+            Err(error) => failed.push(PeerProgram::Testpmd.absent(format!("{error:#}"))),
         },
         Err(missing) => absent.push(missing),
     }
@@ -70,9 +70,9 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
         };
         let sides = variants.iter_mut().map(|variant| {
             let name = variant.name().to_owned();
-            Side::new(&name, move |turn| side(variant, turn))
+            PeerSide::new(&name, move |turn| side(variant, turn))
         });
-        let sides = sides.chain(failed.iter().map(Side::failed)).collect();
+        let sides = sides.chain(failed.iter().map(PeerSide::failed)).collect();
         cells.push(compare(PeerCell::Net(case), sides, &absent, options.rounds(), &mut progress));
     }
     progress.finish();
@@ -103,7 +103,7 @@ impl Stopped {
         let backend = BackendProcess::start_peer(|socket| testpmd(program, socket, cpu), placement)?;
         let link = NetnsLink::new(TAP).with_context(|| format!("it made no tap: {}", backend.log()))?;
         link.up()?;
-        let (name, wire) = (Peer::Testpmd.name().to_owned(), Wire::Tap(link));
+        let (name, wire) = (PeerProgram::Testpmd.name().to_owned(), Wire::Tap(link));
         let port = ServedPort::of(name, backend, wire, arrivals.clone(), placement).polling();
         let process = Pid::from_raw(port.pid() as i32).context("it has no process number")?;
         kill_process(process, Signal::STOP)?;

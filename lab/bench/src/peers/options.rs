@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::cell::Part;
+use super::cell::ComparedPart;
 use super::find::{self, NamedPeer};
 use crate::experiment::Files;
 use crate::wrong::wrong;
@@ -17,7 +17,7 @@ pub struct PeersOptions {
     /// Rounds of each row; `None`: 15, or 3 when quick.
     pub rounds: Option<usize>,
     /// Which parts of zerowire.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ComparedPart>,
     /// The program `zerowire`.
     pub program: PathBuf,
     /// Peers that are not those in PATH.
@@ -29,7 +29,7 @@ pub struct PeersOptions {
 impl PeersOptions {
     /// All parts, with this program.
     pub fn new(program: PathBuf) -> Self {
-        let (parts, files) = (Part::ALL.to_vec(), Files::default());
+        let (parts, files) = (ComparedPart::ALL.to_vec(), Files::default());
         Self { quick: false, rounds: None, parts, program, peers: Vec::new(), files }
     }
 
@@ -68,7 +68,7 @@ mod tests {
         let refused = |options: PeersOptions| options.verify().unwrap_err().to_string();
         assert!(refused(PeersOptions { rounds: Some(0), ..good.clone() }).contains("0 rounds"));
         assert!(refused(PeersOptions { parts: Vec::new(), ..good.clone() }).contains("no part"));
-        let twice = vec![Part::Net, Part::Net];
+        let twice = vec![ComparedPart::Net, ComparedPart::Net];
         assert!(refused(PeersOptions { parts: twice, ..good }).contains("net is given twice"));
     }
 }

@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 
 use super::cell::{OURS, PeerCell, PeerSample, Peers, ReplayCell};
 use super::child;
-use super::find::{self, Peer};
+use super::find::{self, PeerProgram};
 use super::options::PeersOptions;
-use super::sides::{Side, compare};
+use super::sides::{PeerSide, compare};
 use crate::cpu::Placement;
 use crate::experiment::CellReport;
 use crate::held::Held;
@@ -40,7 +40,7 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     let held = Held::temporary(&format!("zerowire-peers-{}", std::process::id()))?;
     let mut players = vec![Player { name: OURS, program: options.program.clone(), more: &[] }];
     let mut absent = Vec::new();
-    match find::find(Peer::Tcpreplay, &options.peers) {
+    match find::find(PeerProgram::Tcpreplay, &options.peers) {
         Ok(program) => {
             players.push(Player { name: "tcpreplay", program: program.clone(), more: &[] });
             players.push(Player { name: "tcpreplay -K", program, more: &["--preload-pcap"] });
@@ -56,7 +56,7 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
             .with_context(|| format!("can't write {}", capture.display()))?;
         let sides = players.iter().map(|player| {
             let (lab, softirq, held, capture) = (&lab, &softirq, &held, &capture);
-            Side::new(player.name, move |turn| {
+            PeerSide::new(player.name, move |turn| {
                 let passes = if turn == Turn::WarmUp { 10 } else { passes };
                 let before = (lab.arrived()?, softirq.now());
                 let ended = child::run(&mut player.command(capture, passes), held, placement)?;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::cell::{OURS, Part, Peers};
+use super::cell::{ComparedPart, OURS, Peers};
 use crate::chart::{Bars, Better};
 use crate::experiment::{CellReport, Report, failures, series, variants};
 use crate::machine::Machine;
@@ -42,7 +42,7 @@ pub struct ProgramVersion {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SummaryRow {
     /// Which part.
-    pub part: Part,
+    pub part: ComparedPart,
     /// The peer.
     pub name: String,
     /// The least and the largest median of its CPU time divided by ours.
@@ -54,7 +54,7 @@ pub struct SummaryRow {
 /// The summary of `cases`.
 pub(super) fn summary(cases: &[CellReport<Peers>]) -> Vec<SummaryRow> {
     let mut rows = Vec::new();
-    for part in Part::ALL {
+    for part in ComparedPart::ALL {
         let cells: Vec<_> = cases.iter().filter(|cell| cell.at.part() == part).collect();
         for name in variants(&cells).into_iter().filter(|name| name != OURS) {
             let range = |key: &str| {
@@ -80,7 +80,7 @@ impl PeersReport {
         failures(&self.cases)
     }
 
-    fn chart(&self, part: Part, (title, better): (&str, Better), key: &str) -> Bars {
+    fn chart(&self, part: ComparedPart, (title, better): (&str, Better), key: &str) -> Bars {
         let cells: Vec<_> = self.cases.iter().filter(|cell| cell.at.part() == part).collect();
         let peers = variants(&cells).into_iter().filter(|name| name != OURS);
         Bars {
@@ -109,8 +109,8 @@ impl Report for PeersReport {
             ("cpu", ("CPU time", Better::Lower), "cpu_to_zerowire"),
             ("rate", ("Rate", Better::Higher), "rate_to_zerowire"),
         ];
-        let parts = Part::ALL.into_iter().flat_map(|part| all.map(|kind| (part, kind)));
-        let chart = |(part, (kind, title, key)): (Part, (&str, _, &str))| {
+        let parts = ComparedPart::ALL.into_iter().flat_map(|part| all.map(|kind| (part, kind)));
+        let chart = |(part, (kind, title, key)): (ComparedPart, (&str, _, &str))| {
             (format!("peers-{part}-{kind}.svg"), self.chart(part, title, key))
         };
         parts.map(chart).collect()

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
 
-use super::cell::{Part, Peers};
-use super::find::{self, Peer};
+use super::cell::{ComparedPart, Peers};
+use super::find::{self, PeerProgram};
 use super::options::PeersOptions;
 use super::report::{PeersReport, ProgramVersion};
 use super::{net, replay, tcp, udp, vsock};
@@ -42,23 +42,27 @@ fn report(options: &PeersOptions) -> Result<PeersReport> {
     })
 }
 
-fn measure(part: Part, options: &PeersOptions, placement: &Placement) -> Result<Vec<CellReport<Peers>>> {
+fn measure(
+    part: ComparedPart,
+    options: &PeersOptions,
+    placement: &Placement,
+) -> Result<Vec<CellReport<Peers>>> {
     match part {
-        Part::Net => in_new_namespace(|| net::measure(options, placement)),
-        Part::Udp => in_new_namespace(|| udp::measure(options, placement)),
+        ComparedPart::Net => in_new_namespace(|| net::measure(options, placement)),
+        ComparedPart::Udp => in_new_namespace(|| udp::measure(options, placement)),
         // Needs no network. The thread's CPU changes meanwhile.
-        Part::Vsock => std::thread::scope(|scope| {
+        ComparedPart::Vsock => std::thread::scope(|scope| {
             let measured = scope.spawn(|| vsock::measure(options, placement)).join();
             measured.map_err(|_| anyhow!("the benchmark's thread panicked"))?
         }),
-        Part::Replay => in_new_namespace(|| replay::measure(options, placement)),
-        Part::Tcp => in_new_namespace(|| tcp::measure(options, placement)),
+        ComparedPart::Replay => in_new_namespace(|| replay::measure(options, placement)),
+        ComparedPart::Tcp => in_new_namespace(|| tcp::measure(options, placement)),
     }
 }
 
 /// What the programs say of themselves.
 fn versions(options: &PeersOptions) -> Vec<ProgramVersion> {
-    let peers = Peer::ALL.into_iter().filter(|peer| options.parts.contains(&peer.part()));
+    let peers = PeerProgram::ALL.into_iter().filter(|peer| options.parts.contains(&peer.part()));
     let found = peers.filter_map(|peer| Some((peer, find::find(peer, &options.peers).ok()?)));
     let found = found.map(|(peer, program)| (peer.name(), version(peer, &program)));
     let ours = find::first_line(&options.program, &["--version"]);
@@ -66,10 +70,10 @@ fn versions(options: &PeersOptions) -> Vec<ProgramVersion> {
     all.map(|(name, version)| ProgramVersion { name, version }).collect()
 }
 
-fn version(peer: Peer, program: &std::path::Path) -> Option<String> {
+fn version(peer: PeerProgram, program: &std::path::Path) -> Option<String> {
     match peer {
         // It says so at its start only; then there is no port to test.
-        Peer::Testpmd => {
+        PeerProgram::Testpmd => {
             let text = find::said(program, &["-v", "--no-huge", "-m", "32", "--no-pci", "--no-shconf"])?;
             let line = text.lines().find_map(|line| line.split_once("RTE Version: "))?.1;
             Some(line.trim_matches('\'').to_owned())

@@ -8,12 +8,12 @@ use crate::interleave::{Turn, interleave};
 use crate::progress::ProgressLine;
 
 /// One of the programs: its name, and what it does in a turn.
-pub(super) struct Side<'a> {
+pub(super) struct PeerSide<'a> {
     name: String,
     run: Box<dyn FnMut(Turn) -> Result<PeerSample> + 'a>,
 }
 
-impl<'a> Side<'a> {
+impl<'a> PeerSide<'a> {
     pub(super) fn new(name: &str, run: impl FnMut(Turn) -> Result<PeerSample> + 'a) -> Self {
         Self { name: name.to_owned(), run: Box::new(run) }
     }
@@ -28,7 +28,7 @@ impl<'a> Side<'a> {
 /// Runs `sides` in turns. All others are compared with ours.
 pub(super) fn compare(
     at: PeerCell,
-    mut sides: Vec<Side<'_>>,
+    mut sides: Vec<PeerSide<'_>>,
     absent: &[Failure],
     rounds: usize,
     progress: &mut ProgressLine,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::cell::{Part, Peers};
+use super::cell::{ComparedPart, Peers};
 use super::report::PeersReport;
 use crate::experiment::{CellReport, Column, Digits, failed, head, rows, shared_cpu};
 use crate::table::{Table, figure};
@@ -44,7 +44,7 @@ pub(super) fn text(report: &PeersReport) -> String {
         // Writing to a String doesn't fail.
         let _ = writeln!(out, "  {:<18} {}", program.name, program.version.as_deref().unwrap_or("unknown"));
     }
-    for part in Part::ALL {
+    for part in ComparedPart::ALL {
         let cells: Vec<_> = report.cases.iter().filter(|cell| cell.at.part() == part).collect();
         if !cells.is_empty() {
             out.push_str(&part_text(part, &cells));
@@ -57,7 +57,7 @@ pub(super) fn text(report: &PeersReport) -> String {
     out
 }
 
-fn part_text(part: Part, cells: &[&CellReport<Peers>]) -> String {
+fn part_text(part: ComparedPart, cells: &[&CellReport<Peers>]) -> String {
     let figures = if part.counts_frames() { FRAMES } else { STREAMS };
     let columns: Vec<Column<Peers>> = WHICH.into_iter().chain(figures).chain(RATIOS).collect();
     let mut out = format!("\n=== {}\n", about(part));
@@ -68,15 +68,17 @@ fn part_text(part: Part, cells: &[&CellReport<Peers>]) -> String {
     out
 }
 
-fn about(part: Part) -> &'static str {
+fn about(part: ComparedPart) -> &'static str {
     match part {
-        Part::Net => "net: frames between a guest and a tap (tx: from the guest)",
-        Part::Udp => "udp: a guest's datagrams to a socket of the host, which drops them",
-        Part::Vsock => {
+        ComparedPart::Net => "net: frames between a guest and a tap (tx: from the guest)",
+        ComparedPart::Udp => "udp: a guest's datagrams to a socket of the host, which drops them",
+        ComparedPart::Vsock => {
             "vsock: a stream between a guest and a program of the host, by write length (tx: from the guest)"
         }
-        Part::Replay => "replay: a capture as fast as it goes, to an ifb device",
-        Part::Tcp => "tcp: one connection over a veth pair; iperf3 and iperf3 -Z send one buffer of 128 KiB",
+        ComparedPart::Replay => "replay: a capture as fast as it goes, to an ifb device",
+        ComparedPart::Tcp => {
+            "tcp: one connection over a veth pair; iperf3 and iperf3 -Z send one buffer of 128 KiB"
+        }
     }
 }
 

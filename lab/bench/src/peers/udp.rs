@@ -19,9 +19,9 @@ use anyhow::{Context, Result, bail};
 use zerowire_sys::socket::attach_filter;
 
 use super::cell::{OURS, PeerCell, PeerSample, Peers, UdpCell};
-use super::find::{self, Peer};
+use super::find::{self, PeerProgram};
 use super::options::PeersOptions;
-use super::sides::{Side, compare};
+use super::sides::{PeerSide, compare};
 use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction, WorkingSet};
 use crate::cpu::Placement;
@@ -59,10 +59,10 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     let (mut absent, mut failed) = (Vec::new(), Vec::new());
     match passt(options, placement) {
         Ok(Ok(process)) => {
-            let name = Peer::Passt.name();
+            let name = PeerProgram::Passt.name();
             back_ends.push(BackEnd { name, process, mac: PASST_MAC, guest: None });
         }
-        Ok(Err(error)) => failed.push(Peer::Passt.absent(format!("{error:#}"))),
+        Ok(Err(error)) => failed.push(PeerProgram::Passt.absent(format!("{error:#}"))),
         Err(missing) => absent.push(missing),
     }
     let mut progress = ProgressLine::new("peers udp", LENS.len() * (options.rounds() + 1));
@@ -72,7 +72,7 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
         let frames = 2 * case.frames(options.quick);
         let sides = back_ends.iter_mut().map(|back_end| {
             let sink = &sink;
-            Side::new(back_end.name, move |turn| {
+            PeerSide::new(back_end.name, move |turn| {
                 if turn == Turn::WarmUp {
                     back_end.prepare(frame_len, placement)?;
                     return back_end.run(sink, frame_len, case.burst());
@@ -80,7 +80,7 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
                 back_end.run(sink, frame_len, frames)
             })
         });
-        let sides = sides.chain(failed.iter().map(Side::failed)).collect();
+        let sides = sides.chain(failed.iter().map(PeerSide::failed)).collect();
         let at = PeerCell::Udp(UdpCell { frame_len });
         cells.push(compare(at, sides, &absent, options.rounds(), &mut progress));
     }
@@ -90,11 +90,11 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
 
 /// Starts passt, if there is one with `--vhost-user`; else why there is none.
 fn passt(options: &PeersOptions, placement: &Placement) -> Result<Result<BackendProcess>, Failure> {
-    let program = find::find(Peer::Passt, &options.peers)?;
+    let program = find::find(PeerProgram::Passt, &options.peers)?;
     let help = find::said(&program, &["--help"]).unwrap_or_default();
     if !help.contains("--vhost-user") {
         let words = "passt: the one that is installed has no --vhost-user; Debian 13 has a passt with it";
-        return Err(Peer::Passt.absent(words));
+        return Err(PeerProgram::Passt.absent(words));
     }
     Ok(BackendProcess::start_peer(|socket| command(&program, socket), placement))
 }

@@ -7,9 +7,9 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::cell::{OURS, PeerCell, PeerSample, Peers};
-use super::find::{self, Peer};
+use super::find::{self, PeerProgram};
 use super::options::PeersOptions;
-use super::sides::{Side, compare};
+use super::sides::{PeerSide, compare};
 use crate::backend::BackendProcess;
 use crate::case::{Direction, WorkingSet};
 use crate::cpu::Placement;
@@ -38,13 +38,13 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     let mut variants: Vec<Box<dyn Variant<VsockBench>>> =
         vec![Box::new(ours), Box::new(SocketFloor::new(cpu, placement.clone()))];
     let (mut absent, mut failed) = (Vec::new(), Vec::new());
-    match find::find(Peer::VhostDeviceVsock, &options.peers) {
+    match find::find(PeerProgram::VhostDeviceVsock, &options.peers) {
         Ok(program) => match BackendProcess::start_peer(|socket| command(&program, socket), placement) {
             Ok(backend) => {
-                let kind = kind(Peer::VhostDeviceVsock.name());
+                let kind = kind(PeerProgram::VhostDeviceVsock.name());
                 variants.push(Box::new(DeviceVariant::of(kind, vec![(CREDIT, backend)], placement)));
             }
-            Err(error) => failed.push(Peer::VhostDeviceVsock.absent(format!("{error:#}"))),
+            Err(error) => failed.push(PeerProgram::VhostDeviceVsock.absent(format!("{error:#}"))),
         },
         Err(missing) => absent.push(missing),
     }
@@ -63,9 +63,9 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
         };
         let sides = variants.iter_mut().map(|variant| {
             let name = variant.name().to_owned();
-            Side::new(&name, move |turn| side(variant, turn))
+            PeerSide::new(&name, move |turn| side(variant, turn))
         });
-        let sides = sides.chain(failed.iter().map(Side::failed)).collect();
+        let sides = sides.chain(failed.iter().map(PeerSide::failed)).collect();
         cells.push(compare(PeerCell::Vsock(case), sides, &absent, options.rounds(), &mut progress));
     }
     progress.finish();

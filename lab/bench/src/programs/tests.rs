@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn programs(texts: &[&str]) -> Vec<NamedProgram> {

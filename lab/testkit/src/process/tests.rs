@@ -1,4 +1,3 @@
-
 use super::{ALONE, is_own};
 
 #[test]

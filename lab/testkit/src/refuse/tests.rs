@@ -1,4 +1,3 @@
-
 use super::{Argument, refuse, refuse_if, refuse_syscall};
 
 /// The error of a fcntl(2) of this thread that succeeds without a filter.

@@ -40,8 +40,8 @@ enum On {
     All,
     /// On both kernels under QEMU 10: QEMU 7.2 has no part in what is tested.
     Qemu10,
-    /// On Linux 7 under QEMU 10, and on the old kernel under the old QEMU: each kernel and each QEMU
-    /// once.
+    /// On Linux 7 under QEMU 10, and on the old kernel under the old QEMU: each kernel and each
+    /// QEMU once.
     Ends,
     /// On the old kernel under the old QEMU: what Debian 12 has.
     Debian12,

@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn tree(modules: &[(&str, &str)]) -> (tempfile::TempDir, ModuleTree) {

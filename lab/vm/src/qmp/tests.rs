@@ -1,4 +1,3 @@
-
 use super::*;
 
 /// A QEMU that says these lines and hangs up when dropped.

@@ -1,4 +1,3 @@
-
 use super::*;
 
 const FILE: PatternFile = PatternFile { seed: 9, bytes: 2_500 };

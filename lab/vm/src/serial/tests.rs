@@ -1,4 +1,3 @@
-
 use super::*;
 use std::io::{BufRead, BufReader};
 use std::net::Shutdown;

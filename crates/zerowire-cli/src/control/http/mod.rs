@@ -4,5 +4,5 @@
 pub mod request;
 pub mod response;
 
-pub use request::{BadRequest, Method, Parsed, Request, parse};
-pub use response::{Body, Response, Stream};
+pub use request::{BadRequest, ControlRequest, Method, Parsed, parse};
+pub use response::{Response, ResponseBody, Stream};

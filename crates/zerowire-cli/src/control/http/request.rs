@@ -56,7 +56,7 @@ pub struct Accept {
 
 /// A request head. Nothing in it refers to the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ControlRequest {
     /// What to do.
     pub method: Method,
     /// The parts of the path between slashes, decoded.
@@ -88,7 +88,7 @@ pub enum Parsed {
     /// The begin of a request head.
     Partial,
     /// A request head, and its length in bytes.
-    Complete(Box<Request>, usize),
+    Complete(Box<ControlRequest>, usize),
     /// No request.
     Bad(BadRequest),
 }
@@ -115,14 +115,14 @@ pub fn parse(input: &[u8]) -> Parsed {
     }
 }
 
-fn head(request: &httparse::Request<'_, '_>) -> Result<Request, BadRequest> {
+fn head(request: &httparse::Request<'_, '_>) -> Result<ControlRequest, BadRequest> {
     let target = request.path.unwrap_or_default();
     // The absolute form is for proxies.
     let Some(target) = target.strip_prefix('/') else {
         return Err(bad(400, "the request target must be a path that begins with a slash"));
     };
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let mut head = Request {
+    let mut head = ControlRequest {
         method: Method::parse(request.method),
         path: path.split('/').map(decode).collect::<Result<_, _>>()?,
         query: query.to_owned(),
@@ -169,7 +169,7 @@ fn content_length(value: &[u8]) -> Result<usize, BadRequest> {
     bytes.filter(|n| *n <= MAX_BODY_BYTES).ok_or(bad(413, "the body is longer than 65536 bytes"))
 }
 
-fn connection(value: &[u8], head: &mut Request) {
+fn connection(value: &[u8], head: &mut ControlRequest) {
     for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
         if option.eq_ignore_ascii_case(b"close") {
             head.keeps_alive = false;

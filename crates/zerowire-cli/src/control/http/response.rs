@@ -15,7 +15,7 @@ pub enum Stream {
 
 /// What stands behind the head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum ResponseBody {
     /// All of it.
     Whole(Vec<u8>),
     /// In chunks, one after the other.
@@ -32,7 +32,7 @@ pub struct Response {
     /// Methods that the path has, for status 405.
     pub allow: Vec<&'static str>,
     /// The body.
-    pub body: Body,
+    pub body: ResponseBody,
 }
 
 /// Media type of plain text.
@@ -55,7 +55,7 @@ impl Response {
 
     /// A body of any type.
     pub fn whole(status: u16, content_type: &'static str, body: Vec<u8>) -> Self {
-        Self { status, content_type, allow: Vec::new(), body: Body::Whole(body) }
+        Self { status, content_type, allow: Vec::new(), body: ResponseBody::Whole(body) }
     }
 
     /// `value` as JSON.
@@ -81,7 +81,7 @@ impl Response {
             Stream::JsonLines => "application/x-ndjson",
             Stream::Tables => TEXT,
         };
-        Self { status: 200, content_type, allow: Vec::new(), body: Body::Stream(stream) }
+        Self { status: 200, content_type, allow: Vec::new(), body: ResponseBody::Stream(stream) }
     }
 
     /// The bytes of it, as far as they are known.
@@ -92,12 +92,12 @@ impl Response {
         }
         match &self.body {
             // A response of this status has neither length nor type (RFC 9110, section 8.6).
-            Body::Whole(_) if self.status == 204 => {}
-            Body::Whole(body) => {
+            ResponseBody::Whole(_) if self.status == 204 => {}
+            ResponseBody::Whole(body) => {
                 let _ =
                     write!(head, "Content-Type: {}\r\nContent-Length: {}\r\n", self.content_type, body.len());
             }
-            Body::Stream(_) => {
+            ResponseBody::Stream(_) => {
                 let _ = write!(head, "Content-Type: {}\r\nTransfer-Encoding: chunked\r\n", self.content_type);
             }
         }
@@ -106,7 +106,7 @@ impl Response {
         }
         head.push_str("\r\n");
         let mut bytes = head.into_bytes();
-        if let Body::Whole(body) = &self.body {
+        if let ResponseBody::Whole(body) = &self.body {
             bytes.extend_from_slice(body);
         }
         bytes
@@ -124,7 +124,7 @@ fn reason(status: u16) -> &'static str {
         201 => "Created",
         202 => "Accepted",
         204 => "No Content",
-        400 => "Bad Request",
+        400 => "Bad ControlRequest",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",

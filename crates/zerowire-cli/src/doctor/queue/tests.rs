@@ -1,4 +1,3 @@
-
 use super::*;
 use zerowire_probe::queue::run;
 use zerowire_sys::netlink::QueueUser;

@@ -1,4 +1,3 @@
-
 use super::super::capture::testing::{frame, tcp4};
 use super::*;
 

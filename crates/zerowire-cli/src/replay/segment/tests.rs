@@ -1,4 +1,3 @@
-
 use super::super::capture::testing::{checksum, tcp4, tcp6};
 use super::*;
 

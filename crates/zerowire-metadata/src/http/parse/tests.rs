@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn complete(text: &str) -> (Head, usize) {

@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn entry(len: usize) -> libc::iovec {

@@ -1,4 +1,3 @@
-
 use proptest::prelude::*;
 
 use super::super::testing::{Example, cut, naive, segments_of};

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Frames pass by [`Transmit`](crate::Transmit) and [`Receive`](crate::Receive), as on a tap: the
-//! kernel copies each once, between the guest's memory and its own. This module has what a tap doesn't need:
+//! kernel copies each once, between the guest's memory and its own. This module has what a tap
+//! doesn't need:
 //!
 //! * two sockets, of which one is for frames with a VLAN tag,
 //! * an interface that comes and goes by itself,

@@ -1,4 +1,3 @@
-
 use super::*;
 
 // A plain checksum of the tests' own.

@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn push(pending: &mut Pending<HeldFrame>, frame: &[u8]) -> bool {

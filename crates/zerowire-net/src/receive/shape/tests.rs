@@ -1,4 +1,3 @@
-
 use super::*;
 
 const COPYBREAK: usize = 4096;

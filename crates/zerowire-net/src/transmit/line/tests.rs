@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn give(line: &mut Line, late: Late) -> (Vec<u16>, u64) {

@@ -1,4 +1,3 @@
-
 use std::os::fd::AsFd;
 
 use rustix::net::sockopt::set_socket_send_buffer_size;

@@ -1,4 +1,3 @@
-
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::super::testing::is_left_out;

@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn filled(kind: u32, cookie: u64, port_at: usize, port: u16) -> Vec<u32> {

@@ -1,4 +1,3 @@
-
 use super::*;
 
 /// The crate's own builder is the reference wherever it can build the same entry.

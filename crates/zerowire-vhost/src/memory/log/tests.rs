@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn file(bytes: u64) -> OwnedFd {

@@ -1,4 +1,3 @@
-
 use std::sync::mpsc::{channel, sync_channel};
 
 use zerowire_vhost_user::Request;

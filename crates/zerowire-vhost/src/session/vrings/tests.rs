@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn text(refused: Result<impl Sized, SessionError>) -> String {

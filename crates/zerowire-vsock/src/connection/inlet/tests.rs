@@ -1,4 +1,3 @@
-
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;

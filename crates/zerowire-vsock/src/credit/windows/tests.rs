@@ -1,4 +1,3 @@
-
 use super::*;
 
 /// Windows with `out` bytes out. `back` bytes of them are back at the next call of

@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn append(p: &mut Pieces, next: &mut u8, len: usize) {

@@ -1,4 +1,3 @@
-
 use super::RxState::{self, Flowing, Retry, Starved, StarvedAny};
 use super::STARVED_TURNS;
 

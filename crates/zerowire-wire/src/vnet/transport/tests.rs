@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn ipv4(protocol: u8, fragment: u16, rest: &[u8]) -> Vec<u8> {

@@ -1,4 +1,3 @@
-
 use super::super::{AreaError, AreaOptions, Pages};
 use super::*;
 

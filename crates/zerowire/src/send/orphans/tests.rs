@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::send::Payload;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use zerowire_bench::experiment::Files;
-use zerowire_bench::peers::{NamedPeer, Part, PeersOptions, run_peers};
+use zerowire_bench::peers::{ComparedPart, NamedPeer, PeersOptions, run_peers};
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -26,8 +26,8 @@ pub struct PeersArgs {
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
     /// Which parts: net, udp, vsock, replay, tcp.
-    #[arg(long, value_delimiter = ',', value_name = "PART,…", default_values_t = Part::ALL)]
-    parts: Vec<Part>,
+    #[arg(long, value_delimiter = ',', value_name = "PART,…", default_values_t = ComparedPart::ALL)]
+    parts: Vec<ComparedPart>,
     /// Another file than the one in PATH for dpdk-testpmd, passt, vhost-device-vsock, tcpreplay or
     /// iperf3. Repeat for more.
     #[arg(long = "peer", value_name = "NAME=PATH")]

@@ -1,4 +1,3 @@
-
 use super::super::Series;
 use super::*;
 use crate::stats::Summary;

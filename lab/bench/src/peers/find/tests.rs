@@ -1,10 +1,9 @@
-
 use super::*;
 
 #[test]
 fn a_peer_is_one_of_the_known_names_and_a_path() {
     let named: NamedPeer = "passt=/a=b".parse().unwrap();
-    assert_eq!((named.peer, named.path.to_str()), (Peer::Passt, Some("/a=b")));
+    assert_eq!((named.peer, named.path.to_str()), (PeerProgram::Passt, Some("/a=b")));
     for (text, words) in
         [("passt", "give NAME=PATH"), ("passt=", "give NAME=PATH"), ("qemu=/a", "no peer 'qemu'")]
     {
@@ -21,12 +20,12 @@ fn files_must_be_there_once() {
     let own = named("iperf3=/proc/self/exe");
     assert!(refused(&[own.clone(), own.clone()]).contains("given twice"));
     verify(std::slice::from_ref(&own)).unwrap();
-    assert_eq!(find(Peer::Iperf3, &[own]).unwrap(), Path::new("/proc/self/exe"));
+    assert_eq!(find(PeerProgram::Iperf3, &[own]).unwrap(), Path::new("/proc/self/exe"));
 }
 
 #[test]
 fn what_is_missing_names_its_package() {
-    for peer in Peer::ALL {
+    for peer in PeerProgram::ALL {
         assert_eq!(peer.name().parse(), Ok(peer));
         assert!(!peer.source().is_empty());
     }

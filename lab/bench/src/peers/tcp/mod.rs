@@ -27,9 +27,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use self::far::Moved;
 use super::cell::{OURS, PeerCell, PeerSample, Peers, TcpCell};
 use super::child;
-use super::find::{self, Peer};
+use super::find::{self, PeerProgram};
 use super::options::PeersOptions;
-use super::sides::{Side, compare};
+use super::sides::{PeerSide, compare};
 use crate::case::Direction;
 use crate::cpu::Placement;
 use crate::experiment::CellReport;
@@ -53,7 +53,7 @@ const FIRST_PORT: u16 = 5201;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum TransferWay {
     /// `zerowire send` of a file, `zerowire recv`.
     Ours,
     /// iperf3 that sends a file: `-F`.
@@ -64,7 +64,7 @@ enum Way {
     Iperf3Sendfile,
 }
 
-impl Way {
+impl TransferWay {
     fn name(self) -> &'static str {
         match self {
             Self::Ours => OURS,
@@ -78,7 +78,7 @@ impl Way {
 /// Measures both rows in the namespace of the calling thread.
 pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<Vec<CellReport<Peers>>> {
     placement.pin_driver()?;
-    let (iperf3, absent) = match find::find(Peer::Iperf3, &options.peers) {
+    let (iperf3, absent) = match find::find(PeerProgram::Iperf3, &options.peers) {
         Ok(program) => (Some(program), Vec::new()),
         Err(missing) => (None, vec![missing]),
     };
@@ -90,13 +90,18 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     let mut cells = Vec::new();
     for direction in Direction::ALL {
         let ways = match (direction, &lab.iperf3) {
-            (_, None) => &[Way::Ours][..],
-            (Direction::Transmit, _) => &[Way::Ours, Way::Iperf3File, Way::Iperf3, Way::Iperf3Sendfile],
-            (Direction::Receive, _) => &[Way::Ours, Way::Iperf3],
+            (_, None) => &[TransferWay::Ours][..],
+            (Direction::Transmit, _) => &[
+                TransferWay::Ours,
+                TransferWay::Iperf3File,
+                TransferWay::Iperf3,
+                TransferWay::Iperf3Sendfile,
+            ],
+            (Direction::Receive, _) => &[TransferWay::Ours, TransferWay::Iperf3],
         };
         let sides = ways.iter().map(|way| {
             let (lab, path) = (&lab, &path);
-            Side::new(way.name(), move |turn| match direction {
+            PeerSide::new(way.name(), move |turn| match direction {
                 Direction::Transmit => lab.send(*way, path, bytes),
                 Direction::Receive if turn == Turn::WarmUp => lab.receive(*way, bytes / 8),
                 Direction::Receive => lab.receive(*way, bytes),
@@ -163,11 +168,11 @@ impl<'a> TcpLab<'a> {
     }
 
     /// A program sends the file at `path`, or as many bytes.
-    fn send(&self, way: Way, path: &Path, bytes: u64) -> Result<PeerSample> {
+    fn send(&self, way: TransferWay, path: &Path, bytes: u64) -> Result<PeerSample> {
         let listener = self.at_far_end(|| Ok(TcpListener::bind((FAR, 0))?))?;
         let port = listener.local_addr()?.port();
         let command = match way {
-            Way::Ours => {
+            TransferWay::Ours => {
                 let mut command = Command::new(self.ours);
                 command.args(["send", "-q", "--to", &format!("{FAR}:{port}")]).arg(path);
                 command
@@ -176,25 +181,25 @@ impl<'a> TcpLab<'a> {
                 let mut command = self.iperf3()?;
                 command.args(["-c", &FAR.to_string(), "-p", &port.to_string()]);
                 match way {
-                    Way::Iperf3File => command.arg("-F").arg(path),
-                    Way::Iperf3Sendfile => command.args(["-Z", "-n", &bytes.to_string()]),
+                    TransferWay::Iperf3File => command.arg("-F").arg(path),
+                    TransferWay::Iperf3Sendfile => command.args(["-Z", "-n", &bytes.to_string()]),
                     _ => command.args(["-n", &bytes.to_string()]),
                 };
                 command
             }
         };
         self.run(command, bytes, || match way {
-            Way::Ours => far::read_plain(&listener),
+            TransferWay::Ours => far::read_plain(&listener),
             _ => far::read_as_iperf3(&listener),
         })
     }
 
     /// A program receives `bytes` bytes.
-    fn receive(&self, way: Way, bytes: u64) -> Result<PeerSample> {
+    fn receive(&self, way: TransferWay, bytes: u64) -> Result<PeerSample> {
         let port = self.next_port.fetch_add(1, Ordering::Relaxed);
         let (near, text) = (SocketAddr::from((NEAR, port)), port.to_string());
         let command = match way {
-            Way::Ours => {
+            TransferWay::Ours => {
                 let mut command = Command::new(self.ours);
                 command.args(["recv", "--quiet", "--bind", &NEAR.to_string(), "-p", &text]);
                 command
@@ -206,7 +211,7 @@ impl<'a> TcpLab<'a> {
             }
         };
         self.run(command, bytes, || match way {
-            Way::Ours => far::write_plain(near, bytes),
+            TransferWay::Ours => far::write_plain(near, bytes),
             _ => iperf3_client::send(far::connect(near)?, bytes, CALL),
         })
     }

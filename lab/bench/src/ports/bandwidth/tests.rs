@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::compare::tests::sample_reports;
 

@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::experiment::Tried;
 use crate::interleave::Runs;

@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::vsock::compare::tests::{reports_of, sample_reports};
 

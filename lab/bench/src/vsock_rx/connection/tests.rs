@@ -1,4 +1,3 @@
-
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 

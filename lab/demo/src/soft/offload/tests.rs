@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn frame(payload: usize) -> Vec<u8> {

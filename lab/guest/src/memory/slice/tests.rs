@@ -1,4 +1,3 @@
-
 use crate::{GuestAddr, GuestError, GuestMemory};
 
 const GAP: GuestAddr = GuestAddr(1 << 32);

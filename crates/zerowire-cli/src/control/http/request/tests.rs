@@ -1,7 +1,6 @@
-
 use super::*;
 
-fn complete(text: &str) -> Request {
+fn complete(text: &str) -> ControlRequest {
     match parse(text.as_bytes()) {
         Parsed::Complete(request, len) => {
             assert_eq!(len, text.len());

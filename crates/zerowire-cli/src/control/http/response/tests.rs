@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn text(response: &Response, keeps_alive: bool) -> String {

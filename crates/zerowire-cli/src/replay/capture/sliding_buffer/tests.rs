@@ -1,4 +1,3 @@
-
 use super::*;
 
 /// Gives a byte at a time.

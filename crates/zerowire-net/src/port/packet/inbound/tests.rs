@@ -1,4 +1,3 @@
-
 use super::super::netns::in_netns;
 use super::*;
 use crate::port::packet::Frames;

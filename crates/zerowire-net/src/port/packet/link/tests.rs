@@ -1,4 +1,3 @@
-
 use std::process::Command;
 
 use super::super::netns::in_netns;

@@ -1,4 +1,3 @@
-
 use zerowire::ledger::Totals;
 
 use super::*;

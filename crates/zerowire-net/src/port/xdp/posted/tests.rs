@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn place(b: Option<Buffer>) -> Option<u16> {

@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn region(entries_at: usize, entries: u32, stats: Option<usize>) -> io::Result<ZcrxRegion> {

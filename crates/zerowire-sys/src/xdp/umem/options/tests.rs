@@ -1,4 +1,3 @@
-
 use super::*;
 
 fn rule(options: UmemOptions, base: usize, len: usize) -> Option<String> {

@@ -1,4 +1,3 @@
-
 use super::*;
 
 const LINGER: u32 = 32;

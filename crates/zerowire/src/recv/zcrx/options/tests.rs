@@ -1,4 +1,3 @@
-
 use super::*;
 
 /// Calls beside the one a turn, and how often the area was empty, of a sender that has `batch`

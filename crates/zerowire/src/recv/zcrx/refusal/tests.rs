@@ -1,4 +1,3 @@
-
 use super::*;
 use zerowire_sys::uring::zcrx::ZcrxSource;
 

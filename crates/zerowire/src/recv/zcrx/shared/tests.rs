@@ -1,4 +1,3 @@
-
 use super::*;
 use crate::area::{Area, AreaOptions, Pages};
 use crate::recv::zcrx::areas::AreaCut;

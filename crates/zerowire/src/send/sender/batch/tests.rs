@@ -1,4 +1,3 @@
-
 use super::*;
 
 const COPY: Decision = Decision { way: SendWay::Copy, measure: false, reason: CopyReason::Small };

@@ -1,4 +1,3 @@
-
 use super::*;
 
 /// Capabilities as (type, BAR, offset, length), 32 bytes apart.

@@ -1,4 +1,3 @@
-
 use super::*;
 
 /// A guest that zero copy is safe for.
