@@ -28,6 +28,9 @@ _zerowire__bench() {
             zerowire__bench,packet-tx)
                 cmd="zerowire__bench__subcmd__packet__subcmd__tx"
                 ;;
+            zerowire__bench,peers)
+                cmd="zerowire__bench__subcmd__peers"
+                ;;
             zerowire__bench,render)
                 cmd="zerowire__bench__subcmd__render"
                 ;;
@@ -52,6 +55,9 @@ _zerowire__bench() {
             zerowire__bench__subcmd__help,packet-tx)
                 cmd="zerowire__bench__subcmd__help__subcmd__packet__subcmd__tx"
                 ;;
+            zerowire__bench__subcmd__help,peers)
+                cmd="zerowire__bench__subcmd__help__subcmd__peers"
+                ;;
             zerowire__bench__subcmd__help,render)
                 cmd="zerowire__bench__subcmd__help__subcmd__render"
                 ;;
@@ -71,7 +77,7 @@ _zerowire__bench() {
 
     case "${cmd}" in
         zerowire__bench)
-            opts="-h -V --log --help --version net vsock vsock-rx packet-tx tcp-rx ab render help"
+            opts="-h -V --log --help --version net vsock vsock-rx packet-tx tcp-rx peers ab render help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -119,7 +125,7 @@ _zerowire__bench() {
             return 0
             ;;
         zerowire__subcmd__bench__subcmd__help)
-            opts="net vsock vsock-rx packet-tx tcp-rx ab render help"
+            opts="net vsock vsock-rx packet-tx tcp-rx peers ab render help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -175,6 +181,20 @@ _zerowire__bench() {
             return 0
             ;;
         zerowire__subcmd__bench__subcmd__help__subcmd__packet__subcmd__tx)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__bench__subcmd__help__subcmd__peers)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -346,6 +366,44 @@ _zerowire__bench() {
                     return 0
                     ;;
                 --auto-sends)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --json)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --svg)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__bench__subcmd__peers)
+            opts="-h --quick --rounds --parts --peer --json --svg --log --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --rounds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --parts)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --peer)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -36,6 +36,7 @@ complete -c zerowire-bench -n "__fish_zerowire_bench_needs_command" -f -a "vsock
 complete -c zerowire-bench -n "__fish_zerowire_bench_needs_command" -f -a "vsock-rx" -d 'How fast a program receives by vsock: by copying, in mapped windows, sleeping and polling; in a guest as well'
 complete -c zerowire-bench -n "__fish_zerowire_bench_needs_command" -f -a "packet-tx" -d 'Sending to a network device, copying and lending: packet sockets, rings, AF_XDP, UDP with MSG_ZEROCOPY and io_uring'
 complete -c zerowire-bench -n "__fish_zerowire_bench_needs_command" -f -a "tcp-rx" -d 'Receiving TCP: select and read as iperf does, epoll, io_uring, and the library\'s ways, on 1 to 256 connections'
+complete -c zerowire-bench -n "__fish_zerowire_bench_needs_command" -f -a "peers" -d 'zerowire beside other programs that do the same work: dpdk-testpmd, passt, vhost-device-vsock, tcpreplay, iperf3'
 complete -c zerowire-bench -n "__fish_zerowire_bench_needs_command" -f -a "ab" -d 'Two builds of this program in turns: what a change of the library costs'
 complete -c zerowire-bench -n "__fish_zerowire_bench_needs_command" -f -a "render" -d 'Write the tables and charts of the measurement pages from their JSON'
 complete -c zerowire-bench -n "__fish_zerowire_bench_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
@@ -193,6 +194,18 @@ trace\t''"
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand tcp-rx" -l quick -d 'Fewer rounds, an eighth of the bytes'
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand tcp-rx" -l touch -d 'Look at every byte, as a program that uses the data does'
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand tcp-rx" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l rounds -d 'Rounds of each row [default: 15, with --quick 3]' -r
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l parts -d 'Which parts: net, udp, vsock, replay, tcp' -r
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l peer -d 'Another file than the one in PATH for dpdk-testpmd, passt, vhost-device-vsock, tcpreplay or iperf3. Repeat for more' -r
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l json -d 'Write the result as JSON; - is standard output, in place of the text' -r -F
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l svg -d 'Write charts (SVG) into this folder' -r -F
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l quick -d 'Fewer rounds, less in each, hot working sets only'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -s h -l help -d 'Print help'
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand ab" -l rounds -d 'How often both run' -r
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand ab" -l gate -d 'End with status 1 if NEW takes more than PERCENT more CPU time than OLD in a line. The lower quartile of the ratios counts' -r
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand ab" -l json -d 'Write the result as JSON; - is standard output, in place of the text' -r -F
@@ -209,11 +222,12 @@ debug\t''
 trace\t''"
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand render" -l check -d 'Write nothing; end with status 1 if a page or a chart is not as its JSON has it'
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand render" -s h -l help -d 'Print help'
-complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx ab render help" -f -a "net" -d 'The net device against a bare loop of write() or read() on the same tap, or its AF_XDP and packet ports against bare loops over a veth pair, in a network namespace of its own'
-complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx ab render help" -f -a "vsock" -d 'The vsock device against the same bytes through a pair of unix sockets, in the same write lengths'
-complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx ab render help" -f -a "vsock-rx" -d 'How fast a program receives by vsock: by copying, in mapped windows, sleeping and polling; in a guest as well'
-complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx ab render help" -f -a "packet-tx" -d 'Sending to a network device, copying and lending: packet sockets, rings, AF_XDP, UDP with MSG_ZEROCOPY and io_uring'
-complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx ab render help" -f -a "tcp-rx" -d 'Receiving TCP: select and read as iperf does, epoll, io_uring, and the library\'s ways, on 1 to 256 connections'
-complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx ab render help" -f -a "ab" -d 'Two builds of this program in turns: what a change of the library costs'
-complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx ab render help" -f -a "render" -d 'Write the tables and charts of the measurement pages from their JSON'
-complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx ab render help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx peers ab render help" -f -a "net" -d 'The net device against a bare loop of write() or read() on the same tap, or its AF_XDP and packet ports against bare loops over a veth pair, in a network namespace of its own'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx peers ab render help" -f -a "vsock" -d 'The vsock device against the same bytes through a pair of unix sockets, in the same write lengths'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx peers ab render help" -f -a "vsock-rx" -d 'How fast a program receives by vsock: by copying, in mapped windows, sleeping and polling; in a guest as well'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx peers ab render help" -f -a "packet-tx" -d 'Sending to a network device, copying and lending: packet sockets, rings, AF_XDP, UDP with MSG_ZEROCOPY and io_uring'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx peers ab render help" -f -a "tcp-rx" -d 'Receiving TCP: select and read as iperf does, epoll, io_uring, and the library\'s ways, on 1 to 256 connections'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx peers ab render help" -f -a "peers" -d 'zerowire beside other programs that do the same work: dpdk-testpmd, passt, vhost-device-vsock, tcpreplay, iperf3'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx peers ab render help" -f -a "ab" -d 'Two builds of this program in turns: what a change of the library costs'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx peers ab render help" -f -a "render" -d 'Write the tables and charts of the measurement pages from their JSON'
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand help; and not __fish_seen_subcommand_from net vsock vsock-rx packet-tx tcp-rx peers ab render help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
