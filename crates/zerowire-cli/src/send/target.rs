@@ -140,4 +140,38 @@ fn refused(e: Errno, to: &dyn std::fmt::Display, timeout: Option<Duration>) -> a
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_read() {
+        for (text, want) in [
+            ("localhost:5001", SendTarget::Host("localhost".into(), 5001)),
+            ("[::1]:80", SendTarget::Host("::1".into(), 80)),
+            ("vsock:2:1234", SendTarget::Vsock(2, 1234)),
+            ("unix:/run/x", SendTarget::Unix("/run/x".into())),
+        ] {
+            let target: SendTarget = text.parse().unwrap();
+            assert_eq!(target, want);
+            assert_eq!(target.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, word) in [
+            ("localhost", "names no port"),
+            ("localhost:x", "the port \"x\""),
+            ("localhost:70000", "the port \"70000\" is no number from 1 to 65535"),
+            ("::1:80", "in brackets"),
+            (":80", "a host"),
+            ("h:0", "1 to 65535"),
+            ("vsock:2", "vsock:CID:PORT"),
+            ("vsock:a:1", "the CID \"a\""),
+            ("unix:", "no path"),
+        ] {
+            let e = text.parse::<SendTarget>().unwrap_err().to_string();
+            assert!(e.contains(word), "{text}: {e}");
+        }
+    }
+}
