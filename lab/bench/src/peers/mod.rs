@@ -3,8 +3,8 @@
 //! ```text
 //!   part    zerowire           the peers                     what moves
 //!   net     zerowire net       dpdk-testpmd                  frames between a guest and a tap
-//!   udp     zerowire net       passt                         datagrams from a guest to a socket
-//!   vsock   zerowire vsock     vhost-device-vsock            a stream, a guest and a program
+//!   udp     zerowire net       passt                         datagrams from a guest
+//!   vsock   zerowire vsock     vhost-device-vsock            a stream from or to a guest
 //!   replay  zerowire replay    tcpreplay                     a capture to an interface (ifb)
 //!   tcp     zerowire send      iperf3 -c                     a file, or a buffer, over a veth pair
 //!           zerowire recv      iperf3 -s                     a stream over a veth pair

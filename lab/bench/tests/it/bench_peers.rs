@@ -45,7 +45,7 @@ fn tcpreplay_and_iperf3_are_measured_beside_ours() {
     let report = report("replay,tcp", None, &[]);
     let replay = ["zerowire", "tcpreplay", "tcpreplay -K"];
     let send = ["zerowire", "iperf3 -F", "iperf3", "iperf3 -Z"];
-    let rows = [&replay[..], &replay[..], &send[..], &["zerowire", "iperf3"]];
+    let rows = [&replay[..], &replay[..], &send[..], &["zerowire", "iperf3 -s"]];
     assert_eq!(names(&report), rows, "{report}");
     for cell in report["cases"].as_array().expect("rows") {
         for program in cell["programs"].as_array().expect("programs") {

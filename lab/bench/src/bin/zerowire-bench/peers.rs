@@ -16,7 +16,7 @@ iperf3, over a veth pair.\n\
 \n\
 CPU time is that of all threads of a program. Programs take turns in each round; a ratio is that of one round, the other program's \
 figure divided by ours. Every frame and byte is accounted for. A program that is not installed is named with its package. Needs \
-root, and makes namespaces and devices of its own; vsock alone needs no privilege. Takes some minutes; with --quick less than one. \
+root, and makes namespaces and devices of its own; vsock alone needs no privilege. Takes about 9 minutes; with --quick less than one. \
 See docs/peers.md.")]
 pub struct PeersArgs {
     /// Fewer rounds, less in each, hot working sets only.

@@ -58,8 +58,10 @@ enum TransferWay {
     Ours,
     /// iperf3 that sends a file: `-F`.
     Iperf3File,
-    /// iperf3, which sends one buffer again and again; or its server.
+    /// iperf3, which sends one buffer again and again.
     Iperf3,
+    /// The server of iperf3, which receives.
+    Iperf3Server,
     /// iperf3 that sends one buffer by sendfile(): `-Z`.
     Iperf3Sendfile,
 }
@@ -70,6 +72,7 @@ impl TransferWay {
             Self::Ours => OURS,
             Self::Iperf3File => "iperf3 -F",
             Self::Iperf3 => "iperf3",
+            Self::Iperf3Server => "iperf3 -s",
             Self::Iperf3Sendfile => "iperf3 -Z",
         }
     }
@@ -97,7 +100,7 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
                 TransferWay::Iperf3,
                 TransferWay::Iperf3Sendfile,
             ],
-            (Direction::Receive, _) => &[TransferWay::Ours, TransferWay::Iperf3],
+            (Direction::Receive, _) => &[TransferWay::Ours, TransferWay::Iperf3Server],
         };
         let sides = ways.iter().map(|way| {
             let (lab, path) = (&lab, &path);
