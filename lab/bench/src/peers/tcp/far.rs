@@ -11,8 +11,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::CALL;
 use crate::tcp_rx::iperf3;
 
-/// How long each step may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long each step may take: a busy machine stops a program for seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes that were moved, and how long that took.
 pub(super) type Moved = (u64, Duration);
