@@ -30,7 +30,7 @@ interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold
 \n\
 --port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
 the tap port and its floor and a plain packet socket, then bandwidth and CPU load of a stream of the longest frames both ways; \
---vms, --idle-vms, --fragment-len, --bare-calls, --without and --program are for --port tap alone. They need root. See docs/xdp.md.")]
+--vms, --idle-vms, --fragment-len, --bare-calls, --without and --program are for --port tap alone. They need root. See measurements/ports.md.")]
 pub struct NetOptions {
     /// tap, or xdp, packet or both: the tap's port stands beside them.
     #[arg(
