@@ -26,6 +26,7 @@
 #![warn(missing_docs)]
 
 pub mod ab;
+pub mod added;
 pub mod area;
 pub mod backend;
 pub mod backend_variant;

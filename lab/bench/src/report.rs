@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::added::AddedReport;
 use crate::case::Direction;
 use crate::chart::{Bars, Better, Series};
 use crate::compare::{CaseReport, NetBench, not_copied};
@@ -31,6 +32,9 @@ pub struct NetReport {
     /// An idle back end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleReport>,
+    /// VMs that come and go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub added: Option<AddedReport>,
 }
 
 impl NetReport {
@@ -99,6 +103,9 @@ impl Report for NetReport {
         if let Some(idle) = &self.idle {
             out.push('\n');
             out.push_str(&idle.text());
+        }
+        if let Some(added) = &self.added {
+            out.push_str(&added.text());
         }
         out
     }

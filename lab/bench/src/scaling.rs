@@ -85,7 +85,7 @@ struct Round {
 }
 
 /// A back end with its connected guests.
-struct Party {
+pub(crate) struct Party {
     kind: BackendKind,
     /// Which of the processes that are compared: it has networks of its own.
     place: usize,
@@ -123,8 +123,7 @@ fn measure_count(program: &Path, vms: usize, effort: Effort, placement: &Placeme
         for index in rotation(parties.len(), number) {
             let party = &mut parties[index];
             let round = party.round(working_set / vms, effort);
-            let words = || format!("{}; its last words: {}", &party.kind.name, party.backend.log());
-            rounds[index].push(round.with_context(words)?);
+            rounds[index].push(round.with_context(|| party.log())?);
         }
     }
     let paths = parties.iter().zip(&rounds).map(|(party, rounds)| figures(&party.kind.name, rounds));
@@ -132,7 +131,8 @@ fn measure_count(program: &Path, vms: usize, effort: Effort, placement: &Placeme
 }
 
 impl Party {
-    fn start(
+    /// Starts a process with `vms` connected guests, each with memory to send `working_set` bytes from.
+    pub(crate) fn start(
         program: &Path,
         kind: BackendKind,
         place: usize,
@@ -151,6 +151,11 @@ impl Party {
             link.set_ipv4(host_address(place, vm), 24)?;
         }
         Ok(Self { kind, place, backend, guests })
+    }
+
+    /// What the process said last.
+    pub(crate) fn log(&self) -> String {
+        format!("{}; its last words: {}", self.kind.name, self.backend.log())
     }
 
     fn round(&mut self, working_set: usize, effort: Effort) -> Result<Round> {
@@ -191,7 +196,7 @@ impl Party {
     }
 
     /// Round trips on all VMs in turn, in nanoseconds.
-    fn round_trips(&mut self, trips: usize) -> Result<Histogram<u64>> {
+    pub(crate) fn round_trips(&mut self, trips: usize) -> Result<Histogram<u64>> {
         for (vm, guest) in self.guests.iter_mut().enumerate() {
             let host = host_address(self.place, vm).octets();
             let own = [host[0], host[1], host[2], 2];

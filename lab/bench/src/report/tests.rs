@@ -10,6 +10,7 @@ fn report() -> NetReport {
         cases: sample_reports(),
         scaling: Vec::new(),
         idle: None,
+        added: None,
     }
 }
 
