@@ -27,7 +27,16 @@ failures=
 # The program that is tested in guests (it runs there, too, as does zerowire-bench beside it), and what drives them.
 ZEROWIRE_BIN=$PWD/target/x86_64-unknown-linux-gnu/release/zerowire
 drivers=target/debug
-static="CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1"
+
+# Builds what runs in guests, the programs of the tests among it: they are emulated, so they are optimised, but soon built.
+build_static() {
+    set --
+    for package in zerowire-vhost zerowire-net zerowire-vsock zerowire-cli; do
+        set -- "$@" --config "profile.release.package.$package.codegen-units=16"
+    done
+    CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+        scripts/static.sh --package zerowire-vmtest "$@"
+}
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -92,8 +101,7 @@ ready() {
 
 # What the later stages need, while the tests wait most of the time. What fails here fails there again, and is shown and counted.
 build_ahead() {
-    # shellcheck disable=SC2086
-    env $static scripts/static.sh
+    build_static
     scripts/fuzz.sh build
 }
 
@@ -172,12 +180,12 @@ fuzz_tests() {
 }
 
 vm_tests() {
-    # What drives the guests is as cargo's tests were built, with the same features, so that little is left to build; what is
-    # tested is built for release. No test is about speed: all of the optimising takes twice as long.
+    # What drives the guests is as cargo's tests were built, with the same features, so that little is left to build; what runs
+    # in them is built for release. No test is about speed: all of the optimising takes twice as long.
     stage build $CARGO build --workspace --locked --bins --examples || return
-    # shellcheck disable=SC2086
-    stage static env $static scripts/static.sh || return
-    export ZEROWIRE_BIN
+    stage static build_static || return
+    ZEROWIRE_AGENTS=${ZEROWIRE_BIN%/*}
+    export ZEROWIRE_BIN ZEROWIRE_AGENTS
     say "vm: $drivers/zerowire-vmtest"
     status=0
     logged vm $drivers/zerowire-vmtest || status=$?
@@ -223,6 +231,7 @@ ready
 stage format $CARGO fmt --all --check
 stage format-fuzz $CARGO fmt --manifest-path fuzz/Cargo.toml --check
 stage clippy $CARGO clippy --workspace --all-targets --locked -- --deny warnings
+stage doc env RUSTDOCFLAGS=--deny=warnings $CARGO doc --workspace --no-deps --locked
 stage wall scripts/wall.sh
 stage features scripts/features.sh
 stage package scripts/package.sh

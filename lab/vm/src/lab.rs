@@ -97,12 +97,18 @@ fn guest_programs() -> Result<Vec<PathBuf>> {
     Ok(programs)
 }
 
-/// A program that works in the guest: it is built with this one and lies beside it.
+/// A program that works in the guest: it is in the folder `ZEROWIRE_AGENTS`, or built with this one
+/// and beside it.
 fn agent(name: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe().context("find the test program's own path")?;
-    let path = own.with_file_name(name);
+    let path = match std::env::var_os("ZEROWIRE_AGENTS") {
+        Some(folder) => PathBuf::from(folder).join(name),
+        None => std::env::current_exe().context("find the test program's own path")?.with_file_name(name),
+    };
     if !path.is_file() {
-        bail!("no program {}: build it (cargo build --release -p zerowire-vmtest)", path.display());
+        bail!(
+            "no program {}: build it (cargo build --release -p zerowire-vmtest), or unset ZEROWIRE_AGENTS",
+            path.display()
+        );
     }
     Ok(path)
 }
