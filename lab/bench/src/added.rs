@@ -21,9 +21,14 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Memory that the other VM sends from.
 const WORKING_SET: usize = 1 << 20;
 
+/// Pauses between a VM that went and the next one that comes.
+const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::ZERO];
+
 /// The figures of VMs that come and go.
 #[derive(Debug, Clone, Serialize)]
 pub struct AddedReport {
+    /// The pause between one that went and the next one, in milliseconds.
+    pub pause_ms: u64,
     /// VMs that were added and removed.
     pub added: usize,
     /// From the request to the answer that a VM is served, in milliseconds.
@@ -42,8 +47,18 @@ pub struct AddedReport {
     pub p99_ratio: Summary,
 }
 
+/// Measures VMs that come and go now and then, and all the time.
+pub fn measure(program: &Path, effort: Effort, placement: &Placement) -> Result<Vec<AddedReport>> {
+    PAUSES.iter().map(|pause| measure_with(program, *pause, effort, placement)).collect()
+}
+
 /// Measures `effort.rounds` rounds of round trips without and with VMs that come and go, in turns.
-pub fn measure(program: &Path, effort: Effort, placement: &Placement) -> Result<AddedReport> {
+fn measure_with(
+    program: &Path,
+    pause: Duration,
+    effort: Effort,
+    placement: &Placement,
+) -> Result<AddedReport> {
     let held = Held::temporary(&format!("zerowire-bench-{}-added", std::process::id()))?;
     let manager =
         Manager { control: held.folder().join("control.sock"), socket: held.folder().join("vm.sock") };
@@ -57,7 +72,7 @@ pub fn measure(program: &Path, effort: Effort, placement: &Placement) -> Result<
         for with in rotation(2, round) {
             let ended = AtomicBool::new(with == 0);
             let histogram = std::thread::scope(|scope| {
-                let cycles = scope.spawn(|| manager.cycles_until(&ended, placement));
+                let cycles = scope.spawn(|| manager.cycles_until(&ended, pause, placement));
                 let trips = party.round_trips(effort.trips);
                 ended.store(true, Ordering::Relaxed);
                 times.extend(cycles.join().map_err(|_| anyhow!("the thread that adds VMs died"))??);
@@ -67,13 +82,14 @@ pub fn measure(program: &Path, effort: Effort, placement: &Placement) -> Result<
             rounds[with].push([0.5, 0.99].map(|at| histogram.value_at_quantile(at) as f64 / 1000.0));
         }
     }
-    report(&times, &rounds)
+    report(pause, &times, &rounds)
 }
 
-fn report(times: &[[f64; 2]], rounds: &[Vec<[f64; 2]>; 2]) -> Result<AddedReport> {
+fn report(pause: Duration, times: &[[f64; 2]], rounds: &[Vec<[f64; 2]>; 2]) -> Result<AddedReport> {
     let summary = |of: &[[f64; 2]], at: usize| Summary::of(of.iter().map(|row| row[at])).context("no rounds");
     let [alone, beside] = rounds.each_ref().map(|rounds| rounds.iter().map(|row| row[1]).collect::<Vec<_>>());
     Ok(AddedReport {
+        pause_ms: pause.as_millis() as u64,
         added: times.len(),
         add_ms: summary(times, 0)?,
         remove_ms: summary(times, 1)?,
@@ -94,11 +110,17 @@ struct Manager {
 
 impl Manager {
     /// Adds and removes a VM until `ended`; the milliseconds of both, each time.
-    fn cycles_until(&self, ended: &AtomicBool, placement: &Placement) -> Result<Vec<[f64; 2]>> {
+    fn cycles_until(
+        &self,
+        ended: &AtomicBool,
+        pause: Duration,
+        placement: &Placement,
+    ) -> Result<Vec<[f64; 2]>> {
         placement.avoid_driver()?;
         let mut times = Vec::new();
         while !ended.load(Ordering::Relaxed) {
             times.push(self.cycle()?);
+            std::thread::sleep(pause);
         }
         Ok(times)
     }
@@ -130,9 +152,10 @@ impl AddedReport {
     /// The report as text.
     pub fn text(&self) -> String {
         format!(
-            "Added: a VM is served {:.2} ms after the request (max {:.1}), and gone {:.1} ms after the one to remove it (max {:.1}; \
+            "Added, with {} ms between one and the next: a VM is served {:.2} ms after the request (max {:.1}), and gone {:.1} ms after the one to remove it (max {:.1}; \
              medians of {}). Round trips of another VM meanwhile: p50 {:.2} us, p99 {:.2}; while none comes or goes: p50 {:.2}, p99 \
              {:.2}; p99 with to without, round by round: {:.3} ({:.3}..{:.3}).\n",
+            self.pause_ms,
             self.add_ms.median,
             self.add_ms.max,
             self.remove_ms.median,
@@ -156,7 +179,7 @@ mod tests {
     #[test]
     fn rounds_are_compared_with_their_own() {
         let rounds = [vec![[4.0, 10.0], [4.0, 20.0]], vec![[5.0, 11.0], [5.0, 22.0]]];
-        let report = report(&[[1.0, 30.0], [3.0, 32.0]], &rounds).unwrap();
+        let report = report(PAUSES[0], &[[1.0, 30.0], [3.0, 32.0]], &rounds).unwrap();
         assert_eq!((report.added, report.add_ms.max, report.remove_ms.min), (2, 3.0, 30.0));
         assert!((report.p99_ratio.median - 1.1).abs() < 1e-9);
         assert!(report.text().contains("1.100"), "{}", report.text());

@@ -54,7 +54,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
         cases: Vec::new(),
         scaling: Vec::new(),
         idle: None,
-        added: None,
+        added: Vec::new(),
     };
     let mut variants: Vec<Box<dyn Variant<NetBench>>> =
         vec![Box::new(TapFloor::new("zwfloor", placement.clone())?)];
@@ -98,9 +98,9 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
         let (starts, watch) = if options.quick { (5, 1) } else { (15, 3) };
         let watch = Duration::from_secs(watch);
         report.idle = Some(idle::measure(program, options.idle_count()?, starts, watch, &placement)?);
-        let trips = if options.quick { 5_000 } else { 50_000 };
+        let trips = if options.quick { 5_000 } else { 200_000 };
         let effort = Effort { trips, rounds: if options.quick { 2 } else { 9 }, ..effort };
-        report.added = Some(added::measure(program, effort, &placement)?);
+        report.added = added::measure(program, effort, &placement)?;
     }
     Ok(report)
 }

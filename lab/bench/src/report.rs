@@ -33,8 +33,8 @@ pub struct NetReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleReport>,
     /// VMs that come and go.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub added: Option<AddedReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub added: Vec<AddedReport>,
 }
 
 impl NetReport {
@@ -104,7 +104,7 @@ impl Report for NetReport {
             out.push('\n');
             out.push_str(&idle.text());
         }
-        if let Some(added) = &self.added {
+        for added in &self.added {
             out.push_str(&added.text());
         }
         out

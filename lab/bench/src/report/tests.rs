@@ -10,7 +10,7 @@ fn report() -> NetReport {
         cases: sample_reports(),
         scaling: Vec::new(),
         idle: None,
-        added: None,
+        added: Vec::new(),
     }
 }
 
