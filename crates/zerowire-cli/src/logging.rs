@@ -62,7 +62,7 @@ pub fn init(level: &str) -> Result<()> {
 }
 
 /// The same for a command that serves VMs: a thread writes the lines. Dropping what this returns
-/// waits until it has, or for [`PATIENCE`].
+/// waits until it has, or for `PATIENCE`.
 pub fn serve(level: &str) -> Result<Log> {
     let filter = filter(level)?;
     let (lines, queue) = sync_channel(WAITING);

@@ -12,7 +12,7 @@
 //!   scatter list ends in scratch memory, so a longer frame is never cut. Its tail is copied
 //!   (`overflow` in the ledger), and the next frames are offered more.
 //! * A chain that was parsed and not used serves the next frame as it is.
-//! * What is offered follows what comes ([`shape`]). *Each* is many reads of one chain each. *Long*
+//! * What is offered follows what comes (`shape`). *Each* is many reads of one chain each. *Long*
 //!   is one read over as many chains as the longest frame may need. *Small* is many reads into
 //!   private memory (`small` in the ledger). It serves runs of frames so short that a copy is
 //!   cheaper than a scatter list.

@@ -70,7 +70,7 @@ pub struct PatternFile {
 }
 
 impl PatternFile {
-    /// Writes it to [`FOLDER`].
+    /// Writes it to `FOLDER`.
     ///
     /// # Errors
     /// The guest has no room for it.
@@ -94,7 +94,7 @@ impl PatternFile {
     }
 }
 
-/// Sends a file of [`FOLDER`] to a peer, all of it.
+/// Sends a file of `FOLDER` to a peer, all of it.
 ///
 /// # Errors
 /// As [`complete_from`].

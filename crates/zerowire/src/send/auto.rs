@@ -73,7 +73,7 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
-    /// Shorter than [`ALWAYS_COPIED_BELOW`].
+    /// Shorter than `ALWAYS_COPIED_BELOW`.
     Short,
     /// The trial is not over.
     Trial,

@@ -3,7 +3,7 @@
 //! The table's rows are payload lengths, its columns ([`Column`]) ways of sending. Each column is
 //! measured twice: as a loop of bare system calls ([`bare`]) and through the library ([`library`]).
 //! Frames go to an ifb device, which takes lent pages as they are. They also go over a veth pair to
-//! a UDP socket, for which the kernel copies: the negative control. [`reference`] holds the
+//! a UDP socket, for which the kernel copies: the negative control. [`mod@reference`] holds the
 //! published figures that rates are compared with. Further parts: [`auto`], [`cycles`], [`replay`].
 
 pub mod auto;

@@ -2,7 +2,7 @@
 //!
 //! The memcpy runs on a thread on the back end's CPU and the look on one where the host's program
 //! runs, in turns. If these are two CPUs, the second one has to fetch what the first one has
-//! written. Waiting for the turn is not counted, but in the floors of [`woken`].
+//! written. Waiting for the turn is not counted, but in the floors of `woken`.
 
 mod woken;
 

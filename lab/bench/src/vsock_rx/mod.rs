@@ -5,7 +5,7 @@
 //! ([`run_server`], [`run_client`]).
 //!
 //! [`run_table`] runs a whole experiment with a guest without a VM. Beside its figures it prints
-//! those published for a kernel's receive path of the same kind ([`reference`]).
+//! those published for a kernel's receive path of the same kind ([`mod@reference`]).
 
 pub mod client;
 pub mod connection;

@@ -149,7 +149,7 @@ impl ClientOptions {
     }
 }
 
-/// Windows of `len` bytes that have [`RING_BYTES`] together, 4 to 64.
+/// Windows of `len` bytes that have `RING_BYTES` together, 4 to 64.
 pub fn windows_for(len: usize) -> u32 {
     (RING_BYTES / len.max(1)).clamp(4, 64) as u32
 }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! **Transmit.** The pieces of a frame lie in the guest's memory and go to the kernel as they are.
-//! Their chain is *lent* ([`loans`]) until the completion ring says that they were sent. Then it
+//! Their chain is *lent* (`loans`) until the completion ring says that they were sent. Then it
 //! goes back to the guest, in the order of completion. Where the front end keeps no in-flight
 //! region, it goes back in the order in which chains became available, as far as that can be. How
 //! many chains may be lent and how long is bounded. Past that, and where pieces can't go as they
