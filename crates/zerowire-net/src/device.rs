@@ -244,10 +244,8 @@ impl Device for NetDevice<'_> {
         }
     }
 
-    fn kick(&mut self, queue: u16, fd: Arc<OwnedFd>) {
-        if let Some(rings) = self.rings_of(queue) {
-            rings.kick(queue, fd);
-        }
+    fn kick(&mut self, queue: u16, fd: Arc<OwnedFd>) -> Result<(), String> {
+        self.rings_of(queue).map_or(Ok(()), |rings| rings.kick(queue, fd))
     }
 
     fn call(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>) {

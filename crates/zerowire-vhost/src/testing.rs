@@ -34,6 +34,8 @@ const FILE_BYTES: u64 = 0x4_0000;
 struct Told {
     memory: Arc<GuestMemory>,
     rings: [Option<SplitRing>; QUEUES],
+    /// True: it can watch no further descriptor.
+    full: bool,
 }
 
 struct Vm {
@@ -145,8 +147,9 @@ impl Device for Model {
         assert_eq!(self.is_running(queue), runs);
     }
 
-    fn kick(&mut self, queue: u16, _fd: Arc<OwnedFd>) {
+    fn kick(&mut self, queue: u16, _fd: Arc<OwnedFd>) -> Result<(), String> {
         assert!(self.is_running(queue));
+        if self.0.borrow().full { Err("no room".to_owned()) } else { Ok(()) }
     }
 
     fn call(&mut self, queue: u16, _fd: Option<Arc<OwnedFd>>) {
@@ -352,6 +355,8 @@ fn play(mut script: Script<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use zerowire_vhost_user::{MemoryRegion, MemoryTable, Request, VringAddr, VringState, WireError};
+
     use super::*;
 
     /// The order in which front ends begin, in the bytes of a script: it reaches rings that run.
@@ -369,5 +374,42 @@ mod tests {
                 .collect();
             play_session(&bytes);
         }
+    }
+
+    #[test]
+    fn a_kick_that_the_device_can_not_watch_is_refused() {
+        let (near, far) = UnixStream::pair().expect("sockets");
+        near.set_nonblocking(true).expect("a socket that does not block");
+        let (mut front, mut connection) = (MessageSocket::new(far), MessageSocket::new(near));
+        let vm = model();
+        let mut session = Session::new(&vm);
+        let mut ask = |request: Request, body: &[u8], files: &[BorrowedFd<'_>]| {
+            front.send_request(request, true, body, files).expect("sent");
+            let message = connection.recv().expect("sound").expect("a message");
+            session.handle(&mut connection, message).expect("the session goes on");
+            front.recv_ack(request)
+        };
+        let file = rustix::fs::memfd_create("front", MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, FILE_BYTES).expect("its length");
+        let region = MemoryRegion { guest_addr: 0, size: FILE_BYTES, user_addr: 0x10_0000, mmap_offset: 0 };
+        let memory = MemoryTable { regions: vec![region] }.encode();
+        let (desc, used, avail) = (0x10_0000, 0x11_0000, 0x10_8000);
+        let ring = VringAddr { index: 0, flags: 0, desc, used, avail, log: 0 }.encode();
+        let size = VringState { index: 0, num: 16 }.encode();
+        let kick = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let (of_ring_0, kick): ([u8; 8], _) = ([0; 8], [kick.as_fd()]);
+        ask(Request::SetProtocolFeatures, &p::REPLY_ACK.to_ne_bytes(), &[]).expect("taken");
+        ask(Request::SetFeatures, &f::VERSION_1.to_ne_bytes(), &[]).expect("taken");
+        ask(Request::SetMemTable, &memory, &[file.as_fd()]).expect("taken");
+        ask(Request::SetVringNum, &size, &[]).expect("taken");
+        ask(Request::SetVringAddr, &ring, &[]).expect("taken");
+        ask(Request::SetVringKick, &of_ring_0, &kick).expect("the ring starts");
+        TOLD.with(|told| told.borrow_mut().full = true);
+        let refused = ask(Request::SetVringKick, &of_ring_0, &kick);
+        assert!(matches!(refused, Err(WireError::Refused { .. })), "{refused:?}");
+        TOLD.with(|told| told.borrow_mut().full = false);
+        ask(Request::SetVringKick, &of_ring_0, &kick).expect("there is room again");
+        drop(session);
+        TOLD.with(|told| *told.borrow_mut() = Told::default());
     }
 }

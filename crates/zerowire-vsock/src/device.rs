@@ -116,8 +116,8 @@ impl Device for VsockDevice<'_> {
         }
     }
 
-    fn kick(&mut self, queue: u16, fd: Arc<OwnedFd>) {
-        self.0.rings.kick(queue, fd);
+    fn kick(&mut self, queue: u16, fd: Arc<OwnedFd>) -> Result<(), String> {
+        self.0.rings.kick(queue, fd)
     }
 
     fn call(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>) {

@@ -73,8 +73,12 @@ impl<D> RingClient<D> {
     }
 
     /// Another descriptor to be notified by.
-    pub fn kick(&self, queue: u16, fd: Arc<OwnedFd>) {
-        self.ask(|vm, reply| RingCommand::Kick { at: At { vm, queue }, fd, reply });
+    ///
+    /// # Errors
+    /// A text that says why it can't be watched. The ring is notified by the one before then.
+    pub fn kick(&self, queue: u16, fd: Arc<OwnedFd>) -> Result<(), String> {
+        self.ask(|vm, reply| RingCommand::Kick { at: At { vm, queue }, fd, reply })
+            .unwrap_or_else(|| Err(format!("queue {queue}: its thread has ended")))
     }
 
     /// Another descriptor to notify the driver by.

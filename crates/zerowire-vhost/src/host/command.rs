@@ -40,7 +40,7 @@ pub enum RingCommand<D> {
     /// Serve a ring, or not.
     State { at: At, state: RingState, reply: SyncSender<()> },
     /// Another descriptor to be notified by.
-    Kick { at: At, fd: Arc<OwnedFd>, reply: SyncSender<()> },
+    Kick { at: At, fd: Arc<OwnedFd>, reply: SyncSender<Result<(), String>> },
     /// Another descriptor to notify the driver by.
     Call { at: At, fd: Option<Arc<OwnedFd>>, reply: SyncSender<()> },
     /// Another descriptor to tell of errors by.
@@ -129,9 +129,9 @@ pub fn carry_out<T: RingThread>(thread: &mut T, command: RingCommand<T::Device>)
             answer(&reply, ());
         }
         RingCommand::Kick { at, fd, reply } => {
-            replace_kick(thread, at, fd);
+            let replaced = replace_kick(thread, at, fd);
             thread.changed(at);
-            answer(&reply, ());
+            answer(&reply, replaced);
         }
         RingCommand::Call { at, fd, reply } => {
             if let Some(ring) = thread.ring_mut(at) {
@@ -162,14 +162,15 @@ pub fn carry_out<T: RingThread>(thread: &mut T, command: RingCommand<T::Device>)
 pub fn refuse_all<D>(queue: &Receiver<RingCommand<D>>, why: &str) {
     while let Ok(command) = queue.recv() {
         match command {
-            RingCommand::Start { reply, .. } => answer(&reply, Err(why.to_owned())),
+            RingCommand::Start { reply, .. } | RingCommand::Kick { reply, .. } => {
+                answer(&reply, Err(why.to_owned()));
+            }
             RingCommand::Stop { reply, .. } => answer(&reply, None),
             RingCommand::Release { reply, .. }
             | RingCommand::Memory { reply, .. }
             | RingCommand::Log { reply, .. }
             | RingCommand::LogRing { reply, .. }
             | RingCommand::State { reply, .. }
-            | RingCommand::Kick { reply, .. }
             | RingCommand::Call { reply, .. }
             | RingCommand::Err { reply, .. }
             | RingCommand::Left { reply, .. } => answer(&reply, ()),
@@ -182,7 +183,9 @@ pub fn refuse_all<D>(queue: &Receiver<RingCommand<D>>, why: &str) {
 /// Starts a ring.
 pub fn start<T: RingThread>(thread: &mut T, at: At, setup: RingSetup) -> Result<(), String> {
     thread.install(at, setup)?;
-    if let Err(e) = watch_kick(thread, at) {
+    if let Some(kick) = thread.ring(at).and_then(HostRing::kick)
+        && let Err(e) = watch_kick(thread, at, kick)
+    {
         stop(thread, at);
         return Err(e);
     }
@@ -199,19 +202,21 @@ pub fn stop<T: RingThread>(thread: &mut T, at: At) -> Option<u16> {
     Some(ring.stop())
 }
 
-fn replace_kick<T: RingThread>(thread: &mut T, at: At, fd: Arc<OwnedFd>) {
+/// Where the new descriptor can't be watched, the ring keeps the old one.
+fn replace_kick<T: RingThread>(thread: &mut T, at: At, fd: Arc<OwnedFd>) -> Result<(), String> {
+    if thread.ring(at).is_none() {
+        return Ok(());
+    }
+    watch_kick(thread, at, &fd)?;
     if let Some(old) = thread.ring_mut(at).and_then(|ring| ring.replace_kick(fd)) {
         let _ = epoll::delete(thread.epoll().0, &old);
     }
-    if let Err(e) = watch_kick(thread, at) {
-        tracing::error!("{e}");
-    }
+    Ok(())
 }
 
 /// The descriptor is watched edge-triggered, since each write to it is an edge: it never has to be
 /// read. epoll watches the open file through the descriptor that the ring keeps.
-fn watch_kick<T: RingThread>(thread: &T, at: At) -> Result<(), String> {
-    let Some(kick) = thread.ring(at).and_then(HostRing::kick) else { return Ok(()) };
+fn watch_kick<T: RingThread>(thread: &T, at: At, kick: &OwnedFd) -> Result<(), String> {
     let (epoll, token) = thread.epoll();
     epoll::add(
         epoll,

@@ -79,8 +79,9 @@ pub trait Device {
     /// starts.
     fn enable(&mut self, queue: u16, on: bool, runs: bool);
 
-    /// Another descriptor to be notified by.
-    fn kick(&mut self, queue: u16, fd: Arc<OwnedFd>);
+    /// Another descriptor to be notified by. An error says why it can't be, and leaves the one
+    /// before.
+    fn kick(&mut self, queue: u16, fd: Arc<OwnedFd>) -> Result<(), String>;
 
     /// Another descriptor to notify the driver by.
     fn call(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>);

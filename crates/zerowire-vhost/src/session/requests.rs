@@ -255,7 +255,11 @@ impl Session<'_> {
     pub(super) fn set_vring_kick(&mut self, message: &mut Message) -> Result<(), SessionError> {
         match self.rings.kick(message, self.driver.acked)? {
             Kick::Replace(queue, kick) => {
-                self.device.kick(queue, kick);
+                let replaced = self.device.kick(queue, kick.clone());
+                replaced.map_err(|text| refused(Request::SetVringKick, text))?;
+                if let Some(ring) = self.rings.get_mut(queue) {
+                    ring.kick = Some(kick);
+                }
                 Ok(())
             }
             Kick::Start(setup) => self.start_ring(setup),

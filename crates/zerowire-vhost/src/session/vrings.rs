@@ -153,7 +153,6 @@ impl Vrings {
         check_eventfd(request, format_args!("queue {}", v.index), &kick)?;
         let (queue, kick) = (v.index as u16, Arc::new(kick));
         if ring.started {
-            ring.kick = Some(kick.clone());
             return Ok(Kick::Replace(queue, kick));
         }
         ring.setup(queue, kick, acked).map(Kick::Start)

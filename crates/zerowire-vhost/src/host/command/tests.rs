@@ -84,6 +84,10 @@ impl Thread {
         self.carry_out(|reply| RingCommand::Stop { at: at(queue), reply })
     }
 
+    fn kick(&mut self, queue: u16, fd: OwnedFd) -> Result<(), String> {
+        self.carry_out(|reply| RingCommand::Kick { at: at(queue), fd: Arc::new(fd), reply })
+    }
+
     fn host(&mut self, queue: u16) -> &mut HostRing {
         self.ring_mut(at(queue)).expect("it runs")
     }
@@ -208,8 +212,7 @@ fn descriptors_are_replaced_while_a_ring_runs() {
     thread.start(setup(3, &old)).expect("started");
     rustix::io::write(&old, &1u64.to_ne_bytes()).expect("a kick");
     assert_eq!(thread.events(), [3]);
-    let fd = new.try_clone().expect("a duplicate");
-    thread.carry_out(|reply| RingCommand::Kick { at: at(3), fd: Arc::new(fd), reply });
+    assert_eq!(thread.kick(3, new.try_clone().expect("a duplicate")), Ok(()));
     rustix::io::write(&old, &1u64.to_ne_bytes()).expect("a kick");
     assert!(thread.events().is_empty(), "nobody listens to the old one");
     rustix::io::write(&new, &1u64.to_ne_bytes()).expect("a kick");
@@ -226,9 +229,21 @@ fn descriptors_are_replaced_while_a_ring_runs() {
     rustix::io::write(&new, &1u64.to_ne_bytes()).expect("a kick");
     assert!(thread.events().is_empty());
     // What comes for a ring that has stopped is answered all the same.
-    thread.carry_out(|reply| RingCommand::Kick { at: at(3), fd: Arc::new(new), reply });
+    assert_eq!(thread.kick(3, new), Ok(()));
     thread.carry_out(|reply| RingCommand::Call { at: at(3), fd: None, reply });
     assert_eq!(thread.stop(3), None);
+}
+
+#[test]
+fn a_kick_that_can_not_be_watched_leaves_the_one_before() {
+    let mut thread = Thread::new();
+    let old = bell();
+    thread.start(setup(3, &old)).expect("started");
+    let why = thread.kick(3, file()).expect_err("a file has no events");
+    assert!(why.contains("queue 3") && why.contains("can't be watched"), "{why}");
+    rustix::io::write(&old, &1u64.to_ne_bytes()).expect("a kick");
+    assert_eq!(thread.events(), [3], "the ring is served on");
+    assert_eq!(thread.stop(3), Some(0));
 }
 
 #[test]
