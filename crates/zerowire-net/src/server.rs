@@ -7,9 +7,11 @@
 //!
 //! ```text
 //! add ─▶ Opening ─▶ Running ─▶ Leaving ─▶ (gone)
-//!           │          │  ▲       │
-//!           ▼          ▼  └───────┘ its threads did not end in time
-//!        (gone)     draining: its control thread ends with its front end
+//!           │          │        │  ▲
+//!           ▼          │        ▼  │ it is removed again
+//!        (gone)        │       Held ─▶ (gone): its threads ended after all
+//!                      ▼
+//!                   draining: its control thread ends with its front end
 //! ```
 
 mod reload;
@@ -40,7 +42,7 @@ pub enum VmState {
     Running,
     /// Its present front end is the last one.
     Draining,
-    /// Its threads end.
+    /// Its threads end, or should: its front end can hold them up for long.
     Leaving,
 }
 
@@ -65,7 +67,9 @@ pub enum ChangeError {
     #[error("VM {0} is just being added or removed: try again when that is done")]
     Busy(String),
     /// A front end holds up the VM's threads.
-    #[error("VM {0}: its threads did not end: its front end holds them up; end that one, and try again")]
+    #[error(
+        "VM {0}: its threads did not end in time: its front end holds them up; end that one, and the VM goes by itself"
+    )]
     Stuck(String),
     /// The metadata service is a part of the device that a front end has.
     #[error(
@@ -81,7 +85,12 @@ pub enum ChangeError {
 enum VmStage {
     Opening,
     Running(Served<VmContext>),
-    Leaving,
+    /// Somebody waits for its threads. `ended`: its control thread was at its end before.
+    Leaving {
+        ended: bool,
+    },
+    /// Its threads were told to end, and nobody waits for them any more.
+    Held(Served<VmContext>),
 }
 
 struct RosterEntry {
@@ -95,23 +104,55 @@ impl RosterEntry {
             VmStage::Opening => VmState::Opening,
             VmStage::Running(served) if served.vm.control.is_draining() => VmState::Draining,
             VmStage::Running(_) => VmState::Running,
-            VmStage::Leaving => VmState::Leaving,
+            VmStage::Leaving { .. } | VmStage::Held(_) => VmState::Leaving,
         }
     }
 
     fn running(&self) -> Option<&Served<VmContext>> {
         match &self.stage {
             VmStage::Running(served) => Some(served),
-            VmStage::Opening | VmStage::Leaving => None,
+            VmStage::Opening | VmStage::Leaving { .. } | VmStage::Held(_) => None,
+        }
+    }
+
+    /// The VM, where its threads run and nobody waits for their end.
+    fn served(&self) -> Option<&Served<VmContext>> {
+        match &self.stage {
+            VmStage::Running(served) | VmStage::Held(served) => Some(served),
+            VmStage::Opening | VmStage::Leaving { .. } => None,
         }
     }
 
     /// Takes the VM out of its entry, which says that it leaves.
     fn take(&mut self) -> Option<Served<VmContext>> {
-        self.running()?;
-        match std::mem::replace(&mut self.stage, VmStage::Leaving) {
-            VmStage::Running(served) => Some(served),
-            VmStage::Opening | VmStage::Leaving => None,
+        self.served()?;
+        match std::mem::replace(&mut self.stage, VmStage::Leaving { ended: false }) {
+            VmStage::Running(served) | VmStage::Held(served) => Some(served),
+            VmStage::Opening | VmStage::Leaving { .. } => None,
+        }
+    }
+
+    /// Nobody waits any more for the threads of a VM that was taken. Returns it where its control
+    /// thread is at its end by now, and would not remove it.
+    fn hold(&mut self, served: Served<VmContext>) -> Option<Served<VmContext>> {
+        if matches!(self.stage, VmStage::Leaving { ended: true }) {
+            return Some(served);
+        }
+        self.stage = VmStage::Held(served);
+        None
+    }
+
+    /// The VM's control thread is at its end. Returns the VM where the thread has to remove it.
+    fn ended(&mut self) -> Option<Served<VmContext>> {
+        match &mut self.stage {
+            VmStage::Running(served) if !served.vm.control.is_draining() => None,
+            VmStage::Running(_) | VmStage::Held(_) => self.take(),
+            VmStage::Opening => None,
+            // Somebody else removes the VM, and waits for this thread.
+            VmStage::Leaving { ended } => {
+                *ended = true;
+                None
+            }
         }
     }
 }
@@ -139,22 +180,22 @@ fn lock(roster: &Mutex<Roster>) -> MutexGuard<'_, Roster> {
     roster.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a drained VM takes itself out of the roster.
+/// How a VM takes itself out of the roster that was drained, or whose removal nobody waits for.
 #[derive(Clone)]
 pub(super) struct Departure(Weak<Mutex<Roster>>);
 
 impl Departure {
-    /// The last act of the control thread of a VM that was drained.
+    /// The last act of a VM's control thread.
     pub(super) fn leave(&self, vm: Arc<VmContext>) {
         let Some(roster) = self.0.upgrade() else { return };
         let name = vm.control.name.clone();
-        let served = lock(&roster).find(&name).ok().and_then(RosterEntry::take);
-        // Without it somebody else removes the VM, and waits for this thread.
+        let served = lock(&roster).find(&name).ok().and_then(RosterEntry::ended);
         let Some(served) = served else { return };
+        let how = if vm.control.is_draining() { "drained and removed" } else { "removed after all" };
         // The port closes here. Until then nobody else can have it.
         drop((served, vm));
         lock(&roster).forget(&name);
-        tracing::info!("{name}: drained and removed");
+        tracing::info!("{name}: {how}");
     }
 }
 
@@ -244,15 +285,16 @@ impl Server {
     /// when this returns.
     ///
     /// # Errors
-    /// The VM is unknown, just comes or goes, or is held up by its front end. It stays then.
+    /// The VM is unknown, or just comes or goes. Or it is held up by its front end: it is still
+    /// [leaving](VmState::Leaving) then, and goes as soon as its threads end.
     pub fn remove(&self, name: &str) -> Result<(), ChangeError> {
         let taken = lock(&self.roster).find(name)?.take();
         let mut served = taken.ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
-        if !served.stop() {
-            if let Ok(entry) = lock(&self.roster).find(name) {
-                entry.stage = VmStage::Running(served);
+        while !served.stop() {
+            match lock(&self.roster).find(name)?.hold(served) {
+                Some(at_its_end) => served = at_its_end,
+                None => return Err(ChangeError::Stuck(name.to_owned())),
             }
-            return Err(ChangeError::Stuck(name.to_owned()));
         }
         drop(served);
         lock(&self.roster).forget(name);
@@ -301,7 +343,7 @@ impl Server {
         let info = |entry: &RosterEntry| VmInfo {
             config: entry.config.clone(),
             state: entry.state(),
-            connected: entry.running().is_some_and(|s| s.vm.control.is_connected()),
+            connected: entry.served().is_some_and(|s| s.vm.control.is_connected()),
         };
         lock(&self.roster).entries.iter().map(info).collect()
     }
@@ -362,7 +404,7 @@ impl Server {
 
     /// Whether a connection is there or may still come.
     pub fn is_alive(&self) -> bool {
-        lock(&self.roster).entries.iter().filter_map(RosterEntry::running).any(Served::is_alive)
+        lock(&self.roster).entries.iter().filter_map(RosterEntry::served).any(Served::is_alive)
     }
 
     /// Stops all VMs; further ones are refused or stopped at once.

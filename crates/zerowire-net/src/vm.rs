@@ -179,10 +179,8 @@ impl Backing for VmContext {
     }
 
     fn ended(self: Arc<Self>) {
-        if self.control.is_draining() {
-            let departure = self.departure.clone();
-            departure.leave(self);
-        }
+        let departure = self.departure.clone();
+        departure.leave(self);
     }
 }
 

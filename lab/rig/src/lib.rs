@@ -16,6 +16,7 @@ use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, 
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser, VhostUserOptions};
 use zerowire_net::port::PortSpec;
 use zerowire_net::port::tap::TapSpec;
+pub use zerowire_net::{ChangeError, VmState};
 use zerowire_net::{MetadataSource, Policy, Server, VmConfig, VmStats};
 pub use zerowire_testkit::net::{PEER_HEADER, Peer, in_netns, ip};
 pub use zerowire_testkit::{PATIENCE, frames, wait_until};
