@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::errno;
 use super::{Finding, Group, Job, Subject, Todo};
-use zerowire_sys::trial::kvm_version;
+use zerowire_sys::trial::kvm;
 
 /// The only version of the interface since Linux 2.6.20 (Documentation/virt/kvm/api.rst).
 const KVM_API: i32 = 12;
@@ -24,25 +24,45 @@ pub(super) fn check(todo: &mut Todo) {
     let qemu =
         Subject { id: "vm.qemu", group: Group::Vm, jobs: USERS, path: "net, vsock: QEMU", title: "QEMU" };
     todo.add(qemu, || translate_qemu(&find_qemu()));
-    let kvm = Subject { id: "vm.kvm", group: Group::Vm, jobs: USERS, path: "net, vsock: KVM", title: "KVM" };
-    todo.add(kvm, || translate_kvm(open_kvm().map_err(errno::number)));
+    let subject =
+        Subject { id: "vm.kvm", group: Group::Vm, jobs: USERS, path: "net, vsock: KVM", title: "KVM" };
+    todo.add(subject, || translate_kvm(try_kvm().map_err(errno::number)));
 }
 
-fn open_kvm() -> io::Result<i32> {
+/// What /dev/kvm answers.
+enum Kvm {
+    /// It has another interface.
+    Version(i32),
+    /// A guest ended so: a `KVM_EXIT_…`, or the number of an error.
+    Tried(Result<u32, i32>),
+}
+
+fn try_kvm() -> io::Result<Kvm> {
     let kvm = rustix::fs::open("/dev/kvm", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    kvm_version(kvm.as_fd())
+    Ok(match kvm::version(kvm.as_fd())? {
+        KVM_API => Kvm::Tried(kvm::run_guest(kvm.as_fd()).map_err(errno::number)),
+        other => Kvm::Version(other),
+    })
 }
 
-fn translate_kvm(version: Result<i32, i32>) -> Finding {
+fn translate_kvm(answer: Result<Kvm, i32>) -> Finding {
     let slow =
         "Guests run under TCG (-accel tcg): right, but some ten times slower. The back end does not care.";
-    match version {
-        Ok(KVM_API) => Finding::ok(
-            format!("/dev/kvm opens, API {KVM_API}"),
-            "QEMU can use -accel kvm. Some nested machines offer it and still can't boot a stock kernel: then use \
-             -accel tcg.",
+    let broken = |found: String| {
+        Finding::degraded(found, slow).remedy(
+            "A nested machine may have a KVM that boots no stock kernel: ask its provider for nested virtualisation.",
+        )
+    };
+    match answer {
+        Ok(Kvm::Tried(Ok(kvm::HALTED))) => Finding::ok(
+            format!("/dev/kvm runs a guest of three instructions, API {KVM_API}"),
+            "QEMU can use -accel kvm, as far as a guest without a kernel can tell.",
         ),
-        Ok(other) => Finding::degraded(format!("API {other}, not {KVM_API}"), slow),
+        Ok(Kvm::Tried(Ok(reason))) => {
+            broken(format!("/dev/kvm opens, and a guest of three instructions stops (exit reason {reason})"))
+        }
+        Ok(Kvm::Tried(Err(e))) => broken(format!("/dev/kvm opens, and runs no guest ({})", errno::words(e))),
+        Ok(Kvm::Version(other)) => Finding::degraded(format!("API {other}, not {KVM_API}"), slow),
         Err(libc::ENOENT | libc::ENODEV | libc::ENXIO) => Finding::degraded("no /dev/kvm", slow).remedy(
             "Turn virtualisation on (firmware, or nested virtualisation of the cloud), then 'modprobe kvm'.",
         ),

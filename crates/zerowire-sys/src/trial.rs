@@ -5,8 +5,10 @@
 //! # Errors
 //! Those of the system calls.
 
+pub mod kvm;
+
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::check;
 use crate::map::{Mapping, READ_WRITE};
@@ -14,15 +16,6 @@ use crate::uring::wide::{Completions, WideRing};
 use crate::uring::zcrx::{Zcrx, ZcrxRequest, ZcrxSource};
 use io_uring::IoUring;
 use rustix::mm::MapFlags;
-
-/// `KVM_GET_API_VERSION` (include/uapi/linux/kvm.h): without argument.
-const KVM_GET_API_VERSION: libc::Ioctl = 0xae00;
-
-/// Version of the interface of an open /dev/kvm.
-pub fn kvm_version(kvm: BorrowedFd<'_>) -> io::Result<libc::c_int> {
-    // SAFETY: this ioctl takes no address.
-    check(unsafe { libc::ioctl(kvm.as_raw_fd(), KVM_GET_API_VERSION, 0) })
-}
 
 /// A socket that is closed on exec; constants of libc.
 pub fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {

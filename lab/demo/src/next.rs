@@ -16,7 +16,7 @@ struct NextFacts {
     root: bool,
     /// The version of QEMU in PATH.
     qemu: Option<String>,
-    /// True: /dev/kvm opens and answers.
+    /// True: the doctor has run a guest in /dev/kvm.
     kvm: bool,
     /// An Ethernet interface that the host has no use for.
     interface: Option<String>,
