@@ -144,7 +144,7 @@ impl XdpInlet {
         mut each: impl FnMut(&Buffer),
     ) -> (Vec<u16>, Vec<u16>) {
         link.stop_receiving();
-        link.count_missed(counters);
+        link.missed.count(counters);
         for buffer in self.posted.take_all() {
             each(&buffer);
             if let Buffer::Place(place) = buffer {
@@ -161,7 +161,7 @@ impl XdpInlet {
     /// Takes a batch of frames. Returns how many there were.
     #[inline]
     fn harvest(&mut self, side: &mut SlabSide, link: &mut Link, cx: &ReceiveContext<'_>) -> usize {
-        let Some(geometry) = link.geometry() else { return 0 };
+        let Some(geometry) = link.registered.geometry() else { return 0 };
         let (header_len, counters) = (side.setup.header_len, cx.counters);
         let mut sums = Sums::default();
         let mut taken = 0;
@@ -342,7 +342,7 @@ impl Inlet for XdpInlet {
         link: &mut Link,
         cx: &ReceiveContext<'_>,
     ) -> Result<Option<Received>, RingError> {
-        let Some(geometry) = link.geometry().filter(|_| link.is_ready()) else {
+        let Some(geometry) = link.registered.geometry().filter(|_| link.is_ready()) else {
             return Ok(Some(Received { frames: 0, port: RxPort::Empty, short: false, broken: None }));
         };
         if link.generation() != self.generation {
@@ -356,7 +356,7 @@ impl Inlet for XdpInlet {
         if frames > 0 {
             link.moved();
         }
-        link.count_missed(cx.counters);
+        link.missed.count(cx.counters);
         if link.publish_fill() {
             cx.counters.system_calls.add(1);
         }
@@ -383,7 +383,7 @@ impl Inlet for XdpInlet {
         link: &mut Link,
         cx: &ReceiveContext<'_>,
     ) -> Result<Room, RingError> {
-        let Some(geometry) = link.geometry() else { return Ok(Room::Short) };
+        let Some(geometry) = link.registered.geometry() else { return Ok(Room::Short) };
         let reason = self.reason(side, link, geometry);
         let Some((slab, _)) = link.memory() else { return Ok(Room::Short) };
         let bytes = Bare(slab.received(frame.place, frame.offset, frame.len));
@@ -456,7 +456,7 @@ fn place_of(
 ) -> Option<(u64, [Option<Segment>; 2])> {
     let (header, frame) = (side.setup.header_len as u64, u64::from(geometry.frame_bytes()));
     let first = *segments.first()?;
-    let start = link.address(&first)?;
+    let start = link.registered.address(&first)?;
     if geometry.zero_copy() {
         // The device writes a header of its own right before the frame, and reaches one page only.
         let chunk = geometry.chunk_for(start + header)?;
@@ -468,7 +468,7 @@ fn place_of(
     }
     // The header has a segment of its own, or the frame goes on in the next one without a gap.
     let second = *segments.get(1)?;
-    let next = link.address(&second)?;
+    let next = link.registered.address(&second)?;
     if u64::from(first.len) == header && u64::from(second.len) >= frame {
         return Some((geometry.chunk_for(next)?, [Some(first), Some(second)]));
     }

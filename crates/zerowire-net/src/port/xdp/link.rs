@@ -9,6 +9,7 @@ mod bind;
 mod care;
 mod facts;
 mod missed;
+mod outgoing;
 mod promiscuity;
 mod state;
 
@@ -18,18 +19,15 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use zerowire_sys::xdp::program::Rule;
-use zerowire_sys::xdp::{Descriptor, Socket, XdpError, address};
-use zerowire_vhost::memory::Segment;
+use zerowire_sys::xdp::{Descriptor, Socket, XdpError};
 
-use super::account::Account;
-use super::loans::Loans;
 use super::umem::{Slab, VmUmem};
-use super::{HOLD, RING_ENTRIES};
 pub use bind::{Attach, LinkOptions};
 use care::Care;
 use missed::Missed;
+use outgoing::{NAPS, Outgoing};
 use promiscuity::Promiscuity;
-use state::{Binding, BoundSocket, LetsGo, OnInterface, Registered, Sending, SocketCount, Wanted};
+use state::{Binding, BoundSocket, OnInterface, Registered, SocketCount, Wanted};
 
 /// How long frames that are under way may take to be sent when a ring stops.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -37,34 +35,22 @@ const DRAIN: Duration = Duration::from_millis(200);
 /// How long to wait before another attempt to bind a socket.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Sleeps while frames are under way: from the shortest, twice as long each time that nothing has
-/// come back, to the longest.
-const NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(10));
-
-/// Calls in a row that do nothing before the rest is left to the next turn.
-const IDLE_CALLS: u32 = 3;
-
 /// The socket, or the lack of one.
 pub struct Link {
     // Goes before the memory that it is in.
     bound: Option<BoundSocket>,
     interface: OnInterface,
-    registered: Registered,
     options: LinkOptions,
-    /// Frames to send, and what became of them.
-    pub(super) account: Account,
-    /// Loans of the socket.
-    pub(super) loans: Loans,
-    /// Chains that came back and go to the guest next.
-    pub(super) finished: Vec<u16>,
-    /// When a chain that waits for others goes to the guest without them.
-    pub(super) give_at: Option<Instant>,
+    /// The guest's memory.
+    pub(super) registered: Registered,
+    /// Frames from the guest.
+    pub(super) outgoing: Outgoing,
+    /// Frames to the guest that nobody here saw.
+    pub(super) missed: Missed,
     sockets: SocketCount,
     wanted: Wanted,
-    sending: Sending,
     binding: Binding,
     care: Care,
-    missed: Missed,
     /// Places of the slab that the socket had in its fill ring from the start: from the first one
     /// on.
     pub(super) first_places: usize,
@@ -77,17 +63,13 @@ impl Link {
             bound: None,
             interface: OnInterface { promiscuity: Promiscuity::new(options.promiscuous), steering: None },
             registered: Registered::default(),
-            options,
-            account: Account::new(),
-            loans: Loans::new(),
-            finished: Vec::with_capacity(RING_ENTRIES as usize),
-            give_at: None,
+            outgoing: Outgoing::new(),
+            missed: Missed::default(),
             sockets: SocketCount::default(),
             wanted: Wanted::Nothing,
-            sending: Sending::new(),
             binding: Binding::default(),
-            care: Care::default(),
-            missed: Missed::default(),
+            care: Care::new(options.registrar.clone()),
+            options,
             first_places: 0,
         }
     }
@@ -153,12 +135,6 @@ impl Link {
         self.bound.is_some()
     }
 
-    /// Whether the interface is down, so that nothing is sent.
-    #[inline]
-    pub fn is_down(&self) -> bool {
-        self.sending.down
-    }
-
     /// Lets the queue's frames come to the socket, where that is not so yet.
     ///
     /// # Errors
@@ -205,7 +181,7 @@ impl Link {
         while self.bound.is_some() && start.elapsed() < DRAIN {
             self.kick();
             self.reap();
-            if self.loans.is_empty() || self.sending.down {
+            if self.outgoing.loans.is_empty() || self.outgoing.is_down() {
                 return;
             }
             std::thread::sleep(NAPS.0);
@@ -216,14 +192,8 @@ impl Link {
     /// their completion. If a socket could not be bound, this tries again when the time has come.
     pub fn sleep_at_most(&mut self) -> Option<Duration> {
         if self.bound.is_some() {
-            let due = self.care();
-            if self.loans.is_empty() && !self.sending.unsent {
-                return due;
-            }
-            let nap = self.sending.nap;
-            self.sending.nap = (nap * 2).min(NAPS.1);
-            let give = self.give_at.map(|at| at.saturating_duration_since(Instant::now()));
-            return [due, give].into_iter().flatten().chain([nap]).min();
+            let due = self.look();
+            return [due, self.outgoing.nap()].into_iter().flatten().min();
         }
         if self.wanted != Wanted::ToReceive {
             return None;
@@ -233,57 +203,61 @@ impl Link {
         Some(self.binding.retry_at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now)))
     }
 
-    /// Whether chains should come back when the kernel has copied their frames. It matters only
-    /// where the kernel copies all of them. It takes them from the ring in the order in which they
-    /// were lent.
-    #[inline]
-    pub(super) fn end_loans_with_copy(&mut self, wanted: bool) {
-        self.sending.lets_go = self.sending.lets_go.with_chains(wanted);
+    /// [`Self::events`] became readable. Where the interface is gone, so is the socket. With a
+    /// larger MTU than the memory was registered for, the memory is registered anew. With a smaller
+    /// one, longer frames from the guest are dropped here. The kernel doesn't check: it would send
+    /// them.
+    #[cold]
+    pub fn notice(&mut self) {
+        let Some(BoundSocket { watch, interface, .. }) = &self.bound else { return };
+        watch.drain();
+        let Ok(mtu) = interface.mtu() else { return self.lost(Errno::NODEV) };
+        if let Some(umem) = &self.registered.umem {
+            self.care.check_mtu(umem, mtu);
+        }
+        self.limit(mtu);
     }
 
-    #[inline]
-    fn ends_with_copy(&self) -> bool {
-        self.sending.lets_go == LetsGo::AtOnceAndChainsCome
+    /// The interface has this MTU now.
+    fn limit(&mut self, mtu: usize) {
+        if let Some(allows) = self.registered.limit(mtu) {
+            tracing::info!(
+                "interface {}, queue {}: MTU {mtu} now: frames from the guest may have {allows} bytes",
+                self.options.interface,
+                self.options.queue
+            );
+        }
     }
 
-    /// Whether chains are back as soon as the kernel takes anything, so that what waits for them
-    /// waits for nothing else.
+    /// Frames passed in this turn.
     #[inline]
-    pub(super) fn keeps_order(&self) -> bool {
-        self.ends_with_copy() && !self.sending.down
+    pub(super) fn moved(&mut self) {
+        if self.care.moved() {
+            self.look();
+        }
     }
 
-    /// Takes completions: chains go to `finished`.
+    /// Looks at what is due. Returns how long it is until something is again, where frames need not
+    /// pass for that.
+    fn look(&mut self) -> Option<Duration> {
+        let socket = &self.bound.as_ref()?.socket;
+        let now = Instant::now();
+        if self.care.look_at_memory(now) {
+            self.missed.ask(socket, self.interface.steering.as_deref());
+        }
+        self.care.check(socket, self.outgoing.is_idle(), now)
+    }
+
+    /// Whether the control thread has to attend to the registration.
+    pub fn attention(&mut self) -> bool {
+        self.care.attention()
+    }
+
+    /// Takes completions.
     #[inline]
     pub(super) fn reap(&mut self) {
-        let Some(bound) = &mut self.bound else { return };
-        let ring = bound.socket.completion();
-        while let Some(encoded) = ring.pop() {
-            let (_, number) = address::decode(encoded);
-            if let Some(head) = self.loans.back(number) {
-                self.finished.push(head);
-            }
-        }
-        if ring.release() > 0 {
-            self.sending.idle_since = None;
-            self.sending.nap = NAPS.0;
-        }
-    }
-
-    /// Whether lending has to stop for now: `most` chains are lent, or none has come back for
-    /// [`HOLD`].
-    #[inline]
-    pub(super) fn holds_enough(&mut self, most: usize) -> bool {
-        if self.loans.chains() >= most {
-            return true;
-        }
-        if self.ends_with_copy() && self.loans.chains() == 0 {
-            // What has not come back is the kernel's own copy.
-            return false;
-        }
-        match self.sending.idle_since {
-            Some(since) => since.elapsed() > HOLD,
-            None => false,
+        if let Some(bound) = &mut self.bound {
+            self.outgoing.reap(&mut bound.socket);
         }
     }
 
@@ -296,62 +270,17 @@ impl Link {
     /// Queues a piece; its address carries the number of its loan.
     #[inline]
     pub(super) fn push(&mut self, piece: Descriptor) {
-        let pushed = self.socket_mut().and_then(|s| s.transmit()).is_some_and(|ring| ring.push(piece));
-        debug_assert!(pushed, "room was asked for");
-        self.sending.unsent |= pushed;
+        if let Some(bound) = &mut self.bound {
+            self.outgoing.push(&mut bound.socket, piece);
+        }
     }
 
     /// Has the kernel send what was queued.
     pub(super) fn kick(&mut self) {
-        let ends = self.ends_with_copy();
-        let Some(BoundSocket { socket, .. }) = &mut self.bound else { return };
-        let zero_copy = socket.zero_copy();
-        let Some(ring) = socket.transmit() else { return };
-        ring.publish();
-        let mut waiting = ring.waiting();
-        let mut taken = |account: &mut Account, waiting, refused| {
-            account.taken(waiting, refused, |number| {
-                if ends {
-                    self.finished.extend(self.loans.copied(number));
-                }
-            });
-        };
-        taken(&mut self.account, waiting, false);
-        let mut idle = 0;
-        while waiting > 0 && idle < IDLE_CALLS && ring_asks(socket) {
-            let answer = socket.wake_transmit();
-            self.account.call();
-            let mut refused = false;
-            match answer.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {
-                Ok(()) => self.sending.down = false,
-                // In copy mode one call sends a budget of frames; or the kernel has no memory for
-                // now.
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {}
-                Err(Errno::BUSY) if zero_copy => {}
-                // The interface dropped a frame, which is completed all the same.
-                Err(Errno::BUSY) => refused = true,
-                Err(Errno::NETDOWN) => {
-                    self.sending.down = true;
-                    break;
-                }
-                Err(e) => {
-                    self.lost(e);
-                    return;
-                }
-            }
-            let now = socket.transmit().map_or(0, |ring| ring.waiting());
-            idle = if now < waiting { 0 } else { idle + 1 };
-            waiting = now;
-            taken(&mut self.account, waiting, refused);
-        }
-        self.sending.unsent = waiting > 0;
-        // An interface that is down takes nothing, so frames that were taken show that it is up.
-        // That holds even if no call for it succeeded: it has no carrier yet, and refuses each
-        // frame. It holds, too, if no call was made here: poll sends in copy mode (net/xdp/xsk.c,
-        // `xsk_poll`).
-        self.sending.down &= self.sending.unsent;
-        if !self.loans.is_empty() {
-            self.sending.idle_since.get_or_insert_with(Instant::now);
+        if let Some(bound) = &mut self.bound
+            && let Err(e) = self.outgoing.kick(&mut bound.socket)
+        {
+            self.lost(e);
         }
     }
 
@@ -359,12 +288,6 @@ impl Link {
     #[cold]
     pub(super) fn count_passed(&self, chains: u64) {
         self.options.out_of_order.fetch_add(chains, Ordering::Relaxed);
-    }
-
-    /// Whether pieces were queued that the kernel has not taken.
-    #[inline]
-    pub(super) fn is_unsent(&self) -> bool {
-        self.sending.unsent
     }
 
     /// The interface is gone, and the kernel has let go of the queue and its memory with it
@@ -376,7 +299,7 @@ impl Link {
         tracing::error!("{problem}; tried again");
         self.binding.problem = Some(problem);
         self.binding.retry_at = Some(Instant::now() + RETRY);
-        self.sending.down = true;
+        self.outgoing.set_down();
         self.drop_socket();
         self.registered.umem = None;
         self.sockets.renewed = true;
@@ -432,17 +355,6 @@ impl Link {
         Some((&mut self.bound.as_mut()?.slab, self.registered.umem.as_deref()?))
     }
 
-    /// Where a segment begins in the UMEM; None where not all of it is part of that.
-    #[inline]
-    pub(super) fn address(&self, segment: &Segment) -> Option<u64> {
-        self.registered.umem.as_ref().and_then(|u| u.address(segment))
-    }
-
-    /// Which registration it is; 0 for none.
-    pub(super) fn registration(&self) -> u64 {
-        self.registered.umem.as_ref().map_or(0, |u| u.id())
-    }
-
     /// Pieces that a frame may have.
     #[inline]
     pub(super) fn max_pieces(&self) -> usize {
@@ -460,20 +372,4 @@ impl Link {
     pub(super) fn reaches(&self, address: u64, len: u32) -> bool {
         !self.zero_copy() || self.registered.umem.as_ref().is_some_and(|u| u.in_one_page(address, len))
     }
-
-    /// The longest frame that goes out, bytes; 0 without memory to send from.
-    #[inline]
-    pub(in crate::port::xdp) fn longest(&self) -> usize {
-        if self.registered.umem.is_some() { self.registered.mtu_allows as usize } else { 0 }
-    }
-
-    /// The arithmetic of the registration; None without a socket.
-    #[inline]
-    pub(super) fn geometry(&self) -> Option<super::geometry::Geometry> {
-        self.registered.umem.as_ref().map(|u| u.geometry())
-    }
-}
-
-fn ring_asks(socket: &mut Socket) -> bool {
-    socket.transmit().is_some_and(|ring| ring.needs_wakeup())
 }

@@ -63,7 +63,7 @@ impl XdpOutlet {
     /// are back.
     #[inline]
     fn holds_enough(&self, link: &mut Link, may_lend: bool) -> bool {
-        !may_lend || link.holds_enough(self.most_lent)
+        !may_lend || link.outgoing.holds_enough(self.most_lent)
     }
 
     /// Puts the pieces of a frame into the TX ring, where there is room.
@@ -111,7 +111,7 @@ impl XdpOutlet {
                 skip -= len;
                 continue;
             }
-            let Some(start) = link.address(s) else { return Some(CopyReason::NotPinned) };
+            let Some(start) = link.registered.address(s) else { return Some(CopyReason::NotPinned) };
             let (at, left) = (start + skip as u64, s.len - skip as u32);
             skip = 0;
             if !add_piece(&mut self.pieces, at, left, most) {
@@ -139,7 +139,7 @@ impl XdpOutlet {
         self.pieces.push((at, headers as u32));
         let (most, mut problem) = (link.max_pieces(), None);
         let summed = part.sum(|run| {
-            problem = problem.or_else(|| match link.address(&run) {
+            problem = problem.or_else(|| match link.registered.address(&run) {
                 Some(at) if add_piece(&mut self.pieces, at, run.len, most) => None,
                 Some(_) => Some(CopyReason::Scattered),
                 None => Some(CopyReason::NotPinned),
@@ -153,8 +153,10 @@ impl XdpOutlet {
         }
         let (slab, _) = link.memory()?;
         part.write_headers(summed, slab.head(usize::from(number)).0);
-        link.loans.lend(Lent::Part(self.holder), self.pieces.len() as u16);
-        link.account.queue(number, Frame::lent(self.pieces.len(), part.chain_header + headers, payload));
+        link.outgoing.loans.lend(Lent::Part(self.holder), self.pieces.len() as u16);
+        link.outgoing
+            .account
+            .queue(number, Frame::lent(self.pieces.len(), part.chain_header + headers, payload));
         None
     }
 
@@ -165,8 +167,8 @@ impl XdpOutlet {
         part.copy(&mut bytes[..len]);
         self.pieces.clear();
         self.pieces.push((at, len as u32));
-        link.loans.lend(lent, 1);
-        link.account.queue(number, Frame::copied(reason, len, part.chain_header));
+        link.outgoing.loans.lend(lent, 1);
+        link.outgoing.account.queue(number, Frame::copied(reason, len, part.chain_header));
         true
     }
 }
@@ -183,33 +185,33 @@ impl Outlet for XdpOutlet {
 
     #[inline]
     fn begin(&mut self, link: &mut Link, work: bool, counters: &Counters) -> TxState {
-        if work && (!link.is_ready() || link.is_down()) {
+        if work && (!link.is_ready() || link.outgoing.is_down()) {
             link.try_again();
             link.kick();
             if link.waits_for_queue() {
                 return TxState::Wait;
             }
-            if !link.is_ready() || link.is_down() {
-                link.account.settle(counters);
+            if !link.is_ready() || link.outgoing.is_down() {
+                link.outgoing.account.settle(counters);
                 return TxState::Refuse;
             }
         }
-        self.scarce = link.loans.places() < SEND_PLACES / 4;
+        self.scarce = link.outgoing.loans.places() < SEND_PLACES / 4;
         TxState::Ready
     }
 
     #[inline]
     fn has_room(&self, link: &mut Link) -> bool {
-        link.room(MAX_PIECES as u32) >= MAX_PIECES as u32 && link.loans.next().is_some()
+        link.room(MAX_PIECES as u32) >= MAX_PIECES as u32 && link.outgoing.loans.next().is_some()
     }
 
     #[inline]
     fn longest_frame(&self, link: &Link) -> usize {
-        link.longest()
+        link.registered.longest()
     }
 
     fn longest_offered(&self, link: &Link) -> usize {
-        link.geometry().map_or(0, |g| g.frame_bytes() as usize)
+        link.registered.geometry().map_or(0, |g| g.frame_bytes() as usize)
     }
 
     /// What is inspected is read once, and sent from where it was read to.
@@ -228,7 +230,7 @@ impl Outlet for XdpOutlet {
     #[inline]
     fn push(&mut self, link: &mut Link, frame: &TxFrame<'_>, place: TxPlace) -> Result<Pushed, DropReason> {
         let frame_len = frame.len - frame.header_len;
-        let Some(number) = link.loans.next() else { return Ok(Pushed::Full) };
+        let Some(number) = link.outgoing.loans.next() else { return Ok(Pushed::Full) };
         let reason = if self.copy {
             Some(CopyReason::Asked)
         } else if place.len == frame.len {
@@ -237,15 +239,15 @@ impl Outlet for XdpOutlet {
         } else if self.holds_enough(link, frame.may_lend) {
             Some(CopyReason::Held)
         // As in `push_part`: one piece is cheaper.
-        } else if frame.summed && frame_len <= self.gather_max_bytes && link.loans.places() > 0 {
+        } else if frame.summed && frame_len <= self.gather_max_bytes && link.outgoing.loans.places() > 0 {
             Some(CopyReason::Cheaper)
         } else {
             self.cut(link, number, frame, &place)
         };
         let Some(reason) = reason else {
-            link.loans.lend(Lent::Chain(frame.head), self.pieces.len() as u16);
+            link.outgoing.loans.lend(Lent::Chain(frame.head), self.pieces.len() as u16);
             let lent = self.lent_bytes(link);
-            link.account.queue(number, Frame::lent(self.pieces.len(), frame.len - lent, lent));
+            link.outgoing.account.queue(number, Frame::lent(self.pieces.len(), frame.len - lent, lent));
             self.queue(link, number);
             return Ok(Pushed::Lent);
         };
@@ -258,28 +260,28 @@ impl Outlet for XdpOutlet {
         access::read(frame.segments, place.len, rest);
         self.pieces.clear();
         self.pieces.push((at, frame_len as u32));
-        link.loans.lend(lent, 1);
-        link.account.queue(number, Frame::copied(reason, frame.len, 0));
+        link.outgoing.loans.lend(lent, 1);
+        link.outgoing.account.queue(number, Frame::copied(reason, frame.len, 0));
         self.queue(link, number);
         Ok(Pushed::Queued(TxTally { scattered: 0, copied: frame.len as u32, reason }))
     }
 
     fn begin_parts(&mut self, link: &mut Link, head: u16) -> bool {
-        let Some(holder) = link.loans.next() else { return false };
-        link.loans.hold(head);
+        let Some(holder) = link.outgoing.loans.next() else { return false };
+        link.outgoing.loans.hold(head);
         self.holder = holder;
         true
     }
 
     fn has_parts(&self, link: &Link) -> bool {
-        link.loans.is_held(self.holder)
+        link.outgoing.loans.is_held(self.holder)
     }
 
     fn push_part(&mut self, link: &mut Link, part: &mut TxPart<'_>) -> bool {
         if link.room(MAX_PIECES as u32) < MAX_PIECES as u32 {
             return false;
         }
-        let Some(number) = link.loans.next() else { return false };
+        let Some(number) = link.outgoing.loans.next() else { return false };
         let len = part.headers_len() + part.payload_len();
         let reason = if self.copy {
             Some(CopyReason::Asked)
@@ -289,7 +291,7 @@ impl Outlet for XdpOutlet {
             Some(CopyReason::Held)
         } else if len > self.gather_max_bytes {
             self.lend_part(part, number, link)
-        } else if link.loans.places() > 0 {
+        } else if link.outgoing.loans.places() > 0 {
             // One piece: for each one behind the first the kernel takes a page and copies into that
             // (net/xdp/xsk.c, `xsk_build_skb`). That costs more than a copy of bytes that are read
             // for their sum anyway. Measured with examples/offload_cost.rs for short and for the
@@ -311,44 +313,44 @@ impl Outlet for XdpOutlet {
     }
 
     fn end_parts(&mut self, link: &mut Link) {
-        link.finished.extend(link.loans.let_go(self.holder));
+        link.outgoing.finished.extend(link.outgoing.loans.let_go(self.holder));
     }
 
     #[inline]
     fn flush(&mut self, link: &mut Link, _batch: &mut [TxSlot], counters: &Counters) -> usize {
-        if link.is_unsent() {
+        if link.outgoing.is_unsent() {
             link.moved();
             link.kick();
-            link.account.settle(counters);
+            link.outgoing.account.settle(counters);
         }
         0
     }
 
     fn send_waiting(&mut self, link: &mut Link, counters: &Counters) {
-        if link.is_unsent() {
+        if link.outgoing.is_unsent() {
             link.kick();
         }
-        link.account.settle(counters);
+        link.outgoing.account.settle(counters);
     }
 
     fn end(&mut self, link: &mut Link, counters: &Counters) {
         link.drain();
-        if link.loans.chains() > 0 {
+        if link.outgoing.loans.chains() > 0 {
             // What the kernel has not sent by now it does not send any more.
             link.close();
         }
-        link.account.settle(counters);
+        link.outgoing.account.settle(counters);
     }
 
     #[inline]
     fn returned(&mut self, link: &mut Link, in_order: bool, back: impl FnMut(u16)) -> bool {
-        link.end_loans_with_copy(in_order);
-        if !link.loans.is_empty() {
+        link.outgoing.end_loans_with_copy(in_order);
+        if !link.outgoing.loans.is_empty() {
             // In copy mode a frame whose receiver took it at once is back already.
             link.reap();
         }
-        link.finished.drain(..).for_each(back);
-        link.keeps_order()
+        link.outgoing.finished.drain(..).for_each(back);
+        link.outgoing.keeps_order()
     }
 
     #[inline]
@@ -356,6 +358,6 @@ impl Outlet for XdpOutlet {
         if chains > 0 {
             link.count_passed(chains);
         }
-        link.give_at = due;
+        link.outgoing.give_at = due;
     }
 }

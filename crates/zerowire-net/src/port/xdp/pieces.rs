@@ -9,7 +9,7 @@ use crate::port::xdp::loans::Lent;
 #[inline]
 pub(super) fn private_memory(link: &mut Link, number: u16, in_head: bool) -> Option<(Lent, &mut [u8], u64)> {
     link.memory()?;
-    let lent = if in_head { Lent::Head } else { Lent::Place(link.loans.place()?) };
+    let lent = if in_head { Lent::Head } else { Lent::Place(link.outgoing.loans.place()?) };
     let (slab, _) = link.memory()?;
     let (bytes, at) = match lent {
         Lent::Place(place) => slab.send_place(place),

@@ -87,7 +87,7 @@ impl XdpInlet {
         self.in_pieces = false;
         // Frames wait in the slab of the registration that they came to; the first places are in
         // the fill ring already.
-        let moved = std::mem::replace(&mut self.registration, link.registration()) != link.registration();
+        let moved = std::mem::replace(&mut self.registration, link.registered.id()) != link.registered.id();
         let first = link.first_places;
         self.drop_waiting(side, |place| moved || usize::from(place) < first, cx.counters);
         let buffers: Vec<Buffer> = self.posted.take_all().collect();

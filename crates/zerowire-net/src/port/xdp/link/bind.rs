@@ -234,14 +234,12 @@ impl Link {
         self.first_places = first;
         self.sockets.generation += 1;
         self.sockets.renewed = true;
-        self.sending.lets_go = self.sending.lets_go.bound(!zero_copy && copies);
-        self.sending.down = false;
-        self.registered.mtu_allows = umem.geometry().frame_bytes();
-        self.registered.umem = Some(umem);
+        self.outgoing.begin(!zero_copy && copies);
+        self.registered.begin(umem);
         if let Ok(mtu) = mtu {
             self.limit(mtu);
         }
-        self.begin_checks(zero_copy);
+        self.care.begin(zero_copy);
         Ok(())
     }
 
@@ -311,13 +309,11 @@ impl Link {
 
     /// Closes the socket as it is: all loans end.
     pub(super) fn drop_socket(&mut self) {
-        self.look_at_missed();
+        if let Some(bound) = self.bound.take() {
+            self.missed.ask(&bound.socket, self.interface.steering.as_deref());
+        }
         self.missed.end();
-        self.loans.end(|head| self.finished.push(head));
-        self.account.lost();
-        self.bound = None;
+        self.outgoing.end();
         self.interface.promiscuity.end();
-        self.sending.unsent = false;
-        self.sending.idle_since = None;
     }
 }

@@ -1,13 +1,13 @@
-//! What a link looks at now and then: whether a device reaches what it was given, whether memory is
-//! still the guest's, and how long frames from the guest may be.
+//! What a link looks at now and then: whether a device reaches what it was given, and whether memory
+//! is still the guest's.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
+use zerowire_sys::xdp::Socket;
 
-use super::Link;
-use super::state::BoundSocket;
-use crate::port::xdp::geometry::Geometry;
+use crate::port::xdp::registrar::Registrar;
+use crate::port::xdp::umem::VmUmem;
 use crate::port::xdp::{HOLD, trust};
 
 /// When to check a socket in zero-copy mode, as times after it was bound: the first, and one that
@@ -22,24 +22,101 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const TURNS: u32 = 1024;
 
 /// When what is due.
-#[derive(Debug, Default)]
 pub(super) struct Care {
+    registrar: Arc<Registrar>,
+    schedule: Schedule,
+    turns: u32,
+    /// True: the control thread has to attend to the registration.
+    attention: bool,
+}
+
+impl Care {
+    /// For memory of which this learns.
+    pub(super) fn new(registrar: Arc<Registrar>) -> Self {
+        Self { registrar, schedule: Schedule::default(), turns: 0, attention: false }
+    }
+
+    /// A socket was bound.
+    pub(super) fn begin(&mut self, zero_copy: bool) {
+        self.schedule.begin(zero_copy, Instant::now());
+    }
+
+    /// Frames passed in this turn. Returns whether to look at what is due.
+    #[inline]
+    pub(super) fn moved(&mut self) -> bool {
+        self.schedule.moved = true;
+        self.turns = (self.turns + 1) % TURNS;
+        self.turns == 0
+    }
+
+    /// Has the control thread look at the memory, if that is due. Returns whether it was.
+    pub(super) fn look_at_memory(&mut self, now: Instant) -> bool {
+        let due = self.schedule.look_is_due(now);
+        if due {
+            self.registrar.ask_look();
+            self.attention = true;
+        }
+        due
+    }
+
+    /// Checks a socket in zero-copy mode, if that is due; `held`: frames that it sent don't come
+    /// back. Returns how long it is until the next check.
+    pub(super) fn check(&mut self, socket: &Socket, held: bool, now: Instant) -> Option<Duration> {
+        if self.schedule.check_is_due(held && socket.zero_copy(), now) {
+            self.check_trust(socket);
+        }
+        self.schedule.check.map(|(at, _)| at.saturating_duration_since(now))
+    }
+
+    #[cold]
+    fn check_trust(&mut self, socket: &Socket) {
+        let statistics = Some(socket).filter(|s| s.zero_copy()).and_then(|s| s.statistics().ok());
+        if let Some(why) = statistics.and_then(|s| trust::distrust(&s)) {
+            self.registrar.set_distrust(&why);
+            self.attention = true;
+        }
+    }
+
+    /// The interface has this MTU now, bytes: with a larger one than `umem` was registered for, the
+    /// memory is registered anew.
+    pub(super) fn check_mtu(&mut self, umem: &VmUmem, mtu: usize) {
+        self.attention |= self.registrar.is_outgrown(umem, mtu);
+    }
+
+    /// Whether the control thread has to attend to the registration.
+    pub(super) fn attention(&mut self) -> bool {
+        std::mem::take(&mut self.attention)
+    }
+}
+
+/// When to look and to check. Plain code.
+#[derive(Debug, Default)]
+struct Schedule {
     /// The next check of a socket in zero-copy mode, and how long the pause behind it is.
     check: Option<(Instant, Duration)>,
     /// When it was checked last since sent frames did not come back.
     held: Option<Instant>,
     /// When the memory was last checked.
     looked: Option<Instant>,
-    turns: u32,
+    /// True: frames have passed since then.
     moved: bool,
-    pub(super) attention: bool,
 }
 
-impl Care {
+impl Schedule {
     /// A socket was bound, at this time.
     fn begin(&mut self, zero_copy: bool, now: Instant) {
         self.check = zero_copy.then(|| (now + CHECKS.0, CHECKS.0));
         self.held = None;
+        self.looked.get_or_insert(now);
+    }
+
+    /// Whether to look at the memory now.
+    fn look_is_due(&mut self, now: Instant) -> bool {
+        let due = self.moved && self.looked.is_none_or(|at| now >= at + LOOK_EVERY);
+        if due {
+            (self.moved, self.looked) = (false, Some(now));
+        }
+        due
     }
 
     /// Whether to check the socket now; `held`: frames that it sent don't come back.
@@ -56,93 +133,6 @@ impl Care {
     }
 }
 
-impl Link {
-    /// [`Self::events`] became readable. Where the interface is gone, so is the socket. With a
-    /// larger MTU than the memory was registered for, the memory is registered anew. With a smaller
-    /// one, longer frames from the guest are dropped here. The kernel doesn't check: it would send
-    /// them.
-    #[cold]
-    pub fn notice(&mut self) {
-        let Some(BoundSocket { watch, interface, .. }) = &self.bound else { return };
-        watch.drain();
-        let Ok(mtu) = interface.mtu() else { return self.lost(Errno::NODEV) };
-        if let Some(umem) = &self.registered.umem {
-            self.care.attention |= self.options.registrar.is_outgrown(umem, mtu);
-        }
-        self.limit(mtu);
-    }
-
-    /// The interface has this MTU now.
-    pub(super) fn limit(&mut self, mtu: usize) {
-        let Some(registered) = self.geometry() else { return };
-        let allows = Geometry::new(mtu, registered.zero_copy()).frame_bytes().min(registered.frame_bytes());
-        if std::mem::replace(&mut self.registered.mtu_allows, allows) != allows {
-            tracing::info!(
-                "interface {}, queue {}: MTU {mtu} now: frames from the guest may have {allows} bytes",
-                self.options.interface,
-                self.options.queue
-            );
-        }
-    }
-
-    /// A socket was bound.
-    pub(super) fn begin_checks(&mut self, zero_copy: bool) {
-        self.care.begin(zero_copy, Instant::now());
-        self.care.looked.get_or_insert_with(Instant::now);
-    }
-
-    /// Frames passed in this turn.
-    #[inline]
-    pub(in crate::port::xdp) fn moved(&mut self) {
-        self.care.moved = true;
-        self.care.turns += 1;
-        if self.care.turns >= TURNS {
-            self.care.turns = 0;
-            self.care();
-        }
-    }
-
-    /// Looks at what is due. Returns how long it is until something is again, where frames need not
-    /// pass for that.
-    pub(super) fn care(&mut self) -> Option<Duration> {
-        let now = Instant::now();
-        if self.care.moved && self.care.looked.is_none_or(|at| now >= at + LOOK_EVERY) {
-            self.care.moved = false;
-            self.care.looked = Some(now);
-            self.options.registrar.ask_look();
-            self.care.attention = true;
-            self.look_at_missed();
-        }
-        let held = self.zero_copy() && self.sending.idle_since.is_some_and(|since| now > since + HOLD);
-        if self.care.check_is_due(held, now) {
-            self.check_trust();
-        }
-        self.care.check.map(|(at, _)| at.saturating_duration_since(now))
-    }
-
-    /// Whether the control thread has to attend to the registration.
-    pub fn attention(&mut self) -> bool {
-        std::mem::take(&mut self.care.attention)
-    }
-
-    /// Asks how many frames were dropped before they came here.
-    #[cold]
-    pub(super) fn look_at_missed(&mut self) {
-        let Some(statistics) = self.socket().and_then(|s| s.statistics().ok()) else { return };
-        let by_program = self.interface.steering.as_ref().and_then(|s| s.dropped(self.options.queue).ok());
-        self.missed.look(&statistics, by_program);
-    }
-
-    #[cold]
-    fn check_trust(&mut self) {
-        let statistics = self.socket().filter(|s| s.zero_copy()).and_then(|s| s.statistics().ok());
-        if let Some(why) = statistics.and_then(|s| trust::distrust(&s)) {
-            self.options.registrar.set_distrust(&why);
-            self.care.attention = true;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,10 +141,10 @@ mod tests {
     /// `held`.
     fn checks(zero_copy: bool, until: u64, held: std::ops::Range<u64>) -> Vec<u64> {
         let start = Instant::now();
-        let mut care = Care::default();
-        care.begin(zero_copy, start);
+        let mut schedule = Schedule::default();
+        schedule.begin(zero_copy, start);
         (0..until)
-            .filter(|ms| care.check_is_due(held.contains(ms), start + Duration::from_millis(*ms)))
+            .filter(|ms| schedule.check_is_due(held.contains(ms), start + Duration::from_millis(*ms)))
             .collect()
     }
 

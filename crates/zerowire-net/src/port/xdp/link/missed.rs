@@ -1,12 +1,13 @@
 //! Frames that the kernel, or the program on the interface, dropped before anybody here saw them.
-//! Plain code.
 
 use zerowire::ledger::{Counters, DropReason};
-use zerowire_sys::xdp::Statistics;
+use zerowire_sys::xdp::program::Steering;
+use zerowire_sys::xdp::{Socket, Statistics};
 
-/// What was dropped, and what of it is counted.
+/// What was dropped, and what of it is counted. The sources are read once a second while frames
+/// pass, and when the socket is closed.
 #[derive(Debug, Default)]
-pub(super) struct Missed {
+pub struct Missed {
     /// What the socket had dropped at the last look, and the program of its queue's frames.
     by_socket: u64,
     by_program: u64,
@@ -22,8 +23,15 @@ impl Missed {
         self.by_program = by_program;
     }
 
+    /// Asks the socket, and the program of its queue's frames.
+    #[cold]
+    pub(super) fn ask(&mut self, socket: &Socket, steering: Option<&Steering>) {
+        let Ok(statistics) = socket.statistics() else { return };
+        self.look(&statistics, steering.and_then(|s| s.dropped(socket.queue()).ok()));
+    }
+
     /// What is known now. `by_program` is None where the program's map can't be read.
-    pub(super) fn look(&mut self, socket: &Statistics, by_program: Option<u64>) {
+    fn look(&mut self, socket: &Statistics, by_program: Option<u64>) {
         let by_socket = socket.receive_dropped + socket.receive_full;
         self.no_room += by_socket.saturating_sub(self.by_socket);
         self.by_socket = by_socket;
@@ -38,22 +46,13 @@ impl Missed {
         self.by_socket = 0;
     }
 
-    /// Counts what was not counted yet.
+    /// Counts what was not counted yet, as far as it is known.
     #[inline]
-    pub(super) fn count(&mut self, counters: &Counters) {
+    pub(in crate::port::xdp) fn count(&mut self, counters: &Counters) {
         if self.no_room + self.too_long > 0 {
             counters.dropped_many(DropReason::NoRoom, std::mem::take(&mut self.no_room));
             counters.dropped_many(DropReason::TooLong, std::mem::take(&mut self.too_long));
         }
-    }
-}
-
-impl super::Link {
-    /// Counts frames that nobody here saw, as far as they are known. The sources are read once a
-    /// second while frames pass, and when the socket is closed.
-    #[inline]
-    pub fn count_missed(&mut self, counters: &Counters) {
-        self.missed.count(counters);
     }
 }
 

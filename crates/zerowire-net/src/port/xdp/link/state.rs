@@ -1,15 +1,15 @@
 //! What a link is made of: its socket, the memory, the interface, and how far things are.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use zerowire_sys::xdp::program::Steering;
 use zerowire_sys::xdp::{Interface, Socket};
-use zerowire_vhost::memory::GuestMemory;
+use zerowire_vhost::memory::{GuestMemory, Segment};
 
-use super::NAPS;
 use super::promiscuity::Promiscuity;
 use crate::port::LinkWatch;
+use crate::port::xdp::geometry::Geometry;
 use crate::port::xdp::umem::{Slab, VmUmem};
 
 /// A socket that is bound, and what goes with it.
@@ -29,11 +29,50 @@ pub(super) struct BoundSocket {
 
 /// The guest's memory, as far as frames may lie in it.
 #[derive(Default)]
-pub(super) struct Registered {
+pub struct Registered {
     pub(super) umem: Option<Arc<VmUmem>>,
     /// The longest frame by the interface's MTU as it is now, bytes.
-    pub(super) mtu_allows: u32,
+    mtu_allows: u32,
     pub(super) memory: Arc<GuestMemory>,
+}
+
+impl Registered {
+    /// The registration that a socket was bound with.
+    pub(super) fn begin(&mut self, umem: Arc<VmUmem>) {
+        self.mtu_allows = umem.geometry().frame_bytes();
+        self.umem = Some(umem);
+    }
+
+    /// The interface has this MTU now, bytes. Returns the longest frame from the guest where that
+    /// is another one now, bytes.
+    pub(super) fn limit(&mut self, mtu: usize) -> Option<u32> {
+        let registered = self.geometry()?;
+        let allows = Geometry::new(mtu, registered.zero_copy()).frame_bytes().min(registered.frame_bytes());
+        (std::mem::replace(&mut self.mtu_allows, allows) != allows).then_some(allows)
+    }
+
+    /// Which registration it is; 0 for none.
+    pub(in crate::port::xdp) fn id(&self) -> u64 {
+        self.umem.as_ref().map_or(0, |u| u.id())
+    }
+
+    /// The arithmetic of the registration, while there is one.
+    #[inline]
+    pub(in crate::port::xdp) fn geometry(&self) -> Option<Geometry> {
+        self.umem.as_ref().map(|u| u.geometry())
+    }
+
+    /// Where a segment begins in the UMEM; None where not all of it is part of that.
+    #[inline]
+    pub(in crate::port::xdp) fn address(&self, segment: &Segment) -> Option<u64> {
+        self.umem.as_ref().and_then(|u| u.address(segment))
+    }
+
+    /// The longest frame that goes out, bytes; 0 without memory to send from.
+    #[inline]
+    pub(in crate::port::xdp) fn longest(&self) -> usize {
+        if self.umem.is_some() { self.mtu_allows as usize } else { 0 }
+    }
 }
 
 /// What the interface was made to do.
@@ -73,68 +112,4 @@ pub(super) struct SocketCount {
     pub(super) generation: u64,
     /// There is another one than when this was asked last.
     pub(super) renewed: bool,
-}
-
-/// When the kernel lets go of what is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LetsGo {
-    /// At any time until it says so.
-    Later,
-    /// It has copied a frame by the time that it has taken it from the ring. Chains come back when
-    /// they were sent all the same.
-    AtOnce,
-    /// The same, and chains come back then.
-    AtOnceAndChainsCome,
-}
-
-/// What is under way.
-pub(super) struct Sending {
-    pub(super) lets_go: LetsGo,
-    /// The interface is down: frames are dropped rather than held.
-    pub(super) down: bool,
-    /// Pieces were queued that the kernel has not taken.
-    pub(super) unsent: bool,
-    pub(super) idle_since: Option<Instant>,
-    pub(super) nap: Duration,
-}
-
-impl LetsGo {
-    /// Another socket was bound; `at_once`: the kernel copies at once what it takes from it.
-    pub(super) fn bound(self, at_once: bool) -> Self {
-        match self {
-            _ if !at_once => Self::Later,
-            Self::AtOnceAndChainsCome => self,
-            Self::Later | Self::AtOnce => Self::AtOnce,
-        }
-    }
-
-    /// Whether chains should come back when their frames were copied, where that is at once.
-    #[inline]
-    pub(super) fn with_chains(self, come: bool) -> Self {
-        match self {
-            Self::Later => Self::Later,
-            Self::AtOnce | Self::AtOnceAndChainsCome if come => Self::AtOnceAndChainsCome,
-            Self::AtOnce | Self::AtOnceAndChainsCome => Self::AtOnce,
-        }
-    }
-}
-
-impl Sending {
-    pub(super) fn new() -> Self {
-        Self { lets_go: LetsGo::Later, down: false, unsent: false, idle_since: None, nap: NAPS.0 }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chains_come_with_the_copy_only_where_it_is_made_at_once() {
-        let asked = LetsGo::Later.bound(true).with_chains(true);
-        assert_eq!(asked, LetsGo::AtOnceAndChainsCome);
-        assert_eq!(asked.with_chains(false), LetsGo::AtOnce);
-        assert_eq!(asked.bound(true), asked, "a socket in the place of another goes on as that did");
-        assert_eq!(asked.bound(false).with_chains(true), LetsGo::Later);
-    }
 }
