@@ -5,7 +5,8 @@
 #
 # Fails if the program `zerowire` or the C library depends on a package of lab/, or on one that only
 # the lab needs. Fails if one device depends on the other one, or what both stand on depends on a
-# device. Fails if PROGRAM (default target/release/zerowire) has more than 5 MB when stripped.
+# device. Fails if a type has `impl` blocks in more than three files.
+# Fails if PROGRAM (default target/release/zerowire) has more than 5 MB when stripped.
 # A program that was not built, or whose sources have changed since, is left out.
 set -eu
 
@@ -39,6 +40,29 @@ done
 without zerowire-vhost zerowire-net zerowire-vsock
 without zerowire-net zerowire-vsock
 without zerowire-vsock zerowire-net
+
+# Types of one name in a crate count as one.
+spread=$(find crates lab -name '*.rs' | grep -v '/tests[/.]' | xargs awk '
+    /^impl/ {
+        line = $0
+        gsub(/->/, "", line)
+        while (gsub(/<[^<>]*>/, "", line)) { }
+        sub(/^impl */, "", line)
+        sub(/.* for /, "", line)
+        sub(/^.*::/, "", line)
+        if (!match(line, /^&?[A-Za-z_0-9]+/)) next
+        split(FILENAME, at, "/")
+        type = at[1] "/" at[2] ": " substr(line, 1, RLENGTH)
+        if ((type, FILENAME) in seen) next
+        seen[type, FILENAME] = 1
+        files[type] = files[type] " " FILENAME
+        count[type]++
+    }
+    END { for (type in count) if (count[type] > 3) print type " has impl blocks in " count[type] " files:" files[type] }')
+if [ -n "$spread" ]; then
+    echo "wall: $spread" >&2
+    status=1
+fi
 
 # What cargo noted beside the program: all its sources.
 is_current() {
