@@ -7,8 +7,8 @@
 
 mod again;
 mod deliver;
+mod kept;
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
 use zerowire::ledger::{Counters, DropReason};
@@ -19,12 +19,11 @@ use zerowire_vhost::ring::{RingError, RxChains, SplitRing};
 use super::RING_ENTRIES;
 use super::geometry::{CHUNK_BYTES, Geometry};
 use super::link::Link;
-use super::posted::{Buffer, Order, Posted};
+use super::posted::{Buffer, Posted};
 use super::slab::RECEIVE_PLACES;
-use crate::receive::{
-    Bare, Given, Inlet, PLAIN_HEADER, ReceiveContext, Received, Room, RxPort, RxSide, Waits,
-};
+use crate::receive::{Bare, Inlet, PLAIN_HEADER, ReceiveContext, Received, Room, RxPort, RxSide, Waits};
 use crate::{PathMode, Policy};
+pub use kept::Kept;
 
 /// Frames that are taken in one turn at most.
 const BATCH: usize = 64;
@@ -60,36 +59,6 @@ pub struct XdpInlet {
     abandoned: bool,
 }
 
-/// Which chains are kept, and the order in which chains were taken.
-#[derive(Debug)]
-pub struct Kept {
-    /// Numbers in `order` of the chains that are kept.
-    numbers: VecDeque<u16>,
-    order: Order,
-}
-
-impl Kept {
-    /// The last chain of the guest's side was taken, and is kept.
-    #[inline]
-    fn add(&mut self, side: &SlabSide) {
-        let head = side.last_head().unwrap_or(0);
-        self.numbers.push_back(self.order.take(head));
-    }
-}
-
-impl Given for Kept {
-    const AHEAD: bool = true;
-
-    #[inline]
-    fn given(&mut self, _len: usize, chains: usize) {
-        for _ in 0..chains {
-            if let Some(number) = self.numbers.pop_front() {
-                self.order.used(number);
-            }
-        }
-    }
-}
-
 /// A frame in a place of the slab.
 #[derive(Clone, Copy, Debug)]
 pub struct SlabFrame {
@@ -122,7 +91,7 @@ impl XdpInlet {
         Self {
             copy: policy.mode == PathMode::Copy,
             reserve,
-            kept: Kept { numbers: VecDeque::with_capacity(64), order: Order::new(ring_size) },
+            kept: Kept::new(ring_size),
             posted: Posted::new(),
             posted_chains: 0,
             places: all_places().collect(),
