@@ -22,7 +22,7 @@ use super::segment;
 #[cfg(feature = "uring")]
 use super::uring::Engine;
 use super::{Completion, Notifications, Payload, Refused, SendError, SendOptions, SocketError, Ticket};
-use super::{SendWay, Unfinished, Window};
+use super::{SendWay, Unfinished};
 use crate::area::{Area, Lease};
 use crate::ledger::{CopyReason, Counters};
 use loans::{SendLoans, pause_for_others};
@@ -198,18 +198,6 @@ impl Sender {
             }
         }
         Ok(ticket)
-    }
-
-    /// Waits for the payload that was sent just now, as [`Notifications::EachOne`] asks for.
-    fn wait_for(&mut self, ticket: Ticket) {
-        match self.wait_until(self.options.timeout, |w| w.is_done(ticket) != Some(false)) {
-            // It was sent, and comes back later.
-            Ok(()) | Err(SendError::TimedOut { .. }) => {}
-            // This payload was taken all the same: the next call tells.
-            Err(e) => {
-                self.loans.late.get_or_insert(e);
-            }
-        }
     }
 
     /// As [`Sender::send`], without waiting. A payload that is not taken comes back, with
@@ -427,62 +415,6 @@ impl Sender {
         };
         let closed = self.loans.end(self.pending.take().map(|p| p.sent));
         drained.map(|()| closed).map_err(|error| CloseError { closed, error })
-    }
-
-    fn wait_until(
-        &mut self,
-        timeout: Option<Duration>,
-        done: impl Fn(&Window) -> bool,
-    ) -> Result<(), SendError> {
-        // Mostly there is nothing to wait for, and the clock is not asked.
-        let mut start = None;
-        while !done(&self.loans.window) {
-            self.progress()?;
-            if done(&self.loans.window) {
-                break;
-            }
-            let start = *start.get_or_insert_with(Instant::now);
-            let room = self.pending.is_some() && self.blocked == Blocked::Room;
-            self.loans.pause(start, timeout, room)?;
-        }
-        Ok(())
-    }
-
-    /// Sends what waits, and reads the notifications that are there.
-    fn progress(&mut self) -> Result<(), SendError> {
-        if self.pending.is_some() {
-            self.flush()?;
-        }
-        self.loans.update()
-    }
-
-    /// Waits for everything, also behind errors; tells the first of them.
-    fn drain(&mut self, timeout: Duration) -> Result<(), SendError> {
-        let start = Instant::now();
-        let mut first = None;
-        loop {
-            match self.wait_all(timeout.saturating_sub(start.elapsed())) {
-                Ok(()) | Err(SendError::TimedOut { .. }) => break,
-                Err(e) => {
-                    first.get_or_insert(e);
-                    // One that comes again and again must not keep a processor busy.
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
-        }
-        first.or(self.loans.late.take()).map_or(Ok(()), Err)
-    }
-
-    /// As `drain`; what was lent by senders before on the socket is waited for, too. `Ok`: the
-    /// kernel holds nothing.
-    fn drain_all(&mut self, timeout: Duration) -> Result<(), SendError> {
-        let start = Instant::now();
-        self.drain(timeout)?;
-        while self.loans.window.outstanding() > 0 || self.loans.is_lent() {
-            self.loans.pause(start, Some(timeout), false)?;
-            self.progress()?;
-        }
-        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Submits one payload, and the rest of one that a stream took in part.
+//! Submits one payload, and the rest of one that a stream took in part. Waits for what is out.
 
 use super::super::auto::Decision;
 use super::super::backend::{Accepted, Submit};
@@ -6,11 +6,11 @@ use super::super::kind::SocketFamily;
 use super::super::limits::{cpu_ns, locked};
 use super::super::segment;
 use super::super::socket::errno::{from_errno, tells_of_full_queues};
-use super::super::{Payload, Refused, SendError, SendWay, Ticket};
+use super::super::{Payload, Refused, SendError, SendWay, Ticket, Window};
 use super::{Blocked, MAX_LENT_SEGMENTS, PartSent, READ_EVERY, Sender};
 use crate::ledger::CopyReason;
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Payloads between the oldest that is out and the newest: bounds the window's memory if one stays
 /// out while those behind it come back.
@@ -354,6 +354,75 @@ impl Sender {
                 Err(refused) => return Err(refused.error),
             }
         }
+    }
+
+    /// Waits for the payload that was sent just now, as `Notifications::EachOne` asks for.
+    pub(super) fn wait_for(&mut self, ticket: Ticket) {
+        match self.wait_until(self.options.timeout, |w| w.is_done(ticket) != Some(false)) {
+            // It was sent, and comes back later.
+            Ok(()) | Err(SendError::TimedOut { .. }) => {}
+            // This payload was taken all the same: the next call tells.
+            Err(e) => {
+                self.loans.late.get_or_insert(e);
+            }
+        }
+    }
+
+    /// Waits until `done` says so of the window.
+    pub(super) fn wait_until(
+        &mut self,
+        timeout: Option<Duration>,
+        done: impl Fn(&Window) -> bool,
+    ) -> Result<(), SendError> {
+        // Mostly there is nothing to wait for, and the clock is not asked.
+        let mut start = None;
+        while !done(&self.loans.window) {
+            self.progress()?;
+            if done(&self.loans.window) {
+                break;
+            }
+            let start = *start.get_or_insert_with(Instant::now);
+            let room = self.pending.is_some() && self.blocked == Blocked::Room;
+            self.loans.pause(start, timeout, room)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what waits, and reads the notifications that are there.
+    pub(super) fn progress(&mut self) -> Result<(), SendError> {
+        if self.pending.is_some() {
+            self.flush()?;
+        }
+        self.loans.update()
+    }
+
+    /// Waits for everything, also behind errors; tells the first of them.
+    pub(super) fn drain(&mut self, timeout: Duration) -> Result<(), SendError> {
+        let start = Instant::now();
+        let mut first = None;
+        loop {
+            match self.wait_all(timeout.saturating_sub(start.elapsed())) {
+                Ok(()) | Err(SendError::TimedOut { .. }) => break,
+                Err(e) => {
+                    first.get_or_insert(e);
+                    // One that comes again and again must not keep a processor busy.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        }
+        first.or(self.loans.late.take()).map_or(Ok(()), Err)
+    }
+
+    /// As `drain`; what was lent by senders before on the socket is waited for, too. `Ok`: the
+    /// kernel holds nothing.
+    pub(super) fn drain_all(&mut self, timeout: Duration) -> Result<(), SendError> {
+        let start = Instant::now();
+        self.drain(timeout)?;
+        while self.loans.window.outstanding() > 0 || self.loans.is_lent() {
+            self.loans.pause(start, Some(timeout), false)?;
+            self.progress()?;
+        }
+        Ok(())
     }
 }
 
