@@ -38,6 +38,66 @@ const MAP_TOTAL_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 40;
 /// descriptors.
 const MAP_HOLD: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 
+/// Which bound of a device is none that it can have, and the option for it.
+fn wrong_limit(limits: &VsockLimits) -> Option<String> {
+    let &VsockLimits { buffer_bytes, max_connections, peer_connections, sibling_connections, request_rate } =
+        limits;
+    if !BUFFER_BYTES.contains(&buffer_bytes) {
+        let (least, most) = BUFFER_BYTES.into_inner();
+        return Some(format!("a buffer of {buffer_bytes} bytes: it must have {least} to {most} (--buffer)"));
+    }
+    if !CONNECTIONS.contains(&max_connections) {
+        let (least, most) = CONNECTIONS.into_inner();
+        return Some(format!(
+            "{max_connections} connections: the bound must be {least} to {most} (--max-connections)"
+        ));
+    }
+    for (what, most, flag) in [
+        ("one other guest", peer_connections, "--peer-connections"),
+        ("other guests", sibling_connections, "--sibling-connections"),
+    ] {
+        if let Some(most) = most.filter(|n| *n > max_connections) {
+            return Some(format!(
+                "{most} connections with {what}, of {max_connections} in all: the bound must be 0 to {max_connections} \
+                 ({flag}, --max-connections)"
+            ));
+        }
+    }
+    (request_rate > MAX_REQUEST_RATE).then(|| {
+        format!(
+            "{request_rate} connection requests a second: the bound must be 1 to {MAX_REQUEST_RATE}, or 0 for none \
+             (--request-rate)"
+        )
+    })
+}
+
+/// The same of mapped receive, for a device with `max_connections`.
+fn wrong_map(map: &MapPolicy, max_connections: usize) -> Option<String> {
+    if !MAP_BYTES.contains(&map.max_bytes) {
+        let (least, most) = MAP_BYTES.into_inner();
+        let asked = map.max_bytes;
+        return Some(format!("{asked} bytes of windows: the bound must be {least} to {most} (--map-max)"));
+    }
+    if let Some(most) = map.max_connections.filter(|n| *n > max_connections) {
+        return Some(format!(
+            "{most} mapped connections, of {max_connections} in all: the bound must be 0 to {max_connections} \
+             (--map-connections, --max-connections)"
+        ));
+    }
+    if !MAP_TOTAL_BYTES.contains(&map.max_total_bytes) {
+        let (least, most) = MAP_TOTAL_BYTES.into_inner();
+        let asked = map.max_total_bytes;
+        return Some(format!(
+            "{asked} bytes of windows in all: the bound must be {least} to {most} (--map-total)"
+        ));
+    }
+    (!MAP_HOLD.contains(&map.hold)).then(|| {
+        let (least, most) = (MAP_HOLD.start().as_millis(), MAP_HOLD.end().as_millis());
+        let asked = map.hold.as_secs_f64() * 1e3;
+        format!("a hold time of {asked} ms: it must have {least} to {most} (--map-hold)")
+    })
+}
+
 /// One VM with a vsock device.
 #[derive(Clone, Debug)]
 pub struct VsockConfig {
@@ -80,68 +140,14 @@ impl VsockConfig {
         if let Some(why) = why {
             return Err(VsockServerError::Cid { vm: self.name.clone(), cid: self.cid, why });
         }
-        let VsockLimits { buffer_bytes, max_connections, request_rate, .. } = self.limits;
-        if !BUFFER_BYTES.contains(&buffer_bytes) {
-            let (least, most) = BUFFER_BYTES.into_inner();
-            return Err(self.limit(format!(
-                "a buffer of {buffer_bytes} bytes: it must have {least} to {most} (--buffer)"
-            )));
-        }
-        if !CONNECTIONS.contains(&max_connections) {
-            let (least, most) = CONNECTIONS.into_inner();
-            return Err(self.limit(format!(
-                "{max_connections} connections: the bound must be {least} to {most} (--max-connections)"
-            )));
-        }
-        let VsockLimits { peer_connections, sibling_connections, .. } = self.limits;
-        for (what, most, flag) in [
-            ("one other guest", peer_connections, "--peer-connections"),
-            ("other guests", sibling_connections, "--sibling-connections"),
-        ] {
-            if let Some(most) = most.filter(|n| *n > max_connections) {
-                return Err(self.limit(format!(
-                    "{most} connections with {what}, of {max_connections} in all: the bound must be 0 to {max_connections} \
-                     ({flag}, --max-connections)"
-                )));
-            }
-        }
-        if request_rate > MAX_REQUEST_RATE {
-            return Err(self.limit(format!(
-                "{request_rate} connection requests a second: the bound must be 1 to {MAX_REQUEST_RATE}, or 0 for none \
-                 (--request-rate)"
-            )));
-        }
-        if !MAP_BYTES.contains(&self.map.max_bytes) {
-            let (least, most) = MAP_BYTES.into_inner();
-            let asked = self.map.max_bytes;
-            return Err(self.limit(format!(
-                "{asked} bytes of windows: the bound must be {least} to {most} (--map-max)"
-            )));
-        }
-        if let Some(most) = self.map.max_connections.filter(|n| *n > max_connections) {
-            return Err(self.limit(format!(
-                "{most} mapped connections, of {max_connections} in all: the bound must be 0 to {max_connections} \
-                 (--map-connections, --max-connections)"
-            )));
-        }
-        if !MAP_TOTAL_BYTES.contains(&self.map.max_total_bytes) {
-            let (least, most) = MAP_TOTAL_BYTES.into_inner();
-            let asked = self.map.max_total_bytes;
-            return Err(self.limit(format!(
-                "{asked} bytes of windows in all: the bound must be {least} to {most} (--map-total)"
-            )));
-        }
-        if !MAP_HOLD.contains(&self.map.hold) {
-            let (least, most) = (MAP_HOLD.start().as_millis(), MAP_HOLD.end().as_millis());
-            let asked = self.map.hold.as_secs_f64() * 1e3;
-            return Err(
-                self.limit(format!("a hold time of {asked} ms: it must have {least} to {most} (--map-hold)"))
-            );
+        if let Some(text) =
+            wrong_limit(&self.limits).or_else(|| wrong_map(&self.map, self.limits.max_connections))
+        {
+            return Err(self.limit(text));
         }
         if self.groups.iter().any(String::is_empty) {
-            return Err(
-                self.limit("a group without a name: give it one or leave it out (--groups)".to_owned())
-            );
+            let text = "a group without a name: give it one or leave it out (--groups)";
+            return Err(self.limit(text.to_owned()));
         }
         Ok(())
     }

@@ -65,6 +65,37 @@ impl UsedOrder {
     }
 }
 
+/// Where a part of a ring lies: `len` bytes at a front end's address, aligned to `align` bytes. The
+/// error says what is wrong with them.
+fn part_of_ring(
+    (queue, name): (u16, &str),
+    (addr, len): (u64, u64),
+    align: u64,
+    memory: &GuestMemory,
+) -> Result<*mut u8, String> {
+    if !addr.is_multiple_of(align) {
+        return Err(format!(
+            "queue {queue}: the {name} at {addr:#x} is not aligned to {align} bytes (virtio 1.3 §2.7)"
+        ));
+    }
+    let ptr = memory.ring_ptr(addr, len).ok_or_else(|| {
+        format!(
+            "queue {queue}: the {name}, {len} bytes at front-end address {addr:#x}, is not in one memory region: the \
+             front end shared {} regions, {} MiB; all of the guest's memory has to be shared (QEMU: -object \
+             memory-backend-memfd,share=on and -numa node,memdev=…; libvirt: <access mode='shared'/>)",
+            memory.regions().len(),
+            memory.len() >> 20
+        )
+    })?;
+    // A region may begin at an odd address of the front end.
+    if !(ptr.addr() as u64).is_multiple_of(align) {
+        return Err(format!(
+            "queue {queue}: the {name} is not aligned to {align} bytes in memory (virtio 1.3 §2.7)"
+        ));
+    }
+    Ok(ptr)
+}
+
 /// Bytes of the used ring of a queue of `size` entries (virtio 1.3 §2.7).
 pub fn used_ring_bytes(size: u16) -> u64 {
     6 + 8 * u64::from(size)
@@ -119,29 +150,7 @@ impl SplitRing {
             ));
         }
         let n = u64::from(size);
-        let part = |name, addr: u64, len: u64, align: u64| {
-            if !addr.is_multiple_of(align) {
-                return Err(format!(
-                    "queue {queue}: the {name} at {addr:#x} is not aligned to {align} bytes (virtio 1.3 §2.7)"
-                ));
-            }
-            let ptr = memory.ring_ptr(addr, len).ok_or_else(|| {
-                format!(
-                    "queue {queue}: the {name}, {len} bytes at front-end address {addr:#x}, is not in one memory region: \
-                     the front end shared {} regions, {} MiB; all of the guest's memory has to be shared (QEMU: -object \
-                     memory-backend-memfd,share=on and -numa node,memdev=…; libvirt: <access mode='shared'/>)",
-                    memory.regions().len(),
-                    memory.len() >> 20
-                )
-            })?;
-            // A region may begin at an odd address of the front end.
-            if !(ptr.addr() as u64).is_multiple_of(align) {
-                return Err(format!(
-                    "queue {queue}: the {name} is not aligned to {align} bytes in memory (virtio 1.3 §2.7)"
-                ));
-            }
-            Ok(ptr)
-        };
+        let part = |name, addr, len, align| part_of_ring((queue, name), (addr, len), align, memory);
         let desc = part("descriptor table", at.desc, n * 16, 16)?;
         let avail = part("available ring", at.avail, 6 + n * 2, 2)?;
         let used = part("used ring", at.used, used_ring_bytes(size), 4)?;
