@@ -8,6 +8,7 @@
 //! * [`mapped`]: the memory and the messages of mapped receive; [`doorbell`] is how its two sides
 //!   sleep and wake each other.
 #![warn(missing_docs)]
+#![warn(clippy::missing_errors_doc)]
 #![forbid(unsafe_code)]
 
 pub mod arp;

@@ -84,7 +84,10 @@ impl Default for MapOptions {
 }
 
 impl MapOptions {
-    /// What is wrong with them, naming the value and what is allowed.
+    /// Checks them.
+    ///
+    /// # Errors
+    /// What is wrong, with the value and what is allowed.
     pub fn check(&self) -> Result<(), String> {
         for (name, value, allowed) in [
             ("windows", self.windows, WINDOWS),
@@ -248,6 +251,9 @@ impl MapRequest {
     }
 
     /// As it was received; checked, the options included.
+    ///
+    /// # Errors
+    /// What is wrong with it.
     pub fn from_bytes(b: &[u8]) -> Result<Self, String> {
         check_head(b, REQUEST_LEN, "request")?;
         let op = match get16(b, 6) {
@@ -324,6 +330,9 @@ impl MapReply {
 
     /// As it was received. The options of a connection are checked, for the other side's mistakes
     /// must not become mappings.
+    ///
+    /// # Errors
+    /// What is wrong with it.
     pub fn from_bytes(b: &[u8]) -> Result<Self, String> {
         check_head(b, REPLY_LEN, "reply")?;
         let text = &b[64..];

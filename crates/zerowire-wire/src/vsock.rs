@@ -166,6 +166,9 @@ impl Header {
 
     /// Checks what can be checked without knowing the connection: `cid` sent it, in a chain with
     /// `room` bytes behind the header.
+    ///
+    /// # Errors
+    /// The first [`Fault`] that it has.
     #[inline]
     pub fn check(&self, cid: u64, room: usize) -> Result<(Op, Kind), Fault> {
         if self.src_cid != cid {

@@ -56,6 +56,7 @@
 //! | `packet` | [`packet`] |
 //! | `xdp` | [`xdp`] |
 #![warn(missing_docs)]
+#![warn(clippy::missing_errors_doc)]
 // What all paths stand on has parts for one of them alone, and for tests. With `testing`, which
 // has all features, nothing is left over.
 #![cfg_attr(not(feature = "testing"), allow(dead_code))]

@@ -101,6 +101,8 @@
 //! # Ok::<(), zerowire_guest::GuestError>(())
 //! ```
 
+#![warn(clippy::missing_errors_doc)]
+
 mod error;
 mod memory;
 pub mod misbehave;

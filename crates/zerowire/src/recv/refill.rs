@@ -61,9 +61,15 @@ pub trait Word {
     fn fetch_add(&self, more: u32, order: Ordering) -> u32;
     /// Writes it and returns what it was.
     fn swap(&self, value: u32, order: Ordering) -> u32;
-    /// Writes it if it is `now`; otherwise, or for no reason, returns what it is.
+    /// Writes it if it is `now`.
+    ///
+    /// # Errors
+    /// What it is, otherwise or for no reason.
     fn compare_exchange_weak(&self, now: u32, new: u32, ok: Ordering, err: Ordering) -> Result<u32, u32>;
-    /// Writes it if it is `now`; otherwise returns what it is.
+    /// Writes it if it is `now`.
+    ///
+    /// # Errors
+    /// What it is, otherwise.
     fn compare_exchange(&self, now: u32, new: u32, ok: Ordering, err: Ordering) -> Result<u32, u32>;
 }
 

@@ -25,7 +25,10 @@ pub(crate) struct SocketKind {
 }
 
 impl SocketKind {
-    /// Asks the socket. An error when it is none, or has no peer.
+    /// Asks the socket.
+    ///
+    /// # Errors
+    /// It is none, or has no peer.
     pub fn of(socket: impl AsFd) -> Result<Self, SendError> {
         let get = |option| {
             get_int(&socket, libc::SOL_SOCKET, option)

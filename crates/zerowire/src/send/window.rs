@@ -171,6 +171,9 @@ impl Window {
 
     /// A payload that is lent in one call, with the kernel's id for it. `copied`: its bytes were
     /// copied into it before (and counted), so that it does not count as zero-copied.
+    ///
+    /// # Errors
+    /// Those of [`add_id`](Self::add_id). The payload is taken all the same.
     #[inline]
     pub fn lend(&mut self, payload: Payload, id: u32, copied: bool) -> Result<Ticket, UnknownIds> {
         if self.open || id != self.first_id.wrapping_add(self.ids.len() as u32) {
@@ -226,8 +229,11 @@ impl Window {
     }
 
     /// A part of the open payload is lent under this id. Ids follow each other; ids that are left
-    /// out are taken for ones that nothing hangs on. An error, and nothing taken, when the id lies
-    /// behind or far ahead: the memory then stays until [`all_back`](Self::all_back).
+    /// out are taken for ones that nothing hangs on.
+    ///
+    /// # Errors
+    /// The id lies behind or far ahead, or no payload is open. The id is not taken, and the memory
+    /// stays until [`all_back`](Self::all_back).
     pub fn add_id(&mut self, id: u32) -> Result<(), UnknownIds> {
         let next = self.first_id.wrapping_add(self.ids.len() as u32);
         let gap = id.wrapping_sub(next);
@@ -276,6 +282,9 @@ impl Window {
 
     /// The kernel gave the ids `lo` to `hi` back; `copied`: it says that it copied them. Returns
     /// how many payloads are done by that.
+    ///
+    /// # Errors
+    /// Some of the ids are not out. The others of them are back.
     pub fn notified(&mut self, lo: u32, hi: u32, copied: bool) -> Result<usize, UnknownIds> {
         let span = hi.wrapping_sub(lo);
         if span > i32::MAX as u32 {

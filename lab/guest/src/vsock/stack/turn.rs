@@ -35,6 +35,7 @@ impl VsockStack {
     /// and the device sees both. When there is nothing to do it sleeps up to
     /// `timeout`, once. Returns how many packets came or were given back.
     ///
+    /// # Errors
     /// [`GuestError::DeviceBrokeRule`] for packets that no sound device passes on, and when the
     /// device reports an error of a queue. What a peer does wrong on its connection resets that
     /// connection alone. [`GuestError::DeviceBrokeRing`]; [`GuestError::Io`].
