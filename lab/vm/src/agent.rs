@@ -126,176 +126,227 @@ impl ConnectionEnd {
     }
 }
 
+/// Does a job; its numbers are in `words`.
+type Job = fn(end: &ConnectionEnd, words: &mut Words) -> Result<String>;
+
+const JOBS: [(&str, Job); 21] = [
+    ("echo", echo),
+    ("exchange", exchange),
+    ("send", send),
+    ("send-each", send_each),
+    ("receive", receive),
+    ("zerocopy", zerocopy),
+    ("held", held),
+    ("choose", choose),
+    ("request", request),
+    ("reply", reply),
+    ("exchange-messages", exchange_messages),
+    ("send-records", send_records),
+    ("receive-records", receive_records),
+    ("ask-tokens", ask_tokens),
+    ("answer-tokens", answer_tokens),
+    ("churn", churn),
+    ("hold", hold),
+    ("silent", silent),
+    ("send-until-refused", send_until_refused),
+    ("send-and-wait", send_and_wait),
+    ("refused", refused),
+];
+
 fn work(end: &ConnectionEnd, name: &str, words: &mut Words) -> Result<String> {
-    match name {
-        // CONNECTIONS, one after the other; 0 is without end.
-        "echo" => {
-            let count: usize = words.number("a count")?;
-            let mut bytes = 0;
-            let mut number = 0;
-            while count == 0 || number < count {
-                bytes += job::echo(end.open()?).with_context(|| format!("connection {number}"))?;
-                number += 1;
-            }
-            Ok(format!("{bytes} bytes"))
-        }
-        // SEED WRITE BYTES..., each on a connection of its own.
-        "exchange" => {
-            let (seed, write_bytes) = (words.number("a seed")?, words.number("a write size")?);
-            for bytes in words.rest::<u64>()? {
-                let load = Load { seed, bytes, write_bytes };
-                job::exchange(end.open()?, load).with_context(|| format!("{bytes} bytes"))?;
-            }
-            Ok(String::new())
-        }
-        // SEED WRITE BYTES
-        "send" => {
-            let socket = end.open()?;
-            job::send_load(&socket, words.load()?)?;
-            // Not an end before the peer has it all.
+    let (_, job) =
+        JOBS.iter().find(|(job, _)| *job == name).with_context(|| format!("unknown job '{name}'"))?;
+    job(end, words)
+}
+
+/// CONNECTIONS, one after the other; 0 is without end.
+fn echo(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let count: usize = words.number("a count")?;
+    let mut bytes = 0;
+    let mut number = 0;
+    while count == 0 || number < count {
+        bytes += job::echo(end.open()?).with_context(|| format!("connection {number}"))?;
+        number += 1;
+    }
+    Ok(format!("{bytes} bytes"))
+}
+
+/// SEED WRITE BYTES..., each on a connection of its own.
+fn exchange(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let (seed, write_bytes) = (words.number("a seed")?, words.number("a write size")?);
+    for bytes in words.rest::<u64>()? {
+        let load = Load { seed, bytes, write_bytes };
+        job::exchange(end.open()?, load).with_context(|| format!("{bytes} bytes"))?;
+    }
+    Ok(String::new())
+}
+
+/// SEED WRITE BYTES
+fn send(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let socket = end.open()?;
+    job::send_load(&socket, words.load()?)?;
+    // Not an end before the peer has it all.
+    job::end_data(&socket)?;
+    job::receive_end(&socket)?;
+    Ok(String::new())
+}
+
+/// SEED WRITE BYTES BUFFER..., each on a connection of its own whose socket has that buffer;
+/// 0 is the default.
+fn send_each(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let (load, buffers) = (words.load()?, words.rest::<u64>()?);
+    for buffer in buffers {
+        let send = end.open_with(buffer).and_then(|socket| {
+            job::send_load(&socket, load)?;
             job::end_data(&socket)?;
-            job::receive_end(&socket)?;
-            Ok(String::new())
-        }
-        // SEED WRITE BYTES BUFFER..., each on a connection of its own whose socket has that buffer;
-        // 0 is the default.
-        "send-each" => {
-            let (load, buffers) = (words.load()?, words.rest::<u64>()?);
-            for buffer in buffers {
-                let send = end.open_with(buffer).and_then(|socket| {
-                    job::send_load(&socket, load)?;
-                    job::end_data(&socket)?;
-                    job::receive_end(&socket)
-                });
-                send.with_context(|| format!("with a buffer of {buffer}"))?;
-            }
-            Ok(String::new())
-        }
-        // SEED WRITE BYTES
-        "receive" => {
-            let socket = end.open()?;
-            job::receive_load(&socket, words.load()?)?;
-            job::receive_end(&socket)?;
-            Ok(String::new())
-        }
-        // SEED WRITE BYTES
-        "zerocopy" => {
-            let socket = end.open()?;
-            let sends = zerocopy::send_load(&socket, words.load()?)?;
-            job::end_data(&socket)?;
-            job::receive_end(&socket)?;
-            Ok(format!("{} {}", sends.calls, sends.copied))
-        }
-        // MODE BACKEND COUNT BYTES: payloads by zerowire's sender that change while they are on
-        // their way.
-        "held" => {
-            let options = lend::options(&words.next("a mode")?, &words.next("a back end")?)?;
-            let count = words.number("a count")?;
-            lend::held(end.open()?, options, count, words.number("a length")?)
-        }
-        // BYTES: by the same sender, which chooses.
-        "choose" => lend::choose(end.open()?, words.number("a length")?),
-        // SEED WRITE BYTES REPLY_BYTES
-        "request" => {
-            job::request(end.open()?, words.load()?, words.number("the length of the reply")?)?;
-            Ok(String::new())
-        }
-        // SEED WRITE BYTES REPLY_BYTES
-        "reply" => {
-            job::reply(end.open()?, words.load()?, words.number("the length of the reply")?)?;
-            Ok(String::new())
-        }
-        // SEED LENGTH...
-        "exchange-messages" => {
-            let (seed, lengths) = (words.number("a seed")?, words.rest::<usize>()?);
-            job::exchange_messages(end.open()?, seed, &lengths)?;
-            Ok(String::new())
-        }
-        // SEED LENGTH..., with marked records.
-        "send-records" => {
-            let (seed, lengths) = (words.number("a seed")?, words.rest::<usize>()?);
-            let socket = end.open()?;
-            job::send_messages(&socket, seed, &lengths, true)?;
-            job::end_data(&socket)?;
-            job::receive_end(&socket)?;
-            Ok(String::new())
-        }
-        // SEED LENGTH...
-        "receive-records" => {
-            let (seed, lengths) = (words.number("a seed")?, words.rest::<usize>()?);
-            let socket = end.open()?;
-            job::receive_messages(&socket, seed, &lengths, true)?;
-            job::receive_end(&socket)?;
-            Ok(String::new())
-        }
-        // SEED CONNECTIONS, all open at the same time.
-        "ask-tokens" => {
-            let seed = words.number("a seed")?;
-            let sockets = end.open_all(words.number("a count")?)?;
-            job::ask_tokens(&sockets, seed)?;
-            Ok(format!("{} connections", sockets.len()))
-        }
-        // CONNECTIONS, all open at the same time.
-        "answer-tokens" => {
-            let sockets = end.open_all(words.number("a count")?)?;
-            for (number, socket) in sockets.iter().enumerate() {
-                job::answer_token(socket).with_context(|| format!("connection {number}"))?;
-            }
-            for socket in &sockets {
-                job::receive_end(socket)?;
-            }
-            Ok(format!("{} connections", sockets.len()))
-        }
-        // SEED CONNECTIONS, one after the other.
-        "churn" => {
-            let (seed, count): (u64, u64) = (words.number("a seed")?, words.number("a count")?);
-            for number in 0..count {
-                let ask = end.open().and_then(|socket| job::ask_tokens(&[socket], seed + number));
-                ask.with_context(|| format!("connection {number} of {count}"))?;
-            }
-            Ok(String::new())
-        }
-        // SEED CONNECTIONS: exchanges a token on each, then keeps them until they end.
-        "hold" => {
-            let seed = words.number("a seed")?;
-            let sockets = end.open_all(words.number("a count")?)?;
-            job::ask_tokens(&sockets, seed)?;
-            println!("holding");
-            for (number, socket) in sockets.iter().enumerate() {
-                job::wait_gone(socket).with_context(|| format!("connection {number}"))?;
-            }
-            Ok(String::new())
-        }
-        // Ends its receiving, and does nothing any more.
-        "silent" => {
-            let socket = end.open()?;
-            job::end_receiving(&socket)?;
-            println!("silent");
-            loop {
-                std::thread::park();
-            }
-        }
-        // Sends until the peer receives no more.
-        "send-until-refused" => Ok(format!("{} bytes", job::send_until_refused(end.open()?)?)),
-        // Sends one token, and waits for the end.
-        "send-and-wait" => {
-            let socket = end.open()?;
-            job::send_load(
-                &socket,
-                Load { seed: 0, bytes: job::TOKEN_BYTES as u64, write_bytes: job::TOKEN_BYTES },
-            )?;
-            job::wait_gone(&socket)?;
-            Ok(String::new())
-        }
-        // A connect that must fail.
-        "refused" => match end.open() {
-            Ok(_) => bail!("the connection was accepted"),
-            Err(error) => match error.downcast_ref::<Errno>() {
-                Some(&Errno::CONNRESET | &Errno::CONNREFUSED) => Ok(format!("{error:#}")),
-                _ => Err(error.context("refused in another way than by a reset")),
-            },
+            job::receive_end(&socket)
+        });
+        send.with_context(|| format!("with a buffer of {buffer}"))?;
+    }
+    Ok(String::new())
+}
+
+/// SEED WRITE BYTES
+fn receive(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let socket = end.open()?;
+    job::receive_load(&socket, words.load()?)?;
+    job::receive_end(&socket)?;
+    Ok(String::new())
+}
+
+/// SEED WRITE BYTES
+fn zerocopy(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let socket = end.open()?;
+    let sends = zerocopy::send_load(&socket, words.load()?)?;
+    job::end_data(&socket)?;
+    job::receive_end(&socket)?;
+    Ok(format!("{} {}", sends.calls, sends.copied))
+}
+
+/// MODE BACKEND COUNT BYTES: payloads by zerowire's sender that change while they are on
+/// their way.
+fn held(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let options = lend::options(&words.next("a mode")?, &words.next("a back end")?)?;
+    let count = words.number("a count")?;
+    lend::held(end.open()?, options, count, words.number("a length")?)
+}
+
+/// BYTES: by the same sender, which chooses.
+fn choose(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    lend::choose(end.open()?, words.number("a length")?)
+}
+
+/// SEED WRITE BYTES REPLY_BYTES
+fn request(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    job::request(end.open()?, words.load()?, words.number("the length of the reply")?)?;
+    Ok(String::new())
+}
+
+/// SEED WRITE BYTES REPLY_BYTES
+fn reply(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    job::reply(end.open()?, words.load()?, words.number("the length of the reply")?)?;
+    Ok(String::new())
+}
+
+/// SEED LENGTH...
+fn exchange_messages(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let (seed, lengths) = (words.number("a seed")?, words.rest::<usize>()?);
+    job::exchange_messages(end.open()?, seed, &lengths)?;
+    Ok(String::new())
+}
+
+/// SEED LENGTH..., with marked records.
+fn send_records(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let (seed, lengths) = (words.number("a seed")?, words.rest::<usize>()?);
+    let socket = end.open()?;
+    job::send_messages(&socket, seed, &lengths, true)?;
+    job::end_data(&socket)?;
+    job::receive_end(&socket)?;
+    Ok(String::new())
+}
+
+/// SEED LENGTH...
+fn receive_records(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let (seed, lengths) = (words.number("a seed")?, words.rest::<usize>()?);
+    let socket = end.open()?;
+    job::receive_messages(&socket, seed, &lengths, true)?;
+    job::receive_end(&socket)?;
+    Ok(String::new())
+}
+
+/// SEED CONNECTIONS, all open at the same time.
+fn ask_tokens(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let seed = words.number("a seed")?;
+    let sockets = end.open_all(words.number("a count")?)?;
+    job::ask_tokens(&sockets, seed)?;
+    Ok(format!("{} connections", sockets.len()))
+}
+
+/// CONNECTIONS, all open at the same time.
+fn answer_tokens(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let sockets = end.open_all(words.number("a count")?)?;
+    for (number, socket) in sockets.iter().enumerate() {
+        job::answer_token(socket).with_context(|| format!("connection {number}"))?;
+    }
+    for socket in &sockets {
+        job::receive_end(socket)?;
+    }
+    Ok(format!("{} connections", sockets.len()))
+}
+
+/// SEED CONNECTIONS, one after the other.
+fn churn(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let (seed, count): (u64, u64) = (words.number("a seed")?, words.number("a count")?);
+    for number in 0..count {
+        let ask = end.open().and_then(|socket| job::ask_tokens(&[socket], seed + number));
+        ask.with_context(|| format!("connection {number} of {count}"))?;
+    }
+    Ok(String::new())
+}
+
+/// SEED CONNECTIONS: exchanges a token on each, then keeps them until they end.
+fn hold(end: &ConnectionEnd, words: &mut Words) -> Result<String> {
+    let seed = words.number("a seed")?;
+    let sockets = end.open_all(words.number("a count")?)?;
+    job::ask_tokens(&sockets, seed)?;
+    println!("holding");
+    for (number, socket) in sockets.iter().enumerate() {
+        job::wait_gone(socket).with_context(|| format!("connection {number}"))?;
+    }
+    Ok(String::new())
+}
+
+/// Ends its receiving, and does nothing any more.
+fn silent(end: &ConnectionEnd, _words: &mut Words) -> Result<String> {
+    let socket = end.open()?;
+    job::end_receiving(&socket)?;
+    println!("silent");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Sends until the peer receives no more.
+fn send_until_refused(end: &ConnectionEnd, _words: &mut Words) -> Result<String> {
+    Ok(format!("{} bytes", job::send_until_refused(end.open()?)?))
+}
+
+/// Sends one token, and waits for the end.
+fn send_and_wait(end: &ConnectionEnd, _words: &mut Words) -> Result<String> {
+    let socket = end.open()?;
+    job::send_load(&socket, Load { seed: 0, bytes: job::TOKEN_BYTES as u64, write_bytes: job::TOKEN_BYTES })?;
+    job::wait_gone(&socket)?;
+    Ok(String::new())
+}
+
+/// A connect that must fail.
+fn refused(end: &ConnectionEnd, _words: &mut Words) -> Result<String> {
+    match end.open() {
+        Ok(_) => bail!("the connection was accepted"),
+        Err(error) => match error.downcast_ref::<Errno>() {
+            Some(&Errno::CONNRESET | &Errno::CONNREFUSED) => Ok(format!("{error:#}")),
+            _ => Err(error.context("refused in another way than by a reset")),
         },
-        other => bail!("unknown job '{other}'"),
     }
 }
 
