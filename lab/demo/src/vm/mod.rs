@@ -89,15 +89,7 @@ fn tell(story: &mut Story, lab: &Lab, dir: &Path) -> Result<()> {
     story.step("Boot the guest and plug the device");
     let device = NetDevice::new("net0", backend.socket());
     let mut guest = Guest::boot(lab, machine, dir)?;
-    story.say(format!("booted in {:.1} s", guest.started_in.as_secs_f64()));
-    let interface = device.plug(&mut guest)?;
-    guest.sh(&format!("ip addr add {GUEST}/24 dev {interface} && ip link set {interface} up"))?;
-    guest.sh(&format!("ip route add 169.254.169.254 dev {interface}"))?;
-    guest.until(&format!("ping -c 1 -W 1 {HOST}"), COMMAND)?;
-    let vm = backend.statistics()?["vms"][0].take();
-    story.say(format!("the guest's interface: {interface}, {GUEST}"));
-    story.say(format!("path: {}", vm["path"].as_str().unwrap_or("unknown")));
-    story.say(format!("features: {}", features(&vm, "NET_")));
+    plug(story, &device, &mut guest, &mut backend)?;
 
     story.step("In the guest: ping the host, fetch metadata");
     in_guest(story, &mut guest, &format!("ping -c 3 -i 0.2 {HOST}"))?;
@@ -132,6 +124,25 @@ fn tell(story: &mut Story, lab: &Lab, dir: &Path) -> Result<()> {
     ensure!(last["vms"][0]["ring_errors"] == 0, "ring errors: {}", last["vms"][0]["last_error"]);
 
     vsock::tell(story, &mut guest, dir)
+}
+
+/// The guest gets the device and an address.
+fn plug(
+    story: &mut Story,
+    device: &NetDevice,
+    guest: &mut Guest,
+    backend: &mut BackendProcess,
+) -> Result<()> {
+    story.say(format!("booted in {:.1} s", guest.started_in.as_secs_f64()));
+    let interface = device.plug(guest)?;
+    guest.sh(&format!("ip addr add {GUEST}/24 dev {interface} && ip link set {interface} up"))?;
+    guest.sh(&format!("ip route add 169.254.169.254 dev {interface}"))?;
+    guest.until(&format!("ping -c 1 -W 1 {HOST}"), COMMAND)?;
+    let vm = backend.statistics()?["vms"][0].take();
+    story.say(format!("the guest's interface: {interface}, {GUEST}"));
+    story.say(format!("path: {}", vm["path"].as_str().unwrap_or("unknown")));
+    story.say(format!("features: {}", features(&vm, "NET_")));
+    Ok(())
 }
 
 /// The features that the guest took, without what all names of the device begin with.

@@ -166,50 +166,42 @@ impl RingAttack {
         frame: &[u8],
         right: u16,
     ) -> Result<(), GuestError> {
+        let chain = self.chain(queue, bytes, frame, right)?;
+        queue.write_chain(0, &chain);
+        let size = queue.ring().size();
+        match self {
+            AvailIdxJump => queue.set_avail_idx(queue.avail_idx().wrapping_add(size).wrapping_add(1)),
+            HeadOutOfRange => queue.offer(size),
+            _ => queue.offer(0),
+        }
+        queue.kick()
+    }
+
+    /// The descriptors, from the first entry of the table on.
+    fn chain(
+        self,
+        queue: &mut RawQueue,
+        bytes: &[u8],
+        frame: &[u8],
+        right: u16,
+    ) -> Result<Vec<RawDesc>, GuestError> {
         let rightly = |slice: &GuestSlice| RawDesc { flags: right, ..RawDesc::readable(slice) };
         let header = rightly(&queue.place(bytes)?);
         let payload = rightly(&queue.place(frame)?);
-        let size = queue.ring().size();
         let next_is = |next, desc| RawDesc { flags: right | DESC_NEXT, next, ..desc };
         let wrongly = |desc| RawDesc { flags: right ^ DESC_WRITE, ..desc };
-        match self {
-            AvailIdxJump => {
-                queue.write_chain(0, &[header, payload]);
-                let jumped = queue.avail_idx().wrapping_add(size).wrapping_add(1);
-                queue.set_avail_idx(jumped);
-                return queue.kick();
-            }
-            HeadOutOfRange => {
-                queue.offer(size);
-                return queue.kick();
-            }
-            NextOutOfRange => queue.write_chain(0, &[header, next_is(size, payload)]),
-            LoopOfOne => queue.write_chain(0, &[next_is(0, header)]),
-            LoopOfAll => {
-                let last = next_is(0, payload);
-                queue.write_chain(0, &[header, payload, payload, last]);
-            }
-            AddressOutside => {
-                let addr = outside(queue);
-                queue.write_chain(0, &[header, RawDesc { addr, ..payload }]);
-            }
-            CrossesRegionEnd => {
-                let addr = last_end(queue) - 8;
-                queue.write_chain(0, &[header, RawDesc { addr, len: 64, ..payload }]);
-            }
-            AddressWraps => {
-                let addr = u64::MAX - 7;
-                queue.write_chain(0, &[header, RawDesc { addr, len: 64, ..payload }]);
-            }
-            WritablePayload => queue.write_chain(0, &[header, wrongly(payload)]),
-            ReadableAfterWritable => {
-                let middle = wrongly(payload);
-                queue.write_chain(0, &[header, middle, payload]);
-            }
-            WritableOnly => {
-                let all = [header, payload].map(wrongly);
-                queue.write_chain(0, &all);
-            }
+        let empty = RawDesc { len: 0, ..header };
+        Ok(match self {
+            AvailIdxJump | HeadOutOfRange => vec![header, payload],
+            NextOutOfRange => vec![header, next_is(queue.ring().size(), payload)],
+            LoopOfOne => vec![next_is(0, header)],
+            LoopOfAll => vec![header, payload, payload, next_is(0, payload)],
+            AddressOutside => vec![header, RawDesc { addr: outside(queue), ..payload }],
+            CrossesRegionEnd => vec![header, RawDesc { addr: last_end(queue) - 8, len: 64, ..payload }],
+            AddressWraps => vec![header, RawDesc { addr: u64::MAX - 7, len: 64, ..payload }],
+            WritablePayload => vec![header, wrongly(payload)],
+            ReadableAfterWritable => vec![header, wrongly(payload), payload],
+            WritableOnly => vec![wrongly(header), wrongly(payload)],
             IndirectEmpty
             | IndirectRagged
             | IndirectTooLong
@@ -218,42 +210,36 @@ impl RingAttack {
             | IndirectLoop
             | IndirectWithNext
             | IndirectOutside
-            | IndirectCrossesRegionEnd => self.indirect(queue, header, payload)?,
-            ZeroLengthOnly => {
-                let empty = RawDesc { len: 0, ..header };
-                queue.write_chain(0, &[empty, empty, empty]);
-            }
-            HalfHeader => queue.write_chain(0, &[RawDesc { len: 7, ..header }]),
-            HeaderOnly => queue.write_chain(0, &[header]),
-            RuntFrame => queue.write_chain(0, &[header, RawDesc { len: 13, ..payload }]),
-            ZeroLengthAmong => {
-                let empty = RawDesc { len: 0, ..header };
-                queue.write_chain(0, &[empty, header, empty, payload, empty]);
-            }
+            | IndirectCrossesRegionEnd => vec![self.indirect(queue, header, payload)?],
+            ZeroLengthOnly => vec![empty; 3],
+            HalfHeader => vec![RawDesc { len: 7, ..header }],
+            HeaderOnly => vec![header],
+            RuntFrame => vec![header, RawDesc { len: 13, ..payload }],
+            ZeroLengthAmong => vec![empty, header, empty, payload, empty],
             HeaderBytewise => {
-                let mut chain: Vec<RawDesc> = (0..bytes.len() as u64)
-                    .map(|at| RawDesc { addr: header.addr + at, len: 1, ..header })
-                    .collect();
-                chain.push(payload);
-                queue.write_chain(0, &chain);
+                let one = |at| RawDesc { addr: header.addr + at, len: 1, ..header };
+                (0..bytes.len() as u64).map(one).chain([payload]).collect()
             }
             HeaderStraddles => {
-                let whole = [bytes, frame].concat();
-                let all = rightly(&queue.place(&whole)?);
+                let all = rightly(&queue.place(&[bytes, frame].concat())?);
                 let rest = RawDesc { addr: all.addr + 5, len: all.len - 5, ..all };
-                queue.write_chain(0, &[RawDesc { len: 5, ..all }, rest]);
+                vec![RawDesc { len: 5, ..all }, rest]
             }
-        }
-        queue.offer(0);
-        queue.kick()
+        })
     }
 
-    fn indirect(self, queue: &mut RawQueue, header: RawDesc, payload: RawDesc) -> Result<(), GuestError> {
+    /// A descriptor that points to a table.
+    fn indirect(
+        self,
+        queue: &mut RawQueue,
+        header: RawDesc,
+        payload: RawDesc,
+    ) -> Result<RawDesc, GuestError> {
         let size = queue.ring().size();
         let first = RawDesc { flags: header.flags | DESC_NEXT, next: 1, ..header };
         let good = queue.place_table(&[first, payload])?;
         let point = |table: &GuestSlice| RawDesc::indirect(table);
-        let head = match self {
+        Ok(match self {
             IndirectEmpty => RawDesc { len: 0, ..point(&good) },
             IndirectRagged => RawDesc { len: 31, ..point(&good) },
             IndirectTooLong => {
@@ -289,9 +275,7 @@ impl RingAttack {
                 RawDesc { addr, ..point(&good) }
             }
             _ => RawDesc { addr: outside(queue), ..point(&good) },
-        };
-        queue.write_desc(0, head);
-        Ok(())
+        })
     }
 }
 

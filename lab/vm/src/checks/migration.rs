@@ -120,18 +120,7 @@ fn under_load(env: &Env<'_>, port: MigrationPort, switch: Switch) -> Result<Stri
             let dir = folder(env.dir, &format!("qemu{round}"))?;
             let line = devices[to].command_line(env.machine.qemu, "port0");
             let mut next = Guest::await_migration(env.lab, env.machine, &dir, &[devices[to].id()], &line)?;
-            match (port, switch) {
-                (_, Switch::Ahead) => {
-                    [&mut guest, &mut next].into_iter().try_for_each(Guest::allow_postcopy)?
-                }
-                (MigrationPort::Xdp, _) => {
-                    ensure!(
-                        next.allow_postcopy().is_err(),
-                        "QEMU takes an xdp port for one that waits for pages"
-                    );
-                }
-                (MigrationPort::Tap, Switch::Behind) => {}
-            }
+            allow_postcopy(port, switch, &mut guest, &mut next)?;
             move_over(&mut guest, &mut next, &mut hosts[from], &dir.join("migration"), switch, &load)
                 .with_context(|| format!("migration {round}"))?;
             // The machine that the guest has left goes.
@@ -150,19 +139,35 @@ fn under_load(env: &Env<'_>, port: MigrationPort, switch: Switch) -> Result<Stri
     let (sent, bytes) = (load.sent.load(Ordering::Acquire), load.received.load(Ordering::Acquire));
     ensure!(sent == bytes, "{sent} bytes were sent, and {bytes} came back");
     guest.sh(&format!("ping -c 3 -i 0.1 -W 5 {HOST}"))?;
-    for host in &mut hosts {
-        let ledger = Ledger::at_rest(host, "vm")?;
-        for name in ["ring_errors", "connection_errors"] {
-            ensure!(ledger.number(name)? == 0, "{name} in {ledger:?}");
-        }
-        ensure!(ledger.count(Way::ToGuest, "bytes")? > STEP_BYTES, "little to the guest: {ledger:?}");
-    }
+    hosts.iter_mut().try_for_each(moved_without_errors)?;
     drop(guest);
     for mut host in hosts {
         let (status, _) = host.stop()?;
         ensure!(status.success(), "after SIGTERM a back end ended with {status}");
     }
     Ok(format!("{} MiB echoed across two migrations", bytes >> 20))
+}
+
+/// Has QEMU switch ahead of the pages, where that is asked for; over AF_XDP it must refuse.
+fn allow_postcopy(port: MigrationPort, switch: Switch, guest: &mut Guest, next: &mut Guest) -> Result<()> {
+    match (port, switch) {
+        (_, Switch::Ahead) => [guest, next].into_iter().try_for_each(Guest::allow_postcopy),
+        (MigrationPort::Xdp, Switch::Behind) => {
+            ensure!(next.allow_postcopy().is_err(), "QEMU takes an xdp port for one that waits for pages");
+            Ok(())
+        }
+        (MigrationPort::Tap, Switch::Behind) => Ok(()),
+    }
+}
+
+/// A back end has moved frames to the guest, and no ring or connection of it broke.
+fn moved_without_errors(host: &mut BackendProcess) -> Result<()> {
+    let ledger = Ledger::at_rest(host, "vm")?;
+    for name in ["ring_errors", "connection_errors"] {
+        ensure!(ledger.number(name)? == 0, "{name} in {ledger:?}");
+    }
+    ensure!(ledger.count(Way::ToGuest, "bytes")? > STEP_BYTES, "little to the guest: {ledger:?}");
+    Ok(())
 }
 
 /// Moves the guest from one machine to another, whose connection is a unix socket at `path`. It is

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use zerowire::area::AreaOptions;
-use zerowire::recv::{Arrival, Receiver, RecvBackend, RecvError};
+use zerowire::recv::{Arrival, Receiver, RecvBackend, RecvError, RecvOptions};
 
 use super::cases::{load, options, said};
 use super::shared::{bytes_of, most};
@@ -100,7 +100,13 @@ pub fn added(backend: RecvBackend) -> Result<String> {
         ensure!(free == total, "{free} of {total} buffers came back");
     }
     let text = said(&receiver, book.total());
-    // Nothing of what is lent changes when the receiver goes; the next one works.
+    outlives(receiver, book, total, options(backend, 64))?;
+    Ok(format!("{total} buffers in 3 areas; {text}"))
+}
+
+/// Nothing of what is lent, all `total` buffers, changes when the receiver goes; the `next` one
+/// works.
+fn outlives(mut receiver: Receiver, mut book: Book, total: usize, next: RecvOptions) -> Result<()> {
     let (_, broken) = add_all(&mut receiver, &mut book, [load(730, 8 << 20)])?;
     let mut held = Vec::new();
     fill(&mut receiver, &mut book, &mut held)?;
@@ -110,12 +116,10 @@ pub fn added(backend: RecvBackend) -> Result<String> {
     for thread in broken {
         ensure!(thread.join().ok().context("a sender panicked")?.is_err(), "8 MiB went to nobody");
     }
-    let mut next = Receiver::new(options(backend, 64))?;
-    most(&mut next, 740, 1 << 20)?;
+    most(&mut Receiver::new(next)?, 740, 1 << 20)?;
     let same = held.iter().filter_map(bytes_of).zip(&copies).all(|(lease, copy)| lease == copy);
     ensure!(same, "a lease that outlived its receiver has changed");
-    std::thread::spawn(move || drop(held)).join().ok().context("dropping leases panicked")?;
-    Ok(format!("{total} buffers in 3 areas; {text}"))
+    std::thread::spawn(move || drop(held)).join().ok().context("dropping leases panicked")
 }
 
 /// One of two receivers of a registration adds an area while it holds all of the first one. The

@@ -36,12 +36,9 @@ fn one(card: &mut Card, mode: &str) -> Result<String> {
     let command = format!("zw-xdp send {mode} {}", card.interface);
     let job = Background::start_command(&mut card.guest, &command)?;
     for (n, len) in (0..).zip(LENGTHS) {
-        let (got, frame) = match card.wire.next_sent(SOON)? {
-            Some(frame) => frame,
-            None => {
-                let said = job.finish(&mut card.guest);
-                bail!("frame {n} of {len} bytes never comes: {said:?}");
-            }
+        let Some((got, frame)) = card.wire.next_sent(SOON)? else {
+            let said = job.finish(&mut card.guest);
+            bail!("frame {n} of {len} bytes never comes: {said:?}");
         };
         ensure!(got == n && frame == sent(n, len), "frame {got} of {} bytes in place of {n}", frame.len());
     }
@@ -78,28 +75,29 @@ fn one(card: &mut Card, mode: &str) -> Result<String> {
     ensure!(u64::from(next) == frames, "{next} frames came: {said}");
     ensure!(first + u64::from(HELD) == frames && said["outstanding"] == 0, "{said}");
     let is_zero_copy = mode == "zerocopy";
+    let changed_from = if is_zero_copy { first } else { u64::MAX };
     for (n, frame) in (LENGTHS.count() as u32..).zip(&rest) {
         let mut want = sent(n, 1514);
-        if is_zero_copy && u64::from(n) >= first {
+        if u64::from(n) >= changed_from {
             want[CHANGED_FROM..].fill(0xee);
         }
-        ensure!(
-            *frame == want,
-            "frame {n}, the first one that was changed is {first}: {:02x?}",
-            &frame[..40]
-        );
+        ensure!(*frame == want, "frame {n}, of those that were changed the first is {first}: {frame:02x?}");
     }
-    // The ledger, and the kernel's own word by XDP_OPTIONS.
+    // The kernel's own word by XDP_OPTIONS.
     ensure!(said["zero_copy"] == is_zero_copy, "{said}");
     let bytes = (LENGTHS.sum::<usize>() + rest.len() * 1514) as u64;
-    let totals = &said["totals"];
+    agrees(&said["totals"], is_zero_copy, frames, bytes).with_context(|| said.to_string())?;
+    let zero = if is_zero_copy { bytes } else { 0 };
+    Ok(format!("{mode}: {frames} frames, {HELD} changed on their way, {zero} bytes not copied"))
+}
+
+/// The ledger has these frames and bytes, all of them zero-copied or all copied by the kernel.
+fn agrees(totals: &Value, is_zero_copy: bool, frames: u64, bytes: u64) -> Result<()> {
     let (zero, copied) = if is_zero_copy { ((frames, bytes), 0) } else { ((0, 0), bytes) };
-    ensure!(totals["frames"] == frames && totals["bytes"] == bytes, "{said}");
-    ensure!(
-        (&totals["zero_copied_frames"], &totals["zero_copied_bytes"]) == (&zero.0.into(), &zero.1.into()),
-        "{said}"
-    );
+    ensure!(totals["frames"] == frames && totals["bytes"] == bytes, "of {frames} frames, {bytes} bytes");
+    let has = (&totals["zero_copied_frames"], &totals["zero_copied_bytes"]);
+    ensure!(has == (&zero.0.into(), &zero.1.into()), "of {zero:?} zero-copied frames and bytes");
     let kernel = totals["copied_bytes"].get("kernel").and_then(Value::as_u64).unwrap_or(0);
-    ensure!(kernel == copied, "{said}");
-    Ok(format!("{mode}: {frames} frames, {HELD} changed on their way, {} bytes not copied", zero.1))
+    ensure!(kernel == copied, "{kernel} of {copied} bytes copied by the kernel");
+    Ok(())
 }
