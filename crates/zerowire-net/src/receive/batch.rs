@@ -9,7 +9,7 @@
 use std::io;
 use std::ops::Range;
 
-use zerowire::ledger::DropReason;
+use zerowire::ledger::{Counters, DropReason};
 use zerowire_vhost::memory::{GuestMemory, PrivateMap};
 use zerowire_vhost::ring::RingError;
 
@@ -18,7 +18,7 @@ use super::pending::HeldFrame;
 use super::shape::{Forecast, Shape};
 use super::side::{Headed, Room};
 use super::{ReceiveContext, ReceiveSetup, RxPort};
-use crate::io::{Lists, MAX_BATCH, PortIo};
+use crate::io::{Done as ReadResult, Lists, MAX_BATCH, PortIo};
 use crate::policy::MAX_IOV;
 use crate::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, PathMode, Policy};
 
@@ -225,25 +225,8 @@ impl ReadBatch {
         side.prefetch();
         let (results, calls) = io.run();
         cx.counters.system_calls.add(calls);
-        // Frames arrived in the order of `results`; chains were offered in the order of `reads`.
-        // Nearly always both are the same, with the reads that found nothing at the end.
-        let mut in_order = true;
         let mut done = Done { reads, ..Done::default() };
-        for (i, d) in results.iter().enumerate() {
-            if let Some(r) = self.reads.get_mut(usize::from(d.slot)) {
-                r.result = d.result;
-            }
-            if d.result >= 0 {
-                in_order &= usize::from(d.slot) == done.frames && i == done.frames;
-                done.frames += 1;
-            } else if d.result == -libc::EBADFD || d.result == -libc::ENETDOWN {
-                done.port_gone = true;
-            } else if d.result != -libc::EAGAIN {
-                // The frame was taken out of the port and could not be put into the guest's memory.
-                cx.counters.dropped(DropReason::PortRefused);
-                done.refused += 1;
-            }
-        }
+        let in_order = note_results(&mut self.reads, results, &mut done, cx.counters);
         if cx.memory.log().is_some() {
             note_reads(&self.reads, side, cx.memory);
         }
@@ -267,6 +250,31 @@ impl ReadBatch {
         }
         Ok(Some((done, broken)))
     }
+}
+
+/// Notes what became of each read. Returns whether frames came in the order of the reads.
+///
+/// Frames arrived in the order of `results`; chains were offered in the order of `reads`. Nearly
+/// always both are the same, with the reads that found nothing at the end.
+#[inline]
+fn note_results(reads: &mut [Read], results: &[ReadResult], done: &mut Done, counters: &Counters) -> bool {
+    let mut in_order = true;
+    for (i, d) in results.iter().enumerate() {
+        if let Some(r) = reads.get_mut(usize::from(d.slot)) {
+            r.result = d.result;
+        }
+        if d.result >= 0 {
+            in_order &= usize::from(d.slot) == done.frames && i == done.frames;
+            done.frames += 1;
+        } else if d.result == -libc::EBADFD || d.result == -libc::ENETDOWN {
+            done.port_gone = true;
+        } else if d.result != -libc::EAGAIN {
+            // The frame was taken out of the port and could not be put into the guest's memory.
+            counters.dropped(DropReason::PortRefused);
+            done.refused += 1;
+        }
+    }
+    in_order
 }
 
 /// Where the first `len` bytes behind a read are in scratch memory.
