@@ -1,10 +1,11 @@
 //! Every byte format that zerowire speaks, once, one protocol a module. Plain code: no I/O, and no
-//! allocation but for texts.
+//! allocation but for texts and captures.
 //!
 //! * [`ethernet`], [`arp`], [`ipv4`], [`ipv6`] ([`ip`] is what both have), [`tcp`], [`udp`]: where
 //!   fields stand, and what a header says. [`checksum`] is the internet checksum.
 //! * [`vnet`]: the virtio-net header.
 //! * [`vsock`]: the header of a virtio-vsock packet.
+//! * [`pcapng`]: captures; [`vsockmon`]: how they have vsock packets.
 //! * [`mapped`]: the memory and the messages of mapped receive; [`doorbell`] is how its two sides
 //!   sleep and wake each other.
 #![warn(missing_docs)]
@@ -19,10 +20,12 @@ pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
 pub mod mapped;
+pub mod pcapng;
 pub mod tcp;
 pub mod udp;
 pub mod vnet;
 pub mod vsock;
+pub mod vsockmon;
 
 /// The number of two bytes in network order at `at`; None where the bytes end before.
 #[inline]

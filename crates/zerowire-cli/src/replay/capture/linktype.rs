@@ -1,7 +1,7 @@
 //! Link types (the LINKTYPE numbers of capture files), and why all but Ethernet are refused.
 
 /// LINKTYPE_ETHERNET, the one that can be sent.
-pub const ETHERNET: u32 = 1;
+pub const ETHERNET: u32 = zerowire_wire::pcapng::LINKTYPE_ETHERNET as u32;
 
 /// What a link type is called, and what to do about it.
 struct Known {

@@ -14,21 +14,16 @@ use pcap_parser::pcapng::{
     Block, EPB_MAGIC, IDB_MAGIC, InterfaceDescriptionBlock, OptionCode, SHB_MAGIC, SPB_MAGIC, parse_block_be,
     parse_block_le,
 };
+use zerowire_wire::pcapng::{BYTE_ORDER_MAGIC, FRAMING_BYTES, OLD_PACKET};
 
 use super::Record;
 use super::error::{CaptureError, CapturePosition, MAX_BLOCK_BYTES, MAX_INTERFACES, MAX_PACKET_BYTES, Whole};
 use super::linktype;
 use super::sliding_buffer::SlidingBuffer;
 
-/// Type of the Packet Block, which old files have in place of the Enhanced Packet Block.
-const OLD_PACKET: u32 = 2;
-
 /// Byte-order magic as it lies in a little-endian section.
-const LITTLE: [u8; 4] = [0x4d, 0x3c, 0x2b, 0x1a];
-const BIG: [u8; 4] = [0x1a, 0x2b, 0x3c, 0x4d];
-
-/// Type, length, and the length again at the end.
-const FRAMING_BYTES: u32 = 12;
+const LITTLE: [u8; 4] = BYTE_ORDER_MAGIC.to_le_bytes();
+const BIG: [u8; 4] = BYTE_ORDER_MAGIC.to_be_bytes();
 
 /// What a section says of an interface.
 struct CaptureInterface {
