@@ -2,6 +2,7 @@
 //! tests don't use this. Types that a test sees must be those of the crate it tests.
 
 pub mod alloc;
+pub mod captures;
 pub mod cc;
 pub mod frames;
 pub mod mapped;

@@ -1,0 +1,107 @@
+//! A capture that runs.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+use zerowire_wire::pcapng::InterfaceCounts;
+
+use crate::options::{CaptureError, CaptureOptions};
+use crate::queue::CaptureQueue;
+use crate::shared::{InterfaceState, Shared};
+use crate::sink::Sink;
+use crate::writer::Writer;
+
+/// A capture: a file, and a thread that writes it. Dropping it ends it, without waiting for what is
+/// to be written ([`Self::finish`]).
+#[derive(Debug)]
+pub struct Capture {
+    shared: Arc<Shared>,
+    /// Names of the interfaces to capture; none for all.
+    only: Vec<String>,
+    /// Closed when the thread ends.
+    done: Mutex<Receiver<()>>,
+}
+
+impl Capture {
+    /// Opens the file and starts the thread. The file names `program` as its author.
+    ///
+    /// # Errors
+    /// [`CaptureError`]. A pipe without a reader is waited for instead.
+    pub fn start(options: &CaptureOptions, program: &str) -> Result<Self, CaptureError> {
+        let sink = Sink::open(options)?;
+        let shared = Arc::new(Shared::new(options.snaplen));
+        let (ends, done) = sync_channel(0);
+        let writer = Writer::new(shared.clone(), sink, program.to_owned());
+        let thread = std::thread::Builder::new().name("capture".to_owned());
+        let thread = thread.spawn(move || {
+            writer.run();
+            drop(ends);
+        });
+        shared.set_thread(thread.map_err(CaptureError::Thread)?.thread().clone());
+        Ok(Self { shared, only: options.only.clone(), done: Mutex::new(done) })
+    }
+
+    /// Adds an interface, whose packets are of this link type. It has a block in each file until
+    /// all that know of it have gone. None if only others are captured.
+    pub fn interface(&self, link: u16, name: &str, description: &str) -> Option<CaptureInterface> {
+        if !self.only.is_empty() && !self.only.iter().any(|n| n == name) {
+            return None;
+        }
+        let state = Arc::new(InterfaceState {
+            link,
+            name: name.to_owned(),
+            description: description.to_owned(),
+            captured: AtomicU64::default(),
+            lost: AtomicU64::default(),
+            number: AtomicU32::default(),
+        });
+        self.shared.arrive(|new| new.interfaces.push(state.clone()));
+        Some(CaptureInterface { state, shared: self.shared.clone() })
+    }
+
+    /// Ends the capture: what was published so far is written, and the counts of each interface.
+    /// Returns false if that took longer than `patience`; the thread is left to itself then.
+    pub fn finish(&self, patience: Duration) -> bool {
+        self.shared.stop();
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        done.recv_timeout(patience) != Err(RecvTimeoutError::Timeout)
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.shared.stop();
+    }
+}
+
+/// An interface of a capture.
+#[derive(Clone, Debug)]
+pub struct CaptureInterface {
+    state: Arc<InterfaceState>,
+    shared: Arc<Shared>,
+}
+
+impl CaptureInterface {
+    /// A ring of 2 MiB for one worker's packets.
+    pub fn queue(&self) -> CaptureQueue {
+        CaptureQueue::new(self.state.clone(), self.shared.clone())
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self) -> CaptureStats {
+        let InterfaceCounts { captured, lost } = self.state.counts();
+        CaptureStats { captured, lost }
+    }
+}
+
+/// What a capture has of an interface, for statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CaptureStats {
+    /// Packets in the capture.
+    pub captured: u64,
+    /// Packets that it lacks: there was no room, or it has ended.
+    pub lost: u64,
+}

@@ -1,0 +1,122 @@
+//! Where blocks go: a file, which may be followed by others, or a stream.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use zerowire_wire::pcapng::whole_blocks;
+
+use crate::options::{CaptureError, CaptureOptions, CaptureRotation, CaptureTarget};
+
+/// How long to wait where a descriptor that does not block takes nothing.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// An open file or stream.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    out: File,
+    target: CaptureTarget,
+    rotation: Option<CaptureRotation>,
+    /// True: a regular file that was opened here.
+    is_regular: bool,
+    /// Bytes of the present file.
+    written: u64,
+}
+
+impl Sink {
+    pub fn open(options: &CaptureOptions) -> Result<Self, CaptureError> {
+        let failed = |cause| CaptureError::Open { target: options.target.clone(), cause };
+        let out = match &options.target {
+            CaptureTarget::Stdout => {
+                io::stdout().as_fd().try_clone_to_owned().map(File::from).map_err(failed)?
+            }
+            CaptureTarget::File(path) => create(path).map_err(failed)?,
+        };
+        let is_file = matches!(options.target, CaptureTarget::File(_));
+        let is_regular = is_file && out.metadata().map_err(failed)?.is_file();
+        if options.rotation.is_some() && !is_regular {
+            return Err(CaptureError::NotAFile(options.target.clone()));
+        }
+        let (target, rotation) = (options.target.clone(), options.rotation);
+        Ok(Self { out, target, rotation, is_regular, written: 0 })
+    }
+
+    /// What it writes to, in messages.
+    pub fn target(&self) -> &CaptureTarget {
+        &self.target
+    }
+
+    /// Whether the present file would have too many bytes with as many more.
+    pub fn is_full(&self, more: u64) -> bool {
+        self.rotation.is_some_and(|rotation| self.written + more > rotation.bytes)
+    }
+
+    /// Writes blocks. If that fails, a file ends with the last block that is whole.
+    pub fn write(&mut self, blocks: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < blocks.len() {
+            match self.out.write(&blocks[done..]) {
+                Ok(0) => return self.cut(&blocks[..done], ErrorKind::WriteZero.into()),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY),
+                Err(e) => return self.cut(&blocks[..done], e),
+            }
+        }
+        self.written += blocks.len() as u64;
+        Ok(())
+    }
+
+    /// Of the last blocks only these bytes were written.
+    #[cold]
+    fn cut(&self, written: &[u8], error: io::Error) -> io::Result<()> {
+        if self.is_regular {
+            // Without it the file ends with a part of a block, and readers say so.
+            let _ = self.out.set_len(self.written + whole_blocks(written) as u64);
+        }
+        Err(error)
+    }
+
+    /// Begins with another file: FILE becomes FILE.1, which was FILE.2 before that, and so on. The
+    /// oldest one goes.
+    pub fn rotate(&mut self) -> io::Result<()> {
+        let (CaptureTarget::File(path), Some(rotation)) = (&self.target, self.rotation) else {
+            return Ok(());
+        };
+        for number in (1..rotation.files.saturating_sub(1)).rev() {
+            match std::fs::rename(numbered(path, number), numbered(path, number + 1)) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        std::fs::rename(path, numbered(path, 1))?;
+        (self.out, self.written) = (create(path)?, 0);
+        Ok(())
+    }
+}
+
+/// Frames are nobody's business but the owner's. A file that another process captures to is not
+/// emptied.
+fn create(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    if file.metadata()?.is_file() {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::other("another capture is being written to it"));
+            }
+            // A file system without locks.
+            Err(TryLockError::Error(_)) | Ok(()) => {}
+        }
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+fn numbered(path: &Path, number: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
+}

@@ -1,0 +1,206 @@
+//! The thread that writes a capture.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use zerowire_wire::pcapng::{
+    PacketFields, enhanced_packet, enhanced_packet_bytes, interface_description, interface_statistics,
+    section_header,
+};
+
+use crate::queue::{Drain, WaitingPacket};
+use crate::shared::{Arrivals, InterfaceState, Shared, now};
+use crate::sink::Sink;
+
+/// Bytes that are written at once.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Room for the statistics of an interface at the end of a file, bytes.
+const STATISTICS_BYTES: u64 = 64;
+
+/// A packet is held back that is this much younger than the round at most, nanoseconds. One beyond
+/// that has the time of a clock that was set back since.
+const YOUNGER: u64 = 100_000_000;
+
+/// Writes a capture.
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    sink: Sink,
+    program: String,
+    interfaces: Vec<Arc<InterfaceState>>,
+    drains: Vec<Drain>,
+    /// Interfaces that the present file describes.
+    described: u32,
+    /// Packets that it has.
+    packets: u64,
+    /// Blocks that are not written yet.
+    blocks: Vec<u8>,
+}
+
+/// How a round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    /// There was nothing to write.
+    Idle,
+    /// There was something, or a packet is held back for the next round.
+    Busy,
+}
+
+impl Writer {
+    pub fn new(shared: Arc<Shared>, sink: Sink, program: String) -> Self {
+        Self {
+            shared,
+            sink,
+            program,
+            interfaces: Vec::new(),
+            drains: Vec::new(),
+            described: 0,
+            packets: 0,
+            blocks: Vec::new(),
+        }
+    }
+
+    /// Writes until it is stopped, or can't.
+    pub fn run(mut self) {
+        let served = self.serve();
+        self.shared.end();
+        if let Err(e) = served {
+            tracing::error!(
+                "the capture to {} ends: {e}; VMs are served on, and their packets counted as lost to it",
+                self.sink.target()
+            );
+        }
+    }
+
+    fn serve(&mut self) -> io::Result<()> {
+        section_header(&mut self.blocks, &self.program);
+        self.flush()?;
+        loop {
+            // What was published before somebody asked for the end is seen by the round behind it.
+            let stops = self.shared.is_stopping();
+            self.admit();
+            let round = self.round(if stops { u64::MAX } else { now() })?;
+            self.retire();
+            if stops {
+                self.statistics();
+                return self.flush();
+            }
+            self.flush()?;
+            let (shared, drains) = (&self.shared, &self.drains);
+            shared.rest(round == Round::Busy, || {
+                shared.is_stopping() || shared.has_arrivals() || drains.iter().any(Drain::has_more)
+            });
+        }
+    }
+
+    /// Takes in what is new.
+    fn admit(&mut self) {
+        let Arrivals { interfaces, drains } = self.shared.take_arrivals();
+        for interface in interfaces {
+            self.describe(&interface);
+            self.interfaces.push(interface);
+        }
+        self.drains.extend(drains);
+    }
+
+    /// Describes an interface in the present file.
+    fn describe(&mut self, interface: &InterfaceState) {
+        let InterfaceState { link, name, description, .. } = interface;
+        interface_description(&mut self.blocks, *link, self.shared.snaplen, name, description);
+        interface.number.store(self.described, Ordering::Relaxed);
+        self.described += 1;
+    }
+
+    /// Takes what the rings have, the oldest packets first.
+    ///
+    /// Packets that are younger than the round are held back. A ring that was looked at early may
+    /// lack older ones, such as the request to an answer that another ring has already.
+    fn round(&mut self, begin: u64) -> io::Result<Round> {
+        self.drains.iter_mut().for_each(Drain::look);
+        let mut round = Round::Idle;
+        while let Some((time, i)) = self.oldest() {
+            round = Round::Busy;
+            if time > begin && time - begin < YOUNGER {
+                break;
+            }
+            let Some(packet) = self.drains[i].peek() else { break };
+            self.packet(i, &packet)?;
+        }
+        Ok(round)
+    }
+
+    /// The time of the oldest packet, and where it is.
+    #[inline]
+    fn oldest(&self) -> Option<(u64, usize)> {
+        let times = self.drains.iter().enumerate().filter_map(|(i, drain)| Some((drain.next_time()?, i)));
+        times.min()
+    }
+
+    fn packet(&mut self, i: usize, packet: &WaitingPacket) -> io::Result<()> {
+        let statistics = STATISTICS_BYTES * u64::from(self.described);
+        let more = self.blocks.len() as u64 + enhanced_packet_bytes(packet.kept) + statistics;
+        if self.packets > 0 && self.sink.is_full(more) {
+            self.next_file()?;
+        }
+        let Drain { interface, .. } = &self.drains[i];
+        interface.captured.fetch_add(1, Ordering::Relaxed);
+        let fields = PacketFields {
+            interface: interface.number.load(Ordering::Relaxed),
+            time: packet.time,
+            captured: packet.kept,
+            original: packet.len,
+            direction: packet.direction,
+        };
+        let drain = &mut self.drains[i];
+        enhanced_packet(&mut self.blocks, &fields, |out| drain.take(packet, out));
+        self.packets += 1;
+        if self.blocks.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Ends the present file and begins with another one.
+    fn next_file(&mut self) -> io::Result<()> {
+        self.statistics();
+        self.flush()?;
+        self.sink.rotate()?;
+        (self.described, self.packets) = (0, 0);
+        section_header(&mut self.blocks, &self.program);
+        for interface in std::mem::take(&mut self.interfaces) {
+            self.describe(&interface);
+            self.interfaces.push(interface);
+        }
+        Ok(())
+    }
+
+    /// Lets go of rings that are over, and of interfaces that nobody else has.
+    fn retire(&mut self) {
+        self.drains.retain(|drain| !drain.is_over());
+        for interface in std::mem::take(&mut self.interfaces) {
+            // A ring whose packets are not all taken has it as well.
+            if Arc::strong_count(&interface) > 1 {
+                self.interfaces.push(interface);
+            } else {
+                self.count(&interface);
+            }
+        }
+    }
+
+    /// Appends what was counted of all interfaces.
+    fn statistics(&mut self) {
+        for interface in std::mem::take(&mut self.interfaces) {
+            self.count(&interface);
+            self.interfaces.push(interface);
+        }
+    }
+
+    fn count(&mut self, interface: &InterfaceState) {
+        let number = interface.number.load(Ordering::Relaxed);
+        interface_statistics(&mut self.blocks, number, now(), interface.counts());
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sink.write(&self.blocks)?;
+        self.blocks.clear();
+        Ok(())
+    }
+}
