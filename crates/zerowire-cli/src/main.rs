@@ -9,6 +9,7 @@ mod file;
 #[cfg(test)]
 mod manual;
 mod net;
+mod pcap;
 mod printer;
 mod progress;
 mod recv;

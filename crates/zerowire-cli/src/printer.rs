@@ -1,7 +1,8 @@
-//! Statistics on standard output, written by a thread of its own. Whoever reads them slowly, or has
-//! stopped reading, holds up neither serving nor its end.
+//! Statistics on standard output or standard error, written by a thread of its own. Whoever reads
+//! them slowly, or has stopped reading, holds up neither serving nor its end.
 
-use std::io::{self, Write as _};
+use std::fmt;
+use std::io;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 
 /// Texts that may wait behind the one that is being written.
 const WAITING: usize = 8;
-/// How long the end waits for standard output to take what is left.
+/// How long the end waits for its output to take what is left.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(1);
@@ -24,9 +25,39 @@ enum QueuedText {
     Last(String),
 }
 
-/// Writes to standard output, text by text. Its thread begins with the first one.
-#[derive(Default)]
+/// Where texts go.
+#[derive(Clone, Copy, Debug)]
+pub enum PrintTarget {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl fmt::Display for PrintTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stdout => "standard output",
+            Self::Stderr => "standard error",
+        })
+    }
+}
+
+impl PrintTarget {
+    fn write(self, text: &str) -> io::Result<()> {
+        fn all(mut out: impl io::Write, text: &str) -> io::Result<()> {
+            out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        }
+        match self {
+            Self::Stdout => all(io::stdout().lock(), text),
+            Self::Stderr => all(io::stderr().lock(), text),
+        }
+    }
+}
+
+/// Writes text by text. Its thread begins with the first one.
 pub struct Printer {
+    target: PrintTarget,
     running: Option<Running>,
 }
 
@@ -36,6 +67,11 @@ struct Running {
 }
 
 impl Printer {
+    /// Writes to `target`.
+    pub fn to(target: PrintTarget) -> Self {
+        Self { target, running: None }
+    }
+
     /// Has `text` written, without waiting for that. It is lost, and the log says so, where as many
     /// as may wait do.
     pub fn print(&mut self, text: Result<String>) {
@@ -46,7 +82,7 @@ impl Printer {
 
     fn queue(&mut self, text: String) -> Result<()> {
         let sent = self.running()?.texts.try_send(QueuedText::Meanwhile(text));
-        sent.map_err(|_| anyhow!("standard output takes nothing, and {WAITING} wait already"))
+        sent.map_err(|_| anyhow!("{} takes nothing, and {WAITING} wait already", self.target))
     }
 
     /// Has `text` written behind all others, and waits for that as long as [`PATIENCE`] says. Where
@@ -58,8 +94,8 @@ impl Printer {
     }
 
     fn last(&mut self, text: String) -> Result<()> {
-        let late =
-            || anyhow!("the last statistics are lost: standard output did not take them within {PATIENCE:?}");
+        let target = self.target;
+        let late = || anyhow!("the last statistics are lost: {target} did not take them within {PATIENCE:?}");
         self.running()?;
         let Some(Running { texts, thread }) = self.running.take() else { return Err(late()) };
         let begin = Instant::now();
@@ -78,14 +114,16 @@ impl Printer {
             std::thread::sleep(LOOK);
         }
         let written = thread.join().map_err(|_| anyhow!("the thread that writes statistics panicked"))?;
-        written.context(UNWRITTEN)
+        written.with_context(|| unwritten(target))
     }
 
     fn running(&mut self) -> Result<&Running> {
         if self.running.is_none() {
             let (texts, queue) = sync_channel(WAITING);
             let thread = std::thread::Builder::new().name("statistics".to_owned());
-            let thread = thread.spawn(move || write_all(&queue)).context("no thread to write them")?;
+            let target = self.target;
+            let thread =
+                thread.spawn(move || write_all(target, &queue)).context("no thread to write them")?;
             self.running = Some(Running { texts, thread });
         }
         self.running.as_ref().context("no thread to write them")
@@ -93,20 +131,18 @@ impl Printer {
 }
 
 /// Why statistics are not where they should be.
-const UNWRITTEN: &str = "statistics can't be written to standard output";
+fn unwritten(target: PrintTarget) -> String {
+    format!("statistics can't be written to {target}")
+}
 
 /// Writes until the last text, or until no more can come. Returns the result of the last write.
-fn write_all(texts: &Receiver<QueuedText>) -> io::Result<()> {
-    let write = |text: String| {
-        let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush())
-    };
+fn write_all(target: PrintTarget, texts: &Receiver<QueuedText>) -> io::Result<()> {
     while let Ok(text) = texts.recv() {
         match text {
-            QueuedText::Last(text) => return write(text),
+            QueuedText::Last(text) => return target.write(&text),
             QueuedText::Meanwhile(text) => {
-                if let Err(e) = write(text) {
-                    tracing::error!("SIGUSR1: {UNWRITTEN}: {e}");
+                if let Err(e) = target.write(&text) {
+                    tracing::error!("SIGUSR1: {}: {e}", unwritten(target));
                 }
             }
         }

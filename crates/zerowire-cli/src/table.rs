@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use zerowire::ledger::Totals;
+use zerowire_capture::CaptureStats;
 
 /// The bytes copied and the frames dropped, by reason.
 pub fn reasons(t: &Totals) -> String {
@@ -16,6 +17,13 @@ pub fn reasons(t: &Totals) -> String {
     match t.copied_total() {
         0 => dropped,
         _ => format!("{}; {dropped}", list(&t.copied_bytes)),
+    }
+}
+
+/// What a capture has of a VM, in words; nothing without one.
+pub fn capture_line(out: &mut String, capture: Option<CaptureStats>, what: &str) {
+    if let Some(CaptureStats { captured, lost }) = capture {
+        out.push_str(&format!("  capture: {captured} {what}, {lost} lost to it\n"));
     }
 }
 

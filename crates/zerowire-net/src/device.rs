@@ -116,6 +116,7 @@ impl<'a> NetDevice<'a> {
             detour,
             forwarded: self.forwarded.clone(),
             control: self.vm.control.waker(),
+            capture: self.vm.capture.clone(),
         })?;
         self.workers[pair] = Some(worker);
         Ok(())

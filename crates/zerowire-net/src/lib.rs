@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 pub mod announce;
+mod capture;
 pub mod config;
 mod device;
 pub mod features;

@@ -47,6 +47,7 @@ use zerowire_vhost_user::features as f;
 
 use super::features::{Offloads, header_len};
 use super::transmit::Turn;
+use crate::capture::FrameCapture;
 pub(crate) use batch::{Done, LONG_BATCH, ReadBatch};
 pub use batch::{SCRATCH_BYTES, SCRATCH_STRIDE};
 pub(crate) use inlet::Inlet;
@@ -163,6 +164,11 @@ impl<I: Inlet> Receive<I> {
         self.side.fit.accepts = Some(accepts);
     }
 
+    /// Has frames go to a capture as well.
+    pub(crate) fn set_capture(&mut self, capture: Option<FrameCapture>) {
+        self.side.capture = capture.map(Box::new);
+    }
+
     /// The ring, and who is notified of it.
     #[inline]
     pub fn host(&self) -> &HostRing {
@@ -223,6 +229,7 @@ impl<I: Inlet> Receive<I> {
         }
         let mut turn = self.turn(port, cx)?;
         self.inlet.end(&mut self.side, port, &mut turn, cx)?;
+        self.side.publish_capture();
         Ok(turn)
     }
 
@@ -279,6 +286,8 @@ impl<I: Inlet> Receive<I> {
         if side.is_waiting() {
             return Ok(false);
         }
-        Ok(side.copy_out(Bare(frame), CopyReason::Metadata, inlet.given(), cx)? == Room::Taken)
+        let room = side.copy_out(Bare(frame), CopyReason::Metadata, inlet.given(), cx)?;
+        side.publish_capture();
+        Ok(room == Room::Taken)
     }
 }

@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use thiserror::Error;
+use zerowire_capture::Capture;
 use zerowire_vhost::serve::{
     Endpoint, Listener, Orders, Served, StartError, TakeUpError, inherit, process_cpu_seconds, stop_all,
 };
@@ -203,6 +204,7 @@ impl Departure {
 pub struct Server {
     roster: Arc<Mutex<Roster>>,
     start: Instant,
+    capture: Option<Arc<Capture>>,
 }
 
 impl Server {
@@ -211,10 +213,21 @@ impl Server {
     /// # Errors
     /// [`ServerError`]. An empty list is one, too.
     pub fn start(configs: Vec<VmConfig>) -> Result<Self, ServerError> {
+        Self::start_captured(configs, None)
+    }
+
+    /// The same; the frames of all VMs go to a capture as well, if there is one.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn start_captured(
+        configs: Vec<VmConfig>,
+        capture: Option<Arc<Capture>>,
+    ) -> Result<Self, ServerError> {
         if configs.is_empty() {
             return Err(StartError::Count(0).into());
         }
-        let server = Self::empty();
+        let server = Self::empty_captured(capture);
         server.enter(&configs)?;
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
         for (config, inherited) in configs.into_iter().zip(inherited) {
@@ -225,7 +238,12 @@ impl Server {
 
     /// A server without VMs. [`Self::add`] adds them.
     pub fn empty() -> Self {
-        Self { roster: Arc::default(), start: Instant::now() }
+        Self::empty_captured(None)
+    }
+
+    /// The same; the frames of VMs go to a capture as well, if there is one.
+    pub fn empty_captured(capture: Option<Arc<Capture>>) -> Self {
+        Self { roster: Arc::default(), start: Instant::now(), capture }
     }
 
     /// Adds a VM and begins to listen for its front end. On an error nothing is left behind, and
@@ -263,7 +281,7 @@ impl Server {
     fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
         let name = config.name.clone();
         let departure = Departure(Arc::downgrade(&self.roster));
-        let opened = vm::start(config, inherited, departure);
+        let opened = vm::start(config, inherited, departure, self.capture.as_deref());
         let mut roster = lock(&self.roster);
         let closed = roster.closed;
         match (opened, roster.find(&name)) {
@@ -359,7 +377,7 @@ impl Server {
             vms: vms
                 .map(|(config, vm)| {
                     let (socket, port) = (config.endpoint.to_string(), config.port.to_string());
-                    VmStats::new(&vm.control, socket, &port, &*vm.port, &vm.shared)
+                    VmStats::new(vm, socket, &port)
                 })
                 .collect(),
         }

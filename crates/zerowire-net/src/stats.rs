@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use serde::Serialize;
 use zerowire::ledger::{Counters, Totals};
-use zerowire_vhost::serve::Control;
+use zerowire_capture::{CaptureInterface, CaptureStats};
 
 use crate::link::{LinkShared, LinkState, LinkStats};
-use crate::port::Port;
+use crate::vm::VmContext;
 
 /// Counters of one queue pair.
 #[derive(Debug, Default)]
@@ -84,6 +84,9 @@ pub struct PortState {
     pub link: Option<LinkStats>,
     /// Copies on the way that this process does not make.
     pub kernel_copies: &'static str,
+    /// What a capture has of its frames; None without a capture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<CaptureStats>,
 }
 
 /// One VM.
@@ -139,13 +142,8 @@ pub struct ServerStats {
 }
 
 impl VmStats {
-    pub(super) fn new(
-        control: &Control,
-        socket: String,
-        port: &str,
-        interface: &dyn Port,
-        shared: &Shared,
-    ) -> Self {
+    pub(super) fn new(vm: &VmContext, socket: String, port: &str) -> Self {
+        let VmContext { control, port: interface, shared, .. } = vm;
         let sum = |get: fn(&PairCounters) -> &Counters| {
             let mut s = DirectionStats::default();
             for p in &shared.pairs {
@@ -180,6 +178,7 @@ impl VmStats {
                 interface: interface.interface(),
                 link: shared.link.as_ref().map(|l| l.stats()),
                 kernel_copies: interface.kernel_copies(),
+                capture: vm.capture.as_ref().map(CaptureInterface::stats),
             },
             transmit: sum(|p| &p.transmit),
             receive: sum(|p| &p.receive),

@@ -18,6 +18,7 @@
 //! Where no in-flight region is kept, they go back in the order in which they were taken
 //! (`returns`).
 
+mod again;
 mod batch;
 mod detour;
 mod line;
@@ -38,6 +39,7 @@ use zerowire_vhost::ring::{RingError, SplitRing};
 use super::offload::{Request, longest_segment};
 use super::policy::MAX_IOV;
 use super::{ETH_HEADER_BYTES, header};
+use crate::capture::FrameCapture;
 use crate::io::MAX_BATCH;
 pub(crate) use batch::SendBatch;
 pub use batch::{FRAME_SLOT_BYTES, FRAME_SLOTS, head_len, small_slot_bytes};
@@ -99,6 +101,7 @@ pub struct Transmit<O> {
     errors: OffloadErrors,
     /// True: the guest broke a rule, and nobody reads the ring any more.
     abandoned: bool,
+    capture: Option<Box<FrameCapture>>,
 }
 
 impl<O> std::fmt::Debug for Transmit<O> {
@@ -128,7 +131,13 @@ impl<O: Outlet> Transmit<O> {
             long: None,
             errors: OffloadErrors { queue, seen: 0 },
             abandoned: false,
+            capture: None,
         }
+    }
+
+    /// Has frames go to a capture as well.
+    pub(crate) fn set_capture(&mut self, capture: Option<FrameCapture>) {
+        self.capture = capture.map(Box::new);
     }
 
     /// The ring, and who is notified of it.
@@ -290,6 +299,9 @@ impl<O: Outlet> Transmit<O> {
         }
         self.host.ring.prefetch(MAX_BATCH as u16);
         let done = self.finish(broken.is_none(), port, cx.counters);
+        if let Some(capture) = &mut self.capture {
+            capture.publish();
+        }
         let chains = if O::LENDS { chains + done } else { done };
         let notify = self.host.ring.publish();
         match broken {
@@ -322,6 +334,7 @@ impl<O: Outlet> Transmit<O> {
         match self.frame(head, len, port, cx) {
             Ok(Taken::Frame(Pushed::Full)) => {
                 self.host.ring.untake(std::iter::once(head));
+                self.uncapture(self.batch.len());
                 return Ok(false);
             }
             Ok(Taken::Frame(pushed)) => self.queued(head, pushed),
@@ -409,6 +422,9 @@ impl<O: Outlet> Transmit<O> {
                 _ => return Err(DropReason::TooLong),
             }
         }
+        if let Some(capture) = &mut self.capture {
+            capture.sent(&frame, start);
+        }
         if cx.take_out(&frame, start) {
             return Ok(Taken::Out);
         }
@@ -456,19 +472,6 @@ impl<O: Outlet> Transmit<O> {
         counters.zero_copied_frames.add(whole);
         counters.zero_copied_bytes.add(scattered);
         self.batch.len()
-    }
-
-    /// Puts the last `full` chains of the batch, for which the port had no room, back into the
-    /// ring. It does so only if they may be taken `again`: no broken chain was taken after them.
-    #[cold]
-    fn put_back(&mut self, full: usize, again: bool, counters: &Counters) {
-        if !again {
-            counters.dropped_many(DropReason::PortRefused, full as u64);
-            return;
-        }
-        let kept = self.batch.len() - full;
-        self.host.ring.untake(self.batch[kept..].iter().map(|s| s.head));
-        self.batch.truncate(kept);
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use thiserror::Error;
+use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_ETHERNET};
 use zerowire_metadata::{MetadataTree, TokenPolicy};
 use zerowire_vhost::memory::PinBudget;
 use zerowire_vhost::serve::{
@@ -133,6 +134,8 @@ pub(super) struct VmContext {
     metadata: Mutex<Option<(MetadataSource, Arc<MetadataTree>)>>,
     new_tree: AtomicBool,
     departure: Departure,
+    /// Where frames go as well.
+    pub capture: Option<CaptureInterface>,
 }
 
 impl VmContext {
@@ -189,6 +192,7 @@ pub(super) fn start(
     config: VmConfig,
     inherited: Option<Listener>,
     departure: Departure,
+    capture: Option<&Capture>,
 ) -> Result<Served<VmContext>, ServerError> {
     let VmConfig { name, endpoint, access, port, metadata, policy, mac, postcopy } = config;
     let vm = name.clone();
@@ -225,6 +229,7 @@ pub(super) fn start(
         );
     }
     tracing::info!("{vm}: listening on {endpoint}, port {port}");
+    let capture = capture.and_then(|c| c.interface(LINKTYPE_ETHERNET, &name, &port.to_string()));
     let context = Arc::new(VmContext {
         control: Control::new(name).map_err(resources)?,
         port: opened,
@@ -234,6 +239,7 @@ pub(super) fn start(
         metadata: Mutex::new(metadata),
         new_tree: AtomicBool::new(false),
         departure,
+        capture,
     });
     Ok(Served::spawn(context, listener, link).map_err(resources)?)
 }

@@ -16,6 +16,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use zerowire_capture::CaptureInterface;
 use zerowire_vhost::host::mailbox::mailbox;
 use zerowire_vhost::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use zerowire_vhost::host::{RingClient, RingState, RingThread, refuse_all};
@@ -60,6 +61,7 @@ pub(crate) struct WorkerSetup {
     pub detour: Option<MetadataDetour>,
     pub forwarded: Arc<AtomicUsize>,
     pub control: Waker,
+    pub capture: Option<CaptureInterface>,
 }
 
 /// A running worker. Dropping it ends the thread and waits for it.
@@ -116,6 +118,8 @@ struct Worker<P: PortPath> {
     events: PortEvents,
     life: Life,
     rx: RxWait,
+    /// Where frames go as well.
+    capture: Option<CaptureInterface>,
     /// No burst has touched memory that could be let go of.
     trimmed: bool,
 }
@@ -145,6 +149,7 @@ impl<P: PortPath> Worker<P> {
             events,
             life: Life::Serving,
             rx: RxWait::new(),
+            capture: setup.capture,
             trimmed: true,
         };
         worker.set_memory(0, setup.memory);

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use zerowire_capture::CaptureInterface;
 use zerowire_vhost::host::{RingSetup, RingState};
 use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::serve::{Backing, Control, Device};
@@ -37,6 +38,8 @@ pub(super) struct VsockContext {
     pub lends: bool,
     /// Its rings, which the group's thread serves.
     pub rings: GroupRings,
+    /// Where packets go as well.
+    pub capture: Option<CaptureInterface>,
 }
 
 impl Backing for VsockContext {

@@ -6,6 +6,7 @@
 //! the statistics are for programs. The rest is public for tests, and is not a stable interface.
 #![warn(missing_docs)]
 
+mod capture;
 mod clock;
 mod config;
 mod connection;

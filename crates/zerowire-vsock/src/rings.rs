@@ -9,6 +9,7 @@ use zerowire_vhost::memory::{GuestMemory, IoList, Segment};
 use zerowire_vhost::ring::RingError;
 
 use super::VsockCounters;
+use super::capture::PacketCapture;
 use super::loans::Loans;
 use super::mapped::DirectChain;
 use super::packet::Header;
@@ -39,6 +40,7 @@ pub(super) struct VmRings {
     /// the device wait for more than it posted; what it posts beyond this later counts again.
     posted: u16,
     pub memory: Arc<GuestMemory>,
+    pub capture: Option<Box<PacketCapture>>,
 }
 
 impl VmRings {
@@ -52,6 +54,7 @@ impl VmRings {
             state: RxState::Flowing,
             posted: u16::MAX,
             memory: Arc::default(),
+            capture: None,
         }
     }
 
@@ -85,7 +88,7 @@ impl VmRings {
     #[inline]
     pub fn buffers(&mut self) -> Option<Buffers<'_>> {
         let rx = self.rx.as_deref_mut().filter(|r| r.queue.is_active())?;
-        Some(Buffers { rx, memory: &self.memory })
+        Some(Buffers { rx, memory: &self.memory, capture: self.capture.as_deref_mut() })
     }
 
     /// How many buffers were used, free-running, if the receive ring is active.
@@ -151,6 +154,9 @@ impl VmRings {
         if self.tx.as_mut().is_some_and(|t| t.publish()) {
             counters.transmit.calls.add(1);
         }
+        if let Some(capture) = &mut self.capture {
+            capture.publish();
+        }
     }
 }
 
@@ -158,6 +164,7 @@ impl VmRings {
 pub(super) struct Buffers<'a> {
     rx: &'a mut Receive,
     memory: &'a GuestMemory,
+    capture: Option<&'a mut PacketCapture>,
 }
 
 impl<'a> Buffers<'a> {
@@ -199,6 +206,9 @@ impl<'a> Buffers<'a> {
     /// Completes the first buffer as a packet, whose payload is in place.
     #[inline]
     pub fn finish(&mut self, header: Header) {
+        if let Some(capture) = self.capture.as_deref_mut() {
+            capture.given(&header, self.rx.front());
+        }
         self.rx.finish(header, self.memory);
     }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_VSOCK};
 use zerowire_vhost::serve::{
     Control, ListenError, Listener, Served, StartError, TakeUpError, inherit, process_cpu_seconds, stop_all,
 };
@@ -21,14 +22,21 @@ struct Prepared {
     counters: Arc<VsockCounters>,
     /// None once it is its group's.
     vm: Option<GroupVm>,
+    capture: Option<CaptureInterface>,
     listener: Listener,
 }
 
 impl Prepared {
-    fn new(config: VsockConfig, inherited: Option<Listener>) -> Result<Self, VsockServerError> {
+    fn new(
+        config: VsockConfig,
+        inherited: Option<Listener>,
+        capture: Option<&Capture>,
+    ) -> Result<Self, VsockServerError> {
         let listen = |cause: ListenError| StartError::Listen { vm: config.name.clone(), cause };
         let counters = Arc::<VsockCounters>::default();
         let (groups, limits) = (config.groups.clone(), config.limits);
+        let cid = format!("CID {}", config.cid);
+        let capture = capture.and_then(|c| c.interface(LINKTYPE_VSOCK, &config.name, &cid));
         let vm = GroupVm::new(
             &config.name,
             config.cid,
@@ -39,13 +47,14 @@ impl Prepared {
         )
         .map_err(listen)?
         .with_map_policy(config.map.clone())
-        .with_random_ports();
+        .with_random_ports()
+        .with_capture(capture.as_ref());
         // The front end's socket comes last: who sees it finds everything else in place.
         let listener = match inherited {
             Some(listener) => listener,
             None => Listener::new(&config.endpoint, &config.access).map_err(listen)?,
         };
-        Ok(Self { config, counters, vm: Some(vm), listener })
+        Ok(Self { config, counters, vm: Some(vm), capture, listener })
     }
 
     /// The paths of its sockets.
@@ -57,7 +66,7 @@ impl Prepared {
 
     /// Starts the control thread of the VM, which has this place in its group.
     fn serve(self, group: &Group, place: usize) -> Result<Vm, VsockServerError> {
-        let Self { config, counters, listener, .. } = self;
+        let Self { config, counters, capture, listener, .. } = self;
         let resources = |cause| StartError::Resources { vm: config.name.clone(), cause };
         let context = VsockContext {
             control: Control::new(config.name.clone()).map_err(resources)?,
@@ -65,6 +74,7 @@ impl Prepared {
             cid: config.cid,
             lends: config.map.share_guest_memory,
             rings: group.rings(place),
+            capture,
         };
         Ok(Vm {
             served: Served::spawn(Arc::new(context), listener, None).map_err(resources)?,
@@ -98,11 +108,23 @@ impl VsockServer {
     /// [`StartError::Count`], [`StartError::Name`], [`StartError::BadName`],
     /// [`StartError::PathTaken`] and [`StartError::Limit`] for configurations that can't work;
     /// [`StartError::Listen`] and [`StartError::Resources`] for what the system refuses.
-    pub fn start(mut configs: Vec<VsockConfig>) -> Result<Self, VsockServerError> {
+    pub fn start(configs: Vec<VsockConfig>) -> Result<Self, VsockServerError> {
+        Self::start_captured(configs, None)
+    }
+
+    /// The same; the packets of all VMs go to a capture as well, if there is one.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn start_captured(
+        mut configs: Vec<VsockConfig>,
+        capture: Option<&Capture>,
+    ) -> Result<Self, VsockServerError> {
         check(&mut configs)?;
         let sets = components(&configs.iter().map(|c| c.groups.as_slice()).collect::<Vec<_>>());
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
-        let prepared = configs.into_iter().zip(inherited).map(|(config, l)| Prepared::new(config, l));
+        let prepared = configs.into_iter().zip(inherited);
+        let prepared = prepared.map(|(config, listener)| Prepared::new(config, listener, capture));
         let mut prepared = prepared.collect::<Result<Vec<_>, _>>()?;
 
         // All sockets are there: none of them is a host program's.

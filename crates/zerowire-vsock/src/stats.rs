@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use serde::Serialize;
+use zerowire_capture::{CaptureInterface, CaptureStats};
 use zerowire_vhost_user::features;
 
 use crate::VsockTotals;
@@ -40,6 +41,9 @@ pub struct VsockVmStats {
     /// What was moved. Its last error is the last one of the guest's or the front end's.
     #[serde(flatten)]
     pub totals: VsockTotals,
+    /// What a capture has of its packets; None without a capture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<CaptureStats>,
 }
 
 /// All VMs.
@@ -76,6 +80,7 @@ impl VsockVmStats {
             kernel_copies: "one each way, between guest memory and the unix socket's buffer (net/unix/af_unix.c); \
                             none into mapped windows",
             totals: vm.counters.snapshot(),
+            capture: vm.capture.as_ref().map(CaptureInterface::stats),
         }
     }
 }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use zerowire::ledger::DropReason;
+use zerowire_capture::CaptureInterface;
 use zerowire_vhost::ring::{RingAddresses, RingError};
 use zerowire_vhost::serve::{ListenError, SocketAccess};
 use zerowire_wire::mapped::MapOptions;
 
+use super::capture::PacketCapture;
 use super::connection::VsockConnection;
 use super::doors::{Doors, FileId, Listening};
 use super::lists::Lists;
@@ -112,6 +114,12 @@ impl GroupVm {
     /// With other rules for mapped connections.
     pub(crate) fn with_map_policy(mut self, policy: MapPolicy) -> Self {
         self.doors.map_policy = policy;
+        self
+    }
+
+    /// With packets that go to a capture as well.
+    pub(crate) fn with_capture(mut self, interface: Option<&CaptureInterface>) -> Self {
+        self.rings.capture = interface.map(|interface| Box::new(PacketCapture::new(interface)));
         self
     }
 

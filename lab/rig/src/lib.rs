@@ -10,8 +10,10 @@ pub mod lab;
 pub mod vsock;
 
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use zerowire_capture::Capture;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, SUPPORTED, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser, VhostUserOptions};
 use zerowire_net::port::PortSpec;
@@ -79,6 +81,11 @@ pub struct Backend {
 impl Backend {
     /// Starts it in this thread's network namespace.
     pub fn start(vms: &[Vm]) -> Self {
+        Self::captured(vms, None)
+    }
+
+    /// The same, with the frames of all VMs in a capture.
+    pub fn captured(vms: &[Vm], capture: Option<Arc<Capture>>) -> Self {
         let dir = tempfile::tempdir().expect("a directory for sockets");
         let configs = vms
             .iter()
@@ -93,7 +100,7 @@ impl Backend {
                 postcopy: v.postcopy,
             })
             .collect();
-        let server = Server::start(configs).unwrap_or_else(|e| panic!("{e}"));
+        let server = Server::start_captured(configs, capture).unwrap_or_else(|e| panic!("{e}"));
         Self { server, dir }
     }
 

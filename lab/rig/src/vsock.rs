@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType as HostType};
+use zerowire_capture::Capture;
 use zerowire_guest::vsock::{
     ConnId, HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
 };
@@ -77,10 +78,15 @@ pub struct VsockBackend {
 impl VsockBackend {
     /// With these VMs.
     pub fn start(vms: &[Vm]) -> Self {
-        Self::start_in(tempfile::tempdir().expect("a directory for sockets"), vms)
+        Self::captured(vms, None)
     }
 
-    fn start_in(dir: tempfile::TempDir, vms: &[Vm]) -> Self {
+    /// The same, with the packets of all VMs in a capture.
+    pub fn captured(vms: &[Vm], capture: Option<&Capture>) -> Self {
+        Self::start_in(tempfile::tempdir().expect("a directory for sockets"), vms, capture)
+    }
+
+    fn start_in(dir: tempfile::TempDir, vms: &[Vm], capture: Option<&Capture>) -> Self {
         let configs = vms.iter().map(|vm| VsockConfig {
             name: vm.name.to_owned(),
             endpoint: Endpoint::Path(dir.path().join(format!("{}.vhost", vm.name))),
@@ -92,7 +98,8 @@ impl VsockBackend {
             limits: vm.limits,
             map: vm.map.clone(),
         });
-        let server = VsockServer::start(configs.collect()).unwrap_or_else(|e| panic!("{e}"));
+        let server =
+            VsockServer::start_captured(configs.collect(), capture).unwrap_or_else(|e| panic!("{e}"));
         Self { server, dir }
     }
 
@@ -100,7 +107,7 @@ impl VsockBackend {
     pub fn restart(self, vms: &[Vm]) -> Self {
         let Self { server, dir } = self;
         drop(server);
-        Self::start_in(dir, vms)
+        Self::start_in(dir, vms, None)
     }
 
     /// One VM, "vm", with CID 3.

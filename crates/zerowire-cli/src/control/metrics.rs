@@ -60,7 +60,7 @@ const fn vm(name: &'static str, kind: MetricKind, help: &'static str, value: fn(
     OfVm { name, kind, help, value }
 }
 
-const OF_VM: [OfVm; 8] = [
+const OF_VM: [OfVm; 10] = [
     vm("front_end_connected", MetricKind::Gauge, "1 if a front end is connected.", |v| {
         u64::from(v.connected)
     }),
@@ -92,6 +92,12 @@ const OF_VM: [OfVm; 8] = [
         "Frames from the guest that were given back before earlier ones.",
         |v| v.out_of_order_frames,
     ),
+    vm("captured_frames", MetricKind::Counter, "Frames in the capture; 0 without --pcap.", |v| {
+        v.port_state.capture.map_or(0, |capture| capture.captured)
+    }),
+    vm("capture_lost_frames", MetricKind::Counter, "Frames that the capture lacks; 0 without --pcap.", |v| {
+        v.port_state.capture.map_or(0, |capture| capture.lost)
+    }),
 ];
 
 const OF_DIRECTION: [OfDirection; 7] = [

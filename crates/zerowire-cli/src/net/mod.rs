@@ -21,7 +21,7 @@ pub use report::table;
 
 use crate::access::SocketArgs;
 use crate::control::{ControlArgs, Manage};
-use crate::printer::Printer;
+use crate::pcap::{self, PcapArgs};
 use crate::serving::{self, SignalAction};
 use crate::spec;
 
@@ -89,9 +89,6 @@ pub struct NetArgs {
     postcopy: bool,
     #[command(flatten)]
     metadata: MetadataArgs,
-    /// Whether frames are copied in user space.
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    path: PathArg,
     /// Bytes (256M, 4G, …) of guests' memory that xdp ports may pin in all. A VM on an xdp port
     /// needs all of its memory and 2.6 MB for each queue pair; its rings don't start where that
     /// exceeds what is left, and the log names the figure. Default: what RLIMIT_MEMLOCK allows,
@@ -100,6 +97,8 @@ pub struct NetArgs {
     memlock: Option<u64>,
     #[command(flatten)]
     copies: CopyArgs,
+    #[command(flatten)]
+    pcap: PcapArgs,
     #[command(flatten)]
     control: ControlArgs,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
@@ -125,6 +124,9 @@ struct MetadataArgs {
 /// Which frames are copied.
 #[derive(Args, Debug)]
 struct CopyArgs {
+    /// Whether frames are copied in user space.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    path: PathArg,
     /// Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short
     /// pieces. The default was measured, see docs/net.md.
     #[arg(long, value_name = "BYTES", default_value_t = GATHER_MAX_BYTES)]
@@ -198,11 +200,17 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     let signals = serving::block_signals()?;
     serving::raise_descriptor_limit();
     // The text of these errors says all of their sources.
-    let server = if vms.is_empty() { Ok(Server::empty()) } else { Server::start(vms) };
+    let may_come = args.control.has_socket() || args.config.is_some();
+    let names = vms.iter().map(|vm| vm.name.as_str()).collect();
+    let capture = args.pcap.start((!may_come).then_some(names))?;
+    let server = match vms.is_empty() {
+        true => Ok(Server::empty_captured(capture.clone())),
+        false => Server::start_captured(vms, capture.clone()),
+    };
     let server = Arc::new(server.map_err(|e| serving::refused(&args.config, &e))?);
     let managed: Arc<dyn Manage> = Arc::new(manage::Managed { server: server.clone(), defaults });
     let doors = args.control.start(&managed)?;
-    let mut printer = Printer::default();
+    let mut printer = args.pcap.printer();
     serving::until_stopped(
         &signals,
         lasting,
@@ -217,6 +225,7 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     drop(doors);
     let stats = server.stats();
     server.stop();
+    pcap::finish(capture.as_ref());
     Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 
@@ -227,7 +236,7 @@ fn policy(args: &NetArgs) -> Result<Policy> {
             bail!("{option} {bytes}: at most {MAX_FRAME_BYTES}, the longest frame");
         }
     }
-    let mode = match args.path {
+    let mode = match copies.path {
         PathArg::Auto => PathMode::Auto,
         PathArg::Copy => PathMode::Copy,
     };

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use zerowire_net::{LinkState, ServerStats, VmStats};
 
-use crate::table::{cpu_line, reasons};
+use crate::table::{capture_line, cpu_line, reasons};
 
 /// The statistics in words.
 pub fn table(stats: &ServerStats) -> String {
@@ -35,6 +35,7 @@ fn vm_table(out: &mut String, vm: &VmStats) {
         let _ = writeln!(out, "  link: {state}; the front end was disconnected {} times", link.disconnects);
     }
     let _ = writeln!(out, "  kernel copies: {}", vm.port_state.kernel_copies);
+    capture_line(out, vm.port_state.capture, "frames");
     let _ = writeln!(
         out,
         "  {:<14} {:>12} {:>15} {:>15} {:>15}",

@@ -15,7 +15,7 @@ use zerowire_vsock::{VsockConfig, VsockServer};
 
 use self::args::{LimitArgs, MapArgs, UdsArgs};
 use crate::access::SocketArgs;
-use crate::printer::Printer;
+use crate::pcap::{self, PcapArgs};
 use crate::serving::{self, SignalAction};
 
 /// Descriptors of the process: standard streams, signals, statistics.
@@ -76,6 +76,8 @@ pub struct VsockArgs {
     limits: LimitArgs,
     #[command(flatten)]
     map: MapArgs,
+    #[command(flatten)]
+    pcap: PcapArgs,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
     #[arg(long)]
     json: bool,
@@ -127,11 +129,13 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
     }
     let lines: Vec<_> = vms.iter().map(start_line).collect();
     // The text of these errors says all of their sources.
-    let server = VsockServer::start(vms).map_err(|e| serving::refused(&args.config, &e))?;
+    let capture = args.pcap.start(Some(vms.iter().map(|vm| vm.name.as_str()).collect()))?;
+    let server = VsockServer::start_captured(vms, capture.as_deref())
+        .map_err(|e| serving::refused(&args.config, &e))?;
     for line in lines {
         tracing::info!("{line}");
     }
-    let mut printer = Printer::default();
+    let mut printer = args.pcap.printer();
     serving::until_stopped(
         &signals,
         lasting,
@@ -145,6 +149,7 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
     )?;
     let stats = server.stats();
     drop(server);
+    pcap::finish(capture.as_ref());
     Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 

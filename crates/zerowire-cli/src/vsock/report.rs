@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use zerowire::ledger::Totals;
 use zerowire_vsock::{VsockServerStats, VsockVmStats};
 
-use crate::table::{cpu_line, reasons};
+use crate::table::{capture_line, cpu_line, reasons};
 
 /// The statistics in words.
 pub(super) fn table(stats: &VsockServerStats) -> String {
@@ -46,6 +46,7 @@ fn vm_table(out: &mut String, vm: &VsockVmStats) {
         "  mapped connections: {} with {} windows, {} bytes; {} refused",
         t.mapped.mapped_connections, t.mapped.mapped_windows, t.mapped.mapped_bytes, t.mapped.mapped_refused
     );
+    capture_line(out, vm.capture, "packets");
     let _ = writeln!(
         out,
         "  {:<11} {:>12} {:>15} {:>15} {:>15}",

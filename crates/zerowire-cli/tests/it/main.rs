@@ -17,6 +17,7 @@ mod net_arguments;
 mod net_service;
 mod net_xdp;
 mod page_links;
+mod pcap;
 mod progress;
 mod recv;
 mod recv_errors;

@@ -55,6 +55,7 @@ impl ReadBatch {
             if len > read.room || len < side.setup.header_len {
                 break;
             }
+            side.capture_front(len, read.chains);
             let used = side.give_front(len, read.chains, cx.memory);
             self.forecast.note(len, used);
             bytes += len as u64;

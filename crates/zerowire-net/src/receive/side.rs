@@ -12,6 +12,7 @@ use super::inlet::{Given, Inlet};
 use super::pending::{Pending, Waits};
 use super::{PATIENCE, ReceiveContext, ReceiveSetup, SETTLE_AFTER};
 use crate::MAX_FRAME_BYTES;
+use crate::capture::FrameCapture;
 use crate::io::MAX_BATCH;
 
 /// Where `flags` is in the virtio-net header (virtio 1.3 §5.1.6).
@@ -78,6 +79,7 @@ pub struct RxSide<W> {
     /// Since when a frame, or a read, waits for buffers.
     waiting_since: Option<Instant>,
     pub(super) fit: Fit,
+    pub(crate) capture: Option<Box<FrameCapture>>,
 }
 
 impl<W: Waits> RxSide<W> {
@@ -90,6 +92,25 @@ impl<W: Waits> RxSide<W> {
             pending: Pending::default(),
             waiting_since: None,
             fit: Fit::default(),
+            capture: None,
+        }
+    }
+
+    /// Has the first chains captured, which hold a frame of `len` bytes, header included.
+    #[inline]
+    pub(super) fn capture_front(&mut self, len: usize, chains: usize) {
+        if let Some(capture) = &mut self.capture {
+            let header_len = self.setup.header_len;
+            let lists = (0..chains).map(|i| self.chains.segments(i));
+            capture.lying((header_len, len - header_len), lists);
+        }
+    }
+
+    /// What was captured is over.
+    #[inline]
+    pub(super) fn publish_capture(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.publish();
         }
     }
 
@@ -296,6 +317,9 @@ impl<W: Waits> RxSide<W> {
             header[NUM_BUFFERS_AT..].copy_from_slice(&(n as u16).to_le_bytes());
             // A chain that is shorter than the header has broken the ring before.
             access::write(self.chains.segments(0), 0, &header[..header_len]);
+        }
+        if let Some(capture) = &mut self.capture {
+            capture.given(&bytes[self.setup.header_len - header_len..]);
         }
         let (mut at, mut skip) = (0, header_len);
         for c in 0..n {

@@ -122,6 +122,9 @@ impl<O: Outlet> Transmit<O> {
             may_lend: !self.returns.is_broken(),
             summed: true,
         };
+        if let Some(capture) = &mut self.capture {
+            capture.sent(&chain, read);
+        }
         if cx.take_out(&chain, read) {
             return Ok(Taken::Out);
         }

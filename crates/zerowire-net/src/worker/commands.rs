@@ -10,6 +10,7 @@ use zerowire_vhost::memory::GuestMemory;
 
 use super::side::{Direction, Side};
 use super::{Life, TAG_RECEIVE, TAG_TRANSMIT, Worker};
+use crate::capture::FrameCapture;
 use crate::metadata::{MetadataCommand, MetadataDetour};
 use crate::port::PortPath;
 use crate::receive::Inlet;
@@ -49,14 +50,19 @@ impl<P: PortPath> RingThread for Worker<P> {
     }
 
     fn install(&mut self, at: At, setup: RingSetup) -> Result<(), String> {
+        let capture = self.capture.as_ref().map(FrameCapture::new);
         match Direction::of(at.queue) {
             Direction::Transmit => {
-                let (side, recovered) = Transmit::<P::Outlet>::start(&mut self.path, setup, &self.memory)?;
+                let (mut side, recovered) =
+                    Transmit::<P::Outlet>::start(&mut self.path, setup, &self.memory)?;
                 self.report.unsure(recovered.unsure);
+                side.set_capture(capture);
                 self.transmit = Some(side);
             }
             Direction::Receive => {
-                self.receive = Some(Receive::<P::Inlet>::start(&mut self.path, setup, &self.memory)?.0);
+                let (mut side, _) = Receive::<P::Inlet>::start(&mut self.path, setup, &self.memory)?;
+                side.set_capture(capture);
+                self.receive = Some(side);
             }
         }
         Ok(())

@@ -5,6 +5,7 @@
 
 mod support;
 
+mod capture;
 mod features;
 mod hand_over;
 mod hostile;

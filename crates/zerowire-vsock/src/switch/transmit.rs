@@ -59,7 +59,11 @@ pub(super) fn send_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
     }
     for p in &mut packets {
         run.loan.chain = DirectChain { head: p.head, descriptors: p.descriptors };
-        packet(vm, p, &segments[p.segments.0 as usize..p.segments.1 as usize], &mut run, rest);
+        let lies = &segments[p.segments.0 as usize..p.segments.1 as usize];
+        if let (Some(capture), Some(header)) = (&mut vm.rings.capture, &p.header) {
+            capture.sent(header, p.room, lies);
+        }
+        packet(vm, p, lies, &mut run, rest);
         p.lent = std::mem::take(&mut run.loan.lent);
     }
     flush(vm, &mut run, rest);

@@ -6,6 +6,7 @@
 mod support;
 
 mod answers;
+mod capture;
 mod config;
 mod credit;
 mod ends;

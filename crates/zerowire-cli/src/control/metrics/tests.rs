@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
+use zerowire_capture::CaptureStats;
 use zerowire_net::{DirectionStats, LinkStats, Negotiated, PortState};
 
 use super::*;
@@ -135,6 +136,7 @@ fn server(names: &[&str]) -> ServerStats {
                 interface_state: LinkState::Up,
                 link: Some(LinkStats { up: false, disconnects: 1 }),
                 kernel_copies: "",
+                capture: Some(CaptureStats { captured: 5, lost: 2 }),
             },
             transmit,
             receive: DirectionStats::default(),
@@ -183,6 +185,8 @@ fn figures_are_those_of_the_statistics() {
         ("zerowire_connection_errors_total", "{vm=\"a\"}", 1.0),
         ("zerowire_interface_up", "{vm=\"a\"}", 1.0),
         ("zerowire_link_up", "{vm=\"a\"}", 0.0),
+        ("zerowire_captured_frames_total", "{vm=\"a\"}", 5.0),
+        ("zerowire_capture_lost_frames_total", "{vm=\"a\"}", 2.0),
         ("zerowire_frames_total", "{vm=\"a\",direction=\"transmit\"}", 7.0),
         ("zerowire_frames_total", "{vm=\"a\",direction=\"receive\"}", 0.0),
         ("zerowire_bytes_total", "{vm=\"a\",direction=\"transmit\"}", 1070.0),

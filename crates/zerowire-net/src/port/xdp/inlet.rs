@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use zerowire::ledger::{Counters, DropReason};
 use zerowire_sys::xdp::address;
-use zerowire_vhost::memory::{GuestMemory, Segment, access};
+use zerowire_vhost::memory::{GuestMemory, Segment};
 use zerowire_vhost::ring::{RingError, RxChains, SplitRing};
 
 use super::RING_ENTRIES;
@@ -21,7 +21,7 @@ use super::geometry::{CHUNK_BYTES, Geometry};
 use super::link::Link;
 use super::posted::{Buffer, Posted};
 use super::slab::RECEIVE_PLACES;
-use crate::receive::{Bare, Inlet, PLAIN_HEADER, ReceiveContext, Received, Room, RxPort, RxSide, Waits};
+use crate::receive::{Bare, Inlet, ReceiveContext, Received, Room, RxPort, RxSide, Waits};
 use crate::{PathMode, Policy};
 pub use kept::Kept;
 
@@ -181,36 +181,6 @@ impl XdpInlet {
         counters.zero_copied_frames.add(sums.frames);
         counters.zero_copied_bytes.add(sums.bytes);
         taken
-    }
-
-    /// Gives the guest a frame of `len` bytes that lies where it shall.
-    #[inline]
-    fn give_posted(
-        &mut self,
-        side: &mut SlabSide,
-        (head, taken, at): PostedChain,
-        len: usize,
-        memory: &GuestMemory,
-        sums: &mut Sums,
-    ) {
-        let header_len = side.setup.header_len;
-        let whole = header_len + len;
-        let segments = [at[0], at[1]];
-        let list: &[Segment] = match &segments {
-            [Some(a), Some(b)] => &[*a, *b],
-            [Some(a), None] => &[*a],
-            _ => &[],
-        };
-        match header_len == PLAIN_HEADER.len() {
-            true => access::write_header(list, &PLAIN_HEADER),
-            false => _ = access::write(list, 0, &PLAIN_HEADER[..header_len]),
-        }
-        // A device may have written more, which means nothing to the guest (virtio 1.3 §2.7.8).
-        memory.wrote(list, 0, whole);
-        side.host.ring.push_used(head, whole as u32);
-        self.kept.order.used(taken);
-        sums.frames += 1;
-        sums.bytes += whole as u64;
     }
 
     /// Takes what the driver has made available: posts it, or keeps it. Frames that wait for chains

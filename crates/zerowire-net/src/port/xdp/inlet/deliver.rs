@@ -1,9 +1,9 @@
-//! Frames that can't stay where the kernel has put them.
+//! From where the kernel has put a frame to the guest.
 
 use zerowire::ledger::{CopyReason, DropReason};
-use zerowire_vhost::memory::{Segment, access};
+use zerowire_vhost::memory::{GuestMemory, Segment, access};
 
-use super::{PostedChain, SlabSide, XdpInlet};
+use super::{PostedChain, SlabSide, Sums, XdpInlet};
 use crate::port::xdp::geometry::Geometry;
 use crate::port::xdp::link::Link;
 use crate::receive::{PLAIN_HEADER, ReceiveContext};
@@ -18,6 +18,39 @@ impl XdpInlet {
     ) -> usize {
         // No chain is taken for them, in which a mistake could be.
         side.give_waiting(self, link, cx).unwrap_or(0)
+    }
+
+    /// Gives the guest a frame of `len` bytes that lies where it shall.
+    #[inline]
+    pub(super) fn give_posted(
+        &mut self,
+        side: &mut SlabSide,
+        (head, taken, at): PostedChain,
+        len: usize,
+        memory: &GuestMemory,
+        sums: &mut Sums,
+    ) {
+        let header_len = side.setup.header_len;
+        let whole = header_len + len;
+        let segments = [at[0], at[1]];
+        let list: &[Segment] = match &segments {
+            [Some(a), Some(b)] => &[*a, *b],
+            [Some(a), None] => &[*a],
+            _ => &[],
+        };
+        match header_len == PLAIN_HEADER.len() {
+            true => access::write_header(list, &PLAIN_HEADER),
+            false => _ = access::write(list, 0, &PLAIN_HEADER[..header_len]),
+        }
+        // A device may have written more, which means nothing to the guest (virtio 1.3 §2.7.8).
+        memory.wrote(list, 0, whole);
+        if let Some(capture) = &mut side.capture {
+            capture.lying((header_len, len), std::iter::once(list));
+        }
+        side.host.ring.push_used(head, whole as u32);
+        self.kept.order.used(taken);
+        sums.frames += 1;
+        sums.bytes += whole as u64;
     }
 
     /// Gives the guest a frame that the driver put `shift` bytes behind its place in the buffer.
@@ -40,6 +73,9 @@ impl XdpInlet {
             access::read(&list, from, &mut whole[header_len..]);
             access::write(&list, 0, &whole);
             cx.memory.wrote(&list, 0, whole.len().max(from + len));
+            if let Some(capture) = &mut side.capture {
+                capture.given(&whole[header_len..]);
+            }
             side.host.ring.push_used(head, whole.len() as u32);
             cx.counters.frames.add(1);
             cx.counters.copied(CopyReason::Shifted, whole.len() as u64);

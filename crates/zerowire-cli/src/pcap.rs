@@ -1,0 +1,117 @@
+//! Options about captures.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use zerowire_capture::{Capture, CaptureOptions, CaptureRotation, CaptureTarget, MAX_SNAPLEN};
+use zerowire_cli::WrongArguments;
+
+use crate::printer::{PrintTarget, Printer};
+use crate::spec;
+
+/// How long the end waits for what is left to be written.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The least size of a file with others behind it, bytes: it holds the longest packet, and the
+/// blocks of 256 VMs.
+const MIN_FILE_BYTES: u64 = 1 << 20;
+
+/// Most files of a capture.
+const MAX_FILES: u32 = 1000;
+
+/// What is captured, and where to.
+#[derive(Args, Clone, Debug)]
+pub struct PcapArgs {
+    /// Capture what all VMs send and receive, as pcapng, which Wireshark and tcpdump read. FILE is
+    /// made, or emptied if it exists; '-' is standard output, and statistics go to standard error
+    /// then. VMs never wait for the capture: it counts what it lacks.
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Bytes to capture of each frame or packet, 1 to 262144: 128 hold the headers.
+    #[arg(long, value_name = "BYTES", default_value_t = MAX_SNAPLEN, requires = "pcap",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SNAPLEN)))]
+    pcap_snaplen: u32,
+    /// Begin with another FILE before it has more than SIZE bytes (1M or more): it becomes FILE.1,
+    /// what was FILE.1 becomes FILE.2, and so on. The oldest one beyond FILES in all (2 to 1000)
+    /// goes.
+    #[arg(long, value_name = "SIZE,FILES", requires = "pcap", value_parser = rotation)]
+    pcap_rotate: Option<CaptureRotation>,
+    /// Capture the VM of this name, and no others; repeat for more.
+    #[arg(long, value_name = "NAME", requires = "pcap")]
+    pcap_vm: Vec<String>,
+}
+
+impl PcapArgs {
+    fn target(&self) -> Option<CaptureTarget> {
+        self.pcap.as_ref().map(|path| match path.as_os_str() == "-" {
+            true => CaptureTarget::Stdout,
+            false => CaptureTarget::File(path.clone()),
+        })
+    }
+
+    /// Begins with the capture, if one was asked for. `vms` are the names of all VMs, unless others
+    /// may come.
+    pub fn start(&self, vms: Option<Vec<&str>>) -> Result<Option<Arc<Capture>>> {
+        let Some(target) = self.target() else { return Ok(None) };
+        if let Some(vms) = vms
+            && let Some(name) = self.pcap_vm.iter().find(|name| !vms.contains(&name.as_str()))
+        {
+            let text = format!("--pcap-vm {name}: no VM is named '{name}': {}", vms.join(", "));
+            return Err(WrongArguments(text).into());
+        }
+        if target == CaptureTarget::Stdout && std::io::stdout().is_terminal() {
+            let text = "--pcap -: standard output is a terminal; give a file, or '| wireshark -k -i -'";
+            return Err(WrongArguments(text.to_owned()).into());
+        }
+        let (snaplen, rotation) = (self.pcap_snaplen, self.pcap_rotate);
+        let options = CaptureOptions { target, snaplen, rotation, only: self.pcap_vm.clone() };
+        let capture = Capture::start(&options, concat!("zerowire ", env!("CARGO_PKG_VERSION")))?;
+        tracing::info!("capturing to {}", options.target);
+        Ok(Some(Arc::new(capture)))
+    }
+
+    /// What prints statistics beside the capture.
+    pub fn printer(&self) -> Printer {
+        Printer::to(match self.target() {
+            Some(CaptureTarget::Stdout) => PrintTarget::Stderr,
+            _ => PrintTarget::Stdout,
+        })
+    }
+}
+
+/// Ends the capture; no VM moves anything any more.
+pub fn finish(capture: Option<&Arc<Capture>>) {
+    if capture.is_some_and(|capture| !capture.finish(PATIENCE)) {
+        tracing::error!("the end of the capture is lost: nobody took it within {PATIENCE:?}");
+    }
+}
+
+/// SIZE,FILES.
+fn rotation(text: &str) -> Result<CaptureRotation, String> {
+    let wrong = || "give SIZE,FILES such as 100M,10: a size of 1M or more, and 2 to 1000 files".to_owned();
+    let (bytes, files) = text.split_once(',').ok_or_else(wrong)?;
+    let (bytes, files) = (spec::bytes(bytes)?, files.parse().map_err(|_| wrong())?);
+    if bytes < MIN_FILE_BYTES || !(2..=MAX_FILES).contains(&files) {
+        return Err(wrong());
+    }
+    Ok(CaptureRotation { bytes, files })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_and_a_number_of_files_are_taken() {
+        assert_eq!(rotation("100M,10"), Ok(CaptureRotation { bytes: 100 << 20, files: 10 }));
+        assert_eq!(rotation("1048576,2"), Ok(CaptureRotation { bytes: 1 << 20, files: 2 }));
+        for bad in ["", "1M", "1M,", "1M,1", "1M,1001", "1048575,2", "1M,2,3", "x,2", "1M,-2"] {
+            let said = rotation(bad).expect_err(bad);
+            assert!(said.contains("such as"), "{bad}: {said}");
+        }
+    }
+}

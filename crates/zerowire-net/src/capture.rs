@@ -1,0 +1,75 @@
+//! The frames of one ring on their way into a capture: as the guest sends and gets them, without
+//! the virtio-net header.
+//!
+//! Directions are those of the guest's interface: what the guest sends is outbound.
+
+use zerowire_capture::{CaptureInterface, CaptureQueue, PacketDirection};
+use zerowire_vhost::memory::{Segment, access};
+
+use crate::transmit::TxFrame;
+
+/// Records the frames of one ring.
+#[derive(Debug)]
+pub struct FrameCapture {
+    queue: CaptureQueue,
+}
+
+impl FrameCapture {
+    /// For the frames of one ring of the VM that has this interface.
+    pub fn new(interface: &CaptureInterface) -> Self {
+        Self { queue: interface.queue() }
+    }
+
+    /// A frame of the guest's. `start` was read of it, and checked; the rest is read once more.
+    pub fn sent(&mut self, frame: &TxFrame<'_>, start: &[u8]) {
+        self.queue.mark(frame.index);
+        let len = frame.len - frame.header_len;
+        self.queue.record(PacketDirection::Outbound, len, |at, to| {
+            let at = frame.header_len + at;
+            let have = start.get(at..).unwrap_or_default();
+            let (known, rest) = to.split_at_mut(have.len().min(to.len()));
+            known.copy_from_slice(&have[..known.len()]);
+            access::read(frame.segments, at + known.len(), rest);
+        });
+    }
+
+    /// Frames of the batch from this number on go back to the ring, and come once more.
+    #[cold]
+    pub fn put_back(&mut self, first: usize) {
+        self.queue.rewind(first);
+    }
+
+    /// A frame for the guest, in private memory.
+    pub fn given(&mut self, frame: &[u8]) {
+        self.queue.record(PacketDirection::Inbound, frame.len(), |at, to| {
+            to.copy_from_slice(&frame[at..at + to.len()]);
+        });
+    }
+
+    /// A frame of `len` bytes for the guest, which lies `skip` bytes in where these segments of the
+    /// guest's memory are, one list behind the other.
+    pub fn lying<'a>(
+        &mut self,
+        (skip, len): (usize, usize),
+        lists: impl Iterator<Item = &'a [Segment]> + Clone,
+    ) {
+        self.queue.record(PacketDirection::Inbound, len, |at, mut to| {
+            let mut skip = skip + at;
+            for list in lists.clone() {
+                let done = access::read(list, skip, to);
+                to = &mut to[done..];
+                if to.is_empty() {
+                    break;
+                }
+                let room: usize = list.iter().map(|s| s.len as usize).sum();
+                skip = skip.saturating_sub(room);
+            }
+        });
+    }
+
+    /// The batch is over.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.queue.publish();
+    }
+}
