@@ -19,8 +19,7 @@ use crate::writer::Writer;
 #[derive(Debug)]
 pub struct Capture {
     shared: Arc<Shared>,
-    /// Names of the interfaces to capture; none for all.
-    only: Vec<String>,
+    options: CaptureOptions,
     /// Closed when the thread ends.
     done: Mutex<Receiver<()>>,
 }
@@ -41,13 +40,14 @@ impl Capture {
             drop(ends);
         });
         shared.set_thread(thread.map_err(CaptureError::Thread)?.thread().clone());
-        Ok(Self { shared, only: options.only.clone(), done: Mutex::new(done) })
+        Ok(Self { shared, options: options.clone(), done: Mutex::new(done) })
     }
 
     /// Adds an interface, whose packets are of this link type. It has a block in each file until
     /// all that know of it have gone. None if only others are captured.
     pub fn interface(&self, link: u16, name: &str, description: &str) -> Option<CaptureInterface> {
-        if !self.only.is_empty() && !self.only.iter().any(|n| n == name) {
+        let only = &self.options.only;
+        if !only.is_empty() && !only.iter().any(|n| n == name) {
             return None;
         }
         let state = Arc::new(InterfaceState {
@@ -60,6 +60,16 @@ impl Capture {
         });
         self.shared.arrive(|new| new.interfaces.push(state.clone()));
         Some(CaptureInterface { state, shared: self.shared.clone() })
+    }
+
+    /// What it was started with.
+    pub fn options(&self) -> &CaptureOptions {
+        &self.options
+    }
+
+    /// Whether it has ended: it could not be written, or was finished.
+    pub fn has_ended(&self) -> bool {
+        self.shared.has_ended()
     }
 
     /// Ends the capture: what was published so far is written, and the counts of each interface.

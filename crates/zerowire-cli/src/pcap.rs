@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use zerowire_capture::{Capture, CaptureOptions, CaptureRotation, CaptureTarget, MAX_SNAPLEN};
+use zerowire_capture::{Capture, CaptureError, CaptureOptions, CaptureRotation, CaptureTarget, MAX_SNAPLEN};
 use zerowire_cli::WrongArguments;
 
 use crate::printer::{PrintTarget, Printer};
@@ -69,9 +69,9 @@ impl PcapArgs {
         }
         let (snaplen, rotation) = (self.pcap_snaplen, self.pcap_rotate);
         let options = CaptureOptions { target, snaplen, rotation, only: self.pcap_vm.clone() };
-        let capture = Capture::start(&options, concat!("zerowire ", env!("CARGO_PKG_VERSION")))?;
+        let capture = begin(&options)?;
         tracing::info!("capturing to {}", options.target);
-        Ok(Some(Arc::new(capture)))
+        Ok(Some(capture))
     }
 
     /// What prints statistics beside the capture.
@@ -83,7 +83,12 @@ impl PcapArgs {
     }
 }
 
-/// Ends the capture; no VM moves anything any more.
+/// Begins with a capture.
+pub fn begin(options: &CaptureOptions) -> Result<Arc<Capture>, CaptureError> {
+    Ok(Arc::new(Capture::start(options, concat!("zerowire ", env!("CARGO_PKG_VERSION")))?))
+}
+
+/// Ends a capture to which no VM's frames go any more.
 pub fn finish(capture: Option<&Arc<Capture>>) {
     if capture.is_some_and(|capture| !capture.finish(PATIENCE)) {
         tracing::error!("the end of the capture is lost: nobody took it within {PATIENCE:?}");
@@ -91,7 +96,7 @@ pub fn finish(capture: Option<&Arc<Capture>>) {
 }
 
 /// SIZE,FILES.
-fn rotation(text: &str) -> Result<CaptureRotation, String> {
+pub fn rotation(text: &str) -> Result<CaptureRotation, String> {
     let wrong = || "give SIZE,FILES such as 100M,10: a size of 1M or more, and 2 to 1000 files".to_owned();
     let (bytes, files) = text.split_once(',').ok_or_else(wrong)?;
     let (bytes, files) = (spec::bytes(bytes)?, files.parse().map_err(|_| wrong())?);

@@ -18,7 +18,7 @@ use crate::features::offered;
 use crate::metadata::{MetadataCommand, MetadataDetour, Service};
 use crate::port::Renewal;
 use crate::vm::VmContext;
-use crate::worker::{WorkerHandle, WorkerSetup};
+use crate::worker::{WorkerCommand, WorkerHandle, WorkerSetup};
 
 /// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of
 /// every back end that offers ACCESS_PLATFORM; nothing is sent on that channel.
@@ -116,14 +116,14 @@ impl<'a> NetDevice<'a> {
             detour,
             forwarded: self.forwarded.clone(),
             control: self.vm.control.waker(),
-            capture: self.vm.capture.clone(),
+            capture: self.vm.capture(),
         })?;
         self.workers[pair] = Some(worker);
         Ok(())
     }
 
     /// The rings of `queue`'s worker, if that runs.
-    fn rings_of(&self, queue: u16) -> Option<&RingClient<MetadataCommand>> {
+    fn rings_of(&self, queue: u16) -> Option<&RingClient<WorkerCommand>> {
         self.workers.get(usize::from(queue) / 2)?.as_ref().map(|w| &w.rings)
     }
 }
@@ -287,7 +287,12 @@ impl Device for NetDevice<'_> {
         if let Some(tree) = self.vm.new_tree()
             && let Some(Some(w)) = self.workers.first()
         {
-            w.rings.send(MetadataCommand::Tree(tree));
+            w.rings.send(WorkerCommand::Metadata(MetadataCommand::Tree(tree)));
+        }
+        if let Some(capture) = self.vm.new_capture() {
+            for w in self.workers.iter().flatten() {
+                w.rings.send(WorkerCommand::Capture(capture.clone()));
+            }
         }
         if let Some(Renewal { why, is_error }) = self.vm.port.attend() {
             tracing::warn!("{}: {why}", self.vm.control.name);

@@ -12,6 +12,7 @@ use zerowire_metadata::{Config, MAX_TREE_BYTES, MetadataService, MetadataTree, T
 use zerowire_vhost::host::RingClient;
 
 use crate::transmit::Detour;
+use crate::worker::WorkerCommand;
 
 /// Where a VM's metadata come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +55,7 @@ const MAX_FORWARDED: usize = 256;
 /// others send it their frames.
 pub(crate) enum MetadataDetour {
     Service(Box<Service>),
-    Forward { to: RingClient<MetadataCommand>, pending: Arc<AtomicUsize> },
+    Forward { to: RingClient<WorkerCommand>, pending: Arc<AtomicUsize> },
 }
 
 /// Commands to the worker with the service.
@@ -124,7 +125,8 @@ impl Detour for MetadataDetour {
                 // One more than the bound in a race is harmless.
                 if pending.load(Ordering::Relaxed) < MAX_FORWARDED {
                     pending.fetch_add(1, Ordering::Relaxed);
-                    if !to.send(MetadataCommand::Frame(frame.to_vec())) {
+                    let command = WorkerCommand::Metadata(MetadataCommand::Frame(frame.to_vec()));
+                    if !to.send(command) {
                         pending.fetch_sub(1, Ordering::Relaxed);
                     }
                 }

@@ -161,6 +161,8 @@ impl RosterEntry {
 #[derive(Default)]
 struct Roster {
     entries: Vec<RosterEntry>,
+    /// Where frames of all VMs go as well.
+    capture: Option<Arc<Capture>>,
     /// The server stops: nothing may be added.
     closed: bool,
 }
@@ -204,7 +206,6 @@ impl Departure {
 pub struct Server {
     roster: Arc<Mutex<Roster>>,
     start: Instant,
-    capture: Option<Arc<Capture>>,
 }
 
 impl Server {
@@ -243,7 +244,8 @@ impl Server {
 
     /// The same; the frames of VMs go to a capture as well, if there is one.
     pub fn empty_captured(capture: Option<Arc<Capture>>) -> Self {
-        Self { roster: Arc::default(), start: Instant::now(), capture }
+        let roster = Roster { capture, ..Roster::default() };
+        Self { roster: Arc::new(Mutex::new(roster)), start: Instant::now() }
     }
 
     /// Adds a VM and begins to listen for its front end. On an error nothing is left behind, and
@@ -281,11 +283,19 @@ impl Server {
     fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
         let name = config.name.clone();
         let departure = Departure(Arc::downgrade(&self.roster));
-        let opened = vm::start(config, inherited, departure, self.capture.as_deref());
+        let capture = self.capture();
+        let opened = vm::start(config, inherited, departure, capture.as_deref());
         let mut roster = lock(&self.roster);
         let closed = roster.closed;
+        let now = roster.capture.clone();
+        let is_another = now.as_ref().map(Arc::as_ptr) != capture.as_ref().map(Arc::as_ptr);
         match (opened, roster.find(&name)) {
-            (Ok(served), Ok(entry)) if !closed => entry.stage = VmStage::Running(served),
+            (Ok(served), Ok(entry)) if !closed => {
+                if is_another {
+                    served.vm.set_capture(vm::interface(now.as_deref(), &name, &entry.config.port));
+                }
+                entry.stage = VmStage::Running(served);
+            }
             (Ok(mut served), _) => {
                 roster.forget(&name);
                 drop(roster);
@@ -354,6 +364,24 @@ impl Server {
         served.vm.set_metadata(source.clone(), tree);
         entry.config.metadata = Some(source);
         Ok(())
+    }
+
+    /// Where the frames of all VMs go as well.
+    pub fn capture(&self) -> Option<Arc<Capture>> {
+        lock(&self.roster).capture.clone()
+    }
+
+    /// Has the frames of all VMs go to another capture from now on, or to none. The one before gets
+    /// what is under way, and is returned.
+    pub fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        let mut roster = lock(&self.roster);
+        for entry in &roster.entries {
+            if let Some(served) = entry.running() {
+                let VmConfig { name, port, .. } = &entry.config;
+                served.vm.set_capture(vm::interface(capture.as_deref(), name, port));
+            }
+        }
+        std::mem::replace(&mut roster.capture, capture)
     }
 
     /// All VMs, in the order in which they were added.

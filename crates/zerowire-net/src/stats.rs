@@ -178,7 +178,7 @@ impl VmStats {
                 interface: interface.interface(),
                 link: shared.link.as_ref().map(|l| l.stats()),
                 kernel_copies: interface.kernel_copies(),
-                capture: vm.capture.as_ref().map(CaptureInterface::stats),
+                capture: vm.capture().as_ref().map(CaptureInterface::stats),
             },
             transmit: sum(|p| &p.transmit),
             receive: sum(|p| &p.receive),

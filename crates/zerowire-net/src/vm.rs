@@ -135,7 +135,8 @@ pub(super) struct VmContext {
     new_tree: AtomicBool,
     departure: Departure,
     /// Where frames go as well.
-    pub capture: Option<CaptureInterface>,
+    capture: Mutex<Option<CaptureInterface>>,
+    new_capture: AtomicBool,
 }
 
 impl VmContext {
@@ -151,6 +152,23 @@ impl VmContext {
             return None;
         }
         self.metadata().map(|(tree, _)| tree)
+    }
+
+    /// Where frames go as well.
+    pub(super) fn capture(&self) -> Option<CaptureInterface> {
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where frames go as well, if that is new since the last call.
+    pub(super) fn new_capture(&self) -> Option<Option<CaptureInterface>> {
+        self.new_capture.swap(false, Ordering::AcqRel).then(|| self.capture())
+    }
+
+    /// Has frames go elsewhere as well, or nowhere else.
+    pub(super) fn set_capture(&self, capture: Option<CaptureInterface>) {
+        *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
+        self.new_capture.store(true, Ordering::Release);
+        self.control.wake();
     }
 
     /// Replaces the metadata of a VM that has some.
@@ -185,6 +203,11 @@ impl Backing for VmContext {
         let departure = self.departure.clone();
         departure.leave(self);
     }
+}
+
+/// What a capture has the frames of a VM by.
+pub(super) fn interface(capture: Option<&Capture>, name: &str, port: &PortSpec) -> Option<CaptureInterface> {
+    capture?.interface(LINKTYPE_ETHERNET, name, &port.to_string())
 }
 
 /// Opens a VM's port and socket and starts its control thread. On an error nothing is left behind.
@@ -229,7 +252,7 @@ pub(super) fn start(
         );
     }
     tracing::info!("{vm}: listening on {endpoint}, port {port}");
-    let capture = capture.and_then(|c| c.interface(LINKTYPE_ETHERNET, &name, &port.to_string()));
+    let capture = interface(capture, &name, &port);
     let context = Arc::new(VmContext {
         control: Control::new(name).map_err(resources)?,
         port: opened,
@@ -239,7 +262,8 @@ pub(super) fn start(
         metadata: Mutex::new(metadata),
         new_tree: AtomicBool::new(false),
         departure,
-        capture,
+        capture: Mutex::new(capture),
+        new_capture: AtomicBool::new(false),
     });
     Ok(Served::spawn(context, listener, link).map_err(resources)?)
 }

@@ -23,12 +23,13 @@ use zerowire_vhost::host::{RingClient, RingState, RingThread, refuse_all};
 use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::serve::Waker;
 
-use crate::metadata::{MetadataCommand, MetadataDetour};
+use crate::metadata::MetadataDetour;
 use crate::port::PortPath;
 use crate::receive::{Inlet, ReceiveContext, RxPort, SETTLE_AFTER};
 use crate::stats::Shared;
 use crate::transmit::{Detour, TransmitContext};
 use crate::{Receive, Transmit};
+pub(crate) use commands::WorkerCommand;
 use port_events::PortEvents;
 use report::Report;
 use side::Side;
@@ -67,7 +68,7 @@ pub(crate) struct WorkerSetup {
 /// A running worker. Dropping it ends the thread and waits for it.
 #[derive(Debug)]
 pub(crate) struct WorkerHandle {
-    pub rings: RingClient<MetadataCommand>,
+    pub rings: RingClient<WorkerCommand>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 

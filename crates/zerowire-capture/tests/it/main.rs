@@ -278,7 +278,7 @@ fn what_is_not_lost_is_whole_and_in_order() {
                 for n in 0..PACKETS {
                     let len = 60 + (n as usize * 37) % 1400;
                     record(&mut queue, &packet(worker << 24 | n, len));
-                    if n % 16 == 0 {
+                    if n.is_multiple_of(16) {
                         queue.publish();
                     }
                 }

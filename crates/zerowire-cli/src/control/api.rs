@@ -6,6 +6,7 @@ use serde::Serialize;
 use zerowire_net::{ServerStats, VmStats};
 
 use super::body::{self, BodyError};
+use super::capture::ShownCapture;
 use super::http::{ControlRequest, Response, Stream, response};
 use super::manage::{Manage, ManageError, ManagedVm};
 use super::metrics::{self, Exposition};
@@ -83,6 +84,17 @@ impl Api {
         Ok(Response::json(200, &self.vm(name)?))
     }
 
+    fn capture(&self) -> Result<ShownCapture, ManageError> {
+        self.manage.capture().ok_or_else(|| ManageError::new(404, "nothing is captured"))
+    }
+
+    fn begin_capture(&self, body: &[u8]) -> Result<Response, Response> {
+        self.manage.begin_capture(body::parse(body)?)?;
+        let capture = self.capture()?;
+        tracing::info!("capturing to {}, asked for by the control socket", capture.table.file);
+        Ok(Response::json(201, &capture))
+    }
+
     fn stats(&self, request: &ControlRequest) -> Result<Response, Response> {
         match (request.query.as_str(), request.accept.text) {
             ("", false) => Ok(Response::json(200, &self.manage.stats())),
@@ -101,7 +113,7 @@ impl Api {
                 return Err(Response { allow, ..Response::error(405, &text, None) });
             }
             Routed::Nothing => {
-                let text = "no such path: /version, /vms, /vms/NAME, /vms/NAME/drain, /stats and /metrics are served";
+                let text = "no such path: /version, /vms, /vms/NAME, /vms/NAME/drain, /capture, /stats and /metrics are served";
                 return Err(Response::error(404, text, None));
             }
         };
@@ -121,6 +133,13 @@ impl Api {
             Action::Drain => {
                 self.manage.drain(name)?;
                 Ok(Response::empty(202))
+            }
+            Action::ShowCapture => Ok(Response::json(200, &self.capture()?)),
+            Action::BeginCapture => self.begin_capture(body),
+            Action::EndCapture => {
+                self.manage.end_capture()?;
+                tracing::info!("the capture was ended by the control socket");
+                Ok(Response::empty(204))
             }
             Action::Stats => self.stats(request),
             Action::Metrics => Ok(exposed(request, &self.manage.stats())),

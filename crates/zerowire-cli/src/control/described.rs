@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::CaptureTable;
 use super::routes::ROUTES;
 use crate::file::Net;
 
@@ -64,6 +65,18 @@ fn keys_of_a_vm_are_those_that_are_read() {
     let properties = block(&net, "      properties:");
     assert_eq!(keys(&properties, 8).into_iter().collect::<BTreeSet<_>>(), read);
     assert!(net.contains(&"      required: [socket, port]"), "both have no default");
+}
+
+#[test]
+fn keys_of_a_capture_are_those_that_are_read() {
+    let (snaplen, rotate) = (Some(1), Some("1M,2".to_owned()));
+    let all = CaptureTable { file: "f".to_owned(), snaplen, rotate, vms: vec!["v".to_owned()] };
+    let read = serde_json::to_value(all).expect("JSON");
+    let read: BTreeSet<_> = read.as_object().expect("keys").keys().cloned().collect();
+    let text = description();
+    let lines: Vec<_> = text.lines().collect();
+    let properties = block(&block(&lines, "    Capture:"), "      properties:");
+    assert_eq!(keys(&properties, 8).into_iter().collect::<BTreeSet<_>>(), read);
 }
 
 #[test]

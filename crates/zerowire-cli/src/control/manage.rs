@@ -3,6 +3,7 @@
 use serde::Serialize;
 use zerowire_net::{ServerStats, VmState};
 
+use super::capture::{CaptureTable, ShownCapture};
 use crate::file::Net;
 
 /// What a server does for its control socket. Calls come from several threads at once; one that
@@ -25,6 +26,15 @@ pub trait Manage: Send + Sync {
 
     /// Takes no further front end for a VM, and removes it when the present one has left.
     fn drain(&self, name: &str) -> Result<(), ManageError>;
+
+    /// The capture.
+    fn capture(&self) -> Option<ShownCapture>;
+
+    /// Begins with a capture.
+    fn begin_capture(&self, capture: CaptureTable) -> Result<(), ManageError>;
+
+    /// Ends the capture, which is written then.
+    fn end_capture(&self) -> Result<(), ManageError>;
 }
 
 /// A VM as the control socket shows it.

@@ -10,6 +10,7 @@
 
 mod api;
 mod body;
+mod capture;
 mod connections;
 mod conversation;
 #[cfg(test)]
@@ -21,5 +22,6 @@ mod options;
 mod routes;
 mod serve;
 
+pub use capture::{CaptureState, CaptureTable, ShownCapture};
 pub use manage::{Manage, ManageError, ManagedVm};
 pub use options::ControlArgs;

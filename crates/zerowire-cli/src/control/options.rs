@@ -1,7 +1,7 @@
 //! Options about the control socket and metrics.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -38,12 +38,21 @@ pub struct ControlArgs {
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "127.0.0.1",
         value_parser = metrics_address)]
     metrics: Option<SocketAddr>,
+    /// Let those who may manage begin captures ('zerowire ctl capture start'), into files of this
+    /// folder.
+    #[arg(long, value_name = "DIR", requires = "control")]
+    pcap_dir: Option<PathBuf>,
 }
 
 impl ControlArgs {
     /// Whether VMs can come while the server runs.
     pub fn has_socket(&self) -> bool {
         self.control.is_some()
+    }
+
+    /// Where captures go that the control socket begins.
+    pub fn pcap_dir(&self) -> Option<&Path> {
+        self.pcap_dir.as_deref()
     }
 
     /// Opens what was asked for. It closes when the value is dropped.

@@ -19,6 +19,12 @@ pub enum Action {
     Remove,
     /// A VM less when its front end has left.
     Drain,
+    /// The capture.
+    ShowCapture,
+    /// A capture begins.
+    BeginCapture,
+    /// The capture ends.
+    EndCapture,
     /// Statistics, once or every second.
     Stats,
     /// Statistics for Prometheus.
@@ -40,7 +46,7 @@ const fn route(method: Method, path: &'static str, action: Action) -> Route {
 }
 
 /// All routes. dist/zerowire-api.yaml describes them; a test compares.
-pub const ROUTES: [Route; 9] = [
+pub const ROUTES: [Route; 12] = [
     route(Method::Get, "/version", Action::Version),
     route(Method::Get, "/vms", Action::List),
     route(Method::Get, "/vms/{name}", Action::Show),
@@ -48,6 +54,9 @@ pub const ROUTES: [Route; 9] = [
     route(Method::Patch, "/vms/{name}", Action::Change),
     route(Method::Delete, "/vms/{name}", Action::Remove),
     route(Method::Post, "/vms/{name}/drain", Action::Drain),
+    route(Method::Get, "/capture", Action::ShowCapture),
+    route(Method::Put, "/capture", Action::BeginCapture),
+    route(Method::Delete, "/capture", Action::EndCapture),
     route(Method::Get, "/stats", Action::Stats),
     route(Method::Get, "/metrics", Action::Metrics),
 ];

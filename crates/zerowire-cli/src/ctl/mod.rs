@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
 
+use crate::control::CaptureTable;
 use crate::file::Net;
 use client::{Client, CtlAnswer};
 
@@ -52,6 +53,11 @@ enum CtlCommand {
     Remove(Name),
     /// Take no further front end for a VM, and remove it when the present one has left.
     Drain(Name),
+    /// The capture of what VMs send and receive.
+    Capture {
+        #[command(subcommand)]
+        command: CaptureCommand,
+    },
     /// Statistics.
     Stats {
         /// Once a second, until interrupted.
@@ -60,6 +66,33 @@ enum CtlCommand {
     },
     /// Statistics as Prometheus reads them.
     Metrics,
+}
+
+#[derive(Debug, Subcommand)]
+enum CaptureCommand {
+    /// Begin with one, of which there is one at a time.
+    Start(CaptureStart),
+    /// The file that is written.
+    Show,
+    /// End it.
+    Stop,
+}
+
+/// A capture in a folder of the server's ('zerowire net --pcap-dir DIR').
+#[derive(Args, Debug)]
+struct CaptureStart {
+    /// Name of the file in that folder. It is made, or emptied if it exists.
+    #[arg(value_name = "FILE")]
+    file: String,
+    /// Bytes to capture of each frame, 1 to 262144: 128 hold the headers.
+    #[arg(long, value_name = "BYTES")]
+    snaplen: Option<u32>,
+    /// As for 'zerowire net --pcap-rotate'.
+    #[arg(long, value_name = "SIZE,FILES")]
+    rotate: Option<String>,
+    /// Capture the VM of this name, and no others; repeat for more.
+    #[arg(long, value_name = "NAME")]
+    vm: Vec<String>,
 }
 
 #[derive(Args, Debug)]
@@ -151,6 +184,7 @@ pub fn run(args: &CtlArgs) -> Result<ExitCode> {
                 format!("{}: takes no further front end; it goes when the present one leaves\n", vm.name);
             ctl.done("POST", &(path(vm) + "/drain"), &done, &text)
         }
+        CtlCommand::Capture { command } => ctl.capture(command),
         CtlCommand::Stats { follow: false } => ctl.get_text("/stats"),
         CtlCommand::Stats { follow: true } => ctl.client.follow("/stats?stream", ctl.accept(), print),
         CtlCommand::Metrics => ctl.metrics(),
@@ -204,6 +238,22 @@ impl Ctl<'_> {
         if self.json { print(format!("{done}\n").as_bytes()) } else { print(words.as_bytes()) }
     }
 
+    fn capture(&self, command: &CaptureCommand) -> Result<()> {
+        match command {
+            CaptureCommand::Start(CaptureStart { file, snaplen, rotate, vm }) => {
+                let (file, rotate) = (file.clone(), rotate.clone());
+                let table = CaptureTable { file, snaplen: *snaplen, rotate, vms: vm.clone() };
+                let body = serde_json::to_value(table)?;
+                self.told("PUT", "/capture", Some(&body), words::captured)
+            }
+            CaptureCommand::Show => self.get("/capture", words::captured),
+            CaptureCommand::Stop => {
+                let done = json!({ "state": "ended" });
+                self.done("DELETE", "/capture", &done, "the capture has ended\n")
+            }
+        }
+    }
+
     fn metrics(&self) -> Result<()> {
         if self.json {
             let text = "--json: metrics have a format of their own: leave it out, or take 'zerowire ctl stats --json'";
@@ -224,8 +274,9 @@ fn refusal(answer: &CtlAnswer) -> anyhow::Error {
     };
     // With a key, the option of that name.
     let text = match value["pointer"].as_str().and_then(|p| p.strip_prefix('/')) {
-        Some(key) => format!("--{key}: {text}"),
-        None => text,
+        // The file of a capture is no option.
+        Some(key) if key != "file" => format!("--{key}: {text}"),
+        _ => text,
     };
     if answer.status == 400 { WrongArguments(text).into() } else { anyhow!(text) }
 }

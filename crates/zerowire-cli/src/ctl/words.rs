@@ -42,6 +42,15 @@ pub fn changed(answer: &Value) -> String {
     format!("{}: metadata read from {}\n", text(&answer["name"]), text(&answer["config"]["metadata"]))
 }
 
+/// `GET /capture` and `PUT /capture`.
+pub fn captured(answer: &Value) -> String {
+    let file = text(&answer["file"]);
+    match answer["state"] == "running" {
+        true => format!("capturing to {file}\n"),
+        false => format!("the capture to {file} has ended: the server's log says why\n"),
+    }
+}
+
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("?")
 }

@@ -1,18 +1,24 @@
 //! The network server as the control socket manages it.
 
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zerowire_net::{ChangeError, Server, ServerError, ServerStats, VmConfig};
 use zerowire_vhost::serve::StartError;
 
 use super::config::{Defaults, WrongKey, table_of};
-use crate::control::{Manage, ManageError, ManagedVm};
+use crate::control::{CaptureState, CaptureTable, Manage, ManageError, ManagedVm, ShownCapture};
 use crate::file::Net;
+use crate::pcap;
 
 /// The server, and what the command line says of VMs that are added.
 pub(super) struct Managed {
-    pub server: Arc<Server>,
-    pub defaults: Defaults,
+    server: Arc<Server>,
+    defaults: Defaults,
+    /// Where captures may go.
+    pcap_dir: Option<PathBuf>,
+    /// Held while a capture begins or ends.
+    capturing: Mutex<()>,
 }
 
 impl From<WrongKey> for ManageError {
@@ -50,6 +56,15 @@ impl From<ChangeError> for ManageError {
 }
 
 impl Managed {
+    pub fn new(server: Arc<Server>, defaults: Defaults, pcap_dir: Option<&Path>) -> Self {
+        let pcap_dir = pcap_dir.map(Path::to_owned);
+        Self { server, defaults, pcap_dir, capturing: Mutex::default() }
+    }
+
+    fn capturing(&self) -> MutexGuard<'_, ()> {
+        self.capturing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn config(&self, name: &str) -> Result<VmConfig, ManageError> {
         let vm = self.server.vms().into_iter().find(|vm| vm.config.name == name);
         Ok(vm.ok_or_else(|| ChangeError::Unknown(name.to_owned()))?.config)
@@ -99,6 +114,35 @@ impl Manage for Managed {
 
     fn drain(&self, name: &str) -> Result<(), ManageError> {
         Ok(self.server.drain(name)?)
+    }
+
+    fn capture(&self) -> Option<ShownCapture> {
+        let capture = self.server.capture()?;
+        let state = if capture.has_ended() { CaptureState::Ended } else { CaptureState::Running };
+        Some(ShownCapture { table: CaptureTable::of(capture.options()), state })
+    }
+
+    fn begin_capture(&self, capture: CaptureTable) -> Result<(), ManageError> {
+        let Some(folder) = &self.pcap_dir else {
+            let text = "captures go into a folder that the server was started with: --pcap-dir DIR";
+            return Err(ManageError::new(403, text));
+        };
+        let options = capture.options(folder)?;
+        let _turn = self.capturing();
+        if let Some(running) = self.server.capture().filter(|capture| !capture.has_ended()) {
+            let text = format!("a capture to {} runs: end it first", running.options().target);
+            return Err(ManageError::new(409, text));
+        }
+        let begun = pcap::begin(&options).map_err(|e| ManageError::new(422, e.to_string()).of_key("file"))?;
+        self.server.set_capture(Some(begun));
+        Ok(())
+    }
+
+    fn end_capture(&self) -> Result<(), ManageError> {
+        let _turn = self.capturing();
+        let ended = self.server.set_capture(None);
+        pcap::finish(ended.as_ref());
+        ended.map(drop).ok_or_else(|| ManageError::new(404, "nothing is captured"))
     }
 }
 

@@ -204,11 +204,12 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     let names = vms.iter().map(|vm| vm.name.as_str()).collect();
     let capture = args.pcap.start((!may_come).then_some(names))?;
     let server = match vms.is_empty() {
-        true => Ok(Server::empty_captured(capture.clone())),
-        false => Server::start_captured(vms, capture.clone()),
+        true => Ok(Server::empty_captured(capture)),
+        false => Server::start_captured(vms, capture),
     };
     let server = Arc::new(server.map_err(|e| serving::refused(&args.config, &e))?);
-    let managed: Arc<dyn Manage> = Arc::new(manage::Managed { server: server.clone(), defaults });
+    let managed: Arc<dyn Manage> =
+        Arc::new(manage::Managed::new(server.clone(), defaults, args.control.pcap_dir()));
     let doors = args.control.start(&managed)?;
     let mut printer = args.pcap.printer();
     serving::until_stopped(
@@ -225,7 +226,7 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     drop(doors);
     let stats = server.stats();
     server.stop();
-    pcap::finish(capture.as_ref());
+    pcap::finish(server.capture().as_ref());
     Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 

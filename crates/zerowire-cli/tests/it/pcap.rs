@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::control::Controlled;
 use crate::support::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
 use zerowire_testkit::captures::{CaptureFile, read, read_file};
 
@@ -317,5 +318,105 @@ fn wrong_options_are_named() {
         assert!(!Path::new(&file).exists(), "what is wrong makes no file");
         refused(&["--pcap", "/dev/null", "--pcap-rotate", "1M,2"], 1, &["/dev/null", "regular file"]);
         refused(&["--pcap", "-", "--pcap-rotate", "1M,2"], 1, &["standard output", "regular file"]);
+    });
+}
+
+/// A capture begins and ends while a guest runs. Frames before and behind it are not in it.
+#[test]
+fn the_control_socket_begins_and_ends_a_capture() {
+    in_netns(|| {
+        let files = tempfile::tempdir().expect("a folder");
+        let server = Controlled::start(&["--pcap-dir", &files.path().display().to_string()]);
+        server.add("zwpcapctl");
+        let mut guest = Guest::start(connect(&server.path("zwpcapctl")));
+        let mut peer = Peer::new("zwpcapctl");
+        let mut send = |numbers: std::ops::Range<u32>| {
+            for n in numbers {
+                guest.send(&frames::frame(n, 100));
+                assert_eq!(frames::number(&peer.expect().bytes), n);
+            }
+        };
+        send(0..3);
+        assert_eq!(server.ask("GET", "/capture", "").0, 404);
+        assert_eq!(server.ask("DELETE", "/capture", "").0, 404);
+        let (status, text) = server.ask("PUT", "/capture", "{\"file\": \"one\", \"snaplen\": 64}");
+        assert_eq!(status, 201, "{text}");
+        let shown = server.json("/capture");
+        let path = files.path().join("one");
+        assert_eq!(
+            (&shown["file"], &shown["state"]),
+            (&path.display().to_string().into(), &"running".into())
+        );
+        let (status, text) = server.ask("PUT", "/capture", "{\"file\": \"two\"}");
+        assert!(status == 409 && text.contains("one runs: end it first"), "{text}");
+        // The worker hears of it a moment later.
+        let so_far = || read(&std::fs::read(&path).expect("the file")).0;
+        let mut next = 3;
+        wait_until("frames are captured", || {
+            send(next..next + 1);
+            next += 1;
+            !so_far().packets.is_empty()
+        });
+        send(next..next + 5);
+        wait_until("all are written", || numbers(&so_far()).last() == Some(&(next + 4)));
+        assert_eq!(server.ask("DELETE", "/capture", "").0, 204);
+        let file = read_file(&path);
+        let got = numbers(&file);
+        assert!(got[0] >= 3 && got == (got[0]..next + 5).collect::<Vec<_>>(), "{got:?}");
+        assert_eq!(file.counts.len(), 1);
+        send(next + 5..next + 8);
+        assert_eq!(server.json("/stats")["vms"][0].get("capture"), None);
+        assert_eq!(read_file(&path), file, "nothing comes behind its end");
+        // Another one, of other VMs.
+        let (status, text) = server.ask("PUT", "/capture", "{\"file\": \"two\", \"vms\": [\"other\"]}");
+        assert_eq!(status, 201, "{text}");
+        send(0..3);
+        assert_eq!(server.ask("DELETE", "/capture", "").0, 204);
+        assert!(read_file(&files.path().join("two")).interfaces.is_empty());
+        for (body, pointer) in [
+            ("{}", ""),
+            ("{\"file\": \"../x\"}", "/file"),
+            ("{\"file\": \"no such/x\"}", "/file"),
+            ("{\"file\": \"x\", \"snaplen\": 0}", "/snaplen"),
+            ("{\"file\": \"x\", \"rotate\": \"1,1\"}", "/rotate"),
+            ("{\"file\": \"x\", \"vm\": []}", "/vm"),
+        ] {
+            let (status, text) = server.ask("PUT", "/capture", body);
+            let error: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!((status, &error["pointer"]), (400, &pointer.into()), "{body}: {text}");
+        }
+        assert_eq!(files.path().read_dir().expect("a folder").count(), 2, "bad requests make no file");
+    });
+}
+
+/// Who may manage writes no files, unless the program was started for that.
+#[test]
+fn without_a_folder_the_control_socket_begins_no_capture() {
+    in_netns(|| {
+        let server = Controlled::start(&[]);
+        let (status, text) = server.ask("PUT", "/capture", "{\"file\": \"one\"}");
+        assert!(status == 403 && text.contains("--pcap-dir"), "{text}");
+    });
+}
+
+#[test]
+fn ctl_begins_shows_and_ends_a_capture() {
+    in_netns(|| {
+        let files = tempfile::tempdir().expect("a folder");
+        let server = Controlled::start(&["--pcap-dir", &files.path().display().to_string()]);
+        let ctl = |arguments: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+            command.arg("ctl").args(arguments).arg("--control").arg(server.control());
+            let output = command.output().expect("ctl");
+            (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        let file = files.path().join("c").display().to_string();
+        let running = (Some(0), format!("capturing to {file}\n"));
+        assert_eq!(ctl(&["capture", "start", "c", "--snaplen", "96", "--rotate", "1M,2"]), running);
+        assert_eq!(ctl(&["capture", "show"]), running);
+        assert_eq!(ctl(&["capture", "stop"]), (Some(0), "the capture has ended\n".to_owned()));
+        assert_eq!(ctl(&["capture", "stop"]).0, Some(1));
+        assert_eq!(ctl(&["capture", "start", "a/b"]).0, Some(2));
+        assert!(read_file(Path::new(&file)).packets.is_empty());
     });
 }

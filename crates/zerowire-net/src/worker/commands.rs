@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use zerowire_capture::CaptureInterface;
 use zerowire_vhost::host::{At, HostRing, RingSetup, RingThread};
 use zerowire_vhost::memory::GuestMemory;
 
@@ -16,8 +17,31 @@ use crate::port::PortPath;
 use crate::receive::Inlet;
 use crate::{Receive, Transmit};
 
+/// What the device asks of a worker.
+#[derive(Debug)]
+pub(crate) enum WorkerCommand {
+    /// About metadata.
+    Metadata(MetadataCommand),
+    /// Frames go there as well from now on.
+    Capture(Option<CaptureInterface>),
+}
+
+impl<P: PortPath> Worker<P> {
+    /// Has frames of both directions go elsewhere as well, or nowhere else.
+    fn set_capture(&mut self, capture: Option<CaptureInterface>) {
+        let make = || capture.as_ref().map(FrameCapture::new);
+        if let Some(side) = &mut self.transmit {
+            side.set_capture(make());
+        }
+        if let Some(side) = &mut self.receive {
+            side.set_capture(make());
+        }
+        self.capture = capture;
+    }
+}
+
 impl<P: PortPath> RingThread for Worker<P> {
-    type Device = MetadataCommand;
+    type Device = WorkerCommand;
 
     fn queues(&self) -> Range<u16> {
         let first = 2 * self.report.pair as u16;
@@ -120,7 +144,11 @@ impl<P: PortPath> RingThread for Worker<P> {
     /// A worker ends with its front end.
     fn left(&mut self, _vm: usize) {}
 
-    fn device(&mut self, command: MetadataCommand) {
+    fn device(&mut self, command: WorkerCommand) {
+        let command = match command {
+            WorkerCommand::Metadata(command) => command,
+            WorkerCommand::Capture(capture) => return self.set_capture(capture),
+        };
         if matches!(command, MetadataCommand::Frame(_)) {
             self.forwarded.fetch_sub(1, Ordering::Relaxed);
         }

@@ -1,0 +1,118 @@
+//! Captures that the control socket begins and ends.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use zerowire_capture::{CaptureOptions, CaptureTarget, MAX_SNAPLEN};
+
+use super::manage::ManageError;
+use crate::pcap;
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureTable {
+    /// Name of the file, in the folder of `--pcap-dir`.
+    pub file: String,
+    /// Bytes that are kept of a frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snaplen: Option<u32>,
+    /// SIZE,FILES.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rotate: Option<String>,
+    /// Names of the VMs to capture; none for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vms: Vec<String>,
+}
+
+/// A capture as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShownCapture {
+    /// What it was begun with. The file has its whole path.
+    #[serde(flatten)]
+    pub table: CaptureTable,
+    /// Whether it goes on.
+    pub state: CaptureState,
+}
+
+/// Whether a capture goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CaptureState {
+    /// It does.
+    Running,
+    /// It could not be written.
+    Ended,
+}
+
+impl CaptureTable {
+    /// The options for a capture into a file of this folder.
+    pub fn options(&self, folder: &Path) -> Result<CaptureOptions, ManageError> {
+        let wrong = |text: String, key| ManageError::new(400, text).of_key(key);
+        let name = &self.file;
+        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
+            let text = format!("file '{name}': give the name of a file in {}, without '/'", folder.display());
+            return Err(wrong(text, "file"));
+        }
+        let snaplen = self.snaplen.unwrap_or(MAX_SNAPLEN);
+        if !(1..=MAX_SNAPLEN).contains(&snaplen) {
+            return Err(wrong(format!("snaplen {snaplen}: give 1 to {MAX_SNAPLEN} bytes"), "snaplen"));
+        }
+        let rotation = self.rotate.as_deref().map(pcap::rotation).transpose();
+        Ok(CaptureOptions {
+            target: CaptureTarget::File(folder.join(name)),
+            snaplen,
+            rotation: rotation.map_err(|text| wrong(text, "rotate"))?,
+            only: self.vms.clone(),
+        })
+    }
+
+    /// A capture with these options.
+    pub fn of(options: &CaptureOptions) -> Self {
+        Self {
+            file: options.target.to_string(),
+            snaplen: Some(options.snaplen),
+            rotate: options.rotation.map(|rotation| format!("{},{}", rotation.bytes, rotation.files)),
+            vms: options.only.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(file: &str) -> CaptureTable {
+        CaptureTable { file: file.to_owned(), snaplen: None, rotate: None, vms: Vec::new() }
+    }
+
+    #[test]
+    fn files_lie_in_the_folder() {
+        let options = table("a.pcapng").options("/captures".as_ref()).expect("a file");
+        assert_eq!(options.target, CaptureTarget::File("/captures/a.pcapng".into()));
+        for bad in ["", ".", "..", ".hidden", "a/b", "/a", "../a", "a\0"] {
+            let error = table(bad).options("/captures".as_ref()).expect_err(bad);
+            assert_eq!((error.status, error.key), (400, Some("file")), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_was_asked_for_is_shown() {
+        let asked = CaptureTable {
+            snaplen: Some(128),
+            rotate: Some("1M,4".to_owned()),
+            vms: vec!["web".to_owned()],
+            ..table("a")
+        };
+        let options = asked.options("/c".as_ref()).expect("good options");
+        let shown = CaptureTable { file: "/c/a".to_owned(), rotate: Some("1048576,4".to_owned()), ..asked };
+        assert_eq!(CaptureTable::of(&options), shown);
+        for (bad, key) in [
+            (CaptureTable { snaplen: Some(0), ..table("a") }, "snaplen"),
+            (CaptureTable { snaplen: Some(262_145), ..table("a") }, "snaplen"),
+            (CaptureTable { rotate: Some("1K,4".to_owned()), ..table("a") }, "rotate"),
+        ] {
+            assert_eq!(bad.options("/c".as_ref()).expect_err(key).key, Some(key));
+        }
+    }
+}
