@@ -95,7 +95,7 @@ pub struct CaptureInterface {
 }
 
 impl CaptureInterface {
-    /// A ring of 2 MiB for one worker's packets.
+    /// A ring of 4 MiB for one worker's packets.
     pub fn queue(&self) -> CaptureQueue {
         CaptureQueue::new(self.state.clone(), self.shared.clone())
     }

@@ -16,8 +16,11 @@ use zerowire_wire::pcapng::PacketDirection;
 
 use crate::shared::{InterfaceState, Shared, now};
 
-/// Words of a ring: 2 MiB.
-const RING_WORDS: usize = 1 << 18;
+/// Words of a ring: 4 MiB.
+const RING_WORDS: usize = 1 << 19;
+
+/// A batch that is longer than this is handed on before it ends, words.
+const LONG_WORDS: u64 = RING_WORDS as u64 / 8;
 
 /// Words in front of a packet's bytes.
 const HEAD_WORDS: u64 = 2;
@@ -94,9 +97,13 @@ impl CaptureQueue {
     }
 
     /// What is recorded next is packet `number` of its batch: [`Self::rewind`] takes it back.
-    /// Numbers of a batch only grow.
+    /// Numbers of a batch only grow. With `holds` packets before it may have to be taken back later
+    /// as well.
     #[inline]
-    pub fn mark(&mut self, number: usize) {
+    pub fn mark(&mut self, number: usize, holds: bool) {
+        if !holds {
+            self.publish_long();
+        }
         self.marks.push((number, self.at));
     }
 
@@ -110,6 +117,9 @@ impl CaptureQueue {
     /// Records a packet of `len` bytes. `fill` writes those from an offset on.
     #[inline]
     pub fn record(&mut self, direction: PacketDirection, len: usize, mut fill: impl FnMut(usize, &mut [u8])) {
+        if self.marks.is_empty() {
+            self.publish_long();
+        }
         let kept = len.min(self.shared.snaplen as usize);
         if self.shared.has_ended() || !self.has_room(HEAD_WORDS + kept.div_ceil(8) as u64) {
             self.interface.lost.fetch_add(1, Ordering::Relaxed);
@@ -139,6 +149,14 @@ impl CaptureQueue {
         self.ring.published.0.store(self.at, Ordering::Release);
         let half = self.ring.words.len() as u64 / 2;
         self.shared.published(self.at - self.ring.taken.0.load(Ordering::Relaxed) > half);
+    }
+
+    /// Hands on what there is of a batch that is long, so that the writer begins with it.
+    #[inline]
+    fn publish_long(&mut self) {
+        if self.at - self.ring.published.0.load(Ordering::Relaxed) > LONG_WORDS {
+            self.publish();
+        }
     }
 
     #[inline]

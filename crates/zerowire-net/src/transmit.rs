@@ -423,7 +423,7 @@ impl<O: Outlet> Transmit<O> {
             }
         }
         if let Some(capture) = &mut self.capture {
-            capture.sent(&frame, start);
+            capture.sent(&frame, start, O::LEAVES);
         }
         if cx.take_out(&frame, start) {
             return Ok(Taken::Out);

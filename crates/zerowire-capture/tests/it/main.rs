@@ -112,14 +112,14 @@ fn packets_that_are_taken_back_leave_no_trace() {
     let (_dir, path, capture, interface) = one(|_| {});
     let mut queue = interface.queue();
     for n in 0..5 {
-        queue.mark(n as usize);
+        queue.mark(n as usize, true);
         record(&mut queue, &packet(n, 100));
     }
     queue.rewind(5);
     queue.rewind(2);
     queue.publish();
     for n in 2..4 {
-        queue.mark(n as usize - 2);
+        queue.mark(n as usize - 2, true);
         record(&mut queue, &packet(n, 200));
     }
     queue.rewind(1);
@@ -139,22 +139,43 @@ fn packets_that_find_no_room_are_counted() {
     let (_dir, path, capture, interface) = one(|_| {});
     let mut queue = interface.queue();
     // Nothing is published before all are recorded, so the writer can't make room.
-    let room = (1 << 18) / (2 + 70_000 / 8);
-    for n in 0..40 {
+    let room = (1 << 19) / (2 + 70_000 / 8);
+    for n in 0..80 {
+        queue.mark(n as usize, true);
         record(&mut queue, &packet(n, 70_000));
     }
     queue.publish();
     wait_until("the writer makes room", || interface.stats().captured == room);
-    record(&mut queue, &packet(40, 70_000));
+    record(&mut queue, &packet(80, 70_000));
     drop(queue);
     assert!(capture.finish(PATIENCE));
     let file = read_file(&path);
     let got: Vec<_> = file.packets.iter().map(number).collect();
-    let want: Vec<_> = (0..room as u32).chain([40]).collect();
+    let want: Vec<_> = (0..room as u32).chain([80]).collect();
     assert_eq!(got, want);
     assert!(file.packets.iter().all(|p| p.bytes == packet(number(p), 70_000)));
-    assert_eq!(file.counts, [(0, 41, 40 - room)]);
-    assert_eq!(interface.stats(), CaptureStats { captured: room + 1, lost: 40 - room });
+    assert_eq!(file.counts, [(0, 81, 80 - room)]);
+    assert_eq!(interface.stats(), CaptureStats { captured: room + 1, lost: 80 - room });
+}
+
+/// A batch that is longer than the ring is handed on piece by piece.
+#[test]
+fn a_long_batch_is_written_before_it_ends() {
+    let (_dir, _path, capture, interface) = one(|_| {});
+    let mut queue = interface.queue();
+    let mut recorded = 0;
+    wait_until("packets of the batch are written", || {
+        // The one before each is over when the next one is marked.
+        queue.mark(recorded as usize, false);
+        record(&mut queue, &packet(recorded, 60_000));
+        recorded += 1;
+        interface.stats().captured > 0
+    });
+    queue.rewind(recorded as usize - 1);
+    drop(queue);
+    assert!(capture.finish(PATIENCE));
+    let CaptureStats { captured, lost } = interface.stats();
+    assert_eq!((captured + lost, lost), (u64::from(recorded) - 1, 0));
 }
 
 /// Whoever follows the file sees a packet without waiting for others.

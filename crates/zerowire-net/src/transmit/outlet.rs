@@ -37,6 +37,9 @@ pub trait Outlet: Sized {
     /// is cut into comes by [`Self::push_part`].
     const OFFLOADS: bool = true;
 
+    /// [`Self::flush`] may leave frames in the ring.
+    const LEAVES: bool = false;
+
     /// The ring begins, with virtio-net headers of this length in bytes, or goes on in other
     /// memory.
     ///

@@ -123,7 +123,7 @@ impl<O: Outlet> Transmit<O> {
             summed: true,
         };
         if let Some(capture) = &mut self.capture {
-            capture.sent(&chain, read);
+            capture.sent(&chain, read, O::LEAVES);
         }
         if cx.take_out(&chain, read) {
             return Ok(Taken::Out);

@@ -136,6 +136,8 @@ impl PacketOutlet {
 impl Outlet for PacketOutlet {
     type Port = PacketQueue;
 
+    const LEAVES: bool = true;
+
     fn start(&mut self, port: &mut PacketQueue, header_len: usize) -> Result<(), String> {
         (self.pressed, self.room) = (false, 0);
         port.link.set_header_bytes(header_len).map_err(|e| e.to_string())
