@@ -23,6 +23,39 @@ pub const TAG: u16 = 0x8100;
 /// EtherType of a service tag (IEEE 802.1ad).
 pub const SERVICE_TAG: u16 = 0x88a8;
 
+/// EtherTypes of tags that Linux passes on as a payload, and that some switches take.
+const OLD_TAGS: [u16; 3] = [0x9100, 0x9200, 0x9300];
+/// The first EtherType. What is less is a length, and a header of IEEE 802.2 follows.
+const FIRST_TYPE: u16 = 0x0600;
+/// The number of the VLAN in the control field of a tag.
+const VLAN: u16 = 0x0fff;
+
+/// Who sends the frame; None where the frame ends before.
+#[inline]
+pub fn source(frame: &[u8]) -> Option<[u8; 6]> {
+    frame.get(6..ADDRESSES_BYTES)?.try_into().ok()
+}
+
+/// Whether this is the EtherType of a VLAN tag, of an old kind also.
+#[inline]
+pub fn is_tag(ether_type: u16) -> bool {
+    matches!(ether_type, TAG | SERVICE_TAG) || OLD_TAGS.contains(&ether_type)
+}
+
+/// Whether this is the length of a payload that begins with a header of IEEE 802.2, which may name
+/// any EtherType.
+#[inline]
+pub fn is_length(ether_type: u16) -> bool {
+    ether_type < FIRST_TYPE
+}
+
+/// The number of the VLAN in the first tag of a frame that has one; None where the frame ends
+/// before.
+#[inline]
+pub fn first_vlan(frame: &[u8]) -> Option<u16> {
+    crate::word(frame, HEADER_BYTES).map(|control| control & VLAN)
+}
+
 /// The first EtherType of a frame, which may be that of a tag; None where the frame ends before.
 #[inline]
 pub fn first_type(frame: &[u8]) -> Option<u16> {
@@ -47,6 +80,24 @@ pub fn payload(frame: &[u8], most_tags: usize) -> Option<(u16, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_source_and_the_first_vlan_are_read() {
+        let frame = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 3, 4, 5, 6, 7, 0x81, 0, 0xb0, 0x05];
+        assert_eq!((source(&frame), first_vlan(&frame)), (Some([2, 3, 4, 5, 6, 7]), Some(5)));
+        assert_eq!((source(&frame[..11]), first_vlan(&frame[..15])), (None, None));
+    }
+
+    #[test]
+    fn types_tags_and_lengths_differ() {
+        for tag in [TAG, SERVICE_TAG, 0x9100, 0x9200, 0x9300] {
+            assert!(is_tag(tag) && !is_length(tag), "{tag:#x}");
+        }
+        for ether_type in [IPV4, ARP, IPV6, FIRST_TYPE] {
+            assert!(!is_tag(ether_type) && !is_length(ether_type), "{ether_type:#x}");
+        }
+        assert!(is_length(0) && is_length(1500) && is_length(FIRST_TYPE - 1));
+    }
 
     #[test]
     fn tags_are_passed_as_many_as_are_allowed() {

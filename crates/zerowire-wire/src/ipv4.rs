@@ -20,6 +20,8 @@ pub const IDENTIFICATION: Range<usize> = 4..6;
 pub const CHECKSUM: Range<usize> = 10..12;
 /// Source and destination.
 pub const ADDRESSES: Range<usize> = 12..20;
+/// Source.
+pub const SOURCE: Range<usize> = 12..16;
 /// Destination.
 pub const DESTINATION: Range<usize> = 16..20;
 
@@ -63,6 +65,12 @@ impl Header {
             is_fragment: word(FRAGMENT_AT) & FRAGMENT != 0,
         })
     }
+}
+
+/// The address of the sender of `packet`; None where the packet ends before.
+#[inline]
+pub fn source(packet: &[u8]) -> Option<[u8; 4]> {
+    packet.get(SOURCE)?.try_into().ok()
 }
 
 /// Bytes of a header that begins with this byte.

@@ -16,6 +16,8 @@ pub const HEADER_BYTES: usize = 40;
 pub const PAYLOAD_LEN: Range<usize> = 4..6;
 /// Source and destination.
 pub const ADDRESSES: Range<usize> = 8..40;
+/// Source.
+pub const SOURCE: Range<usize> = 8..24;
 /// Destination.
 pub const DESTINATION: Range<usize> = 24..40;
 /// Where the kind of what follows stands.
@@ -24,6 +26,32 @@ pub const NEXT_AT: usize = 6;
 /// Extension headers that begin with the next one's kind and their own length: hop by hop, routing,
 /// destination.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
+
+/// The fragment header: next kind, reserved, offset in units of 8 bytes and flags, identification.
+const FRAGMENT: u8 = 44;
+const FRAGMENT_BYTES: usize = 8;
+
+/// Which part of a packet is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ipv6Part {
+    /// All of it.
+    Whole,
+    /// Its first fragment, which may be the only one.
+    First,
+    /// Another fragment, which begins within the payload.
+    Later,
+}
+
+/// What stands behind the headers of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Payload {
+    /// Its protocol, or an extension header that can't be passed.
+    pub protocol: u8,
+    /// Bytes of all headers before it.
+    pub at: usize,
+    /// How much of it is here.
+    pub part: Ipv6Part,
+}
 
 /// What a header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +92,38 @@ impl Header {
         }
         Some((next, len))
     }
+
+    /// What stands behind the extension headers of `packet`, which begins with this header, and
+    /// behind its fragment headers. None where the packet ends before.
+    #[inline]
+    pub fn payload(&self, packet: &[u8]) -> Option<Ipv6Payload> {
+        let mut payload = Ipv6Payload { protocol: self.next, at: HEADER_BYTES, part: Ipv6Part::Whole };
+        // Each round passes eight bytes at least of those that there are.
+        loop {
+            let at = payload.at;
+            if EXTENSIONS.contains(&payload.protocol) {
+                let extension = packet.get(at..at + 2)?;
+                payload.protocol = extension[0];
+                payload.at += (usize::from(extension[1]) + 1) * 8;
+            } else if payload.protocol == FRAGMENT {
+                let fragment = packet.get(at..at + FRAGMENT_BYTES)?;
+                payload.protocol = fragment[0];
+                payload.at += FRAGMENT_BYTES;
+                payload.part = Ipv6Part::First;
+                if u16::from_be_bytes([fragment[2], fragment[3]]) >> 3 != 0 {
+                    return Some(Ipv6Payload { part: Ipv6Part::Later, ..payload });
+                }
+            } else {
+                return Some(payload);
+            }
+        }
+    }
+}
+
+/// The address of the sender of `packet`; None where the packet ends before.
+#[inline]
+pub fn source(packet: &[u8]) -> Option<[u8; 16]> {
+    packet.get(SOURCE)?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -88,5 +148,27 @@ mod tests {
         );
         assert_eq!(Header::parse(&packet[..6]), Err(IpError::Short));
         assert_eq!(Header::parse(&[0x45; 40]), Err(IpError::Version(0x45)));
+    }
+
+    #[test]
+    fn fragment_headers_are_passed_up_to_the_first_fragment() {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 0, 44, 64];
+        packet.extend([0xfd; 32]);
+        packet.extend([60, 0, 0, 1, 0, 0, 0, 7]);
+        packet.extend([UDP, 0, 0, 0, 0, 0, 0, 0]);
+        let header = Header::parse(&packet).expect("a header");
+        let first = Ipv6Payload { protocol: UDP, at: 56, part: Ipv6Part::First };
+        assert_eq!(header.payload(&packet), Some(first));
+        assert_eq!(source(&packet), Some([0xfd; 16]));
+        for len in 40..50 {
+            assert_eq!(header.payload(&packet[..len]), None, "{len}");
+        }
+        packet[43] = 8;
+        assert_eq!(
+            header.payload(&packet),
+            Some(Ipv6Payload { protocol: 60, at: 48, part: Ipv6Part::Later })
+        );
+        let whole = Ipv6Payload { protocol: UDP, at: 40, part: Ipv6Part::Whole };
+        assert_eq!(Header { next: UDP, ..header }.payload(&packet), Some(whole));
     }
 }

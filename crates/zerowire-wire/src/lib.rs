@@ -1,8 +1,9 @@
 //! Every byte format that zerowire speaks, once, one protocol a module. Plain code: no I/O, and no
 //! allocation but for texts and captures.
 //!
-//! * [`ethernet`], [`arp`], [`ipv4`], [`ipv6`] ([`ip`] is what both have), [`tcp`], [`udp`]: where
-//!   fields stand, and what a header says. [`checksum`] is the internet checksum.
+//! * [`ethernet`], [`arp`], [`ipv4`], [`ipv6`] ([`ip`] is what both have), [`icmpv6`], [`ndp`],
+//!   [`tcp`], [`udp`]: where fields stand, and what a header says. [`checksum`] is the internet
+//!   checksum.
 //! * [`vnet`]: the virtio-net header.
 //! * [`vsock`]: the header of a virtio-vsock packet.
 //! * [`pcapng`]: captures; [`vsockmon`]: how they have vsock packets.
@@ -16,10 +17,12 @@ pub mod arp;
 pub mod checksum;
 pub mod doorbell;
 pub mod ethernet;
+pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
 pub mod mapped;
+pub mod ndp;
 pub mod pcapng;
 pub mod tcp;
 pub mod udp;
