@@ -53,7 +53,7 @@ fuzz_target!(|bytes: &[u8]| {
             continue;
         }
         loop {
-            let mut cx = TransmitContext { memory: &memory, counters: &counters, detour: None };
+            let mut cx = TransmitContext { memory: &memory, counters: &counters, detour: None, guard: None };
             // A frame of no bytes stops the ring.
             let Ok(turn) = transmit.run(&mut io, &mut cx) else { return };
             drain(&wire, &mut sent);

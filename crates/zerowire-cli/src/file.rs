@@ -44,6 +44,9 @@ pub struct Net {
     /// The device's address, in place of --mac.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
+    /// What the guest may send: CHECK+CHECK+….
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guard: Option<String>,
     /// Name or number of the user who owns the socket, in place of --socket-owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,

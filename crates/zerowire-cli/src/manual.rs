@@ -51,6 +51,7 @@ const NET: &[Key] = &[
     string("metadata", Need::OrOption, ""),
     string("metadata-token", Need::OrOption, ""),
     string("mac", Need::Or("front ends that ask for the configuration are refused"), ""),
+    string("guard", Need::Or("the guest may send any frame"), ""),
     string("socket-owner", Need::OrOption, "A number is a string, too: \"107\"."),
     string("socket-group", Need::OrOption, "A number is a string, too."),
     string("socket-mode", Need::OrOption, "A string: \"0660\"."),

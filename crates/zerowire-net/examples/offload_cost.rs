@@ -79,6 +79,7 @@ fn measure() {
         metadata: None,
         policy: Policy { mode, ..Policy::default() },
         mac: None,
+        guard: None,
         postcopy: false,
     };
     let server = Server::start(vec![

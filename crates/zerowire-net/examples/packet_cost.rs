@@ -145,6 +145,7 @@ fn serve(port: &str, socket: &Path) -> Result<Server, Box<dyn Error>> {
         metadata: None,
         policy: Policy::default(),
         mac: None,
+        guard: None,
         postcopy: false,
     };
     Ok(Server::start(vec![config])?)

@@ -27,6 +27,14 @@ impl FromStr for MacAddress {
     }
 }
 
+impl MacAddress {
+    /// Its bytes, as they stand in a frame.
+    #[inline]
+    pub const fn bytes(self) -> [u8; 6] {
+        self.0
+    }
+}
+
 impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, e, g] = self.0;

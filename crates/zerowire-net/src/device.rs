@@ -114,6 +114,7 @@ impl<'a> NetDevice<'a> {
             memory: self.memory.clone(),
             shared: self.vm.shared.clone(),
             detour,
+            guard: self.vm.guard.clone(),
             forwarded: self.forwarded.clone(),
             control: self.vm.control.waker(),
             capture: self.vm.capture(),
@@ -204,7 +205,15 @@ impl Device for NetDevice<'_> {
     }
 
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), SessionError> {
-        match self.vm.port.announce(&rarp(mac)) {
+        let frame = rarp(mac);
+        // A front end names its guest alone.
+        if self.vm.guard.as_ref().is_some_and(|guard| guard.check(&[], &frame).is_err()) {
+            let [a, b, c, d, e, f] = mac;
+            let text =
+                format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} is refused by the VM's guard");
+            return Err(refused(Request::SendRarp, text));
+        }
+        match self.vm.port.announce(&frame) {
             // The front end learns of a lost interface by its disconnection. That is not an error
             // of its own.
             Err(e) if self.vm.shared.link.is_some() => {

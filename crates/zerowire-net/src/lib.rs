@@ -3,7 +3,7 @@
 //! * [`Server`] serves VMs. It has a control thread and a device a VM (`device`), and a worker
 //!   thread (`worker`) for each queue pair in use while a front end is connected.
 //! * [`transmit`] and [`receive`]: a frame's way between a ring and a port; [`header`]: what is
-//!   checked; [`offload`]: checksums and segments in software; [`io`]: batches of system calls.
+//!   checked; [`FrameGuard`]: what a guest may send; [`offload`]: checksums and segments in software; [`io`]: batches of system calls.
 //! * [`port`]: where frames go.
 //!
 //! [`Server`], [`VmConfig`], [`port::PortSpec`], [`Policy`] and the statistics are for programs.
@@ -15,6 +15,7 @@ mod capture;
 pub mod config;
 mod device;
 pub mod features;
+pub mod guard;
 pub mod header;
 pub mod io;
 mod link;
@@ -29,6 +30,7 @@ pub mod transmit;
 mod vm;
 mod worker;
 
+pub use guard::FrameGuard;
 pub use link::{LinkState, LinkStats};
 pub use metadata::MetadataSource;
 pub use policy::{GATHER_MAX_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES};

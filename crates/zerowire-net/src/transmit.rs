@@ -38,7 +38,7 @@ use zerowire_vhost::ring::{RingError, SplitRing};
 
 use super::offload::{Request, longest_segment};
 use super::policy::MAX_IOV;
-use super::{ETH_HEADER_BYTES, header};
+use super::{ETH_HEADER_BYTES, FrameGuard, header};
 use crate::capture::FrameCapture;
 use crate::io::MAX_BATCH;
 pub(crate) use batch::SendBatch;
@@ -64,6 +64,8 @@ pub struct TransmitContext<'a> {
     pub counters: &'a Counters,
     /// Who else wants frames.
     pub detour: Option<&'a mut dyn Detour>,
+    /// What the guest may send; None for any frame.
+    pub guard: Option<&'a FrameGuard>,
 }
 
 /// How a ring's turn ended.
@@ -395,7 +397,7 @@ impl<O: Outlet> Transmit<O> {
             len,
             header_len,
             segments: &self.segments,
-            inspected: cx.detour.is_some(),
+            inspected: cx.inspects(),
             may_lend: O::LENDS && !self.returns.is_broken(),
             summed: false,
         };
@@ -425,7 +427,7 @@ impl<O: Outlet> Transmit<O> {
         if let Some(capture) = &mut self.capture {
             capture.sent(&frame, start, O::LEAVES);
         }
-        if cx.take_out(&frame, start) {
+        if frame.inspected && cx.inspect(&frame, start)? {
             return Ok(Taken::Out);
         }
         if self.outlet.sends_at_once() {

@@ -16,6 +16,7 @@ use zerowire_vhost::serve::{
 use crate::Policy;
 use crate::config::MacAddress;
 use crate::device::NetDevice;
+use crate::guard::FrameGuard;
 use crate::link::{Follower, LinkState};
 use crate::metadata::MetadataSource;
 use crate::port::{self, Port, PortError, PortSpec};
@@ -40,6 +41,8 @@ pub struct VmConfig {
     /// The device's address, for a front end that asks the back end for the configuration space.
     /// None where the front end keeps it itself, as QEMU does.
     pub mac: Option<MacAddress>,
+    /// What the guest may send; None for any frame.
+    pub guard: Option<FrameGuard>,
     /// Whether to offer post-copy (PAGEFAULT), where the port and the system allow it. The front
     /// end then gets a userfaultfd of this process. With it the front end can stop any thread of
     /// this process. It can also write into any of this process's memory that has not been touched
@@ -130,6 +133,7 @@ pub(super) struct VmContext {
     pub port: Box<dyn Port>,
     pub shared: Arc<Shared>,
     pub mac: Option<MacAddress>,
+    pub guard: Option<Arc<FrameGuard>>,
     pub postcopy: bool,
     metadata: Mutex<Option<(MetadataSource, Arc<MetadataTree>)>>,
     new_tree: AtomicBool,
@@ -217,7 +221,7 @@ pub(super) fn start(
     departure: Departure,
     capture: Option<&Capture>,
 ) -> Result<Served<VmContext>, ServerError> {
-    let VmConfig { name, endpoint, access, port, metadata, policy, mac, postcopy } = config;
+    let VmConfig { name, endpoint, access, port, metadata, policy, mac, guard, postcopy } = config;
     let vm = name.clone();
     let followed = port.followed();
     let metadata = match metadata {
@@ -258,6 +262,7 @@ pub(super) fn start(
         port: opened,
         shared,
         mac,
+        guard: guard.map(Arc::new),
         postcopy,
         metadata: Mutex::new(metadata),
         new_tree: AtomicBool::new(false),

@@ -23,6 +23,7 @@ use zerowire_vhost::host::{RingClient, RingState, RingThread, refuse_all};
 use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::serve::Waker;
 
+use crate::guard::FrameGuard;
 use crate::metadata::MetadataDetour;
 use crate::port::PortPath;
 use crate::receive::{Inlet, ReceiveContext, RxPort, SETTLE_AFTER};
@@ -60,6 +61,7 @@ pub(crate) struct WorkerSetup {
     pub memory: Arc<GuestMemory>,
     pub shared: Arc<Shared>,
     pub detour: Option<MetadataDetour>,
+    pub guard: Option<Arc<FrameGuard>>,
     pub forwarded: Arc<AtomicUsize>,
     pub control: Waker,
     pub capture: Option<CaptureInterface>,
@@ -114,6 +116,7 @@ struct Worker<P: PortPath> {
     path: P,
     report: Report,
     detour: Option<MetadataDetour>,
+    guard: Option<Arc<FrameGuard>>,
     forwarded: Arc<AtomicUsize>,
     control: Waker,
     events: PortEvents,
@@ -145,6 +148,7 @@ impl<P: PortPath> Worker<P> {
             path,
             report: Report::new(setup.pair, setup.shared),
             detour: setup.detour,
+            guard: setup.guard,
             forwarded: setup.forwarded,
             control: setup.control,
             events,
@@ -164,7 +168,8 @@ impl<P: PortPath> Worker<P> {
         let counters = &self.report.counters().transmit;
         let result = if side.host().state() == RingState::Enabled {
             let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
-            let mut cx = TransmitContext { memory: &self.memory, counters, detour };
+            let guard = self.guard.as_deref();
+            let mut cx = TransmitContext { memory: &self.memory, counters, detour, guard };
             side.run(self.path.queue(), &mut cx)
         } else {
             side.discard(self.path.queue(), counters)

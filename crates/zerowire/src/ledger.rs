@@ -133,6 +133,20 @@ reasons! {
     /// A datagram that the kernel refused for good (a firewall, no route) when it had taken those
     /// behind it.
     SendFailed = "send_failed",
+    /// The guest may not send frames with this source MAC address.
+    GuardMac = "guard_mac",
+    /// The guest may not send frames with, or without, this VLAN tag.
+    GuardVlan = "guard_vlan",
+    /// The guest may not send IP packets with this source address.
+    GuardIp = "guard_ip",
+    /// The guest may not send this ARP packet: its sender is somebody else.
+    GuardArp = "guard_arp",
+    /// The guest may not send this message of IPv6 neighbour discovery: it announces somebody else,
+    /// or a router.
+    GuardNd = "guard_nd",
+    /// What a guard has to see lies behind the bytes that are read of a frame, or is hidden by how
+    /// the frame is made.
+    GuardUnseen = "guard_unseen",
 }
 
 const COPY_REASONS: usize = CopyReason::ALL.len();

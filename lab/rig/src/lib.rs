@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use zerowire_capture::Capture;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, SUPPORTED, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser, VhostUserOptions};
+use zerowire_net::config::MacAddress;
 use zerowire_net::port::PortSpec;
 use zerowire_net::port::tap::TapSpec;
 pub use zerowire_net::{ChangeError, VmState};
-use zerowire_net::{MetadataSource, Policy, Server, VmConfig, VmStats};
+use zerowire_net::{FrameGuard, MetadataSource, Policy, Server, VmConfig, VmStats};
 pub use zerowire_testkit::net::{PEER_HEADER, Peer, in_netns, ip};
 pub use zerowire_testkit::{PATIENCE, frames, wait_until};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
@@ -40,6 +41,8 @@ pub struct Vm {
     pub port: String,
     /// Its address, if the back end knows it.
     pub mac: Option<&'static str>,
+    /// What the guest may send, as `--guard` takes it.
+    pub guard: Option<&'static str>,
     /// Whether post-copy is offered.
     pub postcopy: bool,
 }
@@ -54,6 +57,7 @@ impl Vm {
             metadata: None,
             port: String::new(),
             mac: None,
+            guard: None,
             postcopy: false,
         }
     }
@@ -89,15 +93,19 @@ impl Backend {
         let dir = tempfile::tempdir().expect("a directory for sockets");
         let configs = vms
             .iter()
-            .map(|v| VmConfig {
-                name: v.name.to_owned(),
-                endpoint: Endpoint::Path(dir.path().join(v.name)),
-                access: SocketAccess::default(),
-                port: v.spec(),
-                metadata: v.metadata.clone(),
-                policy: v.policy,
-                mac: v.mac.map(|mac| mac.parse().unwrap_or_else(|e| panic!("{e}"))),
-                postcopy: v.postcopy,
+            .map(|v| {
+                let mac = v.mac.map(|mac| mac.parse::<MacAddress>().unwrap_or_else(|e| panic!("{e}")));
+                VmConfig {
+                    name: v.name.to_owned(),
+                    endpoint: Endpoint::Path(dir.path().join(v.name)),
+                    access: SocketAccess::default(),
+                    port: v.spec(),
+                    metadata: v.metadata.clone(),
+                    policy: v.policy,
+                    mac,
+                    guard: v.guard.map(|g| FrameGuard::parse(g, mac).unwrap_or_else(|e| panic!("{e}"))),
+                    postcopy: v.postcopy,
+                }
             })
             .collect();
         let server = Server::start_captured(configs, capture).unwrap_or_else(|e| panic!("{e}"));

@@ -51,6 +51,7 @@ fn keys_of_a_vm_are_those_that_are_read() {
         metadata: Some("/m".into()),
         metadata_token: text("required"),
         mac: text("52:54:00:00:00:01"),
+        guard: text("mac"),
         socket_owner: text("0"),
         socket_group: text("0"),
         socket_mode: text("0600"),

@@ -122,6 +122,9 @@ struct Add {
     /// The device's address, for front ends that ask the back end for it.
     #[arg(long, value_name = "MAC")]
     mac: Option<String>,
+    /// What the guest may send, as for 'zerowire net --guard'.
+    #[arg(long, value_name = "CHECKS")]
+    guard: Option<String>,
     /// User who owns the front end's socket.
     #[arg(long, value_name = "USER")]
     socket_owner: Option<String>,
@@ -141,6 +144,7 @@ impl Add {
             metadata: self.metadata.clone(),
             metadata_token: self.metadata_token.clone(),
             mac: self.mac.clone(),
+            guard: self.guard.clone(),
             socket_owner: self.socket_owner.clone(),
             socket_group: self.socket_group.clone(),
             socket_mode: self.socket_mode.clone(),

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::PortSpec;
-use zerowire_net::{MetadataSource, Policy, VmConfig};
+use zerowire_net::{FrameGuard, MetadataSource, Policy, VmConfig};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::{NetArgs, TokenArg, policy};
@@ -62,6 +62,7 @@ impl Defaults {
                 .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(self.tokens) }),
             policy: self.policy,
             mac: vm.mac,
+            guard: vm.guard,
             postcopy: self.postcopy,
         }
     }
@@ -115,7 +116,8 @@ fn named(args: &NetArgs) -> Result<Vec<VmConfig>> {
         port: port(&args.port)?,
         metadata: None,
         tokens: None,
-        mac: args.mac,
+        mac: args.device.mac,
+        guard: guard(args.device.guard.as_deref(), args.device.mac)?,
         access: SocketAccess::default(),
     };
     Ok(vec![defaults.at(endpoint, vm)])
@@ -147,11 +149,13 @@ fn net_vm(name: &str, net: file::Net) -> Result<VmSpec, WrongKey> {
     let owner = of_key("socket-owner", access::parse(text(&net.socket_owner), None, None))?;
     let group = of_key("socket-group", access::parse(None, text(&net.socket_group), None))?;
     let mode = of_key("socket-mode", access::parse(None, None, text(&net.socket_mode)))?;
+    let mac = of_key("mac", text(&net.mac).map(|mac| Ok(mac.parse::<MacAddress>()?)).transpose())?;
     Ok(VmSpec {
         name: name.to_owned(),
         port: of_key("port", port(&net.port))?,
         tokens: of_key("metadata-token", text(&net.metadata_token).map(token_policy).transpose())?,
-        mac: of_key("mac", text(&net.mac).map(|mac| Ok(mac.parse()?)).transpose())?,
+        mac,
+        guard: of_key("guard", guard(text(&net.guard), mac))?,
         access: access::or(owner, access::or(group, mode)),
         socket: net.socket,
         metadata: net.metadata,
@@ -167,6 +171,7 @@ pub(super) fn table_of(vm: &VmConfig) -> file::Net {
         metadata: vm.metadata.as_ref().map(|source| source.file.clone()),
         metadata_token: vm.metadata.as_ref().map(|source| token_word(source.tokens).to_owned()),
         mac: vm.mac.map(|mac| mac.to_string()),
+        guard: vm.guard.as_ref().map(|guard| guard.to_string()),
         socket_owner: owner.map(|id| id.to_string()),
         socket_group: group.map(|id| id.to_string()),
         socket_mode: Some(format!("{:04o}", vm.access.mode())),
@@ -191,6 +196,11 @@ fn port(text: &str) -> Result<PortSpec> {
     Ok(text.parse()?)
 }
 
+/// Parses what --guard takes, for a device with that address.
+fn guard(text: Option<&str>, mac: Option<MacAddress>) -> Result<Option<FrameGuard>> {
+    Ok(text.map(|text| FrameGuard::parse(text, mac)).transpose()?)
+}
+
 #[derive(Debug)]
 struct VmSpec {
     name: String,
@@ -199,15 +209,16 @@ struct VmSpec {
     metadata: Option<PathBuf>,
     tokens: Option<TokenPolicy>,
     mac: Option<MacAddress>,
+    guard: Option<FrameGuard>,
     access: SocketAccess,
 }
 
 /// Parses name=…,socket=…,port=…[,OPTION OF THE PORT
-/// …][,metadata=FILE][,metadata-token=WHEN][,mac=MAC]
+/// …][,metadata=FILE][,metadata-token=WHEN][,mac=MAC][,guard=CHECKS]
 /// [,socket-owner=USER][,socket-group=GROUP][,socket-mode=MODE].
 fn parse_vm(text: &str) -> Result<VmSpec> {
     let (mut name, mut socket, mut metadata, mut tokens) = (None, None, None, None);
-    let (mut of, mut of_port, mut mac) = (None, String::new(), None);
+    let (mut of, mut of_port, mut mac, mut checks) = (None, String::new(), None, None);
     let mut access = SocketAccess::default();
     for (key, value) in spec::pairs(text)? {
         match key {
@@ -220,9 +231,10 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
             "metadata" => metadata = Some(PathBuf::from(value)),
             "metadata-token" => tokens = Some(token_policy(value)?),
             "mac" => mac = Some(value.parse()?),
+            "guard" => checks = Some(value),
             key if access::take(&mut access, "socket", key, value)? => {}
             _ => bail!(
-                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, mac, \
+                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, mac, guard, \
                  socket-owner, socket-group, socket-mode"
             ),
         }
@@ -235,6 +247,7 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
         metadata,
         tokens,
         mac,
+        guard: guard(checks, mac)?,
         access,
     })
 }

@@ -153,6 +153,7 @@ fn device_key(now: &Net, wanted: &Net) -> Option<&'static str> {
         (now.port != wanted.port, "port"),
         (now.metadata_token != wanted.metadata_token, "metadata-token"),
         (now.mac != wanted.mac, "mac"),
+        (now.guard != wanted.guard, "guard"),
         (now.socket_owner != wanted.socket_owner, "socket-owner"),
         (now.socket_group != wanted.socket_group, "socket-group"),
         (now.socket_mode != wanted.socket_mode, "socket-mode"),

@@ -67,21 +67,17 @@ pub struct NetArgs {
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
     /// One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas
-    /// it takes metadata=FILE, metadata-token=WHEN, mac=MAC, socket-owner=USER,
+    /// it takes metadata=FILE, metadata-token=WHEN, mac=MAC, guard=CHECKS, socket-owner=USER,
     /// socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
     /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …,
-    /// metadata-token = …, mac = …, socket-owner = …, socket-group = …, socket-mode = ….
+    /// metadata-token = …, mac = …, guard = …, socket-owner = …, socket-group = …, socket-mode = ….
     /// VMs without [vm.net] are skipped. SIGHUP reads it again and changes what differs.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The device's MAC address, for front ends that ask the back end for the device's
-    /// configuration (GET_CONFIG): they get the address, the MTU and the number of queue pairs. Not
-    /// for QEMU and libvirt: they have an option of their own, and warn of a back end with this
-    /// one.
-    #[arg(long, value_name = "MAC", conflicts_with_all = ["vm", "config"])]
-    mac: Option<MacAddress>,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Offer post-copy migration (PAGEFAULT), of one VM on a tap or packet port with one queue
     /// pair. Its front end gets a userfaultfd of this process, with which it can stop this process
     /// and write into its memory: for front ends that are trusted as much as this process.
@@ -107,6 +103,21 @@ pub struct NetArgs {
     /// Print what this back end can do, as QEMU's docs/interop/vhost-user.json describes, and exit.
     #[arg(long)]
     print_capabilities: bool,
+}
+
+/// The address of the one VM of the command line, and what it may send.
+#[derive(Args, Debug)]
+struct DeviceArgs {
+    /// The device's MAC address, for front ends that ask the back end for the device's
+    /// configuration (GET_CONFIG): they get the address, the MTU and the number of queue pairs. Not
+    /// for QEMU and libvirt: they have an option of their own, and warn of a back end with this
+    /// one.
+    #[arg(long, value_name = "MAC", conflicts_with_all = ["vm", "config"])]
+    mac: Option<MacAddress>,
+    /// What the guest may send, as CHECK+CHECK+…: mac, mac=MAC, vlan=off, vlan=NUMBER,
+    /// ip=ADDRESS+ADDRESS…, arp, nd; see 'Guard' below.
+    #[arg(long, value_name = "CHECKS", conflicts_with_all = ["vm", "config"])]
+    guard: Option<String>,
 }
 
 /// The metadata of VMs that name none of their own.
@@ -166,6 +177,23 @@ Ports:
   link=follow: while the interface is down or gone the front end is disconnected
   and refused, so that the guest's link is down. It must connect again by itself
   (QEMU: reconnect=1), and the socket must be a path.
+
+Guard: without it the guest may send any frame. Each check that is named refuses
+frames, which are dropped and counted.
+  mac, mac=MAC
+    The source is the VM's address (that of mac=), or this one.
+  vlan=off, vlan=NUMBER
+    No VLAN tag, or one 802.1Q tag with this number.
+  ip=ADDRESS[/BITS]+ADDRESS[/BITS]…
+    IP packets come from these addresses; DHCP and the search for duplicate
+    addresses work. With an IPv6 address also from the link-local address that
+    follows from the MAC address. Other link-local ones must be named.
+  arp
+    The sender of ARP packets is the VM, by MAC address and by ip=.
+  nd
+    Neighbour discovery announces the VM alone, by MAC address and by ip=, and
+    no router.
+  For a guest with one address: --guard mac=52:54:00:00:00:01+ip=10.0.0.2+arp
 
 Signals: SIGUSR1 prints statistics, SIGHUP reads metadata files and the file of --config again, SIGTERM and SIGINT end \
 the program.

@@ -1,6 +1,7 @@
-//! Frames that leave the way to the port.
+//! Frames that leave the way to the port: those of somebody else, and those that the guest may not
+//! send.
 
-use zerowire::ledger::CopyReason;
+use zerowire::ledger::{CopyReason, DropReason};
 use zerowire_vhost::memory::access;
 
 use super::{INSPECT_BYTES, TransmitContext, TxFrame};
@@ -15,10 +16,34 @@ pub trait Detour {
 }
 
 impl TransmitContext<'_> {
+    /// Whether anybody looks at the headers of frames.
+    #[inline]
+    pub(super) fn inspects(&self) -> bool {
+        self.detour.is_some() || self.guard.is_some()
+    }
+
+    /// Hands a frame to the detour, if that wants it. Else the guard decides about it. `start` was
+    /// read already, and checked; it has the virtio-net header first. Returns whether the detour
+    /// has the frame.
+    ///
+    /// # Errors
+    /// Why the guard has the frame dropped.
+    #[inline]
+    pub(super) fn inspect(&mut self, frame: &TxFrame<'_>, start: &[u8]) -> Result<bool, DropReason> {
+        if self.take_out(frame, start) {
+            return Ok(true);
+        }
+        if let Some(guard) = self.guard {
+            let (vnet, inspected) = start.split_at(frame.header_len);
+            guard.check(vnet, inspected)?;
+        }
+        Ok(false)
+    }
+
     /// Hands a frame to the detour, if that wants it: `start`, which was read already and has the
     /// virtio-net header first, and the rest behind it.
     #[inline]
-    pub(super) fn take_out(&mut self, frame: &TxFrame<'_>, start: &[u8]) -> bool {
+    fn take_out(&mut self, frame: &TxFrame<'_>, start: &[u8]) -> bool {
         let Some(detour) = self.detour.as_deref_mut() else { return false };
         let inspected = &start[frame.header_len..];
         if !detour.wants(&inspected[..inspected.len().min(12 + INSPECT_BYTES)]) {

@@ -125,7 +125,7 @@ impl<O: Outlet> Transmit<O> {
         if let Some(capture) = &mut self.capture {
             capture.sent(&chain, read, O::LEAVES);
         }
-        if cx.take_out(&chain, read) {
+        if cx.inspect(&chain, read)? {
             return Ok(Taken::Out);
         }
         let request = read.first_chunk().and_then(Request::read);

@@ -62,7 +62,7 @@ fn frames_are_marked_as_sent_before_the_port_has_them() {
         let marks = Marks { at_once, bytes: [0; 64], marked: Vec::new() };
         let mut side = Transmit::new(ring, marks, 0, 12);
         let counters = Counters::default();
-        let mut cx = TransmitContext { memory: &memory, counters: &counters, detour: None };
+        let mut cx = TransmitContext { memory: &memory, counters: &counters, detour: None, guard: None };
         let turn = side.run(&mut driver, &mut cx).expect("a sound ring");
         assert_eq!((turn.chains, side.outlet.marked.as_slice()), (2, [at_once; 2].as_slice()));
     }

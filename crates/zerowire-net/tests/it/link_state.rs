@@ -342,6 +342,7 @@ fn a_descriptor_can_not_be_followed() {
                 metadata: None,
                 policy: Policy::default(),
                 mac: None,
+                guard: None,
                 postcopy: false,
             };
             let error = Server::start(vec![config("follow")]).err().expect("an error").to_string();

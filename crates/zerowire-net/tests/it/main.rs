@@ -7,6 +7,7 @@ mod support;
 
 mod capture;
 mod features;
+mod guard;
 mod hand_over;
 mod hostile;
 mod leaks;

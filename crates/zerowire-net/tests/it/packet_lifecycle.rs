@@ -453,6 +453,7 @@ fn refused(port: &str) -> String {
         metadata: None,
         policy: Policy::default(),
         mac: None,
+        guard: None,
         postcopy: false,
     };
     match Server::start(vec![config]) {

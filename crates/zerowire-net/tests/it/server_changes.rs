@@ -23,6 +23,7 @@ fn vm(dir: &Path, name: &str) -> VmConfig {
         metadata: None,
         policy: Policy::default(),
         mac: None,
+        guard: None,
         postcopy: false,
     }
 }

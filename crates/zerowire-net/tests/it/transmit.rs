@@ -225,6 +225,7 @@ proptest! {
                 memory: &lab.memory,
                 counters: &counters,
                 detour: detoured.then_some(&mut detour as &mut dyn Detour),
+                guard: None,
             };
             let turn = side.run(&mut io, &mut cx).expect("a sound ring");
             chains += turn.chains;
@@ -285,7 +286,7 @@ fn frames_that_the_port_refuses_are_counted_and_their_chains_come_back() {
     let counters = Counters::default();
     let mut chains = 0;
     while chains < 70 {
-        let mut cx = TransmitContext { memory: &lab.memory, counters: &counters, detour: None };
+        let mut cx = TransmitContext { memory: &lab.memory, counters: &counters, detour: None, guard: None };
         chains += side.run(&mut io, &mut cx).expect("a sound ring").chains;
     }
     let t = counters.snapshot();

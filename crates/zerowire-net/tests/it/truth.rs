@@ -73,7 +73,7 @@ fn a_long_frame_is_sent_from_the_guests_memory_behind_a_private_header() {
     ring.write_avail(0, 0);
     ring.publish_avail_idx(1);
     let counters = Counters::default();
-    let mut cx = TransmitContext { memory: &lab.memory, counters: &counters, detour: None };
+    let mut cx = TransmitContext { memory: &lab.memory, counters: &counters, detour: None, guard: None };
     assert_eq!(side.run(&mut io, &mut cx).expect("a sound ring").chains, 1);
 
     let list = LAST.with(|l| l.borrow().clone());

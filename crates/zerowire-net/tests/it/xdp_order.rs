@@ -38,7 +38,7 @@ impl Detour for Nothing {
 
 fn transmit(side: &mut Transmit<XdpOutlet>, pair: &mut Pair) {
     let (memory, counters) = (&*pair.memory, &pair.counters);
-    let mut cx = TransmitContext { memory, counters, detour: Some(&mut Nothing) };
+    let mut cx = TransmitContext { memory, counters, detour: Some(&mut Nothing), guard: None };
     side.run(&mut pair.link, &mut cx).expect("a sound ring");
 }
 

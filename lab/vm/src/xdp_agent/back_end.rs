@@ -30,6 +30,7 @@ impl BackEnd {
             metadata: None,
             policy: Policy::default(),
             mac: None,
+            guard: None,
             postcopy: false,
         }])?;
         Ok(Self { server, socket, _dir: dir })

@@ -15,6 +15,7 @@ fn a_vm_is_the_same_by_its_own_table() {
         metadata: None,
         metadata_token: None,
         mac: None,
+        guard: None,
         socket_owner: None,
         socket_group: None,
         socket_mode: None,
@@ -26,6 +27,7 @@ fn a_vm_is_the_same_by_its_own_table() {
             metadata: Some("/own.json".into()),
             metadata_token: Some("required".to_owned()),
             mac: Some("52:54:00:00:00:02".to_owned()),
+            guard: Some("mac+vlan=off+ip=10.0.0.2+fd00::/64+arp+nd".to_owned()),
             socket_owner: Some("root".to_owned()),
             socket_mode: Some("0640".to_owned()),
             ..bare
@@ -48,6 +50,7 @@ fn a_wrong_value_has_its_key() {
         metadata: None,
         metadata_token: None,
         mac: None,
+        guard: None,
         socket_owner: None,
         socket_group: None,
         socket_mode: None,
@@ -57,6 +60,8 @@ fn a_wrong_value_has_its_key() {
         (file::Net { port: "?".to_owned(), ..good() }, "port"),
         (file::Net { metadata_token: bad(), ..good() }, "metadata-token"),
         (file::Net { mac: bad(), ..good() }, "mac"),
+        (file::Net { guard: bad(), ..good() }, "guard"),
+        (file::Net { guard: Some("mac".to_owned()), ..good() }, "guard"),
         (file::Net { socket_owner: bad(), ..good() }, "socket-owner"),
         (file::Net { socket_group: bad(), ..good() }, "socket-group"),
         (file::Net { socket_mode: bad(), ..good() }, "socket-mode"),
@@ -76,6 +81,9 @@ fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
     assert_eq!(v.mac, None);
     let m = parse_vm("name=a,socket=/s,port=tap:t,mac=52:54:00:00:00:01").unwrap();
     assert_eq!(m.mac.map(|m| m.to_string()).as_deref(), Some("52:54:00:00:00:01"));
+    let g = parse_vm("name=a,guard=mac+ip=10.0.0.2,socket=/s,port=tap:t,mac=52:54:00:00:00:01").unwrap();
+    let guard = g.guard.map(|g| g.to_string());
+    assert_eq!(guard.as_deref(), Some("mac=52:54:00:00:00:01+ip=10.0.0.2"), "the order does not matter");
     let x = parse_vm("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3,offloads=off").unwrap();
     assert_eq!(x.port.to_string(), "xdp:e0,queue=3,queues=1,mode=copy,offloads=off");
     let partial = parse_vm("name=a,port=xdp:e0,socket=/run/a,pin=partial").unwrap();
@@ -89,6 +97,7 @@ fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
         ("name=a,port=xdp:e0,socket=/s,pin=half", "partial or off"),
         ("name=a,socket=/s,port=tap:t,mac=ff:ff:ff:ff:ff:ff", "'ff:ff:ff:ff:ff:ff': give six bytes"),
         ("name=a,port=tap:t,socket=/s,pin=on", "'pin=on' is not known"),
+        ("name=a,socket=/s,port=tap:t,guard=mac", "'mac' needs the VM's address: give mac=MAC"),
         ("name=a,socket=/s", "port"),
         ("socket=/s,port=tap:t", "name"),
         ("name=a,socket=/s,port=tap:t,mode=copy", "mode=copy"),

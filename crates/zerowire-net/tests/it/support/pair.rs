@@ -195,7 +195,8 @@ pub fn release(side: &mut Receive<XdpInlet>, pair: &mut Pair) {
 
 /// One turn. Returns what was moved.
 pub fn transmit(side: &mut Transmit<XdpOutlet>, pair: &mut Pair) -> usize {
-    let mut cx = TransmitContext { memory: &pair.memory, counters: &pair.counters, detour: None };
+    let mut cx =
+        TransmitContext { memory: &pair.memory, counters: &pair.counters, detour: None, guard: None };
     side.run(&mut pair.link, &mut cx).expect("a sound ring").chains
 }
 
