@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.." || exit 1
 PATH=$PATH:${HOME:-/root}/.cargo/bin
 export PATH
 CARGO=${CARGO:-cargo}
-all="vsock_packet vsock_muxer vsock_mapped net_transmit net_receive asan_net_receive net_offload metadata vhost_user_messages \
+all="vsock_packet vsock_muxer vsock_mapped net_transmit net_receive asan_net_receive net_offload guard metadata vhost_user_messages \
 vhost_user_session capture packet_offload recv_multishot recv_zcrx control"
 
 mode=${1:-}
