@@ -36,6 +36,7 @@ mod offer;
 mod pending;
 mod shape;
 mod side;
+mod storm;
 
 use std::time::Duration;
 
@@ -46,6 +47,7 @@ use zerowire_vhost::ring::{RingError, SplitRing};
 use zerowire_vhost_user::features as f;
 
 use super::features::{Offloads, header_len};
+use super::guard::StormBound;
 use super::transmit::Turn;
 use crate::capture::FrameCapture;
 pub(crate) use batch::{Done, LONG_BATCH, ReadBatch};
@@ -167,6 +169,11 @@ impl<I: Inlet> Receive<I> {
     /// Has frames go to a capture as well.
     pub(crate) fn set_capture(&mut self, capture: Option<FrameCapture>) {
         self.side.capture = capture.map(Box::new);
+    }
+
+    /// Frames to groups beyond this bound are dropped.
+    pub fn bound_groups(&mut self, bound: Option<StormBound>) {
+        self.side.storm = bound;
     }
 
     /// The ring, and who is notified of it.

@@ -168,7 +168,7 @@ impl<P: PortPath> Worker<P> {
         let counters = &self.report.counters().transmit;
         let result = if side.host().state() == RingState::Enabled {
             let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
-            let guard = self.guard.as_deref();
+            let guard = self.guard.as_deref().filter(|guard| guard.checks_transmit());
             let mut cx = TransmitContext { memory: &self.memory, counters, detour, guard };
             side.run(self.path.queue(), &mut cx)
         } else {

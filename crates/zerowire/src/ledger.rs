@@ -147,6 +147,8 @@ reasons! {
     /// What a guard has to see lies behind the bytes that are read of a frame, or is hidden by how
     /// the frame is made.
     GuardUnseen = "guard_unseen",
+    /// More frames to groups came than the guest takes.
+    Storm = "storm",
 }
 
 const COPY_REASONS: usize = CopyReason::ALL.len();

@@ -115,7 +115,7 @@ struct DeviceArgs {
     #[arg(long, value_name = "MAC", conflicts_with_all = ["vm", "config"])]
     mac: Option<MacAddress>,
     /// What the guest may send, as CHECK+CHECK+…: mac, mac=MAC, vlan=off, vlan=NUMBER,
-    /// ip=ADDRESS+ADDRESS…, arp, nd; see 'Guard' below.
+    /// ip=ADDRESS+ADDRESS…, arp, nd, and storm=RATE toward the guest; see 'Guard' below.
     #[arg(long, value_name = "CHECKS", conflicts_with_all = ["vm", "config"])]
     guard: Option<String>,
 }
@@ -193,6 +193,9 @@ frames, which are dropped and counted.
   nd
     Neighbour discovery announces the VM alone, by MAC address and by ip=, and
     no router.
+  storm=RATE
+    Toward the guest: frames a second to groups (broadcast, multicast), a queue
+    pair.
   For a guest with one address: --guard mac=52:54:00:00:00:01+ip=10.0.0.2+arp
 
 Signals: SIGUSR1 prints statistics, SIGHUP reads metadata files and the file of --config again, SIGTERM and SIGINT end \

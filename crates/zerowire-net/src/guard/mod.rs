@@ -1,4 +1,5 @@
-//! What a guest may send: frames that name this guest as their sender, and no other machine.
+//! What a guest may send: frames that name this guest as their sender, and no other machine. And
+//! how many frames to groups it receives ([`StormBound`]).
 //!
 //! Plain code over the first bytes of a frame. Each check is off unless the user asks for it:
 //!
@@ -16,6 +17,7 @@
 
 mod addresses;
 mod spec;
+mod storm;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
@@ -30,6 +32,7 @@ use crate::header::MAX_TAGS;
 use crate::transmit::INSPECT_BYTES;
 use addresses::GuestAddresses;
 pub use spec::BadGuard;
+pub use storm::StormBound;
 
 /// Ports of a DHCP client and its server (RFC 2131 §4.1).
 const DHCP_PORTS: (u16, u16) = (68, 67);
@@ -52,6 +55,8 @@ pub struct FrameGuard {
     arp: bool,
     /// True: a message of neighbour discovery announces this guest, and no router.
     nd: bool,
+    /// Frames to groups that the guest receives in a second, a queue pair.
+    storm: Option<u32>,
 }
 
 /// The tags that a frame has.
@@ -95,6 +100,17 @@ impl FrameGuard {
             Some(at) if at < examined.end && Some(at) != examined.checksum_at => Err(DropReason::GuardUnseen),
             _ => Ok(()),
         }
+    }
+
+    /// The bound of frames to groups that a queue pair gives the guest; None for all.
+    pub fn storm_bound(&self) -> Option<StormBound> {
+        self.storm.map(StormBound::new)
+    }
+
+    /// Whether any check is of frames from the guest.
+    #[inline]
+    pub fn checks_transmit(&self) -> bool {
+        self.mac.is_some() || self.vlan.is_some() || self.addresses.is_some() || self.arp || self.nd
     }
 
     fn examine(&self, frame: &[u8]) -> Result<Examined, DropReason> {

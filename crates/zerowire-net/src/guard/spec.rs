@@ -11,6 +11,9 @@ use crate::config::MacAddress;
 /// The numbers that a VLAN can have (IEEE 802.1Q: 0 and 4095 are reserved).
 const VLANS: std::ops::RangeInclusive<u16> = 1..=4094;
 
+/// Frames a second that a bound can have.
+const RATES: std::ops::RangeInclusive<u32> = 1..=1_000_000;
+
 /// Checks that can't be understood. The text is what the user reads.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("guard '{guard}': {problem}")]
@@ -22,8 +25,8 @@ pub struct BadGuard {
 }
 
 impl FrameGuard {
-    /// Reads checks: `mac`, `mac=MAC`, `vlan=off`, `vlan=NUMBER`, `ip=ADDRESS+ADDRESS…`, `arp` and
-    /// `nd`, with `+` between them. `own` is the device's address if that is known: `mac` means it.
+    /// Reads checks: `mac`, `mac=MAC`, `vlan=off`, `vlan=NUMBER`, `ip=ADDRESS+ADDRESS…`, `arp`,
+    /// `nd` and `storm=RATE`, with `+` between them. `own` is the device's address if that is known: `mac` means it.
     ///
     /// # Errors
     /// The text says what is wrong, and what to give.
@@ -50,6 +53,7 @@ fn read(text: &str, own: Option<MacAddress>) -> Result<FrameGuard, String> {
             ("ip", Some(address)) => guard.addresses.get_or_insert_default().add(address)?,
             ("arp", None | Some("on")) => guard.arp = true,
             ("nd", None | Some("on")) => guard.nd = true,
+            ("storm", Some(rate)) => guard.storm = Some(storm(rate)?),
             // Further addresses.
             (address, None) if keys.last() == Some(&"ip") && address.contains(['.', ':']) => {
                 guard.addresses.get_or_insert_default().add(address)?;
@@ -57,7 +61,7 @@ fn read(text: &str, own: Option<MacAddress>) -> Result<FrameGuard, String> {
             }
             _ => {
                 return Err(format!(
-                    "'{item}' is not known: mac, mac=MAC, vlan=off, vlan=NUMBER, ip=ADDRESS+ADDRESS, arp, nd, with '+' \
+                    "'{item}' is not known: mac, mac=MAC, vlan=off, vlan=NUMBER, ip=ADDRESS+ADDRESS, arp, nd, storm=RATE, with '+' \
                      between them"
                 ));
             }
@@ -76,6 +80,11 @@ fn read(text: &str, own: Option<MacAddress>) -> Result<FrameGuard, String> {
 fn vlan(text: &str) -> Result<u16, String> {
     let number = text.parse::<u16>().ok().filter(|number| VLANS.contains(number));
     number.ok_or_else(|| format!("vlan={text}: give off, or a number from 1 to 4094"))
+}
+
+fn storm(text: &str) -> Result<u32, String> {
+    let rate = text.parse::<u32>().ok().filter(|rate| RATES.contains(rate));
+    rate.ok_or_else(|| format!("storm={text}: give frames a second, from 1 to 1000000"))
 }
 
 impl fmt::Display for VlanRule {
@@ -97,6 +106,7 @@ impl fmt::Display for FrameGuard {
             self.addresses.as_ref().map(ip),
             self.arp.then(|| "arp".to_owned()),
             self.nd.then(|| "nd".to_owned()),
+            self.storm.map(|rate| format!("storm={rate}")),
         ];
         f.write_str(&checks.into_iter().flatten().collect::<Vec<_>>().join("+"))
     }

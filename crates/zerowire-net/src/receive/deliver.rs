@@ -16,11 +16,39 @@ const KEPT_BYTES: usize = 1024;
 impl ReadBatch {
     /// How many of the first `frames` reads are what the guest takes.
     #[inline]
-    pub(super) fn sound(&self, frames: usize, side: &CopySide) -> usize {
-        match side.accepts() {
+    pub(super) fn sound(&self, frames: usize, side: &mut CopySide) -> usize {
+        let sound = match side.accepts() {
             None => frames,
             Some(_) => self.first_unsound(frames, side).unwrap_or(frames),
+        };
+        match side.bounds_groups() {
+            false => sound,
+            true => self.before_storm(sound, side),
         }
+    }
+
+    /// How many of the first `frames` reads come before a frame that goes beyond the bound of those
+    /// to groups. They count.
+    #[cold]
+    fn before_storm(&self, frames: usize, side: &mut CopySide) -> usize {
+        let mut chain = 0;
+        for (i, read) in self.reads[..frames].iter().enumerate() {
+            // The guest may write its own buffers, and harms nobody but itself.
+            let mut first = [0];
+            let mut skip = side.setup.header_len;
+            for c in chain..chain + read.chains {
+                if side.room(c) > skip {
+                    access::read(side.segments(c), skip, &mut first);
+                    break;
+                }
+                skip -= side.room(c);
+            }
+            chain += read.chains;
+            if side.is_beyond_bound(first[0]) {
+                return i;
+            }
+        }
+        frames
     }
 
     #[inline]

@@ -54,6 +54,9 @@ impl CopySide {
         given: &mut G,
         cx: &ReceiveContext<'_>,
     ) -> Result<(), RingError> {
+        if self.drops_group(frame, cx.counters) {
+            return Ok(());
+        }
         let room = self.fit(frame, reason, given, cx)?;
         self.hold(room, frame, reason, cx.counters);
         Ok(())

@@ -13,6 +13,7 @@ use super::pending::{Pending, Waits};
 use super::{PATIENCE, ReceiveContext, ReceiveSetup, SETTLE_AFTER};
 use crate::MAX_FRAME_BYTES;
 use crate::capture::FrameCapture;
+use crate::guard::StormBound;
 use crate::io::MAX_BATCH;
 
 /// Where `flags` is in the virtio-net header (virtio 1.3 §5.1.6).
@@ -80,6 +81,8 @@ pub struct RxSide<W> {
     waiting_since: Option<Instant>,
     pub(super) fit: Fit,
     pub(crate) capture: Option<Box<FrameCapture>>,
+    /// How many frames to groups the guest takes; None for all.
+    pub(super) storm: Option<StormBound>,
 }
 
 impl<W: Waits> RxSide<W> {
@@ -92,6 +95,7 @@ impl<W: Waits> RxSide<W> {
             pending: Pending::default(),
             waiting_since: None,
             fit: Fit::default(),
+            storm: None,
             capture: None,
         }
     }

@@ -85,6 +85,7 @@ impl<P: PortPath> RingThread for Worker<P> {
             }
             Direction::Receive => {
                 let (mut side, _) = Receive::<P::Inlet>::start(&mut self.path, setup, &self.memory)?;
+                side.bound_groups(self.guard.as_ref().and_then(|guard| guard.storm_bound()));
                 side.set_capture(capture);
                 self.receive = Some(side);
             }

@@ -300,3 +300,46 @@ fn a_front_end_announces_no_other_host() {
         assert!(peer.drain().is_empty(), "nothing else went out");
     });
 }
+
+/// Frames to groups beyond the bound are dropped, and those to the guest come all the same.
+fn storm(vm: Vm, at: &str) {
+    let name = vm.name;
+    let backend = Backend::start(&[Vm { guard: Some("storm=1"), ..vm }]);
+    let peer = Peer::new(at);
+    let mut guest = backend.guest(name, &options(0, Layout::Split));
+    guest.warm_up(0, &peer);
+    let (sent, mut groups) = (60, 0);
+    for n in 0..sent {
+        let (mut group, own) = (frame(2 * n, 200), frame(2 * n + 1, 300));
+        group[0] |= 1;
+        peer.send(&group);
+        peer.send(&own);
+        loop {
+            let got = guest.expect().1;
+            if got == own {
+                break;
+            }
+            // The host's stack has things to say, too.
+            groups += u64::from(got == group);
+        }
+    }
+    let dropped = backend.stats(name).receive.totals.dropped_frames;
+    let storm = dropped.get("storm").copied().unwrap_or(0);
+    let sent = u64::from(sent);
+    assert!(groups < sent && storm >= sent - groups, "{groups} of {sent} came: {dropped:?}");
+}
+
+#[test]
+fn storms_are_bounded_on_each_port() {
+    let in_place = Policy { rx_copybreak_bytes: 0, ..Policy::default() };
+    let copied = Policy { mode: PathMode::Copy, ..Policy::default() };
+    for policy in [Policy::default(), in_place, copied] {
+        in_netns(move || storm(Vm { policy, ..Vm::new("zwstorm") }, "zwstorm"));
+        for port in ["packet:v0", "packet:v0,receive=socket", "xdp:v0,mode=copy"] {
+            in_netns(move || {
+                veth("v0", "v1", 1, 1500);
+                storm(Vm { policy, ..Vm::on("zwstorm", port) }, "v1");
+            });
+        }
+    }
+}

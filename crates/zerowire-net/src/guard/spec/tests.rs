@@ -10,7 +10,9 @@ fn guard(text: &str) -> FrameGuard {
 
 #[test]
 fn checks_are_read_and_errors_name_what_is_wrong() {
-    for text in ["mac=52:54:00:00:00:02+vlan=7+ip=fd00::/64+10.0.0.2+arp+nd", "vlan=off", "ip=10.0.0.0/8"] {
+    for text in
+        ["mac=52:54:00:00:00:02+vlan=7+ip=fd00::/64+10.0.0.2+arp+nd+storm=1000", "vlan=off", "ip=10.0.0.0/8"]
+    {
         assert_eq!(guard(text).to_string(), text);
     }
     let own = guard("ip=10.0.0.2+nd=on+mac=on+arp=on");
@@ -36,6 +38,9 @@ fn checks_are_read_and_errors_name_what_is_wrong() {
         ("ip=255.255.255.255", "no address of one host"),
         ("vlan=0", "a number from 1 to 4094"),
         ("vlan=4095", "a number from 1 to 4094"),
+        ("storm", "'storm' is not known"),
+        ("storm=0", "from 1 to 1000000"),
+        ("storm=1000001", "from 1 to 1000000"),
         ("arp", "'arp' compares with the guest's MAC address"),
         ("ip=10.0.0.2+nd", "'nd' compares with the guest's MAC address"),
     ] {

@@ -33,6 +33,8 @@ pub struct PacketInlet {
     pub(super) batch: ReadBatch,
     /// Timed out waiting for buffers: use what is posted.
     pub(super) settled: bool,
+    /// The next frame was tried before, and found too few buffers.
+    pub(super) retried: bool,
     /// Looks at the ring that are left.
     looks: u32,
     /// Turns since the tagged frames had one.
@@ -50,6 +52,7 @@ impl PacketInlet {
         Ok(Self {
             batch: ReadBatch::new(policy, mtu, setup)?,
             settled: false,
+            retried: false,
             looks: 0,
             turns: 0,
             buffer: vec![0; 12 + MAX_FRAME_BYTES + TAG_BYTES].into(),
@@ -130,7 +133,7 @@ impl Inlet for PacketInlet {
         _memory: &GuestMemory,
     ) -> Result<(), String> {
         self.batch.start();
-        self.settled = false;
+        (self.settled, self.retried) = (false, false);
         port.link.set_header_bytes(side.setup.header_len).map_err(|e| e.to_string())
     }
 

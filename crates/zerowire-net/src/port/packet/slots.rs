@@ -117,10 +117,15 @@ impl PacketInlet {
             slots.give_back();
             return Ok(true);
         };
+        if !self.retried && side.drops_group(frame, cx.counters) {
+            slots.give_back();
+            return Ok(true);
+        }
         let room = side.fit(frame, CopyReason::Outside, self.batch.given(), cx)?;
         // Too few for this one: it is given up at last, as any other, so that it does not stop
         // those behind it for ever.
-        if room == Room::Short && !self.settled {
+        self.retried = room == Room::Short && !self.settled;
+        if self.retried {
             return Ok(false);
         }
         side.hold(room, frame, CopyReason::Outside, cx.counters);

@@ -145,9 +145,10 @@ impl XdpInlet {
             let len = piece.len as usize;
             // A frame in pieces is longer than any that the guest's buffers take.
             let whole = !self.in_pieces && !piece.continues() && piece.len <= geometry.frame_bytes();
-            if !whole {
-                if !self.in_pieces {
-                    counters.dropped(DropReason::TooLong);
+            let offset = address::plain(piece.address) - address::chunk(piece.address);
+            if !whole || deliver::is_storm(side, link, &buffer, offset) {
+                if whole || !self.in_pieces {
+                    counters.dropped(if whole { DropReason::Storm } else { DropReason::TooLong });
                 }
                 self.in_pieces = piece.continues();
                 // A device's own header lies before the first piece.
@@ -156,7 +157,6 @@ impl XdpInlet {
                 self.post_once_more(side, link, geometry, buffer, cx.memory);
                 continue;
             }
-            let offset = address::plain(piece.address) - address::chunk(piece.address);
             match buffer {
                 Buffer::Guest { head, taken, at } => {
                     self.posted_chains -= 1;

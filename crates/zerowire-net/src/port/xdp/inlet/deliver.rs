@@ -6,6 +6,7 @@ use zerowire_vhost::memory::{GuestMemory, Segment, access};
 use super::{PostedChain, SlabSide, Sums, XdpInlet};
 use crate::port::xdp::geometry::Geometry;
 use crate::port::xdp::link::Link;
+use crate::port::xdp::posted::Buffer;
 use crate::receive::{PLAIN_HEADER, ReceiveContext};
 
 impl XdpInlet {
@@ -103,6 +104,28 @@ impl XdpInlet {
         } else {
             CopyReason::ScatteredBuffer
         }
+    }
+}
+
+/// Whether a frame that lies `offset` bytes behind the begin of its chunk goes beyond what the guest
+/// takes of frames to groups.
+#[inline]
+pub(super) fn is_storm(side: &mut SlabSide, link: &mut Link, buffer: &Buffer, offset: u64) -> bool {
+    side.bounds_groups() && first_byte(side, link, buffer, offset).is_some_and(|b| side.is_beyond_bound(b))
+}
+
+/// The first byte of a frame. The guest may change its own, and harms nobody but itself.
+fn first_byte(side: &SlabSide, link: &mut Link, buffer: &Buffer, offset: u64) -> Option<u8> {
+    let due = link.geometry()?.frame_offset();
+    match *buffer {
+        Buffer::Guest { at, .. } => {
+            let from = usize::try_from(side.setup.header_len as i64 + offset as i64 - due as i64).ok()?;
+            let mut first = [0];
+            let [Some(header), second] = at else { return None };
+            let list = [header, second.unwrap_or(Segment { len: 0, ..header })];
+            (access::read(&list, from, &mut first) == 1).then_some(first[0])
+        }
+        Buffer::Place(place) => link.memory()?.0.received(place, offset as usize, 1).first().copied(),
     }
 }
 
