@@ -116,7 +116,7 @@ pub(super) fn is_storm(side: &mut SlabSide, link: &mut Link, buffer: &Buffer, of
 
 /// The first byte of a frame. The guest may change its own, and harms nobody but itself.
 fn first_byte(side: &SlabSide, link: &mut Link, buffer: &Buffer, offset: u64) -> Option<u8> {
-    let due = link.geometry()?.frame_offset();
+    let due = link.registered.geometry()?.frame_offset();
     match *buffer {
         Buffer::Guest { at, .. } => {
             let from = usize::try_from(side.setup.header_len as i64 + offset as i64 - due as i64).ok()?;
