@@ -198,7 +198,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__add)
-            opts="-h --socket --port --metadata --metadata-token --mac --socket-owner --socket-group --socket-mode --control --json --log --help"
+            opts="-h --socket --port --metadata --metadata-token --mac --guard --socket-owner --socket-group --socket-mode --control --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -221,6 +221,10 @@ _zerowire() {
                     return 0
                     ;;
                 --mac)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --guard)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -876,7 +880,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__net)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --postcopy --metadata --metadata-token --path --memlock --gather-max --rx-copybreak --control --control-owner --control-group --control-mode --metrics --json --print-capabilities --log --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --guard --postcopy --metadata --metadata-token --path --memlock --gather-max --rx-copybreak --control --control-owner --control-group --control-mode --metrics --json --print-capabilities --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -923,6 +927,10 @@ _zerowire() {
                     return 0
                     ;;
                 --mac)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --guard)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
