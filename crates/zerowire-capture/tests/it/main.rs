@@ -267,7 +267,7 @@ fn a_capture_that_cant_be_written_ends_and_counts() {
 #[test]
 fn what_cant_be_opened_is_named() {
     let dir = tempfile::tempdir().expect("a folder");
-    let error = |options: &CaptureOptions| Capture::start(options, "").err().expect("an error").to_string();
+    let error = |options: &CaptureOptions| Capture::start(options, "").expect_err("an error").to_string();
     let nowhere = dir.path().join("no/such");
     let said = error(&options(&nowhere));
     assert!(said.contains(&*nowhere.to_string_lossy()) && said.contains("No such file"), "{said}");
@@ -328,7 +328,7 @@ fn a_file_that_is_being_written_is_refused() {
     let (_dir, path, capture, interface) = one(|_| {});
     let mut queue = interface.queue();
     record(&mut queue, &packet(7, 64));
-    let said = Capture::start(&options(&path), "").err().expect("an error").to_string();
+    let said = Capture::start(&options(&path), "").expect_err("an error").to_string();
     assert!(said.contains("another capture") && said.contains(&*path.to_string_lossy()), "{said}");
     drop(queue);
     assert!(capture.finish(PATIENCE));

@@ -74,8 +74,11 @@ fn check(text: &str, frame: &[u8]) -> Result<(), DropReason> {
     guard(text).check(&PLAIN, frame)
 }
 
+/// What the guard is told, a frame, what becomes of it, and what it is.
+type Row<'a> = (&'a str, Vec<u8>, Result<(), DropReason>, &'a str);
+
 #[track_caller]
-fn table(rows: &[(&str, Vec<u8>, Result<(), DropReason>, &str)]) {
+fn table(rows: &[Row<'_>]) {
     for (text, frame, want, what) in rows {
         assert_eq!(check(text, frame), *want, "{text}: {what}");
     }
