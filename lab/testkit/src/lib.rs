@@ -7,8 +7,10 @@ pub mod cc;
 pub mod frames;
 pub mod mapped;
 pub mod net;
+mod not_run;
 pub mod process;
 pub mod refuse;
 mod wait;
 
+pub use not_run::not_run;
 pub use wait::{PATIENCE, wait_until};

@@ -43,6 +43,8 @@ fn the_page_has_each_function_of_the_header() {
 fn man_shows_the_page_without_a_warning() {
     match warnings(&folder(), |name| name == PAGE).expect("pages") {
         Some(said) => assert_eq!(said, ""),
-        None => eprintln!("not run: no man that shows pages is installed (Debian: man-db)"),
+        None => {
+            zerowire_testkit::not_run("manual pages: no man that shows pages is installed (Debian: man-db)")
+        }
     }
 }
