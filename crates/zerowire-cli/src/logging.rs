@@ -1,42 +1,45 @@
-//! The log: plain lines on standard error.
+//! The log: lines on standard error, for people, as JSON or for journald.
 //!
 //! For commands that serve VMs, a thread of its own writes the log. Whoever reads standard error
 //! slowly, or not at all, holds up no thread that serves a guest. A guest or its front end can
 //! cause lines as fast as it likes, so each VM has a rate, and so has the whole. What is suppressed
 //! or lost is counted, and the log says so.
 
+mod event;
+mod format;
 mod limit;
 
-use std::fmt::Write as _;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, span};
 use tracing_subscriber::Registry;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
+use zerowire_vhost::memory::write_lines_as;
 
 use crate::signals;
+use event::{EventText, ServedVms, SpanName, attribute};
+use format::LogRecord;
 use limit::{Admitted, Limits};
+
+pub use format::LogFormat;
 
 /// The levels that a user may name.
 pub const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 /// Lines that may wait to be written.
 const WAITING: usize = 1024;
-/// Bytes of a line at most; the rest of a longer one is cut off.
-const LINE_BYTES: usize = 4096;
 /// How often the log says what was suppressed.
 const TELL: Duration = Duration::from_secs(10);
 /// How long the end waits for standard error to take what is left.
@@ -46,6 +49,14 @@ const LOOK: Duration = Duration::from_millis(1);
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 64 * 1024;
 
+/// The format of this process's log, from its start on.
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
+
+/// The format of this process's log; before that begins, lines for people.
+fn format() -> LogFormat {
+    FORMAT.get().copied().unwrap_or(LogFormat::Text)
+}
+
 fn filter(level: &str) -> Result<LevelFilter> {
     filter_of(&std::env::var("ZEROWIRE_LOG").unwrap_or_else(|_| level.to_owned()))
 }
@@ -54,17 +65,20 @@ fn filter_of(word: &str) -> Result<LevelFilter> {
     word.parse().with_context(|| format!("log level '{word}': give error, warn, info, debug or trace"))
 }
 
-/// Starts logging at `level`, or as the environment variable ZEROWIRE_LOG says. The thread that
-/// logs also writes.
-pub fn init(level: &str) -> Result<()> {
-    Registry::default().with(filter(level)?).with(Lines(None)).init();
+/// Starts logging at `level`, or as the environment variable ZEROWIRE_LOG says, in `format` or in
+/// what suits standard error. The thread that logs also writes.
+pub fn init(level: &str, format: Option<LogFormat>) -> Result<()> {
+    let filter = filter(level)?;
+    FORMAT.get_or_init(|| LogFormat::choose(format));
+    Registry::default().with(filter).with(Lines::default()).init();
     Ok(())
 }
 
 /// The same for a command that serves VMs: a thread writes the lines. Dropping what this returns
 /// waits until it has, or for `PATIENCE`.
-pub fn serve(level: &str) -> Result<Log> {
+pub fn serve(level: &str, format: Option<LogFormat>) -> Result<Log> {
     let filter = filter(level)?;
+    write_lines_as((*FORMAT.get_or_init(|| LogFormat::choose(format))).into());
     let (lines, queue) = sync_channel(WAITING);
     let shared = Arc::<LogShared>::default();
     let for_thread = shared.clone();
@@ -75,8 +89,26 @@ pub fn serve(level: &str) -> Result<Log> {
         thread.spawn(move || write_all(&queue, &for_thread))
     });
     let thread = thread.context("no thread to write the log")?;
-    Registry::default().with(filter).with(Lines(Some(Writer { lines: lines.clone(), shared }))).init();
+    let writer = Writer { lines: lines.clone(), shared };
+    Registry::default().with(filter).with(Lines { writer: Some(writer), ..Lines::default() }).init();
     Ok(Log { lines, thread: Some(thread) })
+}
+
+/// Says on standard error why `program` failed, in the format of the log.
+pub fn report(program: &str, error: &str) {
+    let line = |message: &str| {
+        let record = LogRecord { level: Level::ERROR, vm: None, message, fields: &[] };
+        write(&format().line(&record, SystemTime::now()));
+    };
+    match format() {
+        // The terminal may be gone.
+        LogFormat::Text => {
+            let _ = writeln!(io::stderr(), "{program}: {error}");
+        }
+        LogFormat::Json => line(error),
+        // Each line needs its priority.
+        LogFormat::Journal => format!("{program}: {error}").lines().for_each(line),
+    }
 }
 
 /// What to write.
@@ -124,7 +156,11 @@ impl Drop for Log {
 }
 
 /// Where lines go: to the thread, or to standard error at once.
-struct Lines(Option<Writer>);
+#[derive(Default)]
+struct Lines {
+    writer: Option<Writer>,
+    served: ServedVms,
+}
 
 /// The way to the thread.
 struct Writer {
@@ -133,9 +169,10 @@ struct Writer {
 }
 
 impl Writer {
-    fn hand(&self, of: &str, text: String) {
-        let line = match self.shared.limits().admit(of, Instant::now()) {
-            Admitted::Yes => LogLine::Text(text),
+    /// Hands over what `line` makes, unless there are too many lines of this key.
+    fn hand(&self, key: &str, line: impl FnOnce() -> String) {
+        let line = match self.shared.limits().admit(key, Instant::now()) {
+            Admitted::Yes => LogLine::Text(line()),
             Admitted::NoneSince => LogLine::Suppressed,
             Admitted::No => return,
         };
@@ -146,62 +183,43 @@ impl Writer {
     }
 }
 
-/// The VM that a thread serves: the field of its span.
-struct VmName(String);
+/// The name of the spans of threads that serve one VM.
+const VM_SPAN: &str = "vm";
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Lines {
     fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
-        let mut name = FieldText::default();
+        if attributes.metadata().name() != VM_SPAN {
+            return;
+        }
+        let mut name = SpanName::default();
         attributes.record(&mut name);
         if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(VmName(name.0));
+            self.served.enter(&name.0);
+            span.extensions_mut().insert(name);
+        }
+    }
+
+    fn on_close(&self, id: span::Id, context: Context<'_, S>) {
+        let name = context.span(&id).and_then(|span| Some(span.extensions().get::<SpanName>()?.0.clone()));
+        if let Some(name) = name {
+            self.served.leave(&name);
         }
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut text = FieldText::default();
-        event.record(&mut text);
-        let vm = context.lookup_current().and_then(|s| s.extensions().get::<VmName>().map(|vm| vm.0.clone()));
-        let (of, line) = line(*event.metadata().level(), vm.as_deref(), &text.0);
-        match &self.0 {
-            Some(writer) => writer.hand(of, line),
-            None => write(&line),
+        let mut said = EventText::default();
+        event.record(&mut said);
+        let of_thread = || Some(context.lookup_current()?.extensions().get::<SpanName>()?.0.clone());
+        let vm = said.vm.take().or_else(of_thread);
+        let text = attribute(vm.as_deref(), &said.message, &self.served);
+        let level = *event.metadata().level();
+        let record = LogRecord { level, vm: text.vm, message: text.message, fields: &said.fields };
+        let line = || format().line(&record, SystemTime::now());
+        match &self.writer {
+            Some(writer) => writer.hand(text.key, line),
+            None => write(&line()),
         }
     }
-}
-
-/// The text of an event or a span's field.
-#[derive(Default)]
-struct FieldText(String);
-
-impl Visit for FieldText {
-    fn record_debug(&mut self, _: &Field, value: &dyn std::fmt::Debug) {
-        let _ = write!(self.0, "{value:?}");
-    }
-
-    fn record_str(&mut self, _: &Field, value: &str) {
-        self.0.push_str(value);
-    }
-}
-
-/// Whose line it is, and the line. One of a thread that serves one VM begins with the VM's name;
-/// others say themselves of which VM they are, in the same way.
-fn line<'a>(level: Level, vm: Option<&'a str>, text: &'a str) -> (&'a str, String) {
-    let named = text.split_once(": ").map_or("", |(name, _)| name);
-    let (of, prefix) = match vm {
-        Some(vm) if text.strip_prefix(vm).is_none_or(|rest| !rest.starts_with(": ")) => {
-            (vm, format!("{vm}: "))
-        }
-        Some(vm) => (vm, String::new()),
-        None => (named, String::new()),
-    };
-    let mut line = format!("{level:>5} {prefix}{text}");
-    if line.len() >= LINE_BYTES {
-        let whole = (0..LINE_BYTES).rev().find(|at| line.is_char_boundary(*at));
-        line.truncate(whole.unwrap_or_default());
-    }
-    line.push('\n');
-    (of, line)
 }
 
 /// Writes until the last line, and in between what was not to be had.
@@ -224,19 +242,48 @@ fn write_all(lines: &Receiver<LogLine>, shared: &LogShared) {
         };
         let lost = shared.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {
-            write(&format!(" WARN log: {lost} lines are lost: standard error did not take them\n"));
+            write(&lost_line(format(), lost));
         }
         if end || told.elapsed() >= TELL {
             told = Instant::now();
             let suppressed = shared.limits().take_suppressed();
-            for (of, count) in suppressed {
-                write(&limit::told(&of, count));
+            for (key, count) in suppressed {
+                write(&suppressed_line(format(), &key, count));
             }
         }
         if end {
             return;
         }
     }
+}
+
+/// The line about lines that had no room in the queue.
+fn lost_line(format: LogFormat, lost: u64) -> String {
+    let message = format!("{lost} lines are lost: standard error did not take them");
+    counting_line(format, None, &message, &[("lost", lost.into())])
+}
+
+/// The line about lines of a VM, or of others with one key, that exceed their rate.
+fn suppressed_line(format: LogFormat, key: &str, count: u64) -> String {
+    let key = (!key.is_empty()).then_some(key);
+    let fields = [("key", key.into()), ("suppressed", count.into())];
+    counting_line(format, key, &limit::report(count), &fields)
+}
+
+/// People read who and how many in the text; for programs they are fields.
+fn counting_line(
+    format: LogFormat,
+    key: Option<&str>,
+    message: &str,
+    fields: &[(&'static str, serde_json::Value)],
+) -> String {
+    let (level, is_json) = (Level::WARN, format == LogFormat::Json);
+    let record = if is_json {
+        LogRecord { level, vm: None, message, fields }
+    } else {
+        LogRecord { level, vm: Some(key.unwrap_or("log")), message, fields: &[] }
+    };
+    format.line(&record, SystemTime::now())
 }
 
 /// Waits for standard error. Not through `std`, whose lock those would wait for who have to say

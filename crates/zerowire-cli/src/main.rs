@@ -23,6 +23,7 @@ mod vsock;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use zerowire_cli::logging::LogFormat;
 use zerowire_cli::{logging, outcome, signals, tips};
 
 /// Zero-copy networking in user space: devices for virtual machines, and the tools to measure them.
@@ -35,6 +36,10 @@ struct Cli {
     #[arg(long, global = true, default_value = "info", value_name = "LEVEL", hide_possible_values = true,
         value_parser = logging::LEVELS)]
     log: String,
+    /// How the log is written: text, json (an object a line) or journal (each line behind its
+    /// priority). Default: journal if standard error goes to systemd's journal, else text.
+    #[arg(long, global = true, value_name = "FORMAT", hide_possible_values = true)]
+    log_format: Option<LogFormat>,
 }
 
 #[derive(Subcommand)]
@@ -65,8 +70,11 @@ fn main() -> ExitCode {
     let line = arguments();
     let cli = Cli::try_parse_from(&line).unwrap_or_else(|e| tips::mend(e, &Cli::command(), &line).exit());
     let serves = matches!(cli.command, Command::Net(_) | Command::Vsock(_));
-    let log =
-        if serves { logging::serve(&cli.log).map(Some) } else { logging::init(&cli.log).map(|()| None) };
+    let log = if serves {
+        logging::serve(&cli.log, cli.log_format).map(Some)
+    } else {
+        logging::init(&cli.log, cli.log_format).map(|()| None)
+    };
     let log = match log {
         Ok(log) => log,
         Err(e) => {

@@ -7,15 +7,14 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::WrongArguments;
 use crate::columns::{PLAIN_WIDTH, fit, width};
+use crate::{WrongArguments, logging};
 
 /// The status that `program` ends with: 2 for wrong arguments, as clap has it. An error goes to
 /// standard error.
 pub fn status(program: &str, result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|e| {
-        // The terminal may be gone.
-        let _ = writeln!(std::io::stderr(), "{program}: {e:#}");
+        logging::report(program, &format!("{e:#}"));
         if e.is::<WrongArguments>() { ExitCode::from(2) } else { ExitCode::FAILURE }
     })
 }

@@ -251,11 +251,12 @@ pub(super) fn start(
     if port.ignores_link() {
         let interface = port.interface();
         tracing::info!(
-            "{vm}: link=ignore: the guest does not see whether interface {interface} is up; with link=follow it does, if its \
+            vm,
+            "link=ignore: the guest does not see whether interface {interface} is up; with link=follow it does, if its \
              front end connects again by itself (QEMU: reconnect=1)"
         );
     }
-    tracing::info!("{vm}: listening on {endpoint}, port {port}");
+    tracing::info!(vm, "listening on {endpoint}, port {port}");
     let capture = interface(capture, &name, &port);
     let context = Arc::new(VmContext {
         control: Control::new(name).map_err(resources)?,

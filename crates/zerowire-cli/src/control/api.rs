@@ -74,7 +74,7 @@ impl Api {
     fn add(&self, name: &str, body: &[u8]) -> Result<Response, Response> {
         let vm = body::parse(body)?;
         self.manage.add(name, vm)?;
-        tracing::info!("{name}: added by the control socket");
+        tracing::info!(vm = name, "added by the control socket");
         Ok(Response::json(201, &self.vm(name)?))
     }
 

@@ -1,4 +1,5 @@
-//! How many lines a VM may have in the log, and all of them together.
+//! How many lines a VM may have in the log, and all of them together. The key of a line says whose
+//! it is: the name of a VM, or the first word of another line.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -90,12 +91,9 @@ impl Limits {
     }
 }
 
-/// The line that says so.
-pub(super) fn told(of: &str, count: u64) -> String {
-    let of = if of.is_empty() { "log" } else { of };
-    format!(
-        " WARN {of}: {count} further lines are left out: at most {BURST} at once and {RATE} a second are written\n"
-    )
+/// What the log says of lines that were left out.
+pub(super) fn report(count: u64) -> String {
+    format!("{count} further lines are left out: at most {BURST} at once and {RATE} a second are written")
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
     let server = VsockServer::start_captured(vms, capture.as_deref())
         .map_err(|e| serving::refused(&args.config, &e))?;
     for line in lines {
-        tracing::info!("{line}");
+        tracing::info!(vm = line.0, "{}", line.1);
     }
     let mut printer = args.pcap.printer();
     serving::until_stopped(
@@ -154,19 +154,20 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
 }
 
 /// What runs for a VM.
-fn start_line(vm: &VsockConfig) -> String {
+/// The name of a VM, and what the log says of it at the start.
+fn start_line(vm: &VsockConfig) -> (String, String) {
     let uds = vm.uds.display();
-    format!(
-        "{}: listening on {}, CID {}, host end {uds} (messages: {uds}.seqpacket), groups {}; {} bytes of credit a \
+    let line = format!(
+        "listening on {}, CID {}, host end {uds} (messages: {uds}.seqpacket), groups {}; {} bytes of credit a \
          connection, at most {} connections, {} of them mapped; path: vectored system calls over guest memory",
-        vm.name,
         vm.endpoint,
         vm.cid,
         vm.groups.join(", "),
         vm.limits.buffer_bytes,
         vm.limits.max_connections,
         mapped_connections(vm)
-    )
+    );
+    (vm.name.clone(), line)
 }
 
 /// Mapped connections at most.

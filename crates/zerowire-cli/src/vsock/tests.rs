@@ -59,8 +59,9 @@ fn options_that_errors_name_are_there() {
 
 #[test]
 fn the_start_line_says_what_runs() {
-    let text = start_line(&vm(8192));
-    for word in ["a: listening on /run/a,", "CID 3", "/run/a.host.seqpacket", "groups x, y", "262144 bytes"] {
+    let (name, text) = start_line(&vm(8192));
+    assert_eq!(name, "a");
+    for word in ["listening on /run/a,", "CID 3", "/run/a.host.seqpacket", "groups x, y", "262144 bytes"] {
         assert!(text.contains(word), "no '{word}' in {text}");
     }
 }

@@ -13,6 +13,7 @@ mod idle;
 mod install;
 mod ledger_page;
 mod log;
+mod log_format;
 mod net_arguments;
 mod net_service;
 mod net_xdp;

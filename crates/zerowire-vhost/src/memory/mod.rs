@@ -33,6 +33,7 @@ pub(crate) use file::{check_memory, is_eventfd};
 pub use io_list::IoList;
 pub use log::{DirtyLog, LogError, PAGE_BYTES};
 pub(crate) use sigbus::Guarded;
+pub use sigbus::{LineFormat, write_lines_as};
 pub(crate) use table::page_size;
 pub use table::{GuestMemory, MAX_REGIONS, ReadOnlyRegion, Region, RegionConfig, Segment, SegmentList};
 pub use userfault::Userfault;

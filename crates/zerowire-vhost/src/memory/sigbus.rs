@@ -44,10 +44,49 @@ static INSTALL: Once = Once::new();
 /// When the last line about a truncated file was written, seconds of CLOCK_MONOTONIC.
 static TOLD_AT: AtomicI64 = AtomicI64::new(i64::MIN);
 
-const TRUNCATED: &[u8] = b"zerowire: a front end truncated the file behind its guest's memory; \
-    from the first lost page on it reads as zeros from now on\n";
-const HARDWARE: &[u8] = b"zerowire: a page of guest memory has a hardware error (see the kernel's log): \
-    its content is lost and this process ends\n";
+/// A line of the handler in each [`LineFormat`]. The text has no character that JSON escapes.
+macro_rules! in_each_format {
+    ($level:literal, $priority:literal, $text:literal) => {
+        [
+            concat!("zerowire: ", $text, "\n"),
+            concat!("{\"level\":\"", $level, "\",\"message\":\"", $text, "\"}\n"),
+            concat!("<", $priority, ">zerowire: ", $text, "\n"),
+        ]
+    };
+}
+
+static TRUNCATED: [&str; 3] = in_each_format!(
+    "warn",
+    4,
+    "a front end truncated the file behind its guest's memory; \
+     from the first lost page on it reads as zeros from now on"
+);
+static HARDWARE: [&str; 3] = in_each_format!(
+    "error",
+    3,
+    "a page of guest memory has a hardware error (see the kernel's log): \
+     its content is lost and this process ends"
+);
+
+/// How the handler writes its lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum LineFormat {
+    /// For people.
+    Text = 0,
+    /// JSON objects.
+    Json = 1,
+    /// Behind a priority of sd-daemon(3).
+    Journal = 2,
+}
+
+/// The [`LineFormat`].
+static FORMAT: AtomicUsize = AtomicUsize::new(LineFormat::Text as usize);
+
+/// Has the handler write its lines in this format from now on.
+pub fn write_lines_as(format: LineFormat) {
+    FORMAT.store(format as usize, Ordering::Relaxed);
+}
 
 /// A mapping that is known to the handler, as long as this value lives.
 #[derive(Debug)]
@@ -150,13 +189,13 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
             let replaced = replace(&lost);
             let is_first = slot.is_some_and(|s| !s.lost.swap(true, Ordering::Relaxed));
             if replaced && is_first && is_due(&TOLD_AT, seconds()) {
-                say(TRUNCATED);
+                say(&TRUNCATED);
             }
             replaced
         }
         Action::GoOn => true,
         Action::End => {
-            say(HARDWARE);
+            say(&HARDWARE);
             false
         }
         Action::Default => false,
@@ -180,7 +219,8 @@ fn seconds() -> i64 {
 }
 
 /// Writes a line if standard error takes it at once.
-fn say(message: &'static [u8]) {
+fn say(lines: &'static [&'static str; 3]) {
+    let message = lines[FORMAT.load(Ordering::Relaxed)];
     let piece = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
     let mut stderr = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
     // SAFETY: the line, the piece and the pollfd are valid for the calls; none of them is written

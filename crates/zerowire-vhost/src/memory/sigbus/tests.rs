@@ -76,6 +76,18 @@ fn only_what_a_file_has_lost_is_replaced() {
     for code in [lost, libc::BUS_MCEERR_AR, libc::BUS_MCEERR_AO] {
         assert_eq!(action(code, 0x30_0123, None), Action::Default);
     }
-    let text = String::from_utf8_lossy(HARDWARE);
+    let text = HARDWARE[LineFormat::Text as usize];
     assert!(text.contains("hardware error") && !text.contains("front end"), "{text}");
+}
+
+#[test]
+fn a_line_of_the_handler_has_each_format() {
+    for (lines, level, priority) in [(&TRUNCATED, "warn", "<4>"), (&HARDWARE, "error", "<3>")] {
+        let text = lines[LineFormat::Text as usize];
+        let message = text.strip_prefix("zerowire: ").and_then(|t| t.strip_suffix('\n')).expect("a line");
+        let json = lines[LineFormat::Json as usize].strip_suffix('\n').expect("a line");
+        let said: serde_json::Value = serde_json::from_str(json).expect("JSON");
+        assert_eq!(said, serde_json::json!({ "level": level, "message": message }));
+        assert_eq!(lines[LineFormat::Journal as usize], format!("{priority}{text}"));
+    }
 }

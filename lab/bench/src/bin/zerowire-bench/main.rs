@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     let line: Vec<_> = std::env::args_os().collect();
     let cli =
         BenchCli::try_parse_from(&line).unwrap_or_else(|e| tips::mend(e, &BenchCli::command(), &line).exit());
-    if let Err(e) = logging::init(&cli.log) {
+    if let Err(e) = logging::init(&cli.log, None) {
         eprintln!("zerowire-bench: {e}");
         return ExitCode::from(2);
     }
