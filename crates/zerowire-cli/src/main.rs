@@ -18,6 +18,7 @@ mod send;
 mod serving;
 mod spec;
 mod table;
+mod top;
 mod vsock;
 
 use std::process::ExitCode;
@@ -53,6 +54,9 @@ enum Command {
     /// Manage a running 'zerowire net --control PATH': add, change, remove and drain VMs, read
     /// statistics.
     Ctl(ctl::CtlArgs),
+    /// What the VMs of a running 'zerowire net --control PATH' move, as a live view: rates, the
+    /// share that is not copied, and why the rest is.
+    Top(top::TopArgs),
     /// A file or standard input to any receiver, lent to the kernel where that costs less CPU.
     Send(send::SendArgs),
     /// TCP connections of any senders, received in place: by a NIC's queue without a copy, by
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         Command::Net(args) => net::run(*args),
         Command::Vsock(args) => vsock::run(*args),
         Command::Ctl(args) => ctl::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Send(args) => send::run(&args),
         Command::Recv(args) => recv::run(&args),
         Command::Doctor(args) => doctor::run(args),

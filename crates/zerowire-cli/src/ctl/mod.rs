@@ -1,6 +1,6 @@
 //! `zerowire ctl`: manages a running `zerowire net --control PATH`.
 
-mod client;
+pub mod client;
 mod words;
 
 use std::io::Write as _;
@@ -270,7 +270,7 @@ impl Ctl<'_> {
 }
 
 /// What the server says of a request that it did not carry out.
-fn refusal(answer: &CtlAnswer) -> anyhow::Error {
+pub fn refusal(answer: &CtlAnswer) -> anyhow::Error {
     let value: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let text = match value["error"].as_str() {
         Some(text) => text.to_owned(),

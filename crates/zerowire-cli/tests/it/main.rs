@@ -31,5 +31,6 @@ mod send_receivers;
 mod send_waiting;
 mod statistics;
 mod support;
+mod top;
 mod vsock_arguments;
 mod vsock_service;

@@ -1,28 +1,14 @@
 //! On a terminal `zerowire send` and `zerowire replay` show how far they are. Needs root, for a
 //! network of its own.
 
-use std::fs::File;
 use std::io::Read;
 use std::net::TcpListener;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
-use std::ptr::null_mut;
 use std::thread::JoinHandle;
 
 use crate::support::replay::{HERE, capture, frames, in_lab, write};
+use crate::support::terminal::terminal;
 use zerowire_testkit::own_process;
-
-/// A terminal: what a program writes to it can be read here. Every program that this process starts
-/// meanwhile has it open.
-fn terminal(columns: u16) -> (File, OwnedFd) {
-    let (mut here, mut there) = (-1, -1);
-    let size = libc::winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: all pointers are NULL, as allowed, or valid for the call.
-    let opened = unsafe { libc::openpty(&mut here, &mut there, null_mut(), null_mut(), &size) };
-    assert_eq!(opened, 0, "a pseudo terminal: {}", std::io::Error::last_os_error());
-    // SAFETY: open, and nobody else's.
-    unsafe { (File::from_raw_fd(here), OwnedFd::from_raw_fd(there)) }
-}
 
 /// Runs it with standard error on a terminal; returns what it shows there.
 fn shows(args: &[&str], columns: u16) -> String {

@@ -7,6 +7,7 @@ pub mod program;
 pub mod recv;
 pub mod replay;
 pub mod send;
+pub mod terminal;
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
