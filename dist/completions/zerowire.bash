@@ -37,6 +37,9 @@ _zerowire() {
             zerowire,send)
                 cmd="zerowire__subcmd__send"
                 ;;
+            zerowire,top)
+                cmd="zerowire__subcmd__top"
+                ;;
             zerowire,vsock)
                 cmd="zerowire__subcmd__vsock"
                 ;;
@@ -121,6 +124,9 @@ _zerowire() {
             zerowire__subcmd__help,send)
                 cmd="zerowire__subcmd__help__subcmd__send"
                 ;;
+            zerowire__subcmd__help,top)
+                cmd="zerowire__subcmd__help__subcmd__top"
+                ;;
             zerowire__subcmd__help,vsock)
                 cmd="zerowire__subcmd__help__subcmd__vsock"
                 ;;
@@ -158,7 +164,7 @@ _zerowire() {
 
     case "${cmd}" in
         zerowire)
-            opts="-h -V --log --help --version net vsock ctl send recv doctor replay help"
+            opts="-h -V --log --log-format --help --version net vsock ctl top send recv doctor replay help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -166,6 +172,10 @@ _zerowire() {
             case "${prev}" in
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -176,7 +186,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl)
-            opts="-h --control --json --log --help version list show add change remove drain stats metrics help"
+            opts="-h --control --json --log --log-format --help version list show add change remove drain stats metrics help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -190,6 +200,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -198,7 +212,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__add)
-            opts="-h --socket --port --metadata --metadata-token --mac --guard --socket-owner --socket-group --socket-mode --control --json --log --help"
+            opts="-h --socket --port --metadata --metadata-token --mac --socket-owner --socket-group --socket-mode --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -224,10 +238,6 @@ _zerowire() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --guard)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --socket-owner)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -248,6 +258,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -256,7 +270,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__change)
-            opts="-h --metadata --control --json --log --help"
+            opts="-h --metadata --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -274,6 +288,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -282,7 +300,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__drain)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -294,6 +312,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -458,7 +480,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__list)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -470,6 +492,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -480,7 +506,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__metrics)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -492,6 +518,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -502,7 +532,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__remove)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -514,6 +544,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -524,7 +558,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__show)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -536,6 +570,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -546,7 +584,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__stats)
-            opts="-h --follow --control --json --log --help"
+            opts="-h --follow --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -558,6 +596,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -568,7 +610,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__version)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -582,6 +624,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -590,7 +636,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__doctor)
-            opts="-i -q -h --path --interface --queue --configure --json --log --help"
+            opts="-i -q -h --path --interface --queue --configure --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -620,6 +666,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -628,7 +678,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__help)
-            opts="net vsock ctl send recv doctor replay help"
+            opts="net vsock ctl top send recv doctor replay help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -865,6 +915,20 @@ _zerowire() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        zerowire__subcmd__help__subcmd__top)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         zerowire__subcmd__help__subcmd__vsock)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -880,7 +944,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__net)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --guard --postcopy --metadata --metadata-token --path --memlock --gather-max --rx-copybreak --control --control-owner --control-group --control-mode --metrics --json --print-capabilities --log --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --postcopy --metadata --metadata-token --path --memlock --gather-max --rx-copybreak --control --control-owner --control-group --control-mode --metrics --json --print-capabilities --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -927,10 +991,6 @@ _zerowire() {
                     return 0
                     ;;
                 --mac)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --guard)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -982,6 +1042,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -990,7 +1054,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__recv)
-            opts="-p -i -q -r -c -h --port --interface --queue --receive --connections --mode --bind --to --timeout --buffer --buffers --huge --rx-buf-len --configure --quiet --json --log --help"
+            opts="-p -i -q -r -c -h --port --interface --queue --receive --connections --mode --bind --to --timeout --buffer --buffers --huge --rx-buf-len --configure --quiet --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1072,6 +1136,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1080,7 +1148,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__replay)
-            opts="-i -l -L -x -p -M -t -K -q -h --intf1 --interface --loop --limit --duration --multiplier --speed --pps --mbps --topspeed --port --queue --bypass-queue --oversized --mss --truncated --pad --short --backwards --max-gap --ignore-truncated --max-memory --preload-pcap --preload --quiet --json --log --help"
+            opts="-i -l -L -x -p -M -t -K -q -h --intf1 --interface --loop --limit --duration --multiplier --speed --pps --mbps --topspeed --port --queue --bypass-queue --oversized --mss --truncated --pad --short --backwards --max-gap --ignore-truncated --max-memory --preload-pcap --preload --quiet --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1190,6 +1258,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1198,7 +1270,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__send)
-            opts="-q -h --to --udp --mode --backend --chunk --datagram --timeout --quiet --json --log --help"
+            opts="-q -h --to --udp --mode --backend --chunk --datagram --timeout --quiet --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1236,6 +1308,44 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__top)
+            opts="-h --control --interval --sort --once --json --log --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sort)
+                    COMPREPLY=($(compgen -W "name transmit receive dropped zero-copied" -- "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1244,7 +1354,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__vsock)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --json --print-capabilities --log --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --json --print-capabilities --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1360,6 +1470,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)

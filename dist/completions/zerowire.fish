@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_zerowire_global_optspecs
-    string join \n log= h/help V/version
+    string join \n log= log-format= h/help V/version
 end
 
 function __fish_zerowire_needs_command
@@ -29,11 +29,15 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_needs_command" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_needs_command" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_needs_command" -s V -l version -d 'Print version'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
+complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "top" -d 'What the VMs of a running \'zerowire net --control PATH\' move, as a live view: rates, the share that is not copied, and why the rest is'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
@@ -68,6 +72,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l postcopy -d 'Offer post-copy migration (PAGEFAULT), of one VM on a tap or packet port with one queue pair. Its front end gets a userfaultfd of this process, with which it can stop this process and write into its memory: for front ends that are trusted as much as this process'
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l json -d 'Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table'
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l print-capabilities -d 'Print what this back end can do, as QEMU\'s docs/interop/vhost-user.json describes, and exit'
@@ -102,6 +109,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l share-guest-memory -d 'Let programs that map receive buffers read the guest\'s whole memory, so that payload needs no copy at all. They can read whatever else the guest keeps there, keys included, and one that means harm can open that memory anew and write to it: only for programs that are trusted as the VMM is'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l json -d 'Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l print-capabilities -d 'Print what this back end can do, as QEMU\'s docs/interop/vhost-user.json describes, and exit'
@@ -112,6 +122,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "version" -d 'The version of the server'
@@ -130,6 +143,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l control -d 'Control socket of the server' -r -F
@@ -138,6 +154,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l control -d 'Control socket of the server' -r -F
@@ -146,6 +165,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket -d 'Unix socket to listen on for the front end' -r -F
@@ -163,6 +185,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l metadata -d 'JSON file; the same one is read again' -r -F
@@ -172,6 +197,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l control -d 'Control socket of the server' -r -F
@@ -180,6 +208,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l control -d 'Control socket of the server' -r -F
@@ -188,6 +219,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l control -d 'Control socket of the server' -r -F
@@ -196,6 +230,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l follow -d 'Once a second, until interrupted'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -s h -l help -d 'Print help'
@@ -205,6 +242,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "version" -d 'The version of the server'
@@ -217,6 +257,24 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_s
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "stats" -d 'Statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "metrics" -d 'Statistics as Prometheus reads them'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l interval -d 'Seconds between two samples, 0.1 to 3600' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l sort -d 'Sort VMs by name, transmit, receive, dropped or zero-copied' -r -f -a "name\t'By name'
+transmit\t'Most bytes from the guest first'
+receive\t'Most bytes to the guest first'
+dropped\t'Most dropped frames first'
+zero-copied\t'The smallest share of bytes that were not copied first'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l once -d 'Print one table of the rates in one interval, and end. Without a terminal as standard input and output this is what it does in any case'
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l json -d 'Print one line of JSON after each interval, until interrupted; with --once, one line'
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l to -d 'The peer: HOST:PORT, [IPV6]:PORT, vsock:CID:PORT, or unix:PATH' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l mode -d 'Whether memory is copied or lent' -r -f -a "copy\t'The kernel copies'
 zerocopy\t'Lend always; where a limit forbids it, fail and name it'
@@ -233,6 +291,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l udp -d 'Datagrams instead of a stream (with HOST:PORT and unix:PATH)'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -s q -l quiet -d 'No progress and no summary, only errors'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -258,6 +319,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l huge -d 'The area lies in huge pages of 2 MiB'
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l configure -d 'Turns header split of the interface on, and RSS off the queue, and sets both back at the end (CAP_NET_ADMIN). The command that steers the port\'s flows to the queue is printed'
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l quiet -d 'No progress and no summary, only errors, and what --configure changed'
@@ -274,6 +338,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -l configure -d 'Turn header split on, and RSS off this queue, look, and set both back when a signal comes'
 complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -l json -d 'Print the report as JSON, one document'
 complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -309,6 +376,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s t -l topspeed -d 'Send as fast as the port takes frames'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l bypass-queue -d 'Go straight to the driver, past the interface\'s queue and its traffic control; packet and send only'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l pad -d 'Fill up packets that were captured in part to their original length, with zeroes'
@@ -316,14 +386,15 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l ignore-trun
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s K -l preload -l preload-pcap -d 'Taken for tcpreplay\'s sake: a capture that fits is always loaded before it is sent'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s q -l quiet -d 'Print errors only'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "replay" -d 'Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "top" -d 'What the VMs of a running \'zerowire net --control PATH\' move, as a live view: rates, the share that is not copied, and why the rest is'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "replay" -d 'Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "version" -d 'The version of the server'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "show" -d 'One VM with its statistics'
