@@ -15,6 +15,7 @@ mod progress;
 mod recv;
 mod replay;
 mod send;
+mod service;
 mod serving;
 mod spec;
 mod table;

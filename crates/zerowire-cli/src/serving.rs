@@ -9,10 +9,11 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
-use zerowire_net::ServerError;
+use zerowire_net::{Server, ServerError};
 use zerowire_vhost::serve::StartError;
-use zerowire_vsock::VsockServerError;
+use zerowire_vsock::{VsockServer, VsockServerError};
 
+use crate::service::{Notifier, Watched};
 use crate::signals::Signals;
 
 /// How often a program that ends with its connections looks whether they are there.
@@ -33,23 +34,70 @@ pub fn block_signals() -> Result<Signals> {
         .context("signals can't be blocked")
 }
 
-/// Hands requests to `answer` until SIGTERM or SIGINT comes. A program that is not `lasting` (a
-/// connection was handed over to it, and there will be no other) also ends when `is_alive` says no.
+/// Hands requests to `answer` until SIGTERM or SIGINT comes, and tells the service manager how the
+/// server fares. A program that is not `lasting` (a connection was handed over to it, and there will
+/// be no other) also ends when the server is not alive any more.
 pub fn until_stopped(
     signals: &Signals,
     lasting: bool,
-    is_alive: impl Fn() -> bool,
+    server: &impl Watched,
     mut answer: impl FnMut(SignalAction),
 ) -> Result<()> {
-    let tick = (!lasting).then_some(TICK);
+    let mut manager = Notifier::from_environment();
+    let patience = (!lasting).then_some(TICK).into_iter().chain(manager.patience()).min();
+    manager.ready(server);
     loop {
-        match signals.wait(tick).context("waiting for signals failed")? {
+        match signals.wait(patience).context("waiting for signals failed")? {
             Some(libc::SIGUSR1) => answer(SignalAction::Statistics),
-            Some(libc::SIGHUP) => answer(SignalAction::Reload),
-            Some(_) => return Ok(()),
-            None if !is_alive() => return Ok(()),
+            Some(libc::SIGHUP) => {
+                manager.reloading();
+                answer(SignalAction::Reload);
+                manager.ready(server);
+            }
+            Some(_) => break,
+            None if !lasting && !server.is_alive() => break,
             None => {}
         }
+        manager.turn(server);
+    }
+    manager.stopping();
+    Ok(())
+}
+
+impl Watched for Server {
+    fn is_alive(&self) -> bool {
+        self.is_alive()
+    }
+
+    fn connected(&self) -> (usize, usize) {
+        let vms = self.vms();
+        (vms.iter().filter(|vm| vm.connected).count(), vms.len())
+    }
+
+    fn ask(&self) {
+        self.ask();
+    }
+
+    fn silent(&self) -> Vec<String> {
+        self.silent()
+    }
+}
+
+impl Watched for VsockServer {
+    fn is_alive(&self) -> bool {
+        self.is_alive()
+    }
+
+    fn connected(&self) -> (usize, usize) {
+        self.connected()
+    }
+
+    fn ask(&self) {
+        self.ask();
+    }
+
+    fn silent(&self) -> Vec<String> {
+        self.silent()
     }
 }
 

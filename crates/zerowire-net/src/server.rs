@@ -448,6 +448,18 @@ impl Server {
         failed.filter(|e| !matches!(e, ChangeError::Unknown(_))).map(|e| e.to_string()).collect()
     }
 
+    /// Asks the control threads of all VMs for a sign of life, see [`Self::silent`].
+    pub fn ask(&self) {
+        lock(&self.roster).entries.iter().filter_map(RosterEntry::running).for_each(Served::ask);
+    }
+
+    /// Names of the VMs whose control threads have not answered since they were asked last.
+    pub fn silent(&self) -> Vec<String> {
+        let roster = lock(&self.roster);
+        let silent = roster.entries.iter().filter(|entry| entry.running().is_some_and(Served::is_silent));
+        silent.map(|entry| entry.config.name.clone()).collect()
+    }
+
     /// Whether a connection is there or may still come.
     pub fn is_alive(&self) -> bool {
         lock(&self.roster).entries.iter().filter_map(RosterEntry::served).any(Served::is_alive)

@@ -196,6 +196,23 @@ impl VsockServer {
         self.vms.iter().map(|v| &v.served).find(|s| s.vm.control.name == vm)
     }
 
+    /// How many VMs have a front end, and how many VMs there are.
+    pub fn connected(&self) -> (usize, usize) {
+        let connected = self.vms.iter().filter(|vm| vm.served.vm.control.is_connected());
+        (connected.count(), self.vms.len())
+    }
+
+    /// Asks the control threads of all VMs for a sign of life, see [`Self::silent`].
+    pub fn ask(&self) {
+        self.vms.iter().for_each(|vm| vm.served.ask());
+    }
+
+    /// Names of the VMs whose control threads have not answered since they were asked last.
+    pub fn silent(&self) -> Vec<String> {
+        let silent = self.vms.iter().filter(|vm| vm.served.is_silent());
+        silent.map(|vm| vm.served.vm.control.name.clone()).collect()
+    }
+
     /// Whether a connection is there or may still come, and can be served.
     pub fn is_alive(&self) -> bool {
         self.groups.iter().all(Group::is_alive) && self.vms.iter().any(|v| v.served.is_alive())

@@ -10,12 +10,14 @@ use zerowire_net::{FrameGuard, MetadataSource, Policy, VmConfig};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::{NetArgs, TokenArg, policy};
+use crate::service::HandedSockets;
 use crate::{access, file, spec};
 
-/// The VMs that the arguments ask for.
-pub(super) fn vms(args: &NetArgs) -> Result<Vec<VmConfig>> {
+/// The VMs that the arguments ask for, each on the socket of its name if one was handed over.
+pub(super) fn vms(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
     args.control.check(args.postcopy)?;
-    let vms = named(args)?;
+    let mut vms = named(args, handed)?;
+    handed.assign(vms.iter_mut().map(|vm| (vm.name.as_str(), &mut vm.endpoint)));
     if args.postcopy && vms.len() > 1 {
         bail!(
             "--postcopy with {} VMs: a front end could stop and change the others; give each such VM a process of its own",
@@ -77,7 +79,7 @@ impl Defaults {
     }
 }
 
-fn named(args: &NetArgs) -> Result<Vec<VmConfig>> {
+fn named(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
     let defaults = Defaults::new(args)?;
     if let Some(path) = &args.config {
         let vms = if args.control.has_socket() {
@@ -102,10 +104,11 @@ fn named(args: &NetArgs) -> Result<Vec<VmConfig>> {
             })
             .collect();
     }
-    let endpoint = match (&args.socket, args.fd) {
-        (Some(path), None) => Endpoint::Path(path.clone()),
-        (None, Some(fd)) => Endpoint::Fd(fd),
-        (None, None) if args.control.has_socket() => return Ok(Vec::new()),
+    let endpoint = match (&args.socket, args.fd, handed.single()) {
+        (None, Some(fd), _) => Endpoint::Fd(fd),
+        (_, None, Some(endpoint)) => endpoint,
+        (Some(path), None, None) => Endpoint::Path(path.clone()),
+        (None, None, None) if args.control.has_socket() => return Ok(Vec::new()),
         _ => bail!(
             "give --socket PATH, --fd N, --vm SPEC, --config FILE or --control PATH (see 'zerowire net --help')"
         ),

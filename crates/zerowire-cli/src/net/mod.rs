@@ -15,13 +15,13 @@ use zerowire_cli::WrongArguments;
 use zerowire_net::config::MacAddress;
 use zerowire_net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES, Server};
 use zerowire_vhost::memory::PinBudget;
-use zerowire_vhost::serve::Endpoint;
 
 pub use report::table;
 
 use crate::access::SocketArgs;
 use crate::control::{ControlArgs, Manage};
 use crate::pcap::{self, PcapArgs};
+use crate::service::{self, HandedSockets};
 use crate::serving::{self, SignalAction};
 use crate::spec;
 
@@ -198,6 +198,9 @@ frames, which are dropped and counted.
     pair.
   For a guest with one address: --guard mac=52:54:00:00:00:01+ip=10.0.0.2+arp
 
+Service managers: a socket handed over by LISTEN_FDS serves the VM of its name; a single one serves the VM of --name. \
+NOTIFY_SOCKET is told READY, RELOADING, STATUS and STOPPING, and WATCHDOG while all control threads answer.
+
 Signals: SIGUSR1 prints statistics, SIGHUP reads metadata files and the file of --config again, SIGTERM and SIGINT end \
 the program.
 
@@ -221,13 +224,15 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
         crate::outcome::print(&serde_json::json!({ "type": "net", "features": [] }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let vms = config::vms(&args).map_err(WrongArguments::because)?;
+    let handed = HandedSockets::from_environment().map_err(WrongArguments::because)?;
+    let vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
+    handed.check(vms.iter().map(|vm| &vm.endpoint)).map_err(WrongArguments::because)?;
     if let Some(bytes) = args.memlock {
         PinBudget::of_process().limit(bytes);
     }
     let defaults = config::Defaults::new(&args).map_err(WrongArguments::because)?;
-    let mut reload = reload::Reload::new(&vms);
-    let lasting = args.control.has_socket() || vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
+    let mut reload = reload::Reload::new(&vms, handed);
+    let lasting = args.control.has_socket() || vms.iter().all(|vm| service::lasts(&vm.endpoint));
     let signals = serving::block_signals()?;
     serving::raise_descriptor_limit();
     // The text of these errors says all of their sources.
@@ -243,17 +248,12 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
         Arc::new(manage::Managed::new(server.clone(), defaults, args.control.pcap_dir()));
     let doors = args.control.start(&managed)?;
     let mut printer = args.pcap.printer();
-    serving::until_stopped(
-        &signals,
-        lasting,
-        || server.is_alive(),
-        |request| match request {
-            SignalAction::Statistics => {
-                printer.print(serving::wording(&server.stats(), args.json, report::table));
-            }
-            SignalAction::Reload => reload.reload(&server, &args),
-        },
-    )?;
+    serving::until_stopped(&signals, lasting, &*server, |request| match request {
+        SignalAction::Statistics => {
+            printer.print(serving::wording(&server.stats(), args.json, report::table));
+        }
+        SignalAction::Reload => reload.reload(&server, &args),
+    })?;
     drop(doors);
     let stats = server.stats();
     server.stop();

@@ -5,16 +5,19 @@ use std::path::Path;
 use zerowire_net::{Server, VmConfig};
 
 use super::{NetArgs, config};
+use crate::service::HandedSockets;
 
 /// What SIGHUP reads again: the configuration file with its VMs, or else the metadata of all VMs.
 pub(super) struct Reload {
     /// Names of the file's VMs when it was read last.
     names: Vec<String>,
+    /// Sockets that VMs of the file have from the service manager.
+    handed: HandedSockets,
 }
 
 impl Reload {
-    pub(super) fn new(vms: &[VmConfig]) -> Self {
-        Self { names: vms.iter().map(|vm| vm.name.clone()).collect() }
+    pub(super) fn new(vms: &[VmConfig], handed: HandedSockets) -> Self {
+        Self { names: names(vms), handed }
     }
 
     /// Reads again. The log says what has changed, and what has not, and why.
@@ -36,11 +39,11 @@ impl Reload {
         let kept = |e: &dyn std::fmt::Display| {
             tracing::error!("SIGHUP: {e:#}; nothing has changed, and the old metadata stay");
         };
-        let wanted = match config::vms(args) {
+        let wanted = match config::vms(args, &self.handed) {
             Ok(wanted) => wanted,
             Err(e) => return kept(&format!("{e:#}")),
         };
-        let names = Self::new(&wanted).names;
+        let names = names(&wanted);
         let done = match server.reload(&self.names, wanted) {
             Ok(done) => done,
             Err(e) => return kept(&format!("{}: {e}", file.display())),
@@ -64,4 +67,8 @@ impl Reload {
             list("removed and added again", &done.replaced)
         );
     }
+}
+
+fn names(vms: &[VmConfig]) -> Vec<String> {
+    vms.iter().map(|vm| vm.name.clone()).collect()
 }

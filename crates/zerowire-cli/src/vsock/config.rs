@@ -7,10 +7,17 @@ use zerowire_vhost::serve::{Endpoint, SocketAccess};
 use zerowire_vsock::{DEFAULT_GROUP, VsockConfig};
 
 use super::VsockArgs;
+use crate::service::HandedSockets;
 use crate::{access, file, spec};
 
-/// The VMs that the arguments ask for.
-pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
+/// The VMs that the arguments ask for, each on the socket of its name if one was handed over.
+pub(super) fn vms(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
+    let mut vms = named(args, handed)?;
+    handed.assign(vms.iter_mut().map(|vm| (vm.name.as_str(), &mut vm.endpoint)));
+    Ok(vms)
+}
+
+fn named(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
     let map = args.map.policy()?;
     let made = |vm: VsockVmConfig| VsockConfig {
         name: vm.name,
@@ -39,9 +46,10 @@ pub(super) fn vms(args: &VsockArgs) -> Result<Vec<VsockConfig>> {
             .map(|spec| parse_vm(spec).with_context(|| format!("--vm {spec}")).map(made))
             .collect();
     }
-    let endpoint = match (&args.socket, args.fd) {
-        (Some(path), None) => Endpoint::Path(path.clone()),
-        (None, Some(fd)) => Endpoint::Fd(fd),
+    let endpoint = match (&args.socket, args.fd, handed.single()) {
+        (None, Some(fd), _) => Endpoint::Fd(fd),
+        (_, None, Some(endpoint)) => endpoint,
+        (Some(path), None, None) => Endpoint::Path(path.clone()),
         _ => bail!(
             "give --socket PATH or --fd N with --cid N and --uds PATH, or --vm SPEC, or --config FILE (see 'zerowire vsock \
              --help')"

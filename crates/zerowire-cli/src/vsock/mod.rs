@@ -10,12 +10,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use zerowire_cli::WrongArguments;
-use zerowire_vhost::serve::Endpoint;
 use zerowire_vsock::{VsockConfig, VsockServer};
 
 use self::args::{LimitArgs, MapArgs, UdsArgs};
 use crate::access::SocketArgs;
 use crate::pcap::{self, PcapArgs};
+use crate::service::{self, HandedSockets};
 use crate::serving::{self, SignalAction};
 
 /// Descriptors of the process: standard streams, signals, statistics.
@@ -87,6 +87,9 @@ pub struct VsockArgs {
 }
 
 const AFTER_HELP: &str = "\
+Service managers: a socket handed over by LISTEN_FDS serves the VM of its name; a single one serves the VM of --name. \
+NOTIFY_SOCKET is told READY, RELOADING, STATUS and STOPPING, and WATCHDOG while all control threads answer.
+
 Signals: SIGUSR1 prints statistics, SIGTERM and SIGINT end the program.
 
 Exit status: 0 ended by SIGTERM or SIGINT, 1 can't serve the VMs, 2 wrong arguments or configuration.
@@ -118,8 +121,10 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
         crate::outcome::print(&serde_json::json!({ "type": "vsock", "features": [] }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut vms = config::vms(&args).map_err(WrongArguments::because)?;
-    let lasting = vms.iter().all(|v| matches!(v.endpoint, Endpoint::Path(_)));
+    let handed = HandedSockets::from_environment().map_err(WrongArguments::because)?;
+    let mut vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
+    handed.check(vms.iter().map(|vm| &vm.endpoint)).map_err(WrongArguments::because)?;
+    let lasting = vms.iter().all(|vm| service::lasts(&vm.endpoint));
     let signals = serving::block_signals()?;
     let limit = serving::raise_descriptor_limit();
     let count = vms.len();
@@ -136,17 +141,12 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
         tracing::info!(vm = line.0, "{}", line.1);
     }
     let mut printer = args.pcap.printer();
-    serving::until_stopped(
-        &signals,
-        lasting,
-        || server.is_alive(),
-        |request| match request {
-            SignalAction::Statistics => {
-                printer.print(serving::wording(&server.stats(), args.json, report::table));
-            }
-            SignalAction::Reload => tracing::info!("SIGHUP: there is nothing to read again"),
-        },
-    )?;
+    serving::until_stopped(&signals, lasting, &server, |request| match request {
+        SignalAction::Statistics => {
+            printer.print(serving::wording(&server.stats(), args.json, report::table));
+        }
+        SignalAction::Reload => tracing::info!("SIGHUP: there is nothing to read again"),
+    })?;
     let stats = server.stats();
     drop(server);
     pcap::finish(capture.as_ref());

@@ -1,3 +1,4 @@
+use zerowire_vhost::serve::Endpoint;
 use zerowire_vsock::VsockLimits;
 
 use super::*;

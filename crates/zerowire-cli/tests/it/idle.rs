@@ -89,6 +89,7 @@ const NONE: Restrict = Restrict {
     no_packets: None,
     descriptors: None,
     fd: None,
+    handed: [None; 2],
     unread: false,
     stdout: None,
     stderr: None,

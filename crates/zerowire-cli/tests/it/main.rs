@@ -29,6 +29,7 @@ mod send_memlock;
 mod send_mtu;
 mod send_receivers;
 mod send_waiting;
+mod service;
 mod statistics;
 mod support;
 mod top;

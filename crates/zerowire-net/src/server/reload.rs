@@ -1,5 +1,7 @@
 //! The VMs of a configuration file that was read again.
 
+use zerowire_vhost::serve::Endpoint;
+
 use super::{ChangeError, Server, lock};
 use crate::vm::{self, ServerError, VmConfig};
 
@@ -30,6 +32,8 @@ enum Step {
     Metadata,
     Add,
     Replace,
+    /// It would be another device, and its socket can't be made again.
+    Restart,
 }
 
 impl Step {
@@ -38,7 +42,11 @@ impl Step {
         let is_served =
             running.metadata.as_ref().map(|m| m.tokens) == wanted.metadata.as_ref().map(|m| m.tokens);
         let same_device = VmConfig { metadata: running.metadata.clone(), ..wanted.clone() } == *running;
-        if is_served && same_device { Self::Metadata } else { Self::Replace }
+        match running.endpoint {
+            _ if is_served && same_device => Self::Metadata,
+            Endpoint::Path(_) => Self::Replace,
+            Endpoint::Fd(_) => Self::Restart,
+        }
     }
 }
 
@@ -48,7 +56,7 @@ impl Server {
     /// added, stay as they are.
     ///
     /// A VM that is the same in all but its metadata keeps its front end. Another one that was
-    /// there is removed and added again.
+    /// there is removed and added again, unless it is on a descriptor that was handed over.
     ///
     /// # Errors
     /// The VMs can't be beside each other and those of others, or their metadata can't be read.
@@ -85,6 +93,11 @@ impl Server {
                     Err(e) => done.errors.push(e.to_string()),
                 },
                 Step::Add => added.push((false, config)),
+                Step::Restart => done.errors.push(format!(
+                    "VM {}: its socket was handed over at the start, so its device can't change while the program runs: it \
+                     stays as it is; restart the program",
+                    config.name
+                )),
             }
         }
         for (was_there, config) in added {

@@ -1,6 +1,7 @@
 //! VMs that come, go and change while a server runs.
 
-use std::os::unix::net::UnixStream;
+use std::os::fd::IntoRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use crate::support::{PATIENCE, Peer, frames, in_netns, wait_until};
@@ -232,6 +233,29 @@ fn a_file_that_is_read_again_changes_what_differs() {
         server.reload(&before, Vec::new()).expect("an empty file");
         let left: Vec<_> = names(&server).into_iter().map(|(name, _)| name).collect();
         assert_eq!(left, ["zwguest"]);
+    });
+}
+
+#[test]
+fn a_vm_on_a_socket_that_was_handed_over_stays_as_it_is() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s");
+        let endpoint = Endpoint::Fd(UnixListener::bind(&socket).expect("a socket").into_raw_fd());
+        let handed = VmConfig { endpoint, ..vm(dir.path(), "zwhanded") };
+        let server = Server::start(vec![handed.clone()]).expect("a server");
+        let before = ["zwhanded".to_owned()];
+        let mut guest = Guest::start(&socket);
+        let mut peer = Peer::new("zwhanded");
+        let same = server.reload(&before, vec![handed.clone()]).expect("a good file");
+        assert!(same.errors.is_empty() && same.replaced.is_empty(), "{same:?}");
+        // Removed, it could not be added again: its descriptor would be closed.
+        let mac = "52:54:00:00:00:01".parse().ok();
+        let done = server.reload(&before, vec![VmConfig { mac, ..handed }]).expect("a good file");
+        assert!(done.replaced.is_empty(), "{done:?}");
+        assert!(done.errors.len() == 1 && done.errors[0].contains("restart the program"), "{done:?}");
+        guest.send(&mut peer, 1);
+        assert_eq!(server.stats().vms[0].connections, 1, "it keeps its front end");
     });
 }
 

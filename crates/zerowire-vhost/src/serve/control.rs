@@ -41,6 +41,10 @@ pub struct Control {
     stop: AtomicBool,
     /// Its front end is the last one.
     draining: AtomicBool,
+    /// How often the thread was asked for a sign of life.
+    asked: AtomicU64,
+    /// The last of these questions that it has answered.
+    answered: AtomicU64,
     wake: Waker,
 }
 
@@ -71,6 +75,8 @@ impl Control {
             status: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             wake: Waker(Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)),
         })
     }
@@ -94,6 +100,11 @@ impl Control {
     pub(super) fn drain_wake(&self) {
         let mut n = [0u8; 8];
         let _ = rustix::io::read(&self.wake.0, &mut n);
+    }
+
+    /// The thread gives its sign of life.
+    pub(super) fn answer(&self) {
+        self.answered.store(self.asked.load(Ordering::Acquire), Ordering::Release);
     }
 
     /// Whether the thread has to end.
@@ -165,6 +176,21 @@ impl<B: Backing> Served<B> {
     /// Whether a connection is there or may still come.
     pub fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+
+    /// Asks the control thread for a sign of life, see [`Self::is_silent`].
+    pub fn ask(&self) {
+        let control = self.vm.control();
+        control.asked.fetch_add(1, Ordering::AcqRel);
+        control.wake();
+    }
+
+    /// Whether the control thread runs and has not answered since it was asked last. A message that
+    /// takes long keeps it from that, such as the first one about much memory.
+    pub fn is_silent(&self) -> bool {
+        let control = self.vm.control();
+        let answered = control.answered.load(Ordering::Acquire) == control.asked.load(Ordering::Acquire);
+        !answered && self.is_alive()
     }
 
     /// Ends the control thread with its connection. False: it did not end in time, and

@@ -38,6 +38,7 @@ pub(super) fn run(
     let _lines = tracing::error_span!("vm", name = control.name).entered();
     let mut seat = Seat::new(vm, listener, link, orders);
     while !control.stopped() && (seat.back.is_some() || !control.is_draining()) {
+        control.answer();
         if let Some((session, connection)) = seat.take_up() {
             tracing::info!("{}: goes on with a session that was handed over", control.name);
             seat.serve(session, connection, None);
@@ -252,6 +253,7 @@ impl<'a> Seat<'a> {
     ) -> End {
         let control = self.vm.control();
         loop {
+            control.answer();
             if control.stopped() {
                 return End::Closed(Ok("server stops"));
             }

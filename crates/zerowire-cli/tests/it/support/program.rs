@@ -28,6 +28,9 @@ pub struct Restrict {
     pub descriptors: Option<(u64, u64)>,
     /// This descriptor of the test becomes number [`HANDED_FD`] of the child.
     pub fd: Option<i32>,
+    /// These descriptors of the test become numbers 3 and 4 of the child, as a service manager hands
+    /// sockets over.
+    pub handed: [Option<i32>; 2],
     /// Its standard output is a pipe that nobody reads any more.
     pub unread: bool,
     /// This descriptor of the test is its standard output.
@@ -64,7 +67,13 @@ impl Program {
 
     fn start<S: AsRef<OsStr>>(name: &str, args: &[S], restrict: Restrict) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
-        command.arg(name).args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.arg(name).args(args);
+        Self::of(command, restrict)
+    }
+
+    /// Starts a command that becomes the program.
+    pub fn of(mut command: Command, restrict: Restrict) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.env_remove("ZEROWIRE_LOG");
         // SAFETY: `apply` makes system calls only.
         unsafe { command.pre_exec(move || apply(restrict)) };
@@ -200,6 +209,7 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
         // SAFETY: the descriptor is the test's; the copy has no close-on-exec flag.
         check(unsafe { libc::dup2(fd, HANDED_FD) })?;
     }
+    hand_over(restrict.handed)?;
     if restrict.unread {
         let mut pipe = [0; 2];
         // SAFETY: two descriptors are written to the array; those of this function are its own to
@@ -217,6 +227,23 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
     }
     if let Some(errno) = restrict.no_packets {
         refuse_syscall(libc::SYS_socket, &[(0, Argument::Is(libc::AF_PACKET as u32))], errno)?;
+    }
+    Ok(())
+}
+
+/// Makes these descriptors 3 and 4. Each one goes to a number above first: it may itself be 3 or 4.
+fn hand_over(handed: [Option<i32>; 2]) -> std::io::Result<()> {
+    let check = |r: libc::c_int| if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(r) };
+    let mut above = [None; 2];
+    for (fd, above) in handed.into_iter().zip(&mut above) {
+        let Some(fd) = fd else { continue };
+        // SAFETY: the descriptor is the test's; the copy is this process's.
+        *above = Some(check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) })?);
+    }
+    for (fd, number) in above.into_iter().zip(3..) {
+        let Some(fd) = fd else { continue };
+        // SAFETY: both numbers are this process's, which becomes the program or ends.
+        check(unsafe { libc::dup2(fd, number) })?;
     }
     Ok(())
 }

@@ -1,0 +1,265 @@
+//! What a service manager hands over, and what it is told. The tests are the manager.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, in_netns, wait_until};
+
+/// Starts the program as a manager does: its process id is in LISTEN_PID, its sockets are
+/// descriptors from 3 on.
+fn managed(args: &[&str], sockets: &[(&str, &UnixListener)], more: &[(&str, &str)]) -> Program {
+    // The shell becomes the program, and so knows its process id.
+    let mut command = Command::new("sh");
+    command.args(["-c", "LISTEN_PID=$$ exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_zerowire")]).args(args);
+    let names: Vec<_> = sockets.iter().map(|(name, _)| *name).collect();
+    command.env("LISTEN_FDS", sockets.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+    command.envs(more.iter().copied());
+    let fd = |n: usize| sockets.get(n).map(|(_, socket)| socket.as_raw_fd());
+    Program::of(command, Restrict { handed: [fd(0), fd(1)], ..Restrict::default() })
+}
+
+fn listener(dir: &Path, name: &str) -> UnixListener {
+    UnixListener::bind(dir.join(name)).expect("a socket")
+}
+
+/// A file with VMs on taps of their names. Their paths are those of nobody's sockets.
+fn file(dir: &Path, vms: &[(&str, &str)]) -> String {
+    let table = |(name, more): &(&str, &str)| {
+        let socket = dir.join(format!("{name}.unused")).display().to_string();
+        format!("[[vm]]\nname = '{name}'\n[vm.net]\nsocket = '{socket}'\nport = 'tap:{name}'\n{more}\n")
+    };
+    let path = dir.join("vms.toml");
+    std::fs::write(&path, vms.iter().map(table).collect::<String>()).expect("a file");
+    path.display().to_string()
+}
+
+fn serves(dir: &Path, socket: &str, tap: &str) {
+    Guest::start(connect(&dir.join(socket))).ping(&mut Peer::new(tap));
+}
+
+#[test]
+fn each_vm_has_the_socket_of_its_name() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (a, b) = (listener(dir.path(), "a"), listener(dir.path(), "b"));
+        let config = file(dir.path(), &[("zwsa", ""), ("zwsb", ""), ("zwown", "")]);
+        let program = managed(&["net", "--config", &config], &[("zwsb", &b), ("zwsa", &a)], &[]);
+        drop((a, b));
+        program.wait_log("zwown: listening on");
+        for (socket, tap) in [("a", "zwsa"), ("b", "zwsb"), ("zwown.unused", "zwown")] {
+            serves(dir.path(), socket, tap);
+        }
+        assert!(!dir.path().join("zwsa.unused").exists(), "its own socket is not made");
+        program.stop();
+        assert!(dir.path().join("a").exists(), "the manager's socket is not the program's to remove");
+        assert!(!dir.path().join("zwown.unused").exists());
+    });
+}
+
+#[test]
+fn a_single_vm_has_the_single_socket_and_keeps_it_for_the_next_front_end() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = listener(dir.path(), "s");
+        let args = ["net", "--port", "tap:zwsone"];
+        let program = managed(&args, &[("zerowire@zwsone.socket", &socket)], &[]);
+        for _ in 0..2 {
+            serves(dir.path(), "s", "zwsone");
+        }
+        program.stop();
+        // The manager still listens: what connects now is served by the next process.
+        let waits = std::thread::spawn({
+            let path = dir.path().join("s");
+            move || connect(&path)
+        });
+        let program = managed(&args, &[("s", &socket)], &[]);
+        Guest::start(waits.join().expect("connected")).ping(&mut Peer::new("zwsone"));
+        program.stop();
+    });
+}
+
+#[test]
+fn a_vsock_device_takes_a_socket_as_well() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = listener(dir.path(), "s");
+    let uds = dir.path().join("host").display().to_string();
+    let program = managed(&["vsock", "--cid", "3", "--uds", &uds], &[("vm0", &socket)], &[]);
+    program.wait_log("listening on descriptor 3");
+    drop(connect(&dir.path().join("s")));
+    program.wait_log("front end connected");
+    program.stop();
+}
+
+#[test]
+fn a_socket_without_a_vm_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = listener(dir.path(), "s");
+    let config = file(dir.path(), &[("zwsa", "")]);
+    let (code, _, log) = managed(&["net", "--config", &config], &[("other", &socket)], &[]).result();
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("no VM takes the socket 'other' (descriptor 3)"), "{log}");
+    // Those of another process are not this one's.
+    in_netns(move || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+        command.args(["net", "--config", &config]).env("LISTEN_PID", "1").env("LISTEN_FDS", "1");
+        let program = Program::of(command, Restrict::default());
+        program.wait_log("zwsa: listening on");
+        program.stop();
+    });
+}
+
+/// The manager's end of NOTIFY_SOCKET.
+struct Manager {
+    socket: UnixDatagram,
+    _dir: tempfile::TempDir,
+    path: String,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("notify");
+        let socket = UnixDatagram::bind(&path).expect("a socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        Self { socket, path: path.display().to_string(), _dir: dir }
+    }
+
+    /// The next message.
+    fn next(&self) -> String {
+        let mut bytes = [0; 4096];
+        let n = self.socket.recv(&mut bytes).expect("a message");
+        String::from_utf8(bytes[..n].to_vec()).expect("text")
+    }
+
+    /// The next message that is no sign of life.
+    fn news(&self) -> String {
+        loop {
+            let text = self.next();
+            if text != "WATCHDOG=1" {
+                return text;
+            }
+        }
+    }
+
+    /// What has come by now.
+    fn drain(&self) -> Vec<String> {
+        self.socket.set_nonblocking(true).expect("no waiting");
+        let mut bytes = [0; 4096];
+        let mut all = Vec::new();
+        while let Ok(n) = self.socket.recv(&mut bytes) {
+            all.push(String::from_utf8_lossy(&bytes[..n]).into_owned());
+        }
+        self.socket.set_nonblocking(false).expect("waiting");
+        all
+    }
+}
+
+/// A thread of another process that stands still until this is dropped.
+struct Frozen(libc::pid_t);
+
+impl Frozen {
+    fn thread(pid: i32, name: &str) -> Self {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+        let comm = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+        let named = tasks.flatten().find(|task| comm(task).is_ok_and(|comm| comm.trim() == name));
+        let tid: libc::pid_t =
+            named.and_then(|task| task.file_name().to_str()?.parse().ok()).expect("the thread");
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: stops a thread of this test's child. No memory is read or written.
+        unsafe {
+            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, tid, none, none), 0);
+            assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, tid, none, none), 0);
+            assert_eq!(libc::waitpid(tid, std::ptr::null_mut(), libc::__WALL), tid);
+        }
+        Self(tid)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: lets the thread that this thread has stopped go on.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, none, none) };
+    }
+}
+
+#[test]
+fn the_manager_is_told_when_it_is_ready_how_it_fares_and_that_it_ends() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let manager = Manager::new();
+        let config = file(dir.path(), &[("zwsready", "")]);
+        let program = managed(&["net", "--config", &config], &[], &[("NOTIFY_SOCKET", &manager.path)]);
+        assert_eq!(manager.next(), "READY=1\nSTATUS=0 of 1 VMs connected");
+        // Who hears that finds the socket.
+        let guest = Guest::start(connect(&dir.path().join("zwsready.unused")));
+        assert_eq!(manager.next(), "STATUS=1 of 1 VMs connected");
+        file(dir.path(), &[("zwsready", ""), ("zwsmore", "")]);
+        program.signal(libc::SIGHUP);
+        let reloading = manager.next();
+        let at = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").expect(&reloading);
+        assert!(at.parse::<u64>().is_ok_and(|at| at > 0), "{reloading}");
+        assert_eq!(manager.next(), "READY=1\nSTATUS=1 of 2 VMs connected");
+        drop(guest);
+        assert_eq!(manager.next(), "STATUS=0 of 2 VMs connected");
+        program.stop();
+        assert_eq!(manager.drain(), ["STOPPING=1"]);
+    });
+}
+
+/// Without WATCHDOG_USEC no sign of life is sent: the test above would see it.
+#[test]
+fn a_control_thread_that_stands_still_keeps_signs_of_life_from_the_manager() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let manager = Manager::new();
+        let socket = dir.path().join("s").display().to_string();
+        let args = ["net", "--socket", &socket, "--port", "tap:zwsdog", "--name", "zwsdog"];
+        let set = [("NOTIFY_SOCKET", manager.path.as_str()), ("WATCHDOG_USEC", "400000")];
+        let program = managed(&args, &[], &set);
+        assert_eq!(manager.news(), "READY=1\nSTATUS=0 of 1 VMs connected");
+        let mut guest = Guest::start(connect(&dir.path().join("s")));
+        let mut peer = Peer::new("zwsdog");
+        for _ in 0..3 {
+            wait_until("signs of life", || manager.next() == "WATCHDOG=1");
+            guest.ping(&mut peer);
+        }
+        let frozen = Frozen::thread(program.pid(), "zwsdog-ctl");
+        program.wait_log("VM zwsdog: no sign of life within 100ms");
+        manager.drain();
+        // The main thread and the rings go on meanwhile.
+        for _ in 0..5 {
+            guest.ping(&mut peer);
+            program.signal(libc::SIGHUP);
+            assert!(manager.next().starts_with("RELOADING=1\n"), "no sign of life comes");
+            assert!(manager.next().starts_with("READY=1\n"), "no sign of life comes");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        drop(frozen);
+        wait_until("signs of life again", || manager.next() == "WATCHDOG=1");
+        guest.ping(&mut peer);
+        drop(guest);
+        program.stop();
+    });
+}
+
+#[test]
+fn a_manager_that_is_not_there_holds_up_nothing() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s").display().to_string();
+    let uds = dir.path().join("host").display().to_string();
+    let args = ["vsock", "--socket", &socket, "--cid", "3", "--uds", &uds];
+    for (name, words) in [
+        ("/no/such/socket", "the service manager can't be told 'READY=1"),
+        ("@zerowire-no-such-manager", "the service manager can't be told 'READY=1"),
+        ("vsock:2:1", "NOTIFY_SOCKET=vsock:2:1: the service manager is told nothing"),
+    ] {
+        let program = managed(&args, &[], &[("NOTIFY_SOCKET", name)]);
+        program.wait_log(words);
+        drop(connect(&dir.path().join("s")));
+        program.stop();
+    }
+}
