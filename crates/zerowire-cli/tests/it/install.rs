@@ -11,14 +11,22 @@ use std::process::{Command, Output, Stdio};
 use zerowire_testkit::cc::static_library;
 
 /// What is installed below PREFIX, beside the manual's pages.
-const FILES: [&str; 17] = [
+const FILES: [&str; 32] = [
     "bin/zerowire",
     "bin/zerowire-bench",
+    "etc/zerowire/zerowire.toml",
     "include/zerowire.h",
     "lib/libzerowire.a",
     "lib/libzerowire.so",
     "lib/libzerowire.so.0",
     "lib/pkgconfig/zerowire.pc",
+    "lib/systemd/system/zerowire-vsock@.service",
+    "lib/systemd/system/zerowire-vsock@.socket",
+    "lib/systemd/system/zerowire.service",
+    "lib/systemd/system/zerowire@.service",
+    "lib/systemd/system/zerowire@.socket",
+    "lib/sysusers.d/zerowire.conf",
+    "lib/tmpfiles.d/zerowire.conf",
     "libexec/zerowire-net",
     "libexec/zerowire-vsock",
     "share/bash-completion/completions/zerowire",
@@ -27,6 +35,13 @@ const FILES: [&str; 17] = [
     "share/fish/vendor_completions.d/zerowire.fish",
     "share/qemu/vhost-user/50-zerowire-net.json",
     "share/qemu/vhost-user/50-zerowire-vsock.json",
+    "share/zerowire/apparmor/zerowire-service",
+    "share/zerowire/grafana/zerowire.json",
+    "share/zerowire/prometheus/zerowire.rules.yml",
+    "share/zerowire/selinux/zerowire.fc",
+    "share/zerowire/selinux/zerowire.te",
+    "share/zerowire/systemd/xdp.conf",
+    "share/zerowire/zerowire-api.yaml",
     "share/zsh/site-functions/_zerowire",
     "share/zsh/site-functions/_zerowire-bench",
 ];
@@ -45,12 +60,12 @@ fn installed() -> BTreeSet<String> {
     FILES.map(str::to_owned).into_iter().chain(pages.into_iter().map(place)).collect()
 }
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the project's folder")
 }
 
 /// A folder with the names that `make build` makes.
-fn built(folder: &Path) -> PathBuf {
+pub fn built(folder: &Path) -> PathBuf {
     let build = folder.join("built");
     std::fs::create_dir(&build).expect("a folder");
     // Who builds this package's tests alone has no zerowire-bench: installing it needs no more than
@@ -65,19 +80,19 @@ fn built(folder: &Path) -> PathBuf {
     build
 }
 
-fn run(command: &mut Command) -> Output {
+pub fn run(command: &mut Command) -> Output {
     let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{command:?}: {}: {said}", out.status);
     out
 }
 
-fn text(bytes: Vec<u8>) -> String {
+pub fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
 /// Runs make as a person does, without what another make or cargo left in the environment.
-fn make(target: &str, variables: &[(&str, &Path)]) -> Command {
+pub fn make(target: &str, variables: &[(&str, &Path)]) -> Command {
     let mut make = Command::new("make");
     make.arg("-C").arg(root()).arg(target);
     for name in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PREFIX", "DESTDIR"] {
@@ -204,6 +219,15 @@ fn what_is_installed_works_from_there_and_can_be_taken_away() {
         let at = prefix.join(file).symlink_metadata().expect("is there");
         assert!(at.is_file(), "{file} is a copy, not a link to what was built");
         assert_eq!(at.permissions().mode() & 0o777, mode, "{file}");
+    }
+    for (file, section) in [
+        ("bin/zerowire", ".symtab"),
+        ("lib/libzerowire.so.0", ".symtab"),
+        ("lib/libzerowire.a", ".debug_line"),
+    ] {
+        let sections = text(run(Command::new("readelf").arg("-SW").arg(prefix.join(file))).stdout);
+        assert!(sections.contains(" .text"), "{sections}");
+        assert!(!sections.contains(&format!(" {section} ")), "{file} is stripped");
     }
     let version = text(run(Command::new(prefix.join("bin/zerowire")).arg("--version")).stdout);
     assert_eq!(version.trim(), format!("zerowire {}", env!("CARGO_PKG_VERSION")));

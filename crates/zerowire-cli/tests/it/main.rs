@@ -30,6 +30,7 @@ mod send_mtu;
 mod send_receivers;
 mod send_waiting;
 mod service;
+mod service_units;
 mod statistics;
 mod support;
 mod top;

@@ -1,0 +1,212 @@
+//! The services' units and the Debian packages. What this machine has no program for says so.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::install::{built, make, root, run, text};
+
+/// Whether a program is there; if not, the test says that it did not run.
+fn has(program: &str, package: &str) -> bool {
+    let mut asked = Command::new(program);
+    let is_there =
+        asked.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let is_there = is_there.is_ok();
+    if !is_there {
+        eprintln!("not run: {program} is missing (Debian: {package})");
+    }
+    is_there
+}
+
+/// Installs below a folder, and returns the units' folder.
+fn installed(folder: &Path) -> PathBuf {
+    let build = built(folder);
+    let prefix = folder.join("prefix");
+    run(&mut make("install", &[("PREFIX", &prefix), ("BUILD", &build)]));
+    prefix.join("lib/systemd/system")
+}
+
+const SERVICES: [&str; 3] = ["zerowire.service", "zerowire@.service", "zerowire-vsock@.service"];
+
+#[test]
+fn systemd_takes_the_units_and_finds_them_confined() {
+    if !has("systemd-analyze", "systemd") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let units = installed(folder.path());
+    for unit in SERVICES.into_iter().chain(["zerowire@.socket", "zerowire-vsock@.socket"]) {
+        let path = units.join(unit);
+        let out = run(Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path));
+        let said = text(out.stderr);
+        // Units of the machine that they name may have faults of their own.
+        assert!(!said.lines().any(|line| line.contains("zerowire")), "{said}");
+    }
+    for unit in SERVICES {
+        // Tenths: 2.0.
+        let limit = ["security", "--offline=true", "--no-pager", "--threshold=20"];
+        run(Command::new("systemd-analyze").args(limit).arg(units.join(unit)));
+    }
+}
+
+/// An option that the program does not have would be found by nobody before the service starts.
+#[test]
+fn the_units_start_the_program_with_options_that_it_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let units = installed(folder.path());
+    for unit in SERVICES {
+        let lines = std::fs::read_to_string(units.join(unit)).expect("a unit").replace("\\\n", "");
+        let start = lines.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command");
+        let mut words = start.split_whitespace();
+        let program = words.next().expect("a program");
+        let command = words.next().expect("a command");
+        let help = text(run(Command::new(program).args([command, "--help"])).stdout);
+        let options: Vec<_> = words.filter(|word| word.starts_with("--")).collect();
+        assert!(options.len() >= 2, "{start}");
+        for option in options {
+            assert!(help.contains(&format!("{option} ")), "{unit}: {option}");
+        }
+        assert!(!lines.contains('@') || !lines.contains("@bindir@"), "{lines}");
+    }
+}
+
+/// Makes the packages in a folder. The packages are not compressed, which would take long.
+fn packages(folder: &Path, build: &Path) -> Vec<PathBuf> {
+    let mut script = Command::new(root().join("scripts/deb.sh"));
+    script.arg(folder).env("BUILD", build).env("DPKG_DEB_COMPRESSOR_TYPE", "none");
+    let said = text(run(&mut script).stdout);
+    let paths: Vec<_> = said.lines().map(PathBuf::from).collect();
+    let names: Vec<_> =
+        paths.iter().map(|p| p.file_name().and_then(|n| n.to_str()).expect("a name")).collect();
+    let wanted = ["zerowire", "zerowire-bench", "libzerowire0", "libzerowire-dev"];
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(names, wanted.map(|name| format!("{name}_{version}_amd64.deb")));
+    paths
+}
+
+/// Files and links of a package, without manual pages and what lies in its folder of documents.
+fn content(package: &Path) -> BTreeSet<String> {
+    let listed = text(run(Command::new("dpkg-deb").arg("--contents").arg(package)).stdout);
+    let files = listed.lines().filter(|line| !line.starts_with('d'));
+    let names = files.filter_map(|line| line.split_whitespace().nth(5)?.strip_prefix("./"));
+    let is_page = |name: &str| name.starts_with("usr/share/man/") || name.starts_with("usr/share/doc/");
+    names.filter(|name| !is_page(name)).map(str::to_owned).collect()
+}
+
+#[test]
+fn each_package_has_its_files() {
+    if !has("dpkg-deb", "dpkg") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let build = built(folder.path());
+    let made = packages(&folder.path().join("deb"), &build);
+    let lib = "usr/lib/x86_64-linux-gnu";
+    let library = |names: &[&str]| names.iter().map(|name| format!("{lib}/{name}")).collect::<Vec<_>>();
+    let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let bench = own(&[
+        "usr/bin/zerowire-bench",
+        "usr/share/bash-completion/completions/zerowire-bench",
+        "usr/share/fish/vendor_completions.d/zerowire-bench.fish",
+        "usr/share/zsh/site-functions/_zerowire-bench",
+    ]);
+    let development = [
+        own(&["usr/include/zerowire.h"]),
+        library(&["libzerowire.a", "libzerowire.so", "pkgconfig/zerowire.pc"]),
+    ]
+    .concat();
+    for (package, wanted) in made[1..].iter().zip([bench, library(&["libzerowire.so.0"]), development]) {
+        assert_eq!(content(package), wanted.into_iter().collect(), "{}", package.display());
+    }
+    let program = content(&made[0]);
+    for name in [
+        "usr/bin/zerowire",
+        "usr/libexec/zerowire-net",
+        "usr/lib/systemd/system/zerowire@.service",
+        "usr/lib/systemd/system/zerowire@.socket",
+        "usr/lib/sysusers.d/zerowire.conf",
+        "usr/share/zerowire/grafana/zerowire.json",
+        "usr/share/zerowire/prometheus/zerowire.rules.yml",
+        "usr/share/zerowire/zerowire-api.yaml",
+        "usr/share/qemu/vhost-user/50-zerowire-net.json",
+        "etc/zerowire/zerowire.toml",
+    ] {
+        assert!(program.contains(name), "no {name} in {program:?}");
+    }
+    assert!(program.iter().all(|name| !name.contains("bench") && !name.contains("lib/x86")), "{program:?}");
+    let all = text(run(Command::new("dpkg-deb").arg("--contents").arg(&made[0])).stdout);
+    for page in ["man1/zerowire-net.1.gz", "man5/zerowire.toml.5.gz", "doc/zerowire/copyright"] {
+        assert!(all.contains(page), "no {page} in {all}");
+    }
+    // Everything belongs to root, and the same files give the same packages.
+    assert!(all.lines().all(|line| line.contains(" root/root ")), "{all}");
+    let again = packages(&folder.path().join("again"), &build);
+    for (one, other) in made.iter().zip(&again) {
+        let read = |path: &Path| std::fs::read(path).expect("a package");
+        assert!(read(one) == read(other), "{} differs from the same made again", one.display());
+    }
+}
+
+/// Installs and purges the packages ($1 …) on a copy of this machine that is made for that, and
+/// says what is left in the end. No service runs there, and nothing of it reaches the machine.
+const INSTALL: &str = r#"
+set -e
+work=$1; shift
+mount -t tmpfs tmpfs "$work"
+mkdir "$work/up" "$work/work" "$work/root" "$work/debs"
+cp "$@" "$work/debs"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$work/up,workdir=$work/work" "$work/root"
+mount -t proc proc "$work/root/proc"
+mount --bind /dev "$work/root/dev"
+mount -t tmpfs tmpfs "$work/root/run"
+mkdir "$work/root/run/debs"
+mount --bind "$work/debs" "$work/root/run/debs"
+inside() { chroot "$work/root" env DEBIAN_FRONTEND=noninteractive "$@"; }
+inside sh -c 'dpkg --install /run/debs/*.deb' >&2
+echo "version: $(inside zerowire --version)"
+echo "user: $(inside id -un zerowire) of $(inside id -Gn zerowire)"
+echo "verify: $(inside dpkg --verify zerowire zerowire-bench libzerowire0 libzerowire-dev)"
+inside ldconfig -p | sed -n 's/^\t\(libzerowire\.so\.0\).*/library: \1/p'
+touch "$work/root/etc/zerowire/vm0.env"
+mkdir -p "$work/root/etc/systemd/system/sockets.target.wants"
+ln -s /usr/lib/systemd/system/zerowire@.socket "$work/root/etc/systemd/system/sockets.target.wants/zerowire@vm0.socket"
+inside dpkg --purge zerowire zerowire-bench libzerowire-dev libzerowire0 >&2
+# What dpkg, ldconfig and man-db keep for themselves is no package's, and neither are backups of lists of users.
+cd "$work/up"
+find . \( -type f -o -type l \) ! -path './var/lib/dpkg/*' ! -path './var/log/*' ! -path './var/cache/*' \
+    ! -path './etc/ld.so.cache' ! -path './etc/*-' ! -path './etc/.pwd.lock' | sort | while read -r file; do
+    cmp -s "$file" "/$file" || echo "left: $file"
+done
+inside getent passwd zerowire || inside getent group zerowire zerowire-vm || echo "no user"
+"#;
+
+#[test]
+fn a_purge_leaves_nothing() {
+    if !has("dpkg", "dpkg") || !has("systemd-sysusers", "systemd") {
+        return;
+    }
+    if std::fs::read_to_string("/proc/filesystems").is_ok_and(|all| !all.contains("overlay")) {
+        eprintln!("not run: this kernel has no overlay file system to install packages on a copy");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = packages(&folder.path().join("deb"), &built(folder.path()));
+    let work = folder.path().join("machine");
+    std::fs::create_dir(&work).expect("a folder");
+    let mut script = Command::new("unshare");
+    script.args(["--mount", "--propagation", "private", "sh", "-c", INSTALL, "sh"]);
+    let said = text(run(script.arg(work).args(made)).stdout);
+    let version = env!("CARGO_PKG_VERSION");
+    for line in [
+        &format!("version: zerowire {version}"),
+        "user: zerowire of zerowire zerowire-vm",
+        "verify: ",
+        "library: libzerowire.so.0",
+        "no user",
+    ] {
+        assert!(said.lines().any(|l| l == line), "no '{line}' in {said}");
+    }
+    // Lists of users are written anew, and have what they had before.
+    let left: Vec<_> = said.lines().filter(|line| line.starts_with("left: ")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
