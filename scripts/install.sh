@@ -2,14 +2,14 @@
 # Installs what the demo and the tests need and this machine lacks.
 #
 #   scripts/install.sh base       for `make demo-soft` and the tests without QEMU
-#   scripts/install.sh vm         the above, and QEMU 7.2, QEMU 10, libvirt, two Debian kernels
+#   scripts/install.sh vm         the above, and QEMU 7.2, QEMU 10, libvirt, two Debian kernels, a Debian root
 #   scripts/install.sh vm --update   also looks for newer kernels and a newer QEMU 10
 #
 # Debian packages are installed with apt (as root, or through sudo). The guest
 # kernels and QEMU 10 are only downloaded and unpacked, never installed: they go
 # to $ZEROWIRE_CACHE (default ${XDG_CACHE_HOME:-$HOME/.cache}/zerowire):
 #
-#   kernel-6.1/VERSION, kernel-7/VERSION, qemu-10/VERSION, each with a link `current`
+#   kernel-6.1/VERSION, kernel-7/VERSION, qemu-10/VERSION, debian-12/VERSION, each with a link `current`
 #
 # They come from the mirror that this machine's own apt uses for Debian, with the
 # same options and signature checks; only the suite's name is changed. The lists of
@@ -80,6 +80,7 @@ need curl curl
 need tcpreplay tcpreplay
 need iputils-ping ping
 need make make
+need binutils objdump
 need pkg-config pkg-config
 # libFuzzer is built from C++ source.
 need g++ c++
@@ -92,6 +93,8 @@ if [ "$mode" = vm ]; then
     need libvirt-clients virsh
     need busybox-static busybox
     need nftables nft
+    # The root of a guest with systemd, for the test of the packages.
+    need mmdebstrap mmdebstrap
 fi
 if [ -n "$missing" ]; then
     # shellcheck disable=SC2086
@@ -271,5 +274,21 @@ else
     # shellcheck disable=SC2086
     unpack "$cache/qemu-10/$folder" $packages
     finish
+fi
+if have debian-12 root.tar.gz; then
+    say "Debian root: $(basename "$(readlink "$cache/debian-12/current")")"
+else
+    private_lists
+    # Of this suite alone, with the machine's own way to its mirror.
+    base=$apt_dir/base.${list_name##*.}
+    entry_for_suites "$entry" "$codename" >"$base"
+    version=$(version_of base-files)
+    target=$cache/debian-12/$version
+    say "Debian root: making $target"
+    rm -rf "$target.part" && mkdir -p "$target.part"
+    apt-config dump | grep '^Acquire::' >"$apt_dir/acquire.conf"
+    mmdebstrap --quiet --aptopt="$apt_dir/acquire.conf" --variant=minbase --include=systemd,systemd-sysv,dbus,udev,iproute2,apparmor \
+        "$codename" "$target.part/root.tar.gz" "$base" || die "the Debian root could not be made; see the messages above"
+    rm -rf "$target" && mv "$target.part" "$target" && ln -sfn "$version" "$cache/debian-12/current"
 fi
 say "everything is there: $cache"

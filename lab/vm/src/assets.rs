@@ -128,6 +128,14 @@ impl Assets {
         })
     }
 
+    /// The root of a stock Debian 12 with systemd, as a compressed tar archive.
+    ///
+    /// # Errors
+    /// It is not in the cache.
+    pub fn debian(&self) -> Result<PathBuf> {
+        Ok(current(&self.cache, "debian-12")?.join("root.tar.gz"))
+    }
+
     /// The files of a QEMU; asks it for its version.
     ///
     /// # Errors

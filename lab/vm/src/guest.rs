@@ -52,9 +52,23 @@ impl Guest {
     /// # Errors
     /// QEMU does not start or the guest does not reach its shell.
     pub fn boot(lab: &Lab, machine: Machine, dir: &Path) -> Result<Self> {
+        Self::boot_from(lab, machine, dir, &lab.initrd(machine.kernel)?, BOOT)
+    }
+
+    /// As [`Guest::boot`], with another initial RAM disk, and another limit.
+    ///
+    /// # Errors
+    /// As [`Guest::boot`].
+    pub fn boot_from(
+        lab: &Lab,
+        machine: Machine,
+        dir: &Path,
+        initrd: &Path,
+        limit: Duration,
+    ) -> Result<Self> {
         let begin = Instant::now();
-        let mut guest = Self::start(lab, machine, dir, None, &[])?;
-        let release = guest.serial.wait_ready(BOOT).context(NeverBooted)?;
+        let mut guest = Self::start(lab, machine, dir, initrd, None, &[])?;
+        let release = guest.serial.wait_ready(limit).context(NeverBooted)?;
         let wanted = lab.assets.kernel(machine.kernel)?.release;
         if release != wanted {
             bail!("the guest runs Linux {release}, {wanted} was started");
@@ -99,7 +113,8 @@ impl Guest {
     ) -> Result<Self> {
         let begin = Instant::now();
         let incoming = format!("exec:cat {}", shell_quoted(state)?);
-        let mut guest = Self::start(lab, machine, dir, Some(&incoming), more)?;
+        let initrd = lab.initrd(machine.kernel)?;
+        let mut guest = Self::start(lab, machine, dir, &initrd, Some(&incoming), more)?;
         wait_for("the guest's saved state to load", RESTORE, || {
             let status = guest.qmp.execute("query-status", json!({}))?;
             Ok((status["status"] != "inmigrate").then_some(()))
@@ -113,13 +128,13 @@ impl Guest {
         lab: &Lab,
         machine: Machine,
         dir: &Path,
+        initrd: &Path,
         incoming: Option<&str>,
         more: &[OsString],
     ) -> Result<Self> {
         let kernel = lab.assets.kernel(machine.kernel)?;
         let qemu = lab.assets.qemu(machine.qemu)?;
-        let initrd = lab.initrd(machine.kernel)?;
-        let mut command = machine.command(&qemu, &kernel, &initrd, dir);
+        let mut command = machine.command(&qemu, &kernel, initrd, dir);
         command.args(more);
         if let Some(uri) = incoming {
             command.arg("-incoming").arg(uri);
@@ -203,7 +218,8 @@ impl Guest {
         devices: &[&str],
         more: &[OsString],
     ) -> Result<Self> {
-        let mut guest = Self::start(lab, machine, dir, Some("defer"), more)?;
+        let initrd = lab.initrd(machine.kernel)?;
+        let mut guest = Self::start(lab, machine, dir, &initrd, Some("defer"), more)?;
         for device in devices {
             guest.take_port(device)?;
         }

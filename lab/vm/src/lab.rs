@@ -99,7 +99,10 @@ fn guest_programs() -> Result<Vec<PathBuf>> {
 
 /// A program that works in the guest: it is in the folder `ZEROWIRE_AGENTS`, or built with this one
 /// and beside it.
-fn agent(name: &str) -> Result<PathBuf> {
+///
+/// # Errors
+/// It was not built.
+pub fn agent(name: &str) -> Result<PathBuf> {
     let path = match std::env::var_os("ZEROWIRE_AGENTS") {
         Some(folder) => PathBuf::from(folder).join(name),
         None => std::env::current_exe().context("find the test program's own path")?.with_file_name(name),

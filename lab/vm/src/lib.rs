@@ -24,6 +24,7 @@ pub mod balloon;
 pub mod by_hand;
 pub mod command;
 pub mod cpio;
+pub mod debian;
 pub mod device;
 pub mod ethtool;
 pub mod guest;

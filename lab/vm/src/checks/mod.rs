@@ -8,6 +8,7 @@ mod ledger;
 mod link;
 mod migration;
 mod net;
+mod package;
 mod quickstart;
 mod send;
 mod setup;
@@ -51,6 +52,7 @@ enum On {
 
 /// Long ones first, so that the last test to end is a short one.
 const TESTS: &[(&str, On, Body)] = &[
+    ("package", On::Debian12, package::installed),
     ("cycles", On::Linux7, change::cycles),
     ("restart", On::Ends, change::restart),
     ("restart-xdp", On::Linux7, change::restart_xdp),

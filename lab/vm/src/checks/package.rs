@@ -1,0 +1,156 @@
+//! The Debian package in a stock Debian 12: installed by apt, started by systemd, used by an
+//! ordinary user's front end, confined, and purged without a trace.
+//!
+//! QEMU in an emulated guest would take minutes to boot another one. So the front end is a program
+//! of this project, which speaks to the service as QEMU does.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use zerowire_vmtest::guest::Guest;
+use zerowire_vmtest::runner::Env;
+use zerowire_vmtest::{backend, command, debian, lab};
+
+/// For apt, systemd and the like in an emulated guest.
+const SLOW: Duration = Duration::from_secs(240);
+
+/// For the package to be made on the host.
+const PACKED: Duration = Duration::from_secs(120);
+
+/// Where the front end of zerowire@vm0 connects.
+const SOCKET: &str = "/run/zerowire-vm/vm0.sock";
+
+/// Frames of a front end.
+const FRAMES: u64 = 100;
+
+/// The package of the program under test, in the test's folder.
+fn packed(env: &Env<'_>) -> Result<PathBuf> {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let folder = env.dir.join("built");
+    std::fs::create_dir(&folder)?;
+    symlink(std::fs::canonicalize(backend::program()?)?, folder.join("zerowire"))?;
+    let mut script = Command::new(root.join("scripts/deb.sh"));
+    script.arg(env.dir).arg("zerowire").env("BUILD", folder);
+    let said = command::output(&mut script, PACKED)?;
+    Ok(said.trim().into())
+}
+
+/// A shell command in the guest that must succeed, with time for it.
+fn sh(guest: &mut Guest, command: &str) -> Result<String> {
+    let output = guest.run(command, SLOW)?;
+    if output.status != 0 {
+        let journal = guest.run("journalctl --no-pager -n 30", SLOW)?.text;
+        bail!("in the guest: `{command}` gave status {}: {}\n{journal}", output.status, output.text);
+    }
+    Ok(output.text)
+}
+
+/// The front end, as the user `tester`.
+fn attach(guest: &mut Guest, socket: &str) -> Result<()> {
+    let said = sh(guest, &format!("runuser -u tester -- zw-front {socket} {FRAMES}"))?;
+    ensure!(said == format!("{FRAMES} frames"), "the front end says: {said}");
+    Ok(())
+}
+
+/// What systemd shows of a unit.
+fn show(guest: &mut Guest, unit: &str, property: &str) -> Result<String> {
+    sh(guest, &format!("systemctl show --value -p {property} {unit}"))
+}
+
+/// The whole life of the package.
+pub fn installed(env: &Env<'_>) -> Result<String> {
+    let files = [packed(env)?, lab::agent("zw-front")?];
+    let mut guest = debian::boot(env.lab, env.machine, env.dir, &files)?;
+    let guest = &mut guest;
+    let boot = guest.started_in.as_secs();
+    sh(guest, "apt-get install -y /usr/local/bin/zerowire_*.deb")?;
+    sh(guest, "useradd tester && usermod -aG zerowire-vm tester && useradd stranger")?;
+    started(guest).context("zerowire@vm0")?;
+    lives_on(guest).context("a reload and a crash")?;
+    confined(guest).context("confinement")?;
+    others(guest).context("the other units")?;
+    purged(guest).context("a purge")?;
+    Ok(format!("Debian booted in {boot} s"))
+}
+
+/// `systemctl start`, and who may attach.
+fn started(guest: &mut Guest) -> Result<()> {
+    sh(guest, "systemctl start zerowire@vm0")?;
+    let status = show(guest, "zerowire@vm0", "StatusText")?;
+    ensure!(status == "0 of 1 VMs connected", "status: {status}");
+    attach(guest, SOCKET)?;
+    let arrived: u64 = sh(guest, "cat /sys/class/net/vm0/statistics/rx_packets")?.parse()?;
+    ensure!(arrived >= FRAMES, "{arrived} frames arrived on the tap");
+    let refused = guest.run(&format!("runuser -u stranger -- zw-front {SOCKET} 1"), SLOW)?;
+    ensure!(refused.status != 0 && refused.text.contains("Permission denied"), "{}", refused.text);
+    let pid = show(guest, "zerowire@vm0", "MainPID")?;
+    let rights =
+        sh(guest, &format!("grep -E '^(Uid|CapBnd|CapEff|NoNewPrivs|Seccomp):' /proc/{pid}/status"))?;
+    // CAP_NET_ADMIN and CAP_NET_RAW.
+    ensure!(rights.matches("0000000000003000").count() == 2, "{rights}");
+    ensure!(rights.contains("NoNewPrivs:\t1") && rights.contains("Seccomp:\t2"), "{rights}");
+    ensure!(!rights.contains("Uid:\t0"), "{rights}");
+    Ok(())
+}
+
+/// A reload keeps the process. After a crash systemd starts another one on the same socket.
+fn lives_on(guest: &mut Guest) -> Result<()> {
+    let first = show(guest, "zerowire@vm0", "MainPID")?;
+    sh(guest, "systemctl reload zerowire@vm0")?;
+    let still = show(guest, "zerowire@vm0", "MainPID")?;
+    ensure!(still == first, "a reload started another process");
+    sh(guest, &format!("kill -KILL {first}"))?;
+    guest.until(
+        &format!("p=$(systemctl show --value -p MainPID zerowire@vm0); [ $p != 0 ] && [ $p != {first} ]"),
+        SLOW,
+    )?;
+    guest.until("[ $(systemctl show --value -p ActiveState zerowire@vm0) = active ]", SLOW)?;
+    attach(guest, SOCKET)
+}
+
+/// What `systemd-analyze security` says, and the AppArmor profile.
+fn confined(guest: &mut Guest) -> Result<()> {
+    sh(guest, "systemd-analyze security --no-pager --threshold=20 zerowire@vm0.service")?;
+    sh(guest, "cp /usr/share/zerowire/apparmor/zerowire-service /etc/apparmor.d/")?;
+    sh(guest, "apparmor_parser -r /etc/apparmor.d/zerowire-service")?;
+    sh(guest, "systemctl restart zerowire@vm0")?;
+    let pid = show(guest, "zerowire@vm0", "MainPID")?;
+    let profile = sh(guest, &format!("cat /proc/{pid}/attr/current"))?;
+    ensure!(profile.contains("zerowire-service (enforce)"), "the profile is {profile}");
+    attach(guest, SOCKET)?;
+    let denied = guest.run("dmesg | grep 'apparmor=\"DENIED\"'", SLOW)?;
+    ensure!(denied.status != 0, "denied: {}", denied.text);
+    Ok(())
+}
+
+/// The service with its control socket, and the vsock device.
+fn others(guest: &mut Guest) -> Result<()> {
+    sh(guest, "systemctl start zerowire")?;
+    sh(guest, "zerowire ctl add web --socket /run/zerowire/web.sock --port tap:web0")?;
+    attach(guest, "/run/zerowire/web.sock")?;
+    sh(guest, "echo CID=3 >/etc/zerowire/vm0.env && systemctl start zerowire-vsock@vm0")?;
+    sh(guest, "test -S /run/zerowire-vsock/vm0/host && test -S /run/zerowire-vm/vm0.vsock.sock")?;
+    sh(guest, "systemctl enable zerowire@vm0.socket zerowire.service").map(drop)
+}
+
+/// Nothing is left of it: no process, user, interface, folder or file.
+fn purged(guest: &mut Guest) -> Result<()> {
+    sh(guest, "rm /etc/apparmor.d/zerowire-service; rm -rf /var/cache/apparmor; apt-get purge -y zerowire")?;
+    let found = guest.run("for p in /proc/[0-9]*/exe; do readlink $p; done | grep zerowire", SLOW)?;
+    ensure!(found.status != 0, "a process is left: {}", found.text);
+    sh(guest, "! getent passwd zerowire && ! getent group zerowire && ! getent group zerowire-vm")?;
+    sh(guest, "test ! -e /sys/class/net/vm0 && test ! -e /sys/class/net/web0")?;
+    // Apt's and dpkg's logs and backups are theirs.
+    let left = sh(
+        guest,
+        "find / -xdev -name '*zerowire*' ! -path '/proc/*' ! -path '/sys/*' ! -path '/usr/local/bin/*' ! -path '/var/log/*' \
+         ; find /run -name '*zerowire*'",
+    )?;
+    ensure!(left.is_empty(), "left: {left}");
+    let units = sh(guest, "systemctl list-units --all --no-legend 'zerowire*' | grep -v not-found; true")?;
+    ensure!(units.is_empty(), "units are left: {units}");
+    Ok(())
+}
