@@ -4,6 +4,7 @@
 //! * [`memory`]: the guest's RAM in this process, and the rules for touching it.
 //! * [`ring`]: the device side of a split virtqueue.
 //! * [`host`]: what serves a ring.
+//! * [`limit`]: what a VM may move in a second.
 //! * [`session`]: one connection with a front end (QEMU docs/interop/vhost-user.rst).
 //! * [`serve`]: a VM's socket and its control thread.
 //!
@@ -18,6 +19,7 @@
 #![warn(missing_docs)]
 
 pub mod host;
+pub mod limit;
 pub mod memory;
 pub mod ring;
 pub mod serve;

@@ -1,0 +1,273 @@
+//! Limits of what a VM moves in one direction: bytes and operations, by token buckets.
+//!
+//! ```text
+//!             what may pass              what has passed
+//!  Limiter ─────────▶ Pace ──▶ Meter ──▶ Pace ─────────▶ Limiter
+//!  a VM's direction   a thread's ring    a turn
+//! ```
+//! A thread asks once a turn ([`Pace::begin`]), counts what passes ([`Meter`]), and says it behind
+//! the turn ([`Pace::passed`]). What may not pass stays where it is: in the guest's ring, or in the
+//! queue of the port. Nothing is dropped. The thread sleeps until there are tokens for a batch
+//! ([`Pace::nap`]).
+//!
+//! **Who owns what.** All threads that serve a VM's direction share its [`Limiter`]. Each ring has
+//! a [`Pace`]. A lock is taken twice a turn while there is a limit, and never without one.
+
+mod bucket;
+mod pace;
+mod spec;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use bucket::{BucketSpec, MAX_TOKENS, TokenBucket};
+pub use pace::Pace;
+pub use spec::{BadLimit, Limit};
+
+/// What may pass in a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Operations.
+    pub operations: u64,
+    /// Bytes. The last operation may go beyond them.
+    pub bytes: u64,
+    /// Bytes of a turn at most, where they are known only behind it: more would be a debt that is
+    /// longer than a full bucket.
+    pub most_bytes: u64,
+}
+
+impl Allowance {
+    /// Everything.
+    pub const ALL: Self = Self { operations: u64::MAX, bytes: u64::MAX, most_bytes: u64::MAX };
+    /// Nothing.
+    pub const NONE: Self = Self { operations: 0, bytes: 0, most_bytes: 0 };
+
+    /// Whether nothing may pass.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.operations == 0 || self.bytes == 0
+    }
+
+    /// How many operations may pass whose lengths are not known, such as frames that are yet to be
+    /// read. They have `likely` bytes each, and `longest` at most.
+    pub fn blind(&self, likely: u64, longest: u64) -> usize {
+        if self.is_none() {
+            return 0;
+        }
+        let by_bytes = (self.bytes / likely.max(1)).min(self.most_bytes / longest.max(1)).max(1);
+        usize::try_from(by_bytes.min(self.operations)).unwrap_or(usize::MAX)
+    }
+}
+
+/// Counts what passes in a turn, and says when that is enough.
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    allowed: Allowance,
+    operations: u64,
+    bytes: u64,
+    /// True: something was left behind for lack of tokens.
+    cut: bool,
+}
+
+impl Meter {
+    /// Nothing has passed.
+    pub const fn new(allowed: Allowance) -> Self {
+        Self { allowed, operations: 0, bytes: 0, cut: false }
+    }
+
+    /// Whether the next operation may pass.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.operations < self.allowed.operations && self.bytes < self.allowed.bytes
+    }
+
+    /// Bytes that may pass.
+    #[inline]
+    pub fn bytes_left(&self) -> u64 {
+        self.allowed.bytes.saturating_sub(self.bytes)
+    }
+
+    /// An operation passes.
+    #[inline]
+    pub fn pass(&mut self, bytes: usize) {
+        self.operations = self.operations.wrapping_add(1);
+        self.bytes = self.bytes.wrapping_add(bytes as u64);
+    }
+
+    /// One that was counted did not pass after all.
+    pub fn take_back(&mut self, bytes: usize) {
+        self.operations = self.operations.wrapping_sub(1);
+        self.bytes = self.bytes.wrapping_sub(bytes as u64);
+    }
+
+    /// Something is left behind for lack of tokens.
+    #[inline]
+    pub fn cut(&mut self) {
+        self.cut = true;
+    }
+
+    /// Whether something was left behind.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Operations and bytes that have passed.
+    pub fn passed(&self) -> (u64, u64) {
+        (self.operations, self.bytes)
+    }
+}
+
+impl Default for Meter {
+    /// Everything may pass.
+    fn default() -> Self {
+        Self::new(Allowance::ALL)
+    }
+}
+
+/// The buckets of a direction.
+#[derive(Debug)]
+struct Buckets {
+    limit: Limit,
+    bytes: Option<TokenBucket>,
+    operations: Option<TokenBucket>,
+}
+
+impl Buckets {
+    fn new(limit: Limit, now: Instant) -> Self {
+        let bucket = |spec: Option<BucketSpec>| spec.map(|spec| TokenBucket::new(spec, now));
+        Self { limit, bytes: bucket(limit.bytes()), operations: bucket(limit.operations()) }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        [&mut self.bytes, &mut self.operations].into_iter().flatten().for_each(|bucket| bucket.refill(now));
+    }
+
+    fn take(&mut self, operations: u64, bytes: u64) {
+        if let Some(bucket) = &mut self.operations {
+            bucket.take(operations);
+        }
+        if let Some(bucket) = &mut self.bytes {
+            bucket.take(bytes);
+        }
+    }
+
+    fn allowance(&self) -> Allowance {
+        let tokens = |bucket: &Option<TokenBucket>| bucket.as_ref().map_or(u64::MAX, TokenBucket::tokens);
+        let bytes = tokens(&self.bytes);
+        let size = self.bytes.as_ref().map_or(0, TokenBucket::size);
+        Allowance { operations: tokens(&self.operations), bytes, most_bytes: bytes.saturating_add(size) }
+    }
+
+    /// How long nothing may pass.
+    fn wait(&self) -> Duration {
+        let waits = [&self.bytes, &self.operations].into_iter().flatten().map(TokenBucket::wait);
+        waits.max().unwrap_or_default()
+    }
+}
+
+/// What one direction of a VM may move. Threads that serve it share this.
+#[derive(Debug, Default)]
+pub struct Limiter {
+    /// True: there is a limit.
+    on: AtomicBool,
+    buckets: Mutex<Option<Buckets>>,
+    waits: AtomicU64,
+    waited_nanos: AtomicU64,
+}
+
+/// The limits of a VM; None where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Of what comes from the guest.
+    pub transmit: Option<Limit>,
+    /// Of what goes to the guest.
+    pub receive: Option<Limit>,
+}
+
+/// The same as all threads that serve the VM share them.
+#[derive(Debug, Default)]
+pub struct Limiters {
+    /// From the guest.
+    pub transmit: Limiter,
+    /// To the guest.
+    pub receive: Limiter,
+}
+
+impl Limiters {
+    /// Replaces the limits. One that stays the same keeps its tokens.
+    pub fn set(&self, limits: Limits) {
+        self.transmit.set(limits.transmit);
+        self.receive.set(limits.receive);
+    }
+}
+
+/// How a direction was held up by its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LimitStats {
+    /// How often it waited.
+    pub waits: u64,
+    /// How long, the sum over its queues.
+    pub waited: Duration,
+}
+
+impl Limiter {
+    /// With full buckets.
+    pub fn new(limit: Option<Limit>) -> Self {
+        let limiter = Self::default();
+        limiter.set(limit);
+        limiter
+    }
+
+    /// Replaces the limit. Buckets of another limit are full; those of the same one stay as they
+    /// are.
+    pub fn set(&self, limit: Option<Limit>) {
+        let mut buckets = self.lock();
+        if buckets.as_ref().map(|b| b.limit) != limit {
+            *buckets = limit.map(|limit| Buckets::new(limit, Instant::now()));
+            self.on.store(limit.is_some(), Ordering::Release);
+        }
+    }
+
+    /// Whether there is a limit.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// How its direction was held up.
+    pub fn stats(&self) -> LimitStats {
+        LimitStats {
+            waits: self.waits.load(Ordering::Relaxed),
+            waited: Duration::from_nanos(self.waited_nanos.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// What may pass now, or how long nothing may.
+    fn ask(&self, now: Instant) -> Result<Allowance, Duration> {
+        let mut buckets = self.lock();
+        let Some(buckets) = buckets.as_mut() else { return Ok(Allowance::ALL) };
+        buckets.refill(now);
+        match buckets.wait() {
+            Duration::ZERO => Ok(buckets.allowance()),
+            wait => Err(wait),
+        }
+    }
+
+    /// This has passed. Returns how long nothing more may.
+    fn take(&self, operations: u64, bytes: u64) -> Duration {
+        let mut buckets = self.lock();
+        let Some(buckets) = buckets.as_mut() else { return Duration::ZERO };
+        buckets.take(operations, bytes);
+        buckets.wait()
+    }
+
+    fn waited(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.waited_nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Buckets>> {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,117 @@
+use super::*;
+use crate::limit::{Limit, Meter};
+
+fn limiter(limit: &str) -> Limiter {
+    Limiter::new(Some(limit.parse().unwrap_or_else(|e| panic!("{e}"))))
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+#[test]
+fn without_a_limit_nothing_is_asked_and_nothing_counts() {
+    let (limiter, mut pace) = (Limiter::default(), Pace::default());
+    assert!(pace.begin(&limiter, Instant::now).is_none());
+    pace.passed(&limiter, (5, 5000));
+    assert_eq!((pace.nap(Instant::now), limiter.stats().waits), (None, 0));
+    assert!(Meter::default().has_room());
+}
+
+#[test]
+fn a_ring_waits_until_there_is_a_batch_and_the_wait_is_counted() {
+    let (limiter, mut pace) = (limiter("1M/s,burst=100k"), Pace::default());
+    let start = Instant::now();
+    let allowed = pace.allow(&limiter, start);
+    assert_eq!((allowed.bytes, allowed.operations), (100_000, u64::MAX));
+    pace.passed(&limiter, (70, 104_000));
+    pace.hold(&limiter);
+    assert!(pace.is_waiting() && pace.nap(Instant::now).is_some_and(|nap| nap <= ms(5)));
+    // 4000 bytes of debt, and the 1000 of a millisecond.
+    assert!(pace.allow(&limiter, start + ms(4)).is_none());
+    assert!(pace.is_waiting(), "the same wait");
+    let allowed = pace.allow(&limiter, start + ms(6));
+    assert!((1000..=2000).contains(&allowed.bytes), "{allowed:?}");
+    let stats = limiter.stats();
+    assert_eq!((stats.waits, stats.waited), (1, ms(6)));
+    assert!(!pace.is_waiting() && pace.nap(Instant::now).is_none());
+}
+
+#[test]
+fn operations_and_bytes_both_count() {
+    let (limiter, mut pace) = (limiter("1M/s,burst=1M,ops=1000/s,ops-burst=10"), Pace::default());
+    let start = Instant::now();
+    assert_eq!(pace.allow(&limiter, start).operations, 10);
+    pace.passed(&limiter, (10, 640));
+    assert!(pace.allow(&limiter, start).is_none(), "bytes are left, operations are not");
+    let allowed = pace.allow(&limiter, start + ms(3));
+    assert!((1..=3).contains(&allowed.operations), "{allowed:?}");
+}
+
+#[test]
+fn rings_of_a_vm_share_its_limit() {
+    let limiter = limiter("1M/s,burst=100k");
+    let [mut first, mut second] = [Pace::default(), Pace::default()];
+    let start = Instant::now();
+    let _ = first.allow(&limiter, start);
+    first.passed(&limiter, (1, 60_000));
+    let left = second.allow(&limiter, start).bytes;
+    assert!((40_000..42_000).contains(&left), "{left}");
+    second.passed(&limiter, (1, 60_000));
+    assert!(first.allow(&limiter, start).is_none());
+}
+
+#[test]
+fn a_limit_that_changes_is_seen_before_a_long_wait_is_over() {
+    let (limiter, mut pace) = (limiter("10/s,burst=10"), Pace::default());
+    let start = Instant::now();
+    let _ = pace.allow(&limiter, start);
+    pace.passed(&limiter, (1, 1_000_000));
+    pace.hold(&limiter);
+    assert!(pace.nap(Instant::now).is_some_and(|nap| nap <= LONGEST_NAP), "of a day");
+    let old: Limit = "10/s,burst=10".parse().unwrap_or_else(|e| panic!("{e}"));
+    limiter.set(Some(old));
+    assert!(pace.allow(&limiter, start + LONGEST_NAP).is_none(), "the same one: the debt stays");
+    limiter.set(Some("1M/s".parse().unwrap_or_else(|e| panic!("{e}"))));
+    assert_eq!(pace.allow(&limiter, start + 3 * LONGEST_NAP).bytes, 100_000);
+    limiter.set(None);
+    assert_eq!(pace.begin(&limiter, Instant::now), Some(Allowance::ALL), "the turn that learns of it");
+    assert_eq!(pace.begin(&limiter, Instant::now), None);
+}
+
+#[test]
+fn the_wait_of_a_ring_that_stops_ends() {
+    let (limiter, mut pace) = (limiter("1M/s"), Pace::default());
+    let _ = pace.allow(&limiter, Instant::now());
+    pace.passed(&limiter, (1, 1_000_000));
+    pace.hold(&limiter);
+    pace.end(&limiter);
+    assert_eq!(pace.nap(Instant::now), None);
+    assert_eq!(limiter.stats().waits, 1);
+}
+
+#[test]
+fn a_meter_stops_at_the_first_that_goes_beyond() {
+    let mut meter = Meter::new(Allowance { operations: 3, bytes: 1000, most_bytes: 2000 });
+    meter.pass(900);
+    assert!(meter.has_room());
+    meter.pass(900);
+    assert!(!meter.has_room(), "bytes are used up");
+    meter.take_back(900);
+    meter.pass(1);
+    meter.pass(1);
+    assert!(!meter.has_room() && !meter.is_cut(), "operations are used up");
+    meter.cut();
+    assert_eq!((meter.passed(), meter.is_cut()), ((3, 902), true));
+}
+
+#[test]
+fn what_is_yet_to_be_read_is_bounded_by_the_longest() {
+    let allowed = Allowance { operations: u64::MAX, bytes: 100_000, most_bytes: 300_000 };
+    assert_eq!(allowed.blind(1000, 1000), 100);
+    assert_eq!(allowed.blind(64, 65_000), 4, "all of them may be as long as any");
+    assert_eq!(Allowance { bytes: 10, ..allowed }.blind(1500, 65_000), 1, "a token is enough for one");
+    assert_eq!(Allowance { operations: 2, ..allowed }.blind(64, 64), 2);
+    assert_eq!(Allowance::NONE.blind(64, 65_000), 0);
+    assert!(Allowance::ALL.blind(64, 65_000) > 1 << 30);
+}
