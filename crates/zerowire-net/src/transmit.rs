@@ -18,9 +18,9 @@
 //! Where no in-flight region is kept, they go back in the order in which they were taken
 //! (`returns`).
 
-mod again;
 mod batch;
 mod detour;
+mod errors;
 mod line;
 mod outlet;
 mod parse;
@@ -44,6 +44,7 @@ use crate::io::MAX_BATCH;
 pub(crate) use batch::SendBatch;
 pub use batch::{FRAME_SLOT_BYTES, FRAME_SLOTS, head_len, small_slot_bytes};
 pub use detour::Detour;
+use errors::OffloadErrors;
 use line::Late;
 pub(crate) use outlet::Outlet;
 pub(crate) use outlet::{Pushed, TxFrame, TxPlace, TxSlot, TxState, TxTally};
@@ -131,7 +132,7 @@ impl<O: Outlet> Transmit<O> {
             batch: Vec::with_capacity(MAX_BATCH + 1),
             returns: Returns::new(if O::LENDS { size } else { 0 }),
             long: None,
-            errors: OffloadErrors { queue, seen: 0 },
+            errors: OffloadErrors::new(queue),
             abandoned: false,
             capture: None,
         }
@@ -171,7 +172,7 @@ impl<O: Outlet> Transmit<O> {
     /// A text that says why the port can't send.
     pub fn begin(&mut self, port: &mut O::Port) -> Result<(), String> {
         self.hint = 0;
-        self.errors.seen = 0;
+        self.errors.forget();
         self.returns.clear();
         self.abandoned = false;
         self.outlet.start(port, self.header_len)
@@ -475,24 +476,25 @@ impl<O: Outlet> Transmit<O> {
         counters.zero_copied_bytes.add(scattered);
         self.batch.len()
     }
-}
 
-/// Frames with wrong offloads.
-#[derive(Debug)]
-struct OffloadErrors {
-    queue: u16,
-    seen: u64,
-}
-
-impl OffloadErrors {
-    /// Tells the log of the first one.
+    /// Puts the last `full` chains of the batch, for which the port had no room, back into the
+    /// ring. It does so only if they may be taken `again`: no broken chain was taken after them.
     #[cold]
-    fn log(&mut self, error: &dyn std::fmt::Display) -> DropReason {
-        self.seen += 1;
-        if self.seen == 1 {
-            let queue = self.queue;
-            tracing::warn!("queue {queue}: frame dropped: {error} (further ones are only counted)");
+    fn put_back(&mut self, full: usize, again: bool, counters: &Counters) {
+        if !again {
+            counters.dropped_many(DropReason::PortRefused, full as u64);
+            return;
         }
-        DropReason::BadOffload
+        let kept = self.batch.len() - full;
+        self.host.ring.untake(self.batch[kept..].iter().map(|s| s.head));
+        self.batch.truncate(kept);
+        self.uncapture(kept);
+    }
+
+    /// Frames of the batch from this number on come once more: a capture has none of them yet.
+    fn uncapture(&mut self, first: usize) {
+        if let Some(capture) = &mut self.capture {
+            capture.put_back(first);
+        }
     }
 }

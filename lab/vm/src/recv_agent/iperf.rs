@@ -14,7 +14,7 @@
 //!                           <──    DISPLAY_RESULTS
 //!  IPERF_DONE               ──>
 //! ```
-//! From https://software.es.net/iperf/ and what version 3.12 sends; a length has four bytes, the
+//! From <https://software.es.net/iperf/> and what version 3.12 sends; a length has four bytes, the
 //! first is the highest.
 
 use std::io::{ErrorKind, Read, Write};
