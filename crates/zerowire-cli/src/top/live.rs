@@ -48,6 +48,9 @@ impl Drop for EventSender {
     }
 }
 
+/// What a thread does that sends events.
+type EventSource = dyn FnOnce(&SyncSender<TopEvent>) + Send;
+
 /// Shows the server's VMs until the user has seen enough.
 pub fn run(path: &Path, every: Duration, sorting: Sorting) -> Result<()> {
     // A server that is not there is an error, and nothing to wait for.
@@ -59,7 +62,7 @@ pub fn run(path: &Path, every: Duration, sorting: Sorting) -> Result<()> {
     let mut screen = Screen::open()?;
 
     let (to, events) = sync_channel(WAITING);
-    let start = |thread: &'static str, work: Box<dyn FnOnce(&SyncSender<TopEvent>) + Send>| {
+    let start = |thread: &'static str, work: Box<EventSource>| {
         let sender = EventSender { events: to.clone(), thread };
         let builder = std::thread::Builder::new().name(thread.to_owned());
         let thread_work = move || {
