@@ -37,9 +37,6 @@ _zerowire() {
             zerowire,send)
                 cmd="zerowire__subcmd__send"
                 ;;
-            zerowire,top)
-                cmd="zerowire__subcmd__top"
-                ;;
             zerowire,vsock)
                 cmd="zerowire__subcmd__vsock"
                 ;;
@@ -124,9 +121,6 @@ _zerowire() {
             zerowire__subcmd__help,send)
                 cmd="zerowire__subcmd__help__subcmd__send"
                 ;;
-            zerowire__subcmd__help,top)
-                cmd="zerowire__subcmd__help__subcmd__top"
-                ;;
             zerowire__subcmd__help,vsock)
                 cmd="zerowire__subcmd__help__subcmd__vsock"
                 ;;
@@ -164,7 +158,7 @@ _zerowire() {
 
     case "${cmd}" in
         zerowire)
-            opts="-h -V --log --log-format --help --version net vsock ctl top send recv doctor replay help"
+            opts="-h -V --log --help --version net vsock ctl send recv doctor replay help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -172,10 +166,6 @@ _zerowire() {
             case "${prev}" in
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
-                    return 0
-                    ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -186,7 +176,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl)
-            opts="-h --control --json --log --log-format --help version list show add change remove drain stats metrics help"
+            opts="-h --control --json --log --help version list show add change remove drain stats metrics help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -200,10 +190,6 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -212,7 +198,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__add)
-            opts="-h --socket --port --metadata --metadata-token --mac --socket-owner --socket-group --socket-mode --control --json --log --log-format --help"
+            opts="-h --socket --port --metadata --metadata-token --mac --tx-limit --rx-limit --socket-owner --socket-group --socket-mode --control --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -238,6 +224,14 @@ _zerowire() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --tx-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rx-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --socket-owner)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -258,10 +252,6 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -270,7 +260,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__change)
-            opts="-h --metadata --control --json --log --log-format --help"
+            opts="-h --metadata --tx-limit --rx-limit --control --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -280,16 +270,20 @@ _zerowire() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --tx-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rx-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --control)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
-                    return 0
-                    ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -300,7 +294,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__drain)
-            opts="-h --control --json --log --log-format --help"
+            opts="-h --control --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -312,10 +306,6 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
-                    return 0
-                    ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -480,7 +470,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__list)
-            opts="-h --control --json --log --log-format --help"
+            opts="-h --control --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -492,10 +482,6 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
-                    return 0
-                    ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -506,7 +492,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__metrics)
-            opts="-h --control --json --log --log-format --help"
+            opts="-h --control --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -518,10 +504,6 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
-                    return 0
-                    ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -532,7 +514,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__remove)
-            opts="-h --control --json --log --log-format --help"
+            opts="-h --control --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -544,10 +526,6 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
-                    return 0
-                    ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -558,7 +536,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__show)
-            opts="-h --control --json --log --log-format --help"
+            opts="-h --control --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -570,10 +548,6 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
-                    return 0
-                    ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -584,7 +558,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__stats)
-            opts="-h --follow --control --json --log --log-format --help"
+            opts="-h --follow --control --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -596,10 +570,6 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
-                    return 0
-                    ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -610,7 +580,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__version)
-            opts="-h --control --json --log --log-format --help"
+            opts="-h --control --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -624,10 +594,6 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -636,7 +602,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__doctor)
-            opts="-i -q -h --path --interface --queue --configure --json --log --log-format --help"
+            opts="-i -q -h --path --interface --queue --configure --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -666,10 +632,6 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -678,7 +640,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__help)
-            opts="net vsock ctl top send recv doctor replay help"
+            opts="net vsock ctl send recv doctor replay help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -915,20 +877,6 @@ _zerowire() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        zerowire__subcmd__help__subcmd__top)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         zerowire__subcmd__help__subcmd__vsock)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -944,7 +892,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__net)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --postcopy --metadata --metadata-token --path --memlock --gather-max --rx-copybreak --control --control-owner --control-group --control-mode --metrics --json --print-capabilities --log --log-format --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --tx-limit --rx-limit --postcopy --metadata --metadata-token --path --memlock --gather-max --rx-copybreak --control --control-owner --control-group --control-mode --metrics --json --print-capabilities --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -991,6 +939,14 @@ _zerowire() {
                     return 0
                     ;;
                 --mac)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --tx-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rx-limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1042,10 +998,6 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1054,7 +1006,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__recv)
-            opts="-p -i -q -r -c -h --port --interface --queue --receive --connections --mode --bind --to --timeout --buffer --buffers --huge --rx-buf-len --configure --quiet --json --log --log-format --help"
+            opts="-p -i -q -r -c -h --port --interface --queue --receive --connections --mode --bind --to --timeout --buffer --buffers --huge --rx-buf-len --configure --quiet --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1136,10 +1088,6 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1148,7 +1096,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__replay)
-            opts="-i -l -L -x -p -M -t -K -q -h --intf1 --interface --loop --limit --duration --multiplier --speed --pps --mbps --topspeed --port --queue --bypass-queue --oversized --mss --truncated --pad --short --backwards --max-gap --ignore-truncated --max-memory --preload-pcap --preload --quiet --json --log --log-format --help"
+            opts="-i -l -L -x -p -M -t -K -q -h --intf1 --interface --loop --limit --duration --multiplier --speed --pps --mbps --topspeed --port --queue --bypass-queue --oversized --mss --truncated --pad --short --backwards --max-gap --ignore-truncated --max-memory --preload-pcap --preload --quiet --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1258,10 +1206,6 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1270,7 +1214,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__send)
-            opts="-q -h --to --udp --mode --backend --chunk --datagram --timeout --quiet --json --log --log-format --help"
+            opts="-q -h --to --udp --mode --backend --chunk --datagram --timeout --quiet --json --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1308,44 +1252,6 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        zerowire__subcmd__top)
-            opts="-h --control --interval --sort --once --json --log --log-format --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --control)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --interval)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --sort)
-                    COMPREPLY=($(compgen -W "name transmit receive dropped zero-copied" -- "${cur}"))
-                    return 0
-                    ;;
-                --log)
-                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
-                    return 0
-                    ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
-                    return 0
-                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1354,7 +1260,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__vsock)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --json --print-capabilities --log --log-format --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --tx-limit --rx-limit --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --json --print-capabilities --log --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1444,6 +1350,14 @@ _zerowire() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --tx-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rx-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --map-allow)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -1470,10 +1384,6 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
-                    return 0
-                    ;;
-                --log-format)
-                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_zerowire_global_optspecs
-    string join \n log= log-format= h/help V/version
+    string join \n log= h/help V/version
 end
 
 function __fish_zerowire_needs_command
@@ -29,15 +29,11 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_needs_command" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_needs_command" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_needs_command" -s V -l version -d 'Print version'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
-complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "top" -d 'What the VMs of a running \'zerowire net --control PATH\' move, as a live view: rates, the share that is not copied, and why the rest is'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
@@ -50,10 +46,11 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l socket-group -
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l socket-mode -d 'Permissions of the front end\'s socket, in octal; to connect takes the right to write. Default: 0600, and 0660 with --socket-group' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l port -d 'Where frames go, in this process\'s network namespace: tap:NAME, xdp:IF or packet:IF, with options; see \'Ports\' below' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l name -d 'Name of the VM in logs and statistics' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l vm -d 'One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas it takes metadata=FILE, metadata-token=WHEN, mac=MAC, guard=CHECKS, socket-owner=USER, socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l config -d 'TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, mac = …, guard = …, socket-owner = …, socket-group = …, socket-mode = …. VMs without [vm.net] are skipped. SIGHUP reads it again and changes what differs' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l vm -d 'One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas it takes metadata=FILE, metadata-token=WHEN, mac=MAC, tx-limit=LIMIT, rx-limit=LIMIT, socket-owner=USER, socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256. In a LIMIT \'+\' stands in place of commas' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l config -d 'TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, mac = …, tx-limit = …, rx-limit = …, socket-owner = …, socket-group = …, socket-mode = …. VMs without [vm.net] are skipped. SIGHUP reads it again and changes what differs' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l mac -d 'The device\'s MAC address, for front ends that ask the back end for the device\'s configuration (GET_CONFIG): they get the address, the MTU and the number of queue pairs. Not for QEMU and libvirt: they have an option of their own, and warn of a back end with this one' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l guard -d 'What the guest may send, as CHECK+CHECK+…: mac, mac=MAC, vlan=off, vlan=NUMBER, ip=ADDRESS+ADDRESS…, arp, nd, and storm=RATE toward the guest; see \'Guard\' below' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l tx-limit -d 'What the guest may send in a second: BYTES/s, BITSbit/s, ops=FRAMES/s, or both, such as 100M/s,ops=10k/s; K, M, G and T are powers of 1000. burst=BYTES is the size of the token bucket (default: what comes in 100 ms), once=BYTES a burst beside it at the start; ops-burst=FRAMES and ops-once=FRAMES are the same for frames. What is beyond the limit waits in the guest\'s ring; nothing is dropped' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l rx-limit -d 'What the guest may receive in a second, in the form of --tx-limit. What is beyond the limit waits in the port\'s queue; the kernel drops what that has no room for' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l metadata -d 'JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/ inside the guest, of several VMs to those that name none; SIGHUP reads it again' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l metadata-token -d 'Whether metadata requests need a session token, of VMs that say nothing of it' -r -f -a "required\t'A request without a token is answered 401'
 optional\t'A request without a token is answered; one with a wrong token is not'"
@@ -72,9 +69,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l postcopy -d 'Offer post-copy migration (PAGEFAULT), of one VM on a tap or packet port with one queue pair. Its front end gets a userfaultfd of this process, with which it can stop this process and write into its memory: for front ends that are trusted as much as this process'
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l json -d 'Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table'
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l print-capabilities -d 'Print what this back end can do, as QEMU\'s docs/interop/vhost-user.json describes, and exit'
@@ -91,13 +85,15 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l uds-group -d
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l uds-mode -d 'Permissions of the host end\'s sockets, in octal; to connect takes the right to write. Default: 0600, and 0660 with --uds-group' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l groups -d 'Groups of the VM, with + between them. VMs of one process that share a group reach each other by CID' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l name -d 'Name of the VM in logs and statistics' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l vm -d 'One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH. Behind commas it takes groups=A+B, socket-owner=USER, socket-group=GROUP, socket-mode=MODE, uds-owner=USER, uds-group=GROUP and uds-mode=MODE. Repeat for more, up to 256' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l config -d 'TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups = ["A", "B"], socket-owner = …, uds-owner = … and so on. VMs without [vm.vsock] are skipped' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l vm -d 'One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH. Behind commas it takes groups=A+B, tx-limit=LIMIT, rx-limit=LIMIT, socket-owner=USER, socket-group=GROUP, socket-mode=MODE, uds-owner=USER, uds-group=GROUP and uds-mode=MODE. Repeat for more, up to 256. In a LIMIT \'+\' stands in place of commas' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l config -d 'TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups = ["A", "B"], tx-limit = …, rx-limit = …, socket-owner = …, uds-owner = … and so on. VMs without [vm.vsock] are skipped' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l buffer -d 'Credit a connection: bytes that a guest may send before the other side has taken them, and the most that is held for a slow one; 4096 to 16777216. With less than 196608 a host program\'s socket keeps 192 KiB unread all the same. See \'Memory\' below' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l max-connections -d 'Connections of a VM at once, 1 to 65536; further ones are reset. Each one to a host program takes a descriptor, and each one memory: see below' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l peer-connections -d 'Of these, the ones that one other guest of the process may have with the VM\'s, 0 to --max-connections; further ones are reset. A quarter of them, and 2 at least, if not given' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l sibling-connections -d 'Of these, the ones that all other guests together may have, 0 to --max-connections; the rest are for host programs and for the guest\'s own with them. Seven eighths if not given' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l request-rate -d 'Connection requests of a VM\'s guest to the host a second, and at once, up to 1000000; further ones are reset without a look, so that a guest that asks all the time leaves its own connections their rate. 0: no bound' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l tx-limit -d 'What the guest may send in a second: BYTES/s, BITSbit/s, ops=PACKETS/s, or both, such as 100M/s,ops=10k/s; K, M, G and T are powers of 1000. burst=BYTES is the size of the token bucket (default: what comes in 100 ms), once=BYTES a burst beside it at the start; ops-burst=PACKETS and ops-once=PACKETS are the same for packets. What is beyond the limit waits in the guest\'s ring; nothing is dropped' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l rx-limit -d 'What the guest may receive from host programs in a second, in the form of --tx-limit. What is beyond the limit waits in the programs\' sockets' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l map-allow -d 'User, beside root and the one that runs this, whose programs may connect to the guest with mapped receive buffers, at PATH.map. They need the right to write that socket as well (--uds-group GROUP); repeat for more' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l map-listen -d 'User whose programs may take the guest\'s connections to ports of the host, at PATH.map as well: those to the ports named, as in 1000:5000-5009+7000, or to all. A program that listens at PATH_P comes first. Repeat for more' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l map-max -d 'Bytes that a mapped connection may have at most, windows and their headers; 65536 to 4294967296' -r
@@ -109,9 +105,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l share-guest-memory -d 'Let programs that map receive buffers read the guest\'s whole memory, so that payload needs no copy at all. They can read whatever else the guest keeps there, keys included, and one that means harm can open that memory anew and write to it: only for programs that are trusted as the VMM is'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l json -d 'Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l print-capabilities -d 'Print what this back end can do, as QEMU\'s docs/interop/vhost-user.json describes, and exit'
@@ -122,16 +115,13 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "version" -d 'The version of the server'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "show" -d 'One VM with its statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "add" -d 'Add a VM'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once, or other limits'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "stats" -d 'Statistics'
@@ -143,9 +133,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l control -d 'Control socket of the server' -r -F
@@ -154,9 +141,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l control -d 'Control socket of the server' -r -F
@@ -165,9 +149,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket -d 'Unix socket to listen on for the front end' -r -F
@@ -175,7 +156,8 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_s
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata -d 'JSON file to serve inside the guest' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata-token -d 'Whether metadata requests need a session token: required or optional' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l mac -d 'The device\'s address, for front ends that ask the back end for it' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l guard -d 'What the guest may send, as for \'zerowire net --guard\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l tx-limit -d 'What the guest may send in a second, as for \'zerowire net --tx-limit\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l rx-limit -d 'What the guest may receive in a second' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-owner -d 'User who owns the front end\'s socket' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-group -d 'Group whose users may connect as a front end' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-mode -d 'Permissions of the front end\'s socket, in octal' -r
@@ -185,21 +167,17 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l metadata -d 'JSON file; the same one is read again' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l tx-limit -d 'What the guest may send in a second, as for \'zerowire net --tx-limit\'; \'off\' for no limit' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l rx-limit -d 'What the guest may receive in a second; \'off\' for no limit' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l control -d 'Control socket of the server' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l control -d 'Control socket of the server' -r -F
@@ -208,9 +186,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l control -d 'Control socket of the server' -r -F
@@ -219,9 +194,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l control -d 'Control socket of the server' -r -F
@@ -230,9 +202,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l follow -d 'Once a second, until interrupted'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -s h -l help -d 'Print help'
@@ -242,39 +211,18 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "version" -d 'The version of the server'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "show" -d 'One VM with its statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "add" -d 'Add a VM'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once, or other limits'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "stats" -d 'Statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "metrics" -d 'Statistics as Prometheus reads them'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
-complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l control -d 'Control socket of the server' -r -F
-complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l interval -d 'Seconds between two samples, 0.1 to 3600' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l sort -d 'Sort VMs by name, transmit, receive, dropped or zero-copied' -r -f -a "name\t'By name'
-transmit\t'Most bytes from the guest first'
-receive\t'Most bytes to the guest first'
-dropped\t'Most dropped frames first'
-zero-copied\t'The smallest share of bytes that were not copied first'"
-complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
-warn\t''
-info\t''
-debug\t''
-trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
-complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l once -d 'Print one table of the rates in one interval, and end. Without a terminal as standard input and output this is what it does in any case'
-complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l json -d 'Print one line of JSON after each interval, until interrupted; with --once, one line'
-complete -c zerowire -n "__fish_zerowire_using_subcommand top" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l to -d 'The peer: HOST:PORT, [IPV6]:PORT, vsock:CID:PORT, or unix:PATH' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l mode -d 'Whether memory is copied or lent' -r -f -a "copy\t'The kernel copies'
 zerocopy\t'Lend always; where a limit forbids it, fail and name it'
@@ -291,9 +239,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l udp -d 'Datagrams instead of a stream (with HOST:PORT and unix:PATH)'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -s q -l quiet -d 'No progress and no summary, only errors'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -319,9 +264,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l huge -d 'The area lies in huge pages of 2 MiB'
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l configure -d 'Turns header split of the interface on, and RSS off the queue, and sets both back at the end (CAP_NET_ADMIN). The command that steers the port\'s flows to the queue is printed'
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l quiet -d 'No progress and no summary, only errors, and what --configure changed'
@@ -338,9 +280,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -l configure -d 'Turn header split on, and RSS off this queue, look, and set both back when a signal comes'
 complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -l json -d 'Print the report as JSON, one document'
 complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -376,9 +315,6 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
-json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
-journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s t -l topspeed -d 'Send as fast as the port takes frames'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l bypass-queue -d 'Go straight to the driver, past the interface\'s queue and its traffic control; packet and send only'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l pad -d 'Fill up packets that were captured in part to their original length, with zeroes'
@@ -386,20 +322,19 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l ignore-trun
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s K -l preload -l preload-pcap -d 'Taken for tcpreplay\'s sake: a capture that fits is always loaded before it is sent'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s q -l quiet -d 'Print errors only'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "top" -d 'What the VMs of a running \'zerowire net --control PATH\' move, as a live view: rates, the share that is not copied, and why the rest is'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "replay" -d 'Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "replay" -d 'Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "version" -d 'The version of the server'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "show" -d 'One VM with its statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "add" -d 'Add a VM'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once, or other limits'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "stats" -d 'Statistics'

@@ -47,6 +47,12 @@ pub struct Net {
     /// What the guest may send: CHECK+CHECK+….
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guard: Option<String>,
+    /// What the guest may send in a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tx_limit: Option<String>,
+    /// What the guest may receive in a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rx_limit: Option<String>,
     /// Name or number of the user who owns the socket, in place of --socket-owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
@@ -70,6 +76,10 @@ pub struct Vsock {
     pub uds: PathBuf,
     /// Which other VMs it reaches; without it, those that name none either.
     pub groups: Option<Vec<String>>,
+    /// What the guest may send in a second.
+    pub tx_limit: Option<String>,
+    /// What the guest may receive from host programs in a second.
+    pub rx_limit: Option<String>,
     /// Name or number of the user who owns `socket`, in place of --socket-owner.
     pub socket_owner: Option<String>,
     /// Name or number of the group of `socket`, in place of --socket-group.

@@ -80,6 +80,7 @@ fn measure() {
         policy: Policy { mode, ..Policy::default() },
         mac: None,
         guard: None,
+        limits: zerowire_net::Limits::default(),
         postcopy: false,
     };
     let server = Server::start(vec![

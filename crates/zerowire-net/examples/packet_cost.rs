@@ -146,6 +146,7 @@ fn serve(port: &str, socket: &Path) -> Result<Server, Box<dyn Error>> {
         policy: Policy::default(),
         mac: None,
         guard: None,
+        limits: zerowire_net::Limits::default(),
         postcopy: false,
     };
     Ok(Server::start(vec![config])?)

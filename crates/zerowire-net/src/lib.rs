@@ -39,6 +39,7 @@ pub use server::{ChangeError, Reloaded, Server, VmInfo, VmState};
 pub use stats::{DirectionStats, Negotiated, PortState, ServerStats, VmStats};
 pub use transmit::Transmit;
 pub use vm::{ServerError, VmConfig};
+pub use zerowire_vhost::limit::Limits;
 
 /// The longest frame that is carried, bytes, without the virtio-net header. That is an IP packet of
 /// 65 535 bytes behind an Ethernet header and two VLAN tags. tun itself would take 1 MiB.

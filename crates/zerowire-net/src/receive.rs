@@ -193,6 +193,17 @@ impl<I: Inlet> Receive<I> {
         self.side.host
     }
 
+    /// Takes at most so many frames from the port in a turn from now on.
+    #[inline]
+    pub fn limit(&mut self, frames: usize) {
+        self.side.most_frames = frames;
+    }
+
+    /// Length of the virtio-net header, bytes.
+    pub fn header_len(&self) -> usize {
+        self.side.setup.header_len
+    }
+
     /// The ring.
     pub fn ring(&mut self) -> &mut SplitRing {
         &mut self.side.host.ring
@@ -211,6 +222,8 @@ impl<I: Inlet> Receive<I> {
     /// Ends all that is under way, before the ring stops or its memory changes. Parsed chains go
     /// back to the ring, to be taken again; frames that waited for buffers are lost and counted.
     pub fn release(&mut self, port: &mut I::Port, cx: &ReceiveContext<'_>) {
+        // What has come goes to the guest, whatever its limit.
+        self.limit(usize::MAX);
         self.inlet.release(&mut self.side, port, cx);
     }
 

@@ -22,6 +22,7 @@ use std::time::Instant;
 use serde::Serialize;
 use thiserror::Error;
 use zerowire_capture::Capture;
+use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
     Endpoint, Listener, Orders, Served, StartError, TakeUpError, inherit, process_cpu_seconds, stop_all,
 };
@@ -50,7 +51,7 @@ pub enum VmState {
 /// A VM as it was configured, and where it is on its way.
 #[derive(Clone, Debug)]
 pub struct VmInfo {
-    /// What it was made with, with the metadata that it has now.
+    /// What it was made with, with the metadata and the limits that it has now.
     pub config: VmConfig,
     /// Where it is on its way.
     pub state: VmState,
@@ -382,6 +383,19 @@ impl Server {
             }
         }
         std::mem::replace(&mut roster.capture, capture)
+    }
+
+    /// Gives a VM other limits, which hold at once. A limit that differs begins with full buckets.
+    ///
+    /// # Errors
+    /// The VM is unknown, or just comes or goes.
+    pub fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
+        let mut roster = lock(&self.roster);
+        let entry = roster.find(name)?;
+        let served = entry.running().ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
+        served.vm.shared.limiters.set(limits);
+        entry.config.limits = limits;
+        Ok(())
     }
 
     /// All VMs, in the order in which they were added.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 use zerowire::ledger::{Counters, Totals};
 use zerowire_capture::{CaptureInterface, CaptureStats};
+use zerowire_vhost::limit::{Limiter, Limiters, Limits};
 
 use crate::link::{LinkShared, LinkState, LinkStats};
 use crate::vm::VmContext;
@@ -32,15 +33,16 @@ pub(crate) struct Shared {
     pub last_error: Mutex<Option<String>>,
     /// Where the guest is to see the port's link.
     pub link: Option<Arc<LinkShared>>,
+    /// What may pass in a second.
+    pub limiters: Limiters,
 }
 
 impl Shared {
-    pub(super) fn new(pairs: usize, link: Option<Arc<LinkShared>>) -> Arc<Self> {
-        Arc::new(Self {
-            pairs: (0..pairs).map(|_| PairCounters::default()).collect(),
-            link,
-            ..Self::default()
-        })
+    pub(super) fn new(pairs: usize, link: Option<Arc<LinkShared>>, limits: Limits) -> Arc<Self> {
+        let pairs = (0..pairs).map(|_| PairCounters::default()).collect();
+        let shared = Self { pairs, link, ..Self::default() };
+        shared.limiters.set(limits);
+        Arc::new(shared)
     }
 
     pub(super) fn set_error(&self, text: String) {
@@ -60,6 +62,10 @@ pub struct DirectionStats {
     pub totals: Totals,
     /// Frames by queue pair.
     pub frames_by_queue: Vec<u64>,
+    /// How often a queue waited for its VM's limit.
+    pub limit_waits: u64,
+    /// How long, the sum over the queues.
+    pub limit_wait_seconds: f64,
 }
 
 /// What a guest and its front end have agreed on with the device.
@@ -144,8 +150,13 @@ pub struct ServerStats {
 impl VmStats {
     pub(super) fn new(vm: &VmContext, socket: String, port: &str) -> Self {
         let VmContext { control, port: interface, shared, .. } = vm;
-        let sum = |get: fn(&PairCounters) -> &Counters| {
-            let mut s = DirectionStats::default();
+        let sum = |get: fn(&PairCounters) -> &Counters, limiter: &Limiter| {
+            let held_up = limiter.stats();
+            let mut s = DirectionStats {
+                limit_waits: held_up.waits,
+                limit_wait_seconds: held_up.waited.as_secs_f64(),
+                ..DirectionStats::default()
+            };
             for p in &shared.pairs {
                 let t = get(p).snapshot();
                 s.frames_by_queue.push(t.frames);
@@ -180,8 +191,8 @@ impl VmStats {
                 kernel_copies: interface.kernel_copies(),
                 capture: vm.capture().as_ref().map(CaptureInterface::stats),
             },
-            transmit: sum(|p| &p.transmit),
-            receive: sum(|p| &p.receive),
+            transmit: sum(|p| &p.transmit, &shared.limiters.transmit),
+            receive: sum(|p| &p.receive, &shared.limiters.receive),
         }
     }
 }

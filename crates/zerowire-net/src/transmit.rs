@@ -19,6 +19,7 @@
 //! (`returns`).
 
 mod batch;
+mod context;
 mod detour;
 mod errors;
 mod line;
@@ -33,16 +34,19 @@ use std::time::Instant;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_vhost::host::HostRing;
-use zerowire_vhost::memory::{GuestMemory, MAX_REGIONS, Segment, access};
+use zerowire_vhost::limit::Meter;
+use zerowire_vhost::memory::{MAX_REGIONS, Segment, access};
 use zerowire_vhost::ring::{RingError, SplitRing};
 
 use super::offload::{Request, longest_segment};
 use super::policy::MAX_IOV;
-use super::{ETH_HEADER_BYTES, FrameGuard, header};
+use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, header};
 use crate::capture::FrameCapture;
 use crate::io::MAX_BATCH;
 pub(crate) use batch::SendBatch;
 pub use batch::{FRAME_SLOT_BYTES, FRAME_SLOTS, head_len, small_slot_bytes};
+pub(crate) use context::INSPECT_BYTES;
+pub use context::{TransmitContext, Turn};
 pub use detour::Detour;
 use errors::OffloadErrors;
 use line::Late;
@@ -52,31 +56,6 @@ use parse::parse;
 use returns::Returns;
 use software::Long;
 pub(crate) use software::{FIRST_PIECE_BYTES, TxPart};
-
-/// How much of a frame is read into private memory where something inspects it, bytes behind the
-/// virtio-net header: Ethernet with two tags, IPv6 or IPv4 with options, TCP with options.
-pub(crate) const INSPECT_BYTES: usize = 22 + 60 + 60;
-
-/// What the transmit side needs besides its ring and its port.
-pub struct TransmitContext<'a> {
-    /// The memory that the ring was made for.
-    pub memory: &'a GuestMemory,
-    /// Where to count.
-    pub counters: &'a Counters,
-    /// Who else wants frames.
-    pub detour: Option<&'a mut dyn Detour>,
-    /// What the guest may send; None for any frame.
-    pub guard: Option<&'a FrameGuard>,
-}
-
-/// How a ring's turn ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
-    /// Chains taken.
-    pub chains: usize,
-    /// The driver wants to be notified.
-    pub notify: bool,
-}
 
 /// What became of a chain.
 enum Taken {
@@ -102,6 +81,9 @@ pub struct Transmit<O> {
     /// A frame that becomes many, of which not all are queued.
     long: Option<Long>,
     errors: OffloadErrors,
+    /// What may pass in a turn: chains, and bytes of their frames without virtio-net headers. Chains
+    /// beyond that stay in the ring.
+    pub meter: Meter,
     /// True: the guest broke a rule, and nobody reads the ring any more.
     abandoned: bool,
     capture: Option<Box<FrameCapture>>,
@@ -133,6 +115,7 @@ impl<O: Outlet> Transmit<O> {
             returns: Returns::new(if O::LENDS { size } else { 0 }),
             long: None,
             errors: OffloadErrors::new(queue),
+            meter: Meter::default(),
             abandoned: false,
             capture: None,
         }
@@ -270,6 +253,7 @@ impl<O: Outlet> Transmit<O> {
     pub fn run(&mut self, port: &mut O::Port, cx: &mut TransmitContext<'_>) -> Result<Turn, RingError> {
         let mut chains = if O::LENDS { self.give_back(port) } else { 0 };
         let available = self.host.ring.refresh()?;
+        let available = self.meter.admitted(available);
         self.batch.clear();
         match self.outlet.begin(port, available > 0 || self.is_cutting(), cx.counters) {
             TxState::Ready => {}
@@ -288,7 +272,7 @@ impl<O: Outlet> Transmit<O> {
         }
         let mut broken = None;
         for _ in 0..usize::from(available).min(MAX_BATCH) {
-            if !self.has_room(port) {
+            if self.meter.admitted(1) == 0 || !self.has_room(port) {
                 break;
             }
             match self.chain(port, cx) {
@@ -340,7 +324,7 @@ impl<O: Outlet> Transmit<O> {
                 self.uncapture(self.batch.len());
                 return Ok(false);
             }
-            Ok(Taken::Frame(pushed)) => self.queued(head, pushed),
+            Ok(Taken::Frame(pushed)) => self.queued(head, len, pushed),
             Ok(Taken::Begun) => {}
             Ok(Taken::Out) => self.done(head),
             Err(reason) => {
@@ -348,14 +332,17 @@ impl<O: Outlet> Transmit<O> {
                 self.done(head);
             }
         }
+        // A longer one was dropped, and is not to hold its guest up for long.
+        self.meter.pass(len.saturating_sub(self.header_len).min(MAX_FRAME_BYTES));
         Ok(true)
     }
 
     /// The frame of a chain goes out with the batch.
     #[inline]
-    fn queued(&mut self, head: u16, pushed: Pushed) {
+    fn queued(&mut self, head: u16, len: usize, pushed: Pushed) {
         let tally = if let Pushed::Queued(tally) = pushed { Some(tally) } else { None };
-        self.batch.push(TxSlot { head, tally });
+        // A longer chain was dropped.
+        self.batch.push(TxSlot { head, len: (len - self.header_len) as u32, tally });
         if O::LENDS {
             match tally {
                 Some(_) => self.returns.done(&mut self.host.ring, head),
@@ -370,7 +357,7 @@ impl<O: Outlet> Transmit<O> {
         if O::LENDS {
             self.returns.done(&mut self.host.ring, head);
         } else {
-            self.batch.push(TxSlot { head, tally: None });
+            self.batch.push(TxSlot { head, len: 0, tally: None });
         }
     }
 
@@ -486,6 +473,7 @@ impl<O: Outlet> Transmit<O> {
             return;
         }
         let kept = self.batch.len() - full;
+        self.batch[kept..].iter().for_each(|s| self.meter.take_back(s.len as usize));
         self.host.ring.untake(self.batch[kept..].iter().map(|s| s.head));
         self.batch.truncate(kept);
         self.uncapture(kept);

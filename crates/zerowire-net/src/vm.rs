@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_ETHERNET};
 use zerowire_metadata::{MetadataTree, TokenPolicy};
+use zerowire_vhost::limit::Limits;
 use zerowire_vhost::memory::PinBudget;
 use zerowire_vhost::serve::{
     Admission, Backing, Control, Device, Endpoint, Listener, Paths, Served, SocketAccess, StartError,
@@ -43,6 +44,8 @@ pub struct VmConfig {
     pub mac: Option<MacAddress>,
     /// What the guest may send; None for any frame.
     pub guard: Option<FrameGuard>,
+    /// What it may send and receive in a second.
+    pub limits: Limits,
     /// Whether to offer post-copy (PAGEFAULT), where the port and the system allow it. The front
     /// end then gets a userfaultfd of this process. With it the front end can stop any thread of
     /// this process. It can also write into any of this process's memory that has not been touched
@@ -221,7 +224,7 @@ pub(super) fn start(
     departure: Departure,
     capture: Option<&Capture>,
 ) -> Result<Served<VmContext>, ServerError> {
-    let VmConfig { name, endpoint, access, port, metadata, policy, mac, guard, postcopy } = config;
+    let VmConfig { name, endpoint, access, port, metadata, policy, mac, guard, limits, postcopy } = config;
     let vm = name.clone();
     let followed = port.followed();
     let metadata = match metadata {
@@ -240,7 +243,7 @@ pub(super) fn start(
         }
     };
     let resources = |cause| StartError::Resources { vm: vm.clone(), cause };
-    let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()));
+    let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()), limits);
     let link = match (followed, &shared.link) {
         (Some(interface), Some(link)) => {
             let follower = Follower::new(&vm, interface, link.clone()).map_err(resources)?;

@@ -3,6 +3,7 @@
 //! The loop is [`TurnLoop`]'s; a turn moves a batch each way.
 
 mod commands;
+mod limits;
 mod port_events;
 mod report;
 mod side;
@@ -31,6 +32,7 @@ use crate::stats::Shared;
 use crate::transmit::{Detour, TransmitContext};
 use crate::{Receive, Transmit};
 pub(crate) use commands::WorkerCommand;
+use limits::PairLimits;
 use port_events::PortEvents;
 use report::Report;
 use side::Side;
@@ -124,6 +126,7 @@ struct Worker<P: PortPath> {
     rx: RxWait,
     /// Where frames go as well.
     capture: Option<CaptureInterface>,
+    limits: PairLimits,
     /// No burst has touched memory that could be let go of.
     trimmed: bool,
 }
@@ -155,6 +158,7 @@ impl<P: PortPath> Worker<P> {
             life: Life::Serving,
             rx: RxWait::new(),
             capture: setup.capture,
+            limits: PairLimits::default(),
             trimmed: true,
         };
         worker.set_memory(0, setup.memory);
@@ -164,14 +168,22 @@ impl<P: PortPath> Worker<P> {
     /// Sends a batch. Returns whether there was anything to send.
     #[inline]
     fn transmit(&mut self) -> bool {
-        let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_drained()) else { return false };
+        let limiter = &self.report.limiters().transmit;
+        let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_drained()) else {
+            self.limits.transmit.end(limiter);
+            return false;
+        };
         let counters = &self.report.counters().transmit;
         let result = if side.host().state() == RingState::Enabled {
+            self.limits.begin_transmit(limiter, side);
             let detour = self.detour.as_mut().map(|d| d as &mut dyn Detour);
             let guard = self.guard.as_deref().filter(|guard| guard.checks_transmit());
             let mut cx = TransmitContext { memory: &self.memory, counters, detour, guard };
-            side.run(self.path.queue(), &mut cx)
+            let result = side.run(self.path.queue(), &mut cx);
+            self.limits.end_transmit(limiter, side);
+            result
         } else {
+            self.limits.transmit.end(limiter);
             side.discard(self.path.queue(), counters)
         };
         match result {
@@ -193,23 +205,33 @@ impl<P: PortPath> Worker<P> {
     /// Receives a batch. Returns whether frames came.
     #[inline]
     fn receive(&mut self, woke: Woke) -> bool {
+        let limiter = &self.report.limiters().receive;
         if !self.events.port.is_ready() && !self.rx.has_frame() {
+            self.limits.receive.end(limiter);
             return false;
         }
         // Without a new buffer nothing has changed for a guest that is short of them, but for time
         // that has passed.
         let retry = woke == Woke::ByTime || self.rx.is_due(Instant::now);
-        let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active()) else { return false };
+        let Some(side) = self.receive.as_mut().filter(|s| s.host().is_active()) else {
+            self.limits.receive.end(limiter);
+            return false;
+        };
         if self.rx.is_short()
             && !retry
             && !P::Inlet::POSTS_AHEAD
             && matches!(side.host_mut().ring.available(), Ok(0))
         {
+            self.limits.receive.end(limiter);
             return false;
         }
         let counters = &self.report.counters().receive;
+        if !self.limits.begin_receive(limiter, side, counters) {
+            return false;
+        }
         match side.run(self.path.queue(), &ReceiveContext { memory: &self.memory, counters }) {
             Ok(r) => {
+                self.limits.end_receive(limiter, side.header_len(), counters);
                 let look_at = || Instant::now() + SETTLE_AFTER;
                 self.rx.ran(r.buffers.are_short(), r.buffers.are_awaited(), look_at);
                 if r.turn.notify && side.host().call() {

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{Endpoint, Paths, SocketAccess, StartError, check_names, normal};
 
 use crate::VsockLimits;
@@ -119,6 +120,8 @@ pub struct VsockConfig {
     pub groups: Vec<String>,
     /// Bounds of the device.
     pub limits: VsockLimits,
+    /// What it may send and receive in a second.
+    pub rates: Limits,
     /// Who may map receive buffers, at the path with `.map` behind it.
     pub map: MapPolicy,
 }

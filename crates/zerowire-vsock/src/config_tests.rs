@@ -10,6 +10,7 @@ fn config(name: &str, cid: u64) -> VsockConfig {
         uds_access: Default::default(),
         groups: Vec::new(),
         limits: VsockLimits::default(),
+        rates: Limits::default(),
         map: Default::default(),
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use serde::Serialize;
 use zerowire::ledger::{Counter, Counters, Totals};
+use zerowire_vhost::limit::Limiters;
 
 use super::mapped::MapUse;
 
@@ -14,6 +15,8 @@ pub struct VsockCounters {
     pub transmit: Counters,
     /// To the guest.
     pub receive: Counters,
+    /// What may pass in a second, and how often that was too little.
+    pub limiters: Limiters,
     /// Packets of either direction that carry no payload.
     pub control_packets: Counter,
     /// Packets of the guest whose credit fields were older than those before them, and did not
@@ -65,6 +68,7 @@ impl VsockCounters {
             bad_handshakes: self.bad_handshakes.get(),
             control_packets: self.control_packets.get(),
             stale_credit: self.stale_credit.get(),
+            limits: LimitTotals::of(&self.limiters),
             transmit: self.transmit.snapshot(),
             receive: self.receive.snapshot(),
         }
@@ -85,6 +89,31 @@ pub struct MappedTotals {
     /// [`MapPolicy::max_total_bytes`](super::mapped::MapPolicy::max_total_bytes), and those for
     /// which this process had no descriptor or memory.
     pub mapped_refused: u64,
+}
+
+/// How a VM was held up by its limits.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LimitTotals {
+    /// How often packets of the guest waited.
+    pub transmit_limit_waits: u64,
+    /// How long.
+    pub transmit_limit_wait_seconds: f64,
+    /// How often payload for the guest waited.
+    pub receive_limit_waits: u64,
+    /// How long.
+    pub receive_limit_wait_seconds: f64,
+}
+
+impl LimitTotals {
+    fn of(limiters: &Limiters) -> Self {
+        let (transmit, receive) = (limiters.transmit.stats(), limiters.receive.stats());
+        Self {
+            transmit_limit_waits: transmit.waits,
+            transmit_limit_wait_seconds: transmit.waited.as_secs_f64(),
+            receive_limit_waits: receive.waits,
+            receive_limit_wait_seconds: receive.waited.as_secs_f64(),
+        }
+    }
 }
 
 /// A readable copy of [`VsockCounters`].
@@ -115,6 +144,9 @@ pub struct VsockTotals {
     /// Packets of the guest whose credit fields were older than those before them, and did not
     /// count.
     pub stale_credit: u64,
+    /// How the limits held it up.
+    #[serde(flatten)]
+    pub limits: LimitTotals,
     /// From the guest: packets with payload, and their payload's bytes.
     pub transmit: Totals,
     /// To the guest.

@@ -201,7 +201,8 @@ impl Turns for Loop {
             self.review.begin();
         }
         let settle = (self.stepped && quiet) || self.switch.vms.iter().any(waits);
-        Armed::Rest([patience, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min())
+        let limits = self.nap();
+        Armed::Rest([patience, limits, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min())
     }
 
     fn event(&mut self, token: u64, flags: epoll::EventFlags) -> bool {
@@ -235,6 +236,13 @@ impl Turns for Loop {
 }
 
 impl Loop {
+    /// How long the limits of VMs let the thread sleep; None where nothing waits for one.
+    fn nap(&self) -> Option<Duration> {
+        let now = || self.switch.io.timers.now();
+        let running = self.switch.vms.iter().filter(|vm| vm.is_running());
+        running.filter_map(|vm| vm.paces.nap(vm.rings.state.is_starved(), now)).min()
+    }
+
     /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.
     fn arm_rings(&mut self) -> bool {
         let mut work = false;
@@ -242,10 +250,11 @@ impl Loop {
             let vm = &mut self.switch.vms[v];
             work |= wait_for_chains(vm, self.impatient);
             let mut error = None;
-            let takes = vm.resets.len() < super::vm::MAX_RESETS;
+            let takes = vm.resets.len() < super::vm::MAX_RESETS && !vm.paces.transmit_waits();
             work |= vm.listeners().any(|l| l.called);
             // Patience that has ended may have left something to say.
-            let has_work = !vm.lists.ready.is_empty() || !vm.resets.is_empty();
+            let released = !vm.lists.limited.is_empty() && !vm.paces.receive_waits();
+            let has_work = !vm.lists.ready.is_empty() || !vm.resets.is_empty() || released;
             work |= !vm.rings.state.is_starved() && has_work && vm.is_running();
             if let Some(tx) = vm.rings.tx.as_mut().filter(|t| t.is_active() && vm.rings.kicked && takes) {
                 match tx.ring.arm() {

@@ -22,6 +22,7 @@ mod lists;
 mod loans;
 pub mod mapped;
 mod news;
+mod paces;
 pub mod protocol;
 mod queues;
 mod request_rate;
@@ -43,6 +44,7 @@ pub use group::testing;
 pub(crate) use group::{Group, GroupRings, GroupVm};
 pub use server::VsockServer;
 pub use stats::{VsockServerStats, VsockVmStats};
+pub use zerowire_vhost::limit::Limits;
 use zerowire_vhost_user::features as f;
 pub use zerowire_wire::vsock as packet;
 

@@ -84,6 +84,8 @@ impl SlotList {
 pub(super) struct Lists {
     /// Connections that may have something for the guest.
     pub(super) ready: SlotList,
+    /// Connections with payload for the guest that waits for its limit.
+    pub(super) limited: SlotList,
     /// Connections whose credit the thread reviews once nothing has happened for a while.
     pub(super) quiet: SlotList,
     /// Connections that may have lent chains of the guest.
@@ -95,7 +97,8 @@ pub(super) struct Lists {
 impl Lists {
     /// A slot is in use from now on.
     pub(super) fn make_room(&mut self, slot: u32) {
-        for list in [&mut self.ready, &mut self.quiet, &mut self.lenders, &mut self.filled] {
+        let Self { ready, limited, quiet, lenders, filled } = self;
+        for list in [ready, limited, quiet, lenders, filled] {
             list.make_room(slot);
         }
     }

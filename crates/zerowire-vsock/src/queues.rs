@@ -146,6 +146,14 @@ pub struct TxPacket {
     pub over_rate: bool,
 }
 
+impl TxPacket {
+    /// Bytes of payload, as far as they are there.
+    #[inline]
+    pub fn payload_bytes(&self) -> usize {
+        self.header.map_or(0, |h| (h.len as usize).min(self.room))
+    }
+}
+
 /// Takes the next chain of the transmit queue, appending its segments to `list`.
 #[inline]
 pub fn take(

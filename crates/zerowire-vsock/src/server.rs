@@ -34,6 +34,7 @@ impl Prepared {
     ) -> Result<Self, VsockServerError> {
         let listen = |cause: ListenError| StartError::Listen { vm: config.name.clone(), cause };
         let counters = Arc::<VsockCounters>::default();
+        counters.limiters.set(config.rates);
         let (groups, limits) = (config.groups.clone(), config.limits);
         let cid = format!("CID {}", config.cid);
         let capture = capture.and_then(|c| c.interface(LINKTYPE_VSOCK, &config.name, &cid));

@@ -18,6 +18,7 @@ use super::doors::{Doors, FileId, Listening};
 use super::lists::Lists;
 use super::loans::Loans;
 use super::mapped::{MapClaim, MapPolicy};
+use super::paces::Paces;
 use super::packet::{HOST_CID, Header, Kind, Op};
 use super::request_rate::RequestRate;
 use super::rings::VmRings;
@@ -62,6 +63,7 @@ pub(crate) struct GroupVm {
     pub(super) id: Identity,
     pub(super) limits: VsockLimits,
     pub(super) request_rate: RequestRate,
+    pub(super) paces: Paces,
     pub(super) counters: Arc<VsockCounters>,
     pub(super) doors: Doors,
     pub(super) loans: Loans,
@@ -92,6 +94,7 @@ impl GroupVm {
             id: Identity { index: 0, name: name.to_owned(), cid, groups },
             limits,
             request_rate: RequestRate::new(limits.request_rate),
+            paces: Paces::default(),
             counters,
             doors,
             loans: Loans::default(),

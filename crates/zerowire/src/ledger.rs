@@ -209,6 +209,12 @@ impl Counters {
         self.dropped[reason as usize].add(frames);
     }
 
+    /// Frames and bytes delivered so far, virtio-net headers included.
+    pub fn delivered(&self) -> (u64, u64) {
+        let copied: u64 = self.copied.iter().map(Counter::get).sum();
+        (self.frames.get(), self.zero_copied_bytes.get() + copied)
+    }
+
     /// The values now. Counters that change meanwhile may be one frame apart.
     pub fn snapshot(&self) -> Totals {
         let copied: BTreeMap<_, _> = CopyReason::ALL

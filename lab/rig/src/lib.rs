@@ -20,7 +20,7 @@ use zerowire_net::config::MacAddress;
 use zerowire_net::port::PortSpec;
 use zerowire_net::port::tap::TapSpec;
 pub use zerowire_net::{ChangeError, VmState};
-use zerowire_net::{FrameGuard, MetadataSource, Policy, Server, VmConfig, VmStats};
+use zerowire_net::{FrameGuard, Limits, MetadataSource, Policy, Server, VmConfig, VmStats};
 pub use zerowire_testkit::net::{PEER_HEADER, Peer, in_netns, ip};
 pub use zerowire_testkit::{PATIENCE, frames, wait_until};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
@@ -43,6 +43,8 @@ pub struct Vm {
     pub mac: Option<&'static str>,
     /// What the guest may send, as `--guard` takes it.
     pub guard: Option<&'static str>,
+    /// What it may send and receive in a second.
+    pub limits: Limits,
     /// Whether post-copy is offered.
     pub postcopy: bool,
 }
@@ -58,6 +60,7 @@ impl Vm {
             port: String::new(),
             mac: None,
             guard: None,
+            limits: Limits::default(),
             postcopy: false,
         }
     }
@@ -104,6 +107,7 @@ impl Backend {
                     policy: v.policy,
                     mac,
                     guard: v.guard.map(|g| FrameGuard::parse(g, mac).unwrap_or_else(|e| panic!("{e}"))),
+                    limits: v.limits,
                     postcopy: v.postcopy,
                 }
             })

@@ -14,7 +14,7 @@ use zerowire_guest::vsock::{
 use zerowire_guest::{GuestMemory, VhostUser};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 use zerowire_vsock::mapped::MapPolicy;
-use zerowire_vsock::{VsockConfig, VsockLimits, VsockServer, VsockVmStats};
+use zerowire_vsock::{Limits, VsockConfig, VsockLimits, VsockServer, VsockVmStats};
 
 use super::{PATIENCE, guest_memory, wait_until};
 
@@ -32,6 +32,8 @@ pub struct Vm {
     pub groups: &'static [&'static str],
     /// Bounds of the device.
     pub limits: VsockLimits,
+    /// What it may send and receive in a second.
+    pub rates: Limits,
     /// Who may map receive buffers.
     pub map: MapPolicy,
 }
@@ -39,7 +41,8 @@ pub struct Vm {
 impl Vm {
     /// In the default group, with the default limits.
     pub fn new(name: &'static str, cid: u64) -> Self {
-        Self { name, cid, groups: &[], limits: VsockLimits::default(), map: MapPolicy::default() }
+        let (limits, rates, map) = (VsockLimits::default(), Limits::default(), MapPolicy::default());
+        Self { name, cid, groups: &[], limits, rates, map }
     }
 
     /// With `buffer_bytes` bytes of credit for the guest.
@@ -96,6 +99,7 @@ impl VsockBackend {
             uds_access: SocketAccess::default(),
             groups: vm.groups.iter().map(|g| (*g).to_owned()).collect(),
             limits: vm.limits,
+            rates: vm.rates,
             map: vm.map.clone(),
         });
         let server =

@@ -40,6 +40,7 @@ impl Lab {
             uds_access: SocketAccess::default(),
             groups: vec!["default".to_owned()],
             limits: VsockLimits::default(),
+            rates: zerowire_vsock::Limits::default(),
             map: MapPolicy { share_guest_memory, ..MapPolicy::default() },
         };
         let server = VsockServer::start(vec![config]).unwrap_or_else(|e| panic!("{e}"));

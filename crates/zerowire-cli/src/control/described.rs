@@ -52,6 +52,8 @@ fn keys_of_a_vm_are_those_that_are_read() {
         metadata_token: text("required"),
         mac: text("52:54:00:00:00:01"),
         guard: text("mac"),
+        tx_limit: text("1M/s"),
+        rx_limit: text("1M/s"),
         socket_owner: text("0"),
         socket_group: text("0"),
         socket_mode: text("0600"),

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use zerowire::ledger::Totals;
-use zerowire_net::{LinkState, ServerStats, VmStats};
+use zerowire_net::{DirectionStats, LinkState, ServerStats, VmStats};
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ struct OfVm {
 struct OfDirection {
     name: &'static str,
     help: &'static str,
-    value: fn(&Totals) -> u64,
+    value: fn(&DirectionStats) -> u64,
 }
 
 /// A metric of each reason in a direction of a VM.
@@ -100,23 +100,38 @@ const OF_VM: [OfVm; 10] = [
     }),
 ];
 
-const OF_DIRECTION: [OfDirection; 7] = [
-    OfDirection { name: "frames", help: "Frames delivered.", value: |t| t.frames },
-    OfDirection { name: "bytes", help: "Bytes delivered, virtio-net headers included.", value: |t| t.bytes },
+const OF_DIRECTION: [OfDirection; 8] = [
+    OfDirection { name: "frames", help: "Frames delivered.", value: |d| d.totals.frames },
+    OfDirection {
+        name: "bytes",
+        help: "Bytes delivered, virtio-net headers included.",
+        value: |d| d.totals.bytes,
+    },
     OfDirection {
         name: "zero_copied_frames",
         help: "Frames of which no byte but inspected headers was copied in user space.",
-        value: |t| t.zero_copied_frames,
+        value: |d| d.totals.zero_copied_frames,
     },
     OfDirection {
         name: "zero_copied_bytes",
         help: "Bytes that were not copied in user space.",
-        value: |t| t.zero_copied_bytes,
+        value: |d| d.totals.zero_copied_bytes,
     },
-    OfDirection { name: "system_calls", help: "System calls that moved frames.", value: |t| t.system_calls },
-    OfDirection { name: "kicks", help: "Notifications taken from the driver.", value: |t| t.kicks },
-    OfDirection { name: "calls", help: "Notifications given to the driver.", value: |t| t.calls },
+    OfDirection {
+        name: "system_calls",
+        help: "System calls that moved frames.",
+        value: |d| d.totals.system_calls,
+    },
+    OfDirection { name: "kicks", help: "Notifications taken from the driver.", value: |d| d.totals.kicks },
+    OfDirection { name: "calls", help: "Notifications given to the driver.", value: |d| d.totals.calls },
+    OfDirection {
+        name: "limit_waits",
+        help: "How often queues waited for the limit.",
+        value: |d| d.limit_waits,
+    },
 ];
+
+const LIMIT_WAIT_SECONDS: &str = "limit_wait_seconds";
 
 const OF_REASON: [OfReason; 2] = [
     OfReason {
@@ -139,15 +154,20 @@ pub fn render(stats: &ServerStats, form: Exposition) -> String {
     }
     for metric in &OF_DIRECTION {
         page.head(metric.name, MetricKind::Counter, metric.help);
-        for (vm, direction, totals) in directions(stats) {
+        for (vm, direction, moved) in directions(stats) {
             let labels = [("vm", vm), ("direction", direction)];
-            page.sample(metric.name, MetricKind::Counter, &labels, (metric.value)(totals));
+            page.sample(metric.name, MetricKind::Counter, &labels, (metric.value)(moved));
         }
+    }
+    page.head(LIMIT_WAIT_SECONDS, MetricKind::Counter, "How long queues waited for the limit, their sum.");
+    for (vm, direction, moved) in directions(stats) {
+        let labels = [("vm", vm), ("direction", direction)];
+        page.sample(LIMIT_WAIT_SECONDS, MetricKind::Counter, &labels, moved.limit_wait_seconds);
     }
     for metric in &OF_REASON {
         page.head(metric.name, MetricKind::Counter, metric.help);
-        for (vm, direction, totals) in directions(stats) {
-            for (reason, value) in (metric.values)(totals) {
+        for (vm, direction, moved) in directions(stats) {
+            for (reason, value) in (metric.values)(&moved.totals) {
                 let labels = [("vm", vm), ("direction", direction), ("reason", *reason)];
                 page.sample(metric.name, MetricKind::Counter, &labels, *value);
             }
@@ -159,10 +179,10 @@ pub fn render(stats: &ServerStats, form: Exposition) -> String {
     page.out
 }
 
-fn directions(stats: &ServerStats) -> impl Iterator<Item = (&str, &'static str, &Totals)> {
+fn directions(stats: &ServerStats) -> impl Iterator<Item = (&str, &'static str, &DirectionStats)> {
     stats.vms.iter().flat_map(|vm| {
         [("transmit", &vm.transmit), ("receive", &vm.receive)]
-            .map(|(direction, d)| (vm.name.as_str(), direction, &d.totals))
+            .map(|(direction, d)| (vm.name.as_str(), direction, d))
     })
 }
 

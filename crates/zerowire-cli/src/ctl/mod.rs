@@ -41,14 +41,8 @@ enum CtlCommand {
     Show(Name),
     /// Add a VM.
     Add(Box<Add>),
-    /// Give a VM other metadata, which its guest sees at once.
-    Change {
-        #[command(flatten)]
-        vm: Name,
-        /// JSON file; the same one is read again.
-        #[arg(long, value_name = "FILE")]
-        metadata: PathBuf,
-    },
+    /// Give a VM other metadata, which its guest sees at once, or other limits.
+    Change(Change),
     /// Remove a VM: its front end is disconnected.
     Remove(Name),
     /// Take no further front end for a VM, and remove it when the present one has left.
@@ -102,6 +96,43 @@ struct Name {
     name: String,
 }
 
+/// What can change in a VM that runs.
+#[derive(Args, Debug)]
+struct Change {
+    #[command(flatten)]
+    vm: Name,
+    #[command(flatten)]
+    keys: ChangeKeys,
+}
+
+#[derive(Args, Debug)]
+#[group(required = true, multiple = true)]
+struct ChangeKeys {
+    /// JSON file; the same one is read again.
+    #[arg(long, value_name = "FILE")]
+    metadata: Option<PathBuf>,
+    /// What the guest may send in a second, as for 'zerowire net --tx-limit'; 'off' for no limit.
+    #[arg(long, value_name = "LIMIT")]
+    tx_limit: Option<String>,
+    /// What the guest may receive in a second; 'off' for no limit.
+    #[arg(long, value_name = "LIMIT")]
+    rx_limit: Option<String>,
+}
+
+impl ChangeKeys {
+    /// The merge patch.
+    fn patch(&self) -> Value {
+        let limit = |limit: &String| if limit == "off" { Value::Null } else { json!(limit) };
+        let keys = [
+            ("metadata", self.metadata.as_ref().map(|file| json!(file))),
+            ("tx-limit", self.tx_limit.as_ref().map(limit)),
+            ("rx-limit", self.rx_limit.as_ref().map(limit)),
+        ];
+        let given = keys.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        Value::Object(given.collect())
+    }
+}
+
 /// The keys of a VM, as in the file of `zerowire net --config`. Paths are those of the server.
 #[derive(Args, Debug)]
 struct Add {
@@ -125,6 +156,12 @@ struct Add {
     /// What the guest may send, as for 'zerowire net --guard'.
     #[arg(long, value_name = "CHECKS")]
     guard: Option<String>,
+    /// What the guest may send in a second, as for 'zerowire net --tx-limit'.
+    #[arg(long, value_name = "LIMIT")]
+    tx_limit: Option<String>,
+    /// What the guest may receive in a second.
+    #[arg(long, value_name = "LIMIT")]
+    rx_limit: Option<String>,
     /// User who owns the front end's socket.
     #[arg(long, value_name = "USER")]
     socket_owner: Option<String>,
@@ -145,6 +182,8 @@ impl Add {
             metadata_token: self.metadata_token.clone(),
             mac: self.mac.clone(),
             guard: self.guard.clone(),
+            tx_limit: self.tx_limit.clone(),
+            rx_limit: self.rx_limit.clone(),
             socket_owner: self.socket_owner.clone(),
             socket_group: self.socket_group.clone(),
             socket_mode: self.socket_mode.clone(),
@@ -174,9 +213,8 @@ pub fn run(args: &CtlArgs) -> Result<ExitCode> {
             let body = serde_json::to_value(add.table())?;
             ctl.told("PUT", &path(&add.vm), Some(&body), words::added)
         }
-        CtlCommand::Change { vm, metadata } => {
-            let body = json!({ "metadata": metadata });
-            ctl.told("PATCH", &path(vm), Some(&body), words::changed)
+        CtlCommand::Change(change) => {
+            ctl.told("PATCH", &path(&change.vm), Some(&change.keys.patch()), words::changed)
         }
         CtlCommand::Remove(vm) => {
             let done = json!({ "name": vm.name, "state": "removed" });
@@ -317,6 +355,12 @@ mod tests {
     fn names_fit_a_path() {
         assert_eq!(encoded("web-1.a_b~"), "web-1.a_b~");
         assert_eq!(encoded("a b/ä"), "a%20b%2F%C3%A4");
+    }
+
+    #[test]
+    fn a_patch_has_what_was_given() {
+        let keys = ChangeKeys { metadata: Some("/m".into()), tx_limit: None, rx_limit: Some("off".into()) };
+        assert_eq!(keys.patch(), json!({ "metadata": "/m", "rx-limit": null }));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The server's JSON in words.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 /// `GET /version`.
@@ -39,7 +41,16 @@ pub fn added(answer: &Value) -> String {
 
 /// `PATCH /vms/NAME`.
 pub fn changed(answer: &Value) -> String {
-    format!("{}: metadata read from {}\n", text(&answer["name"]), text(&answer["config"]["metadata"]))
+    let config = &answer["config"];
+    let mut words = String::new();
+    for (key, about) in
+        [("metadata", "metadata read from"), ("tx-limit", "tx-limit"), ("rx-limit", "rx-limit")]
+    {
+        if let Some(value) = config[key].as_str() {
+            let _ = writeln!(words, "{}: {about} {value}", text(&answer["name"]));
+        }
+    }
+    if words.is_empty() { format!("{}: no limits\n", text(&answer["name"])) } else { words }
 }
 
 /// `GET /capture` and `PUT /capture`.
@@ -81,6 +92,9 @@ mod tests {
         let vm = json!({ "name": "a", "config": { "socket": "/s", "port": "tap:t", "metadata": "/m" } });
         assert_eq!(added(&vm), "a: added; a front end can connect to /s, port tap:t\n");
         assert_eq!(changed(&vm), "a: metadata read from /m\n");
+        let limited = json!({ "name": "a", "config": { "tx-limit": "1000/s,burst=100" } });
+        assert_eq!(changed(&limited), "a: tx-limit 1000/s,burst=100\n");
+        assert_eq!(changed(&json!({ "name": "a", "config": {} })), "a: no limits\n");
         assert_eq!(version(&json!({ "version": "1.2.3" })), "zerowire 1.2.3\n");
     }
 }

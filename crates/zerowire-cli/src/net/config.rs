@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::PortSpec;
-use zerowire_net::{FrameGuard, MetadataSource, Policy, VmConfig};
+use zerowire_net::{FrameGuard, Limits, MetadataSource, Policy, VmConfig};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::{NetArgs, TokenArg, policy};
@@ -65,6 +65,7 @@ impl Defaults {
             policy: self.policy,
             mac: vm.mac,
             guard: vm.guard,
+            limits: vm.limits,
             postcopy: self.postcopy,
         }
     }
@@ -121,6 +122,7 @@ fn named(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
         tokens: None,
         mac: args.device.mac,
         guard: guard(args.device.guard.as_deref(), args.device.mac)?,
+        limits: Limits { transmit: args.device.tx_limit, receive: args.device.rx_limit },
         access: SocketAccess::default(),
     };
     Ok(vec![defaults.at(endpoint, vm)])
@@ -159,6 +161,10 @@ fn net_vm(name: &str, net: file::Net) -> Result<VmSpec, WrongKey> {
         tokens: of_key("metadata-token", text(&net.metadata_token).map(token_policy).transpose())?,
         mac,
         guard: of_key("guard", guard(text(&net.guard), mac))?,
+        limits: Limits {
+            transmit: of_key("tx-limit", text(&net.tx_limit).map(|limit| Ok(limit.parse()?)).transpose())?,
+            receive: of_key("rx-limit", text(&net.rx_limit).map(|limit| Ok(limit.parse()?)).transpose())?,
+        },
         access: access::or(owner, access::or(group, mode)),
         socket: net.socket,
         metadata: net.metadata,
@@ -175,6 +181,8 @@ pub(super) fn table_of(vm: &VmConfig) -> file::Net {
         metadata_token: vm.metadata.as_ref().map(|source| token_word(source.tokens).to_owned()),
         mac: vm.mac.map(|mac| mac.to_string()),
         guard: vm.guard.as_ref().map(|guard| guard.to_string()),
+        tx_limit: vm.limits.transmit.map(|limit| limit.to_string()),
+        rx_limit: vm.limits.receive.map(|limit| limit.to_string()),
         socket_owner: owner.map(|id| id.to_string()),
         socket_group: group.map(|id| id.to_string()),
         socket_mode: Some(format!("{:04o}", vm.access.mode())),
@@ -213,16 +221,18 @@ struct VmSpec {
     tokens: Option<TokenPolicy>,
     mac: Option<MacAddress>,
     guard: Option<FrameGuard>,
+    limits: Limits,
     access: SocketAccess,
 }
 
 /// Parses name=…,socket=…,port=…[,OPTION OF THE PORT
 /// …][,metadata=FILE][,metadata-token=WHEN][,mac=MAC][,guard=CHECKS]
+/// [,tx-limit=LIMIT][,rx-limit=LIMIT]
 /// [,socket-owner=USER][,socket-group=GROUP][,socket-mode=MODE].
 fn parse_vm(text: &str) -> Result<VmSpec> {
     let (mut name, mut socket, mut metadata, mut tokens) = (None, None, None, None);
     let (mut of, mut of_port, mut mac, mut checks) = (None, String::new(), None, None);
-    let mut access = SocketAccess::default();
+    let (mut access, mut limits) = (SocketAccess::default(), Limits::default());
     for (key, value) in spec::pairs(text)? {
         match key {
             "name" => name = Some(value.to_owned()),
@@ -235,10 +245,12 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
             "metadata-token" => tokens = Some(token_policy(value)?),
             "mac" => mac = Some(value.parse()?),
             "guard" => checks = Some(value),
+            "tx-limit" => limits.transmit = Some(value.parse()?),
+            "rx-limit" => limits.receive = Some(value.parse()?),
             key if access::take(&mut access, "socket", key, value)? => {}
             _ => bail!(
-                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, mac, guard, \
-                 socket-owner, socket-group, socket-mode"
+                "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, mac, \
+                 tx-limit, rx-limit, socket-owner, socket-group, socket-mode"
             ),
         }
     }
@@ -251,6 +263,7 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
         tokens,
         mac,
         guard: guard(checks, mac)?,
+        limits,
         access,
     })
 }

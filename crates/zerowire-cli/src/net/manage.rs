@@ -69,6 +69,13 @@ impl Managed {
         let vm = self.server.vms().into_iter().find(|vm| vm.config.name == name);
         Ok(vm.ok_or_else(|| ChangeError::Unknown(name.to_owned()))?.config)
     }
+
+    fn change_metadata(&self, name: &str, vm: Net) -> Result<(), ManageError> {
+        let settled = || ManageError::from(ChangeError::Settled(name.to_owned())).of_key("metadata");
+        let source = vm.metadata.is_some().then_some(self.defaults.vm(name, vm)?.metadata).flatten();
+        let set = self.server.set_metadata(name, source.ok_or_else(settled)?);
+        set.map_err(|e| if matches!(e, ChangeError::Settled(_)) { settled() } else { e.into() })
+    }
 }
 
 impl Manage for Managed {
@@ -91,21 +98,23 @@ impl Manage for Managed {
     }
 
     fn change(&self, name: &str, vm: Net) -> Result<(), ManageError> {
-        let now = table_of(&self.config(name)?);
+        let config = self.config(name)?;
+        let now = table_of(&config);
         if let Some(key) = device_key(&now, &vm) {
             let text = format!(
                 "VM {name}: '{key}' belongs to the device that its front end has: remove the VM and add it again; only the \
-                 path of 'metadata' can change"
+                 path of 'metadata' and the limits can change"
             );
             return Err(ManageError::new(409, text).of_key(key));
         }
-        if now.metadata.is_none() && vm.metadata.is_none() {
-            return Ok(());
+        let limits = self.defaults.vm(name, vm.clone())?.limits;
+        if now.metadata.is_some() || vm.metadata.is_some() {
+            self.change_metadata(name, vm)?;
         }
-        let settled = || ManageError::from(ChangeError::Settled(name.to_owned())).of_key("metadata");
-        let source = vm.metadata.is_some().then_some(self.defaults.vm(name, vm)?.metadata).flatten();
-        let set = self.server.set_metadata(name, source.ok_or_else(settled)?);
-        set.map_err(|e| if matches!(e, ChangeError::Settled(_)) { settled() } else { e.into() })
+        if limits != config.limits {
+            self.server.set_limits(name, limits)?;
+        }
+        Ok(())
     }
 
     fn remove(&self, name: &str) -> Result<(), ManageError> {

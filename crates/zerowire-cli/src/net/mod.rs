@@ -14,6 +14,7 @@ use clap::{Args, ValueEnum};
 use zerowire_cli::WrongArguments;
 use zerowire_net::config::MacAddress;
 use zerowire_net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES, Server};
+use zerowire_vhost::limit::Limit;
 use zerowire_vhost::memory::PinBudget;
 
 pub use report::table;
@@ -67,12 +68,14 @@ pub struct NetArgs {
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
     /// One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas
-    /// it takes metadata=FILE, metadata-token=WHEN, mac=MAC, guard=CHECKS, socket-owner=USER,
-    /// socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256.
+    /// it takes metadata=FILE, metadata-token=WHEN, mac=MAC, guard=CHECKS, tx-limit=LIMIT,
+    /// rx-limit=LIMIT, socket-owner=USER, socket-group=GROUP and socket-mode=MODE. Repeat for more,
+    /// up to 256. In a LIMIT '+' stands in place of commas.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
     /// TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …,
-    /// metadata-token = …, mac = …, guard = …, socket-owner = …, socket-group = …, socket-mode = ….
+    /// metadata-token = …, mac = …, guard = …, tx-limit = …, rx-limit = …, socket-owner = …,
+    /// socket-group = …, socket-mode = ….
     /// VMs without [vm.net] are skipped. SIGHUP reads it again and changes what differs.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -105,7 +108,7 @@ pub struct NetArgs {
     print_capabilities: bool,
 }
 
-/// The address of the one VM of the command line, and what it may send.
+/// The device of a VM of the command line's own.
 #[derive(Args, Debug)]
 struct DeviceArgs {
     /// The device's MAC address, for front ends that ask the back end for the device's
@@ -118,6 +121,17 @@ struct DeviceArgs {
     /// ip=ADDRESS+ADDRESS…, arp, nd, and storm=RATE toward the guest; see 'Guard' below.
     #[arg(long, value_name = "CHECKS", conflicts_with_all = ["vm", "config"])]
     guard: Option<String>,
+    /// What the guest may send in a second: BYTES/s, BITSbit/s, ops=FRAMES/s, or both, such as
+    /// 100M/s,ops=10k/s; K, M, G and T are powers of 1000. burst=BYTES is the size of the token
+    /// bucket (default: what comes in 100 ms), once=BYTES a burst beside it at the start;
+    /// ops-burst=FRAMES and ops-once=FRAMES are the same for frames. What is beyond the limit waits
+    /// in the guest's ring; nothing is dropped.
+    #[arg(long, value_name = "LIMIT", conflicts_with_all = ["vm", "config"])]
+    tx_limit: Option<Limit>,
+    /// What the guest may receive in a second, in the form of --tx-limit. What is beyond the limit
+    /// waits in the port's queue; the kernel drops what that has no room for.
+    #[arg(long, value_name = "LIMIT", conflicts_with_all = ["vm", "config"])]
+    rx_limit: Option<Limit>,
 }
 
 /// The metadata of VMs that name none of their own.

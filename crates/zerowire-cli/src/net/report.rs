@@ -55,6 +55,12 @@ fn vm_table(out: &mut String, vm: &VmStats) {
     for (name, d) in [("guest to port", &vm.transmit), ("port to guest", &vm.receive)] {
         let _ = writeln!(out, "  {name}, bytes copied why: {}", reasons(&d.totals));
     }
+    for (name, d) in [("guest to port", &vm.transmit), ("port to guest", &vm.receive)] {
+        if d.limit_waits > 0 {
+            let (waits, seconds) = (d.limit_waits, d.limit_wait_seconds);
+            let _ = writeln!(out, "  {name}: waited {waits} times for the limit, {seconds:.3} s");
+        }
+    }
     if let Some(e) = &vm.last_error {
         let _ = writeln!(
             out,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
+use zerowire_vhost::limit::{Limit, Limits};
 use zerowire_vhost::serve::SocketAccess;
 use zerowire_vsock::VsockLimits;
 use zerowire_vsock::mapped::{MapListen, MapPolicy};
@@ -58,6 +59,24 @@ pub(super) struct LimitArgs {
     /// connections their rate. 0: no bound.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     request_rate: u32,
+    /// What the guest may send in a second: BYTES/s, BITSbit/s, ops=PACKETS/s, or both, such as
+    /// 100M/s,ops=10k/s; K, M, G and T are powers of 1000. burst=BYTES is the size of the token
+    /// bucket (default: what comes in 100 ms), once=BYTES a burst beside it at the start;
+    /// ops-burst=PACKETS and ops-once=PACKETS are the same for packets. What is beyond the limit
+    /// waits in the guest's ring; nothing is dropped.
+    #[arg(long, value_name = "LIMIT", conflicts_with_all = ["vm", "config"])]
+    tx_limit: Option<Limit>,
+    /// What the guest may receive from host programs in a second, in the form of --tx-limit. What
+    /// is beyond the limit waits in the programs' sockets.
+    #[arg(long, value_name = "LIMIT", conflicts_with_all = ["vm", "config"])]
+    rx_limit: Option<Limit>,
+}
+
+impl LimitArgs {
+    /// What the VM of the command line may send and receive in a second.
+    pub(super) fn rates(&self) -> Limits {
+        Limits { transmit: self.tx_limit, receive: self.rx_limit }
+    }
 }
 
 impl From<LimitArgs> for VsockLimits {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
-use zerowire_vsock::{DEFAULT_GROUP, VsockConfig};
+use zerowire_vsock::{DEFAULT_GROUP, Limits, VsockConfig};
 
 use super::VsockArgs;
 use crate::service::HandedSockets;
@@ -28,6 +28,7 @@ fn named(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
         uds_access: access::or(vm.uds_access, args.uds_access.into()),
         groups: vm.groups,
         limits: args.limits.into(),
+        rates: vm.rates,
         map: map.clone(),
     };
     if let Some(path) = &args.config {
@@ -60,8 +61,8 @@ fn named(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
     };
     let groups = parse_groups(&args.groups).with_context(|| format!("--groups {}", args.groups))?;
     let own = SocketAccess::default();
-    let (name, uds) = (args.name.clone(), uds.clone());
-    Ok(vec![made(VsockVmConfig { name, endpoint, access: own, cid, uds, uds_access: own, groups })])
+    let (name, uds, rates) = (args.name.clone(), uds.clone(), args.limits.rates());
+    Ok(vec![made(VsockVmConfig { name, endpoint, access: own, cid, uds, uds_access: own, groups, rates })])
 }
 
 /// A VM of the file.
@@ -75,6 +76,10 @@ fn vsock_vm(name: &str, v: file::Vsock) -> Result<VsockVmConfig> {
         cid: v.cid,
         uds: v.uds,
         groups: checked_groups(v.groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]))?,
+        rates: Limits {
+            transmit: text(&v.tx_limit).map(str::parse).transpose()?,
+            receive: text(&v.rx_limit).map(str::parse).transpose()?,
+        },
     })
 }
 
@@ -87,13 +92,15 @@ struct VsockVmConfig {
     uds: PathBuf,
     uds_access: SocketAccess,
     groups: Vec<String>,
+    rates: Limits,
 }
 
-/// Parses name=…,cid=…,socket=…,uds=…[,groups=A+B], and socket-owner, socket-group, socket-mode,
-/// uds-owner, uds-group, uds-mode.
+/// Parses name=…,cid=…,socket=…,uds=…[,groups=A+B], and tx-limit, rx-limit, socket-owner,
+/// socket-group, socket-mode, uds-owner, uds-group, uds-mode.
 fn parse_vm(text: &str) -> Result<VsockVmConfig> {
     let (mut name, mut cid, mut socket, mut uds, mut groups) = (None, None, None, None, None);
     let (mut access, mut uds_access) = (SocketAccess::default(), SocketAccess::default());
+    let mut rates = Limits::default();
     for (key, value) in spec::pairs(text)? {
         match key {
             "name" => name = Some(value.to_owned()),
@@ -101,11 +108,13 @@ fn parse_vm(text: &str) -> Result<VsockVmConfig> {
             "socket" => socket = Some(PathBuf::from(value)),
             "uds" => uds = Some(PathBuf::from(value)),
             "groups" => groups = Some(parse_groups(value)?),
+            "tx-limit" => rates.transmit = Some(value.parse()?),
+            "rx-limit" => rates.receive = Some(value.parse()?),
             key if access::take(&mut access, "socket", key, value)? => {}
             key if access::take(&mut uds_access, "uds", key, value)? => {}
             _ => bail!(
-                "'{key}' is not known: name, cid, socket, uds, groups, socket-owner, socket-group, socket-mode, uds-owner, \
-                 uds-group, uds-mode"
+                "'{key}' is not known: name, cid, socket, uds, groups, tx-limit, rx-limit, socket-owner, socket-group, \
+                 socket-mode, uds-owner, uds-group, uds-mode"
             ),
         }
     }
@@ -117,6 +126,7 @@ fn parse_vm(text: &str) -> Result<VsockVmConfig> {
         uds: uds.ok_or_else(|| anyhow!("uds=PATH is missing"))?,
         uds_access,
         groups: groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]),
+        rates,
     })
 }
 

@@ -64,12 +64,14 @@ pub struct VsockArgs {
     #[arg(long, default_value = "vm0", value_name = "NAME", conflicts_with_all = ["vm", "config"])]
     name: String,
     /// One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH. Behind commas it takes groups=A+B,
-    /// socket-owner=USER, socket-group=GROUP, socket-mode=MODE, uds-owner=USER, uds-group=GROUP and
-    /// uds-mode=MODE. Repeat for more, up to 256.
+    /// tx-limit=LIMIT, rx-limit=LIMIT, socket-owner=USER, socket-group=GROUP, socket-mode=MODE,
+    /// uds-owner=USER, uds-group=GROUP and uds-mode=MODE. Repeat for more, up to 256. In a LIMIT
+    /// '+' stands in place of commas.
     #[arg(long, value_name = "SPEC", conflicts_with = "config")]
     vm: Vec<String>,
     /// TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups =
-    /// ["A", "B"], socket-owner = …, uds-owner = … and so on. VMs without [vm.vsock] are skipped.
+    /// ["A", "B"], tx-limit = …, rx-limit = …, socket-owner = …, uds-owner = … and so on. VMs
+    /// without [vm.vsock] are skipped.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]

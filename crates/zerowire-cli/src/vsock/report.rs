@@ -71,6 +71,15 @@ fn vm_table(out: &mut String, vm: &VsockVmStats) {
         "  packets without payload, both ways: {}; from the guest with stale credit: {}",
         t.control_packets, t.stale_credit
     );
+    let limits = &t.limits;
+    for (name, waits, seconds) in [
+        ("from guest", limits.transmit_limit_waits, limits.transmit_limit_wait_seconds),
+        ("to guest", limits.receive_limit_waits, limits.receive_limit_wait_seconds),
+    ] {
+        if waits > 0 {
+            let _ = writeln!(out, "  {name}: waited {waits} times for the limit, {seconds:.3} s");
+        }
+    }
     if let Some(e) = &t.last_error {
         let _ = writeln!(
             out,

@@ -13,6 +13,7 @@ fn vm(max_connections: usize) -> VsockConfig {
         uds_access: Default::default(),
         groups: vec!["x".to_owned(), "y".to_owned()],
         limits: VsockLimits { max_connections, ..VsockLimits::default() },
+        rates: Default::default(),
         map: Default::default(),
     }
 }

@@ -12,6 +12,7 @@ mod exit_status;
 mod idle;
 mod install;
 mod ledger_page;
+mod limits;
 mod log;
 mod log_format;
 mod net_arguments;

@@ -163,15 +163,16 @@ impl ReadBatch {
     ) -> Result<Option<Received>, RingError> {
         let private = self.is_private(side);
         let likely = self.forecast.likely().clamp(1, side.longest());
+        let (each, long) = (self.each.min(side.most_frames()), self.long.min(side.most_frames()));
         let offered = match self.forecast.shape() {
-            _ if private => self.offer_runs(self.each, |_| likely, true, side, io, cx.memory),
+            _ if private => self.offer_runs(each, |_| likely, true, side, io, cx.memory),
             Shape::Long if side.setup.mergeable => {
-                self.offer_runs(self.long, |_| likely, false, side, io, cx.memory)
+                self.offer_runs(long, |_| likely, false, side, io, cx.memory)
             }
             // A guest without mergeable buffers posts chains for the longest frame: parse them only
             // that far, if long frames come.
-            Shape::Long => self.offer_each(self.each, side.longest(), side, io, cx.memory),
-            _ => self.offer_each(self.each, self.forecast.ordinary(), side, io, cx.memory),
+            Shape::Long => self.offer_each(each, side.longest(), side, io, cx.memory),
+            _ => self.offer_each(each, self.forecast.ordinary(), side, io, cx.memory),
         };
         let Some((done, broken)) = self.read(offered, private, side, io, cx)? else { return Ok(None) };
         let is_empty = done.frames < done.reads;

@@ -77,6 +77,8 @@ pub struct RxSide<W> {
     pub(crate) setup: ReceiveSetup,
     /// Frames that were taken from the port and for which the guest had too few buffers.
     pending: Pending<W>,
+    /// Frames that may be taken from the port in a turn.
+    pub(super) most_frames: usize,
     /// Since when a frame, or a read, waits for buffers.
     waiting_since: Option<Instant>,
     pub(super) fit: Fit,
@@ -93,6 +95,7 @@ impl<W: Waits> RxSide<W> {
             chains: RxChains::default(),
             setup,
             pending: Pending::default(),
+            most_frames: usize::MAX,
             waiting_since: None,
             fit: Fit::default(),
             storm: None,
@@ -122,6 +125,12 @@ impl<W: Waits> RxSide<W> {
     #[inline]
     pub fn longest(&self) -> usize {
         self.setup.header_len + MAX_FRAME_BYTES
+    }
+
+    /// Frames that may be taken from the port in this turn; the others wait there.
+    #[inline]
+    pub fn most_frames(&self) -> usize {
+        self.most_frames
     }
 
     /// Chains that are here.

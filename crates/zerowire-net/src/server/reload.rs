@@ -28,8 +28,8 @@ struct ReloadPlan {
 
 /// What a VM of the file needs.
 enum Step {
-    /// Its metadata are read again.
-    Metadata,
+    /// Its metadata are read again, and its limits set.
+    Keep,
     Add,
     Replace,
     /// It would be another device, and its socket can't be made again.
@@ -41,9 +41,10 @@ impl Step {
         let Some(running) = running else { return Self::Add };
         let is_served =
             running.metadata.as_ref().map(|m| m.tokens) == wanted.metadata.as_ref().map(|m| m.tokens);
-        let same_device = VmConfig { metadata: running.metadata.clone(), ..wanted.clone() } == *running;
+        let (metadata, limits) = (running.metadata.clone(), running.limits);
+        let same_device = VmConfig { metadata, limits, ..wanted.clone() } == *running;
         match running.endpoint {
-            _ if is_served && same_device => Self::Metadata,
+            _ if is_served && same_device => Self::Keep,
             Endpoint::Path(_) => Self::Replace,
             Endpoint::Fd(_) => Self::Restart,
         }
@@ -55,7 +56,7 @@ impl Server {
     /// was read last: those that it has no more are removed. Further VMs, which somebody else has
     /// added, stay as they are.
     ///
-    /// A VM that is the same in all but its metadata keeps its front end. Another one that was
+    /// A VM that is the same in all but its metadata and limits keeps its front end. Another one that was
     /// there is removed and added again, unless it is on a descriptor that was handed over.
     ///
     /// # Errors
@@ -83,10 +84,12 @@ impl Server {
         let mut added = Vec::new();
         for (step, config) in steps {
             match step {
-                Step::Metadata => {
+                Step::Keep => {
                     let source = config.metadata.clone();
                     let read = source.map_or(Ok(()), |source| self.set_metadata(&config.name, source));
-                    done.errors.extend(read.err().map(|e| e.to_string()));
+                    let set = self.set_limits(&config.name, config.limits);
+                    done.errors
+                        .extend([read, set].into_iter().filter_map(|done| done.err().map(|e| e.to_string())));
                 }
                 Step::Replace => match self.remove(&config.name) {
                     Ok(()) | Err(ChangeError::Unknown(_)) => added.push((true, config)),

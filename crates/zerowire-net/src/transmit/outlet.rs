@@ -227,6 +227,8 @@ pub struct TxTally {
 #[derive(Clone, Copy, Debug)]
 pub struct TxSlot {
     pub(super) head: u16,
+    /// Bytes of the frame.
+    pub(super) len: u32,
     /// None for a frame that was dropped or taken out, or whose chain is lent.
     pub(super) tally: Option<TxTally>,
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use zerowire_vhost::limit::Limiters;
 use zerowire_vhost::ring::RingError;
 
 use crate::stats::{PairCounters, Shared};
@@ -24,6 +25,12 @@ impl Report {
     #[inline]
     pub(super) fn counters(&self) -> &PairCounters {
         &self.shared.pairs[self.pair]
+    }
+
+    /// What the VM may move in a second.
+    #[inline]
+    pub(super) fn limiters(&self) -> &Limiters {
+        &self.shared.limiters
     }
 
     /// A previous process left this many chains in flight whose state is unknown.

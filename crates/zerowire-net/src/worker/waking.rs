@@ -1,6 +1,6 @@
 //! What wakes a worker: drivers, the port, time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::side::Side;
 use super::{TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, Worker};
@@ -17,7 +17,9 @@ impl<P: PortPath> Worker<P> {
         let mut work = false;
         let mut error = None;
         let counters = self.report.counters();
-        if let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_drained()) {
+        // While the limit holds the guest up, it need not tell of more.
+        let takes = !self.limits.transmit.is_waiting();
+        if let Some(side) = self.transmit.as_mut().filter(|s| takes && s.host().is_drained()) {
             match side.host_mut().ring.arm() {
                 Ok(more) => work |= more,
                 Err(e) => {
@@ -61,8 +63,14 @@ impl<P: PortPath> Worker<P> {
             Some(MetadataDetour::Service(s)) if can_answer => s.delay(),
             _ => None,
         };
+        let transmits = self.transmit.as_ref().is_some_and(|s| s.host().is_drained());
+        let limits = [
+            self.limits.transmit.nap(Instant::now).filter(|_| transmits),
+            self.limits.receive.nap(Instant::now).filter(|_| receives),
+        ];
+        let limit = limits.into_iter().flatten().min();
         let patience = (receives && self.rx.is_patient()).then_some(SETTLE_AFTER);
-        [trim, metadata, patience, self.path.sleep_at_most()].into_iter().flatten().min()
+        [trim, metadata, patience, limit, self.path.sleep_at_most()].into_iter().flatten().min()
     }
 
     pub(super) fn trim(&mut self) {

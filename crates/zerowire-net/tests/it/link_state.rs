@@ -343,6 +343,7 @@ fn a_descriptor_can_not_be_followed() {
                 policy: Policy::default(),
                 mac: None,
                 guard: None,
+                limits: zerowire_net::Limits::default(),
                 postcopy: false,
             };
             let error = Server::start(vec![config("follow")]).err().expect("an error").to_string();

@@ -12,6 +12,7 @@ mod hand_over;
 mod hostile;
 mod leaks;
 mod lifecycle;
+mod limits;
 mod link_state;
 mod memory;
 mod migration;

@@ -454,6 +454,7 @@ fn refused(port: &str) -> String {
         policy: Policy::default(),
         mac: None,
         guard: None,
+        limits: zerowire_net::Limits::default(),
         postcopy: false,
     };
     match Server::start(vec![config]) {

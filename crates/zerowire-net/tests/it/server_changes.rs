@@ -25,6 +25,7 @@ fn vm(dir: &Path, name: &str) -> VmConfig {
         policy: Policy::default(),
         mac: None,
         guard: None,
+        limits: zerowire_net::Limits::default(),
         postcopy: false,
     }
 }

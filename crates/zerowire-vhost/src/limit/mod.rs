@@ -82,6 +82,16 @@ impl Meter {
         self.operations < self.allowed.operations && self.bytes < self.allowed.bytes
     }
 
+    /// Of `available` operations those that may be looked at now: none if the limit is reached.
+    #[inline]
+    pub fn admitted(&mut self, available: u16) -> u16 {
+        if available == 0 || self.has_room() {
+            return available;
+        }
+        self.cut();
+        0
+    }
+
     /// Bytes that may pass.
     #[inline]
     pub fn bytes_left(&self) -> u64 {

@@ -110,6 +110,7 @@ pub(super) fn drop_connections(vm: &mut GroupVm, rest: &mut Rest<'_>) {
         apply(vm, slot, fate, rest);
     }
     vm.lists.ready.clear();
+    vm.lists.limited.clear();
     vm.lists.quiet.clear();
     vm.resets.clear();
     vm.doors.handshakes.clear();

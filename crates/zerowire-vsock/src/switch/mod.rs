@@ -33,6 +33,7 @@ use std::io;
 use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
+use zerowire_vhost::limit::Meter;
 use zerowire_vhost::memory::Segment;
 
 pub(super) use self::current::Current;
@@ -58,6 +59,8 @@ pub(super) struct Io {
     pub watch: Watch,
     pub timers: Timers,
     scratch: Scratch,
+    /// What may go to the guest in this turn.
+    meter: Meter,
     /// Whose payload came last in a batch, if a host program gets it: VM and slot.
     last_sender: Option<(usize, u32)>,
 }
@@ -100,7 +103,8 @@ impl Switch {
                 watch.add(&l.socket, Event::Listener { vm: i, kind: l.kind })?;
             }
         }
-        let io = Io { watch, timers: Timers::default(), scratch: Scratch::new(), last_sender: None };
+        let (timers, scratch) = (Timers::default(), Scratch::new());
+        let io = Io { watch, timers, scratch, meter: Meter::default(), last_sender: None };
         Ok(Self { vms, io })
     }
 

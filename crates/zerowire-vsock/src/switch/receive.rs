@@ -31,6 +31,8 @@ enum Served {
     Quota,
     /// The guest has no buffer left.
     NoRoom,
+    /// Payload waits for the guest's limit.
+    Limited,
     /// The connection changes, and its turn goes on.
     Changes(Fate),
 }
@@ -47,11 +49,22 @@ pub(super) enum TurnStep {
 
 /// Gives the guest what waits for it. Returns whether anything moved.
 pub(super) fn receive_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
-    if (vm.lists.ready.is_empty() && vm.resets.is_empty()) || !vm.rings.have_buffers_again() {
+    let idle = vm.lists.ready.is_empty() && vm.resets.is_empty() && vm.lists.limited.is_empty();
+    if idle || !vm.rings.have_buffers_again() {
         return false;
     }
     let Some(before) = vm.rings.used() else { return false };
-    match fill(vm, rest) {
+    rest.io.meter = vm.paces.begin_receive(&vm.counters.limiters, || rest.io.timers.now());
+    if rest.io.meter.has_room() {
+        for _ in 0..MAX_SERVED {
+            let Some(slot) = vm.lists.limited.pop() else { break };
+            vm.mark_ready(slot);
+        }
+    }
+    let filled = fill(vm, rest);
+    let left = !vm.lists.limited.is_empty();
+    vm.paces.end_receive(&vm.counters.limiters, &rest.io.meter, left);
+    match filled {
         Ok(()) => {
             let moved = vm.rings.used() != Some(before);
             if moved {
@@ -71,6 +84,8 @@ pub(super) fn receive_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
 
 fn fill(vm: &mut GroupVm, rest: &mut Rest<'_>) -> Result<(), RingError> {
     vm.rings.count_posted()?;
+    // Behind those that had nothing in this turn.
+    let mut last = None;
     for _ in 0..MAX_SERVED {
         if vm.lists.ready.is_empty() && vm.resets.is_empty() {
             break;
@@ -86,9 +101,12 @@ fn fill(vm: &mut GroupVm, rest: &mut Rest<'_>) -> Result<(), RingError> {
             continue;
         }
         let Some(slot) = vm.lists.ready.pop() else { break };
+        let before = rest.io.meter.passed();
         match serve(vm, slot, rest)? {
             Served::All | Served::Changes(_) => {}
             Served::Quota => vm.mark_ready(slot),
+            Served::Limited if rest.io.meter.passed() == before => vm.lists.limited.push(slot),
+            Served::Limited => last = Some(slot),
             Served::NoRoom => {
                 vm.rings.state.starve();
                 if vm.connections.has(slot) {
@@ -97,6 +115,9 @@ fn fill(vm: &mut GroupVm, rest: &mut Rest<'_>) -> Result<(), RingError> {
                 break;
             }
         }
+    }
+    if let Some(slot) = last {
+        vm.lists.limited.push(slot);
     }
     Ok(())
 }
@@ -138,6 +159,10 @@ fn steps(
         if *quota == 0 {
             return Ok(Served::Quota);
         }
+        if !rest.io.meter.has_room() && at.c.has_payload() {
+            return Ok(Served::Limited);
+        }
+        let most = usize::try_from(rest.io.meter.bytes_left()).unwrap_or(usize::MAX).min(*quota);
         let step = if at.c.held.is_some() {
             deliver_held(at, buffers, rest)?
         } else if !at.c.protocol.takes_payload() || at.c.protocol.far().sends_no_more() {
@@ -145,13 +170,16 @@ fn steps(
         } else {
             match (at.c.kind, at.c.is_readable()) {
                 (_, false) => TurnStep::Nothing,
-                (Kind::Stream, true) => read_stream(at, buffers, *quota, rest)?,
+                (Kind::Stream, true) => read_stream(at, buffers, most, rest)?,
                 (Kind::SeqPacket, true) => read_message(at, buffers, rest)?,
             }
         };
         match step {
             TurnStep::NoRoom => return Ok(Served::NoRoom),
-            TurnStep::Moved(n) => *quota = quota.saturating_sub(n.max(1)),
+            TurnStep::Moved(n) => {
+                rest.io.meter.pass(n);
+                *quota = quota.saturating_sub(n.max(1));
+            }
             TurnStep::TooLong => return Ok(Served::Changes(Fate::Broken)),
             // The step may have found an end, or that credit is missing.
             TurnStep::Nothing if at.c.has_control() => {}

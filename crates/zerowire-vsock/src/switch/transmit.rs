@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use zerowire::ledger::DropReason;
+use zerowire_vhost::limit::Meter;
 use zerowire_vhost::memory::Segment;
 use zerowire_vhost::ring::RingError;
 
@@ -42,16 +43,16 @@ const MAX_SEGMENTS: usize = 4096;
 
 /// Takes a batch of packets from a guest. Returns whether there were any.
 pub(super) fn send_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
-    if !vm.rings.kicked || vm.resets.len() >= MAX_RESETS {
+    if !has_packets(vm) {
+        vm.paces.transmit_rests(&vm.counters.limiters);
         return false;
     }
-    let Some(tx) = vm.rings.tx.as_mut().filter(|t| t.is_active()) else { return false };
-    if matches!(tx.ring.available(), Ok(0)) {
-        return false;
-    }
+    let meter = vm.paces.begin_transmit(&vm.counters.limiters, || rest.io.timers.now());
+    let Some(mut meter) = meter else { return false };
     let mut packets = std::mem::take(&mut rest.io.scratch.packets);
     let mut segments = std::mem::take(&mut rest.io.scratch.segments);
-    let error = take_batch(vm, &mut packets, &mut segments, rest.io).err();
+    let error = take_batch(vm, &mut packets, &mut segments, &mut meter, rest.io).err();
+    vm.paces.end_transmit(&vm.counters.limiters, &meter);
     let mut run = std::mem::take(&mut rest.io.scratch.run);
     run.loan.at = None;
     if !packets.is_empty() {
@@ -90,11 +91,22 @@ pub(super) fn send_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
     any
 }
 
+/// Whether the transmit ring may have packets, and they may be taken.
+#[inline]
+fn has_packets(vm: &mut GroupVm) -> bool {
+    if !vm.rings.kicked || vm.resets.len() >= MAX_RESETS {
+        return false;
+    }
+    let tx = vm.rings.tx.as_mut().filter(|t| t.is_active());
+    tx.is_some_and(|tx| !matches!(tx.ring.available(), Ok(0)))
+}
+
 /// Takes as many packets as a turn may cost. An error comes behind those that were taken.
 fn take_batch(
     vm: &mut GroupVm,
     packets: &mut Vec<TxPacket>,
     segments: &mut Vec<Segment>,
+    meter: &mut Meter,
     io: &mut Io,
 ) -> Result<(), RingError> {
     packets.clear();
@@ -110,9 +122,10 @@ fn take_batch(
         now: None,
     };
     let mut cost = 0;
-    while cost < MAX_BATCH && segments.len() < MAX_SEGMENTS {
+    while cost < MAX_BATCH && segments.len() < MAX_SEGMENTS && meter.has_room() {
         let Some(mut p) = queues::take(&mut tx.ring, memory, segments, &mut io.scratch.hint)? else { break };
         cost += costs.of(&mut p, packets.last());
+        meter.pass(p.payload_bytes());
         packets.push(p);
     }
     Ok(())

@@ -31,6 +31,7 @@ fn config(dir: &Path, name: &str, cid: u64) -> VsockConfig {
         uds_access: SocketAccess::default(),
         groups: Vec::new(),
         limits: VsockLimits::default(),
+        rates: zerowire_vsock::Limits::default(),
         map: Default::default(),
     }
 }

@@ -16,6 +16,7 @@ mod hostile;
 mod hostile_hosts;
 mod inplace;
 mod lifecycle;
+mod limits;
 mod mapped;
 mod mapped_bounds;
 mod mapped_hostile;

@@ -10,6 +10,7 @@ fn every_byte_is_in_the_sum_once() {
     c.dropped(DropReason::TooLong);
     let mut t = c.snapshot();
     assert_eq!(t.bytes, 1130);
+    assert_eq!(c.delivered(), (2, 1130));
     assert_eq!(t.copied_total(), 130);
     assert_eq!(t.dropped_frames["too_long"], 1);
     t.add(&c.snapshot());

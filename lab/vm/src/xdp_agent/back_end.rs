@@ -31,6 +31,7 @@ impl BackEnd {
             policy: Policy::default(),
             mac: None,
             guard: None,
+            limits: zerowire_net::Limits::default(),
             postcopy: false,
         }])?;
         Ok(Self { server, socket, _dir: dir })

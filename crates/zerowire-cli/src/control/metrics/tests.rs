@@ -113,7 +113,12 @@ fn server(names: &[&str]) -> ServerStats {
         counters.copied(CopyReason::Small, 64);
         counters.copied(CopyReason::Header, 6);
         counters.dropped_many(DropReason::NoRoom, 3);
-        let transmit = DirectionStats { totals: counters.snapshot(), frames_by_queue: vec![7] };
+        let transmit = DirectionStats {
+            totals: counters.snapshot(),
+            frames_by_queue: vec![7],
+            limit_waits: 4,
+            limit_wait_seconds: 0.25,
+        };
         VmStats {
             name: (*name).to_owned(),
             socket: "/s".to_owned(),

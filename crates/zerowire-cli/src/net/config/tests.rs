@@ -16,6 +16,8 @@ fn a_vm_is_the_same_by_its_own_table() {
         metadata_token: None,
         mac: None,
         guard: None,
+        tx_limit: None,
+        rx_limit: None,
         socket_owner: None,
         socket_group: None,
         socket_mode: None,
@@ -28,6 +30,8 @@ fn a_vm_is_the_same_by_its_own_table() {
             metadata_token: Some("required".to_owned()),
             mac: Some("52:54:00:00:00:02".to_owned()),
             guard: Some("mac+vlan=off+ip=10.0.0.2+fd00::/64+arp+nd".to_owned()),
+            tx_limit: Some("1Gbit/s,burst=1M,once=5M".to_owned()),
+            rx_limit: Some("ops=10k/s".to_owned()),
             socket_owner: Some("root".to_owned()),
             socket_mode: Some("0640".to_owned()),
             ..bare
@@ -51,6 +55,8 @@ fn a_wrong_value_has_its_key() {
         metadata_token: None,
         mac: None,
         guard: None,
+        tx_limit: None,
+        rx_limit: None,
         socket_owner: None,
         socket_group: None,
         socket_mode: None,
@@ -62,6 +68,8 @@ fn a_wrong_value_has_its_key() {
         (file::Net { mac: bad(), ..good() }, "mac"),
         (file::Net { guard: bad(), ..good() }, "guard"),
         (file::Net { guard: Some("mac".to_owned()), ..good() }, "guard"),
+        (file::Net { tx_limit: bad(), ..good() }, "tx-limit"),
+        (file::Net { rx_limit: bad(), ..good() }, "rx-limit"),
         (file::Net { socket_owner: bad(), ..good() }, "socket-owner"),
         (file::Net { socket_group: bad(), ..good() }, "socket-group"),
         (file::Net { socket_mode: bad(), ..good() }, "socket-mode"),
@@ -84,6 +92,12 @@ fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
     let g = parse_vm("name=a,guard=mac+ip=10.0.0.2,socket=/s,port=tap:t,mac=52:54:00:00:00:01").unwrap();
     let guard = g.guard.map(|g| g.to_string());
     assert_eq!(guard.as_deref(), Some("mac=52:54:00:00:00:01+ip=10.0.0.2"), "the order does not matter");
+    assert_eq!(m.limits, Limits::default());
+    let l =
+        parse_vm("name=a,socket=/s,port=tap:t,tx-limit=100M/s+burst=10M+ops=10k/s,rx-limit=1Gbit/s").unwrap();
+    let texts = [l.limits.transmit, l.limits.receive].map(|limit| limit.map(|limit| limit.to_string()));
+    let words = ["100000000/s,burst=10000000,ops=10000/s,ops-burst=1000", "125000000/s,burst=12500000"];
+    assert_eq!(texts, words.map(|text| Some(text.to_owned())));
     let x = parse_vm("name=a,port=xdp:e0,socket=/run/a,mode=copy,queue=3,offloads=off").unwrap();
     assert_eq!(x.port.to_string(), "xdp:e0,queue=3,queues=1,mode=copy,offloads=off");
     let partial = parse_vm("name=a,port=xdp:e0,socket=/run/a,pin=partial").unwrap();
@@ -98,6 +112,8 @@ fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
         ("name=a,socket=/s,port=tap:t,mac=ff:ff:ff:ff:ff:ff", "'ff:ff:ff:ff:ff:ff': give six bytes"),
         ("name=a,port=tap:t,socket=/s,pin=on", "'pin=on' is not known"),
         ("name=a,socket=/s,port=tap:t,guard=mac", "'mac' needs the VM's address: give mac=MAC"),
+        ("name=a,socket=/s,port=tap:t,tx-limit=fast", "limit 'fast': 'fast': give BYTES/s"),
+        ("name=a,socket=/s,port=tap:t,rx-limit=0/s", "limit '0/s': a rate of 0"),
         ("name=a,socket=/s", "port"),
         ("socket=/s,port=tap:t", "name"),
         ("name=a,socket=/s,port=tap:t,mode=copy", "mode=copy"),

@@ -10,7 +10,13 @@ fn vm_specs_are_parsed_and_errors_name_what_is_missing() {
     let v = parse_vm("name=a,cid=3,socket=/s,uds=/u,socket-owner=7,uds-group=8,uds-mode=0666").unwrap();
     assert_eq!(v.access, SocketAccess { owner: Some(7), group: None, mode: None });
     assert_eq!(v.uds_access, SocketAccess { owner: None, group: Some(8), mode: Some(0o666) });
+    assert_eq!(v.rates, Limits::default());
+    let v = parse_vm("name=a,cid=3,socket=/s,uds=/u,tx-limit=1M/s+ops=10/s,rx-limit=8bit/s").unwrap();
+    let texts = [v.rates.transmit, v.rates.receive].map(|limit| limit.map(|limit| limit.to_string()));
+    let words = ["1000000/s,burst=100000,ops=10/s,ops-burst=1", "1/s,burst=1"];
+    assert_eq!(texts, words.map(|text| Some(text.to_owned())));
     for (bad, word) in [
+        ("name=a,tx-limit=1M", "limit '1M': '1M': give BYTES/s"),
         ("name=a,cid=3,socket=/s", "uds=PATH"),
         ("name=a,cid=3,uds=/u", "socket=PATH"),
         ("name=a,socket=/s,uds=/u", "cid=N"),

@@ -69,8 +69,9 @@ impl PacketInlet {
     ) -> Result<(), RingError> {
         let link = &mut port.link;
         cx.counters.dropped_many(DropReason::NoRoom, link.take_missed());
-        let mut frames = 0;
-        for _ in 0..TAGGED_BATCH {
+        let left = side.most_frames().saturating_sub(turn.turn.chains).max(1);
+        let (mut frames, most) = (0, TAGGED_BATCH.min(left));
+        for _ in 0..most {
             if side.is_waiting() {
                 break;
             }
@@ -112,7 +113,7 @@ impl PacketInlet {
             turn.buffers = RxBuffers::Awaited;
         }
         // Where some were dropped there may be more: being watched again, the port says so at once.
-        if turn.port == RxPort::Empty && (frames == TAGGED_BATCH || waits) {
+        if turn.port == RxPort::Empty && (frames == most || waits) {
             turn.port = RxPort::More;
         }
         Ok(())

@@ -68,7 +68,8 @@ impl PacketInlet {
         io: &mut PortIo,
         cx: &ReceiveContext<'_>,
     ) -> Result<(), RingError> {
-        while progress.frames < MAX_BATCH && !side.is_waiting() && !progress.port_gone {
+        while progress.frames < MAX_BATCH.min(side.most_frames()) && !side.is_waiting() && !progress.port_gone
+        {
             match slots.arrived(0) {
                 None => {
                     progress.empty = true;
@@ -82,7 +83,8 @@ impl PacketInlet {
                     progress.frames += 1;
                 }
                 Some(Arrived::Queued(len)) => {
-                    let Some(done) = self.read_queued(slots, len, side, io, cx)? else {
+                    let left = side.most_frames() - progress.frames;
+                    let Some(done) = self.read_queued(slots, (len, left), side, io, cx)? else {
                         progress.starved = true;
                         break;
                     };
@@ -135,19 +137,20 @@ impl PacketInlet {
         Ok(true)
     }
 
-    /// Reads frames that are in the socket's queue, from that of the next slot on, whose length is
-    /// `first`. None where the guest has too few buffers for it.
+    /// Reads up to `most` frames that are in the socket's queue, from that of the next slot on,
+    /// whose length is `first`. None where the guest has too few buffers for it.
     fn read_queued(
         &mut self,
         slots: &mut Slots,
-        first: usize,
+        (first, most): (usize, usize),
         side: &mut CopySide,
         io: &mut PortIo,
         cx: &ReceiveContext<'_>,
     ) -> Result<Option<Done>, RingError> {
         let mut lengths = [first; LONG_BATCH];
         let mut queued = 1;
-        while let Some(length) = lengths.get_mut(queued)
+        while queued < most
+            && let Some(length) = lengths.get_mut(queued)
             && let Some(Arrived::Queued(len)) = slots.arrived(queued)
         {
             *length = len;

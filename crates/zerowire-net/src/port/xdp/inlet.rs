@@ -134,7 +134,7 @@ impl XdpInlet {
         let (header_len, counters) = (side.setup.header_len, cx.counters);
         let mut sums = Sums::default();
         let mut taken = 0;
-        while taken < BATCH
+        while taken < BATCH.min(side.most_frames())
             && let Some(piece) = link.pop()
         {
             taken += 1;

@@ -1,0 +1,78 @@
+//! How a VM's rings keep to its limits.
+//!
+//! Packets of the guest beyond its limit stay in its transmit ring. Payload for the guest stays in
+//! the unix sockets: its connections wait in a list ([`Lists::limited`](crate::lists::Lists)).
+//! Packets without payload go to the guest all the same, so that its own sending is not held up.
+
+use std::time::{Duration, Instant};
+
+use zerowire_vhost::limit::{Limiters, Meter, Pace};
+
+/// How a VM's rings keep to its limits.
+#[derive(Debug, Default)]
+pub(super) struct Paces {
+    transmit: Pace,
+    receive: Pace,
+}
+
+impl Paces {
+    /// A turn of the transmit ring begins, which has packets: what may be taken. None if they wait.
+    #[inline]
+    pub fn begin_transmit(&mut self, limiters: &Limiters, now: impl FnOnce() -> Instant) -> Option<Meter> {
+        let Some(allowed) = self.transmit.begin(&limiters.transmit, now) else {
+            return Some(Meter::default());
+        };
+        let meter = Meter::new(allowed);
+        if !meter.has_room() {
+            self.transmit.hold(&limiters.transmit);
+            return None;
+        }
+        Some(meter)
+    }
+
+    /// It has ended.
+    #[inline]
+    pub fn end_transmit(&mut self, limiters: &Limiters, meter: &Meter) {
+        self.transmit.passed(&limiters.transmit, meter.passed());
+    }
+
+    /// Nothing waits in the transmit ring.
+    #[inline]
+    pub fn transmit_rests(&mut self, limiters: &Limiters) {
+        self.transmit.end(&limiters.transmit);
+    }
+
+    /// Whether packets wait in the transmit ring.
+    #[inline]
+    pub fn transmit_waits(&self) -> bool {
+        self.transmit.is_waiting()
+    }
+
+    /// A turn of the receive ring begins: what may be given.
+    #[inline]
+    pub fn begin_receive(&mut self, limiters: &Limiters, now: impl FnOnce() -> Instant) -> Meter {
+        self.receive.begin(&limiters.receive, now).map_or(Meter::default(), Meter::new)
+    }
+
+    /// It has ended; `left`: there is payload that has not gone.
+    #[inline]
+    pub fn end_receive(&mut self, limiters: &Limiters, meter: &Meter, left: bool) {
+        self.receive.passed(&limiters.receive, meter.passed());
+        if left && !meter.has_room() {
+            self.receive.hold(&limiters.receive);
+        }
+    }
+
+    /// Whether payload waits for the receive ring's limit.
+    #[inline]
+    pub fn receive_waits(&self) -> bool {
+        self.receive.is_waiting()
+    }
+
+    /// How long the thread may sleep because of the limits; None if nothing waits. A `starved`
+    /// guest is not waited for: its buffers wake the thread.
+    pub fn nap(&self, starved: bool, now: impl Fn() -> Instant) -> Option<Duration> {
+        let receive = self.receive.nap(&now).filter(|_| !starved);
+        [self.transmit.nap(&now), receive].into_iter().flatten().min()
+    }
+}
