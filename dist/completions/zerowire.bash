@@ -37,11 +37,17 @@ _zerowire() {
             zerowire,send)
                 cmd="zerowire__subcmd__send"
                 ;;
+            zerowire,top)
+                cmd="zerowire__subcmd__top"
+                ;;
             zerowire,vsock)
                 cmd="zerowire__subcmd__vsock"
                 ;;
             zerowire__subcmd__ctl,add)
                 cmd="zerowire__subcmd__ctl__subcmd__add"
+                ;;
+            zerowire__subcmd__ctl,capture)
+                cmd="zerowire__subcmd__ctl__subcmd__capture"
                 ;;
             zerowire__subcmd__ctl,change)
                 cmd="zerowire__subcmd__ctl__subcmd__change"
@@ -70,8 +76,35 @@ _zerowire() {
             zerowire__subcmd__ctl,version)
                 cmd="zerowire__subcmd__ctl__subcmd__version"
                 ;;
+            zerowire__subcmd__ctl__subcmd__capture,help)
+                cmd="zerowire__subcmd__ctl__subcmd__capture__subcmd__help"
+                ;;
+            zerowire__subcmd__ctl__subcmd__capture,show)
+                cmd="zerowire__subcmd__ctl__subcmd__capture__subcmd__show"
+                ;;
+            zerowire__subcmd__ctl__subcmd__capture,start)
+                cmd="zerowire__subcmd__ctl__subcmd__capture__subcmd__start"
+                ;;
+            zerowire__subcmd__ctl__subcmd__capture,stop)
+                cmd="zerowire__subcmd__ctl__subcmd__capture__subcmd__stop"
+                ;;
+            zerowire__subcmd__ctl__subcmd__capture__subcmd__help,help)
+                cmd="zerowire__subcmd__ctl__subcmd__capture__subcmd__help__subcmd__help"
+                ;;
+            zerowire__subcmd__ctl__subcmd__capture__subcmd__help,show)
+                cmd="zerowire__subcmd__ctl__subcmd__capture__subcmd__help__subcmd__show"
+                ;;
+            zerowire__subcmd__ctl__subcmd__capture__subcmd__help,start)
+                cmd="zerowire__subcmd__ctl__subcmd__capture__subcmd__help__subcmd__start"
+                ;;
+            zerowire__subcmd__ctl__subcmd__capture__subcmd__help,stop)
+                cmd="zerowire__subcmd__ctl__subcmd__capture__subcmd__help__subcmd__stop"
+                ;;
             zerowire__subcmd__ctl__subcmd__help,add)
                 cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__add"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help,capture)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__capture"
                 ;;
             zerowire__subcmd__ctl__subcmd__help,change)
                 cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__change"
@@ -100,6 +133,15 @@ _zerowire() {
             zerowire__subcmd__ctl__subcmd__help,version)
                 cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__version"
                 ;;
+            zerowire__subcmd__ctl__subcmd__help__subcmd__capture,show)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__capture__subcmd__show"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help__subcmd__capture,start)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__capture__subcmd__start"
+                ;;
+            zerowire__subcmd__ctl__subcmd__help__subcmd__capture,stop)
+                cmd="zerowire__subcmd__ctl__subcmd__help__subcmd__capture__subcmd__stop"
+                ;;
             zerowire__subcmd__help,ctl)
                 cmd="zerowire__subcmd__help__subcmd__ctl"
                 ;;
@@ -121,11 +163,17 @@ _zerowire() {
             zerowire__subcmd__help,send)
                 cmd="zerowire__subcmd__help__subcmd__send"
                 ;;
+            zerowire__subcmd__help,top)
+                cmd="zerowire__subcmd__help__subcmd__top"
+                ;;
             zerowire__subcmd__help,vsock)
                 cmd="zerowire__subcmd__help__subcmd__vsock"
                 ;;
             zerowire__subcmd__help__subcmd__ctl,add)
                 cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__add"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl,capture)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__capture"
                 ;;
             zerowire__subcmd__help__subcmd__ctl,change)
                 cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__change"
@@ -151,6 +199,15 @@ _zerowire() {
             zerowire__subcmd__help__subcmd__ctl,version)
                 cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__version"
                 ;;
+            zerowire__subcmd__help__subcmd__ctl__subcmd__capture,show)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__capture__subcmd__show"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl__subcmd__capture,start)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__capture__subcmd__start"
+                ;;
+            zerowire__subcmd__help__subcmd__ctl__subcmd__capture,stop)
+                cmd="zerowire__subcmd__help__subcmd__ctl__subcmd__capture__subcmd__stop"
+                ;;
             *)
                 ;;
         esac
@@ -158,7 +215,7 @@ _zerowire() {
 
     case "${cmd}" in
         zerowire)
-            opts="-h -V --log --help --version net vsock ctl send recv doctor replay help"
+            opts="-h -V --log --log-format --help --version net vsock ctl top send recv doctor replay help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -166,6 +223,10 @@ _zerowire() {
             case "${prev}" in
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -176,7 +237,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl)
-            opts="-h --control --json --log --help version list show add change remove drain stats metrics help"
+            opts="-h --control --json --log --log-format --help version list show add change remove drain capture stats metrics help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -190,6 +251,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -198,7 +263,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__add)
-            opts="-h --socket --port --metadata --metadata-token --mac --tx-limit --rx-limit --socket-owner --socket-group --socket-mode --control --json --log --help"
+            opts="-h --socket --port --metadata --metadata-token --mac --guard --tx-limit --rx-limit --socket-owner --socket-group --socket-mode --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -221,6 +286,10 @@ _zerowire() {
                     return 0
                     ;;
                 --mac)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --guard)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -252,6 +321,196 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__capture)
+            opts="-h --control --json --log --log-format --help start show stop help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__capture__subcmd__help)
+            opts="start show stop help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__capture__subcmd__help__subcmd__help)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__capture__subcmd__help__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__capture__subcmd__help__subcmd__start)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__capture__subcmd__help__subcmd__stop)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__capture__subcmd__show)
+            opts="-h --control --json --log --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__capture__subcmd__start)
+            opts="-h --snaplen --rotate --vm --control --json --log --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --snaplen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --rotate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --vm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__capture__subcmd__stop)
+            opts="-h --control --json --log --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -260,7 +519,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__change)
-            opts="-h --metadata --tx-limit --rx-limit --control --json --log --help"
+            opts="-h --metadata --tx-limit --rx-limit --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -286,6 +545,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -294,7 +557,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__drain)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -308,6 +571,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -316,7 +583,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__help)
-            opts="version list show add change remove drain stats metrics help"
+            opts="version list show add change remove drain capture stats metrics help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -332,6 +599,62 @@ _zerowire() {
         zerowire__subcmd__ctl__subcmd__help__subcmd__add)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__capture)
+            opts="start show stop"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__capture__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__capture__subcmd__start)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__ctl__subcmd__help__subcmd__capture__subcmd__stop)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -470,7 +793,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__list)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -482,6 +805,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -492,7 +819,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__metrics)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -504,6 +831,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -514,7 +845,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__remove)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -526,6 +857,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -536,7 +871,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__show)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -548,6 +883,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -558,7 +897,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__stats)
-            opts="-h --follow --control --json --log --help"
+            opts="-h --follow --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -570,6 +909,10 @@ _zerowire() {
                     ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -580,7 +923,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__version)
-            opts="-h --control --json --log --help"
+            opts="-h --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -594,6 +937,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -602,7 +949,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__doctor)
-            opts="-i -q -h --path --interface --queue --configure --json --log --help"
+            opts="-i -q -h --path --interface --queue --configure --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -632,6 +979,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -640,7 +991,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__help)
-            opts="net vsock ctl send recv doctor replay help"
+            opts="net vsock ctl top send recv doctor replay help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -654,7 +1005,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__help__subcmd__ctl)
-            opts="version list show add change remove drain stats metrics"
+            opts="version list show add change remove drain capture stats metrics"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -670,6 +1021,62 @@ _zerowire() {
         zerowire__subcmd__help__subcmd__ctl__subcmd__add)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__capture)
+            opts="start show stop"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__capture__subcmd__show)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__capture__subcmd__start)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__help__subcmd__ctl__subcmd__capture__subcmd__stop)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 5 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -877,6 +1284,20 @@ _zerowire() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        zerowire__subcmd__help__subcmd__top)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         zerowire__subcmd__help__subcmd__vsock)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -892,7 +1313,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__net)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --tx-limit --rx-limit --postcopy --metadata --metadata-token --path --memlock --gather-max --rx-copybreak --control --control-owner --control-group --control-mode --metrics --json --print-capabilities --log --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --guard --tx-limit --rx-limit --postcopy --metadata --metadata-token --memlock --path --gather-max --rx-copybreak --pcap --pcap-snaplen --pcap-rotate --pcap-vm --control --control-owner --control-group --control-mode --metrics --pcap-dir --json --print-capabilities --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -942,6 +1363,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --guard)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --tx-limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -958,12 +1383,12 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "required optional" -- "${cur}"))
                     return 0
                     ;;
-                --path)
-                    COMPREPLY=($(compgen -W "auto copy" -- "${cur}"))
-                    return 0
-                    ;;
                 --memlock)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --path)
+                    COMPREPLY=($(compgen -W "auto copy" -- "${cur}"))
                     return 0
                     ;;
                 --gather-max)
@@ -971,6 +1396,22 @@ _zerowire() {
                     return 0
                     ;;
                 --rx-copybreak)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pcap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pcap-snaplen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pcap-rotate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pcap-vm)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -994,8 +1435,16 @@ _zerowire() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --pcap-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1006,7 +1455,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__recv)
-            opts="-p -i -q -r -c -h --port --interface --queue --receive --connections --mode --bind --to --timeout --buffer --buffers --huge --rx-buf-len --configure --quiet --json --log --help"
+            opts="-p -i -q -r -c -h --port --interface --queue --receive --connections --mode --bind --to --timeout --buffer --buffers --huge --rx-buf-len --configure --quiet --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1088,6 +1537,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1096,7 +1549,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__replay)
-            opts="-i -l -L -x -p -M -t -K -q -h --intf1 --interface --loop --limit --duration --multiplier --speed --pps --mbps --topspeed --port --queue --bypass-queue --oversized --mss --truncated --pad --short --backwards --max-gap --ignore-truncated --max-memory --preload-pcap --preload --quiet --json --log --help"
+            opts="-i -l -L -x -p -M -t -K -q -h --intf1 --interface --loop --limit --duration --multiplier --speed --pps --mbps --topspeed --port --queue --bypass-queue --oversized --mss --truncated --pad --short --backwards --max-gap --ignore-truncated --max-memory --preload-pcap --preload --quiet --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1206,6 +1659,10 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1214,7 +1671,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__send)
-            opts="-q -h --to --udp --mode --backend --chunk --datagram --timeout --quiet --json --log --help"
+            opts="-q -h --to --udp --mode --backend --chunk --datagram --timeout --quiet --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1252,6 +1709,44 @@ _zerowire() {
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
                     return 0
                     ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        zerowire__subcmd__top)
+            opts="-h --control --interval --sort --once --json --log --log-format --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sort)
+                    COMPREPLY=($(compgen -W "name transmit receive dropped zero-copied" -- "${cur}"))
+                    return 0
+                    ;;
+                --log)
+                    COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1260,7 +1755,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__vsock)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --tx-limit --rx-limit --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --json --print-capabilities --log --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --tx-limit --rx-limit --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --pcap --pcap-snaplen --pcap-rotate --pcap-vm --json --print-capabilities --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1382,8 +1877,28 @@ _zerowire() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --pcap)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pcap-snaplen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pcap-rotate)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pcap-vm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --log)
                     COMPREPLY=($(compgen -W "error warn info debug trace" -- "${cur}"))
+                    return 0
+                    ;;
+                --log-format)
+                    COMPREPLY=($(compgen -W "text json journal" -- "${cur}"))
                     return 0
                     ;;
                 *)

@@ -1,6 +1,6 @@
 # Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
 function __fish_zerowire_global_optspecs
-    string join \n log= h/help V/version
+    string join \n log= log-format= h/help V/version
 end
 
 function __fish_zerowire_needs_command
@@ -29,11 +29,15 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_needs_command" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_needs_command" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_needs_command" -s V -l version -d 'Print version'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
+complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "top" -d 'What the VMs of a running \'zerowire net --control PATH\' move, as a live view: rates, the share that is not copied, and why the rest is'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
@@ -46,29 +50,38 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l socket-group -
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l socket-mode -d 'Permissions of the front end\'s socket, in octal; to connect takes the right to write. Default: 0600, and 0660 with --socket-group' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l port -d 'Where frames go, in this process\'s network namespace: tap:NAME, xdp:IF or packet:IF, with options; see \'Ports\' below' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l name -d 'Name of the VM in logs and statistics' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l vm -d 'One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas it takes metadata=FILE, metadata-token=WHEN, mac=MAC, tx-limit=LIMIT, rx-limit=LIMIT, socket-owner=USER, socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256. In a LIMIT \'+\' stands in place of commas' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l config -d 'TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, mac = …, tx-limit = …, rx-limit = …, socket-owner = …, socket-group = …, socket-mode = …. VMs without [vm.net] are skipped. SIGHUP reads it again and changes what differs' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l vm -d 'One of several VMs: name=NAME,socket=PATH,port=PORT with PORT as for --port. Behind commas it takes metadata=FILE, metadata-token=WHEN, mac=MAC, guard=CHECKS, tx-limit=LIMIT, rx-limit=LIMIT, socket-owner=USER, socket-group=GROUP and socket-mode=MODE. Repeat for more, up to 256. In a LIMIT \'+\' stands in place of commas' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l config -d 'TOML file with the VMs: [[vm]] name = …, [vm.net] socket = …, port = …, metadata = …, metadata-token = …, mac = …, guard = …, tx-limit = …, rx-limit = …, socket-owner = …, socket-group = …, socket-mode = …. VMs without [vm.net] are skipped. SIGHUP reads it again and changes what differs' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l mac -d 'The device\'s MAC address, for front ends that ask the back end for the device\'s configuration (GET_CONFIG): they get the address, the MTU and the number of queue pairs. Not for QEMU and libvirt: they have an option of their own, and warn of a back end with this one' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l guard -d 'What the guest may send, as CHECK+CHECK+…: mac, mac=MAC, vlan=off, vlan=NUMBER, ip=ADDRESS+ADDRESS…, arp, nd, and storm=RATE toward the guest; see \'Guard\' below' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l tx-limit -d 'What the guest may send in a second: BYTES/s, BITSbit/s, ops=FRAMES/s, or both, such as 100M/s,ops=10k/s; K, M, G and T are powers of 1000. burst=BYTES is the size of the token bucket (default: what comes in 100 ms), once=BYTES a burst beside it at the start; ops-burst=FRAMES and ops-once=FRAMES are the same for frames. What is beyond the limit waits in the guest\'s ring; nothing is dropped' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l rx-limit -d 'What the guest may receive in a second, in the form of --tx-limit. What is beyond the limit waits in the port\'s queue; the kernel drops what that has no room for' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l metadata -d 'JSON file (up to 1 MiB) to serve at http://169.254.169.254/ and http://[fd00:ec2::254]/ inside the guest, of several VMs to those that name none; SIGHUP reads it again' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l metadata-token -d 'Whether metadata requests need a session token, of VMs that say nothing of it' -r -f -a "required\t'A request without a token is answered 401'
 optional\t'A request without a token is answered; one with a wrong token is not'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l memlock -d 'Bytes (256M, 4G, …) of guests\' memory that xdp ports may pin in all. A VM on an xdp port needs all of its memory and 2.6 MB for each queue pair; its rings don\'t start where that exceeds what is left, and the log names the figure. Default: what RLIMIT_MEMLOCK allows, and without limit with CAP_IPC_LOCK' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l path -d 'Whether frames are copied in user space' -r -f -a "auto\t'Scatter lists where they pay, copies where those pay'
 copy\t'Copy every frame: the control of measurements'"
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l memlock -d 'Bytes (256M, 4G, …) of guests\' memory that xdp ports may pin in all. A VM on an xdp port needs all of its memory and 2.6 MB for each queue pair; its rings don\'t start where that exceeds what is left, and the log names the figure. Default: what RLIMIT_MEMLOCK allows, and without limit with CAP_IPC_LOCK' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l gather-max -d 'Frames up to this many bytes are gathered into one buffer; 0 scatters all but very short pieces. The default was measured, see docs/net.md' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l rx-copybreak -d 'Received frames up to this many bytes, virtio-net header included, are copied where nothing but such frames comes; 0 reads all of them straight into the guest\'s buffers. Taps, and packet ports that receive from the socket. The default was chosen by \'zerowire-bench net --direction rx --with "--rx-copybreak 0"\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap -d 'Capture what all VMs send and receive, as pcapng, which Wireshark and tcpdump read. FILE is made, or emptied if it exists; \'-\' is standard output, and statistics go to standard error then. VMs never wait for the capture: it counts what it lacks' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-snaplen -d 'Bytes to capture of each frame or packet, 1 to 262144: 128 hold the headers' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-rotate -d 'Begin with another FILE before it has more than SIZE bytes (1M or more): it becomes FILE.1, what was FILE.1 becomes FILE.2, and so on. The oldest one beyond FILES in all (2 to 1000) goes' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-vm -d 'Capture the VM of this name, and no others; repeat for more' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control -d 'Unix socket for \'zerowire ctl\', curl and other clients of its HTTP API: they add, change, remove and drain VMs and read statistics. With it a server may start without VMs' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-owner -d 'User who owns the control socket, and may manage: a name of /etc/passwd or a number. Root and the user of this process may in any case' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-group -d 'Group whose users may manage: a name of /etc/group or a number' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-mode -d 'Permissions of the control socket, in octal. Default: 0600, and 0660 with --control-group' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l metrics -d 'Serve GET /metrics to Prometheus on this TCP address, to everybody who reaches it: HOST, PORT or HOST:PORT with a numeric host. Default: 127.0.0.1:9465' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-dir -d 'Let those who may manage begin captures (\'zerowire ctl capture start\'), into files of this folder' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l postcopy -d 'Offer post-copy migration (PAGEFAULT), of one VM on a tap or packet port with one queue pair. Its front end gets a userfaultfd of this process, with which it can stop this process and write into its memory: for front ends that are trusted as much as this process'
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l json -d 'Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table'
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l print-capabilities -d 'Print what this back end can do, as QEMU\'s docs/interop/vhost-user.json describes, and exit'
@@ -100,39 +113,53 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l map-max -d '
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l map-connections -d 'Mapped connections of a VM at once, 0 to --max-connections; further ones are refused. Each takes two mappings and three descriptors of this process. If not given, all VMs together get half of each: a quarter of vm.max_map_count or a sixth of the open files, whichever is less, divided by the number of VMs, and 8 at least' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l map-total -d 'Bytes that all mapped connections of a VM may have together, windows and their headers; 65536 to 1099511627776' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l map-hold -d 'With --share-guest-memory: milliseconds for which a program may hold what lies in the guest\'s memory before further payload is copied for it, until it has given everything back; 1 to 60000' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap -d 'Capture what all VMs send and receive, as pcapng, which Wireshark and tcpdump read. FILE is made, or emptied if it exists; \'-\' is standard output, and statistics go to standard error then. VMs never wait for the capture: it counts what it lacks' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-snaplen -d 'Bytes to capture of each frame or packet, 1 to 262144: 128 hold the headers' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-rotate -d 'Begin with another FILE before it has more than SIZE bytes (1M or more): it becomes FILE.1, what was FILE.1 becomes FILE.2, and so on. The oldest one beyond FILES in all (2 to 1000) goes' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-vm -d 'Capture the VM of this name, and no others; repeat for more' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l share-guest-memory -d 'Let programs that map receive buffers read the guest\'s whole memory, so that payload needs no copy at all. They can read whatever else the guest keeps there, keys included, and one that means harm can open that memory anew and write to it: only for programs that are trusted as the VMM is'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l json -d 'Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l print-capabilities -d 'Print what this back end can do, as QEMU\'s docs/interop/vhost-user.json describes, and exit'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -s h -l help -d 'Print help'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -l control -d 'Control socket of the server' -r -F
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
 info\t''
 debug\t''
 trace\t''"
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -l json -d 'Print the server\'s JSON in place of words'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -s h -l help -d 'Print help'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "version" -d 'The version of the server'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "list" -d 'All VMs'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "show" -d 'One VM with its statistics'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "add" -d 'Add a VM'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once, or other limits'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "stats" -d 'Statistics'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "metrics" -d 'Statistics as Prometheus reads them'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain stats metrics help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "version" -d 'The version of the server'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "list" -d 'All VMs'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "show" -d 'One VM with its statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "add" -d 'Add a VM'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once, or other limits'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "capture" -d 'The capture of what VMs send and receive'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "stats" -d 'Statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "metrics" -d 'Statistics as Prometheus reads them'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l control -d 'Control socket of the server' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from version" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l control -d 'Control socket of the server' -r -F
@@ -141,6 +168,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l control -d 'Control socket of the server' -r -F
@@ -149,6 +179,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket -d 'Unix socket to listen on for the front end' -r -F
@@ -156,6 +189,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_s
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata -d 'JSON file to serve inside the guest' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata-token -d 'Whether metadata requests need a session token: required or optional' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l mac -d 'The device\'s address, for front ends that ask the back end for it' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l guard -d 'What the guest may send, as for \'zerowire net --guard\'' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l tx-limit -d 'What the guest may send in a second, as for \'zerowire net --tx-limit\'' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l rx-limit -d 'What the guest may receive in a second' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-owner -d 'User who owns the front end\'s socket' -r
@@ -167,6 +201,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l metadata -d 'JSON file; the same one is read again' -r -F
@@ -178,6 +215,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l control -d 'Control socket of the server' -r -F
@@ -186,6 +226,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l control -d 'Control socket of the server' -r -F
@@ -194,14 +237,35 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from drain" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from capture" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from capture" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from capture" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from capture" -l json -d 'Print the server\'s JSON in place of words'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from capture" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from capture" -f -a "start" -d 'Begin with one, of which there is one at a time'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from capture" -f -a "show" -d 'The file that is written'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from capture" -f -a "stop" -d 'End it'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from capture" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l control -d 'Control socket of the server' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l follow -d 'Once a second, until interrupted'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from stats" -s h -l help -d 'Print help'
@@ -211,6 +275,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from metrics" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "version" -d 'The version of the server'
@@ -220,9 +287,28 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_s
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once, or other limits'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "capture" -d 'The capture of what VMs send and receive'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "stats" -d 'Statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "metrics" -d 'Statistics as Prometheus reads them'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l control -d 'Control socket of the server' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l interval -d 'Seconds between two samples, 0.1 to 3600' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l sort -d 'Sort VMs by name, transmit, receive, dropped or zero-copied' -r -f -a "name\t'By name'
+transmit\t'Most bytes from the guest first'
+receive\t'Most bytes to the guest first'
+dropped\t'Most dropped frames first'
+zero-copied\t'The smallest share of bytes that were not copied first'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
+warn\t''
+info\t''
+debug\t''
+trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l once -d 'Print one table of the rates in one interval, and end. Without a terminal as standard input and output this is what it does in any case'
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -l json -d 'Print one line of JSON after each interval, until interrupted; with --once, one line'
+complete -c zerowire -n "__fish_zerowire_using_subcommand top" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l to -d 'The peer: HOST:PORT, [IPV6]:PORT, vsock:CID:PORT, or unix:PATH' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l mode -d 'Whether memory is copied or lent' -r -f -a "copy\t'The kernel copies'
 zerocopy\t'Lend always; where a limit forbids it, fail and name it'
@@ -239,6 +325,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -l udp -d 'Datagrams instead of a stream (with HOST:PORT and unix:PATH)'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -s q -l quiet -d 'No progress and no summary, only errors'
 complete -c zerowire -n "__fish_zerowire_using_subcommand send" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -264,6 +353,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l huge -d 'The area lies in huge pages of 2 MiB'
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l configure -d 'Turns header split of the interface on, and RSS off the queue, and sets both back at the end (CAP_NET_ADMIN). The command that steers the port\'s flows to the queue is printed'
 complete -c zerowire -n "__fish_zerowire_using_subcommand recv" -l quiet -d 'No progress and no summary, only errors, and what --configure changed'
@@ -280,6 +372,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -l configure -d 'Turn header split on, and RSS off this queue, look, and set both back when a signal comes'
 complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -l json -d 'Print the report as JSON, one document'
 complete -c zerowire -n "__fish_zerowire_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -315,6 +410,9 @@ warn\t''
 info\t''
 debug\t''
 trace\t''"
+complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
+json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
+journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s t -l topspeed -d 'Send as fast as the port takes frames'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l bypass-queue -d 'Go straight to the driver, past the interface\'s queue and its traffic control; packet and send only'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l pad -d 'Fill up packets that were captured in part to their original length, with zeroes'
@@ -322,14 +420,15 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -l ignore-trun
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s K -l preload -l preload-pcap -d 'Taken for tcpreplay\'s sake: a capture that fits is always loaded before it is sent'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s q -l quiet -d 'Print errors only'
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "replay" -d 'Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl send recv doctor replay help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "top" -d 'What the VMs of a running \'zerowire net --control PATH\' move, as a live view: rates, the share that is not copied, and why the rest is'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "replay" -d 'Send the frames of a capture (pcap, pcapng) on an interface, at the recorded or another speed'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "version" -d 'The version of the server'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "show" -d 'One VM with its statistics'
@@ -337,5 +436,6 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once, or other limits'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "capture" -d 'The capture of what VMs send and receive'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "stats" -d 'Statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "metrics" -d 'Statistics as Prometheus reads them'
