@@ -4,9 +4,10 @@
 //! that it does not answer can't be interrupted: mmap(2) of such a file stops this process for
 //! good, with all its VMs.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use thiserror::Error;
 
 /// The file may not be mapped.
@@ -23,13 +24,29 @@ pub(crate) fn check_memory(file: impl AsFd) -> Result<(), NotMemory> {
     rustix::fs::fcntl_get_seals(file).map(|_| ()).map_err(|_| NotMemory)
 }
 
-/// Whether a descriptor is an eventfd.
+/// Whether a descriptor is an eventfd. A process without /proc can't tell eventfds from the
+/// kernel's other counters, and takes those for eventfds, too: to write to them fails and never
+/// waits.
 ///
 /// # Errors
-/// /proc is not there.
+/// The kernel doesn't tell what it is.
 pub(crate) fn is_eventfd(fd: impl AsFd) -> io::Result<bool> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))?;
-    Ok(link.as_os_str() == "anon_inode:[eventfd]")
+    match std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())) {
+        Ok(link) => Ok(link.as_os_str() == "anon_inode:[eventfd]"),
+        Err(_) => is_counter(fd),
+    }
+}
+
+/// Whether a descriptor is an eventfd, a timerfd, a signalfd or a userfaultfd. These are files
+/// without a type of their own, refuse to be read in less than 8 bytes, and know RWF_NOWAIT. What a
+/// process of the front end's answers for (FUSE, a pipe, a socket) has a type.
+fn is_counter(fd: impl AsFd) -> io::Result<bool> {
+    if rustix::fs::fstat(&fd)?.st_mode & libc::S_IFMT != 0 {
+        return Ok(false);
+    }
+    let mut few = [0; 4];
+    let read = preadv2(&fd, &mut [IoSliceMut::new(&mut few)], u64::MAX, ReadWriteFlags::NOWAIT);
+    Ok(read == Err(Errno::INVAL))
 }
 
 #[cfg(test)]
@@ -56,5 +73,29 @@ mod tests {
         assert!(is_eventfd(&eventfd).expect("/proc"));
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         assert!(!is_eventfd(&reader).expect("/proc"));
+    }
+
+    /// What a process without /proc has.
+    #[test]
+    fn without_proc_a_counter_is_told_from_what_can_block() {
+        use rustix::event::{EventfdFlags, epoll, eventfd};
+        for flags in [EventfdFlags::CLOEXEC, EventfdFlags::NONBLOCK, EventfdFlags::SEMAPHORE] {
+            let counter = eventfd(7, flags).expect("an eventfd");
+            assert!(is_counter(&counter).expect("told"));
+            let mut count = [0; 8];
+            rustix::io::read(&counter, &mut count).expect("what it held");
+            let semaphore = flags == EventfdFlags::SEMAPHORE;
+            assert_eq!(u64::from_ne_bytes(count), if semaphore { 1 } else { 7 }, "nothing was taken out");
+        }
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let (left, _right) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC).expect("epoll");
+        let memfd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
+        let null = std::fs::File::open("/dev/null").expect("a device");
+        let files: [std::os::fd::OwnedFd; 6] =
+            [reader.into(), writer.into(), left.into(), watch, memfd, null.into()];
+        for file in files {
+            assert!(!is_counter(&file).expect("told"), "{file:?}");
+        }
     }
 }
