@@ -2,6 +2,7 @@
 //!
 //! This crate exists for zerowire alone. It is not a stable interface: any release may change it.
 //!
+//! * [`allowed`]: system calls that a confined process may make.
 //! * [`batch`]: reads and writes over scatter lists, a batch at a time.
 //! * [`dmabuf`]: buffers that a driver has exported.
 //! * [`fd`]: descriptors by their numbers.
@@ -10,6 +11,7 @@
 //! * [`netlink`]: what the kernel says about an interface and its queues.
 //! * [`packet`]: packet sockets, and the memory of their rings.
 //! * [`pages`]: whether pages of a mapping are still there.
+//! * [`rights`]: rights that a process gives up.
 //! * [`signal`]: signals, taken one at a time.
 //! * [`socket`]: options of sockets, their error queue, and messages over lists of memory.
 //! * [`syscall`]: calls with raw arguments.
@@ -25,6 +27,7 @@
 //! length.
 #![warn(missing_docs)]
 
+pub mod allowed;
 pub mod batch;
 pub mod dmabuf;
 pub mod fd;
@@ -33,6 +36,7 @@ pub mod netdevice;
 pub mod netlink;
 pub mod packet;
 pub mod pages;
+pub mod rights;
 pub mod signal;
 pub mod socket;
 pub mod syscall;

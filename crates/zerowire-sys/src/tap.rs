@@ -31,6 +31,18 @@ const TUNGETVNETHDRSZ: libc::Ioctl = 0x8004_54d7;
 const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
 const TUNSETQUEUE: libc::Ioctl = 0x4004_54d9;
 
+/// What is asked of a tap that is open, and of its interface by any socket, and whether a socket
+/// blocks. None of them makes or changes an interface.
+pub const IOCTLS: &[u32] = &[
+    TUNSETOFFLOAD as u32,
+    TUNGETVNETHDRSZ as u32,
+    TUNSETVNETHDRSZ as u32,
+    TUNSETQUEUE as u32,
+    libc::SIOCGIFMTU as u32,
+    libc::SIOCGIFFLAGS as u32,
+    libc::FIONBIO as u32,
+];
+
 /// Opens /dev/net/tun, without waiting for frames later.
 pub fn open() -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
