@@ -15,6 +15,7 @@ mod capture;
 pub mod config;
 mod device;
 pub mod features;
+mod fleet;
 pub mod guard;
 pub mod header;
 pub mod io;
@@ -30,6 +31,7 @@ pub mod transmit;
 mod vm;
 mod worker;
 
+pub use fleet::Fleet;
 pub use guard::FrameGuard;
 pub use link::{LinkState, LinkStats};
 pub use metadata::MetadataSource;
@@ -38,7 +40,7 @@ pub use receive::Receive;
 pub use server::{ChangeError, Reloaded, Server, VmInfo, VmState};
 pub use stats::{DirectionStats, Negotiated, PortState, ServerStats, VmStats};
 pub use transmit::Transmit;
-pub use vm::{ServerError, VmConfig};
+pub use vm::{Handed, ServerError, VmConfig, check as check_vms};
 pub use zerowire_vhost::limit::Limits;
 
 /// The longest frame that is carried, bytes, without the virtio-net header. That is an IP packet of

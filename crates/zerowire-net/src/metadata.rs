@@ -26,11 +26,17 @@ pub struct MetadataSource {
 impl MetadataSource {
     /// Reads the file.
     pub fn load(&self) -> Result<Arc<MetadataTree>, String> {
-        let text =
-            self.read().map_err(|e| format!("metadata file {} can't be read: {e}", self.file.display()))?;
-        MetadataTree::from_json_str(&text)
+        MetadataTree::from_json_str(&self.text()?)
             .map(Arc::new)
             .map_err(|e| format!("metadata file {}: {e}", self.file.display()))
+    }
+
+    /// What is in the file, which need not be JSON.
+    ///
+    /// # Errors
+    /// What the user reads.
+    pub fn text(&self) -> Result<String, String> {
+        self.read().map_err(|e| format!("metadata file {} can't be read: {e}", self.file.display()))
     }
 
     /// Reads at most a byte more than a tree may have: that byte shows that the file is too long.

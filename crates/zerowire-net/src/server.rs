@@ -22,17 +22,19 @@ use std::time::Instant;
 use serde::Serialize;
 use thiserror::Error;
 use zerowire_capture::Capture;
+use zerowire_metadata::MetadataTree;
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    Endpoint, Listener, Orders, Served, StartError, TakeUpError, inherit, process_cpu_seconds, stop_all,
+    Endpoint, Orders, Served, StartError, TakeUpError, inherit, process_cpu_seconds, stop_all,
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
 use crate::metadata::MetadataSource;
 use crate::stats::{ServerStats, VmStats};
-use crate::vm::{self, ServerError, VmConfig, VmContext};
+use crate::vm::{self, Handed, ServerError, Source, VmConfig, VmContext};
 
 pub use reload::Reloaded;
+pub(crate) use reload::reload;
 
 /// Where a VM is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -233,8 +235,19 @@ impl Server {
         server.enter(&configs)?;
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
         for (config, inherited) in configs.into_iter().zip(inherited) {
-            server.open(config, inherited)?;
+            server.open(config, Source::Here(inherited))?;
         }
+        Ok(server)
+    }
+
+    /// Serves one VM with what another process has opened for it. It opens nothing itself.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn start_handed(config: VmConfig, handed: Handed) -> Result<Self, ServerError> {
+        let server = Self::empty();
+        server.enter(std::slice::from_ref(&config))?;
+        server.open(config, Source::Handed(handed))?;
         Ok(server)
     }
 
@@ -262,7 +275,7 @@ impl Server {
             return Err(StartError::Limit { vm: config.name, text }.into());
         }
         self.enter(std::slice::from_ref(&config))?;
-        self.open(config, None)
+        self.open(config, Source::Here(None))
     }
 
     /// Enters VMs before they are opened. Fails if they can't be beside those that are there.
@@ -281,11 +294,11 @@ impl Server {
     }
 
     /// Opens a VM that was entered.
-    fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
+    fn open(&self, config: VmConfig, source: Source) -> Result<(), ServerError> {
         let name = config.name.clone();
         let departure = Departure(Arc::downgrade(&self.roster));
         let capture = self.capture();
-        let opened = vm::start(config, inherited, departure, capture.as_deref());
+        let opened = vm::start(config, source, departure, capture.as_deref());
         let mut roster = lock(&self.roster);
         let closed = roster.closed;
         let now = roster.capture.clone();
@@ -356,6 +369,19 @@ impl Server {
         let failed = |text| ServerError::Metadata { vm: name.to_owned(), text };
         // The file may lie on something slow: it is read without the lock.
         let tree = source.load().map_err(failed)?;
+        self.set_tree(name, source, tree)
+    }
+
+    /// Gives a VM metadata that were read already from `source`, which its guest sees at once.
+    ///
+    /// # Errors
+    /// As for [`Self::set_metadata`].
+    pub fn set_tree(
+        &self,
+        name: &str,
+        source: MetadataSource,
+        tree: Arc<MetadataTree>,
+    ) -> Result<(), ChangeError> {
         let mut roster = lock(&self.roster);
         let entry = roster.find(name)?;
         if entry.config.metadata.as_ref().is_none_or(|m| m.tokens != source.tokens) {
@@ -451,15 +477,6 @@ impl Server {
     /// What gives orders to a VM's control thread. An answer is waited for without the lock.
     fn orders(&self, vm: &str) -> Option<Orders> {
         Some(lock(&self.roster).find(vm).ok()?.running()?.orders())
-    }
-
-    /// Reads all metadata files again. A file that can't be read leaves the old metadata in place;
-    /// the texts say so.
-    pub fn reload_metadata(&self) -> Vec<String> {
-        let sources = self.vms().into_iter().filter_map(|vm| Some((vm.config.name, vm.config.metadata?)));
-        let failed = sources.filter_map(|(name, source)| self.set_metadata(&name, source).err());
-        // A VM that has left meanwhile needs none.
-        failed.filter(|e| !matches!(e, ChangeError::Unknown(_))).map(|e| e.to_string()).collect()
     }
 
     /// Asks the control threads of all VMs for a sign of life, see [`Self::silent`].

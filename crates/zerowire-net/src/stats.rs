@@ -185,7 +185,7 @@ impl VmStats {
                 device_status: control.status.load(Ordering::Relaxed),
             },
             port_state: PortState {
-                interface_state: LinkState::by_name(&interface.interface()),
+                interface_state: interface.link_state(),
                 interface: interface.interface(),
                 link: shared.link.as_ref().map(|l| l.stats()),
                 kernel_copies: interface.kernel_copies(),

@@ -1,6 +1,7 @@
 //! A VM of a network server: what it is made of, and a control thread.
 
 use std::collections::HashMap;
+use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,8 +19,9 @@ use crate::Policy;
 use crate::config::MacAddress;
 use crate::device::NetDevice;
 use crate::guard::FrameGuard;
-use crate::link::{Follower, LinkState};
+use crate::link::Follower;
 use crate::metadata::MetadataSource;
+use crate::port::tap::Tap;
 use crate::port::{self, Port, PortError, PortSpec};
 use crate::server::Departure;
 use crate::stats::Shared;
@@ -53,6 +55,57 @@ pub struct VmConfig {
     pub postcopy: bool,
 }
 
+/// What another process has opened for a VM.
+#[derive(Debug)]
+pub struct Handed {
+    /// The socket on which its front end connects.
+    pub listener: UnixListener,
+    /// Its port.
+    pub tap: Tap,
+    /// Its metadata.
+    pub metadata: Option<Arc<MetadataTree>>,
+}
+
+/// Who opens what a VM needs.
+pub(super) enum Source {
+    /// This process, but for the socket that it was started with.
+    Here(Option<Listener>),
+    /// Another one, which has done it.
+    Handed(Handed),
+}
+
+/// What a VM needs, open. The socket comes last: who sees it finds everything else in place.
+struct OpenParts {
+    tree: Option<Arc<MetadataTree>>,
+    port: Box<dyn Port>,
+    listener: Listener,
+}
+
+impl OpenParts {
+    fn open(config: &VmConfig, inherited: Option<Listener>) -> Result<Self, ServerError> {
+        let vm = || config.name.clone();
+        let load =
+            |source: &MetadataSource| source.load().map_err(|text| ServerError::Metadata { vm: vm(), text });
+        let tree = config.metadata.as_ref().map(load).transpose()?;
+        let port = port::open(&config.port, config.policy);
+        let port = port.map_err(|cause| ServerError::Port { vm: vm(), cause })?;
+        let listener = match inherited {
+            Some(listener) => listener,
+            None => Listener::new(&config.endpoint, &config.access)
+                .map_err(|cause| StartError::Listen { vm: vm(), cause })?,
+        };
+        Ok(Self { tree, port, listener })
+    }
+
+    fn take_over(config: &VmConfig, handed: Handed) -> Self {
+        Self {
+            tree: handed.metadata,
+            port: port::take_over(handed.tap, config.policy),
+            listener: Listener::Listening { socket: Some(handed.listener), made: None },
+        }
+    }
+}
+
 /// Shares what may be pinned among the VMs. Without a budget of the operator's they share the
 /// kernel's limit.
 pub(super) fn share_budget<'a>(configs: impl Iterator<Item = &'a VmConfig>) {
@@ -61,9 +114,9 @@ pub(super) fn share_budget<'a>(configs: impl Iterator<Item = &'a VmConfig>) {
     let (vms, parts) = configs.fold((0, 0), count);
     budget.share_among(vms, parts);
     let free = rustix::thread::CapabilitySet::IPC_LOCK;
-    let unlimited = rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(free));
+    let unlimited = || rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(free));
     if parts > 0
-        && !unlimited
+        && !unlimited()
         && let Some(bytes) = rustix::process::getrlimit(rustix::process::Resource::Memlock).current
     {
         budget.limit_at_most(bytes);
@@ -92,6 +145,14 @@ pub enum ServerError {
         /// What is wrong.
         text: String,
     },
+    /// The process that was started for it can't serve it.
+    #[error("VM {vm}: its process can't serve it: {text}")]
+    Process {
+        /// The VM.
+        vm: String,
+        /// What is wrong.
+        text: String,
+    },
     /// Two VMs on what only one can have: a tap, a queue of an interface.
     #[error("VM {vm}: {what} is VM {other}'s: give it another one")]
     PortTaken {
@@ -105,7 +166,10 @@ pub enum ServerError {
 }
 
 /// Checks what can be seen without opening anything.
-pub(super) fn check(configs: &[&VmConfig]) -> Result<(), ServerError> {
+///
+/// # Errors
+/// VMs that can't be beside each other: [`ServerError`].
+pub fn check(configs: &[&VmConfig]) -> Result<(), ServerError> {
     check_names(configs.iter().map(|c| c.name.as_str()))?;
     let (mut paths, mut ports) = (Paths::default(), HashMap::new());
     for VmConfig { name, endpoint, port, .. } in configs {
@@ -199,7 +263,7 @@ impl Backing for VmContext {
     fn device(&self) -> Box<dyn Device + '_> {
         // With link=follow the guest sees it, and the log has it already.
         if self.shared.link.is_none()
-            && let Some(why) = LinkState::by_name(&self.port.interface()).problem(&self.port.interface())
+            && let Some(why) = self.port.link_state().problem(&self.port.interface())
         {
             tracing::warn!("{}: {why}: the guest's frames go nowhere", self.control.name);
         }
@@ -220,28 +284,18 @@ pub(super) fn interface(capture: Option<&Capture>, name: &str, port: &PortSpec) 
 /// Opens a VM's port and socket and starts its control thread. On an error nothing is left behind.
 pub(super) fn start(
     config: VmConfig,
-    inherited: Option<Listener>,
+    source: Source,
     departure: Departure,
     capture: Option<&Capture>,
 ) -> Result<Served<VmContext>, ServerError> {
-    let VmConfig { name, endpoint, access, port, metadata, policy, mac, guard, limits, postcopy } = config;
+    let OpenParts { tree, port: opened, listener } = match source {
+        Source::Here(inherited) => OpenParts::open(&config, inherited)?,
+        Source::Handed(handed) => OpenParts::take_over(&config, handed),
+    };
+    let VmConfig { name, endpoint, port, metadata, mac, guard, limits, postcopy, .. } = config;
     let vm = name.clone();
     let followed = port.followed();
-    let metadata = match metadata {
-        Some(source) => {
-            let tree = source.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?;
-            Some((source, tree))
-        }
-        None => None,
-    };
-    let opened = port::open(&port, policy).map_err(|cause| ServerError::Port { vm: vm.clone(), cause })?;
-    // The socket comes last: who sees it finds everything else in place.
-    let listener = match inherited {
-        Some(listener) => listener,
-        None => {
-            Listener::new(&endpoint, &access).map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?
-        }
-    };
+    let metadata = metadata.zip(tree);
     let resources = |cause| StartError::Resources { vm: vm.clone(), cause };
     let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()), limits);
     let link = match (followed, &shared.link) {

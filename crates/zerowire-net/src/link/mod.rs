@@ -48,15 +48,26 @@ pub enum LinkState {
 impl LinkState {
     fn of(interface: &Interface) -> Self {
         match interface.up_and_running() {
-            Ok((true, true)) => Self::Up,
-            Ok((true, false)) => Self::NoCarrier,
-            Ok((false, _)) => Self::Down,
+            Ok((is_up, is_running)) => Self::from_parts(is_up, is_running),
             Err(_) => Self::Gone,
         }
     }
 
+    /// That of an interface with these `IFF_…` flags.
+    pub(super) fn of_flags(flags: libc::c_int) -> Self {
+        Self::from_parts(flags & libc::IFF_UP != 0, flags & libc::IFF_RUNNING != 0)
+    }
+
+    fn from_parts(is_up: bool, is_running: bool) -> Self {
+        match (is_up, is_running) {
+            (true, true) => Self::Up,
+            (true, false) => Self::NoCarrier,
+            (false, _) => Self::Down,
+        }
+    }
+
     /// That of the interface with this name in the thread's network namespace.
-    pub(super) fn by_name(name: &str) -> Self {
+    pub fn by_name(name: &str) -> Self {
         Interface::open(name).map_or(Self::Gone, |i| Self::of(&i))
     }
 

@@ -20,11 +20,12 @@ use zerowire_sys::xdp::XdpError;
 
 use crate::Policy;
 use crate::features::Offloads;
+use crate::link::LinkState;
 use crate::worker::{WorkerHandle, WorkerSetup};
 use packet::{PacketError, PacketPort};
 pub(crate) use path::PortPath;
 pub use spec::{FollowLink, MAX_QUEUES, PortSpec, PortSpecError};
-use tap::{TapError, TapPort};
+use tap::{Tap, TapError, TapPort};
 pub use watch::LinkWatch;
 use xdp::XdpPort;
 
@@ -67,6 +68,11 @@ pub(crate) trait Port: Send + Sync {
 
     /// The name that the interface has now.
     fn interface(&self) -> String;
+
+    /// Whether the interface can carry frames.
+    fn link_state(&self) -> LinkState {
+        LinkState::by_name(&self.interface())
+    }
 
     /// The hint in the error text when a front end names a queue that does not exist.
     fn queue_hint(&self) -> &'static str;
@@ -144,6 +150,11 @@ pub(crate) fn open(spec: &PortSpec, policy: Policy) -> Result<Box<dyn Port>, Por
         PortSpec::Xdp(xdp) => Ok(Box::new(XdpPort::open(xdp, policy)?)),
         PortSpec::Packet(packet) => Ok(Box::new(PacketPort::open(packet, policy)?)),
     }
+}
+
+/// A port on a tap that another process has opened.
+pub(crate) fn take_over(tap: Tap, policy: Policy) -> Box<dyn Port> {
+    Box::new(TapPort::of(tap, policy))
 }
 
 /// Sends one frame on an interface, by a packet socket that is there for it alone.

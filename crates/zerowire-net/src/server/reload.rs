@@ -2,7 +2,8 @@
 
 use zerowire_vhost::serve::Endpoint;
 
-use super::{ChangeError, Server, lock};
+use super::{ChangeError, VmInfo};
+use crate::fleet::Fleet;
 use crate::vm::{self, ServerError, VmConfig};
 
 /// What reading a file again has changed.
@@ -51,78 +52,68 @@ impl Step {
     }
 }
 
-impl Server {
-    /// Makes the VMs of a file those of `wanted`. `before` are the names that the file had when it
-    /// was read last: those that it has no more are removed. Further VMs, which somebody else has
-    /// added, stay as they are.
-    ///
-    /// A VM that is the same in all but its metadata and limits keeps its front end. Another one that was
-    /// there is removed and added again, unless it is on a descriptor that was handed over.
-    ///
-    /// # Errors
-    /// The VMs can't be beside each other and those of others, or their metadata can't be read.
-    /// Nothing has changed then. What fails later, such as a port that another program holds, is
-    /// one of [`Reloaded::errors`].
-    pub fn reload(&self, before: &[String], wanted: Vec<VmConfig>) -> Result<Reloaded, ServerError> {
-        for config in &wanted {
-            if let Some(source) = &config.metadata {
-                let failed = |text| ServerError::Metadata { vm: config.name.clone(), text };
-                source.load().map_err(failed)?;
-            }
+/// Makes the VMs of a file those of `wanted` ([`Fleet::reload`]).
+pub(crate) fn reload(
+    fleet: &(impl Fleet + ?Sized),
+    before: &[String],
+    wanted: Vec<VmConfig>,
+) -> Result<Reloaded, ServerError> {
+    for config in &wanted {
+        if let Some(source) = &config.metadata {
+            let failed = |text| ServerError::Metadata { vm: config.name.clone(), text };
+            source.load().map_err(failed)?;
         }
-        let ReloadPlan { removed, steps } = self.plan(before, wanted)?;
-        let mut done = Reloaded::default();
-        for name in removed {
-            match self.remove(&name) {
-                Ok(()) => done.removed.push(name),
-                // It has left by itself.
-                Err(ChangeError::Unknown(_)) => {}
+    }
+    let ReloadPlan { removed, steps } = plan(&fleet.vms(), before, wanted)?;
+    let mut done = Reloaded::default();
+    for name in removed {
+        match fleet.remove(&name) {
+            Ok(()) => done.removed.push(name),
+            // It has left by itself.
+            Err(ChangeError::Unknown(_)) => {}
+            Err(e) => done.errors.push(e.to_string()),
+        }
+    }
+    // What one VM gives up another one may need, so all removals come first.
+    let mut added = Vec::new();
+    for (step, config) in steps {
+        match step {
+            Step::Keep => {
+                let source = config.metadata.clone();
+                let read = source.map_or(Ok(()), |source| fleet.set_metadata(&config.name, source));
+                let set = fleet.set_limits(&config.name, config.limits);
+                done.errors.extend([read, set].into_iter().filter_map(|done| done.err().map(|e| e.to_string())));
+            }
+            Step::Replace => match fleet.remove(&config.name) {
+                Ok(()) | Err(ChangeError::Unknown(_)) => added.push((true, config)),
                 Err(e) => done.errors.push(e.to_string()),
-            }
+            },
+            Step::Add => added.push((false, config)),
+            Step::Restart => done.errors.push(format!(
+                "VM {}: its socket was handed over at the start, so its device can't change while the program runs: it \
+                 stays as it is; restart the program",
+                config.name
+            )),
         }
-        // What one VM gives up another one may need, so all removals come first.
-        let mut added = Vec::new();
-        for (step, config) in steps {
-            match step {
-                Step::Keep => {
-                    let source = config.metadata.clone();
-                    let read = source.map_or(Ok(()), |source| self.set_metadata(&config.name, source));
-                    let set = self.set_limits(&config.name, config.limits);
-                    done.errors
-                        .extend([read, set].into_iter().filter_map(|done| done.err().map(|e| e.to_string())));
-                }
-                Step::Replace => match self.remove(&config.name) {
-                    Ok(()) | Err(ChangeError::Unknown(_)) => added.push((true, config)),
-                    Err(e) => done.errors.push(e.to_string()),
-                },
-                Step::Add => added.push((false, config)),
-                Step::Restart => done.errors.push(format!(
-                    "VM {}: its socket was handed over at the start, so its device can't change while the program runs: it \
-                     stays as it is; restart the program",
-                    config.name
-                )),
-            }
-        }
-        for (was_there, config) in added {
-            let name = config.name.clone();
-            match self.add(config) {
-                Ok(()) if was_there => done.replaced.push(name),
-                Ok(()) => done.added.push(name),
-                Err(e) => done.errors.push(format!("{e}; VM {name} is not served")),
-            }
-        }
-        Ok(done)
     }
+    for (was_there, config) in added {
+        let name = config.name.clone();
+        match fleet.add(config) {
+            Ok(()) if was_there => done.replaced.push(name),
+            Ok(()) => done.added.push(name),
+            Err(e) => done.errors.push(format!("{e}; VM {name} is not served")),
+        }
+    }
+    Ok(done)
+}
 
-    fn plan(&self, before: &[String], wanted: Vec<VmConfig>) -> Result<ReloadPlan, ServerError> {
-        let roster = lock(&self.roster);
-        let (ours, others): (Vec<_>, Vec<_>) =
-            roster.entries.iter().map(|e| &e.config).partition(|c| before.contains(&c.name));
-        vm::check(&others.into_iter().chain(&wanted).collect::<Vec<_>>())?;
-        let is_wanted = |c: &&VmConfig| wanted.iter().any(|w| w.name == c.name);
-        let removed = ours.iter().filter(|c| !is_wanted(c)).map(|c| c.name.clone()).collect();
-        let running = |w: &VmConfig| ours.iter().find(|c| c.name == w.name).copied();
-        let steps: Vec<_> = wanted.iter().map(|w| Step::from(running(w), w)).collect();
-        Ok(ReloadPlan { removed, steps: steps.into_iter().zip(wanted).collect() })
-    }
+fn plan(vms: &[VmInfo], before: &[String], wanted: Vec<VmConfig>) -> Result<ReloadPlan, ServerError> {
+    let (ours, others): (Vec<_>, Vec<_>) =
+        vms.iter().map(|vm| &vm.config).partition(|c| before.contains(&c.name));
+    vm::check(&others.into_iter().chain(&wanted).collect::<Vec<_>>())?;
+    let is_wanted = |c: &&VmConfig| wanted.iter().any(|w| w.name == c.name);
+    let removed = ours.iter().filter(|c| !is_wanted(c)).map(|c| c.name.clone()).collect();
+    let running = |w: &VmConfig| ours.iter().find(|c| c.name == w.name).copied();
+    let steps: Vec<_> = wanted.iter().map(|w| Step::from(running(w), w)).collect();
+    Ok(ReloadPlan { removed, steps: steps.into_iter().zip(wanted).collect() })
 }

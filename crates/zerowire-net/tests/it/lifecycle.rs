@@ -17,7 +17,7 @@ use zerowire_guest::{
     EventDoorbell, GuestAddr, Interrupt, QueueHandle, Transport, VhostUser, features as f, protocol,
 };
 use zerowire_metadata::TokenPolicy;
-use zerowire_net::MetadataSource;
+use zerowire_net::{Fleet, MetadataSource};
 use zerowire_vhost_user::Request;
 
 #[test]

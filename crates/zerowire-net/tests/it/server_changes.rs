@@ -10,7 +10,7 @@ use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::port::PortSpec;
 use zerowire_net::port::tap::TapSpec;
-use zerowire_net::{ChangeError, MetadataSource, Policy, Server, ServerError, VmConfig, VmState};
+use zerowire_net::{ChangeError, Fleet, MetadataSource, Policy, Server, ServerError, VmConfig, VmState};
 use zerowire_testkit::net::interface;
 use zerowire_vhost::serve::{Endpoint, SocketAccess, StartError};
 

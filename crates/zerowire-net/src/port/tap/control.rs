@@ -9,6 +9,7 @@ use super::{Tap, TapError, TapInlet, TapOutlet, TapSpec};
 use crate::Policy;
 use crate::features::{Offloads, header_len, toward_guest};
 use crate::io::PortIo;
+use crate::link::LinkState;
 use crate::port::{Port, PortPath};
 use crate::receive::ReceiveSetup;
 use crate::stats::Shared;
@@ -22,7 +23,11 @@ pub(in crate::port) struct TapPort {
 
 impl TapPort {
     pub(in crate::port) fn open(spec: &TapSpec, policy: Policy) -> Result<Self, TapError> {
-        Ok(Self { tap: Tap::open(spec)?, policy })
+        Ok(Self::of(Tap::open(spec)?, policy))
+    }
+
+    pub(in crate::port) fn of(tap: Tap, policy: Policy) -> Self {
+        Self { tap, policy }
     }
 }
 
@@ -33,6 +38,13 @@ impl Port for TapPort {
 
     fn interface(&self) -> String {
         self.tap.name().to_owned()
+    }
+
+    fn link_state(&self) -> LinkState {
+        match self.tap.flags_by_keeper() {
+            None => LinkState::by_name(self.tap.name()),
+            Some(flags) => flags.map_or(LinkState::Gone, LinkState::of_flags),
+        }
     }
 
     fn queue_hint(&self) -> &'static str {

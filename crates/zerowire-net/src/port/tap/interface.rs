@@ -1,7 +1,9 @@
 //! A tap interface (Documentation/networking/tuntap.rst, drivers/net/tun.c).
 
+use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -90,6 +92,19 @@ impl TapError {
     }
 }
 
+/// The process that has opened a tap for this one, which may not do what is asked here.
+pub trait TapKeeper: fmt::Debug + Send + Sync {
+    /// A socket of any kind that was made in the tap's network namespace: interfaces are asked
+    /// about by it.
+    fn socket(&self) -> BorrowedFd<'_>;
+
+    /// Sets the tap's MTU, bytes.
+    ///
+    /// # Errors
+    /// What the user reads.
+    fn set_mtu(&self, mtu: usize) -> Result<(), String>;
+}
+
 /// An open tap with all its queues.
 #[derive(Debug)]
 pub struct Tap {
@@ -101,6 +116,8 @@ pub struct Tap {
     attached: Vec<AtomicBool>,
     /// It was made here, so that its settings are this process's to choose.
     created: bool,
+    /// Who has opened it, if not this process.
+    keeper: Option<Arc<dyn TapKeeper>>,
 }
 
 impl Tap {
@@ -121,23 +138,56 @@ impl Tap {
         for _ in 1..spec.queues {
             queues.push(attach(&name, multi, 0)?);
         }
-        let control = queues[0].try_clone().map_err(|cause| TapError::Setup {
-            name: name.clone(),
-            what: "dup",
-            cause,
-        })?;
-        let attached = queues.iter().map(|_| AtomicBool::new(true)).collect();
-        let mut tap = Self { attached, name, control, queues, offloads: Offloads::default(), created };
-        tap.offloads = tap.probe_offloads();
-        tap.set_offloads(Offloads::default())?;
-        tap.set_header_len(12)?;
-        for i in 1..tap.pairs() {
-            tap.attach_queue(i, false)?;
-        }
+        let mut tap = Self::of(name, queues, created)?;
+        tap.begin()?;
         if created {
             tap.set_up()?;
         }
         Ok(tap)
+    }
+
+    /// Goes on with a tap that another process has opened. `made` says that the other process made
+    /// the interface, so that its MTU may be raised.
+    ///
+    /// # Errors
+    /// There is no queue, or a descriptor is none of a tap.
+    pub fn take_over(
+        name: String,
+        queues: Vec<OwnedFd>,
+        made: bool,
+        keeper: Arc<dyn TapKeeper>,
+    ) -> Result<Self, TapError> {
+        let mut tap = Self::of(name, queues, made)?;
+        tap.keeper = Some(keeper);
+        // A process before this one may have left some of them in use, or not.
+        for queue in tap.queues.iter().skip(1) {
+            let _ = tap::attach_queue(queue, true);
+        }
+        tap.begin()?;
+        Ok(tap)
+    }
+
+    /// All queues take part.
+    fn of(name: String, queues: Vec<OwnedFd>, created: bool) -> Result<Self, TapError> {
+        let first = queues.first().ok_or(TapError::Queues(0))?;
+        let control =
+            first.try_clone().map_err(|cause| TapError::Setup { name: name.clone(), what: "dup", cause })?;
+        let attached = queues.iter().map(|_| AtomicBool::new(true)).collect();
+        let offloads = Offloads::default();
+        Ok(Self { attached, name, control, queues, offloads, created, keeper: None })
+    }
+
+    /// As a guest that has chosen nothing yet wants it, with one queue that takes part.
+    fn begin(&mut self) -> Result<(), TapError> {
+        self.offloads = self.probe_offloads();
+        self.set_offloads(Offloads::default())?;
+        self.set_header_len(12)?;
+        (1..self.pairs()).try_for_each(|i| self.attach_queue(i, false))
+    }
+
+    /// Whether this call of [`Self::open`] has made the interface.
+    pub fn is_made_here(&self) -> bool {
+        self.created
     }
 
     /// The interface's name.
@@ -171,8 +221,16 @@ impl Tap {
         self.offloads
     }
 
+    /// Its `IFF_…` flags, if another process has opened it.
+    pub(super) fn flags_by_keeper(&self) -> Option<io::Result<libc::c_int>> {
+        self.keeper.as_ref().map(|keeper| netdevice::flags(keeper.socket(), &self.name))
+    }
+
     /// The interface's MTU, bytes.
     pub fn mtu(&self) -> usize {
+        if self.keeper.is_some() {
+            return self.mtu_by_ioctl().unwrap_or(1500);
+        }
         std::fs::read_to_string(format!("/sys/class/net/{}/mtu", self.name))
             .ok()
             .and_then(|s| s.trim().parse().ok())
@@ -194,6 +252,9 @@ impl Tap {
                 self.name
             );
             return Ok(());
+        }
+        if let Some(keeper) = &self.keeper {
+            return self.check(keeper.set_mtu(mtu).map_err(io::Error::other), "setting its MTU");
         }
         let socket = self.socket()?;
         self.check(netdevice::set_mtu(&socket, &self.name, mtu), "SIOCSIFMTU")
@@ -265,7 +326,11 @@ impl Tap {
     }
 
     fn socket(&self) -> Result<OwnedFd, TapError> {
-        ask_by().map_err(|cause| TapError::Setup { name: self.name.clone(), what: "socket", cause })
+        let socket = match &self.keeper {
+            Some(keeper) => keeper.socket().try_clone_to_owned(),
+            None => ask_by(),
+        };
+        socket.map_err(|cause| TapError::Setup { name: self.name.clone(), what: "socket", cause })
     }
 }
 

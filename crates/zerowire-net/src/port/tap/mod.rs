@@ -4,8 +4,10 @@ mod control;
 mod interface;
 mod queue;
 mod spec;
+mod system_calls;
 
 pub(super) use control::TapPort;
-pub use interface::{Tap, TapError};
+pub use interface::{Tap, TapError, TapKeeper};
 pub use queue::{TapInlet, TapOutlet};
 pub use spec::TapSpec;
+pub use system_calls::SYSTEM_CALLS;
