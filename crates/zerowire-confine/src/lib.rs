@@ -1,0 +1,95 @@
+//! Has a process give up all rights that it does not need.
+//!
+//! A process that serves a hostile front end calls [`confine`] when it has opened what it needs,
+//! and before it starts threads. From then on it has descriptors and nothing else. The [`Layer`]s
+//! stand one behind the other: what one lets through, another one refuses.
+//!
+//! ```text
+//! spawn_apart ─▶ the process ─▶ confine ─▶ threads, front ends
+//!  processes      opens          ipc, network, files, user, capabilities,
+//!                                dumps, no new privileges, landlock, system calls
+//! ```
+//!
+//! Nothing here owns memory or descriptors. All of it belongs to the whole process and can't be
+//! taken back.
+#![warn(missing_docs)]
+
+mod files;
+mod namespaces;
+mod report;
+mod system_calls;
+mod user;
+
+pub use namespaces::spawn_apart;
+pub use report::{ConfineError, Layer, LayerReport, Report};
+
+use report::Steps;
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use zerowire_sys::allowed::AllowedCall;
+use zerowire_sys::rights::landlock_all;
+
+/// Whom a confined process belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// User id.
+    pub user: u32,
+    /// Group id.
+    pub group: u32,
+}
+
+/// What a process keeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Whom it belongs to, if this process may change that.
+    pub owner: Owner,
+    /// The system calls that it may make, in lists.
+    pub calls: &'a [&'a [AllowedCall]],
+    /// Layers that are not put up. Only tests name any.
+    pub without: &'a [Layer],
+}
+
+/// Confines this process, which has one thread. The report says which layers the platform refused.
+///
+/// # Errors
+/// [`ConfineError`]: the process has several threads, or a layer that every platform has can't be
+/// put up. The process must end then: it has lost some of its rights.
+pub fn confine(plan: &Plan<'_>) -> Result<Report, ConfineError> {
+    if let Ok(threads) = std::fs::read_dir("/proc/self/task").map(Iterator::count)
+        && threads != 1
+    {
+        return Err(ConfineError::Threads(threads));
+    }
+    let rights = namespaces::Rights::acquire();
+    let mut steps = Steps::new(plan.without);
+    steps.take(Layer::Processes, namespaces::processes);
+    steps.take(Layer::Ipc, || rights.ipc());
+    steps.take(Layer::Network, || rights.network());
+    steps.take(Layer::Files, || rights.files());
+    steps.take(Layer::Capabilities, user::bound_capabilities);
+    steps.take(Layer::User, || user::change(plan.owner));
+    steps.take(Layer::Capabilities, user::drop_capabilities);
+    // Another user makes a process dumpable or not: this comes behind it.
+    steps.take(Layer::Dumps, no_dumps);
+    steps.take(Layer::NoNewPrivileges, || {
+        rustix::thread::set_no_new_privs(true).map_err(|e| format!("prctl: {e}"))
+    });
+    steps.take(Layer::Landlock, || landlock_all().map_err(|e| landlock_reason(&e)));
+    steps.take(Layer::SystemCalls, || system_calls::restrict(plan.calls));
+    steps.finish()
+}
+
+/// No core file, which would hold the guest's memory, and no debugger of the same user.
+fn no_dumps() -> Result<(), String> {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    rustix::process::setrlimit(Resource::Core, none).map_err(|e| format!("RLIMIT_CORE: {e}"))?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| format!("prctl: {e}"))
+}
+
+/// Why there is no Landlock.
+fn landlock_reason(e: &std::io::Error) -> String {
+    match e.raw_os_error() {
+        Some(libc::ENOSYS) => "the kernel was built without it (CONFIG_SECURITY_LANDLOCK)".to_owned(),
+        Some(libc::EOPNOTSUPP) => "the kernel was booted without it (lsm=landlock,…)".to_owned(),
+        _ => e.to_string(),
+    }
+}

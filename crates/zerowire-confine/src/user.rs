@@ -1,0 +1,54 @@
+//! Whom a process belongs to, and its capabilities.
+
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capability_is_in_bounding_set, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
+};
+
+use crate::Owner;
+
+/// No program that this process becomes gets a capability.
+pub(crate) fn bound_capabilities() -> Result<(), String> {
+    clear_ambient_capability_set().map_err(|e| format!("ambient set: {e}"))?;
+    for number in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match capability_is_in_bounding_set(capability) {
+            Ok(false) => continue,
+            Ok(true) => {}
+            // The kernel knows no further one.
+            Err(_) => break,
+        }
+        match remove_capability_from_bounding_set(capability) {
+            // Without CAP_SETPCAP the set stays. What it allows takes new privileges.
+            Ok(()) | Err(Errno::PERM) => {}
+            Err(e) => return Err(format!("bounding set: {e}")),
+        }
+    }
+    Ok(())
+}
+
+/// Gives all capabilities up.
+pub(crate) fn drop_capabilities() -> Result<(), String> {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    set_capabilities(None, sets).map_err(|e| format!("capset: {e}"))
+}
+
+/// Changes the user and the group of this process, which has one thread, and leaves all other
+/// groups.
+pub(crate) fn change(owner: Owner) -> Result<(), String> {
+    let user = rustix::process::getuid().as_raw();
+    let denied = |e: Errno| match e {
+        Errno::PERM | Errno::INVAL => {
+            format!("it stays user {user}: another one takes CAP_SETUID and CAP_SETGID")
+        }
+        e => format!("user {}: {e}", owner.user),
+    };
+    let (uid, gid) = (Uid::from_raw(owner.user), Gid::from_raw(owner.group));
+    set_thread_groups(&[]).map_err(denied)?;
+    set_thread_res_gid(gid, gid, gid).map_err(denied)?;
+    set_thread_res_uid(uid, uid, uid).map_err(denied)
+}

@@ -1,0 +1,6 @@
+//! The tests of zerowire-confine, in one program. Run them as root.
+
+mod acts;
+mod layers;
+mod processes;
+mod stage;
