@@ -20,6 +20,16 @@ pub fn group(text: &str) -> Result<u32, String> {
     id(text, GROUPS).ok_or_else(|| format!("group '{text}' is not in {GROUPS}: {hint}"))
 }
 
+/// The main group of a user whom the file names.
+pub fn main_group(user: &str) -> Option<u32> {
+    let users = std::fs::read_to_string(USERS).ok()?;
+    let fields = users.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    // NAME:x:NUMBER:GROUP:…
+    fields
+        .filter(|fields| fields.first() == Some(&user) || fields.get(2) == Some(&user))
+        .find_map(|fields| fields.get(3)?.parse().ok())
+}
+
 /// Permission bits.
 pub fn mode(text: &str) -> Result<u32, String> {
     let octal = (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));

@@ -72,6 +72,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = net::confined_child() {
+        return code;
+    }
     let line = arguments();
     let cli = Cli::try_parse_from(&line).unwrap_or_else(|e| tips::mend(e, &Cli::command(), &line).exit());
     let serves = matches!(cli.command, Command::Net(_) | Command::Vsock(_));
@@ -88,7 +91,7 @@ fn main() -> ExitCode {
         }
     };
     let result = match cli.command {
-        Command::Net(args) => net::run(*args),
+        Command::Net(args) => net::run(*args, &cli.log),
         Command::Vsock(args) => vsock::run(*args),
         Command::Ctl(args) => ctl::run(&args),
         Command::Top(args) => top::run(&args),

@@ -3,13 +3,14 @@
 
 use std::fmt::Display;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
-use zerowire_net::{Server, ServerError};
+use zerowire_net::{Fleet, ServerError};
 use zerowire_vhost::serve::StartError;
 use zerowire_vsock::{VsockServer, VsockServerError};
 
@@ -64,9 +65,9 @@ pub fn until_stopped(
     Ok(())
 }
 
-impl Watched for Server {
+impl Watched for Arc<dyn Fleet> {
     fn is_alive(&self) -> bool {
-        self.is_alive()
+        (**self).is_alive()
     }
 
     fn connected(&self) -> (usize, usize) {
@@ -75,11 +76,11 @@ impl Watched for Server {
     }
 
     fn ask(&self) {
-        self.ask();
+        (**self).ask();
     }
 
     fn silent(&self) -> Vec<String> {
-        self.silent()
+        (**self).silent()
     }
 }
 
@@ -125,7 +126,7 @@ impl StartRefusal for ServerError {
         match self {
             Self::Start(e) => e.is_wrong_argument(),
             Self::PortTaken { .. } => true,
-            Self::Port { .. } | Self::Metadata { .. } => false,
+            Self::Port { .. } | Self::Metadata { .. } | Self::Process { .. } => false,
         }
     }
 }

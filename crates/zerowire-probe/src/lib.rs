@@ -27,6 +27,7 @@ mod packet;
 pub mod queue;
 mod recv;
 mod report;
+mod sandbox;
 mod send;
 mod tap;
 mod uring;
@@ -65,6 +66,7 @@ pub fn run(options: &Options) -> DoctorReport {
     limits::check(&mut todo);
     namespace::check(&mut todo, &machine);
     tap::check(&mut todo, &machine);
+    sandbox::check(&mut todo);
     vm::check(&mut todo);
     send::check(&mut todo, &ring);
     packet::check(&mut todo);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zerowire_net::{ChangeError, Server, ServerError, ServerStats, VmConfig};
+use zerowire_net::{ChangeError, Fleet, Server, ServerError, ServerStats, VmConfig};
 use zerowire_vhost::serve::StartError;
 
 use super::config::{Defaults, WrongKey, table_of};
@@ -13,8 +13,10 @@ use crate::pcap;
 
 /// The server, and what the command line says of VMs that are added.
 pub(super) struct Managed {
-    server: Arc<Server>,
+    server: Arc<dyn Fleet>,
     defaults: Defaults,
+    /// The same server if frames can be captured.
+    captured: Option<Arc<Server>>,
     /// Where captures may go.
     pcap_dir: Option<PathBuf>,
     /// Held while a capture begins or ends.
@@ -40,6 +42,7 @@ impl From<ServerError> for ManageError {
             ServerError::PortTaken { .. } => refusal(409).of_key("port"),
             ServerError::Port { .. } => refusal(422).of_key("port"),
             ServerError::Metadata { .. } => refusal(422).of_key("metadata"),
+            ServerError::Process { .. } => refusal(503),
         }
     }
 }
@@ -56,9 +59,14 @@ impl From<ChangeError> for ManageError {
 }
 
 impl Managed {
-    pub fn new(server: Arc<Server>, defaults: Defaults, pcap_dir: Option<&Path>) -> Self {
+    pub fn new(
+        server: Arc<dyn Fleet>,
+        captured: Option<Arc<Server>>,
+        defaults: Defaults,
+        pcap_dir: Option<&Path>,
+    ) -> Self {
         let pcap_dir = pcap_dir.map(Path::to_owned);
-        Self { server, defaults, pcap_dir, capturing: Mutex::default() }
+        Self { server, captured, defaults, pcap_dir, capturing: Mutex::default() }
     }
 
     fn capturing(&self) -> MutexGuard<'_, ()> {
@@ -126,7 +134,7 @@ impl Manage for Managed {
     }
 
     fn capture(&self) -> Option<ShownCapture> {
-        let capture = self.server.capture()?;
+        let capture = self.captured.as_ref()?.capture()?;
         let state = if capture.has_ended() { CaptureState::Ended } else { CaptureState::Running };
         Some(ShownCapture { table: CaptureTable::of(capture.options()), state })
     }
@@ -136,20 +144,24 @@ impl Manage for Managed {
             let text = "captures go into a folder that the server was started with: --pcap-dir DIR";
             return Err(ManageError::new(403, text));
         };
+        let Some(server) = &self.captured else {
+            let text = "with --sandbox on nothing is captured: frames are in the processes of the VMs";
+            return Err(ManageError::new(409, text));
+        };
         let options = capture.options(folder)?;
         let _turn = self.capturing();
-        if let Some(running) = self.server.capture().filter(|capture| !capture.has_ended()) {
+        if let Some(running) = server.capture().filter(|capture| !capture.has_ended()) {
             let text = format!("a capture to {} runs: end it first", running.options().target);
             return Err(ManageError::new(409, text));
         }
         let begun = pcap::begin(&options).map_err(|e| ManageError::new(422, e.to_string()).of_key("file"))?;
-        self.server.set_capture(Some(begun));
+        server.set_capture(Some(begun));
         Ok(())
     }
 
     fn end_capture(&self) -> Result<(), ManageError> {
         let _turn = self.capturing();
-        let ended = self.server.set_capture(None);
+        let ended = self.captured.as_ref().and_then(|server| server.set_capture(None));
         pcap::finish(ended.as_ref());
         ended.map(drop).ok_or_else(|| ManageError::new(404, "nothing is captured"))
     }

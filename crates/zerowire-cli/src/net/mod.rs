@@ -4,6 +4,7 @@ mod config;
 mod manage;
 mod reload;
 mod report;
+mod sandbox;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,11 +14,12 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire_cli::WrongArguments;
 use zerowire_net::config::MacAddress;
-use zerowire_net::{GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES, Server};
+use zerowire_net::{Fleet, GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES, Server};
 use zerowire_vhost::limit::Limit;
 use zerowire_vhost::memory::PinBudget;
 
 pub use report::table;
+pub use sandbox::child as confined_child;
 
 use crate::access::SocketArgs;
 use crate::control::{ControlArgs, Manage};
@@ -25,6 +27,7 @@ use crate::pcap::{self, PcapArgs};
 use crate::service::{self, HandedSockets};
 use crate::serving::{self, SignalAction};
 use crate::spec;
+use sandbox::SandboxArgs;
 
 /// Whether frames are copied in user space.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -100,6 +103,8 @@ pub struct NetArgs {
     pcap: PcapArgs,
     #[command(flatten)]
     control: ControlArgs,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
     #[arg(long)]
     json: bool,
@@ -232,8 +237,8 @@ QEMU:
     -netdev vhost-user,id=n0,chardev=c0 \\
     -device virtio-net-pci,netdev=n0";
 
-/// Runs the command.
-pub fn run(args: NetArgs) -> Result<ExitCode> {
+/// Runs the command, whose children log at level `log`.
+pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
     if args.print_capabilities {
         crate::outcome::print(&serde_json::json!({ "type": "net", "features": [] }))?;
         return Ok(ExitCode::SUCCESS);
@@ -253,25 +258,31 @@ pub fn run(args: NetArgs) -> Result<ExitCode> {
     let may_come = args.control.has_socket() || args.config.is_some();
     let names = vms.iter().map(|vm| vm.name.as_str()).collect();
     let capture = args.pcap.start((!may_come).then_some(names))?;
-    let server = match vms.is_empty() {
-        true => Ok(Server::empty_captured(capture)),
-        false => Server::start_captured(vms, capture),
+    let refused = |e| serving::refused(&args.config, &e);
+    let (server, captured): (Arc<dyn Fleet>, _) = if args.sandbox.is_on() {
+        (Arc::new(args.sandbox.start(log, vms).map_err(refused)?), None)
+    } else {
+        let server = match vms.is_empty() {
+            true => Ok(Server::empty_captured(capture)),
+            false => Server::start_captured(vms, capture),
+        };
+        let server = Arc::new(server.map_err(refused)?);
+        (server.clone(), Some(server))
     };
-    let server = Arc::new(server.map_err(|e| serving::refused(&args.config, &e))?);
     let managed: Arc<dyn Manage> =
-        Arc::new(manage::Managed::new(server.clone(), defaults, args.control.pcap_dir()));
+        Arc::new(manage::Managed::new(server.clone(), captured.clone(), defaults, args.control.pcap_dir()));
     let doors = args.control.start(&managed)?;
     let mut printer = args.pcap.printer();
-    serving::until_stopped(&signals, lasting, &*server, |request| match request {
+    serving::until_stopped(&signals, lasting, &server, |request| match request {
         SignalAction::Statistics => {
             printer.print(serving::wording(&server.stats(), args.json, report::table));
         }
-        SignalAction::Reload => reload.reload(&server, &args),
+        SignalAction::Reload => reload.reload(&*server, &args),
     })?;
     drop(doors);
     let stats = server.stats();
     server.stop();
-    pcap::finish(server.capture().as_ref());
+    pcap::finish(captured.and_then(|server| server.capture()).as_ref());
     Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 

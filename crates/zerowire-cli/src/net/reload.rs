@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use zerowire_net::{Server, VmConfig};
+use zerowire_net::{Fleet, VmConfig};
 
 use super::{NetArgs, config};
 use crate::service::HandedSockets;
@@ -21,7 +21,7 @@ impl Reload {
     }
 
     /// Reads again. The log says what has changed, and what has not, and why.
-    pub(super) fn reload(&mut self, server: &Server, args: &NetArgs) {
+    pub(super) fn reload(&mut self, server: &dyn Fleet, args: &NetArgs) {
         match &args.config {
             Some(file) => self.reload_file(server, args, file),
             None if server.vms().iter().all(|vm| vm.config.metadata.is_none()) => {
@@ -35,7 +35,7 @@ impl Reload {
         }
     }
 
-    fn reload_file(&mut self, server: &Server, args: &NetArgs, file: &Path) {
+    fn reload_file(&mut self, server: &dyn Fleet, args: &NetArgs, file: &Path) {
         let kept = |e: &dyn std::fmt::Display| {
             tracing::error!("SIGHUP: {e:#}; nothing has changed, and the old metadata stay");
         };

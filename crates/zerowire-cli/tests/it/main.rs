@@ -25,6 +25,7 @@ mod recv;
 mod recv_errors;
 mod replay;
 mod replay_errors;
+mod sandbox;
 mod send;
 mod send_memlock;
 mod send_mtu;

@@ -16,19 +16,43 @@ use crate::memory::is_eventfd;
 /// Reads so often from one: where it counts as a semaphore a read lets one writer on.
 const READS: usize = 64;
 
-/// Frees those who write to eventfds that are full. Without /proc it does nothing.
+/// Without /proc no descriptor is looked for behind so many numbers that are free: the kernel gives
+/// the lowest one.
+const FREE_NUMBERS: usize = 64;
+
+/// Frees those who write to eventfds that are full.
 pub(crate) fn free() {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return free_by_numbers() };
     for entry in entries.flatten() {
         let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
         let Some(number) = number.filter(|_| link_is_eventfd(&entry)) else { continue };
         // The number may be another file's by now; the duplicate stays what it is.
-        if let Ok(fd) = zerowire_sys::fd::duplicate(number)
-            && is_eventfd(&fd).unwrap_or(false)
-            && is_full(&fd)
-        {
-            drain(&fd);
+        if let Ok(fd) = zerowire_sys::fd::duplicate(number) {
+            free_writers_to(&fd);
         }
+    }
+}
+
+/// The same where the kernel does not list the descriptors.
+fn free_by_numbers() {
+    let mut absent = 0;
+    for number in 0.. {
+        match zerowire_sys::fd::duplicate(number) {
+            Ok(fd) => {
+                absent = 0;
+                free_writers_to(&fd);
+            }
+            Err(_) => absent += 1,
+        }
+        if absent == FREE_NUMBERS {
+            return;
+        }
+    }
+}
+
+fn free_writers_to(fd: &OwnedFd) {
+    if is_eventfd(fd).unwrap_or(false) && is_full(fd) {
+        drain(fd);
     }
 }
 
@@ -58,6 +82,12 @@ mod tests {
 
     #[test]
     fn a_writer_to_a_full_eventfd_is_freed_and_others_are_left_alone() {
+        for free in [free, free_by_numbers] {
+            frees(free);
+        }
+    }
+
+    fn frees(free: fn()) {
         let full = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let other = eventfd(7, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).expect("room");

@@ -1,0 +1,133 @@
+//! Messages between the supervisor and a child: JSON, with descriptors, on a socket that keeps
+//! their bounds.
+//!
+//! Neither side trusts the other to read: a message that the socket has no room for is an error.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
+    socketpair,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Bytes of a message at most. Statistics of 128 queue pairs have some 6 KB.
+const MESSAGE_BYTES: usize = 64 * 1024;
+
+/// Descriptors of a message at most: a listening socket, 128 queues, metadata.
+const DESCRIPTORS: usize = 130;
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct Channel(OwnedFd);
+
+impl Channel {
+    /// Both ends; the second one is for a child.
+    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok((Self(ours), theirs))
+    }
+
+    /// The end that a child got.
+    pub(super) fn of(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+
+    /// Sends a message with descriptors, without waiting.
+    ///
+    /// # Errors
+    /// The other side reads nothing, or is gone; the message is too long.
+    pub(super) fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        if bytes.len() > MESSAGE_BYTES || fds.len() > DESCRIPTORS {
+            return Err(Errno::MSGSIZE.into());
+        }
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(Errno::MSGSIZE.into());
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, flags)?;
+        Ok(())
+    }
+
+    /// Waits for a message and its descriptors; None when the other side is gone.
+    ///
+    /// # Errors
+    /// What came is no such message.
+    pub(super) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        let mut bytes = vec![0; MESSAGE_BYTES];
+        loop {
+            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut into = [IoSliceMut::new(&mut bytes)];
+            let got = match recvmsg(&self.0, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Err(Errno::INTR) => continue,
+                Err(Errno::CONNRESET) => return Ok(None),
+                other => other?,
+            };
+            let mut fds = Vec::new();
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(rights) = message {
+                    fds.extend(rights);
+                }
+            }
+            if got.bytes == 0 {
+                return Ok(None);
+            }
+            if got.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC) {
+                return Err(Errno::MSGSIZE.into());
+            }
+            return Ok(Some((serde_json::from_slice(&bytes[..got.bytes])?, fds)));
+        }
+    }
+
+    /// Both sides find the other one gone.
+    pub(super) fn close(&self) {
+        let _ = shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_keep_their_bounds_and_their_descriptors() {
+        let (ours, theirs) = Channel::pair().expect("a pair");
+        let theirs = Channel::of(theirs);
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        ours.send(&"first", &[reader.as_fd(), writer.as_fd()]).expect("room");
+        ours.send(&"second", &[]).expect("room");
+        let (text, fds) = theirs.receive::<String>().expect("a message").expect("not the end");
+        assert_eq!((text.as_str(), fds.len()), ("first", 2));
+        let (text, fds) = theirs.receive::<String>().expect("a message").expect("not the end");
+        assert_eq!((text.as_str(), fds.len()), ("second", 0));
+        assert!(ours.send(&"x".repeat(MESSAGE_BYTES), &[]).is_err());
+        assert!(ours.send(&[1], &[]).is_ok() && theirs.receive::<String>().is_err(), "no text");
+        drop(ours);
+        assert!(theirs.receive::<String>().expect("the end").is_none());
+    }
+
+    /// A side that reads nothing holds the other one up nowhere.
+    #[test]
+    fn a_full_socket_is_an_error() {
+        let (ours, _theirs) = Channel::pair().expect("a pair");
+        let text = "x".repeat(MESSAGE_BYTES / 2);
+        assert!((0..1000).any(|_| ours.send(&text, &[]).is_err()));
+    }
+}

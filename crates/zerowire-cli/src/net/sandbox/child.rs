@@ -1,0 +1,182 @@
+//! A confined process that serves one VM.
+//!
+//! It gets its VM from the supervisor, with all that is open for it, by the socket that is its
+//! standard input. Then it gives up all rights, and only then it listens. It ends when the
+//! supervisor is gone.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use zerowire_cli::logging::{self, LogFormat};
+use zerowire_confine::{Owner, Plan, Report, confine};
+use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
+use zerowire_net::port::tap::{SYSTEM_CALLS, Tap, TapKeeper};
+use zerowire_net::{Handed, MetadataSource, Server};
+use zerowire_sys::allowed::OF_A_PROGRAM;
+
+use super::channel::Channel;
+use super::message::{ChildStats, Order, Setup, Word};
+use crate::serving::block_signals;
+
+/// How long an answer of the supervisor may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often a child that is drained looks whether its front end has left.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// The program as a child.
+pub(in crate::net) fn main() -> ExitCode {
+    // SAFETY: nothing was opened by this process yet.
+    let closed = unsafe { zerowire_sys::rights::close_others(&[0, 1, 2]) };
+    let outcome = closed.map_err(|e| e.to_string()).and_then(|()| {
+        let channel = zerowire_sys::fd::duplicate(0).map_err(|e| e.to_string())?;
+        let channel = Arc::new(Channel::of(channel));
+        serve(&channel).inspect_err(|e| drop(channel.send(&Word::Failed(e.clone()), &[])))
+    });
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn serve(channel: &Arc<Channel>) -> Result<(), String> {
+    block_signals().map_err(|e| e.to_string())?;
+    let (setup, fds) = match channel.receive().map_err(|e| e.to_string())? {
+        Some((Order::Start(setup), fds)) => (setup, fds),
+        _ => return Err("its first message is none".to_owned()),
+    };
+    let (answers, answered) = mpsc::channel();
+    let keeper = Arc::new(Supervisor { channel: channel.clone(), answered: Mutex::new(answered) });
+    let handed = handed(&setup, fds, keeper)?;
+    let config = setup.config()?;
+    let plan = Plan {
+        owner: Owner { user: setup.user, group: setup.group },
+        calls: &[OF_A_PROGRAM, SYSTEM_CALLS],
+        without: &[],
+    };
+    let report: Report = confine(&plan).map_err(|e| e.to_string())?;
+    // From here on there are threads, and nothing else can be opened.
+    let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
+    let server = Server::start_handed(config, handed).map_err(|e| e.to_string())?;
+    channel.send(&Word::Ready(report), &[]).map_err(|e| e.to_string())?;
+    Loop { channel, server: &server, setup: &setup, answers, is_draining: false }.run()?;
+    server.stop();
+    drop(log);
+    Ok(())
+}
+
+/// What came with the first message.
+fn handed(setup: &Setup, fds: Vec<OwnedFd>, keeper: Arc<Supervisor>) -> Result<Handed, String> {
+    let mut fds = fds.into_iter();
+    let missing = || "a descriptor is missing".to_owned();
+    let listener = fds.next().ok_or_else(missing)?.into();
+    let queues: Vec<_> = fds.by_ref().take(setup.queues).collect();
+    if queues.len() != setup.queues {
+        return Err(missing());
+    }
+    let tap = Tap::take_over(setup.tap.clone(), queues, setup.made, keeper).map_err(|e| e.to_string())?;
+    let metadata = match setup.tokens_required {
+        Some(_) => Some(tree(fds.next().ok_or_else(missing)?)?),
+        None => None,
+    };
+    Ok(Handed { listener, tap, metadata })
+}
+
+/// The metadata in a file of the supervisor's.
+fn tree(file: OwnedFd) -> Result<Arc<MetadataTree>, String> {
+    let mut text = String::new();
+    let read = File::from(file).take(MAX_TREE_BYTES as u64 + 1).read_to_string(&mut text);
+    read.map_err(|e| format!("metadata: {e}"))?;
+    MetadataTree::from_json_str(&text).map(Arc::new).map_err(|e| format!("metadata: {e}"))
+}
+
+/// The supervisor, as the tap asks it.
+#[derive(Debug)]
+struct Supervisor {
+    channel: Arc<Channel>,
+    answered: Mutex<Receiver<Option<String>>>,
+}
+
+impl TapKeeper for Supervisor {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    fn set_mtu(&self, mtu: usize) -> Result<(), String> {
+        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        // One to a question before this one came too late.
+        while answered.try_recv().is_ok() {}
+        self.channel.send(&Word::SetMtu(mtu), &[]).map_err(|e| e.to_string())?;
+        let answer = answered.recv_timeout(PATIENCE);
+        answer.map_err(|_| "the supervisor does not answer".to_owned())?.map_or(Ok(()), Err)
+    }
+}
+
+/// Carries out what the supervisor says.
+struct Loop<'a> {
+    channel: &'a Channel,
+    server: &'a Server,
+    setup: &'a Setup,
+    answers: Sender<Option<String>>,
+    is_draining: bool,
+}
+
+impl Loop<'_> {
+    /// Returns when the supervisor is gone, or the last front end of a VM that is drained.
+    fn run(&mut self) -> Result<(), String> {
+        loop {
+            if self.is_draining && !self.server.is_alive() {
+                return Ok(());
+            }
+            if self.is_draining {
+                let mut fds = [PollFd::new(self.channel, PollFlags::IN)];
+                if !poll(&mut fds, Some(&TICK)).is_ok_and(|n| n > 0) {
+                    continue;
+                }
+            }
+            let Some((order, fds)) = self.channel.receive().map_err(|e| e.to_string())? else {
+                return Ok(());
+            };
+            if let Some(word) = self.carry_out(order, fds) {
+                self.channel.send(&word, &[]).map_err(|e| e.to_string())?;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, order: Order, fds: Vec<OwnedFd>) -> Option<Word> {
+        match order {
+            Order::Statistics(number) => {
+                Some(Word::Statistics(number, Box::new(ChildStats::of(&self.server.stats()))))
+            }
+            Order::Metadata(number) => Some(Word::Metadata(number, self.set_metadata(fds).err())),
+            Order::Drain => {
+                self.is_draining = true;
+                // It has gone by itself, if it is not there.
+                let _ = self.server.drain(&self.setup.name);
+                None
+            }
+            Order::MtuSet(answer) => {
+                let _ = self.answers.send(answer);
+                None
+            }
+            Order::Limits(rates) => {
+                // The supervisor has parsed them, and they are gone with the VM.
+                if let Ok(limits) = rates.limits() {
+                    let _ = self.server.set_limits(&self.setup.name, limits);
+                }
+                None
+            }
+            Order::Start(_) => None,
+        }
+    }
+
+    fn set_metadata(&self, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let file = fds.into_iter().next().ok_or("a descriptor is missing")?;
+        let source: Option<MetadataSource> = self.setup.config()?.metadata;
+        let source = source.ok_or("the VM has no metadata")?;
+        self.server.set_tree(&self.setup.name, source, tree(file)?).map_err(|e| e.to_string())
+    }
+}

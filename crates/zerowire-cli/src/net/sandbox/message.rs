@@ -1,0 +1,326 @@
+//! What the supervisor and a child say to each other.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use zerowire::ledger::{CopyReason, DropReason, Totals};
+use zerowire_confine::Report;
+use zerowire_metadata::TokenPolicy;
+use zerowire_net::config::MacAddress;
+use zerowire_net::port::tap::TapSpec;
+use zerowire_net::{
+    DirectionStats, FrameGuard, Limits, MetadataSource, Negotiated, PathMode, Policy, ServerStats, VmConfig,
+    VmStats,
+};
+use zerowire_vhost::limit::Limit;
+use zerowire_vhost::serve::{Endpoint, SocketAccess};
+
+/// A VM as a child must know it. Descriptors come with it: the listening socket, the tap's queues,
+/// and a file of metadata where it has some.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Setup {
+    /// The VM's name.
+    pub name: String,
+    /// The path of its socket, for the log.
+    pub socket: String,
+    /// The tap.
+    pub tap: String,
+    /// Queue pairs.
+    pub queues: usize,
+    /// Whether this program has made the tap.
+    pub made: bool,
+    /// Whether metadata requests need a token; None without metadata.
+    pub tokens_required: Option<bool>,
+    /// Whether all frames are copied.
+    pub copies: bool,
+    /// `--gather-max`, bytes.
+    pub gather_max_bytes: usize,
+    /// `--rx-copybreak`, bytes.
+    pub rx_copybreak_bytes: usize,
+    /// The device's address.
+    pub mac: Option<String>,
+    /// What the guest may send.
+    pub guard: Option<String>,
+    /// What the VM may send and receive in a second.
+    pub limits: Rates,
+    /// Whom the child belongs to.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
+    /// What it logs.
+    pub log: String,
+}
+
+impl Setup {
+    /// The VM that a child serves.
+    pub(super) fn config(&self) -> Result<VmConfig, String> {
+        let mac = self.mac.as_ref().map(|mac| mac.parse::<MacAddress>().map_err(|e| e.to_string()));
+        let mac = mac.transpose()?;
+        let tokens = |required| if required { TokenPolicy::Required } else { TokenPolicy::Optional };
+        Ok(VmConfig {
+            name: self.name.clone(),
+            endpoint: Endpoint::Path(self.socket.clone().into()),
+            access: SocketAccess::default(),
+            port: TapSpec { name: self.tap.clone(), queues: self.queues }.into(),
+            metadata: self
+                .tokens_required
+                .map(|required| MetadataSource { file: "its supervisor".into(), tokens: tokens(required) }),
+            policy: Policy {
+                mode: if self.copies { PathMode::Copy } else { PathMode::Auto },
+                gather_max_bytes: self.gather_max_bytes,
+                rx_copybreak_bytes: self.rx_copybreak_bytes,
+            },
+            guard: self
+                .guard
+                .as_deref()
+                .map(|g| FrameGuard::parse(g, mac).map_err(|e| e.to_string()))
+                .transpose()?,
+            limits: self.limits.limits()?,
+            mac,
+            postcopy: false,
+        })
+    }
+}
+
+/// What a VM may send and receive in a second, as text.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Rates {
+    transmit: Option<String>,
+    receive: Option<String>,
+}
+
+impl Rates {
+    pub(super) fn of(limits: Limits) -> Self {
+        let text = |limit: Option<Limit>| limit.map(|limit| limit.to_string());
+        Self { transmit: text(limits.transmit), receive: text(limits.receive) }
+    }
+
+    pub(super) fn limits(&self) -> Result<Limits, String> {
+        let limit = |text: &Option<String>| {
+            text.as_ref().map(|text| text.parse::<Limit>().map_err(|e| e.to_string())).transpose()
+        };
+        Ok(Limits { transmit: limit(&self.transmit)?, receive: limit(&self.receive)? })
+    }
+}
+
+/// What the supervisor says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// The first message.
+    Start(Box<Setup>),
+    /// Asks for statistics. The answer has this number.
+    Statistics(u64),
+    /// Gives other metadata, in the descriptor that comes with it. The answer has this number.
+    Metadata(u64),
+    /// Gives other limits of the rate.
+    Limits(Rates),
+    /// The present front end is the last one. The child ends behind it.
+    Drain,
+    /// The answer to [`Word::SetMtu`]: what is wrong, if anything is.
+    MtuSet(Option<String>),
+}
+
+/// What a child says. The supervisor trusts none of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Word {
+    /// Front ends can connect.
+    Ready(Report),
+    /// It can't serve the VM, and ends.
+    Failed(String),
+    /// The answer with this number: statistics.
+    Statistics(u64, Box<ChildStats>),
+    /// The answer with this number: metadata were taken, or what is wrong with them.
+    Metadata(u64, Option<String>),
+    /// Asks for another MTU of its tap.
+    SetMtu(usize),
+}
+
+/// Statistics of a child, with what it alone knows.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct ChildStats {
+    /// CPU time, seconds.
+    pub cpu_seconds: f64,
+    pub connected: bool,
+    pub connections: u64,
+    pub connection_errors: u64,
+    pub ring_errors: u64,
+    pub unsure_frames: u64,
+    pub out_of_order_frames: u64,
+    pub last_error: Option<String>,
+    pub path: String,
+    pub features: Vec<String>,
+    pub protocol_features: String,
+    pub device_status: u64,
+    pub transmit: ChildDirection,
+    pub receive: ChildDirection,
+}
+
+/// One direction of a child's traffic.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct ChildDirection {
+    frames: u64,
+    bytes: u64,
+    zero_copied_frames: u64,
+    zero_copied_bytes: u64,
+    copied_bytes: BTreeMap<String, u64>,
+    dropped_frames: BTreeMap<String, u64>,
+    system_calls: u64,
+    kicks: u64,
+    calls: u64,
+    frames_by_queue: Vec<u64>,
+    limit_waits: u64,
+    limit_wait_seconds: f64,
+}
+
+/// Counters of a child are taken up to this: no sum of some thousand children overflows.
+const MOST: u64 = 1 << 50;
+/// Texts of a child are taken up to this many characters.
+const TEXT_CHARS: usize = 500;
+/// Lists of a child are taken up to this many entries.
+const ENTRIES: usize = 128;
+
+fn counted(n: u64) -> u64 {
+    n.min(MOST)
+}
+
+fn seconds(told: f64) -> f64 {
+    if told.is_finite() { told.clamp(0.0, 1e12) } else { 0.0 }
+}
+
+fn short(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(TEXT_CHARS).collect()
+}
+
+impl From<&DirectionStats> for ChildDirection {
+    fn from(d: &DirectionStats) -> Self {
+        let by_reason = |all: &BTreeMap<&'static str, u64>| {
+            all.iter().map(|(reason, n)| ((*reason).to_owned(), *n)).collect()
+        };
+        let t = &d.totals;
+        Self {
+            frames: t.frames,
+            bytes: t.bytes,
+            zero_copied_frames: t.zero_copied_frames,
+            zero_copied_bytes: t.zero_copied_bytes,
+            copied_bytes: by_reason(&t.copied_bytes),
+            dropped_frames: by_reason(&t.dropped_frames),
+            system_calls: t.system_calls,
+            kicks: t.kicks,
+            calls: t.calls,
+            frames_by_queue: d.frames_by_queue.clone(),
+            limit_waits: d.limit_waits,
+            limit_wait_seconds: d.limit_wait_seconds,
+        }
+    }
+}
+
+impl ChildDirection {
+    /// As the statistics have it. Reasons that are none are left out.
+    pub(super) fn stats(&self) -> DirectionStats {
+        let totals = Totals {
+            frames: counted(self.frames),
+            bytes: counted(self.bytes),
+            zero_copied_frames: counted(self.zero_copied_frames),
+            zero_copied_bytes: counted(self.zero_copied_bytes),
+            copied_bytes: known(&CopyReason::ALL.map(CopyReason::name), &self.copied_bytes),
+            dropped_frames: known(&DropReason::ALL.map(DropReason::name), &self.dropped_frames),
+            system_calls: counted(self.system_calls),
+            kicks: counted(self.kicks),
+            calls: counted(self.calls),
+        };
+        let queues = self.frames_by_queue.iter().take(ENTRIES).copied().map(counted);
+        DirectionStats {
+            totals,
+            frames_by_queue: queues.collect(),
+            limit_waits: counted(self.limit_waits),
+            limit_wait_seconds: seconds(self.limit_wait_seconds),
+        }
+    }
+}
+
+fn known(names: &[&'static str], told: &BTreeMap<String, u64>) -> BTreeMap<&'static str, u64> {
+    names.iter().filter_map(|name| Some((*name, counted(*told.get(*name)?)))).collect()
+}
+
+impl ChildStats {
+    /// Those of the one VM that a child serves.
+    pub(super) fn of(server: &ServerStats) -> Self {
+        let Some(vm) = server.vms.first() else {
+            return Self { cpu_seconds: server.cpu_seconds, ..Self::default() };
+        };
+        let VmStats { negotiated, transmit, receive, .. } = vm;
+        Self {
+            cpu_seconds: server.cpu_seconds,
+            connected: vm.connected,
+            connections: vm.connections,
+            connection_errors: vm.connection_errors,
+            ring_errors: vm.ring_errors,
+            unsure_frames: vm.unsure_frames,
+            out_of_order_frames: vm.out_of_order_frames,
+            last_error: vm.last_error.clone(),
+            path: vm.path.clone(),
+            features: negotiated.features.clone(),
+            protocol_features: negotiated.protocol_features.clone(),
+            device_status: negotiated.device_status,
+            transmit: transmit.into(),
+            receive: receive.into(),
+        }
+    }
+
+    /// The same with bounds, as one may show it.
+    pub(super) fn bounded(mut self) -> Self {
+        for counter in [
+            &mut self.connections,
+            &mut self.connection_errors,
+            &mut self.ring_errors,
+            &mut self.unsure_frames,
+            &mut self.out_of_order_frames,
+        ] {
+            *counter = counted(*counter);
+        }
+        self.cpu_seconds = seconds(self.cpu_seconds);
+        self.last_error = self.last_error.as_deref().map(short);
+        self.path = short(&self.path);
+        self.protocol_features = short(&self.protocol_features);
+        self.features = self.features.iter().take(ENTRIES).map(|f| short(f)).collect();
+        self
+    }
+
+    /// What guest and front end have agreed on.
+    pub(super) fn negotiated(&self) -> Negotiated {
+        Negotiated {
+            features: self.features.clone(),
+            protocol_features: self.protocol_features.clone(),
+            device_status: self.device_status,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_child_makes_up_is_bounded() {
+        let reasons = BTreeMap::from([("small".to_owned(), u64::MAX), ("made up".to_owned(), 1)]);
+        let direction = ChildDirection {
+            frames: u64::MAX,
+            copied_bytes: reasons,
+            frames_by_queue: vec![1; 5000],
+            ..ChildDirection::default()
+        };
+        let stats = direction.stats();
+        assert_eq!(stats.totals.copied_bytes, BTreeMap::from([("small", MOST)]));
+        assert_eq!((stats.totals.frames, stats.frames_by_queue.len()), (MOST, ENTRIES));
+        let told = ChildStats {
+            cpu_seconds: f64::NAN,
+            connections: u64::MAX,
+            last_error: Some("\u{1b}[2J\nERROR of another VM".repeat(1000)),
+            ..ChildStats::default()
+        };
+        let told = told.bounded();
+        let error = told.last_error.expect("a text");
+        assert_eq!((told.cpu_seconds, told.connections), (0.0, MOST));
+        assert!(error.len() <= TEXT_CHARS && !error.contains(char::is_control), "{error}");
+    }
+}

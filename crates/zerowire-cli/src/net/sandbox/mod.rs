@@ -1,0 +1,118 @@
+//! `--sandbox on`: a supervisor, and a confined child for each VM.
+//!
+//! ```text
+//! supervisor                                          child of one VM
+//!  configuration, control, metrics        channel      descriptors and nothing else
+//!  opens taps and sockets, keeps them ◀───────────▶    vhost-user, virtqueues, frames
+//! ```
+//!
+//! The supervisor reads nothing that a guest or a front end has written. It reads what a child
+//! tells ([`message`]) and logs ([`lines`]), within bounds.
+
+mod channel;
+mod child;
+mod keeper;
+mod lines;
+mod message;
+mod pace;
+mod sums;
+mod supervisor;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use zerowire_confine::Owner;
+use zerowire_net::port::PortSpec;
+use zerowire_net::{Fleet, ServerError, VmConfig};
+use zerowire_vhost::serve::{Endpoint, StartError};
+
+use crate::access;
+use keeper::Common;
+use supervisor::Supervisor;
+
+/// The argument by which the program is a child. It is no command: nobody but a supervisor starts
+/// one.
+const CHILD: &str = "--confined-child";
+
+/// Nobody.
+const NOBODY: Owner = Owner { user: 65534, group: 65534 };
+
+/// Whether VMs are served by confined processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SandboxArg {
+    /// A process a VM, which has what is open for it and nothing else.
+    On,
+    /// Threads of this process.
+    #[default]
+    Off,
+}
+
+/// How a front end is kept from other VMs and from the host.
+#[derive(Args, Clone, Debug)]
+pub struct SandboxArgs {
+    /// Serve each VM by a process of its own, without rights, files and network: a front end that
+    /// takes it over harms its own VM alone. For taps whose front ends connect to a path. See
+    /// docs/sandbox.md.
+    #[arg(long, value_name = "WHEN", default_value = "off", conflicts_with_all = ["postcopy", "pcap"])]
+    sandbox: SandboxArg,
+    /// User whom these processes belong to if this one is root: a name of /etc/passwd or a number.
+    /// Default: 65534 (nobody).
+    #[arg(long, value_name = "USER", value_parser = owner)]
+    user: Option<Owner>,
+}
+
+impl SandboxArgs {
+    /// Whether it is on.
+    pub fn is_on(&self) -> bool {
+        self.sandbox == SandboxArg::On
+    }
+
+    /// Serves these VMs.
+    pub(super) fn start(&self, log: &str, vms: Vec<VmConfig>) -> Result<Supervisor, ServerError> {
+        for vm in &vms {
+            check(vm).map_err(|text| StartError::Limit { vm: vm.name.clone(), text })?;
+        }
+        zerowire_net::check_vms(&vms.iter().collect::<Vec<_>>()).or_else(|e| match e {
+            // Others may be added.
+            ServerError::Start(StartError::Count(0)) => Ok(()),
+            e => Err(e),
+        })?;
+        let owner = self.user.unwrap_or(NOBODY);
+        let supervisor = Supervisor::new(Common { owner, log: log.to_owned() });
+        vms.into_iter().try_for_each(|vm| supervisor.add(vm))?;
+        Ok(supervisor)
+    }
+}
+
+/// A user with the group of the same number, or the one that /etc/passwd names.
+fn owner(text: &str) -> Result<Owner, String> {
+    let user = access::owner(text)?;
+    Ok(Owner { user, group: access::main_group(text).unwrap_or(user) })
+}
+
+/// Refuses a VM that no child can serve.
+fn check(vm: &VmConfig) -> Result<(), String> {
+    if !matches!(vm.port, PortSpec::Tap(_)) {
+        return Err(no_tap(&vm.port));
+    }
+    match vm.endpoint {
+        Endpoint::Path(_) => Ok(()),
+        Endpoint::Fd(fd) => {
+            Err(format!("--sandbox on with descriptor {fd}: give the path of a socket, or --sandbox off"))
+        }
+    }
+}
+
+fn no_tap(port: &PortSpec) -> String {
+    format!(
+        "--sandbox on with port {port}: only taps are served by confined processes; give a tap, or --sandbox off"
+    )
+}
+
+/// Runs the program as a child if it was started as one.
+pub fn child() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    let is_child = arguments.next().is_some_and(|a| a == CHILD) && arguments.next().is_none();
+    is_child.then(child::main)
+}

@@ -1,0 +1,312 @@
+//! `zerowire net --sandbox on`: what its children have and do not have, what becomes of a VM whose
+//! child dies, and that the others see nothing of it. Run as root.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::support::control::Controlled;
+use crate::support::{Guest, Peer, Program, connect, http, in_netns, interface, wait_until};
+use zerowire_guest::misbehave::{RawDesc, RawQueue};
+use zerowire_guest::{GuestAddr, GuestMemory, Transport, features};
+
+/// Processes that this program has started and that run.
+fn children(program: &Program) -> Vec<i32> {
+    let pids = std::fs::read_dir("/proc").expect("/proc");
+    let pids = pids.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    // PID (COMMAND) STATE PPID …
+    let parent = |pid: &i32| -> Option<(char, i32)> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+    };
+    pids.filter(|pid| parent(pid).is_some_and(|(state, of)| state != 'Z' && of == program.pid())).collect()
+}
+
+/// The only child.
+fn child(program: &Program) -> i32 {
+    let all = children(program);
+    assert_eq!(all.len(), 1, "{}", program.log());
+    all[0]
+}
+
+fn start(dir: &Path, names: &[&str], more: &[&str]) -> Program {
+    let spec = |name: &&str| format!("name={name},socket={},port=tap:{name}", dir.join(name).display());
+    let vms: Vec<_> = names.iter().flat_map(|name| ["--vm".to_owned(), spec(name)]).collect();
+    let mut args: Vec<&str> = vec!["--json", "--sandbox", "on"];
+    args.extend(vms.iter().map(String::as_str));
+    args.extend(more);
+    let program = Program::net(&args);
+    for name in names {
+        program.wait_log(&format!("{name}: served by a confined process"));
+    }
+    program
+}
+
+fn kill(pid: i32, signal: i32) {
+    // SAFETY: the process is a child of a program that this test has started and that has not
+    // reaped it: the id is its own.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+/// Statistics, asked for by a signal; `count` is how many times.
+fn stats(program: &Program, count: usize) -> Value {
+    program.signal(libc::SIGUSR1);
+    let line = program.wait_line(count);
+    serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))
+}
+
+fn status(pid: i32, key: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("/proc");
+    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {key}")).split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_child_has_what_is_open_for_it_and_nothing_else() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), &["zwbox"], &[]);
+        let pid = child(&program);
+        let mut guest = Guest::start(connect(&dir.path().join("zwbox")));
+        guest.ping(&mut Peer::new("zwbox"));
+
+        for (key, wanted) in [("NoNewPrivs", "1"), ("Seccomp", "2"), ("Uid", "65534"), ("Gid", "65534")] {
+            assert_eq!(status(pid, key), wanted, "{key}");
+        }
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(status(pid, set), "0000000000000000", "{set}");
+        }
+        let link = |of: &str, what: &str| std::fs::read_link(format!("/proc/{of}/ns/{what}")).expect("/proc");
+        for namespace in ["mnt", "ipc", "net", "pid"] {
+            let (own, others) = (link(&pid.to_string(), namespace), link("self", namespace));
+            assert_ne!(own, others, "{namespace}");
+        }
+        let root = std::fs::read_dir(format!("/proc/{pid}/root")).expect("its root");
+        assert_eq!(root.count(), 0, "the root is empty");
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("/proc");
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a line");
+        assert!(core.split_whitespace().filter(|word| *word == "0").count() == 2, "{core}");
+        drop(guest);
+        program.stop();
+    });
+}
+
+#[test]
+fn a_child_holds_descriptors_of_its_own_vm_only() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), &["zwowna", "zwownb"], &[]);
+        let _guest = Guest::start(connect(&dir.path().join("zwowna")));
+        for pid in children(&program) {
+            let kinds: BTreeSet<_> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+                .expect("/proc")
+                .flatten()
+                // Some are gone again.
+                .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+                .map(|link| {
+                    link.to_string_lossy().split([':', '(', ' ']).next().unwrap_or_default().to_owned()
+                })
+                .collect();
+            let known = ["socket", "pipe", "anon_inode", "/dev/net/tun", "/dev/null", "/memfd"];
+            assert!(kinds.iter().all(|kind| known.contains(&kind.as_str())), "{kinds:?}");
+            let taps = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("/proc").flatten();
+            let taps: BTreeSet<_> = taps
+                .filter_map(|entry| std::fs::read_to_string(entry.path()).ok())
+                .filter_map(|info| Some(info.lines().find_map(|l| l.strip_prefix("iff:"))?.trim().to_owned()))
+                .collect();
+            assert_eq!(taps.len(), 1, "one VM's tap: {taps:?}");
+        }
+        program.stop();
+    });
+}
+
+#[test]
+fn a_vm_whose_child_dies_is_served_again_and_the_others_see_nothing() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| -> PathBuf { dir.path().join(name) };
+        let program = start(dir.path(), &["zwdead"], &[]);
+        let dead = child(&program);
+        // The tap stays, and so does what an administrator has set.
+        let number = interface("zwdead");
+        let mut guest = Guest::start(connect(&path("zwdead")));
+        guest.ping(&mut Peer::new("zwdead"));
+        let before = stats(&program, 1);
+        assert_eq!(before["vms"][0]["transmit"]["frames"], 3, "{before}");
+        for deaths in 1..=3 {
+            let pid = child(&program);
+            // The first process of a namespace takes no other signal.
+            kill(pid, libc::SIGKILL);
+            wait_until("another child is there", || children(&program).iter().any(|now| *now != pid));
+            drop(guest);
+            guest = Guest::start(connect(&path("zwdead")));
+            guest.ping(&mut Peer::new("zwdead"));
+            let vm = stats(&program, 1 + deaths)["vms"][0].clone();
+            assert_eq!(vm["connections"], 1 + deaths, "{vm}");
+            let error = vm["last_error"].as_str().unwrap_or_default();
+            assert!(error.contains("its process ended: killed by"), "{vm}");
+        }
+        assert_ne!(child(&program), dead);
+        assert!(interface("zwdead").is_some() && interface("zwdead") == number, "it is the same tap");
+        let log = program.log();
+        assert!(log.contains("killed by signal 9"), "{log}");
+        drop(guest);
+        let (out, _) = program.stop();
+        let last: Value = serde_json::from_str(out.lines().last().expect("a line")).expect("JSON");
+        assert_eq!(last["vms"][0]["transmit"]["frames"], 12, "counted over all children: {last}");
+        assert!(!path("zwdead").exists(), "the socket is gone");
+        wait_until("the tap is gone", || interface("zwdead").is_none());
+    });
+}
+
+#[test]
+fn a_front_end_of_another_vm_stays_connected() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), &["zwvma", "zwvmb"], &[]);
+        let mut guest = Guest::start(connect(&dir.path().join("zwvmb")));
+        let mut peer = Peer::new("zwvmb");
+        guest.ping(&mut peer);
+        // The child of the VM without a front end has no guest memory.
+        let serves = |pid: &i32| {
+            let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("/proc");
+            maps.lines().any(|line| line.contains("memfd:") && line.contains(" rw-s "))
+        };
+        let idle: Vec<_> = children(&program).into_iter().filter(|pid| !serves(pid)).collect();
+        assert_eq!(idle.len(), 1, "{}", program.log());
+        kill(idle[0], libc::SIGKILL);
+        program.wait_log("zwvma: its process ended");
+        guest.ping(&mut peer);
+        assert!(!program.log().contains("zwvmb: its process ended"), "{}", program.log());
+        program.stop();
+    });
+}
+
+#[test]
+fn children_end_with_their_supervisor() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), &["zwenda", "zwendb"], &[]);
+        let all = children(&program);
+        assert_eq!(all.len(), 2);
+        program.kill();
+        let runs = |pid: &i32| Path::new(&format!("/proc/{pid}")).exists();
+        wait_until("its children are gone", || !all.iter().any(runs));
+    });
+}
+
+#[test]
+fn metadata_reach_a_child_and_are_read_again() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("metadata.json");
+        std::fs::write(&file, r#"{"latest": {"name": "old"}}"#).expect("written");
+        let metadata = file.display().to_string();
+        let more = ["--metadata", &metadata, "--metadata-token", "optional"];
+        let program = start(dir.path(), &["zwmeta"], &more);
+        let mut guest = Guest::start(connect(&dir.path().join("zwmeta")));
+        let answer = http::get(&mut guest, 4001, "/latest/name");
+        assert!(answer.ends_with("old"), "{answer}");
+        std::fs::write(&file, r#"{"latest": {"name": "new"}}"#).expect("written");
+        program.signal(libc::SIGHUP);
+        program.wait_log("metadata read again");
+        wait_until("the guest sees them", || {
+            static PORT: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(4002);
+            let port = PORT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            http::get(&mut guest, port, "/latest/name").ends_with("new")
+        });
+        // A child that follows has them as well.
+        kill(child(&program), libc::SIGKILL);
+        program.wait_log("its process ended");
+        drop(guest);
+        let mut guest = Guest::start(connect(&dir.path().join("zwmeta")));
+        let answer = http::get(&mut guest, 4001, "/latest/name");
+        assert!(answer.ends_with("new"), "{answer}");
+        program.stop();
+    });
+}
+
+#[test]
+fn vms_come_and_go_by_the_control_socket() {
+    in_netns(|| {
+        let server = Controlled::start(&["--sandbox", "on"]);
+        assert_eq!(children(&server.program), Vec::<i32>::new());
+        server.add("zwcome");
+        let mut guest = Guest::start(connect(&server.path("zwcome")));
+        guest.ping(&mut Peer::new("zwcome"));
+        let shown = server.json("/vms/zwcome");
+        assert_eq!((&shown["connected"], &shown["statistics"]["connections"]), (&true.into(), &1.into()));
+        assert_eq!(server.ask("POST", "/vms/zwcome/drain", "").0, 202);
+        assert_eq!(server.json("/vms/zwcome")["state"], "draining");
+        guest.ping(&mut Peer::new("zwcome"));
+        drop(guest);
+        wait_until("it is gone", || server.names().is_empty());
+        server.add("zwcome");
+        assert_eq!(server.ask("DELETE", "/vms/zwcome", "").0, 204);
+        assert!(interface("zwcome").is_none() && !server.path("zwcome").exists());
+        assert_eq!(children(&server.program), Vec::<i32>::new());
+        // What no child can serve is refused, and nothing stays.
+        let body = format!("{{\"socket\": \"{}\", \"port\": \"xdp:lo\"}}", server.path("x").display());
+        let (status, text) = server.ask("PUT", "/vms/x", &body);
+        assert!(status == 422 && text.contains("only taps"), "{status} {text}");
+        assert!(server.names().is_empty() && !server.path("x").exists());
+    });
+}
+
+#[test]
+fn what_no_child_can_serve_is_refused_at_the_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s").display().to_string();
+    for port in ["xdp:lo", "packet:lo"] {
+        let (code, _, log) = Program::run(&["--sandbox", "on", "--socket", &socket, "--port", port]);
+        assert!(code == 2 && log.contains(port) && log.contains("--sandbox off"), "{code} {log}");
+    }
+    let (code, _, log) = Program::run(&["--sandbox", "on", "--fd", "0", "--port", "tap:zwnone"]);
+    assert!(code == 2 && log.contains("descriptor 0") && log.contains("path"), "{code} {log}");
+}
+
+/// It takes further system calls to go on without the memory.
+#[test]
+fn a_child_goes_on_when_its_front_end_truncates_the_memory() {
+    const KEPT: u64 = 1 << 20;
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), &["zwlost"], &[]);
+        let mut front = connect(&dir.path().join("zwlost"));
+        let memory = GuestMemory::new(&[(GuestAddr(0), 4 << 20)]).expect("guest memory");
+        front.negotiate(features::VERSION_1).expect("features");
+        front.share_memory(&memory).expect("shared memory");
+        let mut transmit = RawQueue::start(&memory, &mut front, 1, 16).expect("a queue");
+        transmit.write_chain(0, &[RawDesc { addr: 2 * KEPT, len: 72, flags: 0, next: 0 }]);
+        rustix::fs::ftruncate(memory.regions()[0].file(), KEPT).expect("truncated");
+        transmit.offer(0);
+        transmit.kick().expect("a kick");
+        program.wait_log("truncated");
+        drop((transmit, front));
+        let mut guest = Guest::start(connect(&dir.path().join("zwlost")));
+        guest.ping(&mut Peer::new("zwlost"));
+        assert!(!program.log().contains("its process ended"), "{}", program.log());
+        program.stop();
+    });
+}
+
+/// Of a VM that does nothing.
+#[test]
+fn an_idle_child_has_little_memory_of_its_own() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), &["zwmema", "zwmemb"], &[]);
+        for pid in children(&program) {
+            let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("/proc");
+            let kib = |key: &str| -> u64 {
+                let line = rollup.lines().find_map(|line| line.strip_prefix(key)).expect(key);
+                line.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a figure")
+            };
+            let own = kib("Private_Clean:") + kib("Private_Dirty:");
+            assert!(own <= 2048, "{own} KiB\n{rollup}");
+        }
+        program.stop();
+    });
+}

@@ -1,0 +1,111 @@
+//! What confines the processes of `zerowire net --sandbox on`.
+
+use std::io;
+
+use zerowire_sys::rights::landlock_version;
+use zerowire_sys::trial::unshare_in_child;
+
+use super::errno;
+use super::{Finding, Group, Job, Subject, Todo};
+
+/// The answers of seccomp that this kernel knows.
+const ACTIONS: &str = "/proc/sys/kernel/seccomp/actions_avail";
+
+const NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWNET;
+
+pub(super) fn check(todo: &mut Todo) {
+    let subject = |id, path, title| Subject { id, group: Group::Net, jobs: &[Job::Net], path, title };
+    let namespaces = subject("sandbox.namespaces", "net: sandbox: namespaces", "sandbox: namespaces");
+    todo.add(namespaces, || {
+        let all = unshare_in_child(NAMESPACES | libc::CLONE_NEWPID).map_err(errno::number);
+        let with_user = match all {
+            Ok(()) => Ok(()),
+            Err(_) => unshare_in_child(NAMESPACES | libc::CLONE_NEWUSER).map_err(errno::number),
+        };
+        translate_namespaces(all, with_user)
+    });
+    let seccomp = subject("sandbox.seccomp", "net: sandbox: seccomp", "sandbox: system calls");
+    todo.add(seccomp, || translate_seccomp(std::fs::read_to_string(ACTIONS)));
+    let landlock = subject("sandbox.landlock", "net: sandbox: Landlock", "sandbox: Landlock");
+    todo.add(landlock, || translate_landlock(landlock_version().map_err(errno::number)));
+}
+
+fn translate_namespaces(all: Result<(), i32>, with_user: Result<(), i32>) -> Finding {
+    match (all, with_user) {
+        (Ok(()), _) => Finding::ok(
+            "of processes, IPC, network and files can be made",
+            "With --sandbox on the process of a VM sees none of the host's.",
+        ),
+        (Err(e), Ok(())) => Finding::degraded(
+            format!("all but that of processes, with a user namespace (alone: {})", errno::words(e)),
+            "With --sandbox on the process of a VM keeps its user, and stands among the other processes.",
+        )
+        .remedy("Run as root, or grant CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID."),
+        (Err(_), Err(e)) => Finding::missing(
+            format!("refused ({})", errno::words(e)),
+            "With --sandbox on capabilities and system calls alone confine the process of a VM.",
+        )
+        .remedy("Run as root, or let users make user namespaces (see 'new namespaces' above)."),
+    }
+}
+
+fn translate_seccomp(actions: io::Result<String>) -> Finding {
+    match actions {
+        Ok(actions) if actions.split_whitespace().any(|a| a == "kill_process") => Finding::ok(
+            "filters are there",
+            "With --sandbox on a system call that is not on the list ends the process of a VM.",
+        ),
+        Ok(_) => {
+            Finding::missing("filters can't end a process (before Linux 4.14)", "--sandbox on can't run.")
+                .remedy("Boot a newer kernel.")
+        }
+        Err(e) => Finding::degraded(
+            format!("{ACTIONS} can't be read ({})", errno::words(errno::number(e))),
+            "--sandbox on says at its start whether it can run.",
+        )
+        .remedy("Boot a kernel with CONFIG_SECCOMP_FILTER, and mount /proc."),
+    }
+}
+
+fn translate_landlock(version: Result<usize, i32>) -> Finding {
+    match version {
+        Ok(version) => Finding::ok(
+            format!("version {version}"),
+            "With --sandbox on it forbids files and TCP behind the list of system calls.",
+        ),
+        Err(e) => {
+            let without = "--sandbox on does without: files are out of reach by a namespace.";
+            let found = Finding::degraded(format!("not there ({})", errno::words(e)), without);
+            match e {
+                libc::EOPNOTSUPP => found.remedy("Boot with 'lsm=landlock,…' on the kernel's command line."),
+                _ => found.remedy("Boot a kernel with CONFIG_SECURITY_LANDLOCK."),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CheckOutcome;
+    use super::*;
+
+    #[test]
+    fn each_limit_of_a_platform_has_its_words() {
+        let outcome = |f: &Finding| (f.outcome, f.remedy.is_some());
+        let all = translate_namespaces(Ok(()), Ok(()));
+        assert_eq!(outcome(&all), (CheckOutcome::Ok, false));
+        let some = translate_namespaces(Err(libc::EPERM), Ok(()));
+        assert_eq!(outcome(&some), (CheckOutcome::Degraded, true));
+        let none = translate_namespaces(Err(libc::EPERM), Err(libc::ENOSPC));
+        assert_eq!(outcome(&none), (CheckOutcome::Missing, true));
+        assert!(none.found.contains("ENOSPC"), "{}", none.found);
+        assert_eq!(outcome(&translate_landlock(Ok(6))), (CheckOutcome::Ok, false));
+        let booted = translate_landlock(Err(libc::EOPNOTSUPP));
+        assert!(booted.remedy.is_some_and(|r| r.contains("lsm=landlock")));
+        let seccomp = |actions: &str| translate_seccomp(Ok(actions.to_owned())).outcome;
+        assert_eq!(seccomp("kill_process kill_thread trap errno log allow\n"), CheckOutcome::Ok);
+        assert_eq!(seccomp("kill trap errno allow\n"), CheckOutcome::Missing);
+        let unread = translate_seccomp(Err(io::Error::from_raw_os_error(libc::ENOENT)));
+        assert_eq!(outcome(&unread), (CheckOutcome::Degraded, true));
+    }
+}
