@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::support::attack::PLAIN;
 use crate::support::vsock::VsockBackend;
-use crate::support::{Backend, ChangeError, PATIENCE, Peer, Vm, VmState, frames, in_netns, wait_until};
+use crate::support::{Backend, PATIENCE, Peer, Vm, frames, in_netns, wait_until};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::FallocateFlags;
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{GuestAddr, GuestMemory, Region, Transport, VhostUser, VhostUserOptions};
-use zerowire_testkit::net::interface;
 use zerowire_testkit::net::veth::veth;
 use zerowire_vhost_user::{MemoryRegion, Request, SingleRegion, VringAddr, VringState, protocol as p};
 
@@ -325,30 +324,6 @@ fn nothing_waits_for_a_front_end_that_has_left() {
         let mut guest =
             backend.guest("zwleft", &crate::support::options(0, zerowire_guest::net::Layout::Split));
         guest.ping(&mut peer, 1);
-    });
-}
-
-/// A front end that brings no page and stays holds up its VM's removal. That gives up, and says so.
-#[test]
-fn a_vm_that_is_held_up_leaves_as_soon_as_it_can() {
-    in_netns(|| {
-        let backend = Backend::start(&[late(Vm::new("zwstuck"))]);
-        let _up = Peer::new("zwstuck");
-        let (mut transport, memory, source) = front_end(&backend, "zwstuck");
-        let mut tx = RawQueue::start(&memory, &mut transport, 1, 16).expect("a queue");
-        let first = head(&mut tx);
-        source.take_away(5);
-        send(&mut tx, &first, &[5], &mut 0);
-        assert_eq!(source.next_fault(None), Some(5));
-        let removed = backend.server.remove("zwstuck");
-        assert!(matches!(removed, Err(ChangeError::Stuck(_))), "{removed:?}");
-        let states = || backend.server.vms().iter().map(|vm| vm.state).collect::<Vec<_>>();
-        assert_eq!(states(), [VmState::Leaving], "it does not run any more");
-        let drained = backend.server.drain("zwstuck");
-        assert!(matches!(drained, Err(ChangeError::Busy(_))), "{drained:?}");
-        source.bring(5);
-        wait_until("it is gone", || states().is_empty());
-        assert!(interface("zwstuck").is_none() && !backend.socket("zwstuck").exists());
     });
 }
 

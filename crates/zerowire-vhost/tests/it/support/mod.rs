@@ -2,5 +2,6 @@
 
 pub mod cloud_hypervisor;
 pub mod fuse;
+pub mod mounts;
 
 pub use zerowire_rig::*;
