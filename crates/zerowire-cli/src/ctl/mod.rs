@@ -42,6 +42,7 @@ enum CtlCommand {
     /// Add a VM.
     Add(Box<Add>),
     /// Give a VM other metadata, which its guest sees at once, or other limits.
+    #[command(override_usage = "zerowire ctl change [OPTIONS] <NAME>")]
     Change(Change),
     /// Remove a VM: its front end is disconnected.
     Remove(Name),

@@ -9,6 +9,7 @@ use std::process::Command;
 use crate::support::control::Controlled;
 use crate::support::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
 use zerowire_testkit::captures::{CaptureFile, read, read_file};
+use zerowire_testkit::own_process;
 
 /// The program on a tap, with these options, and its guest.
 struct Scene {
@@ -230,7 +231,7 @@ fn a_pipe_that_nobody_reads_holds_up_nothing() {
         let restrict = Restrict { stdout: Some(writer.as_raw_fd()), ..Restrict::default() };
         let mut scene = Scene::start("zwpcappipe", &["--pcap", "-", "--json"], restrict);
         // More than the pipe and the ring hold.
-        scene.send(200);
+        scene.send(400);
         let is_lost = |line: &str| {
             let stats: Option<serde_json::Value> = serde_json::from_str(line).ok();
             stats.is_some_and(|s| s["vms"][0]["capture"]["lost"].as_u64().is_some_and(|n| n > 0))
@@ -248,6 +249,8 @@ fn a_pipe_that_nobody_reads_holds_up_nothing() {
 /// The reader of the stream has gone.
 #[test]
 fn a_pipe_that_is_closed_ends_the_capture() {
+    // A process that another test forks has the pipe's end as well.
+    own_process!();
     in_netns(|| {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let restrict = Restrict { stdout: Some(writer.as_raw_fd()), ..Restrict::default() };

@@ -8,7 +8,7 @@ const BURST: Duration = Duration::from_secs(1);
 /// A bound of the rate of frames to groups. Plain code: the caller tells the time.
 ///
 /// A frame takes its share of a second. It passes if all that have passed, one share behind the
-/// other, end within [`BURST`] from now. So a second's worth may come at once, and further ones at
+/// other, end within `BURST` from now. So a second's worth may come at once, and further ones at
 /// the rate.
 #[derive(Clone, Debug)]
 pub struct StormBound {

@@ -1,7 +1,8 @@
 //! A capture has the packets that guests send and get, as vsockmon of Linux shows them.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::support::PATIENCE;
 use crate::support::vsock::{Vm, VsockBackend, pattern, read_exact, together};
@@ -69,6 +70,23 @@ fn payload(file: &CaptureFile, interface: u32, direction: u32) -> Vec<u8> {
     packets.flat_map(|p| p.bytes[PREFIX_BYTES..].to_vec()).collect()
 }
 
+/// Wireshark reads the same of each packet, where it is installed.
+fn tshark_agrees(path: &Path, file: &CaptureFile) {
+    let fields = ["vsock.src_cid", "vsock.dst_port", "vsock.op", "vsock.virtio.op", "vsock.virtio.len"];
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-T", "fields", "-r"]).arg(path).args(fields.iter().flat_map(|field| ["-e", *field]));
+    let Ok(output) = command.output() else {
+        eprintln!("left out: tshark is not installed (Debian: the package tshark)");
+        return;
+    };
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let want = file.packets.iter().map(|packet| {
+        let h = header(packet);
+        format!("{}\t{}\t{}\t{}\t{}", h.src_cid, h.dst_port, packet.bytes[24], h.op, h.len)
+    });
+    assert!(lines.lines().eq(want), "{lines}\n{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn a_connection_to_the_host_is_captured_from_begin_to_end() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -97,6 +115,7 @@ fn a_connection_to_the_host_is_captured_from_begin_to_end() {
     let operations = operations(&file, 0);
     assert_eq!(operations[..2], [(FROM_GUEST, Op::Request), (TO_GUEST, Op::Response)]);
     assert!(operations[2..].iter().any(|(_, op)| matches!(op, Op::Rst | Op::Shutdown)), "{operations:?}");
+    tshark_agrees(&path, &file);
     assert!(payload(&file, 0, FROM_GUEST) == out, "what the guest sent");
     assert!(payload(&file, 0, TO_GUEST) == back, "what it got");
 }

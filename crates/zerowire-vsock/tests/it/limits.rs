@@ -1,10 +1,14 @@
 //! Limits of the rate: what is beyond them waits, and comes whole and in its order.
 
 use std::io::Write;
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
+use crate::support::harness::{one_guest, received};
 use crate::support::vsock::{Vm, VsockBackend, pattern, read_exact};
-use zerowire_vsock::Limits;
+use zerowire_vsock::packet::{Kind, Op};
+use zerowire_vsock::testing::Flow;
+use zerowire_vsock::{Limits, TX_QUEUE, VsockLimits};
 
 /// A VM with these limits, if any.
 fn limited(transmit: Option<&str>, receive: Option<&str>) -> Vm {
@@ -90,4 +94,39 @@ fn packets_are_operations() {
     }
     let took = start.elapsed();
     assert!(took >= Duration::from_millis(90), "15 packets in {took:?}");
+}
+
+/// A second in steps of 50 ms, by a clock that the test sets.
+#[test]
+fn connections_of_a_limited_guest_take_turns_within_its_rate() {
+    const RATE: usize = 100_000;
+    let dir = tempfile::tempdir().expect("a directory for sockets");
+    let (mut harness, mut guest) = one_guest(dir.path(), VsockLimits::default());
+    let receive = Some("100k/s,burst=6k".parse().unwrap_or_else(|e| panic!("{e}")));
+    harness.limit(0, Limits { receive, transmit: None });
+    let start = Instant::now();
+    let listener = UnixListener::bind(dir.path().join("3_1")).expect("a free path");
+    let streams = [100, 101].map(|port| {
+        let flow = Flow::new(3, port, 1, Kind::Stream);
+        assert!(flow.control(&mut guest, Op::Request, 0), "room");
+        harness.rest();
+        guest.reap(TX_QUEUE, |_| {});
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.write_all(&[port as u8; 60_000]).expect("written");
+        stream
+    });
+    let mut came = [0; 2];
+    for _ in 0..20 {
+        harness.pass(Duration::from_millis(50));
+        harness.rest();
+        for (header, payload) in received(&mut guest) {
+            came[header.dst_port as usize - 100] += payload.len();
+        }
+    }
+    drop(streams);
+    let total = came[0] + came[1];
+    let most = 6_000.0 + RATE as f64 * (1.0 + start.elapsed().as_secs_f64());
+    assert!(total >= RATE * 95 / 100 && total as f64 <= most, "{came:?}");
+    assert!(came.iter().all(|n| n * 4 >= total), "{came:?}");
+    assert!(harness.totals(0).limits.receive_limit_waits >= 10, "in nearly each step");
 }

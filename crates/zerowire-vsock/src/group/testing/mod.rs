@@ -34,7 +34,7 @@ use super::super::doors::{MAX_CLIENTS, MAX_HANDSHAKES};
 use super::super::vm::MAX_RESETS;
 use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, Switch, TX_QUEUE, Watch};
 use crate::mapped::MapPolicy;
-use crate::{VsockCounters, VsockLimits, VsockTotals};
+use crate::{Limits, VsockCounters, VsockLimits, VsockTotals};
 pub use flow::Flow;
 pub use guest::{Guest, Layout, RING_SIZE};
 pub use mapped::play_mapped;
@@ -135,6 +135,11 @@ impl Harness {
             Some(base) => self.start_at(vm, guest, queue, base),
             None => Ok(()),
         }
+    }
+
+    /// Sets what a VM may send and receive in a second.
+    pub fn limit(&self, vm: usize, rates: Limits) {
+        self.counters[vm].limiters.set(rates);
     }
 
     /// Lets time pass for the device, without waiting for it.
