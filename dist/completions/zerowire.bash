@@ -1313,7 +1313,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__net)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --guard --tx-limit --rx-limit --postcopy --metadata --metadata-token --memlock --path --gather-max --rx-copybreak --pcap --pcap-snaplen --pcap-rotate --pcap-vm --control --control-owner --control-group --control-mode --metrics --pcap-dir --json --print-capabilities --log --log-format --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --guard --tx-limit --rx-limit --postcopy --metadata --metadata-token --memlock --path --gather-max --rx-copybreak --pcap --pcap-snaplen --pcap-rotate --pcap-vm --control --control-owner --control-group --control-mode --metrics --pcap-dir --sandbox --user --json --print-capabilities --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1436,6 +1436,14 @@ _zerowire() {
                     return 0
                     ;;
                 --pcap-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sandbox)
+                    COMPREPLY=($(compgen -W "on off" -- "${cur}"))
+                    return 0
+                    ;;
+                --user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
