@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::mounts::{mount, own_mounts};
-
 // Requests (include/uapi/linux/fuse.h, `enum fuse_opcode`).
 const FORGET: u32 = 2;
 const OPEN: u32 = 14;
@@ -33,8 +31,11 @@ impl FuseFile {
         File::create(&path).expect("an empty file");
         let asked = Arc::<Mutex<Vec<u32>>>::default();
         let for_server = asked.clone();
-        let mounted = move || {
-            own_mounts();
+        let mount = move || {
+            // SAFETY: takes no pointers; this thread ends with the namespace.
+            let done = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+            assert_eq!(done, 0, "a mount namespace: run the test as root");
+            mount("none", Path::new("/"), "none", libc::MS_REC | libc::MS_PRIVATE, "");
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
             let device = rustix::fs::open("/dev/fuse", flags, Mode::empty()).expect("/dev/fuse");
             let options = format!("fd={},rootmode=100000,user_id=0,group_id=0", device.as_raw_fd());
@@ -42,7 +43,7 @@ impl FuseFile {
             std::thread::spawn(move || serve(&device, &for_server));
             File::options().read(true).write(true).open(&path).expect("the file")
         };
-        Self { file: std::thread::spawn(mounted).join().expect("mounted"), asked }
+        Self { file: std::thread::spawn(mount).join().expect("mounted"), asked }
     }
 
     /// Whether its file system was asked for more than opening and closing the file takes.
@@ -50,6 +51,16 @@ impl FuseFile {
         let needed = [INIT, OPEN, FLUSH, RELEASE, FORGET, INTERRUPT];
         self.asked.lock().expect("no panic").iter().any(|request| !needed.contains(request))
     }
+}
+
+fn mount(what: &str, at: &Path, kind: &str, flags: u64, options: &str) {
+    let text = |s: &str| std::ffi::CString::new(s).expect("no zero byte");
+    let (what, kind, options) = (text(what), text(kind), text(options));
+    let at = text(at.to_str().expect("a path in UTF-8"));
+    // SAFETY: all strings end with zero and live for the call.
+    let done =
+        unsafe { libc::mount(what.as_ptr(), at.as_ptr(), kind.as_ptr(), flags, options.as_ptr().cast()) };
+    assert_eq!(done, 0, "mount: {}", std::io::Error::last_os_error());
 }
 
 /// Answers the first request, and all others with ENOSYS. The thread keeps the mount until the

@@ -2,6 +2,5 @@
 
 pub mod cloud_hypervisor;
 pub mod fuse;
-pub mod mounts;
 
 pub use zerowire_rig::*;
