@@ -78,6 +78,8 @@ need iperf3 iperf3
 need ncat ncat
 need curl curl
 need tcpreplay tcpreplay
+need tcpdump tcpdump
+need tshark tshark
 need iputils-ping ping
 need make make
 need binutils objdump

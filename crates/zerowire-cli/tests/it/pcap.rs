@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::support::control::Controlled;
 use crate::support::{Guest, Peer, Program, Restrict, connect, frames, in_netns, wait_until};
 use zerowire_testkit::captures::{CaptureFile, read, read_file};
-use zerowire_testkit::own_process;
+use zerowire_testkit::{not_run, own_process};
 
 /// The program on a tap, with these options, and its guest.
 struct Scene {
@@ -67,7 +67,9 @@ fn said(program: &str, arguments: &[&str]) -> Option<String> {
             Some(text)
         }
         Err(_) => {
-            eprintln!("left out: {program} is not installed (Debian: the package {program})");
+            not_run(&format!(
+                "a capture read by {program}: it is not installed (Debian: the package {program})"
+            ));
             None
         }
     }
