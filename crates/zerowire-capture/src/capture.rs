@@ -11,8 +11,8 @@ use zerowire_wire::pcapng::InterfaceCounts;
 use crate::options::{CaptureError, CaptureOptions};
 use crate::queue::CaptureQueue;
 use crate::shared::{InterfaceState, Shared};
-use crate::sink::Sink;
-use crate::writer::Writer;
+use crate::sink::CaptureSink;
+use crate::writer::CaptureWriter;
 
 /// A capture: a file, and a thread that writes it. Dropping it ends it, without waiting for what is
 /// to be written ([`Self::finish`]).
@@ -30,10 +30,10 @@ impl Capture {
     /// # Errors
     /// [`CaptureError`]. A pipe without a reader is waited for instead.
     pub fn start(options: &CaptureOptions, program: &str) -> Result<Self, CaptureError> {
-        let sink = Sink::open(options)?;
+        let sink = CaptureSink::open(options)?;
         let shared = Arc::new(Shared::new(options.snaplen));
         let (ends, done) = sync_channel(0);
-        let writer = Writer::new(shared.clone(), sink, program.to_owned());
+        let writer = CaptureWriter::new(shared.clone(), sink, program.to_owned());
         let thread = std::thread::Builder::new().name("capture".to_owned());
         let thread = thread.spawn(move || {
             writer.run();

@@ -151,7 +151,7 @@ impl CaptureQueue {
         self.shared.published(self.at - self.ring.taken.0.load(Ordering::Relaxed) > half);
     }
 
-    /// Hands on what there is of a batch that is long, so that the writer begins with it.
+    /// Hands on the begin of a long batch, so that the writer can start with it.
     #[inline]
     fn publish_long(&mut self) {
         if self.at - self.ring.published.0.load(Ordering::Relaxed) > LONG_WORDS {

@@ -16,7 +16,7 @@ const RETRY: Duration = Duration::from_millis(5);
 
 /// An open file or stream.
 #[derive(Debug)]
-pub(crate) struct Sink {
+pub(crate) struct CaptureSink {
     out: File,
     target: CaptureTarget,
     rotation: Option<CaptureRotation>,
@@ -26,7 +26,7 @@ pub(crate) struct Sink {
     written: u64,
 }
 
-impl Sink {
+impl CaptureSink {
     pub fn open(options: &CaptureOptions) -> Result<Self, CaptureError> {
         let failed = |cause| CaptureError::Open { target: options.target.clone(), cause };
         let out = match &options.target {

@@ -11,7 +11,7 @@ use zerowire_wire::pcapng::{
 
 use crate::queue::{Drain, WaitingPacket};
 use crate::shared::{Arrivals, InterfaceState, Shared, now};
-use crate::sink::Sink;
+use crate::sink::CaptureSink;
 
 /// Bytes that are written at once.
 const WRITE_BYTES: usize = 256 << 10;
@@ -24,9 +24,9 @@ const STATISTICS_BYTES: u64 = 64;
 const YOUNGER: u64 = 100_000_000;
 
 /// Writes a capture.
-pub(crate) struct Writer {
+pub(crate) struct CaptureWriter {
     shared: Arc<Shared>,
-    sink: Sink,
+    sink: CaptureSink,
     program: String,
     interfaces: Vec<Arc<InterfaceState>>,
     drains: Vec<Drain>,
@@ -47,8 +47,8 @@ enum Round {
     Busy,
 }
 
-impl Writer {
-    pub fn new(shared: Arc<Shared>, sink: Sink, program: String) -> Self {
+impl CaptureWriter {
+    pub fn new(shared: Arc<Shared>, sink: CaptureSink, program: String) -> Self {
         Self {
             shared,
             sink,

@@ -36,8 +36,8 @@ pub fn block_signals() -> Result<Signals> {
 }
 
 /// Hands requests to `answer` until SIGTERM or SIGINT comes, and tells the service manager how the
-/// server fares. A program that is not `lasting` (a connection was handed over to it, and there will
-/// be no other) also ends when the server is not alive any more.
+/// server fares. A program that is not `lasting` (a connection was handed over to it, and there
+/// will be no other) also ends when the server is not alive any more.
 pub fn until_stopped(
     signals: &Signals,
     lasting: bool,

@@ -21,7 +21,7 @@ mod system_calls;
 mod user;
 
 pub use namespaces::spawn_apart;
-pub use report::{ConfineError, Layer, LayerReport, Report};
+pub use report::{ConfineError, ConfineReport, Layer, LayerReport};
 
 use report::Steps;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
@@ -39,7 +39,7 @@ pub struct Owner {
 
 /// What a process keeps.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan<'a> {
+pub struct ConfinePlan<'a> {
     /// Whom it belongs to, if this process may change that.
     pub owner: Owner,
     /// The system calls that it may make, in lists.
@@ -53,7 +53,7 @@ pub struct Plan<'a> {
 /// # Errors
 /// [`ConfineError`]: the process has several threads, or a layer that every platform has can't be
 /// put up. The process must end then: it has lost some of its rights.
-pub fn confine(plan: &Plan<'_>) -> Result<Report, ConfineError> {
+pub fn confine(plan: &ConfinePlan<'_>) -> Result<ConfineReport, ConfineError> {
     if let Ok(threads) = std::fs::read_dir("/proc/self/task").map(Iterator::count)
         && threads != 1
     {
@@ -85,7 +85,7 @@ fn no_dumps() -> Result<(), String> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|e| format!("prctl: {e}"))
 }
 
-/// Why there is no Landlock.
+/// Why Landlock is missing.
 fn landlock_reason(e: &std::io::Error) -> String {
     match e.raw_os_error() {
         Some(libc::ENOSYS) => "the kernel was built without it (CONFIG_SECURITY_LANDLOCK)".to_owned(),

@@ -77,12 +77,12 @@ pub struct LayerReport {
 
 /// What a process was confined by.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ConfineReport {
     /// The layers, in the order in which they were put up.
     pub layers: Vec<LayerReport>,
 }
 
-impl Report {
+impl ConfineReport {
     /// The layers that are not there, with their reasons, for the log; None where all are.
     pub fn missing(&self) -> Option<String> {
         let missing = |l: &LayerReport| Some(format!("{} ({})", l.layer.name(), l.missing.as_ref()?));
@@ -115,13 +115,13 @@ pub enum ConfineError {
 /// Puts layers up one after the other.
 pub(crate) struct Steps<'a> {
     without: &'a [Layer],
-    report: Report,
+    report: ConfineReport,
 }
 
 impl<'a> Steps<'a> {
     /// Leaves the layers of `without` out.
     pub(crate) fn new(without: &'a [Layer]) -> Self {
-        Self { without, report: Report::default() }
+        Self { without, report: ConfineReport::default() }
     }
 
     /// Puts a layer up, or a further part of it.
@@ -137,7 +137,7 @@ impl<'a> Steps<'a> {
     }
 
     /// The report, or the first layer that should be there and is not.
-    pub(crate) fn finish(self) -> Result<Report, ConfineError> {
+    pub(crate) fn finish(self) -> Result<ConfineReport, ConfineError> {
         let fatal = self.report.layers.iter().find(|l| l.missing.is_some() && l.layer.is_everywhere());
         match fatal {
             None => Ok(self.report),

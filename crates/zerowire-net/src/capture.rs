@@ -20,8 +20,9 @@ impl FrameCapture {
         Self { queue: interface.queue() }
     }
 
-    /// A frame of the guest's. `start` was read of it, and checked; the rest is read once more. With
-    /// `holds` it may go back to the ring until the batch is over, and until the next one else.
+    /// A frame of the guest's. `start` was read of it, and checked; the rest is read once more.
+    /// With `holds` it may go back to the ring until the batch is over, and until the next one
+    /// else.
     pub fn sent(&mut self, frame: &TxFrame<'_>, start: &[u8], holds: bool) {
         self.queue.mark(frame.index, holds);
         let len = frame.len - frame.header_len;

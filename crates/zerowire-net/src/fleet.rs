@@ -70,8 +70,9 @@ pub trait Fleet: Send + Sync {
     /// was read last: those that it has no more are removed. Further VMs, which somebody else has
     /// added, stay as they are.
     ///
-    /// A VM that is the same in all but its metadata and limits keeps its front end. Another one that
-    /// was there is removed and added again, unless it is on a descriptor that was handed over.
+    /// A VM that is the same in all but its metadata and limits keeps its front end. Another one
+    /// that was there is removed and added again, unless it is on a descriptor that was handed
+    /// over.
     ///
     /// # Errors
     /// The VMs can't be beside each other and those of others, or their metadata can't be read.

@@ -3,7 +3,8 @@
 //! * [`Server`] serves VMs. It has a control thread and a device a VM (`device`), and a worker
 //!   thread (`worker`) for each queue pair in use while a front end is connected.
 //! * [`transmit`] and [`receive`]: a frame's way between a ring and a port; [`header`]: what is
-//!   checked; [`FrameGuard`]: what a guest may send; [`offload`]: checksums and segments in software; [`io`]: batches of system calls.
+//!   checked; [`FrameGuard`]: what a guest may send; [`offload`]: checksums and segments in
+//!   software; [`io`]: batches of system calls.
 //! * [`port`]: where frames go.
 //!
 //! [`Server`], [`VmConfig`], [`port::PortSpec`], [`Policy`] and the statistics are for programs.

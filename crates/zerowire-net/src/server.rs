@@ -15,8 +15,9 @@
 //! ```
 
 mod reload;
+mod roster;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use serde::Serialize;
@@ -35,6 +36,8 @@ use crate::vm::{self, Handed, ServerError, Source, VmConfig, VmContext};
 
 pub use reload::Reloaded;
 pub(crate) use reload::reload;
+pub(crate) use roster::Departure;
+use roster::{Roster, RosterEntry, VmStage, lock};
 
 /// Where a VM is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -84,125 +87,6 @@ pub enum ChangeError {
     /// The new state can't be had.
     #[error(transparent)]
     Refused(#[from] ServerError),
-}
-
-enum VmStage {
-    Opening,
-    Running(Served<VmContext>),
-    /// Somebody waits for its threads. `ended`: its control thread was at its end before.
-    Leaving {
-        ended: bool,
-    },
-    /// Its threads were told to end, and nobody waits for them any more.
-    Held(Served<VmContext>),
-}
-
-struct RosterEntry {
-    config: VmConfig,
-    stage: VmStage,
-}
-
-impl RosterEntry {
-    fn state(&self) -> VmState {
-        match &self.stage {
-            VmStage::Opening => VmState::Opening,
-            VmStage::Running(served) if served.vm.control.is_draining() => VmState::Draining,
-            VmStage::Running(_) => VmState::Running,
-            VmStage::Leaving { .. } | VmStage::Held(_) => VmState::Leaving,
-        }
-    }
-
-    fn running(&self) -> Option<&Served<VmContext>> {
-        match &self.stage {
-            VmStage::Running(served) => Some(served),
-            VmStage::Opening | VmStage::Leaving { .. } | VmStage::Held(_) => None,
-        }
-    }
-
-    /// The VM, where its threads run and nobody waits for their end.
-    fn served(&self) -> Option<&Served<VmContext>> {
-        match &self.stage {
-            VmStage::Running(served) | VmStage::Held(served) => Some(served),
-            VmStage::Opening | VmStage::Leaving { .. } => None,
-        }
-    }
-
-    /// Takes the VM out of its entry, which says that it leaves.
-    fn take(&mut self) -> Option<Served<VmContext>> {
-        self.served()?;
-        match std::mem::replace(&mut self.stage, VmStage::Leaving { ended: false }) {
-            VmStage::Running(served) | VmStage::Held(served) => Some(served),
-            VmStage::Opening | VmStage::Leaving { .. } => None,
-        }
-    }
-
-    /// Nobody waits any more for the threads of a VM that was taken. Returns it where its control
-    /// thread is at its end by now, and would not remove it.
-    fn hold(&mut self, served: Served<VmContext>) -> Option<Served<VmContext>> {
-        if matches!(self.stage, VmStage::Leaving { ended: true }) {
-            return Some(served);
-        }
-        self.stage = VmStage::Held(served);
-        None
-    }
-
-    /// The VM's control thread is at its end. Returns the VM where the thread has to remove it.
-    fn ended(&mut self) -> Option<Served<VmContext>> {
-        match &mut self.stage {
-            VmStage::Running(served) if !served.vm.control.is_draining() => None,
-            VmStage::Running(_) | VmStage::Held(_) => self.take(),
-            VmStage::Opening => None,
-            // Somebody else removes the VM, and waits for this thread.
-            VmStage::Leaving { ended } => {
-                *ended = true;
-                None
-            }
-        }
-    }
-}
-
-#[derive(Default)]
-struct Roster {
-    entries: Vec<RosterEntry>,
-    /// Where frames of all VMs go as well.
-    capture: Option<Arc<Capture>>,
-    /// The server stops: nothing may be added.
-    closed: bool,
-}
-
-impl Roster {
-    fn find(&mut self, name: &str) -> Result<&mut RosterEntry, ChangeError> {
-        let entry = self.entries.iter_mut().find(|e| e.config.name == name);
-        entry.ok_or_else(|| ChangeError::Unknown(name.to_owned()))
-    }
-
-    fn forget(&mut self, name: &str) {
-        self.entries.retain(|e| e.config.name != name);
-        vm::share_budget(self.entries.iter().map(|e| &e.config));
-    }
-}
-
-fn lock(roster: &Mutex<Roster>) -> MutexGuard<'_, Roster> {
-    roster.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// How a VM takes itself out of the roster that was drained, or whose removal nobody waits for.
-#[derive(Clone)]
-pub(super) struct Departure(Weak<Mutex<Roster>>);
-
-impl Departure {
-    /// The last act of a VM's control thread.
-    pub(super) fn leave(&self, vm: Arc<VmContext>) {
-        let Some(roster) = self.0.upgrade() else { return };
-        let name = vm.control.name.clone();
-        let served = lock(&roster).find(&name).ok().and_then(RosterEntry::ended);
-        let Some(served) = served else { return };
-        let how = if vm.control.is_draining() { "drained and removed" } else { "removed after all" };
-        // The port closes here. Until then nobody else can have it.
-        drop((served, vm));
-        lock(&roster).forget(&name);
-        tracing::info!("{name}: {how}");
-    }
 }
 
 /// A running server. Dropping it stops it: rings stop, sockets are removed, taps that it made go.

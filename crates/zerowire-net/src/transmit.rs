@@ -81,8 +81,8 @@ pub struct Transmit<O> {
     /// A frame that becomes many, of which not all are queued.
     long: Option<Long>,
     errors: OffloadErrors,
-    /// What may pass in a turn: chains, and bytes of their frames without virtio-net headers. Chains
-    /// beyond that stay in the ring.
+    /// What may pass in a turn: chains, and bytes of their frames without virtio-net headers.
+    /// Chains beyond that stay in the ring.
     pub meter: Meter,
     /// True: the guest broke a rule, and nobody reads the ring any more.
     abandoned: bool,

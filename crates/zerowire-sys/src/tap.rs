@@ -31,7 +31,7 @@ const TUNGETVNETHDRSZ: libc::Ioctl = 0x8004_54d7;
 const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
 const TUNSETQUEUE: libc::Ioctl = 0x4004_54d9;
 
-/// What is asked of a tap that is open, and of its interface by any socket, and whether a socket
+/// Requests to an open tap, those about its interface by any socket, and the one whether a socket
 /// blocks. None of them makes or changes an interface.
 pub const IOCTLS: &[u32] = &[
     TUNSETOFFLOAD as u32,

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use zerowire_vhost::limit::{Limit, Limiter, Meter, Pace};
+use zerowire_vhost::limit::{Limit, LimitPace, Limiter, Meter};
 
 const FRAMES: usize = 4_000_000;
 const RUNS: usize = 9;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Nanoseconds of all frames.
 fn run(limiter: &Limiter, batch: usize) -> f64 {
-    let (mut pace, mut meter) = (Pace::default(), Meter::default());
+    let (mut pace, mut meter) = (LimitPace::default(), Meter::default());
     let start = Instant::now();
     for _ in 0..FRAMES / batch {
         if let Some(allowed) = pace.begin(limiter, Instant::now) {

@@ -35,7 +35,7 @@ mod table;
 mod vm;
 
 pub use config::{DEFAULT_GROUP, VsockConfig};
-pub use counters::{VsockCounters, VsockTotals};
+pub use counters::{LimitTotals, VsockCounters, VsockTotals};
 pub(crate) use doors::file_id;
 pub use error::VsockServerError;
 #[cfg(feature = "testing")]

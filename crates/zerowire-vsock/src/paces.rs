@@ -6,13 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-use zerowire_vhost::limit::{Limiters, Meter, Pace};
+use zerowire_vhost::limit::{LimitPace, Limiters, Meter};
 
 /// How a VM's rings keep to its limits.
 #[derive(Debug, Default)]
 pub(super) struct Paces {
-    transmit: Pace,
-    receive: Pace,
+    transmit: LimitPace,
+    receive: LimitPace,
 }
 
 impl Paces {

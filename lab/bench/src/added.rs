@@ -1,5 +1,5 @@
-//! What it costs to add a VM to a process that runs: the time of the request, and the round trips of
-//! another VM meanwhile.
+//! What it costs to add a VM to a process that runs: the time of the request, and the round trips
+//! of another VM meanwhile.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

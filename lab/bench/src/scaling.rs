@@ -131,7 +131,8 @@ fn measure_count(program: &Path, vms: usize, effort: Effort, placement: &Placeme
 }
 
 impl Party {
-    /// Starts a process with `vms` connected guests, each with memory to send `working_set` bytes from.
+    /// Starts a process with `vms` connected guests, each with memory to send `working_set` bytes
+    /// from.
     pub(crate) fn start(
         program: &Path,
         kind: BackendKind,

@@ -1,5 +1,5 @@
 //! A front end without a VM, as any user may start it: `zw-front SOCKET COUNT` drives a network
-//! device, sends so many frames, and says how many the back end gave back.
+//! device, sends COUNT frames, and says how many the back end gave back.
 
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;

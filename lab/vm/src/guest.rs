@@ -205,9 +205,9 @@ impl Guest {
         }
     }
 
-    /// A machine that waits for a guest to migrate to it, see [`Guest::start_migration`]. `more` must hold
-    /// the devices that the guest was given, each at the port that it has there; the names are
-    /// their ids.
+    /// A machine that waits for a guest to migrate to it, see [`Guest::start_migration`]. `more`
+    /// must hold the devices that the guest was given, each at the port that it has there; the
+    /// names are their ids.
     ///
     /// # Errors
     /// QEMU does not start.

@@ -317,7 +317,7 @@ pub fn refusal(answer: &CtlAnswer) -> anyhow::Error {
     };
     // With a key, the option of that name.
     let text = match value["pointer"].as_str().and_then(|p| p.strip_prefix('/')) {
-        // The file of a capture is no option.
+        // The file of a capture is an argument without a name.
         Some(key) if key != "file" => format!("--{key}: {text}"),
         _ => text,
     };

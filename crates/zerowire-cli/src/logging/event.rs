@@ -71,8 +71,8 @@ impl Visit for SpanName {
     }
 }
 
-/// The VMs that threads serve now, with the number of their spans. By them a line of another thread
-/// that begins with the name of a VM is told from one that begins with another word.
+/// The VMs that threads serve now, with the number of their spans. They show whether the first word
+/// of another thread's line is a VM's name.
 #[derive(Debug, Default)]
 pub(super) struct ServedVms(Mutex<HashMap<String, usize>>);
 

@@ -1,6 +1,6 @@
 //! The two protocols between a service and its manager, which is systemd as a rule.
 //!
-//! The manager hands sockets over at the start (`sockets`), and is told how the service fares
+//! The manager hands sockets over at the start (`sockets`), and hears how the service fares
 //! (`notify`). A program that nobody manages finds none of the environment variables, and does
 //! without both.
 

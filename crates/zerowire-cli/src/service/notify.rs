@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How often the status is looked at.
+/// The pause between two looks at the status.
 const STATUS: Duration = Duration::from_secs(2);
 
-/// Of the time that the manager allows, so many parts are between two signs of life.
+/// Signs of life in the time that the manager allows.
 const PARTS: u32 = 4;
 
 /// A server as its manager sees it.

@@ -117,7 +117,7 @@ pub fn padded(text: &str, columns: usize, is_right: bool) -> String {
     if is_right { space + &shown } else { shown + &space }
 }
 
-/// A text of at most so many columns; one that is cut ends with an ellipsis.
+/// A text of at most `columns` columns; a longer one is cut, and ends with an ellipsis.
 pub fn shortened(text: &str, columns: usize) -> String {
     if columns_of(text) <= columns {
         return glyphs(text).map(|(c, _)| c).collect();

@@ -172,7 +172,7 @@ pub mod tests {
         }
     }
 
-    /// A server that has run for so long.
+    /// A server with this uptime.
     pub fn server(uptime_seconds: f64, vms: Vec<VmSample>) -> ServerSample {
         ServerSample { version: "1.2.3".to_owned(), uptime_seconds, cpu_seconds: uptime_seconds / 4.0, vms }
     }

@@ -100,14 +100,14 @@ pub struct TopState {
     selected: Option<String>,
     /// Whether the picture stands still.
     pub is_paused: bool,
-    /// Why there is no newer sample.
+    /// Why the last attempt gave no sample.
     pub problem: Option<String>,
     /// Columns and rows of the terminal.
     pub size: (usize, usize),
 }
 
 impl TopState {
-    /// Without a sample, for a terminal with so many columns and rows.
+    /// Without a sample, for a terminal of this size: columns and rows.
     pub fn new(sorting: Sorting, size: (usize, usize)) -> Self {
         Self { sorting, size, ..Self::default() }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use zerowire::ledger::Totals;
-use zerowire_vsock::{VsockServerStats, VsockVmStats};
+use zerowire_vsock::{LimitTotals, VsockServerStats, VsockTotals, VsockVmStats};
 
 use crate::table::{capture_line, cpu_line, reasons};
 
@@ -31,21 +31,7 @@ fn vm_table(out: &mut String, vm: &VsockVmStats) {
     );
     let _ = writeln!(out, "  path: {}", vm.path);
     let _ = writeln!(out, "  kernel copies: {}", vm.kernel_copies);
-    let _ = writeln!(
-        out,
-        "  connections: {} opened, {} open, {} refused ({} beyond the rate), {} reset; {} bad handshakes of host programs",
-        t.connections_opened,
-        t.connections_open,
-        t.connections_refused,
-        t.requests_over_rate,
-        t.resets,
-        t.bad_handshakes
-    );
-    let _ = writeln!(
-        out,
-        "  mapped connections: {} with {} windows, {} bytes; {} refused",
-        t.mapped.mapped_connections, t.mapped.mapped_windows, t.mapped.mapped_bytes, t.mapped.mapped_refused
-    );
+    connection_lines(out, t);
     capture_line(out, vm.capture, "packets");
     let _ = writeln!(
         out,
@@ -71,7 +57,35 @@ fn vm_table(out: &mut String, vm: &VsockVmStats) {
         "  packets without payload, both ways: {}; from the guest with stale credit: {}",
         t.control_packets, t.stale_credit
     );
-    let limits = &t.limits;
+    limit_lines(out, &t.limits);
+    if let Some(e) = &t.last_error {
+        let _ = writeln!(
+            out,
+            "  errors: {} of front ends' connections, {} of rings; last: {e}",
+            vm.connection_errors, t.ring_errors
+        );
+    }
+}
+
+fn connection_lines(out: &mut String, t: &VsockTotals) {
+    let _ = writeln!(
+        out,
+        "  connections: {} opened, {} open, {} refused ({} beyond the rate), {} reset; {} bad handshakes of host programs",
+        t.connections_opened,
+        t.connections_open,
+        t.connections_refused,
+        t.requests_over_rate,
+        t.resets,
+        t.bad_handshakes
+    );
+    let _ = writeln!(
+        out,
+        "  mapped connections: {} with {} windows, {} bytes; {} refused",
+        t.mapped.mapped_connections, t.mapped.mapped_windows, t.mapped.mapped_bytes, t.mapped.mapped_refused
+    );
+}
+
+fn limit_lines(out: &mut String, limits: &LimitTotals) {
     for (name, waits, seconds) in [
         ("from guest", limits.transmit_limit_waits, limits.transmit_limit_wait_seconds),
         ("to guest", limits.receive_limit_waits, limits.receive_limit_wait_seconds),
@@ -79,13 +93,6 @@ fn vm_table(out: &mut String, vm: &VsockVmStats) {
         if waits > 0 {
             let _ = writeln!(out, "  {name}: waited {waits} times for the limit, {seconds:.3} s");
         }
-    }
-    if let Some(e) = &t.last_error {
-        let _ = writeln!(
-            out,
-            "  errors: {} of front ends' connections, {} of rings; last: {e}",
-            vm.connection_errors, t.ring_errors
-        );
     }
 }
 

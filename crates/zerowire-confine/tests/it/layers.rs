@@ -1,6 +1,6 @@
 //! What the layers refuse, all together and each by itself.
 
-use zerowire_confine::{ConfineError, Layer, Plan, confine};
+use zerowire_confine::{ConfineError, ConfinePlan, Layer, confine};
 use zerowire_net::port::tap::SYSTEM_CALLS;
 use zerowire_sys::allowed::OF_A_PROGRAM;
 use zerowire_sys::rights::landlock_version;
@@ -114,7 +114,7 @@ fn a_confined_process_starts_threads_and_has_memory() {
 /// The harness of tests has a thread beside this one.
 #[test]
 fn a_process_of_several_threads_is_refused() {
-    let plan = Plan { owner: NOBODY, calls: &[OF_A_PROGRAM], without: &[] };
+    let plan = ConfinePlan { owner: NOBODY, calls: &[OF_A_PROGRAM], without: &[] };
     let refused = confine(&plan);
     assert!(matches!(refused, Err(ConfineError::Threads(2..))), "{refused:?}");
 }

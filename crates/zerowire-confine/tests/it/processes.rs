@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::process::{Command, Stdio};
 
-use zerowire_confine::{Layer, Plan, confine, spawn_apart};
+use zerowire_confine::{ConfinePlan, Layer, confine, spawn_apart};
 use zerowire_sys::allowed::OF_A_PROGRAM;
 use zerowire_sys::rights::close_others;
 use zerowire_testkit::own_process;
@@ -54,7 +54,7 @@ fn an_ordinary_user_is_told_what_is_missing() {
                 && libc::setresgid(1, 1, 1) == 0
                 && libc::setresuid(1, 1, 1) == 0
         };
-        let plan = Plan { owner: NOBODY, calls: &[OF_A_PROGRAM], without: &[Layer::SystemCalls] };
+        let plan = ConfinePlan { owner: NOBODY, calls: &[OF_A_PROGRAM], without: &[Layer::SystemCalls] };
         match confine(&plan) {
             Ok(report) if changed => {
                 let missing = report.missing().unwrap_or_default();

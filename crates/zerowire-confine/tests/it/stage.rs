@@ -10,7 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command};
 
-use zerowire_confine::{Layer, Owner, Plan, confine};
+use zerowire_confine::{ConfinePlan, Layer, Owner, confine};
 use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM};
 use zerowire_sys::rights::{Namespace, unshare};
 
@@ -128,7 +128,7 @@ pub fn attempt_by(
     act: impl FnOnce() -> Result<(), i32>,
 ) -> Seen {
     let confined = || {
-        let plan = Plan { owner: NOBODY, calls, without };
+        let plan = ConfinePlan { owner: NOBODY, calls, without };
         match confine(&plan) {
             Ok(_) => act().err().unwrap_or(0),
             Err(_) => NOT_CONFINED,

@@ -26,7 +26,8 @@ pub struct BadGuard {
 
 impl FrameGuard {
     /// Reads checks: `mac`, `mac=MAC`, `vlan=off`, `vlan=NUMBER`, `ip=ADDRESS+ADDRESS…`, `arp`,
-    /// `nd` and `storm=RATE`, with `+` between them. `own` is the device's address if that is known: `mac` means it.
+    /// `nd` and `storm=RATE`, with `+` between them. `own` is the device's address if that is
+    /// known: `mac` means it.
     ///
     /// # Errors
     /// The text says what is wrong, and what to give.

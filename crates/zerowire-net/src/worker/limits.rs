@@ -2,12 +2,12 @@
 //!
 //! Frames from the guest are counted as they are taken from the ring, and those beyond the limit
 //! stay there. The length of a frame to the guest is known only when it was read. So the receive
-//! side is told how many frames it may read, and their bytes are counted behind the turn.
+//! side gets a number of frames that it may read, and their bytes are counted behind the turn.
 
 use std::time::Instant;
 
 use zerowire::ledger::Counters;
-use zerowire_vhost::limit::{Allowance, Limiter, Meter, Pace};
+use zerowire_vhost::limit::{Allowance, LimitPace, Limiter, Meter};
 
 use crate::receive::Inlet;
 use crate::transmit::Outlet;
@@ -16,8 +16,8 @@ use crate::{MAX_FRAME_BYTES, Receive, Transmit};
 /// How a queue pair keeps to the limits of its VM.
 #[derive(Debug, Default)]
 pub(super) struct PairLimits {
-    pub(super) transmit: Pace,
-    pub(super) receive: Pace,
+    pub(super) transmit: LimitPace,
+    pub(super) receive: LimitPace,
     /// Bytes of a frame to the guest, of the last that came.
     likely_bytes: u64,
     /// Frames and bytes that were delivered when this was looked at last; None without a limit.

@@ -16,8 +16,8 @@ use crate::memory::is_eventfd;
 /// Reads so often from one: where it counts as a semaphore a read lets one writer on.
 const READS: usize = 64;
 
-/// Without /proc no descriptor is looked for behind so many numbers that are free: the kernel gives
-/// the lowest one.
+/// Free numbers in a row behind which no descriptor is expected where /proc is missing: the kernel
+/// gives the lowest free one.
 const FREE_NUMBERS: usize = 64;
 
 /// Frees those who write to eventfds that are full.

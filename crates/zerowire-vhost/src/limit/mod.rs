@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!             what may pass              what has passed
-//!  Limiter ─────────▶ Pace ──▶ Meter ──▶ Pace ─────────▶ Limiter
-//!  a VM's direction   a thread's ring    a turn
+//!  Limiter ─────────▶ LimitPace ──▶ Meter ──▶ LimitPace ─────────▶ Limiter
+//!  a VM's direction   a thread's    a turn
+//!                     ring
 //! ```
-//! A thread asks once a turn ([`Pace::begin`]), counts what passes ([`Meter`]), and says it behind
-//! the turn ([`Pace::passed`]). What may not pass stays where it is: in the guest's ring, or in the
-//! queue of the port. Nothing is dropped. The thread sleeps until there are tokens for a batch
-//! ([`Pace::nap`]).
+//! A thread asks once a turn ([`LimitPace::begin`]), counts what passes ([`Meter`]), and says it
+//! behind the turn ([`LimitPace::passed`]). What may not pass stays where it is: in the guest's ring,
+//! or in the queue of the port. Nothing is dropped. The thread sleeps until there are tokens for a
+//! batch ([`LimitPace::nap`]).
 //!
 //! **Who owns what.** All threads that serve a VM's direction share its [`Limiter`]. Each ring has
-//! a [`Pace`]. A lock is taken twice a turn while there is a limit, and never without one.
+//! a [`LimitPace`]. A lock is taken twice a turn while there is a limit, and never without one.
 
 mod bucket;
 mod pace;
@@ -22,7 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use bucket::{BucketSpec, MAX_TOKENS, TokenBucket};
-pub use pace::Pace;
+pub use pace::LimitPace;
 pub use spec::{BadLimit, Limit};
 
 /// What may pass in a turn.

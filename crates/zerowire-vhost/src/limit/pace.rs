@@ -10,7 +10,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(100);
 
 /// How one ring keeps to the limit of its VM.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct LimitPace {
     /// The turn before was limited.
     on: bool,
     /// When this turn began.
@@ -21,9 +21,9 @@ pub struct Pace {
     since: Option<Instant>,
 }
 
-impl Pace {
-    /// A turn begins: what may pass in it. None if there is no limit, nor was one in the turn
-    /// before.
+impl LimitPace {
+    /// A turn begins: what may pass in it. None without a limit, if the turn before had none
+    /// either.
     #[inline]
     pub fn begin(&mut self, limiter: &Limiter, now: impl FnOnce() -> Instant) -> Option<Allowance> {
         if !self.on && !limiter.is_on() {

@@ -47,13 +47,13 @@ const FORM: &str = "give BYTES/s or BITSbit/s, or ops=N/s, or both, and behind i
 
 /// What was given of one bucket.
 #[derive(Clone, Copy, Debug, Default)]
-struct Parts {
+struct LimitParts {
     rate: Option<u64>,
     burst: Option<u64>,
     once: Option<u64>,
 }
 
-impl Parts {
+impl LimitParts {
     /// The bucket, if there is a rate; `words` are the names of burst and one-time burst.
     fn bucket(self, [burst, once]: [&str; 2]) -> Result<Option<BucketSpec>, String> {
         let Some(rate) = self.rate else {
@@ -81,7 +81,7 @@ impl FromStr for Limit {
 }
 
 fn parse(text: &str) -> Result<Limit, String> {
-    let (mut bytes, mut operations) = (Parts::default(), Parts::default());
+    let (mut bytes, mut operations) = (LimitParts::default(), LimitParts::default());
     for part in text.split([',', '+']) {
         let (place, value) = match part.split_once('=') {
             None => (&mut bytes.rate, byte_rate(part)),

@@ -36,8 +36,8 @@ pub fn write(segments: &[Segment], skip: usize, src: &[u8]) -> usize {
     done
 }
 
-/// As [`write()`], from the beginning, for a header of `N` bytes. Nearly always all of it lies in the
-/// first segment, and a copy of a known length costs no call.
+/// As [`write()`], from the beginning, for a header of `N` bytes. Nearly always all of it lies in
+/// the first segment, and a copy of a known length costs no call.
 #[inline(always)]
 pub fn write_header<const N: usize>(segments: &[Segment], header: &[u8; N]) {
     match segments.first() {

@@ -62,7 +62,7 @@ impl Channel {
     /// Waits for a message and its descriptors; None when the other side is gone.
     ///
     /// # Errors
-    /// What came is no such message.
+    /// What came is another message, or none.
     pub(super) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut bytes = vec![0; MESSAGE_BYTES];
         loop {

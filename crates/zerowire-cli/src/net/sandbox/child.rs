@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire_cli::logging::{self, LogFormat};
-use zerowire_confine::{Owner, Plan, Report, confine};
+use zerowire_confine::{ConfinePlan, ConfineReport, Owner, confine};
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::tap::{SYSTEM_CALLS, Tap, TapKeeper};
 use zerowire_net::{Handed, MetadataSource, Server};
 use zerowire_sys::allowed::OF_A_PROGRAM;
 
 use super::channel::Channel;
-use super::message::{ChildStats, Order, Setup, Word};
+use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord};
 use crate::serving::block_signals;
 
 /// How long an answer of the supervisor may take.
@@ -37,7 +37,7 @@ pub(in crate::net) fn main() -> ExitCode {
     let outcome = closed.map_err(|e| e.to_string()).and_then(|()| {
         let channel = zerowire_sys::fd::duplicate(0).map_err(|e| e.to_string())?;
         let channel = Arc::new(Channel::of(channel));
-        serve(&channel).inspect_err(|e| drop(channel.send(&Word::Failed(e.clone()), &[])))
+        serve(&channel).inspect_err(|e| drop(channel.send(&ChildWord::Failed(e.clone()), &[])))
     });
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -45,23 +45,23 @@ pub(in crate::net) fn main() -> ExitCode {
 fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     block_signals().map_err(|e| e.to_string())?;
     let (setup, fds) = match channel.receive().map_err(|e| e.to_string())? {
-        Some((Order::Start(setup), fds)) => (setup, fds),
+        Some((ChildOrder::Start(setup), fds)) => (setup, fds),
         _ => return Err("its first message is none".to_owned()),
     };
     let (answers, answered) = mpsc::channel();
     let keeper = Arc::new(Supervisor { channel: channel.clone(), answered: Mutex::new(answered) });
     let handed = handed(&setup, fds, keeper)?;
     let config = setup.config()?;
-    let plan = Plan {
+    let plan = ConfinePlan {
         owner: Owner { user: setup.user, group: setup.group },
         calls: &[OF_A_PROGRAM, SYSTEM_CALLS],
         without: &[],
     };
-    let report: Report = confine(&plan).map_err(|e| e.to_string())?;
+    let report: ConfineReport = confine(&plan).map_err(|e| e.to_string())?;
     // From here on there are threads, and nothing else can be opened.
     let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
     let server = Server::start_handed(config, handed).map_err(|e| e.to_string())?;
-    channel.send(&Word::Ready(report), &[]).map_err(|e| e.to_string())?;
+    channel.send(&ChildWord::Ready(report), &[]).map_err(|e| e.to_string())?;
     Loop { channel, server: &server, setup: &setup, answers, is_draining: false }.run()?;
     server.stop();
     drop(log);
@@ -69,7 +69,7 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
 }
 
 /// What came with the first message.
-fn handed(setup: &Setup, fds: Vec<OwnedFd>, keeper: Arc<Supervisor>) -> Result<Handed, String> {
+fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<Supervisor>) -> Result<Handed, String> {
     let mut fds = fds.into_iter();
     let missing = || "a descriptor is missing".to_owned();
     let listener = fds.next().ok_or_else(missing)?.into();
@@ -109,7 +109,7 @@ impl TapKeeper for Supervisor {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         // One to a question before this one came too late.
         while answered.try_recv().is_ok() {}
-        self.channel.send(&Word::SetMtu(mtu), &[]).map_err(|e| e.to_string())?;
+        self.channel.send(&ChildWord::SetMtu(mtu), &[]).map_err(|e| e.to_string())?;
         let answer = answered.recv_timeout(PATIENCE);
         answer.map_err(|_| "the supervisor does not answer".to_owned())?.map_or(Ok(()), Err)
     }
@@ -119,7 +119,7 @@ impl TapKeeper for Supervisor {
 struct Loop<'a> {
     channel: &'a Channel,
     server: &'a Server,
-    setup: &'a Setup,
+    setup: &'a ChildSetup,
     answers: Sender<Option<String>>,
     is_draining: bool,
 }
@@ -146,30 +146,30 @@ impl Loop<'_> {
         }
     }
 
-    fn carry_out(&mut self, order: Order, fds: Vec<OwnedFd>) -> Option<Word> {
+    fn carry_out(&mut self, order: ChildOrder, fds: Vec<OwnedFd>) -> Option<ChildWord> {
         match order {
-            Order::Statistics(number) => {
-                Some(Word::Statistics(number, Box::new(ChildStats::of(&self.server.stats()))))
+            ChildOrder::Statistics(number) => {
+                Some(ChildWord::Statistics(number, Box::new(ChildStats::of(&self.server.stats()))))
             }
-            Order::Metadata(number) => Some(Word::Metadata(number, self.set_metadata(fds).err())),
-            Order::Drain => {
+            ChildOrder::Metadata(number) => Some(ChildWord::Metadata(number, self.set_metadata(fds).err())),
+            ChildOrder::Drain => {
                 self.is_draining = true;
                 // It has gone by itself, if it is not there.
                 let _ = self.server.drain(&self.setup.name);
                 None
             }
-            Order::MtuSet(answer) => {
+            ChildOrder::MtuSet(answer) => {
                 let _ = self.answers.send(answer);
                 None
             }
-            Order::Limits(rates) => {
+            ChildOrder::Limits(rates) => {
                 // The supervisor has parsed them, and they are gone with the VM.
                 if let Ok(limits) = rates.limits() {
                     let _ = self.server.set_limits(&self.setup.name, limits);
                 }
                 None
             }
-            Order::Start(_) => None,
+            ChildOrder::Start(_) => None,
         }
     }
 

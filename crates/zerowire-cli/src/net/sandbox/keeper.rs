@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use zerowire_confine::{Owner, Report, spawn_apart};
+use zerowire_confine::{ConfineReport, Owner, spawn_apart};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::port::PortSpec;
 use zerowire_net::port::tap::Tap;
@@ -30,8 +30,8 @@ use zerowire_vhost::serve::{Listener, StartError};
 use super::CHILD;
 use super::channel::Channel;
 use super::lines;
-use super::message::{Order, Rates, Setup, Word};
-use super::pace::Pace;
+use super::message::{ChildOrder, ChildSetup, ChildWord, Rates};
+use super::pace::RestartPace;
 use super::sums::Sums;
 
 /// How long a child may take to start.
@@ -40,7 +40,7 @@ const START_PATIENCE: Duration = Duration::from_secs(10);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a child may take to end once its supervisor has left it. Its threads have 5 s.
 const END_PATIENCE: Duration = Duration::from_secs(6);
-/// How often it is looked at meanwhile.
+/// The pause between two looks meanwhile.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// What all children have in common.
@@ -53,17 +53,17 @@ pub(super) struct Common {
 }
 
 /// A running child, for those who ask it.
-struct Link {
+struct ChildLink {
     channel: Channel,
     /// The number of the next question.
     next: Mutex<u64>,
     /// Answers that the thread of the VM has received.
-    answers: Mutex<Receiver<Word>>,
+    answers: Mutex<Receiver<ChildWord>>,
 }
 
-impl Link {
+impl ChildLink {
     /// Asks and waits for the answer. None: the child does not answer, or has ended.
-    fn ask(&self, order: impl FnOnce(u64) -> Order, fds: &[BorrowedFd<'_>]) -> Option<Word> {
+    fn ask(&self, order: impl FnOnce(u64) -> ChildOrder, fds: &[BorrowedFd<'_>]) -> Option<ChildWord> {
         let answers = lock(&self.answers);
         let number = {
             let mut next = lock(&self.next);
@@ -76,7 +76,7 @@ impl Link {
             let word = answers.recv_timeout(ANSWER_PATIENCE.saturating_sub(begin.elapsed())).ok()?;
             // An answer to a question before this one came too late.
             match word {
-                Word::Statistics(n, _) | Word::Metadata(n, _) if n == number => return Some(word),
+                ChildWord::Statistics(n, _) | ChildWord::Metadata(n, _) if n == number => return Some(word),
                 _ => {}
             }
         }
@@ -87,7 +87,7 @@ impl Link {
 #[derive(Default)]
 struct KeeperState {
     /// The child that runs.
-    link: Option<Arc<Link>>,
+    link: Option<Arc<ChildLink>>,
     /// What it and those before it have told.
     sums: Sums,
     metadata: Option<MetadataSource>,
@@ -180,7 +180,7 @@ impl Keeper {
     }
 
     /// The log says what confines the child.
-    fn tell(&self, report: &Report) {
+    fn tell(&self, report: &ConfineReport) {
         let name = &self.config.name;
         match report.missing() {
             None => tracing::info!("{name}: served by a confined process"),
@@ -189,10 +189,10 @@ impl Keeper {
     }
 
     /// Starts one child after another.
-    fn run(&self, ready: SyncSender<Result<Report, String>>) {
+    fn run(&self, ready: SyncSender<Result<ConfineReport, String>>) {
         let name = &self.config.name;
         let mut ready = Some(ready);
-        let mut pace = Pace::default();
+        let mut pace = RestartPace::default();
         loop {
             let end = self.serve(&mut ready).unwrap_or_else(ChildEnd::Died);
             let why = match end {
@@ -223,12 +223,15 @@ impl Keeper {
     }
 
     /// Starts a child and carries out what it asks until it ends.
-    fn serve(&self, ready: &mut Option<SyncSender<Result<Report, String>>>) -> Result<ChildEnd, String> {
+    fn serve(
+        &self,
+        ready: &mut Option<SyncSender<Result<ConfineReport, String>>>,
+    ) -> Result<ChildEnd, String> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
         let mut child = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
         let (answer, answers) = channel();
-        let link = Arc::new(Link { channel: ours, next: Mutex::new(0), answers: Mutex::new(answers) });
+        let link = Arc::new(ChildLink { channel: ours, next: Mutex::new(0), answers: Mutex::new(answers) });
         let handed = self.hand(&link.channel);
         lock(&self.state).link = Some(link.clone());
         let failed = match handed {
@@ -268,7 +271,7 @@ impl Keeper {
             let state = lock(&self.state);
             (state.metadata.clone(), state.limits)
         };
-        let setup = Setup {
+        let setup = ChildSetup {
             name: config.name.clone(),
             socket: config.endpoint.to_string(),
             tap: self.tap.name().to_owned(),
@@ -291,24 +294,24 @@ impl Keeper {
         let listener = self.listener.poll_fd().ok_or("nobody listens")?;
         let fds: Vec<_> =
             std::iter::once(listener).chain(queues.iter().chain(&file).map(AsFd::as_fd)).collect();
-        channel.send(&Order::Start(Box::new(setup)), &fds).map_err(|e| e.to_string())
+        channel.send(&ChildOrder::Start(Box::new(setup)), &fds).map_err(|e| e.to_string())
     }
 
     /// Carries out what the child asks, and passes its answers on. Returns why it failed where it
     /// said so.
     fn listen(
         &self,
-        link: &Link,
-        answer: &Sender<Word>,
-        ready: &mut Option<SyncSender<Result<Report, String>>>,
+        link: &ChildLink,
+        answer: &Sender<ChildWord>,
+        ready: &mut Option<SyncSender<Result<ConfineReport, String>>>,
     ) -> Option<String> {
         loop {
-            match link.channel.receive::<Word>() {
-                Ok(Some((Word::Ready(report), _))) => self.begin(link, report, ready.take()),
-                Ok(Some((Word::Failed(why), _))) => return Some(why),
-                Ok(Some((Word::SetMtu(mtu), _))) => {
+            match link.channel.receive::<ChildWord>() {
+                Ok(Some((ChildWord::Ready(report), _))) => self.begin(link, report, ready.take()),
+                Ok(Some((ChildWord::Failed(why), _))) => return Some(why),
+                Ok(Some((ChildWord::SetMtu(mtu), _))) => {
                     let refused = self.set_mtu(mtu).err();
-                    if link.channel.send(&Order::MtuSet(refused), &[]).is_err() {
+                    if link.channel.send(&ChildOrder::MtuSet(refused), &[]).is_err() {
                         return None;
                     }
                 }
@@ -320,14 +323,19 @@ impl Keeper {
     }
 
     /// The child serves the VM.
-    fn begin(&self, link: &Link, report: Report, ready: Option<SyncSender<Result<Report, String>>>) {
+    fn begin(
+        &self,
+        link: &ChildLink,
+        report: ConfineReport,
+        ready: Option<SyncSender<Result<ConfineReport, String>>>,
+    ) {
         match ready {
             Some(ready) => drop(ready.send(Ok(report))),
             None => self.tell(&report),
         }
         // The one before it may have died when it was told.
         if self.is_draining() {
-            let _ = link.channel.send(&Order::Drain, &[]);
+            let _ = link.channel.send(&ChildOrder::Drain, &[]);
         }
     }
 
@@ -339,7 +347,7 @@ impl Keeper {
         self.tap.raise_mtu(mtu).map_err(|e| e.to_string())
     }
 
-    fn link(&self) -> Option<Arc<Link>> {
+    fn link(&self) -> Option<Arc<ChildLink>> {
         lock(&self.state).link.clone()
     }
 
@@ -353,16 +361,16 @@ impl Keeper {
     pub(super) fn set_limits(&self, limits: Limits) {
         lock(&self.state).limits = limits;
         if let Some(link) = self.link() {
-            let _ = link.channel.send(&Order::Limits(Rates::of(limits)), &[]);
+            let _ = link.channel.send(&ChildOrder::Limits(Rates::of(limits)), &[]);
         }
     }
 
     /// What the VM has moved so far, and the CPU time that took, seconds. A child that does not
     /// answer is shown as it was.
     pub(super) fn stats(&self) -> (VmStats, f64) {
-        let told = self.link().and_then(|link| link.ask(Order::Statistics, &[]));
+        let told = self.link().and_then(|link| link.ask(ChildOrder::Statistics, &[]));
         let mut state = lock(&self.state);
-        if let Some(Word::Statistics(_, told)) = told {
+        if let Some(ChildWord::Statistics(_, told)) = told {
             state.sums.told(told.bounded());
         } else if state.link.is_none() {
             state.sums.disconnected();
@@ -377,8 +385,8 @@ impl Keeper {
         // A child that starts meanwhile gets them as well.
         lock(&self.state).metadata = Some(source);
         let Some(link) = self.link() else { return Ok(()) };
-        match link.ask(Order::Metadata, &[file.as_fd()]) {
-            Some(Word::Metadata(_, refused)) => refused.map_or(Ok(()), Err),
+        match link.ask(ChildOrder::Metadata, &[file.as_fd()]) {
+            Some(ChildWord::Metadata(_, refused)) => refused.map_or(Ok(()), Err),
             _ => Err("its process does not answer".to_owned()),
         }
     }
@@ -387,7 +395,7 @@ impl Keeper {
     pub(super) fn drain(&self) {
         self.drains.store(true, Ordering::Release);
         if let Some(link) = self.link() {
-            let _ = link.channel.send(&Order::Drain, &[]);
+            let _ = link.channel.send(&ChildOrder::Drain, &[]);
         }
     }
 

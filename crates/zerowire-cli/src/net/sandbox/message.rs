@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use zerowire::ledger::{CopyReason, DropReason, Totals};
-use zerowire_confine::Report;
+use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::tap::TapSpec;
@@ -18,7 +18,7 @@ use zerowire_vhost::serve::{Endpoint, SocketAccess};
 /// A VM as a child must know it. Descriptors come with it: the listening socket, the tap's queues,
 /// and a file of metadata where it has some.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Setup {
+pub(super) struct ChildSetup {
     /// The VM's name.
     pub name: String,
     /// The path of its socket, for the log.
@@ -51,7 +51,7 @@ pub(super) struct Setup {
     pub log: String,
 }
 
-impl Setup {
+impl ChildSetup {
     /// The VM that a child serves.
     pub(super) fn config(&self) -> Result<VmConfig, String> {
         let mac = self.mac.as_ref().map(|mac| mac.parse::<MacAddress>().map_err(|e| e.to_string()));
@@ -105,9 +105,9 @@ impl Rates {
 
 /// What the supervisor says.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(super) enum ChildOrder {
     /// The first message.
-    Start(Box<Setup>),
+    Start(Box<ChildSetup>),
     /// Asks for statistics. The answer has this number.
     Statistics(u64),
     /// Gives other metadata, in the descriptor that comes with it. The answer has this number.
@@ -116,15 +116,15 @@ pub(super) enum Order {
     Limits(Rates),
     /// The present front end is the last one. The child ends behind it.
     Drain,
-    /// The answer to [`Word::SetMtu`]: what is wrong, if anything is.
+    /// The answer to [`ChildWord::SetMtu`]: what is wrong, if anything is.
     MtuSet(Option<String>),
 }
 
 /// What a child says. The supervisor trusts none of it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Word {
+pub(super) enum ChildWord {
     /// Front ends can connect.
-    Ready(Report),
+    Ready(ConfineReport),
     /// It can't serve the VM, and ends.
     Failed(String),
     /// The answer with this number: statistics.

@@ -31,8 +31,8 @@ use crate::access;
 use keeper::Common;
 use supervisor::Supervisor;
 
-/// The argument by which the program is a child. It is no command: nobody but a supervisor starts
-/// one.
+/// The argument by which the program is a child. Only a supervisor gives it, so it is not in the
+/// help.
 const CHILD: &str = "--confined-child";
 
 /// Nobody.

@@ -11,9 +11,9 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// When the last children died.
 #[derive(Debug, Default)]
-pub(super) struct Pace(VecDeque<Instant>);
+pub(super) struct RestartPace(VecDeque<Instant>);
 
-impl Pace {
+impl RestartPace {
     /// A child has died. How long the next one waits.
     pub(super) fn died(&mut self, now: Instant) -> Duration {
         self.0.retain(|before| now.duration_since(*before) < WINDOW);
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn children_that_die_one_behind_the_other_wait() {
-        let (mut pace, begin) = (Pace::default(), Instant::now());
+        let (mut pace, begin) = (RestartPace::default(), Instant::now());
         let waits: Vec<_> = (0..7).map(|n| pace.died(begin + Duration::from_millis(n))).collect();
         assert_eq!(waits[..5], [Duration::ZERO; 5]);
         assert_eq!(waits[5..], [WAIT; 2]);

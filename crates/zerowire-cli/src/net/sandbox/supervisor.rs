@@ -20,12 +20,12 @@ enum KeptStage {
     Leaving,
 }
 
-struct Kept {
+struct KeptVm {
     config: VmConfig,
     stage: KeptStage,
 }
 
-impl Kept {
+impl KeptVm {
     fn running(&self) -> Option<&Arc<Keeper>> {
         match &self.stage {
             KeptStage::Running(keeper) => Some(keeper),
@@ -45,13 +45,13 @@ impl Kept {
 
 #[derive(Default)]
 struct KeptVms {
-    all: Vec<Kept>,
+    all: Vec<KeptVm>,
     /// The supervisor stops: nothing may be added.
     closed: bool,
 }
 
 impl KeptVms {
-    fn find(&mut self, name: &str) -> Result<&mut Kept, ChangeError> {
+    fn find(&mut self, name: &str) -> Result<&mut KeptVm, ChangeError> {
         let kept = self.all.iter_mut().find(|kept| kept.config.name == name);
         kept.ok_or_else(|| ChangeError::Unknown(name.to_owned()))
     }
@@ -84,7 +84,7 @@ impl Supervisor {
     }
 
     fn running(&self) -> Vec<Arc<Keeper>> {
-        lock(&self.vms).all.iter().filter_map(Kept::running).cloned().collect()
+        lock(&self.vms).all.iter().filter_map(KeptVm::running).cloned().collect()
     }
 
     /// What takes a drained VM out of the roster.
@@ -104,7 +104,7 @@ impl Fleet for Supervisor {
             let keeper = lock(&self.vms).keeper(name).ok();
             keeper.is_some_and(|keeper| keeper.stats().0.connected)
         };
-        let info = |kept: &Kept| {
+        let info = |kept: &KeptVm| {
             let config = kept.running().map_or_else(|| kept.config.clone(), |keeper| keeper.config());
             VmInfo { config, state: kept.state(), connected: false }
         };
@@ -136,7 +136,7 @@ impl Fleet for Supervisor {
             }
             let all: Vec<_> = vms.all.iter().map(|kept| &kept.config).chain([&config]).collect();
             check_vms(&all)?;
-            vms.all.push(Kept { config: config.clone(), stage: KeptStage::Opening });
+            vms.all.push(KeptVm { config: config.clone(), stage: KeptStage::Opening });
         }
         let started = Keeper::start(config, self.common.clone(), self.gone());
         let mut vms = lock(&self.vms);

@@ -92,10 +92,10 @@ impl TapError {
     }
 }
 
-/// The process that has opened a tap for this one, which may not do what is asked here.
+/// The process that has opened a tap for this one. It may do here what this one may not.
 pub trait TapKeeper: fmt::Debug + Send + Sync {
-    /// A socket of any kind that was made in the tap's network namespace: interfaces are asked
-    /// about by it.
+    /// A socket of any kind that was made in the tap's network namespace. Requests about
+    /// interfaces go by it.
     fn socket(&self) -> BorrowedFd<'_>;
 
     /// Sets the tap's MTU, bytes.
@@ -150,7 +150,7 @@ impl Tap {
     /// the interface, so that its MTU may be raised.
     ///
     /// # Errors
-    /// There is no queue, or a descriptor is none of a tap.
+    /// There is no queue, or a descriptor belongs to something other than a tap.
     pub fn take_over(
         name: String,
         queues: Vec<OwnedFd>,

@@ -45,7 +45,7 @@ pub const SYSTEM_CALLS: &[AllowedCall] = &[
     absent(libc::SYS_readlink),
     absent(libc::SYS_readlinkat),
     absent(libc::SYS_socket),
-    // Lost guest memory is told by another call then.
+    // Another call shows then that guest memory was lost.
     absent(libc::SYS_pwritev2),
 ];
 

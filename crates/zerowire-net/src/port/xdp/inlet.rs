@@ -23,7 +23,7 @@ use super::posted::{Buffer, Posted};
 use super::slab::RECEIVE_PLACES;
 use crate::receive::{Bare, Inlet, ReceiveContext, Received, Room, RxPort, RxSide, Waits};
 use crate::{PathMode, Policy};
-pub use kept::Kept;
+pub use kept::KeptChains;
 
 /// Frames that are taken in one turn at most.
 const BATCH: usize = 64;
@@ -41,7 +41,7 @@ pub struct XdpInlet {
     copy: bool,
     /// Chains that are kept for frames of this process's own.
     reserve: usize,
-    kept: Kept,
+    kept: KeptChains,
     posted: Posted,
     /// Of the posted buffers, those that are the guest's.
     posted_chains: usize,
@@ -91,7 +91,7 @@ impl XdpInlet {
         Self {
             copy: policy.mode == PathMode::Copy,
             reserve,
-            kept: Kept::new(ring_size),
+            kept: KeptChains::new(ring_size),
             posted: Posted::new(),
             posted_chains: 0,
             places: all_places().collect(),
@@ -259,7 +259,7 @@ impl XdpInlet {
 impl Inlet for XdpInlet {
     type Port = Link;
     type Waiting = SlabFrame;
-    type Given = Kept;
+    type Given = KeptChains;
     const POSTS_AHEAD: bool = true;
 
     /// Nothing is posted: the first turn finds another socket.
@@ -334,7 +334,7 @@ impl Inlet for XdpInlet {
     }
 
     #[inline]
-    fn given(&mut self) -> &mut Kept {
+    fn given(&mut self) -> &mut KeptChains {
         &mut self.kept
     }
 

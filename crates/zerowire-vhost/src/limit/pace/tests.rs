@@ -11,7 +11,7 @@ fn ms(n: u64) -> Duration {
 
 #[test]
 fn without_a_limit_nothing_is_asked_and_nothing_counts() {
-    let (limiter, mut pace) = (Limiter::default(), Pace::default());
+    let (limiter, mut pace) = (Limiter::default(), LimitPace::default());
     assert!(pace.begin(&limiter, Instant::now).is_none());
     pace.passed(&limiter, (5, 5000));
     assert_eq!((pace.nap(Instant::now), limiter.stats().waits), (None, 0));
@@ -20,7 +20,7 @@ fn without_a_limit_nothing_is_asked_and_nothing_counts() {
 
 #[test]
 fn a_ring_waits_until_there_is_a_batch_and_the_wait_is_counted() {
-    let (limiter, mut pace) = (limiter("1M/s,burst=100k"), Pace::default());
+    let (limiter, mut pace) = (limiter("1M/s,burst=100k"), LimitPace::default());
     let start = Instant::now();
     let allowed = pace.allow(&limiter, start);
     assert_eq!((allowed.bytes, allowed.operations), (100_000, u64::MAX));
@@ -39,7 +39,7 @@ fn a_ring_waits_until_there_is_a_batch_and_the_wait_is_counted() {
 
 #[test]
 fn operations_and_bytes_both_count() {
-    let (limiter, mut pace) = (limiter("1M/s,burst=1M,ops=1000/s,ops-burst=10"), Pace::default());
+    let (limiter, mut pace) = (limiter("1M/s,burst=1M,ops=1000/s,ops-burst=10"), LimitPace::default());
     let start = Instant::now();
     assert_eq!(pace.allow(&limiter, start).operations, 10);
     pace.passed(&limiter, (10, 640));
@@ -51,7 +51,7 @@ fn operations_and_bytes_both_count() {
 #[test]
 fn rings_of_a_vm_share_its_limit() {
     let limiter = limiter("1M/s,burst=100k");
-    let [mut first, mut second] = [Pace::default(), Pace::default()];
+    let [mut first, mut second] = [LimitPace::default(), LimitPace::default()];
     let start = Instant::now();
     let _ = first.allow(&limiter, start);
     first.passed(&limiter, (1, 60_000));
@@ -63,7 +63,7 @@ fn rings_of_a_vm_share_its_limit() {
 
 #[test]
 fn a_limit_that_changes_is_seen_before_a_long_wait_is_over() {
-    let (limiter, mut pace) = (limiter("10/s,burst=10"), Pace::default());
+    let (limiter, mut pace) = (limiter("10/s,burst=10"), LimitPace::default());
     let start = Instant::now();
     let _ = pace.allow(&limiter, start);
     pace.passed(&limiter, (1, 1_000_000));
@@ -81,7 +81,7 @@ fn a_limit_that_changes_is_seen_before_a_long_wait_is_over() {
 
 #[test]
 fn the_wait_of_a_ring_that_stops_ends() {
-    let (limiter, mut pace) = (limiter("1M/s"), Pace::default());
+    let (limiter, mut pace) = (limiter("1M/s"), LimitPace::default());
     let _ = pace.allow(&limiter, Instant::now());
     pace.passed(&limiter, (1, 1_000_000));
     pace.hold(&limiter);

@@ -107,8 +107,8 @@ impl XdpInlet {
     }
 }
 
-/// Whether a frame that lies `offset` bytes behind the begin of its chunk goes beyond what the guest
-/// takes of frames to groups.
+/// Whether a frame that lies `offset` bytes behind the begin of its chunk goes beyond what the
+/// guest takes of frames to groups.
 #[inline]
 pub(super) fn is_storm(side: &mut SlabSide, link: &mut Link, buffer: &Buffer, offset: u64) -> bool {
     side.bounds_groups() && first_byte(side, link, buffer, offset).is_some_and(|b| side.is_beyond_bound(b))

@@ -8,13 +8,13 @@ use crate::receive::Given;
 
 /// Which chains are kept, and the order in which chains were taken.
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeptChains {
     /// Numbers in `order` of the chains that are kept.
     pub(super) numbers: VecDeque<u16>,
     pub(super) order: Order,
 }
 
-impl Kept {
+impl KeptChains {
     /// None, for a ring of `ring_size` entries.
     pub(super) fn new(ring_size: u16) -> Self {
         Self { numbers: VecDeque::with_capacity(64), order: Order::new(ring_size) }
@@ -28,7 +28,7 @@ impl Kept {
     }
 }
 
-impl Given for Kept {
+impl Given for KeptChains {
     const AHEAD: bool = true;
 
     #[inline]

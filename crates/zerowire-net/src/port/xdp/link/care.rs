@@ -1,5 +1,5 @@
-//! What a link looks at now and then: whether a device reaches what it was given, and whether memory
-//! is still the guest's.
+//! What a link looks at now and then: whether a device reaches what it was given, and whether
+//! memory is still the guest's.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
