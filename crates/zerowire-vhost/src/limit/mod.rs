@@ -7,9 +7,9 @@
 //!                     ring
 //! ```
 //! A thread asks once a turn ([`LimitPace::begin`]), counts what passes ([`Meter`]), and says it
-//! behind the turn ([`LimitPace::passed`]). What may not pass stays where it is: in the guest's ring,
-//! or in the queue of the port. Nothing is dropped. The thread sleeps until there are tokens for a
-//! batch ([`LimitPace::nap`]).
+//! behind the turn ([`LimitPace::passed`]). What may not pass stays where it is: in the guest's
+//! ring, or in the queue of the port. Nothing is dropped. The thread sleeps until there are tokens
+//! for a batch ([`LimitPace::nap`]).
 //!
 //! **Who owns what.** All threads that serve a VM's direction share its [`Limiter`]. Each ring has
 //! a [`LimitPace`]. A lock is taken twice a turn while there is a limit, and never without one.
