@@ -32,7 +32,7 @@ use zerowire_vhost::session::{HandOverError, SessionImage};
 
 use crate::metadata::MetadataSource;
 use crate::stats::{ServerStats, VmStats};
-use crate::vm::{self, Handed, ServerError, Source, VmConfig, VmContext};
+use crate::vm::{self, Handed, ServerError, Source, VmConfig};
 
 pub use reload::Reloaded;
 pub(crate) use reload::reload;
