@@ -116,6 +116,8 @@ fn confined(guest: &mut Guest) -> Result<()> {
     sh(guest, "systemd-analyze security --no-pager --threshold=20 zerowire@vm0.service")?;
     sh(guest, "cp /usr/share/zerowire/apparmor/zerowire-service /etc/apparmor.d/")?;
     sh(guest, "apparmor_parser -r /etc/apparmor.d/zerowire-service")?;
+    // Before there was a profile, systemd's attempts to enter it were denied.
+    sh(guest, "dmesg --clear")?;
     sh(guest, "systemctl restart zerowire@vm0")?;
     let pid = show(guest, "zerowire@vm0", "MainPID")?;
     let profile = sh(guest, &format!("cat /proc/{pid}/attr/current"))?;
