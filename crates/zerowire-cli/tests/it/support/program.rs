@@ -28,8 +28,8 @@ pub struct Restrict {
     pub descriptors: Option<(u64, u64)>,
     /// This descriptor of the test becomes number [`HANDED_FD`] of the child.
     pub fd: Option<i32>,
-    /// These descriptors of the test become numbers 3 and 4 of the child, as a service manager hands
-    /// sockets over.
+    /// These descriptors of the test become numbers 3 and 4 of the child, as a service manager
+    /// hands sockets over.
     pub handed: [Option<i32>; 2],
     /// Its standard output is a pipe that nobody reads any more.
     pub unread: bool,
