@@ -48,6 +48,10 @@ depends() {
     needed=$(readelf -d "$1" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
     [ -n "$needed" ] || return 0
     glibc=$(objdump -T "$1" | sed -n 's/.*GLIBC_\([0-9][0-9.]*\).*/\1/p' | sort -uV | tail -n 1)
+    # It has no number of its own: relative relocations are packed.
+    if objdump -p "$1" | grep -q GLIBC_ABI_DT_RELR; then
+        glibc=$(printf '%s\n2.36\n' "$glibc" | sort -uV | tail -n 1)
+    fi
     list="libc6 (>= $glibc)"
     for library in $needed; do
         case $library in
