@@ -30,7 +30,7 @@ interleaved, every frame is accounted for. hot is a working set of 256 KiB, cold
 \n\
 --port xdp and --port packet measure those ports over veth pairs instead, at lengths up to 1514, beside the bare AF_XDP loop, \
 the tap port and its floor and a plain packet socket, then bandwidth and CPU load of a stream of the longest frames both ways; \
---vms, --idle-vms, --fragment-len, --bare-calls, --without and --program are for --port tap alone. They need root. See measurements/ports.md.")]
+--vms, --idle-vms, --fragment-len, --bare-calls and --without are for --port tap alone. They need root. See measurements/ports.md.")]
 pub struct NetOptions {
     /// tap, or xdp, packet or both: the tap's port stands beside them.
     #[arg(
@@ -101,7 +101,7 @@ pub struct NetOptions {
 pub struct NetVariants {
     /// Measure these programs in turns in place of the one beside this: --program before=PATH
     /// --program after=PATH. Each is set beside the first (/before). Without --path copy, many VMs
-    /// and idle ones. Taps only.
+    /// and idle ones.
     #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
     pub programs: Vec<NamedProgram>,
     /// With --program: end with status 1 if a further program takes more than PERCENT more CPU time

@@ -1,6 +1,6 @@
 //! Programs that are measured in turns, and the one that the others are set beside.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Result;
@@ -14,6 +14,13 @@ pub struct NamedProgram {
     pub name: String,
     /// Its file.
     pub path: PathBuf,
+}
+
+impl NamedProgram {
+    /// The program that is measured where none is named.
+    pub(crate) fn usual(path: &Path) -> Self {
+        Self { name: "zerowire".to_owned(), path: path.to_owned() }
+    }
 }
 
 impl FromStr for NamedProgram {

@@ -197,24 +197,30 @@ const REST: [Column<NetBench>; 5] = [
 /// Where the bare calls were measured.
 const BARE: Column<NetBench> = Column::median("/bare calls", "ratio_to_bare_calls", Digits::Behind(2));
 
-/// Where several programs were measured: finer than other ratios.
-const BEFORE: [Column<NetBench>; 2] = [
-    Column::median("/before", "ratio_to_before", Digits::Behind(3)),
-    Column::quartiles("quartiles", "ratio_to_before", Digits::Behind(3)),
-];
+/// Columns that are there where several programs were measured: finer than other ratios.
+pub(crate) fn before(cases: &[CaseReport]) -> impl Iterator<Item = Column<NetBench>> + use<> {
+    const COLUMNS: [Column<NetBench>; 2] = [
+        Column::median("/before", "ratio_to_before", Digits::Behind(3)),
+        Column::quartiles("quartiles", "ratio_to_before", Digits::Behind(3)),
+    ];
+    let measured = has(cases, "ratio_to_before");
+    COLUMNS.into_iter().filter(move |_| measured)
+}
+
+fn has(cases: &[CaseReport], key: &str) -> bool {
+    cases.iter().flat_map(|case| &case.lines).any(|line| line.spread(key).is_some())
+}
 
 fn cases_text(cases: &[CaseReport]) -> String {
     if cases.is_empty() {
         return String::new();
     }
-    let has = |key: &str| cases.iter().flat_map(|case| &case.lines).any(|line| line.spread(key).is_some());
-    let before = has("ratio_to_before");
     let mut columns: Vec<Column<NetBench>> = WHICH.into_iter().chain(CPU).chain(REST).collect();
-    columns.extend(has("ratio_to_bare_calls").then_some(BARE));
-    columns.extend(BEFORE.into_iter().filter(|_| before));
+    columns.extend(has(cases, "ratio_to_bare_calls").then_some(BARE));
+    columns.extend(before(cases));
     format!(
         "Saturation, one queue (medians; /floor{} and /bare calls: median of the ratios round by round):\n{}",
-        if before { ", /before (the first program)" } else { "" },
+        if has(cases, "ratio_to_before") { ", /before (the first program)" } else { "" },
         rows(cases, &columns).labels(3).render()
     )
 }

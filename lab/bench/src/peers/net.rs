@@ -29,6 +29,7 @@ use crate::ports::bursts::Arrivals;
 use crate::ports::hold::{Hold, go_first};
 use crate::ports::served::ServedPort;
 use crate::ports::wire::Wire;
+use crate::programs::NamedProgram;
 use crate::progress::ProgressLine;
 use crate::variant::NetSample;
 
@@ -44,7 +45,8 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     placement.pin_driver()?;
     go_first(None)?;
     let arrivals = Arrivals::Bursts(Rc::new(Hold::new(placement)?));
-    let ours = ServedPort::start(&options.program, PortKind::Tap, "", arrivals.clone(), placement)?;
+    let program = NamedProgram::usual(&options.program);
+    let ours = ServedPort::start(&program, PortKind::Tap, "", arrivals.clone(), placement)?;
     let mut variants: Vec<Box<dyn Variant<NetBench>>> =
         vec![Box::new(ours.called(OURS)), Box::new(TapFloor::new("zwfloor", placement.clone())?)];
     let (mut absent, mut failed) = (Vec::new(), Vec::new());

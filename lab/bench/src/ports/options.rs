@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use crate::case::Case;
 use crate::frame::{ETHERNET_LEN, SMALLEST};
 use crate::options::NetOptions;
+use crate::programs;
 use crate::words::by_words;
 use crate::wrong::wrong;
 
@@ -40,7 +41,6 @@ pub(super) fn cases(options: &NetOptions) -> Result<Vec<Case>> {
         (options.fragment_len.is_some(), "--fragment-len"),
         (options.bare_calls, "--bare-calls"),
         (!options.which.without.is_empty(), "--without"),
-        (!options.which.programs.is_empty(), "--program"),
     ];
     if let Some((_, name)) = for_taps.into_iter().find(|(given, _)| *given) {
         let ports = options.port.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
@@ -49,6 +49,7 @@ pub(super) fn cases(options: &NetOptions) -> Result<Vec<Case>> {
     if rounds(options) == 0 {
         wrong!("0 rounds: give at least 1");
     }
+    programs::verify(&options.which.programs)?;
     let sizes = options.lengths(&SIZES);
     if let Some(size) = sizes.iter().find(|size| !(SMALLEST..=LONGEST).contains(*size)) {
         wrong!(

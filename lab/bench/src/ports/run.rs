@@ -23,6 +23,7 @@ use crate::floor::TapFloor;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::options::NetOptions;
+use crate::programs::NamedProgram;
 
 /// Measures ports on veth pairs, and the tap's, against the bare loops; text goes to `out`, files
 /// where the options say.
@@ -43,34 +44,35 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<PortReport> {
     let bare = BareXdp::new(arrivals.clone(), &placement).context("the bare AF_XDP loop")?;
     let mut variants: Vec<Box<dyn Variant<NetBench>>> = vec![Box::new(bare)];
     let mut started = Vec::new();
-    for (port, more) in served(options) {
-        match start(options, port, more, &arrivals, &placement) {
+    let programs = programs(options);
+    for asked in served(options, &programs) {
+        match asked.start(&arrivals, &placement) {
             Ok(served) => {
                 variants.push(Box::new(served));
-                started.push((port, more));
+                started.push(asked);
             }
             // The others are measured all the same, unless nothing is left that was asked for.
-            Err(error) if options.port.len() > 1 || !options.port.contains(&port) => {
-                notes.push(format!("port {} is left out: {error:#}", port));
+            Err(error) if options.port.len() > 1 || !options.port.contains(&asked.port) => {
+                notes.push(format!("{} port {} is left out: {error:#}", asked.program.name, asked.port));
             }
-            Err(error) => return Err(error.context(format!("port {}", port))),
+            Err(error) => return Err(error.context(format!("port {}", asked.port))),
         }
     }
-    if options.program.is_none() {
+    if programs.is_empty() {
         notes.push("only the bare loops were measured: no back end was given".to_owned());
     }
     variants.push(Box::new(TapFloor::new("zwfloor", placement.clone())?.called(TAP)));
     variants.push(Box::new(RawSocket::new(arrivals.clone(), &placement)?));
     let plan = Plan { rounds: rounds(options), quick: options.quick };
-    let reports = compared(cases, &mut variants, plan)?;
+    let reports = compared(options, cases, &mut variants, plan)?;
     // The back ends end here.
     drop(variants);
     let streams = streams(options, cases, &started, &placement)?;
     let mut report = PortReport::new(Machine::detect(), placement.separate(), notes, reports, streams);
     let watch = Duration::from_secs(if options.quick { 1 } else { 3 });
-    for (port, more) in started {
-        if more.is_empty() && options.port.contains(&port) {
-            report.idle.push(start(options, port, more, &arrivals, &placement)?.idle(watch)?);
+    for asked in started {
+        if asked.more.is_empty() && options.port.contains(&asked.port) {
+            report.idle.push(asked.start(&arrivals, &placement)?.idle(watch)?);
         }
     }
     Ok(report)
@@ -80,7 +82,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<PortReport> {
 fn streams(
     options: &NetOptions,
     cases: &[Case],
-    ports: &[(PortKind, &str)],
+    ports: &[AskedPort<'_>],
     placement: &Placement,
 ) -> Result<Vec<CaseReport>> {
     let longest = cases.iter().map(|case| case.frame_len).max();
@@ -88,44 +90,55 @@ fn streams(
     let arrivals = Arrivals::Stream;
     let mut variants: Vec<Box<dyn Variant<NetBench>>> =
         vec![Box::new(RawSocket::new(arrivals.clone(), placement)?)];
-    for (port, more) in ports {
-        let served = start(options, *port, more, &arrivals, placement);
-        variants.push(Box::new(served.with_context(|| format!("port {}", port))?));
+    for asked in ports {
+        let served = asked.start(&arrivals, placement);
+        variants.push(Box::new(served.with_context(|| format!("port {}", asked.port))?));
     }
     variants.push(Box::new(BareXdp::new(arrivals, placement).context("the bare AF_XDP loop")?));
-    compared(&cases, &mut variants, Plan { rounds: rounds(options), quick: options.quick })
+    compared(options, &cases, &mut variants, Plan { rounds: rounds(options), quick: options.quick })
 }
 
 fn compared(
+    options: &NetOptions,
     cases: &[Case],
     variants: &mut [Box<dyn Variant<NetBench>>],
     plan: Plan,
 ) -> Result<Vec<CaseReport>> {
-    let mut reports = compare(cases, variants, plan, |name| bases(&[], name))?;
+    let mut reports = compare(cases, variants, plan, |name| bases(&options.which.programs, name))?;
     for case in reports.iter_mut().filter(|case| case.at.direction == Direction::Receive) {
         case.facts.working_set_bytes = bursts::working_set(&case.at);
     }
     Ok(reports)
 }
 
-fn start(
-    options: &NetOptions,
+/// A back end to measure.
+struct AskedPort<'a> {
+    program: &'a NamedProgram,
     port: PortKind,
-    more: &str,
-    arrivals: &Arrivals,
-    placement: &Placement,
-) -> Result<ServedPort> {
-    let program = options.program.as_deref().context("no program")?;
-    ServedPort::start(program, port, more, arrivals.clone(), placement)
+    /// Further arguments.
+    more: &'a str,
 }
 
-/// The back ends to measure: a port and further arguments. The tap's serves as a comparison.
-fn served(options: &NetOptions) -> Vec<(PortKind, &str)> {
-    if options.program.is_none() {
-        return Vec::new();
+impl AskedPort<'_> {
+    fn start(&self, arrivals: &Arrivals, placement: &Placement) -> Result<ServedPort> {
+        ServedPort::start(self.program, self.port, self.more, arrivals.clone(), placement)
     }
+}
+
+/// The programs that are asked for, or the one beside this.
+fn programs(options: &NetOptions) -> Vec<NamedProgram> {
+    if options.which.programs.is_empty() {
+        options.program.iter().map(|path| NamedProgram::usual(path)).collect()
+    } else {
+        options.which.programs.clone()
+    }
+}
+
+/// The back ends to measure. The tap's serves as a comparison.
+fn served<'a>(options: &'a NetOptions, programs: &'a [NamedProgram]) -> Vec<AskedPort<'a>> {
     let more = || std::iter::once("").chain(options.which.with.iter().map(String::as_str));
     let asked = options.port.iter().flat_map(|port| more().map(|args| (*port, args)));
     let beside = (!options.port.contains(&PortKind::Tap)).then_some((PortKind::Tap, ""));
-    asked.chain(beside).collect()
+    let of = |(port, more)| programs.iter().map(move |program| AskedPort { program, port, more });
+    asked.chain(beside).flat_map(of).collect()
 }

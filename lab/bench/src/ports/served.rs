@@ -1,6 +1,5 @@
 //! `zerowire net` with a port on a veth pair or a tap, driven by a guest without a VM.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -21,6 +20,7 @@ use crate::generator::{Generator, verify_sent};
 use crate::guest::NetGuest;
 use crate::interleave::Turn;
 use crate::netns::Counters;
+use crate::programs::NamedProgram;
 use crate::variant::NetSample;
 
 /// How long a back end may take to go to sleep after its work.
@@ -54,28 +54,30 @@ struct ReadyGuest {
 }
 
 impl ServedPort {
-    /// Makes the pair in the namespace of the calling thread. Starts `program net` with the port on
-    /// it and the further arguments `more`, separated by blanks. A tap is made by the back end.
+    /// Makes the pair in the namespace of the calling thread. Starts the program's `net` with the
+    /// port on it and the further arguments `more`, separated by blanks. A tap is made by the back
+    /// end.
     pub fn start(
-        program: &Path,
+        program: &NamedProgram,
         kind: PortKind,
         more: &str,
         arrivals: Arrivals,
         placement: &Placement,
     ) -> Result<Self> {
+        let NamedProgram { name, path } = program;
         let (backend, wire) = match kind {
             PortKind::Tap => {
-                let backend = BackendProcess::start(program, &BackendKind::with_args(more), 1, placement)?;
+                let backend = BackendProcess::start(path, &BackendKind::with_args(more), 1, placement)?;
                 let tap = backend.link(0)?;
                 (backend, Wire::Tap(tap))
             }
             PortKind::Xdp | PortKind::Packet => {
                 let veth = Veth::new(placement)?;
                 let spec = format!("{kind}:{}", veth.port().name());
-                (BackendProcess::start_on(program, &spec, more, placement)?, Wire::Veth(veth))
+                (BackendProcess::start_on(path, &spec, more, placement)?, Wire::Veth(veth))
             }
         };
-        let name = format!("zerowire {} {more}", kind).trim_end().to_owned();
+        let name = format!("{name} {kind} {more}").trim_end().to_owned();
         Ok(Self::of(name, backend, wire, arrivals, placement))
     }
 

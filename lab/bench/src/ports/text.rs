@@ -6,7 +6,7 @@ use super::report::PortReport;
 use crate::case::{Direction, WorkingSet};
 use crate::compare::{NetBench, not_copied};
 use crate::experiment::{Column, Digits, failed, head, rows, shared_cpu};
-use crate::report::{CPU, WHICH};
+use crate::report::{CPU, WHICH, before};
 use crate::stats::Summary;
 use crate::table::{Table, figure};
 
@@ -43,9 +43,10 @@ const REST: [Column<NetBench>; 6] = [
 ];
 
 fn saturation(report: &PortReport) -> String {
-    let columns: Vec<Column<NetBench>> = WHICH.into_iter().chain(CPU).chain(REST).collect();
+    let columns: Vec<Column<NetBench>> =
+        WHICH.into_iter().chain(CPU).chain(REST).chain(before(&report.cases)).collect();
     format!(
-        "\nSaturation, one queue (medians; ratios: medians of those round by round; kernel thread: its part of the CPU time):\n{}",
+        "\nSaturation, one queue (medians; ratios: medians of those round by round; /before: to the first program; kernel thread: its part of the CPU time):\n{}",
         rows(&report.cases, &columns).labels(3).render()
     )
 }

@@ -3,6 +3,8 @@
 
 use std::process::{Command, Output};
 
+use crate::support::program;
+
 fn bench(args: &[&str]) -> (Output, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_zerowire-bench"))
         .arg("net")
@@ -22,7 +24,7 @@ fn wrong_arguments_are_named_with_the_choice() {
         (&["--port", "xdp", "--sizes", "9000"], &["9000", "1514", "--port tap"]),
         (&["--port", "xdp", "--vms", "2"], &["--vms", "--port xdp"]),
         (&["--port", "packet", "--fragment-len", "4096"], &["--fragment-len", "--port packet"]),
-        (&["--port", "packet", "--program", "a=/b"], &["--program", "--port packet"]),
+        (&["--port", "packet", "--program", "a=/none"], &["a=/none", "there is no such file"]),
         (&["--port", "packet", "--bare-calls"], &["--bare-calls", "--port packet"]),
         (&["--port", "xdp,packet", "--rounds", "0"], &["0 rounds"]),
         (&["--port", "xdp", "--direction", "up"], &["up", "tx, rx"]),
@@ -115,4 +117,28 @@ fn all_frames_counted(port: &serde_json::Value, case: &serde_json::Value) {
 fn all_frames_zero_copied(port: &serde_json::Value, case: &serde_json::Value) {
     all_frames_counted(port, case);
     assert_eq!(port["ledger"]["zero_copied_frames"], port["ledger"]["frames"], "{port}");
+}
+
+#[test]
+fn programs_are_set_beside_the_first() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let json = folder.path().join("report.json").display().to_string();
+    let path = program().display().to_string();
+    let (old, new) = (format!("old={path}"), format!("new={path}"));
+    let case = ["--sizes", "1500", "--working-set", "hot", "--direction", "tx", "--json", &json];
+    let programs = ["--port", "packet", "--quick", "--rounds", "1", "--program", &old, "--program", &new];
+    let (output, text, log) = bench(&[&programs[..], &case].concat());
+    assert!(output.status.success() && text.contains("/before"), "{text}\n{log}");
+    let said = std::fs::read_to_string(&json).expect("the report");
+    let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let ratio = |name: &str| {
+        let variants = report["cases"][0]["variants"].as_array().expect("variants");
+        let variant =
+            variants.iter().find(|v| v["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"));
+        variant["ratio_to_before"]["median"].as_f64()
+    };
+    assert_eq!((ratio("old packet"), ratio("old tap")), (None, None));
+    for name in ["new packet", "new tap"] {
+        assert!(ratio(name).is_some_and(|r| r > 0.0), "{name}: {report}");
+    }
 }

@@ -89,12 +89,15 @@ fn main() -> ExitCode {
 fn net(mut options: NetOptions) -> Result<ExitCode> {
     options.program = measured_program(options.which.floor_only || !options.which.programs.is_empty())?;
     let out = &mut *output(&options.files.json);
-    if options.port != [PortKind::Tap] {
-        return Ok(status(&run_ports(&options, out)?.failures(), &[]));
-    }
-    let report = run_net(&options, out)?;
-    let beyond = options.which.gate.map_or(Vec::new(), |percent| beyond_gate(&report.cases, percent));
-    Ok(status(&report.failures(), &beyond))
+    let (failures, cases) = if options.port == [PortKind::Tap] {
+        let report = run_net(&options, out)?;
+        (report.failures(), report.cases)
+    } else {
+        let report = run_ports(&options, out)?;
+        (report.failures(), report.cases)
+    };
+    let beyond = options.which.gate.map_or(Vec::new(), |percent| beyond_gate(&cases, percent));
+    Ok(status(&failures, &beyond))
 }
 
 fn vsock(mut options: VsockBenchOptions) -> Result<ExitCode> {
