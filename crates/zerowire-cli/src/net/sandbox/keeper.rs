@@ -11,11 +11,11 @@
 
 use std::fs::File;
 use std::io::{Seek, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,14 +30,13 @@ use zerowire_vhost::serve::{Listener, StartError};
 use super::CHILD;
 use super::channel::Channel;
 use super::lines;
+use super::link::{ANSWER_PATIENCE, ChildLink};
 use super::message::{ChildOrder, ChildSetup, ChildWord, Rates};
 use super::pace::RestartPace;
 use super::sums::Sums;
 
 /// How long a child may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a child may take to answer. One that does not holds up nobody but who asks about it.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a child may take to end once its supervisor has left it. Its threads have 5 s.
 const END_PATIENCE: Duration = Duration::from_secs(6);
 /// The pause between two looks meanwhile.
@@ -50,37 +49,6 @@ pub(super) struct Common {
     pub owner: Owner,
     /// What they log.
     pub log: String,
-}
-
-/// A running child, for those who ask it.
-struct ChildLink {
-    channel: Channel,
-    /// The number of the next question.
-    next: Mutex<u64>,
-    /// Answers that the thread of the VM has received.
-    answers: Mutex<Receiver<ChildWord>>,
-}
-
-impl ChildLink {
-    /// Asks and waits for the answer. None: the child does not answer, or has ended.
-    fn ask(&self, order: impl FnOnce(u64) -> ChildOrder, fds: &[BorrowedFd<'_>]) -> Option<ChildWord> {
-        let answers = lock(&self.answers);
-        let number = {
-            let mut next = lock(&self.next);
-            *next += 1;
-            *next
-        };
-        self.channel.send(&order(number), fds).ok()?;
-        let begin = Instant::now();
-        loop {
-            let word = answers.recv_timeout(ANSWER_PATIENCE.saturating_sub(begin.elapsed())).ok()?;
-            // An answer to a question before this one came too late.
-            match word {
-                ChildWord::Statistics(n, _) | ChildWord::Metadata(n, _) if n == number => return Some(word),
-                _ => {}
-            }
-        }
-    }
 }
 
 /// What changes while the VM is served.
@@ -114,7 +82,8 @@ pub(super) struct Keeper {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks, also behind a thread that has panicked with the lock.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -230,18 +199,17 @@ impl Keeper {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
         let mut child = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
-        let (answer, answers) = channel();
-        let link = Arc::new(ChildLink { channel: ours, next: Mutex::new(0), answers: Mutex::new(answers) });
+        let link = Arc::new(ChildLink::new(ours));
         let handed = self.hand(&link.channel);
         lock(&self.state).link = Some(link.clone());
         let failed = match handed {
             // Who stops the VM from now on finds the child.
             Ok(()) if self.stops.load(Ordering::Acquire) => None,
-            Ok(()) => self.listen(&link, &answer, ready),
+            Ok(()) => self.listen(&link, ready),
             Err(e) => Some(e),
         };
         lock(&self.state).link = None;
-        link.channel.close();
+        link.close();
         let status = end(&mut child);
         let asked = self.stops.load(Ordering::Acquire)
             || (self.drains.load(Ordering::Acquire) && status.as_ref().is_ok_and(ExitStatus::success));
@@ -302,7 +270,6 @@ impl Keeper {
     fn listen(
         &self,
         link: &ChildLink,
-        answer: &Sender<ChildWord>,
         ready: &mut Option<SyncSender<Result<ConfineReport, String>>>,
     ) -> Option<String> {
         loop {
@@ -315,7 +282,7 @@ impl Keeper {
                         return None;
                     }
                 }
-                Ok(Some((word, _))) => drop(answer.send(word)),
+                Ok(Some((word, _))) => link.take(word),
                 Ok(None) => return None,
                 Err(e) => return Some(format!("its message can't be understood: {e}")),
             }
@@ -368,7 +335,9 @@ impl Keeper {
     /// What the VM has moved so far, and the CPU time that took, seconds. A child that does not
     /// answer is shown as it was.
     pub(super) fn stats(&self) -> (VmStats, f64) {
-        let told = self.link().and_then(|link| link.ask(ChildOrder::Statistics, &[]));
+        let link = self.link();
+        let told = link.as_ref().and_then(|link| link.ask(ChildOrder::Statistics, &[]));
+        let told = told.and_then(|question| question.answer(Instant::now() + ANSWER_PATIENCE));
         let mut state = lock(&self.state);
         if let Some(ChildWord::Statistics(_, told)) = told {
             state.sums.told(told.bounded());
@@ -385,7 +354,8 @@ impl Keeper {
         // A child that starts meanwhile gets them as well.
         lock(&self.state).metadata = Some(source);
         let Some(link) = self.link() else { return Ok(()) };
-        match link.ask(ChildOrder::Metadata, &[file.as_fd()]) {
+        let question = link.ask(ChildOrder::Metadata, &[file.as_fd()]);
+        match question.and_then(|question| question.answer(Instant::now() + ANSWER_PATIENCE)) {
             Some(ChildWord::Metadata(_, refused)) => refused.map_or(Ok(()), Err),
             _ => Err("its process does not answer".to_owned()),
         }
@@ -408,7 +378,7 @@ impl Keeper {
     pub(super) fn ask_to_stop(&self) {
         self.stops.store(true, Ordering::Release);
         if let Some(link) = self.link() {
-            link.channel.close();
+            link.close();
         }
     }
 

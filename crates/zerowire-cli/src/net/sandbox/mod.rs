@@ -13,6 +13,7 @@ mod channel;
 mod child;
 mod keeper;
 mod lines;
+mod link;
 mod message;
 mod pace;
 mod sums;
