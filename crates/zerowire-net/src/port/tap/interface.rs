@@ -159,9 +159,11 @@ impl Tap {
     ) -> Result<Self, TapError> {
         let mut tap = Self::of(name, queues, made)?;
         tap.keeper = Some(keeper);
-        // A process before this one may have left some of them in use, or not.
-        for queue in tap.queues.iter().skip(1) {
+        // A process before this one may have left each of them in use, or not, and waiting or not.
+        for queue in &tap.queues {
             let _ = tap::attach_queue(queue, true);
+            let set = rustix::io::ioctl_fionbio(queue, true);
+            tap.check(set.map_err(io::Error::from), "FIONBIO")?;
         }
         tap.begin()?;
         Ok(tap)

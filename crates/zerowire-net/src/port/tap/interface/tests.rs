@@ -1,3 +1,7 @@
+use std::os::fd::AsFd;
+
+use zerowire_testkit::net::in_netns;
+
 use super::*;
 
 #[test]
@@ -26,4 +30,43 @@ fn another_interface_of_the_name_is_told_apart_by_what_it_can_be() {
         assert!(text.contains(words) && text.contains("or of none yet"), "{text}");
         assert_eq!(text.contains(":there"), words == "packet:there", "{text}");
     }
+}
+
+#[derive(Debug)]
+struct AnyKeeper(OwnedFd);
+
+impl TapKeeper for AnyKeeper {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    fn set_mtu(&self, _mtu: usize) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A process that served the tap before may have changed what all processes share that have it.
+#[test]
+fn a_tap_that_is_taken_over_is_as_it_was_opened() {
+    in_netns(|| {
+        let tap = Tap::open(&TapSpec { name: "zwtaken".to_owned(), queues: 2 }).expect("a tap");
+        for queue in &tap.queues {
+            let _ = tap::attach_queue(queue, false);
+            rustix::io::ioctl_fionbio(queue, false).expect("it waits");
+        }
+        tap.set_header_len(10).expect("another header");
+        let all = Offloads { csum: true, tso4: true, ..Offloads::default() };
+        tap.set_offloads(all).expect("offloads");
+        let queues = (0..2).map(|i| tap.queue(i)).collect::<Result<Vec<_>, _>>().expect("queues");
+        let keeper = Arc::new(AnyKeeper(ask_by().expect("a socket")));
+        let taken = Tap::take_over("zwtaken".to_owned(), queues, true, keeper).expect("taken over");
+        assert_eq!(tap::header_len(&taken.control).ok(), Some(12));
+        for (queue, attaches) in taken.queues.iter().zip([false, true]) {
+            let flags = rustix::fs::fcntl_getfl(queue).expect("flags");
+            assert!(flags.contains(rustix::fs::OFlags::NONBLOCK), "{flags:?}");
+            // What takes part already can't be attached once more.
+            assert_eq!(tap::attach_queue(queue, true).is_ok(), attaches);
+        }
+        taken.send(&[0; 60]).expect("a frame by the first queue");
+    });
 }
