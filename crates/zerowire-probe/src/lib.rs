@@ -66,7 +66,7 @@ pub fn run(options: &Options) -> DoctorReport {
     limits::check(&mut todo);
     namespace::check(&mut todo, &machine);
     tap::check(&mut todo, &machine);
-    sandbox::check(&mut todo);
+    sandbox::check(&mut todo, &machine);
     vm::check(&mut todo);
     send::check(&mut todo, &ring);
     packet::check(&mut todo);

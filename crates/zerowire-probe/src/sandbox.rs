@@ -6,6 +6,7 @@ use zerowire_sys::rights::landlock_version;
 use zerowire_sys::trial::unshare_in_child;
 
 use super::errno;
+use super::machine::MachineFacts;
 use super::{Finding, Group, Job, Subject, Todo};
 
 /// The answers of seccomp that this kernel knows.
@@ -13,7 +14,7 @@ const ACTIONS: &str = "/proc/sys/kernel/seccomp/actions_avail";
 
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWNET;
 
-pub(super) fn check(todo: &mut Todo) {
+pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
     let subject = |id, path, title| Subject { id, group: Group::Net, jobs: &[Job::Net], path, title };
     let namespaces = subject("sandbox.namespaces", "net: sandbox: namespaces", "sandbox: namespaces");
     todo.add(namespaces, || {
@@ -24,6 +25,9 @@ pub(super) fn check(todo: &mut Todo) {
         };
         translate_namespaces(all, with_user)
     });
+    let kill = subject("sandbox.kill", "net: sandbox: kill", "sandbox: the end of a process");
+    let (changes_user, kills) = (machine.has("CAP_SETUID"), machine.has("CAP_KILL"));
+    todo.add(kill, move || translate_kill(changes_user, kills));
     let seccomp = subject("sandbox.seccomp", "net: sandbox: seccomp", "sandbox: system calls");
     todo.add(seccomp, || translate_seccomp(std::fs::read_to_string(ACTIONS)));
     let landlock = subject("sandbox.landlock", "net: sandbox: Landlock", "sandbox: Landlock");
@@ -47,6 +51,23 @@ fn translate_namespaces(all: Result<(), i32>, with_user: Result<(), i32>) -> Fin
         )
         .remedy("Run as root, or let users make user namespaces (see 'new namespaces' above)."),
     }
+}
+
+/// `changes_user`: the process of a VM gets another user. `kills`: that user's processes can be
+/// killed.
+fn translate_kill(changes_user: bool, kills: bool) -> Finding {
+    if changes_user && !kills {
+        return Finding::degraded(
+            "CAP_SETUID without CAP_KILL",
+            "With --sandbox on the process of a VM has another user: where it hangs it can't be killed, and no other one \
+             takes its place.",
+        )
+        .remedy("Grant CAP_KILL.");
+    }
+    Finding::ok(
+        "a process can be killed",
+        "With --sandbox on another process takes the place of one that hangs.",
+    )
 }
 
 fn translate_seccomp(actions: io::Result<String>) -> Finding {
@@ -99,6 +120,9 @@ mod tests {
         let none = translate_namespaces(Err(libc::EPERM), Err(libc::ENOSPC));
         assert_eq!(outcome(&none), (CheckOutcome::Missing, true));
         assert!(none.found.contains("ENOSPC"), "{}", none.found);
+        assert_eq!(outcome(&translate_kill(true, true)), (CheckOutcome::Ok, false));
+        assert_eq!(outcome(&translate_kill(false, false)), (CheckOutcome::Ok, false));
+        assert_eq!(outcome(&translate_kill(true, false)), (CheckOutcome::Degraded, true));
         assert_eq!(outcome(&translate_landlock(Ok(6))), (CheckOutcome::Ok, false));
         let booted = translate_landlock(Err(libc::EOPNOTSUPP));
         assert!(booted.remedy.is_some_and(|r| r.contains("lsm=landlock")));
