@@ -4,7 +4,7 @@ use zerowire_confine::{ConfineError, ConfinePlan, Layer, confine};
 use zerowire_net::port::tap::SYSTEM_CALLS;
 use zerowire_sys::allowed::OF_A_PROGRAM;
 use zerowire_sys::rights::landlock_version;
-use zerowire_testkit::own_process;
+use zerowire_testkit::{not_run, own_process};
 
 use crate::acts::{ACTS, named};
 use crate::stage::{NOBODY, Seen, Stage, attempt, attempt_by};
@@ -74,7 +74,7 @@ fn each_layer_refuses_something_by_itself() {
     let landlock = match landlock_version() {
         Ok(_) => Some(landlock),
         Err(e) => {
-            eprintln!("not tested: Landlock, which this kernel does not have: {e}");
+            not_run(&format!("Landlock: this kernel does not have it: {e}"));
             None
         }
     };
