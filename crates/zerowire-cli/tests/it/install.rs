@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use zerowire_testkit::cc::static_library;
 
 /// What is installed below PREFIX, beside the manual's pages.
-const FILES: [&str; 32] = [
+const FILES: [&str; 33] = [
     "bin/zerowire",
     "bin/zerowire-bench",
     "etc/zerowire/zerowire.toml",
@@ -40,6 +40,7 @@ const FILES: [&str; 32] = [
     "share/zerowire/prometheus/zerowire.rules.yml",
     "share/zerowire/selinux/zerowire.fc",
     "share/zerowire/selinux/zerowire.te",
+    "share/zerowire/systemd/sandbox.conf",
     "share/zerowire/systemd/xdp.conf",
     "share/zerowire/zerowire-api.yaml",
     "share/zsh/site-functions/_zerowire",
