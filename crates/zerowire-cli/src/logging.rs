@@ -57,8 +57,13 @@ fn format() -> LogFormat {
     FORMAT.get().copied().unwrap_or(LogFormat::Text)
 }
 
+/// `level`, or what the environment variable ZEROWIRE_LOG says in its place.
+pub fn effective_level(level: &str) -> String {
+    std::env::var("ZEROWIRE_LOG").unwrap_or_else(|_| level.to_owned())
+}
+
 fn filter(level: &str) -> Result<LevelFilter> {
-    filter_of(&std::env::var("ZEROWIRE_LOG").unwrap_or_else(|_| level.to_owned()))
+    filter_of(&effective_level(level))
 }
 
 fn filter_of(word: &str) -> Result<LevelFilter> {

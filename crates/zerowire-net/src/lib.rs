@@ -41,7 +41,7 @@ pub use receive::Receive;
 pub use server::{ChangeError, Reloaded, Server, VmInfo, VmState};
 pub use stats::{DirectionStats, Negotiated, PortState, ServerStats, VmStats};
 pub use transmit::Transmit;
-pub use vm::{Handed, ServerError, VmConfig, check as check_vms};
+pub use vm::{FrontEndWatch, Handed, ServerError, VmConfig, check as check_vms};
 pub use zerowire_vhost::limit::Limits;
 
 /// The longest frame that is carried, bytes, without the virtio-net header. That is an IP packet of

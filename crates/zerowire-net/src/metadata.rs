@@ -26,7 +26,15 @@ pub struct MetadataSource {
 impl MetadataSource {
     /// Reads the file.
     pub fn load(&self) -> Result<Arc<MetadataTree>, String> {
-        MetadataTree::from_json_str(&self.text()?)
+        self.parse(&self.text()?)
+    }
+
+    /// The tree of a text that was read from the file.
+    ///
+    /// # Errors
+    /// What the user reads.
+    pub fn parse(&self, text: &str) -> Result<Arc<MetadataTree>, String> {
+        MetadataTree::from_json_str(text)
             .map(Arc::new)
             .map_err(|e| format!("metadata file {}: {e}", self.file.display()))
     }

@@ -1,6 +1,7 @@
 //! A VM of a network server: what it is made of, and a control thread.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,6 +65,14 @@ pub struct Handed {
     pub tap: Tap,
     /// Its metadata.
     pub metadata: Option<Arc<MetadataTree>>,
+    /// Hears of its front ends.
+    pub watch: Arc<dyn FrontEndWatch>,
+}
+
+/// Who wants to know whether a VM has a front end.
+pub trait FrontEndWatch: fmt::Debug + Send + Sync {
+    /// A front end has come, or gone. The VM's control thread waits meanwhile.
+    fn connected(&self, now: bool);
 }
 
 /// Who opens what a VM needs.
@@ -79,6 +88,7 @@ struct OpenParts {
     tree: Option<Arc<MetadataTree>>,
     port: Box<dyn Port>,
     listener: Listener,
+    watch: Option<Arc<dyn FrontEndWatch>>,
 }
 
 impl OpenParts {
@@ -94,7 +104,7 @@ impl OpenParts {
             None => Listener::new(&config.endpoint, &config.access)
                 .map_err(|cause| StartError::Listen { vm: vm(), cause })?,
         };
-        Ok(Self { tree, port, listener })
+        Ok(Self { tree, port, listener, watch: None })
     }
 
     fn take_over(config: &VmConfig, handed: Handed) -> Self {
@@ -102,6 +112,7 @@ impl OpenParts {
             tree: handed.metadata,
             port: port::take_over(handed.tap, config.policy),
             listener: Listener::Listening { socket: Some(handed.listener), made: None },
+            watch: Some(handed.watch),
         }
     }
 }
@@ -205,6 +216,7 @@ pub(super) struct VmContext {
     metadata: Mutex<Option<(MetadataSource, Arc<MetadataTree>)>>,
     new_tree: AtomicBool,
     departure: Departure,
+    watch: Option<Arc<dyn FrontEndWatch>>,
     /// Where frames go as well.
     capture: Mutex<Option<CaptureInterface>>,
     new_capture: AtomicBool,
@@ -270,6 +282,12 @@ impl Backing for VmContext {
         Box::new(NetDevice::new(self))
     }
 
+    fn connected(&self, now: bool) {
+        if let Some(watch) = &self.watch {
+            watch.connected(now);
+        }
+    }
+
     fn ended(self: Arc<Self>) {
         let departure = self.departure.clone();
         departure.leave(self);
@@ -288,7 +306,7 @@ pub(super) fn start(
     departure: Departure,
     capture: Option<&Capture>,
 ) -> Result<Served<VmContext>, ServerError> {
-    let OpenParts { tree, port: opened, listener } = match source {
+    let OpenParts { tree, port: opened, listener, watch } = match source {
         Source::Here(inherited) => OpenParts::open(&config, inherited)?,
         Source::Handed(handed) => OpenParts::take_over(&config, handed),
     };
@@ -325,6 +343,7 @@ pub(super) fn start(
         metadata: Mutex::new(metadata),
         new_tree: AtomicBool::new(false),
         departure,
+        watch,
         capture: Mutex::new(capture),
         new_capture: AtomicBool::new(false),
     });

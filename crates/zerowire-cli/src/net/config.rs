@@ -16,6 +16,7 @@ use crate::{access, file, spec};
 /// The VMs that the arguments ask for, each on the socket of its name if one was handed over.
 pub(super) fn vms(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
     args.control.check(args.postcopy)?;
+    args.sandbox.check(args)?;
     let mut vms = named(args, handed)?;
     handed.assign(vms.iter_mut().map(|vm| (vm.name.as_str(), &mut vm.endpoint)));
     if args.postcopy && vms.len() > 1 {
@@ -250,7 +251,7 @@ fn parse_vm(text: &str) -> Result<VmSpec> {
             key if access::take(&mut access, "socket", key, value)? => {}
             _ => bail!(
                 "'{key}' is not known: name, socket, port and its options, metadata, metadata-token, mac, \
-                 tx-limit, rx-limit, socket-owner, socket-group, socket-mode"
+                 guard, tx-limit, rx-limit, socket-owner, socket-group, socket-mode"
             ),
         }
     }

@@ -86,6 +86,8 @@ fn a_child_has_what_is_open_for_it_and_nothing_else() {
         let root = std::fs::read_dir(format!("/proc/{pid}/root")).expect("its root");
         assert_eq!(root.count(), 0, "the root is empty");
         let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("/proc");
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("/proc");
+        assert_eq!(String::from_utf8_lossy(&environment), "", "it has no environment");
         let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a line");
         assert!(core.split_whitespace().filter(|word| *word == "0").count() == 2, "{core}");
         drop(guest);
@@ -217,7 +219,8 @@ fn metadata_reach_a_child_and_are_read_again() {
             let port = PORT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             http::get(&mut guest, port, "/latest/name").ends_with("new")
         });
-        // A child that follows has them as well.
+        // A child that follows has them as well. The file is not read for it.
+        std::fs::write(&file, "no metadata").expect("written");
         kill(child(&program), libc::SIGKILL);
         program.wait_log("its process ended");
         drop(guest);
@@ -253,6 +256,77 @@ fn vms_come_and_go_by_the_control_socket() {
         assert!(status == 422 && text.contains("only taps"), "{status} {text}");
         assert!(server.names().is_empty() && !server.path("x").exists());
     });
+}
+
+/// A child that was stopped answers nothing.
+#[test]
+fn children_that_do_not_answer_cost_one_wait_for_all() {
+    in_netns(|| {
+        let names = ["zwmute", "zwmutb", "zwmutc", "zwmutd"];
+        let server = Controlled::start(&["--sandbox", "on"]);
+        names.iter().for_each(|name| server.add(name));
+        let mut guest = Guest::start(connect(&server.path("zwmute")));
+        guest.ping(&mut Peer::new("zwmute"));
+        assert_eq!(server.json("/vms/zwmute")["statistics"]["transmit"]["frames"], 3);
+        let all = children(&server.program);
+        all.iter().for_each(|pid| kill(*pid, libc::SIGSTOP));
+        let begin = std::time::Instant::now();
+        let shown = server.json("/stats");
+        assert!(begin.elapsed() < std::time::Duration::from_secs(3), "{:?}", begin.elapsed());
+        // Each is as it was shown last.
+        assert_eq!(shown["vms"].as_array().map(Vec::len), Some(4));
+        assert_eq!(shown["vms"][0]["transmit"]["frames"], 3, "{shown}");
+        let vms = server.json("/vms");
+        let connected = vms["vms"].as_array().expect("a list").iter().map(|vm| vm["connected"] == true);
+        assert_eq!(connected.collect::<Vec<_>>(), [true, false, false, false]);
+        all.iter().for_each(|pid| kill(*pid, libc::SIGCONT));
+        drop(guest);
+        wait_until("it has left", || server.json("/vms/zwmute")["connected"] == false);
+    });
+}
+
+/// Also those that the supervisor has about it, and those after its death.
+#[test]
+fn lines_about_a_child_have_its_vm() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let spec = format!("name=zwspan,socket={},port=tap:zwspan", dir.path().join("s").display());
+        let program = Program::net(&["--json", "--sandbox", "on", "--vm", &spec, "--log-format", "json"]);
+        program.wait_log("served by a confined process");
+        kill(child(&program), libc::SIGKILL);
+        wait_until("another one", || program.log().matches("served by a confined process").count() == 2);
+        let log = program.log();
+        for line in log.lines() {
+            let line: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+            assert_eq!(line["vm"], "zwspan", "{line}");
+        }
+        assert!(log.contains("its process ended") && log.contains("listening on"), "{log}");
+        program.stop();
+    });
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (socket, file, folder) = (path("s"), path("f"), path("d"));
+    let begin = ["--socket", &socket, "--port", "tap:zwnone"];
+    let on = ["--sandbox", "on"];
+    for (more, word) in [
+        (&["--user", "1"][..], "--user"),
+        (&["--sandbox", "off", "--user", "1"], "--user"),
+        (&[on[0], on[1], "--postcopy"], "--postcopy"),
+        (&[on[0], on[1], "--pcap", &file], "--pcap"),
+        (&[on[0], on[1], "--control", &path("c"), "--pcap-dir", &folder], "--pcap-dir"),
+    ] {
+        let (code, _, log) = Program::run(&[&begin[..], more].concat());
+        assert!(code == 2 && log.contains(word) && log.contains("--sandbox on"), "{more:?}: {code} {log}");
+        assert!(!Path::new(&socket).exists() && !Path::new(&file).exists());
+    }
+    // Without the sandbox they go together.
+    let off = ["--sandbox", "off", "--pcap", &file, "--postcopy", "--print-capabilities"];
+    let (code, _, log) = Program::run(&[&begin[..], &off].concat());
+    assert_eq!((code, log.as_str()), (0, ""));
 }
 
 #[test]

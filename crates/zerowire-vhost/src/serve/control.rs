@@ -140,6 +140,9 @@ pub trait Backing: Send + Sync + 'static {
     /// The device for a new connection.
     fn device(&self) -> Box<dyn Device + '_>;
 
+    /// A front end has come, or gone.
+    fn connected(&self, _now: bool) {}
+
     /// The control thread ends; its socket is gone.
     fn ended(self: Arc<Self>) {}
 }

@@ -190,7 +190,7 @@ impl<'a> Seat<'a> {
     fn serve(&mut self, mut session: Session<'a>, mut connection: MessageSocket, first: Option<Instant>) {
         let control = self.vm.control();
         control.connections.fetch_add(1, Ordering::Relaxed);
-        control.connected.store(true, Ordering::Relaxed);
+        self.set_connected(true);
         if let Some(link) = &mut self.link {
             link.connected();
         }
@@ -215,10 +215,10 @@ impl<'a> Seat<'a> {
             tracing::warn!("{}: {text}", control.name);
             self.vm.set_error(text);
         }
-        control.connected.store(false, Ordering::Relaxed);
         if self.away {
             return;
         }
+        self.set_connected(false);
         let ended = Instant::now();
         self.not_before = Some(ended + self.pace.ended(ended));
         if self.pace.begins_to_wait() {
@@ -229,11 +229,17 @@ impl<'a> Seat<'a> {
         }
     }
 
+    /// A front end has come, or gone.
+    fn set_connected(&self, now: bool) {
+        self.vm.control().connected.store(now, Ordering::Relaxed);
+        self.vm.connected(now);
+    }
+
     /// Gives a session to who asked for it. Nothing of it is in use here any more.
     fn give(&mut self, image: SessionImage, reply: &HandOverReply) {
         let control = self.vm.control();
         let name = &control.name;
-        control.connected.store(false, Ordering::Relaxed);
+        self.set_connected(false);
         self.away = true;
         match reply.send(Ok(image)) {
             Ok(()) => tracing::info!("{name}: the session was handed over"),

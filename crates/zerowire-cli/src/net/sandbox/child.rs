@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,7 @@ use zerowire_cli::logging::{self, LogFormat};
 use zerowire_confine::{ConfinePlan, ConfineReport, Owner, confine};
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::tap::{SYSTEM_CALLS, Tap, TapKeeper};
-use zerowire_net::{Handed, MetadataSource, Server};
+use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server};
 use zerowire_sys::allowed::OF_A_PROGRAM;
 
 use super::channel::Channel;
@@ -72,17 +73,20 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
 fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<Supervisor>) -> Result<Handed, String> {
     let mut fds = fds.into_iter();
     let missing = || "a descriptor is missing".to_owned();
-    let listener = fds.next().ok_or_else(missing)?.into();
+    let listener: UnixListener = fds.next().ok_or_else(missing)?.into();
+    // The child before this one may have changed that.
+    listener.set_nonblocking(true).map_err(|e| e.to_string())?;
     let queues: Vec<_> = fds.by_ref().take(setup.queues).collect();
     if queues.len() != setup.queues {
         return Err(missing());
     }
-    let tap = Tap::take_over(setup.tap.clone(), queues, setup.made, keeper).map_err(|e| e.to_string())?;
+    let tap = Tap::take_over(setup.tap.clone(), queues, setup.made, keeper.clone());
+    let tap = tap.map_err(|e| e.to_string())?;
     let metadata = match setup.tokens_required {
         Some(_) => Some(tree(fds.next().ok_or_else(missing)?)?),
         None => None,
     };
-    Ok(Handed { listener, tap, metadata })
+    Ok(Handed { listener, tap, metadata, watch: keeper })
 }
 
 /// The metadata in a file of the supervisor's.
@@ -112,6 +116,12 @@ impl TapKeeper for Supervisor {
         self.channel.send(&ChildWord::SetMtu(mtu), &[]).map_err(|e| e.to_string())?;
         let answer = answered.recv_timeout(PATIENCE);
         answer.map_err(|_| "the supervisor does not answer".to_owned())?.map_or(Ok(()), Err)
+    }
+}
+
+impl FrontEndWatch for Supervisor {
+    fn connected(&self, now: bool) {
+        let _ = self.channel.send(&ChildWord::Connected(now), &[]);
     }
 }
 

@@ -9,17 +9,14 @@
 //! The descriptors stay open here, so a front end that connects between two children waits in the
 //! socket's backlog, and a tap stays with its address and its bridge. A thread a VM does all of it.
 
-use std::fs::File;
-use std::io::{Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{MemfdFlags, memfd_create};
 use zerowire_confine::{ConfineReport, Owner, spawn_apart};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::port::PortSpec;
@@ -29,18 +26,18 @@ use zerowire_vhost::serve::{Listener, StartError};
 
 use super::CHILD;
 use super::channel::Channel;
+use super::ending::{END_PATIENCE, end, words};
 use super::lines;
-use super::link::{ANSWER_PATIENCE, ChildLink};
-use super::message::{ChildOrder, ChildSetup, ChildWord, Rates};
+use super::link::{ANSWER_PATIENCE, ChildLink, Question};
+use super::message::{ChildOrder, ChildSetup, ChildWord, Rates, bounded_report, short};
+use super::metadata::KeptMetadata;
 use super::pace::RestartPace;
 use super::sums::Sums;
 
 /// How long a child may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a child may take to end once its supervisor has left it. Its threads have 5 s.
-const END_PATIENCE: Duration = Duration::from_secs(6);
-/// The pause between two looks meanwhile.
-const LOOK: Duration = Duration::from_millis(1);
+/// How long a child waits behind a request for an MTU, so that it asks 100 times a second at most.
+const MTU_PAUSE: Duration = Duration::from_millis(10);
 
 /// What all children have in common.
 #[derive(Clone, Debug)]
@@ -58,7 +55,7 @@ struct KeeperState {
     link: Option<Arc<ChildLink>>,
     /// What it and those before it have told.
     sums: Sums,
-    metadata: Option<MetadataSource>,
+    metadata: Option<KeptMetadata>,
     limits: Limits,
 }
 
@@ -92,24 +89,19 @@ impl Keeper {
     pub(super) fn start(
         config: VmConfig,
         common: Common,
-        gone: impl FnOnce(&str) + Send + 'static,
+        gone: impl FnOnce() + Send + 'static,
     ) -> Result<Arc<Self>, ServerError> {
         let vm = config.name.clone();
         let PortSpec::Tap(spec) = &config.port else {
             return Err(StartError::Limit { vm, text: super::no_tap(&config.port) }.into());
         };
-        if let Some(source) = &config.metadata {
-            source.load().map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?;
-        }
+        let metadata = config.metadata.clone().map(KeptMetadata::read).transpose();
+        let metadata = metadata.map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?;
         let tap = Tap::open(spec).map_err(|e| ServerError::Port { vm: vm.clone(), cause: e.into() })?;
         // The socket comes last: who sees it finds everything else in place.
         let listener = Listener::new(&config.endpoint, &config.access)
             .map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?;
-        let state = KeeperState {
-            metadata: config.metadata.clone(),
-            limits: config.limits,
-            ..KeeperState::default()
-        };
+        let state = KeeperState { metadata, limits: config.limits, ..KeeperState::default() };
         let keeper = Arc::new(Self {
             config,
             common,
@@ -124,12 +116,12 @@ impl Keeper {
         let for_thread = keeper.clone();
         let thread = std::thread::Builder::new().name(format!("{vm}-keep"));
         let thread = thread.spawn(move || {
+            let _lines = tracing::error_span!("vm", name = for_thread.config.name).entered();
             for_thread.run(ready);
-            let name = for_thread.config.name.clone();
             let drained = for_thread.drains.load(Ordering::Acquire);
             drop(for_thread);
             if drained {
-                gone(&name);
+                gone();
             }
         });
         let thread = thread.map_err(|cause| StartError::Resources { vm: vm.clone(), cause })?;
@@ -150,10 +142,10 @@ impl Keeper {
 
     /// The log says what confines the child.
     fn tell(&self, report: &ConfineReport) {
-        let name = &self.config.name;
+        let vm = &self.config.name;
         match report.missing() {
-            None => tracing::info!("{name}: served by a confined process"),
-            Some(missing) => tracing::warn!("{name}: served by a confined process, without: {missing}"),
+            None => tracing::info!(vm, "served by a confined process"),
+            Some(missing) => tracing::warn!(vm, "served by a confined process, without: {missing}"),
         }
     }
 
@@ -200,17 +192,15 @@ impl Keeper {
         let (ours, theirs) = Channel::pair().map_err(text)?;
         let mut child = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
         let link = Arc::new(ChildLink::new(ours));
-        let handed = self.hand(&link.channel);
-        lock(&self.state).link = Some(link.clone());
-        let failed = match handed {
+        let failed = match self.hand(&link) {
             // Who stops the VM from now on finds the child.
             Ok(()) if self.stops.load(Ordering::Acquire) => None,
             Ok(()) => self.listen(&link, ready),
             Err(e) => Some(e),
         };
-        lock(&self.state).link = None;
+        self.part();
         link.close();
-        let status = end(&mut child);
+        let status = end(&self.config.name, &mut child, END_PATIENCE, &self.stops);
         let asked = self.stops.load(Ordering::Acquire)
             || (self.drains.load(Ordering::Acquire) && status.as_ref().is_ok_and(ExitStatus::success));
         match failed {
@@ -224,6 +214,8 @@ impl Keeper {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(format!("zerowire: {}", self.config.name)).arg(CHILD);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+        // It may hold what is no VM's business.
+        command.env_clear();
         // The command goes at the end, and with it the child's end of the channel.
         let mut child = spawn_apart(&mut command)?;
         if let Some(pipe) = child.stderr.take() {
@@ -232,37 +224,44 @@ impl Keeper {
         Ok(child)
     }
 
-    /// Gives the child what is open for it.
-    fn hand(&self, channel: &Channel) -> Result<(), String> {
+    /// Gives the child what is open for it. What is changed from then on is told to this child.
+    fn hand(&self, link: &Arc<ChildLink>) -> Result<(), String> {
         let config = &self.config;
-        let (metadata, limits) = {
-            let state = lock(&self.state);
-            (state.metadata.clone(), state.limits)
-        };
+        // Held until the link is there, so that no change falls between the two.
+        let mut state = lock(&self.state);
         let setup = ChildSetup {
             name: config.name.clone(),
             socket: config.endpoint.to_string(),
             tap: self.tap.name().to_owned(),
             queues: self.tap.pairs(),
             made: self.tap.is_made_here(),
-            tokens_required: metadata.as_ref().map(|m| m.tokens == TokenPolicy::Required),
+            tokens_required: state.metadata.as_ref().map(|m| m.source.tokens == TokenPolicy::Required),
             copies: config.policy.mode == PathMode::Copy,
             gather_max_bytes: config.policy.gather_max_bytes,
             rx_copybreak_bytes: config.policy.rx_copybreak_bytes,
             mac: config.mac.map(|mac| mac.to_string()),
             guard: config.guard.as_ref().map(|guard| guard.to_string()),
-            limits: Rates::of(limits),
+            limits: Rates::of(state.limits),
             user: self.common.owner.user,
             group: self.common.owner.group,
             log: self.common.log.clone(),
         };
         let queues: Result<Vec<_>, _> = (0..self.tap.pairs()).map(|i| self.tap.queue(i)).collect();
         let queues = queues.map_err(|e| e.to_string())?;
-        let file = metadata.as_ref().map(metadata_file).transpose()?;
+        let file = state.metadata.as_ref().map(KeptMetadata::file).transpose()?;
         let listener = self.listener.poll_fd().ok_or("nobody listens")?;
         let fds: Vec<_> =
             std::iter::once(listener).chain(queues.iter().chain(&file).map(AsFd::as_fd)).collect();
-        channel.send(&ChildOrder::Start(Box::new(setup)), &fds).map_err(|e| e.to_string())
+        link.channel.send(&ChildOrder::Start(Box::new(setup)), &fds).map_err(|e| e.to_string())?;
+        state.link = Some(link.clone());
+        Ok(())
+    }
+
+    /// No child is there to be told anything, and none has a front end.
+    fn part(&self) {
+        let mut state = lock(&self.state);
+        state.link = None;
+        state.sums.set_connected(false);
     }
 
     /// Carries out what the child asks, and passes its answers on. Returns why it failed where it
@@ -272,19 +271,28 @@ impl Keeper {
         link: &ChildLink,
         ready: &mut Option<SyncSender<Result<ConfineReport, String>>>,
     ) -> Option<String> {
+        let mut is_ready = false;
         loop {
             match link.channel.receive::<ChildWord>() {
-                Ok(Some((ChildWord::Ready(report), _))) => self.begin(link, report, ready.take()),
-                Ok(Some((ChildWord::Failed(why), _))) => return Some(why),
+                Ok(Some((ChildWord::Ready(_), _))) if is_ready => {
+                    return Some("it says once more that it is ready".to_owned());
+                }
+                Ok(Some((ChildWord::Ready(report), _))) => {
+                    is_ready = true;
+                    self.begin(link, bounded_report(&report), ready.take());
+                }
+                Ok(Some((ChildWord::Failed(why), _))) => return Some(short(&why)),
+                Ok(Some((ChildWord::Connected(now), _))) => lock(&self.state).sums.set_connected(now),
                 Ok(Some((ChildWord::SetMtu(mtu), _))) => {
                     let refused = self.set_mtu(mtu).err();
                     if link.channel.send(&ChildOrder::MtuSet(refused), &[]).is_err() {
                         return None;
                     }
+                    std::thread::sleep(MTU_PAUSE);
                 }
                 Ok(Some((word, _))) => link.take(word),
                 Ok(None) => return None,
-                Err(e) => return Some(format!("its message can't be understood: {e}")),
+                Err(e) => return Some(format!("its message can't be understood: {}", short(&e.to_string()))),
             }
         }
     }
@@ -314,59 +322,80 @@ impl Keeper {
         self.tap.raise_mtu(mtu).map_err(|e| e.to_string())
     }
 
-    fn link(&self) -> Option<Arc<ChildLink>> {
-        lock(&self.state).link.clone()
+    /// Tells the child that runs, if one does. The next one learns it from its setup.
+    fn order(state: &KeeperState, order: &ChildOrder) {
+        if let Some(link) = &state.link {
+            let _ = link.channel.send(order, &[]);
+        }
     }
 
     /// The VM as it was configured, with the metadata and limits that it has now.
     pub(super) fn config(&self) -> VmConfig {
         let state = lock(&self.state);
-        VmConfig { metadata: state.metadata.clone(), limits: state.limits, ..self.config.clone() }
+        let metadata = state.metadata.as_ref().map(|m| m.source.clone());
+        VmConfig { metadata, limits: state.limits, ..self.config.clone() }
     }
 
     /// Gives the VM other limits. A child that starts later has them from the start.
     pub(super) fn set_limits(&self, limits: Limits) {
-        lock(&self.state).limits = limits;
-        if let Some(link) = self.link() {
-            let _ = link.channel.send(&ChildOrder::Limits(Rates::of(limits)), &[]);
-        }
+        let mut state = lock(&self.state);
+        state.limits = limits;
+        Self::order(&state, &ChildOrder::Limits(Rates::of(limits)));
+    }
+
+    /// Whether a front end is connected.
+    pub(super) fn is_connected(&self) -> bool {
+        lock(&self.state).sums.is_connected()
+    }
+
+    /// Asks the child for statistics, without waiting.
+    pub(super) fn ask_stats(&self) -> Option<Question> {
+        let link = lock(&self.state).link.clone();
+        link?.ask(ChildOrder::Statistics, &[])
     }
 
     /// What the VM has moved so far, and the CPU time that took, seconds. A child that does not
-    /// answer is shown as it was.
-    pub(super) fn stats(&self) -> (VmStats, f64) {
-        let link = self.link();
-        let told = link.as_ref().and_then(|link| link.ask(ChildOrder::Statistics, &[]));
-        let told = told.and_then(|question| question.answer(Instant::now() + ANSWER_PATIENCE));
+    /// answer until `deadline` is shown as it was.
+    pub(super) fn stats(&self, asked: Option<Question>, deadline: Instant) -> (VmStats, f64) {
+        let told = asked.as_ref().and_then(|question| question.answer(deadline));
         let mut state = lock(&self.state);
-        if let Some(ChildWord::Statistics(_, told)) = told {
+        // What another child has told before this one is counted already.
+        let runs = state.link.as_ref().zip(asked).is_some_and(|(link, asked)| asked.was_asked(link));
+        if let Some(ChildWord::Statistics(_, told)) = told.filter(|_| runs) {
             state.sums.told(told.bounded());
-        } else if state.link.is_none() {
-            state.sums.disconnected();
         }
         state.sums.stats(&self.config, self.tap.name())
     }
 
     /// Gives the VM other metadata.
     pub(super) fn set_metadata(&self, source: MetadataSource) -> Result<(), String> {
-        source.load()?;
-        let file = metadata_file(&source)?;
-        // A child that starts meanwhile gets them as well.
-        lock(&self.state).metadata = Some(source);
-        let Some(link) = self.link() else { return Ok(()) };
+        let metadata = KeptMetadata::read(source)?;
+        let Some(link) = lock(&self.state).link.clone() else { return self.keep_metadata(metadata, None) };
+        let file = metadata.file()?;
         let question = link.ask(ChildOrder::Metadata, &[file.as_fd()]);
-        match question.and_then(|question| question.answer(Instant::now() + ANSWER_PATIENCE)) {
-            Some(ChildWord::Metadata(_, refused)) => refused.map_or(Ok(()), Err),
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        match question.and_then(|question| question.answer(deadline)) {
+            Some(ChildWord::Metadata(_, None)) => self.keep_metadata(metadata, Some(&link)),
+            Some(ChildWord::Metadata(_, Some(refused))) => Err(short(&refused)),
             _ => Err("its process does not answer".to_owned()),
         }
+    }
+
+    /// Keeps metadata for the children to come. `taken` is the child that has them.
+    fn keep_metadata(&self, metadata: KeptMetadata, taken: Option<&Arc<ChildLink>>) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        let others = state.link.as_ref().filter(|now| taken.is_none_or(|taken| !Arc::ptr_eq(now, taken)));
+        if others.is_some() {
+            return Err("another process has just taken the place of its own: try again".to_owned());
+        }
+        state.metadata = Some(metadata);
+        Ok(())
     }
 
     /// The present front end is the last one.
     pub(super) fn drain(&self) {
         self.drains.store(true, Ordering::Release);
-        if let Some(link) = self.link() {
-            let _ = link.channel.send(&ChildOrder::Drain, &[]);
-        }
+        Self::order(&lock(&self.state), &ChildOrder::Drain);
     }
 
     /// Whether [`Self::drain`] was called.
@@ -377,7 +406,7 @@ impl Keeper {
     /// Has the child end, without waiting.
     pub(super) fn ask_to_stop(&self) {
         self.stops.store(true, Ordering::Release);
-        if let Some(link) = self.link() {
+        if let Some(link) = &lock(&self.state).link {
             link.close();
         }
     }
@@ -391,51 +420,5 @@ impl Keeper {
     }
 }
 
-/// The metadata, in a file that a child reads once.
-fn metadata_file(source: &MetadataSource) -> Result<OwnedFd, String> {
-    let write = |text: &str| -> std::io::Result<OwnedFd> {
-        let mut file = File::from(memfd_create("metadata", MemfdFlags::CLOEXEC)?);
-        file.write_all(text.as_bytes())?;
-        file.rewind()?;
-        Ok(file.into())
-    };
-    write(&source.text()?).map_err(|e| format!("metadata: {e}"))
-}
-
-/// Waits for the end of a child whose supervisor has left it, and kills it if that takes too long.
-fn end(child: &mut Child) -> std::io::Result<ExitStatus> {
-    let begin = Instant::now();
-    while begin.elapsed() < END_PATIENCE {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        std::thread::sleep(LOOK);
-    }
-    child.kill()?;
-    child.wait()
-}
-
-/// Why a child ended.
-fn words(status: &ExitStatus) -> String {
-    match status.signal() {
-        Some(libc::SIGSYS) => {
-            "killed by SIGSYS: it made a system call that is not on its list, which the kernel's log may name"
-                .to_owned()
-        }
-        Some(signal) => format!("killed by signal {signal}"),
-        None => format!("{status}"),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_log_says_why_a_child_ended() {
-        let text = |wait_status| words(&ExitStatus::from_raw(wait_status));
-        assert_eq!(text(libc::SIGKILL), "killed by signal 9");
-        assert!(text(libc::SIGSYS).contains("not on its list"));
-        assert_eq!(text(1 << 8), "exit status: 1");
-    }
-}
+mod tests;

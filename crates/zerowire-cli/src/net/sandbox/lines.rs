@@ -10,8 +10,8 @@ use std::time::Duration;
 /// Bytes of a line at most; the rest of a longer one is another line.
 const LINE_BYTES: usize = 4096;
 
-/// How long the pipe waits behind a piece that filled the buffer: a child that writes as fast as it
-/// can gets 400 KB read in a second.
+/// How long the pipe waits behind a piece: of a child that writes as fast as it can, 100 pieces are
+/// read in a second, 400 KB at most.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Stack of the thread, bytes.
@@ -22,13 +22,12 @@ pub(super) fn relay(name: &str, mut pipe: impl Read + Send + 'static) {
     let vm = name.to_owned();
     let thread = std::thread::Builder::new().name(format!("{name}-log")).stack_size(STACK_BYTES);
     let started = thread.spawn(move || {
+        let _lines = tracing::error_span!("vm", name = vm).entered();
         let mut lines = Lines::default();
         let mut buffer = [0; LINE_BYTES];
         while let Ok(count @ 1..) = pipe.read(&mut buffer) {
             lines.take(&buffer[..count], |line| log(&vm, line));
-            if count == LINE_BYTES {
-                std::thread::sleep(PAUSE);
-            }
+            std::thread::sleep(PAUSE);
         }
         lines.finish(|line| log(&vm, line));
     });

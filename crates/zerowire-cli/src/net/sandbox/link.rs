@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::channel::Channel;
@@ -48,10 +48,10 @@ impl ChildLink {
 
     /// Sends a question, without waiting. None: the child reads nothing, or is gone.
     pub(super) fn ask(
-        &self,
+        self: &Arc<Self>,
         order: impl FnOnce(u64) -> ChildOrder,
         fds: &[BorrowedFd<'_>],
-    ) -> Option<Question<'_>> {
+    ) -> Option<Question> {
         let number = {
             let mut places = lock(&self.places);
             places.last += 1;
@@ -59,7 +59,7 @@ impl ChildLink {
             places.awaited.insert(number, None);
             number
         };
-        let question = Question { link: self, number };
+        let question = Question { link: self.clone(), number };
         self.channel.send(&order(number), fds).ok()?;
         Some(question)
     }
@@ -86,14 +86,19 @@ impl ChildLink {
 }
 
 /// A question that was sent.
-pub(super) struct Question<'a> {
-    link: &'a ChildLink,
+pub(super) struct Question {
+    link: Arc<ChildLink>,
     number: u64,
 }
 
-impl Question<'_> {
+impl Question {
+    /// Whether it was sent to this child.
+    pub(super) fn was_asked(&self, link: &Arc<ChildLink>) -> bool {
+        Arc::ptr_eq(&self.link, link)
+    }
+
     /// Waits for the answer until `deadline`. None: the child does not answer, or has ended.
-    pub(super) fn answer(self, deadline: Instant) -> Option<ChildWord> {
+    pub(super) fn answer(&self, deadline: Instant) -> Option<ChildWord> {
         let mut places = lock(&self.link.places);
         loop {
             if let Some(word) = places.awaited.get_mut(&self.number).and_then(Option::take) {
@@ -109,7 +114,7 @@ impl Question<'_> {
     }
 }
 
-impl Drop for Question<'_> {
+impl Drop for Question {
     fn drop(&mut self) {
         lock(&self.link.places).awaited.remove(&self.number);
     }
@@ -119,9 +124,9 @@ impl Drop for Question<'_> {
 mod tests {
     use super::*;
 
-    fn link() -> (ChildLink, Channel) {
+    fn link() -> (Arc<ChildLink>, Channel) {
         let (ours, theirs) = Channel::pair().expect("a pair");
-        (ChildLink::new(ours), Channel::of(theirs))
+        (Arc::new(ChildLink::new(ours)), Channel::of(theirs))
     }
 
     fn statistics(number: u64) -> ChildWord {
@@ -139,6 +144,7 @@ mod tests {
         assert_eq!(lock(&link.places).awaited.len(), 1);
         let answer = question.answer(Instant::now() + ANSWER_PATIENCE);
         assert!(matches!(answer, Some(ChildWord::Statistics(1, _))), "the first answer: {answer:?}");
+        drop(question);
         assert!(lock(&link.places).awaited.is_empty(), "nothing stays");
     }
 

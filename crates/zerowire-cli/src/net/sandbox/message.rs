@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use zerowire::ledger::{CopyReason, DropReason, Totals};
-use zerowire_confine::ConfineReport;
+use zerowire_confine::{ConfineReport, Layer, LayerReport};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::tap::TapSpec;
@@ -133,6 +133,8 @@ pub(super) enum ChildWord {
     Metadata(u64, Option<String>),
     /// Asks for another MTU of its tap.
     SetMtu(usize),
+    /// A front end has come, or gone.
+    Connected(bool),
 }
 
 /// Statistics of a child, with what it alone knows.
@@ -140,7 +142,6 @@ pub(super) enum ChildWord {
 pub(super) struct ChildStats {
     /// CPU time, seconds.
     pub cpu_seconds: f64,
-    pub connected: bool,
     pub connections: u64,
     pub connection_errors: u64,
     pub ring_errors: u64,
@@ -172,14 +173,15 @@ pub(super) struct ChildDirection {
     limit_wait_seconds: f64,
 }
 
-/// Counters of a child are taken up to this: no sum of some thousand children overflows.
+/// Counters of a child are taken up to this: no sum over reasons and VMs overflows.
 const MOST: u64 = 1 << 50;
 /// Texts of a child are taken up to this many characters.
 const TEXT_CHARS: usize = 500;
 /// Lists of a child are taken up to this many entries.
 const ENTRIES: usize = 128;
 
-fn counted(n: u64) -> u64 {
+/// A counter of a child, or a sum of some.
+pub(super) fn counted(n: u64) -> u64 {
     n.min(MOST)
 }
 
@@ -187,8 +189,19 @@ fn seconds(told: f64) -> f64 {
     if told.is_finite() { told.clamp(0.0, 1e12) } else { 0.0 }
 }
 
-fn short(text: &str) -> String {
+/// A text of a child, as one may show it.
+pub(super) fn short(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(TEXT_CHARS).collect()
+}
+
+/// What a child says of its layers: each one once, with a short reason where it is missing.
+pub(super) fn bounded_report(report: &ConfineReport) -> ConfineReport {
+    let said = |layer: &Layer| report.layers.iter().find(|said| said.layer == *layer);
+    let layers = Layer::ALL
+        .iter()
+        .filter_map(said)
+        .map(|said| LayerReport { layer: said.layer, missing: said.missing.as_deref().map(short) });
+    ConfineReport { layers: layers.collect() }
 }
 
 impl From<&DirectionStats> for ChildDirection {
@@ -251,7 +264,6 @@ impl ChildStats {
         let VmStats { negotiated, transmit, receive, .. } = vm;
         Self {
             cpu_seconds: server.cpu_seconds,
-            connected: vm.connected,
             connections: vm.connections,
             connection_errors: vm.connection_errors,
             ring_errors: vm.ring_errors,
@@ -322,5 +334,9 @@ mod tests {
         let error = told.last_error.expect("a text");
         assert_eq!((told.cpu_seconds, told.connections), (0.0, MOST));
         assert!(error.len() <= TEXT_CHARS && !error.contains(char::is_control), "{error}");
+        let said = LayerReport { layer: Layer::Files, missing: Some("\u{1b}x".repeat(1000)) };
+        let report = bounded_report(&ConfineReport { layers: vec![said; 5000] });
+        let reason = report.layers[0].missing.as_ref().expect("a reason");
+        assert_eq!((report.layers.len(), reason.len()), (1, TEXT_CHARS));
     }
 }

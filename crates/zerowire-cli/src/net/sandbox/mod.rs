@@ -11,23 +11,27 @@
 
 mod channel;
 mod child;
+mod ending;
 mod keeper;
 mod lines;
 mod link;
 mod message;
+mod metadata;
 mod pace;
 mod sums;
 mod supervisor;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use zerowire_cli::logging;
 use zerowire_confine::Owner;
 use zerowire_net::port::PortSpec;
 use zerowire_net::{Fleet, ServerError, VmConfig};
 use zerowire_vhost::serve::{Endpoint, StartError};
 
+use super::NetArgs;
 use crate::access;
 use keeper::Common;
 use supervisor::Supervisor;
@@ -55,10 +59,10 @@ pub struct SandboxArgs {
     /// Serve each VM by a process of its own, without rights, files and network: a front end that
     /// takes it over harms its own VM alone. For taps whose front ends connect to a path. See
     /// docs/sandbox.md.
-    #[arg(long, value_name = "WHEN", default_value = "off", conflicts_with_all = ["postcopy", "pcap"])]
+    #[arg(long, value_name = "WHEN", default_value = "off")]
     sandbox: SandboxArg,
     /// User whom these processes belong to if this one is root: a name of /etc/passwd or a number.
-    /// Default: 65534 (nobody).
+    /// Default: 65534 (nobody). Only with --sandbox on.
     #[arg(long, value_name = "USER", value_parser = owner)]
     user: Option<Owner>,
 }
@@ -67,6 +71,27 @@ impl SandboxArgs {
     /// Whether it is on.
     pub fn is_on(&self) -> bool {
         self.sandbox == SandboxArg::On
+    }
+
+    /// Refuses what has no effect, or can't be had.
+    pub(super) fn check(&self, args: &NetArgs) -> Result<()> {
+        if !self.is_on() {
+            return match self.user {
+                Some(_) => {
+                    bail!("--user names whom the processes of --sandbox on belong to: give that as well")
+                }
+                None => Ok(()),
+            };
+        }
+        let refused = [
+            (args.postcopy, "--postcopy", "the front end gets a descriptor of the process that serves it"),
+            (args.pcap.is_on(), "--pcap", "frames are in the processes of the VMs"),
+            (args.control.pcap_dir().is_some(), "--pcap-dir", "frames are in the processes of the VMs"),
+        ];
+        match refused.into_iter().find(|(given, ..)| *given) {
+            Some((_, option, why)) => bail!("--sandbox on with {option}: {why}; leave one of the two out"),
+            None => Ok(()),
+        }
     }
 
     /// Serves these VMs.
@@ -80,7 +105,7 @@ impl SandboxArgs {
             e => Err(e),
         })?;
         let owner = self.user.unwrap_or(NOBODY);
-        let supervisor = Supervisor::new(Common { owner, log: log.to_owned() });
+        let supervisor = Supervisor::new(Common { owner, log: logging::effective_level(log) });
         vms.into_iter().try_for_each(|vm| supervisor.add(vm))?;
         Ok(supervisor)
     }

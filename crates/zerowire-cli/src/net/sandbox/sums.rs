@@ -2,7 +2,7 @@
 
 use zerowire_net::{DirectionStats, LinkState, PortState, VmConfig, VmStats};
 
-use super::message::ChildStats;
+use super::message::{ChildDirection, ChildStats, counted};
 
 /// Copies on the way of a tap's frames that no process makes.
 const KERNEL_COPIES: &str = "one each way, between the frame and the tap's socket buffer (drivers/net/tun.c)";
@@ -15,6 +15,8 @@ pub(super) struct Sums {
     transmit: DirectionStats,
     receive: DirectionStats,
     now: ChildStats,
+    /// Whether a front end is connected, as the child that runs says.
+    connected: bool,
     /// Why the last child ended.
     death: Option<String>,
 }
@@ -25,18 +27,21 @@ impl Sums {
         self.now = stats;
     }
 
-    /// No child runs.
-    pub(super) fn disconnected(&mut self) {
-        self.now.connected = false;
+    /// A front end has come, or gone: by itself, or with the child.
+    pub(super) fn set_connected(&mut self, connected: bool) {
+        self.connected = connected;
+    }
+
+    /// Whether a front end is connected.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connected
     }
 
     /// The child has ended.
     pub(super) fn died(&mut self, why: String) {
-        let last = std::mem::take(&mut self.now);
+        let mut last = std::mem::take(&mut self.now);
         self.before.cpu_seconds += last.cpu_seconds;
-        for (sum, n) in counters(&mut self.before).into_iter().zip(counters(&mut last.clone())) {
-            *sum += *n;
-        }
+        add_counters(&mut self.before, &mut last);
         add(&mut self.transmit, &last.transmit.stats());
         add(&mut self.receive, &last.receive.stats());
         self.death = Some(format!("its process ended: {why}"));
@@ -45,9 +50,7 @@ impl Sums {
     /// As the statistics have it, and the CPU time, seconds.
     pub(super) fn stats(&self, config: &VmConfig, interface: &str) -> (VmStats, f64) {
         let mut sum = self.before.clone();
-        for (sum, n) in counters(&mut sum).into_iter().zip(counters(&mut self.now.clone())) {
-            *sum += *n;
-        }
+        add_counters(&mut sum, &mut self.now.clone());
         let (mut transmit, mut receive) = (self.transmit.clone(), self.receive.clone());
         add(&mut transmit, &self.now.transmit.stats());
         add(&mut receive, &self.now.receive.stats());
@@ -55,7 +58,7 @@ impl Sums {
             name: config.name.clone(),
             socket: config.endpoint.to_string(),
             port: config.port.to_string(),
-            connected: self.now.connected,
+            connected: self.connected,
             connections: sum.connections,
             connection_errors: sum.connection_errors,
             ring_errors: sum.ring_errors,
@@ -89,6 +92,12 @@ fn counters(stats: &mut ChildStats) -> [&mut u64; 5] {
     ]
 }
 
+fn add_counters(sum: &mut ChildStats, more: &mut ChildStats) {
+    for (sum, n) in counters(sum).into_iter().zip(counters(more)) {
+        *sum = counted(*sum + *n);
+    }
+}
+
 fn add(sum: &mut DirectionStats, more: &DirectionStats) {
     sum.totals.add(&more.totals);
     sum.limit_waits += more.limit_waits;
@@ -98,10 +107,14 @@ fn add(sum: &mut DirectionStats, more: &DirectionStats) {
     for (sum, n) in sum.frames_by_queue.iter_mut().zip(&more.frames_by_queue) {
         *sum += *n;
     }
+    // A sum has the bounds of what one child tells, so the next one does not overflow.
+    *sum = ChildDirection::from(&*sum).stats();
 }
 
 #[cfg(test)]
 mod tests {
+    use zerowire::ledger::CopyReason;
+
     use super::*;
 
     #[test]
@@ -119,5 +132,24 @@ mod tests {
         sums.told(told(2));
         assert_eq!(connections(&sums), 5);
         assert_eq!(sums.death.as_deref(), Some("its process ended: killed by signal 9"));
+    }
+
+    /// Each child tells the most that is taken of it.
+    #[test]
+    fn sums_stay_within_the_bounds_of_what_is_told() {
+        let mut most = DirectionStats { limit_waits: u64::MAX, ..DirectionStats::default() };
+        (most.totals.frames, most.frames_by_queue) = (u64::MAX, vec![u64::MAX]);
+        most.totals.copied_bytes.extend(CopyReason::ALL.map(|reason| (reason.name(), u64::MAX)));
+        let told = ChildStats { connections: u64::MAX, transmit: (&most).into(), ..ChildStats::default() };
+        let mut sums = Sums::default();
+        for _ in 0..3 {
+            sums.told(told.clone().bounded());
+            sums.died("it was told to".to_owned());
+        }
+        let Sums { before, transmit, .. } = sums;
+        let all =
+            [before.connections, transmit.totals.frames, transmit.limit_waits, transmit.frames_by_queue[0]];
+        assert_eq!(all, [counted(u64::MAX); 4]);
+        assert_eq!(transmit.totals.copied_total(), counted(u64::MAX) * CopyReason::ALL.len() as u64);
     }
 }

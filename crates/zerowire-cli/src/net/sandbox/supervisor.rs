@@ -13,6 +13,7 @@ use zerowire_net::{
 use zerowire_vhost::serve::{StartError, process_cpu_seconds};
 
 use super::keeper::{Common, Keeper};
+use super::link::ANSWER_PATIENCE;
 
 enum KeptStage {
     Opening,
@@ -21,6 +22,8 @@ enum KeptStage {
 }
 
 struct KeptVm {
+    /// No other VM has it, also none of the same name.
+    number: u64,
     config: VmConfig,
     stage: KeptStage,
 }
@@ -46,6 +49,8 @@ impl KeptVm {
 #[derive(Default)]
 struct KeptVms {
     all: Vec<KeptVm>,
+    /// The number of the VM that was added last.
+    last: u64,
     /// The supervisor stops: nothing may be added.
     closed: bool,
 }
@@ -61,9 +66,35 @@ impl KeptVms {
         running.ok_or_else(|| ChangeError::Busy(name.to_owned()))
     }
 
-    fn forget(&mut self, name: &str) {
-        self.all.retain(|kept| kept.config.name != name);
+    /// Enters a VM that is being opened.
+    fn enter(&mut self, config: VmConfig) -> Result<u64, ServerError> {
+        if self.closed {
+            return Err(stopping(config.name));
+        }
+        let all: Vec<_> = self.all.iter().map(|kept| &kept.config).chain([&config]).collect();
+        check_vms(&all)?;
+        self.last += 1;
+        self.all.push(KeptVm { number: self.last, config, stage: KeptStage::Opening });
+        Ok(self.last)
     }
+
+    /// Gives a VM that was entered its keeper. One that is gone meanwhile gets none.
+    fn keep(&mut self, number: u64, keeper: Arc<Keeper>) -> Result<(), Arc<Keeper>> {
+        match self.all.iter_mut().find(|kept| kept.number == number) {
+            Some(kept) => kept.stage = KeptStage::Running(keeper),
+            None => return Err(keeper),
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, number: u64) {
+        self.all.retain(|kept| kept.number != number);
+    }
+}
+
+/// Why a VM is not added any more.
+fn stopping(vm: String) -> ServerError {
+    StartError::Limit { vm, text: "the server stops: it takes no further VM".to_owned() }.into()
 }
 
 fn lock(vms: &Mutex<KeptVms>) -> MutexGuard<'_, KeptVms> {
@@ -88,11 +119,11 @@ impl Supervisor {
     }
 
     /// What takes a drained VM out of the roster.
-    fn gone(&self) -> impl FnOnce(&str) + Send + use<> {
+    fn gone(&self, number: u64) -> impl FnOnce() + Send + use<> {
         let vms: Weak<_> = Arc::downgrade(&self.vms);
-        move |name: &str| {
+        move || {
             if let Some(vms) = vms.upgrade() {
-                lock(&vms).forget(name);
+                lock(&vms).forget(number);
             }
         }
     }
@@ -100,72 +131,62 @@ impl Supervisor {
 
 impl Fleet for Supervisor {
     fn vms(&self) -> Vec<VmInfo> {
-        let connected = |name: &str| {
-            let keeper = lock(&self.vms).keeper(name).ok();
-            keeper.is_some_and(|keeper| keeper.stats().0.connected)
+        let info = |kept: &KeptVm| match kept.running() {
+            Some(keeper) => {
+                VmInfo { config: keeper.config(), state: kept.state(), connected: keeper.is_connected() }
+            }
+            None => VmInfo { config: kept.config.clone(), state: kept.state(), connected: false },
         };
-        let info = |kept: &KeptVm| {
-            let config = kept.running().map_or_else(|| kept.config.clone(), |keeper| keeper.config());
-            VmInfo { config, state: kept.state(), connected: false }
-        };
-        let mut all: Vec<_> = lock(&self.vms).all.iter().map(info).collect();
-        for vm in &mut all {
-            vm.connected = connected(&vm.config.name);
-        }
-        all
+        lock(&self.vms).all.iter().map(info).collect()
     }
 
+    /// All children are asked at once: one that does not answer costs no more time than all of them.
     fn stats(&self) -> ServerStats {
-        let told: Vec<_> = self.running().iter().map(|keeper| keeper.stats()).collect();
+        let running = self.running();
+        let asked: Vec<_> = running.iter().map(|keeper| keeper.ask_stats()).collect();
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let told = running.iter().zip(asked).map(|(keeper, asked)| keeper.stats(asked, deadline));
+        let (vms, seconds): (Vec<_>, Vec<f64>) = told.unzip();
         ServerStats {
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: self.start.elapsed().as_secs_f64(),
-            cpu_seconds: process_cpu_seconds() + told.iter().map(|(_, seconds)| seconds).sum::<f64>(),
-            vms: told.into_iter().map(|(vm, _)| vm).collect(),
+            cpu_seconds: process_cpu_seconds() + seconds.into_iter().sum::<f64>(),
+            vms,
         }
     }
 
     fn add(&self, config: VmConfig) -> Result<(), ServerError> {
         let name = config.name.clone();
         super::check(&config).map_err(|text| StartError::Limit { vm: name.clone(), text })?;
-        {
-            let mut vms = lock(&self.vms);
-            if vms.closed {
-                let text = "the server stops: it takes no further VM".to_owned();
-                return Err(StartError::Limit { vm: name, text }.into());
-            }
-            let all: Vec<_> = vms.all.iter().map(|kept| &kept.config).chain([&config]).collect();
-            check_vms(&all)?;
-            vms.all.push(KeptVm { config: config.clone(), stage: KeptStage::Opening });
-        }
-        let started = Keeper::start(config, self.common.clone(), self.gone());
+        let number = lock(&self.vms).enter(config.clone())?;
+        let started = Keeper::start(config, self.common.clone(), self.gone(number));
         let mut vms = lock(&self.vms);
-        let closed = vms.closed;
-        match (started, vms.find(&name)) {
-            (Ok(keeper), Ok(kept)) if !closed => kept.stage = KeptStage::Running(keeper),
-            (Ok(keeper), _) => {
-                vms.forget(&name);
+        match started.map(|keeper| vms.keep(number, keeper)) {
+            Ok(Ok(())) => Ok(()),
+            // The server has stopped meanwhile.
+            Ok(Err(keeper)) => {
                 drop(vms);
                 keeper.stop();
+                Err(stopping(name))
             }
-            (Err(e), _) => {
-                vms.forget(&name);
-                return Err(e);
+            Err(e) => {
+                vms.forget(number);
+                Err(e)
             }
         }
-        Ok(())
     }
 
     fn remove(&self, name: &str) -> Result<(), ChangeError> {
-        let keeper = {
+        let (number, keeper) = {
             let mut vms = lock(&self.vms);
             let keeper = vms.keeper(name)?;
-            vms.find(name)?.stage = KeptStage::Leaving;
-            keeper
+            let kept = vms.find(name)?;
+            kept.stage = KeptStage::Leaving;
+            (kept.number, keeper)
         };
         keeper.stop();
         drop(keeper);
-        lock(&self.vms).forget(name);
+        lock(&self.vms).forget(number);
         tracing::info!("{name}: removed");
         Ok(())
     }

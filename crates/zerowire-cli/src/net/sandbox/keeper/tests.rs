@@ -1,0 +1,167 @@
+use std::io::Read;
+use std::path::Path;
+
+use zerowire_net::port::tap::TapSpec;
+use zerowire_net::{PathMode, Policy};
+use zerowire_testkit::net::in_netns;
+use zerowire_vhost::serve::{Endpoint, SocketAccess};
+
+use super::super::message::ChildStats;
+use super::*;
+
+/// A keeper without a thread, whose child is the test.
+fn keeper(dir: &Path, metadata: Option<&Path>) -> Keeper {
+    let tap = TapSpec { name: "zwkeep".to_owned(), queues: 1 };
+    let (endpoint, access) = (Endpoint::Path(dir.join("socket")), SocketAccess::default());
+    let metadata =
+        metadata.map(|file| MetadataSource { file: file.to_owned(), tokens: TokenPolicy::Optional });
+    let state = KeeperState {
+        metadata: metadata.clone().map(|source| KeptMetadata::read(source).expect("metadata")),
+        ..KeeperState::default()
+    };
+    Keeper {
+        tap: Tap::open(&tap).expect("a tap"),
+        listener: Listener::new(&endpoint, &access).expect("a socket"),
+        state: Mutex::new(state),
+        common: Common { owner: Owner { user: 65534, group: 65534 }, log: "info".to_owned() },
+        stops: AtomicBool::new(false),
+        drains: AtomicBool::new(false),
+        thread: Mutex::new(None),
+        config: VmConfig {
+            name: "vm".to_owned(),
+            endpoint,
+            access,
+            port: tap.into(),
+            metadata,
+            policy: Policy { mode: PathMode::Auto, gather_max_bytes: 0, rx_copybreak_bytes: 0 },
+            mac: None,
+            guard: None,
+            limits: Limits::default(),
+            postcopy: false,
+        },
+    }
+}
+
+fn link() -> (Arc<ChildLink>, Channel) {
+    let (ours, theirs) = Channel::pair().expect("a pair");
+    (Arc::new(ChildLink::new(ours)), Channel::of(theirs))
+}
+
+/// The setup that the child gets, and its metadata.
+fn setup(child: &Channel) -> (ChildSetup, String) {
+    let Ok(Some((ChildOrder::Start(setup), fds))) = child.receive() else { panic!("no setup") };
+    let mut text = String::new();
+    if setup.tokens_required.is_some() {
+        let file = fds.into_iter().next_back().expect("a file");
+        std::fs::File::from(file).read_to_string(&mut text).expect("read");
+    }
+    (*setup, text)
+}
+
+/// What the child says, and why it is ended for that.
+fn why(keeper: &Keeper, words: Vec<ChildWord>) -> Option<String> {
+    let (link, child) = link();
+    std::thread::scope(|scope| {
+        scope.spawn(move || words.iter().for_each(|word| drop(child.send(word, &[]))));
+        keeper.listen(&link, &mut None)
+    })
+}
+
+#[test]
+fn a_child_that_says_too_much_is_ended() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let keeper = keeper(dir.path(), None);
+        let ready = || ChildWord::Ready(ConfineReport::default());
+        assert_eq!(why(&keeper, vec![ready()]), None, "it has left");
+        let said = why(&keeper, vec![ready(), ready()]);
+        assert!(said.as_ref().is_some_and(|why| why.contains("once more")), "{said:?}");
+        let said = why(&keeper, vec![ChildWord::Failed("\u{1b}[2J".repeat(5000))]).expect("a reason");
+        assert!(said.len() <= 500 && !said.contains(char::is_control), "{said}");
+    });
+}
+
+#[test]
+fn what_is_changed_between_two_children_reaches_the_next_one() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("metadata.json");
+        std::fs::write(&file, r#"{"a": "old"}"#).expect("written");
+        let keeper = keeper(dir.path(), Some(&file));
+        std::fs::write(&file, r#"{"a": "new"}"#).expect("written");
+        let limit = |text: &str| Limits { transmit: Some(text.parse().expect("a limit")), receive: None };
+        let source = keeper.config().metadata.expect("metadata");
+        keeper.set_limits(limit("1M/s"));
+        keeper.set_metadata(source.clone()).expect("valid");
+        // The file is read when somebody says so, and no more.
+        std::fs::remove_file(&file).expect("removed");
+        let (link, child) = link();
+        keeper.hand(&link).expect("handed");
+        let (first, text) = setup(&child);
+        assert_eq!((first.limits.limits(), text.as_str()), (Ok(limit("1M/s")), r#"{"a": "new"}"#));
+        // The child that has its setup is told.
+        keeper.set_limits(limit("2M/s"));
+        assert!(matches!(child.receive(), Ok(Some((ChildOrder::Limits(_), _)))));
+        keeper.part();
+        let (link, child) = self::link();
+        keeper.hand(&link).expect("handed");
+        assert_eq!(setup(&child).0.limits.limits(), Ok(limit("2M/s")));
+    });
+}
+
+#[test]
+fn metadata_that_a_child_refuses_are_not_kept() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (old, new) = (dir.path().join("old.json"), dir.path().join("new.json"));
+        for file in [&old, &new] {
+            std::fs::write(file, "{}").expect("written");
+        }
+        let keeper = keeper(dir.path(), Some(&old));
+        let (link, child) = link();
+        keeper.hand(&link).expect("handed");
+        setup(&child);
+        let other = MetadataSource { file: new.clone(), tokens: TokenPolicy::Optional };
+        let set = |refused: Option<String>| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let Ok(Some((ChildOrder::Metadata(number), _))) = child.receive() else {
+                        panic!("no question")
+                    };
+                    link.take(ChildWord::Metadata(number, refused));
+                });
+                keeper.set_metadata(other.clone())
+            })
+        };
+        let refused = set(Some("\u{1b}no ".repeat(10_000))).expect_err("refused");
+        assert!(refused.len() <= 500 && !refused.contains(char::is_control), "{refused}");
+        assert_eq!(keeper.config().metadata.expect("metadata").file, old);
+        set(None).expect("taken");
+        assert_eq!(keeper.config().metadata.expect("metadata").file, new);
+    });
+}
+
+#[test]
+fn statistics_of_a_child_that_has_ended_are_not_the_next_ones() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let keeper = keeper(dir.path(), None);
+        let connections = |asked| keeper.stats(asked, Instant::now()).0.connections;
+        let told = |number| {
+            let stats = ChildStats { connections: 3, ..Default::default() };
+            ChildWord::Statistics(number, Box::new(stats))
+        };
+        let (first, _child) = link();
+        keeper.hand(&first).expect("handed");
+        let asked = keeper.ask_stats();
+        first.take(told(1));
+        keeper.part();
+        lock(&keeper.state).sums.died("killed".to_owned());
+        let (second, _child) = link();
+        keeper.hand(&second).expect("handed");
+        assert_eq!(connections(asked), 0, "of the first one");
+        let asked = keeper.ask_stats();
+        second.take(told(1));
+        assert_eq!(connections(asked), 3);
+    });
+}
