@@ -63,6 +63,11 @@ impl Paces {
         }
     }
 
+    /// No payload waits for the receive ring's limit any more.
+    pub fn receive_rests(&mut self, limiters: &Limiters) {
+        self.receive.end(&limiters.receive);
+    }
+
     /// Whether payload waits for the receive ring's limit.
     #[inline]
     pub fn receive_waits(&self) -> bool {

@@ -4,11 +4,11 @@ use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use crate::support::harness::{one_guest, received};
+use crate::support::harness::{one_guest, received, start};
 use crate::support::vsock::{Vm, VsockBackend, pattern, read_exact};
 use zerowire_vsock::packet::{Kind, Op};
 use zerowire_vsock::testing::Flow;
-use zerowire_vsock::{Limits, TX_QUEUE, VsockLimits};
+use zerowire_vsock::{Limits, RX_QUEUE, TX_QUEUE, VsockLimits};
 
 /// A VM with these limits, if any.
 fn limited(transmit: Option<&str>, receive: Option<&str>) -> Vm {
@@ -129,4 +129,38 @@ fn connections_of_a_limited_guest_take_turns_within_its_rate() {
     assert!(total >= RATE * 95 / 100 && total as f64 <= most, "{came:?}");
     assert!(came.iter().all(|n| n * 4 >= total), "{came:?}");
     assert!(harness.totals(0).limits.receive_limit_waits >= 10, "in nearly each step");
+}
+
+/// The payload goes with its connection. A thread that still waited for tokens would not sleep.
+#[test]
+fn nothing_waits_for_a_limit_once_its_connection_is_gone() {
+    for resets_device in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory for sockets");
+        let (mut harness, mut guest) = one_guest(dir.path(), VsockLimits::default());
+        let receive = Some("10/s,burst=10".parse().unwrap_or_else(|e| panic!("{e}")));
+        harness.limit(0, Limits { receive, transmit: None });
+        let listener = UnixListener::bind(dir.path().join("3_1")).expect("a free path");
+        let flow = Flow::new(3, 100, 1, Kind::Stream);
+        assert!(flow.control(&mut guest, Op::Request, 0), "room");
+        harness.rest();
+        guest.reap(TX_QUEUE, |_| {});
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.write_all(&pattern(1000, 1)).expect("written");
+        harness.rest();
+        assert!(harness.nap().is_some_and(|nap| !nap.is_zero()), "payload waits");
+        let mut next = None;
+        if resets_device {
+            for queue in [RX_QUEUE, TX_QUEUE] {
+                harness.stop(0, queue).expect("a ring that runs");
+            }
+            next = Some(start(&mut harness, 0));
+        } else {
+            assert!(flow.control(&mut guest, Op::Rst, 0), "room");
+        }
+        harness.rest();
+        harness.pass(Duration::from_secs(1));
+        harness.rest();
+        assert_eq!(harness.nap(), None, "resets_device: {resets_device}");
+        drop(next);
+    }
 }

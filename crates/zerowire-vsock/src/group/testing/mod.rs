@@ -208,6 +208,11 @@ impl Harness {
         panic!("the device finds something to do for ever");
     }
 
+    /// How long the limits of VMs let the thread sleep; None where nothing waits for one.
+    pub fn nap(&self) -> Option<Duration> {
+        self.inner.nap()
+    }
+
     /// Connections that a VM's device keeps, those that drain included.
     pub fn connections(&self, vm: usize) -> usize {
         self.inner.switch.vms[vm].connections.len()
