@@ -15,6 +15,7 @@ use zerowire_vhost_user::{Request, features as f, protocol as p};
 use crate::announce::rarp;
 use crate::config::space;
 use crate::features::offered;
+use crate::guard::FrameGuard;
 use crate::metadata::{MetadataCommand, MetadataDetour, Service};
 use crate::port::Renewal;
 use crate::vm::VmContext;
@@ -51,6 +52,8 @@ pub(super) struct NetDevice<'a> {
     mtu: Option<usize>,
     /// True: the guest goes on elsewhere, and frames wait for it.
     handed_over: bool,
+    /// True: the log says that the guard refused an announcement.
+    said_refusal: bool,
 }
 
 impl<'a> NetDevice<'a> {
@@ -64,6 +67,7 @@ impl<'a> NetDevice<'a> {
             forwarded: Arc::default(),
             mtu: None,
             handed_over: false,
+            said_refusal: false,
         }
     }
 
@@ -205,13 +209,19 @@ impl Device for NetDevice<'_> {
     }
 
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), SessionError> {
-        let frame = rarp(mac);
-        // A front end names its guest alone.
-        if self.vm.guard.as_ref().is_some_and(|guard| guard.check(&[], &frame).is_err()) {
-            let [a, b, c, d, e, f] = mac;
-            let text =
-                format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} is refused by the VM's guard");
-            return Err(refused(Request::SendRarp, text));
+        let guard = self.vm.guard.as_deref();
+        let frame = rarp(mac, guard.and_then(FrameGuard::vlan));
+        // A front end names its guest alone. Where it doesn't, the guest is served all the same.
+        if guard.is_some_and(|guard| guard.check(&[], &frame).is_err()) {
+            if !std::mem::replace(&mut self.said_refusal, true) {
+                let name = &self.vm.control.name;
+                let [a, b, c, d, e, f] = mac;
+                tracing::warn!(
+                    "{name}: SEND_RARP: the guard refuses {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}, which is not \
+                     announced; further refusals of this session are not logged"
+                );
+            }
+            return Ok(());
         }
         match self.vm.port.announce(&frame) {
             // The front end learns of a lost interface by its disconnection. That is not an error

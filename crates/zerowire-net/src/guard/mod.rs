@@ -107,6 +107,14 @@ impl FrameGuard {
         self.storm.map(StormBound::new)
     }
 
+    /// The number of the VLAN tag that each frame has; None for frames without one, or with any.
+    pub fn vlan(&self) -> Option<u16> {
+        match self.vlan {
+            Some(VlanRule::Only(number)) => Some(number),
+            Some(VlanRule::Off) | None => None,
+        }
+    }
+
     /// Whether any check is of frames from the guest.
     #[inline]
     pub fn checks_transmit(&self) -> bool {
