@@ -51,7 +51,7 @@ pub use detour::Detour;
 use errors::OffloadErrors;
 use line::Late;
 pub(crate) use outlet::Outlet;
-pub(crate) use outlet::{Pushed, TxFrame, TxPlace, TxSlot, TxState, TxTally};
+pub(crate) use outlet::{Pushed, TxFrame, TxPlace, TxSkip, TxSlot, TxState, TxTally};
 use parse::parse;
 use returns::Returns;
 use software::Long;
@@ -318,31 +318,28 @@ impl<O: Outlet> Transmit<O> {
     fn chain(&mut self, port: &mut O::Port, cx: &mut TransmitContext<'_>) -> Result<bool, RingError> {
         let Some(head) = self.host.ring.take()? else { return Ok(false) };
         let len = parse(&self.host.ring, head, cx.memory, &mut self.hint, &mut self.segments)?;
+        // A longer one is dropped, and is not to hold its guest up for long.
+        let bytes = len.saturating_sub(self.header_len).min(MAX_FRAME_BYTES);
         match self.frame(head, len, port, cx) {
             Ok(Taken::Frame(Pushed::Full)) => {
                 self.host.ring.untake(std::iter::once(head));
                 self.uncapture(self.batch.len());
                 return Ok(false);
             }
-            Ok(Taken::Frame(pushed)) => self.queued(head, len, pushed),
+            Ok(Taken::Frame(pushed)) => self.queued(head, bytes, pushed),
             Ok(Taken::Begun) => {}
-            Ok(Taken::Out) => self.done(head),
-            Err(reason) => {
-                cx.counters.dropped(reason);
-                self.done(head);
-            }
+            Ok(Taken::Out) => self.skip(head, bytes, TxSkip::Detour, cx.counters),
+            Err(reason) => self.skip(head, bytes, TxSkip::Dropped(reason), cx.counters),
         }
-        // A longer one was dropped, and is not to hold its guest up for long.
-        self.meter.pass(len.saturating_sub(self.header_len).min(MAX_FRAME_BYTES));
+        self.meter.pass(bytes);
         Ok(true)
     }
 
     /// The frame of a chain goes out with the batch.
     #[inline]
-    fn queued(&mut self, head: u16, len: usize, pushed: Pushed) {
+    fn queued(&mut self, head: u16, bytes: usize, pushed: Pushed) {
         let tally = if let Pushed::Queued(tally) = pushed { Some(tally) } else { None };
-        // A longer chain was dropped.
-        self.batch.push(TxSlot { head, len: (len - self.header_len) as u32, tally });
+        self.batch.push(TxSlot { head, len: bytes as u32, tally, skipped: None });
         if O::LENDS {
             match tally {
                 Some(_) => self.returns.done(&mut self.host.ring, head),
@@ -351,13 +348,15 @@ impl<O: Outlet> Transmit<O> {
         }
     }
 
-    /// Nothing of a chain goes out.
+    /// Nothing of a chain goes out. In a batch it counts as soon as it is certain that the chain is
+    /// not put back.
     #[inline]
-    fn done(&mut self, head: u16) {
+    fn skip(&mut self, head: u16, bytes: usize, why: TxSkip, counters: &Counters) {
         if O::LENDS {
+            why.count(counters);
             self.returns.done(&mut self.host.ring, head);
         } else {
-            self.batch.push(TxSlot { head, len: 0, tally: None });
+            self.batch.push(TxSlot { head, len: bytes as u32, tally: None, skipped: Some(why) });
         }
     }
 
@@ -442,6 +441,9 @@ impl<O: Outlet> Transmit<O> {
         let mut copied: (Option<CopyReason>, u64) = (None, 0);
         for s in &self.batch {
             self.host.ring.push_used(s.head, 0);
+            if let Some(why) = s.skipped {
+                why.count(counters);
+            }
             let Some(tally) = s.tally else { continue };
             frames += 1;
             whole += u64::from(tally.scattered > 0);
@@ -464,15 +466,18 @@ impl<O: Outlet> Transmit<O> {
         self.batch.len()
     }
 
-    /// Puts the last `full` chains of the batch, for which the port had no room, back into the
-    /// ring. It does so only if they may be taken `again`: no broken chain was taken after them.
+    /// Puts the last `full` chains of the batch back into the ring: the port had no room for their
+    /// frames, or they were skipped behind such a frame. A detour gets its frames twice then, as
+    /// from a wire. All this only if they may be taken `again`: no broken chain was taken after
+    /// them.
     #[cold]
     fn put_back(&mut self, full: usize, again: bool, counters: &Counters) {
+        let kept = self.batch.len() - full;
         if !again {
-            counters.dropped_many(DropReason::PortRefused, full as u64);
+            let frames = self.batch[kept..].iter().filter(|s| s.skipped.is_none()).count();
+            counters.dropped_many(DropReason::PortRefused, frames as u64);
             return;
         }
-        let kept = self.batch.len() - full;
         self.batch[kept..].iter().for_each(|s| self.meter.take_back(s.len as usize));
         self.host.ring.untake(self.batch[kept..].iter().map(|s| s.head));
         self.batch.truncate(kept);

@@ -120,10 +120,10 @@ pub trait Outlet: Sized {
     fn end_parts(&mut self, _port: &mut Self::Port) {}
 
     /// Has the port send what was queued, so that nothing is queued when this returns. Marks the
-    /// chains whose frames the port did not take, and counts these frames. Returns how many frames
-    /// at the end of the batch the port had no room for. They are marked and not counted, and
-    /// another turn tries them again. An outlet that lends counts frames itself, and refuses none
-    /// here.
+    /// chains whose frames the port did not take, and counts these frames. Returns how many chains
+    /// at the end of the batch another turn tries again: from the first on whose frame the port had
+    /// no room for, behind which it took none. Their frames are marked and not counted. An outlet
+    /// that lends counts frames itself, and refuses none here.
     fn flush(&mut self, port: &mut Self::Port, batch: &mut [TxSlot], counters: &Counters) -> usize;
 
     /// Sends what was left over from turns before; no frame of this ring comes behind it now.
@@ -223,14 +223,35 @@ pub struct TxTally {
     pub reason: CopyReason,
 }
 
+/// Why a frame does not go to the port.
+#[derive(Clone, Copy, Debug)]
+pub enum TxSkip {
+    /// Somebody else took it.
+    Detour,
+    /// It is dropped.
+    Dropped(DropReason),
+}
+
+impl TxSkip {
+    /// Counts a frame that was dropped.
+    #[inline]
+    pub(super) fn count(self, counters: &Counters) {
+        if let Self::Dropped(reason) = self {
+            counters.dropped(reason);
+        }
+    }
+}
+
 /// A chain of the batch.
 #[derive(Clone, Copy, Debug)]
 pub struct TxSlot {
     pub(super) head: u16,
-    /// Bytes of the frame.
+    /// Bytes of the frame; of one that is too long the most that a frame has.
     pub(super) len: u32,
-    /// None for a frame that was dropped or taken out, or whose chain is lent.
+    /// None for a frame that was skipped or refused, or whose chain is lent.
     pub(super) tally: Option<TxTally>,
+    /// Why the frame did not go to the port; None if it did.
+    pub(super) skipped: Option<TxSkip>,
 }
 
 impl TxSlot {

@@ -195,7 +195,7 @@ impl<O: Outlet> Transmit<O> {
         let queued = long.next - first;
         if first == 0 && queued > 0 {
             // Not before: of a chain that waits for room nothing has gone out.
-            self.batch.push(TxSlot { head: long.head, len: 0, tally: None });
+            self.batch.push(TxSlot { head: long.head, len: 0, tally: None, skipped: None });
         }
         if long.next < frames {
             self.long = Some(long);

@@ -114,23 +114,6 @@ impl PacketOutlet {
         port.outbound.leave();
         there
     }
-
-    /// How many frames at the end of a batch of `frames` the socket had no room for. One before a
-    /// frame that was sent is lost; that does not happen as long as frames cost no more than
-    /// [`cost`].
-    #[cold]
-    fn keep_full(&mut self, done: &[Done], frames: usize, counters: &Counters) -> usize {
-        self.room = 0;
-        let mut kept = 0;
-        for d in done.iter().rev().filter(|d| is_full(d)) {
-            if usize::from(d.slot) + kept + 1 == frames {
-                kept += 1;
-            } else {
-                counters.dropped(DropReason::PortRefused);
-            }
-        }
-        kept
-    }
 }
 
 impl Outlet for PacketOutlet {
@@ -233,7 +216,13 @@ impl Outlet for PacketOutlet {
             counters.dropped(DropReason::PortRefused);
         }
         counters.system_calls.add(calls);
-        let kept = if full { self.keep_full(done, batch.len(), counters) } else { 0 };
+        let mut kept = 0;
+        if full {
+            self.room = 0;
+            let (first, lost) = full_at_end(done);
+            counters.dropped_many(DropReason::PortRefused, lost as u64);
+            kept = first.map_or(0, |first| batch.len().saturating_sub(usize::from(first)));
+        }
         if gone {
             port.link.look();
         }
@@ -249,7 +238,41 @@ impl Outlet for PacketOutlet {
     }
 }
 
+/// The first of the frames at the end of a batch that the socket had no room for, and how many of
+/// those before are lost, since one behind them was sent. That does not happen as long as frames
+/// cost no more than [`cost`].
+#[cold]
+fn full_at_end(done: &[Done]) -> (Option<u16>, usize) {
+    let end = done.iter().rposition(|d| !is_full(d)).map_or(0, |last| last + 1);
+    let lost = done[..end].iter().filter(|d| is_full(d)).count();
+    (done.get(end).map(|d| d.slot), lost)
+}
+
 #[inline]
 fn is_full(done: &Done) -> bool {
     done.result == -libc::EAGAIN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_behind_which_none_was_sent_stay_in_the_ring() {
+        let done = |results: &[(u16, i32)]| -> Vec<Done> {
+            results.iter().map(|&(slot, result)| Done { slot, result }).collect()
+        };
+        const FULL: i32 = -libc::EAGAIN;
+        let cases = [
+            (done(&[(0, 60), (1, FULL)]), (Some(1), 0)),
+            (done(&[(0, FULL), (1, FULL)]), (Some(0), 0)),
+            // Chains between them and behind them have no frame for the socket.
+            (done(&[(1, 60), (3, FULL), (5, FULL)]), (Some(3), 0)),
+            (done(&[(0, FULL), (1, 60), (2, FULL)]), (Some(2), 1)),
+            (done(&[(0, FULL), (2, FULL), (3, -libc::ENXIO)]), (None, 2)),
+        ];
+        for (done, expected) in cases {
+            assert_eq!(full_at_end(&done), expected, "{done:?}");
+        }
+    }
 }
