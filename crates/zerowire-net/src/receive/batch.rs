@@ -13,6 +13,7 @@ use zerowire::ledger::{Counters, DropReason};
 use zerowire_vhost::memory::{GuestMemory, PrivateMap};
 use zerowire_vhost::ring::RingError;
 
+use super::deliver::InPlace;
 use super::inlet::{CopySide, Given, Received};
 use super::pending::HeldFrame;
 use super::shape::{Forecast, Shape};
@@ -239,15 +240,14 @@ impl ReadBatch {
         if private {
             self.deliver_scratch(&order[..reads], side, cx)?;
         } else if !in_order {
-            self.deliver_staged(&order[..reads], 0, 0, false, side, cx)?;
+            self.deliver_staged(&order[..reads], InPlace::default(), side, cx)?;
         } else {
             let sound = self.sound(frames, side);
-            let (delivered, chains) = self.deliver_in_place(sound, side, cx);
-            if delivered < frames {
-                let unsound = delivered == sound;
-                self.deliver_staged(&order[..frames], delivered, chains, unsound, side, cx)?;
+            let given = self.deliver_in_place(sound, side, cx);
+            if given.frames < frames {
+                self.deliver_staged(&order[..frames], given, side, cx)?;
             }
-            done.in_place = Some(delivered);
+            done.in_place = Some(given.frames);
         }
         Ok(Some((done, broken)))
     }

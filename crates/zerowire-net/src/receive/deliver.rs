@@ -13,42 +13,24 @@ use crate::PathMode;
 /// the guest rests.
 const KEPT_BYTES: usize = 1024;
 
+/// The frames of a batch that were given back as they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InPlace {
+    pub frames: usize,
+    /// Chains that they took.
+    pub chains: usize,
+    /// True: the next one is not what the guest takes. Those behind it may have fitted.
+    pub unsound: bool,
+}
+
 impl ReadBatch {
     /// How many of the first `frames` reads are what the guest takes.
     #[inline]
-    pub(super) fn sound(&self, frames: usize, side: &mut CopySide) -> usize {
-        let sound = match side.accepts() {
+    pub(super) fn sound(&self, frames: usize, side: &CopySide) -> usize {
+        match side.accepts() {
             None => frames,
             Some(_) => self.first_unsound(frames, side).unwrap_or(frames),
-        };
-        match side.bounds_groups() {
-            false => sound,
-            true => self.before_storm(sound, side),
         }
-    }
-
-    /// How many of the first `frames` reads come before a frame that goes beyond the bound of those
-    /// to groups. They count.
-    #[cold]
-    fn before_storm(&self, frames: usize, side: &mut CopySide) -> usize {
-        let mut chain = 0;
-        for (i, read) in self.reads[..frames].iter().enumerate() {
-            // The guest may write its own buffers, and harms nobody but itself.
-            let mut first = [0];
-            let mut skip = side.setup.header_len;
-            for c in chain..chain + read.chains {
-                if side.room(c) > skip {
-                    access::read(side.segments(c), skip, &mut first);
-                    break;
-                }
-                skip -= side.room(c);
-            }
-            chain += read.chains;
-            if side.is_beyond_bound(first[0]) {
-                return i;
-            }
-        }
-        frames
     }
 
     #[inline]
@@ -64,58 +46,58 @@ impl ReadBatch {
         })
     }
 
-    /// Gives the first `frames` reads back as they are. Stops before a frame that does not lie
-    /// wholly in its own chains. Stops behind one that left some of its chains unused, since the
-    /// next frame's chains would come out of order then. Returns how many frames were given, in how
-    /// many chains.
+    /// Gives the first `sound` reads back as they are. Stops before a frame that does not lie
+    /// wholly in its own chains, and before one that goes beyond the bound of those to groups.
+    /// Stops behind one that left some of its chains unused, since the next frame's chains would
+    /// come out of order then.
     #[inline]
     pub(super) fn deliver_in_place(
         &mut self,
-        frames: usize,
+        sound: usize,
         side: &mut CopySide,
         cx: &ReceiveContext<'_>,
-    ) -> (usize, usize) {
+    ) -> InPlace {
         let mut bytes = 0u64;
-        let (mut delivered, mut chains) = (0, 0);
-        for i in 0..frames {
-            let read = self.reads[i];
+        let mut given = InPlace::default();
+        for read in &self.reads[..sound] {
             let len = read.result as usize;
             if len > read.room || len < side.setup.header_len {
+                break;
+            }
+            if side.bounds_groups() && is_storm(read.chains, side) {
+                given.unsound = true;
                 break;
             }
             side.capture_front(len, read.chains);
             let used = side.give_front(len, read.chains, cx.memory);
             self.forecast.note(len, used);
             bytes += len as u64;
-            delivered += 1;
-            chains += used;
+            given.frames += 1;
+            given.chains += used;
             if used < read.chains {
                 break;
             }
         }
-        cx.counters.frames.add(delivered as u64);
-        cx.counters.zero_copied_frames.add(delivered as u64);
+        given.unsound |= given.frames == sound;
+        cx.counters.frames.add(given.frames as u64);
+        cx.counters.zero_copied_frames.add(given.frames as u64);
         cx.counters.zero_copied_bytes.add(bytes);
-        (delivered, chains)
+        given
     }
 
-    /// The slow way, for reads from `from` on in the order in which frames arrived: copies them
-    /// out, then into chains in order. `gone` of their chains have been given back already. It
-    /// serves the copying path, frames longer than their offer, and frames that arrived behind a
-    /// read that found none. With `unsound` the first of them is not what the guest takes; those
-    /// behind it may have fitted where they were.
+    /// The slow way, for the reads behind those that were `given`, in the order in which frames
+    /// arrived: copies them out, then into chains in order. It serves the copying path, frames longer than their offer, and frames that arrived behind a
+    /// read that found none.
     #[cold]
     pub(super) fn deliver_staged(
         &mut self,
         order: &[u16],
-        from: usize,
-        gone: usize,
-        unsound: bool,
+        given: InPlace,
         side: &mut CopySide,
         cx: &ReceiveContext<'_>,
     ) -> Result<(), RingError> {
         let mut staged = Vec::new();
-        for &i in &order[from..] {
+        for &i in &order[given.frames..] {
             let i = usize::from(i);
             let read = self.reads[i];
             if read.result < side.setup.header_len as i32 {
@@ -123,11 +105,11 @@ impl ReadBatch {
             }
             let before: usize = self.reads[..i].iter().map(|r| r.chains).sum();
             let len = read.result as usize;
-            let reason = match unsound && len <= read.room {
+            let reason = match given.unsound && len <= read.room {
                 true => CopyReason::Behind,
                 false => CopyReason::Overflow,
             };
-            staged.push((self.stage(i, before - gone, len, side), reason));
+            staged.push((self.stage(i, before - given.chains, len, side), reason));
         }
         for (mut frame, reason) in staged {
             side.fit_or_hold(&mut frame, reason, &mut self.forecast, cx)?;
@@ -178,4 +160,20 @@ impl ReadBatch {
         }
         Ok(())
     }
+}
+
+/// Whether the frame in the first chains goes beyond the bound of those to groups. If not it
+/// counts. The guest may write its own buffers, and harms nobody but itself.
+#[cold]
+fn is_storm(chains: usize, side: &mut CopySide) -> bool {
+    let mut first = [0];
+    let mut skip = side.setup.header_len;
+    for c in 0..chains {
+        if side.room(c) > skip {
+            access::read(side.segments(c), skip, &mut first);
+            break;
+        }
+        skip -= side.room(c);
+    }
+    side.is_beyond_bound(first[0])
 }

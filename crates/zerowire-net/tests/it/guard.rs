@@ -7,14 +7,15 @@ use crate::support::attack::front_end;
 use crate::support::frames::{self, EXPERIMENT, GUEST_MAC, HOST_MAC, frame, tcp_frame};
 use crate::support::lab::Lab;
 use crate::support::pair::{HEADER, Pair};
-use crate::support::wire::{read_frame, wire};
+use crate::support::wire::{read_frame, receive, rx_policy, wire};
 use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::ledger::{Counters, Totals};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, VirtioNetHdr};
-use zerowire_guest::ring::{DESC_NEXT, RingMemory};
+use zerowire_guest::ring::{DESC_NEXT, DESC_WRITE, RingMemory};
 use zerowire_net::io::PortIo;
 use zerowire_net::port::tap::TapOutlet;
+use zerowire_net::receive::{ReceiveContext, ReceiveSetup};
 use zerowire_net::transmit::{Detour, TransmitContext};
 use zerowire_net::{FrameGuard, PathMode, Policy, Transmit};
 use zerowire_testkit::net::veth::veth;
@@ -347,4 +348,41 @@ fn storms_are_bounded_on_each_port() {
             });
         }
     }
+}
+
+/// A frame that is longer than its buffers has those behind it copied. Each of them counts once
+/// against the bound all the same.
+#[test]
+fn a_frame_to_a_group_counts_once() {
+    const GROUPS: u32 = 5;
+    let lab = Lab::new(&[(0, 1 << 20), (1 << 32, 1 << 20)]);
+    let ring = lab.ring(64);
+    for n in 0..64 {
+        ring.write_desc(n, (1 << 32) + u64::from(n) * 4096, 2048, DESC_WRITE, 0);
+        ring.write_avail(n, n);
+    }
+    ring.publish_avail_idx(64);
+    let (port, far) = wire();
+    let mut io = PortIo::new(port);
+    let setup = ReceiveSetup { mergeable: true, header_len: HEADER, clears_flags: false };
+    let mut side = receive(lab.device(&ring, 0, false), setup, rx_policy());
+    side.bound_groups(guard(&format!("storm={GROUPS}")).storm_bound());
+    let counters = Counters::default();
+    let cx = ReceiveContext { memory: &lab.memory, counters: &counters };
+    let put = |mut frame: Vec<u8>, is_group: bool| {
+        frame[0] |= u8::from(is_group);
+        rustix::io::write(&far, &[vec![0; HEADER], frame].concat()).expect("a frame on the wire");
+    };
+    // Frames that fill their turn make the next one larger.
+    (0..15).for_each(|n| put(frame(n, 1500), false));
+    let mut come = |frames| {
+        while counters.snapshot().frames + counters.snapshot().dropped_total() < frames {
+            side.run(&mut io, &cx).expect("a sound ring");
+        }
+    };
+    come(15);
+    put(frame(15, 9000), false);
+    (0..GROUPS).for_each(|n| put(frame(16 + n, 1500), true));
+    come(16 + u64::from(GROUPS));
+    assert_eq!(counters.snapshot().dropped_total(), 0, "{:?}", counters.snapshot());
 }
