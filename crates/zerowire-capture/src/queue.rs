@@ -97,7 +97,7 @@ impl CaptureQueue {
     }
 
     /// What is recorded next is packet `number` of its batch: [`Self::rewind`] takes it back.
-    /// Numbers of a batch only grow. With `holds` packets before it may have to be taken back later
+    /// Numbers of a batch don't shrink. With `holds` packets before it may have to be taken back later
     /// as well.
     #[inline]
     pub fn mark(&mut self, number: usize, holds: bool) {
@@ -110,6 +110,13 @@ impl CaptureQueue {
     /// Takes back the packets of the batch from `number` on: they are not over.
     pub fn rewind(&mut self, number: usize) {
         while let Some((_, at)) = self.marks.pop_if(|(n, _)| *n >= number) {
+            self.at = at;
+        }
+    }
+
+    /// Takes back the packet that was marked last, whatever its number.
+    pub fn rewind_last(&mut self) {
+        if let Some((_, at)) = self.marks.pop() {
             self.at = at;
         }
     }

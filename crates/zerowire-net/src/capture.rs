@@ -41,6 +41,12 @@ impl FrameCapture {
         self.queue.rewind(first);
     }
 
+    /// The frame that came last goes back to the ring, and comes once more.
+    #[cold]
+    pub fn put_back_last(&mut self) {
+        self.queue.rewind_last();
+    }
+
     /// A frame for the guest, in private memory.
     pub fn given(&mut self, frame: &[u8]) {
         self.queue.record(PacketDirection::Inbound, frame.len(), |at, to| {

@@ -323,7 +323,9 @@ impl<O: Outlet> Transmit<O> {
         match self.frame(head, len, port, cx) {
             Ok(Taken::Frame(Pushed::Full)) => {
                 self.host.ring.untake(std::iter::once(head));
-                self.uncapture(self.batch.len());
+                if let Some(capture) = &mut self.capture {
+                    capture.put_back_last();
+                }
                 return Ok(false);
             }
             Ok(Taken::Frame(pushed)) => self.queued(head, bytes, pushed),
@@ -481,13 +483,8 @@ impl<O: Outlet> Transmit<O> {
         self.batch[kept..].iter().for_each(|s| self.meter.take_back(s.len as usize));
         self.host.ring.untake(self.batch[kept..].iter().map(|s| s.head));
         self.batch.truncate(kept);
-        self.uncapture(kept);
-    }
-
-    /// Frames of the batch from this number on come once more: a capture has none of them yet.
-    fn uncapture(&mut self, first: usize) {
         if let Some(capture) = &mut self.capture {
-            capture.put_back(first);
+            capture.put_back(kept);
         }
     }
 }

@@ -1,8 +1,13 @@
+use std::cell::Cell;
+use std::time::Duration;
+
 use zerowire::ledger::{CopyReason, Counters, DropReason};
+use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, LINKTYPE_ETHERNET, MAX_SNAPLEN};
 use zerowire_vhost::ring::inflight::testing::Driver;
 
-use super::{Outlet, Pushed, Transmit, TransmitContext, TxFrame, TxPlace, TxSlot, TxState, TxTally};
+use super::{Detour, Outlet, Pushed, Transmit, TransmitContext, TxFrame, TxPlace, TxSlot, TxState, TxTally};
 use crate::FrameGuard;
+use crate::capture::FrameCapture;
 
 /// Notes which frames were marked as sent when it got them.
 struct Marks {
@@ -69,14 +74,21 @@ fn frames_are_marked_as_sent_before_the_port_has_them() {
     }
 }
 
-/// A port that has no room for all chains of its first batch.
-struct FullAtFirst {
+/// A port that has no room at first: for its first frame if it lends, else for the whole batch.
+struct FullAtFirst<const LENDS: bool> {
     full: bool,
     bytes: [u8; 64],
 }
 
-impl Outlet for FullAtFirst {
+impl<const LENDS: bool> FullAtFirst<LENDS> {
+    fn new() -> Self {
+        Self { full: true, bytes: [0; 64] }
+    }
+}
+
+impl<const LENDS: bool> Outlet for FullAtFirst<LENDS> {
     type Port = Driver;
+    const LENDS: bool = LENDS;
 
     fn begin(&mut self, _driver: &mut Driver, _work: bool, _counters: &Counters) -> TxState {
         TxState::Ready
@@ -100,12 +112,15 @@ impl Outlet for FullAtFirst {
         frame: &TxFrame<'_>,
         _place: TxPlace,
     ) -> Result<Pushed, DropReason> {
+        if LENDS && std::mem::take(&mut self.full) {
+            return Ok(Pushed::Full);
+        }
         let copied = frame.len as u32;
         Ok(Pushed::Queued(TxTally { scattered: 0, copied, reason: CopyReason::Small }))
     }
 
     fn flush(&mut self, _driver: &mut Driver, batch: &mut [TxSlot], _counters: &Counters) -> usize {
-        if !std::mem::take(&mut self.full) {
+        if LENDS || !std::mem::take(&mut self.full) {
             return 0;
         }
         batch.iter_mut().for_each(TxSlot::refuse);
@@ -125,7 +140,7 @@ fn chains_that_come_again_count_once() {
     driver.put(0x3800 + 12 + 12, u16::from_ne_bytes([0x81, 0]));
     let (ring, _) = driver.device();
     let memory = driver.memory.clone();
-    let mut side = Transmit::new(ring, FullAtFirst { full: true, bytes: [0; 64] }, 0, 12);
+    let mut side = Transmit::new(ring, FullAtFirst::<false>::new(), 0, 12);
     let counters = Counters::default();
     let guard = FrameGuard::parse("vlan=off", None).unwrap_or_else(|e| panic!("{e}"));
     for (out, frames, refused) in [(2, 0, 0), (0, 1, 1)] {
@@ -139,4 +154,43 @@ fn chains_that_come_again_count_once() {
         assert_eq!(totals.dropped_total(), refused);
         assert_eq!(side.meter.passed(), (2 - out as u64, 52 * (2 - out as u64)));
     }
+}
+
+/// Takes the first frame out.
+struct First(Cell<bool>);
+
+impl Detour for First {
+    fn wants(&self, _start: &[u8]) -> bool {
+        !self.0.replace(true)
+    }
+
+    fn take(&mut self, _frame: &[u8]) {}
+}
+
+/// The frame that did not fit comes again. The one before it was taken out, and does not.
+#[test]
+fn a_full_port_takes_no_finished_frame_out_of_the_capture() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let target = CaptureTarget::File(dir.path().join("capture"));
+    let options = CaptureOptions { target, snaplen: MAX_SNAPLEN, rotation: None, only: Vec::new() };
+    let capture = Capture::start(&options, "a test").unwrap_or_else(|e| panic!("{e}"));
+    let interface = capture.interface(LINKTYPE_ETHERNET, "vm", "").expect("any name");
+    let mut driver = Driver::new(0);
+    (0..2).for_each(|head| driver.describe(head, 64));
+    (0..2).for_each(|_| driver.add(0));
+    let (ring, _) = driver.device();
+    let memory = driver.memory.clone();
+    let mut side = Transmit::new(ring, FullAtFirst::<true>::new(), 0, 12);
+    side.set_capture(Some(FrameCapture::new(&interface)));
+    let (counters, mut detour) = (Counters::default(), First(Cell::new(false)));
+    for _ in 0..2 {
+        let detour: Option<&mut dyn Detour> = Some(&mut detour);
+        let mut cx = TransmitContext { memory: &memory, counters: &counters, detour, guard: None };
+        side.run(&mut driver, &mut cx).expect("a sound ring");
+    }
+    driver.reap();
+    assert!(driver.out.is_empty(), "both chains are back");
+    drop(side);
+    assert!(capture.finish(Duration::from_secs(10)));
+    assert_eq!(interface.stats().captured, 2);
 }
