@@ -37,6 +37,8 @@ mod pending;
 mod shape;
 mod side;
 mod storm;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -247,14 +249,21 @@ impl<I: Inlet> Receive<I> {
         if let Some(port) = self.inlet.begin(&self.side, port) {
             return Ok(ReceiveTurn { port, ..ReceiveTurn::default() });
         }
-        let mut turn = self.turn(port, cx)?;
-        self.inlet.end(&mut self.side, port, &mut turn, cx)?;
+        let turn = self.turn(port, cx);
+        // What came before an error is in the capture, too.
         self.side.publish_capture();
-        Ok(turn)
+        turn
     }
 
     #[inline]
     fn turn(&mut self, port: &mut I::Port, cx: &ReceiveContext<'_>) -> Result<ReceiveTurn, RingError> {
+        let mut turn = self.take(port, cx)?;
+        self.inlet.end(&mut self.side, port, &mut turn, cx)?;
+        Ok(turn)
+    }
+
+    #[inline]
+    fn take(&mut self, port: &mut I::Port, cx: &ReceiveContext<'_>) -> Result<ReceiveTurn, RingError> {
         if !I::POSTS_AHEAD && self.side.is_waiting() && !self.give_waiting(port, cx)? {
             return Ok(self.wait(cx));
         }
