@@ -18,7 +18,7 @@ use crate::{MAX_FRAME_BYTES, Receive, Transmit};
 pub(super) struct PairLimits {
     pub(super) transmit: LimitPace,
     pub(super) receive: LimitPace,
-    /// Bytes of a frame to the guest, of the last that came.
+    /// Bytes of a frame to the guest, of the last that came from the port.
     likely_bytes: u64,
     /// Frames and bytes that were delivered when this was looked at last; None without a limit.
     delivered: Option<(u64, u64)>,
@@ -60,7 +60,12 @@ impl PairLimits {
             side.limit(usize::MAX);
             return true;
         }
-        self.delivered.get_or_insert_with(|| counters.delivered());
+        // What came between two turns is this process's own, such as answers of the metadata
+        // service. It has gone, and says nothing of the frames that wait in the port.
+        match self.delivered {
+            Some(_) => _ = self.pay(limiter, side.header_len(), counters),
+            None => self.delivered = Some(counters.delivered()),
+        }
         let frames = allowed.blind(self.likely_bytes, MAX_FRAME_BYTES as u64);
         side.limit(frames);
         if frames == 0 {
@@ -72,15 +77,24 @@ impl PairLimits {
     /// It has ended.
     #[inline]
     pub(super) fn end_receive(&mut self, limiter: &Limiter, header_len: usize, counters: &Counters) {
-        let Some((frames_before, bytes_before)) = self.delivered else { return };
+        let (frames, bytes) = self.pay(limiter, header_len, counters);
+        if let Some(likely) = bytes.checked_div(frames) {
+            self.likely_bytes = likely;
+        }
+    }
+
+    /// Takes tokens for what was delivered since the last call. Returns frames and their bytes.
+    fn pay(&mut self, limiter: &Limiter, header_len: usize, counters: &Counters) -> (u64, u64) {
+        let Some((frames_before, bytes_before)) = self.delivered else { return (0, 0) };
         let (frames, bytes) = counters.delivered();
         self.delivered = Some((frames, bytes));
         let frames = frames.saturating_sub(frames_before);
         let headers = frames.saturating_mul(header_len as u64);
-        let bytes = bytes.saturating_sub(bytes_before).saturating_sub(headers);
-        if let Some(likely) = bytes.checked_div(frames) {
-            self.likely_bytes = likely;
-            self.receive.passed(limiter, (frames, bytes));
-        }
+        let passed = (frames, bytes.saturating_sub(bytes_before).saturating_sub(headers));
+        self.receive.passed(limiter, passed);
+        passed
     }
 }
+
+#[cfg(test)]
+mod tests;
