@@ -70,6 +70,16 @@ impl Ring {
     }
 }
 
+/// Before a packet that may be taken back.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// The packet's number in its batch.
+    number: usize,
+    /// Where it begins, and what was lost before it.
+    at: u64,
+    lost: u64,
+}
+
 /// A worker's end of a ring: it records packets of an interface.
 #[derive(Debug)]
 pub struct CaptureQueue {
@@ -80,8 +90,10 @@ pub struct CaptureQueue {
     at: u64,
     /// Words taken when that was looked at last.
     taken: u64,
-    /// Where packets begin that may be taken back, by their numbers.
-    marks: Vec<(usize, u64)>,
+    /// Packets that found no room and are not counted yet: they may be taken back.
+    lost: u64,
+    /// Packets that may be taken back.
+    marks: Vec<Mark>,
     piece: Box<[u8]>,
 }
 
@@ -93,7 +105,7 @@ impl CaptureQueue {
         let drain = Drain { ring: ring.clone(), interface: interface.clone(), at: 0, end: 0 };
         shared.arrive(|new| new.drains.push(drain));
         let piece = vec![0; PIECE_BYTES].into();
-        Self { ring, interface, shared, at: 0, taken: 0, marks: Vec::new(), piece }
+        Self { ring, interface, shared, at: 0, taken: 0, lost: 0, marks: Vec::new(), piece }
     }
 
     /// What is recorded next is packet `number` of its batch: [`Self::rewind`] takes it back.
@@ -104,20 +116,20 @@ impl CaptureQueue {
         if !holds {
             self.publish_long();
         }
-        self.marks.push((number, self.at));
+        self.marks.push(Mark { number, at: self.at, lost: self.lost });
     }
 
     /// Takes back the packets of the batch from `number` on: they are not over.
     pub fn rewind(&mut self, number: usize) {
-        while let Some((_, at)) = self.marks.pop_if(|(n, _)| *n >= number) {
-            self.at = at;
+        while let Some(mark) = self.marks.pop_if(|mark| mark.number >= number) {
+            (self.at, self.lost) = (mark.at, mark.lost);
         }
     }
 
     /// Takes back the packet that was marked last, whatever its number.
     pub fn rewind_last(&mut self) {
-        if let Some((_, at)) = self.marks.pop() {
-            self.at = at;
+        if let Some(mark) = self.marks.pop() {
+            (self.at, self.lost) = (mark.at, mark.lost);
         }
     }
 
@@ -129,7 +141,7 @@ impl CaptureQueue {
         }
         let kept = len.min(self.shared.snaplen as usize);
         if self.shared.has_ended() || !self.has_room(HEAD_WORDS + kept.div_ceil(8) as u64) {
-            self.interface.lost.fetch_add(1, Ordering::Relaxed);
+            self.lost += 1;
             return;
         }
         let way = if direction == PacketDirection::Outbound { OUTBOUND } else { 0 };
@@ -150,6 +162,9 @@ impl CaptureQueue {
     #[inline]
     pub fn publish(&mut self) {
         self.marks.clear();
+        if self.lost > 0 {
+            self.interface.lost.fetch_add(std::mem::take(&mut self.lost), Ordering::Relaxed);
+        }
         if self.ring.published.0.load(Ordering::Relaxed) == self.at {
             return;
         }

@@ -158,6 +158,31 @@ fn packets_that_find_no_room_are_counted() {
     assert_eq!(interface.stats(), CaptureStats { captured: room + 1, lost: 80 - room });
 }
 
+/// A packet that found no room, and comes again until it does, is not lost.
+#[test]
+fn packets_that_are_taken_back_are_not_lost() {
+    let (_dir, path, capture, interface) = one(|_| {});
+    let mut queue = interface.queue();
+    // Nothing is published before all are recorded, so the writer can't make room.
+    let room = (1 << 19) / (2 + 70_000 / 8);
+    for n in 0..room {
+        queue.mark(n, true);
+        record(&mut queue, &packet(n as u32, 70_000));
+    }
+    for _ in 0..3 {
+        queue.mark(room, true);
+        record(&mut queue, &packet(room as u32, 70_000));
+        queue.rewind(room);
+    }
+    queue.publish();
+    wait_until("the writer makes room", || interface.stats().captured == room as u64);
+    record(&mut queue, &packet(room as u32, 70_000));
+    drop(queue);
+    assert!(capture.finish(PATIENCE));
+    assert_eq!(read_file(&path).packets.len(), room + 1);
+    assert_eq!(interface.stats(), CaptureStats { captured: room as u64 + 1, lost: 0 });
+}
+
 /// A batch that is longer than the ring is handed on piece by piece.
 #[test]
 fn a_long_batch_is_written_before_it_ends() {
