@@ -8,6 +8,7 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::time::timerfd_gettime;
 use thiserror::Error;
 
 /// The file may not be mapped.
@@ -24,9 +25,9 @@ pub(crate) fn check_memory(file: impl AsFd) -> Result<(), NotMemory> {
     rustix::fs::fcntl_get_seals(file).map(|_| ()).map_err(|_| NotMemory)
 }
 
-/// Whether a descriptor is an eventfd. A process without /proc can't tell eventfds from the
-/// kernel's other counters, and takes those for eventfds, too: to write to them fails and never
-/// waits.
+/// Whether a descriptor is an eventfd. A process without /proc can't tell eventfds from a few other
+/// files of the kernel's, and takes those for eventfds, too. To write to them fails and never
+/// waits, and so does reading 8 bytes.
 ///
 /// # Errors
 /// The kernel doesn't tell what it is.
@@ -38,15 +39,16 @@ pub(crate) fn is_eventfd(fd: impl AsFd) -> io::Result<bool> {
 }
 
 /// Whether a descriptor is an eventfd, or another file without a type of its own that refuses to be
-/// read in less than 8 bytes without waiting: a timerfd, a signalfd, a userfaultfd, an epoll. What
-/// a process of the front end's answers for (FUSE, a pipe, a socket) has a type.
+/// read in less than 8 bytes without waiting: a signalfd, a userfaultfd, an epoll. What a process
+/// of the front end's answers for (FUSE, a pipe, a socket) has a type. A timerfd refuses as well,
+/// but is asked for its time: 8 bytes read from it would take an expiry away from who waits for it.
 fn is_counter(fd: impl AsFd) -> io::Result<bool> {
     if rustix::fs::fstat(&fd)?.st_mode & libc::S_IFMT != 0 {
         return Ok(false);
     }
     let mut few = [0; 4];
     let read = preadv2(&fd, &mut [IoSliceMut::new(&mut few)], u64::MAX, ReadWriteFlags::NOWAIT);
-    Ok(read == Err(Errno::INVAL))
+    Ok(read == Err(Errno::INVAL) && timerfd_gettime(&fd).is_err())
 }
 
 #[cfg(test)]
@@ -79,6 +81,7 @@ mod tests {
     #[test]
     fn without_proc_a_counter_is_told_from_what_can_block() {
         use rustix::event::{EventfdFlags, eventfd};
+        use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
         for flags in [EventfdFlags::CLOEXEC, EventfdFlags::NONBLOCK, EventfdFlags::SEMAPHORE] {
             let counter = eventfd(7, flags).expect("an eventfd");
             assert!(is_counter(&counter).expect("told"));
@@ -91,8 +94,9 @@ mod tests {
         let (left, _right) = std::os::unix::net::UnixStream::pair().expect("a pair");
         let memfd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
         let null = std::fs::File::open("/dev/null").expect("a device");
-        let files: [std::os::fd::OwnedFd; 5] =
-            [reader.into(), writer.into(), left.into(), memfd, null.into()];
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).expect("a timer");
+        let files: [std::os::fd::OwnedFd; 6] =
+            [reader.into(), writer.into(), left.into(), memfd, null.into(), timer];
         for file in files {
             assert!(!is_counter(&file).expect("told"), "{file:?}");
         }
