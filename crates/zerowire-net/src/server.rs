@@ -154,9 +154,7 @@ impl Server {
     /// by now.
     pub fn add(&self, config: VmConfig) -> Result<(), ServerError> {
         if let Endpoint::Fd(fd) = config.endpoint {
-            let text =
-                format!("descriptor {fd} can only be handed over at the start: give the path of a socket");
-            return Err(StartError::Limit { vm: config.name, text }.into());
+            return Err(StartError::late_descriptor(config.name, fd).into());
         }
         self.enter(std::slice::from_ref(&config))?;
         self.open(config, Source::Here(None))

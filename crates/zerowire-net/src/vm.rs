@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -59,8 +58,8 @@ pub struct VmConfig {
 /// What another process has opened for a VM.
 #[derive(Debug)]
 pub struct Handed {
-    /// The socket on which its front end connects.
-    pub listener: UnixListener,
+    /// Where its front end connects, or its connection.
+    pub listener: Listener,
     /// Its port.
     pub tap: Tap,
     /// Its metadata.
@@ -111,7 +110,7 @@ impl OpenParts {
         Self {
             tree: handed.metadata,
             port: port::take_over(handed.tap, config.policy),
-            listener: Listener::Listening { socket: Some(handed.listener), made: None },
+            listener: handed.listener,
             watch: Some(handed.watch),
         }
     }

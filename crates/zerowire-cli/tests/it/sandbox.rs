@@ -2,14 +2,18 @@
 //! child dies, and that the others see nothing of it. Run as root.
 
 use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::support::control::Controlled;
-use crate::support::{Guest, Peer, Program, connect, http, in_netns, interface, wait_until};
+use crate::support::{
+    Guest, HANDED_FD, Peer, Program, Restrict, connect, http, in_netns, interface, wait_until,
+};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
-use zerowire_guest::{GuestAddr, GuestMemory, Transport, features};
+use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, features};
 
 /// Processes that this program has started and that run.
 fn children(program: &Program) -> Vec<i32> {
@@ -338,7 +342,64 @@ fn what_no_child_can_serve_is_refused_at_the_start() {
         assert!(code == 2 && log.contains(port) && log.contains("--sandbox off"), "{code} {log}");
     }
     let (code, _, log) = Program::run(&["--sandbox", "on", "--fd", "0", "--port", "tap:zwnone"]);
-    assert!(code == 2 && log.contains("descriptor 0") && log.contains("path"), "{code} {log}");
+    assert!(code == 1 && log.contains("descriptor 0 is not a unix stream socket"), "{code} {log}");
+}
+
+/// Such as one that a service manager hands over.
+#[test]
+fn a_socket_that_listens_already_outlives_children() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("s");
+        let socket = UnixListener::bind(&path).expect("a socket");
+        let restrict = Restrict { fd: Some(socket.as_raw_fd()), ..Restrict::default() };
+        let fd = HANDED_FD.to_string();
+        let program =
+            Program::restricted(&["--sandbox", "on", "--fd", &fd, "--port", "tap:zwhand"], restrict);
+        drop(socket);
+        for deaths in 0..2 {
+            let mut guest = Guest::start(connect(&path));
+            guest.ping(&mut Peer::new("zwhand"));
+            if deaths == 0 {
+                kill(child(&program), libc::SIGKILL);
+                program.wait_log("another one takes its place");
+            }
+        }
+        program.stop();
+        assert!(path.exists(), "the file is not the program's to remove");
+    });
+}
+
+/// It ends with the connection, also where its child dies: nobody can connect once more.
+#[test]
+fn a_connection_that_was_handed_over_is_the_only_one() {
+    for dies in [false, true] {
+        in_netns(move || {
+            let (front, back) = UnixStream::pair().expect("a pair");
+            let restrict = Restrict { fd: Some(back.as_raw_fd()), ..Restrict::default() };
+            let fd = HANDED_FD.to_string();
+            let args = ["--json", "--sandbox", "on", "--fd", &fd, "--port", "tap:zwonly"];
+            let program = Program::restricted(&args, restrict);
+            drop(back);
+            let mut guest = Guest::start(
+                VhostUser::from_stream(front, &VhostUserOptions::default()).expect("a handshake"),
+            );
+            guest.ping(&mut Peer::new("zwonly"));
+            if dies {
+                kill(child(&program), libc::SIGKILL);
+            } else {
+                drop(guest);
+            }
+            let (code, out, log) = program.result();
+            let last: Value = serde_json::from_str(out.lines().last().expect("a line")).expect("JSON");
+            let vm = &last["vms"][0];
+            assert_eq!((code, &vm["connected"]), (0, &false.into()), "{log}");
+            assert_eq!(log.contains("its only connection with it"), dies, "{log}");
+            if !dies {
+                assert_eq!(vm["transmit"]["frames"], 3, "the last statistics are not lost: {last}");
+            }
+        });
+    }
 }
 
 /// It takes further system calls to go on without the memory.

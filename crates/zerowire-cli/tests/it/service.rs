@@ -42,21 +42,29 @@ fn serves(dir: &Path, socket: &str, tap: &str) {
 
 #[test]
 fn each_vm_has_the_socket_of_its_name() {
-    in_netns(|| {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (a, b) = (listener(dir.path(), "a"), listener(dir.path(), "b"));
-        let config = file(dir.path(), &[("zwsa", ""), ("zwsb", ""), ("zwown", "")]);
-        let program = managed(&["net", "--config", &config], &[("zwsb", &b), ("zwsa", &a)], &[]);
-        drop((a, b));
-        program.wait_log("zwown: listening on");
-        for (socket, tap) in [("a", "zwsa"), ("b", "zwsb"), ("zwown.unused", "zwown")] {
-            serves(dir.path(), socket, tap);
-        }
-        assert!(!dir.path().join("zwsa.unused").exists(), "its own socket is not made");
-        program.stop();
-        assert!(dir.path().join("a").exists(), "the manager's socket is not the program's to remove");
-        assert!(!dir.path().join("zwown.unused").exists());
-    });
+    in_netns(|| each_has_its_socket(&[]));
+}
+
+#[test]
+fn each_vm_has_the_socket_of_its_name_in_a_sandbox() {
+    in_netns(|| each_has_its_socket(&["--sandbox", "on"]));
+}
+
+fn each_has_its_socket(more: &[&str]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (a, b) = (listener(dir.path(), "a"), listener(dir.path(), "b"));
+    let config = file(dir.path(), &[("zwsa", ""), ("zwsb", ""), ("zwown", "")]);
+    let args = [&["net", "--config", &config], more].concat();
+    let program = managed(&args, &[("zwsb", &b), ("zwsa", &a)], &[]);
+    drop((a, b));
+    program.wait_log("zwown: listening on");
+    for (socket, tap) in [("a", "zwsa"), ("b", "zwsb"), ("zwown.unused", "zwown")] {
+        serves(dir.path(), socket, tap);
+    }
+    assert!(!dir.path().join("zwsa.unused").exists(), "its own socket is not made");
+    program.stop();
+    assert!(dir.path().join("a").exists(), "the manager's socket is not the program's to remove");
+    assert!(!dir.path().join("zwown.unused").exists());
 }
 
 #[test]

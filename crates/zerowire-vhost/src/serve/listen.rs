@@ -190,16 +190,31 @@ impl Listener {
         if (domain, kind) != (AddressFamily::UNIX, SocketType::STREAM) {
             return Err(bad(io::Error::from_raw_os_error(libc::EPROTOTYPE)));
         }
-        let listening = rustix::net::sockopt::socket_acceptconn(asked).map_err(|e| bad(e.into()))?;
         rustix::io::fcntl_setfd(asked, rustix::io::FdFlags::CLOEXEC).map_err(|e| bad(e.into()))?;
         // SAFETY: the descriptor is open, and the user handed it to this process for this purpose.
         let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-        if listening {
-            let socket = UnixListener::from(owned);
-            socket.set_nonblocking(true).map_err(bad)?;
+        Self::of(owned).map_err(bad)
+    }
+
+    /// A unix stream socket that another process has opened: one that listens, or a connection.
+    ///
+    /// # Errors
+    /// It can't be asked which of the two it is.
+    pub fn of(socket: OwnedFd) -> io::Result<Self> {
+        if rustix::net::sockopt::socket_acceptconn(&socket)? {
+            let socket = UnixListener::from(socket);
+            socket.set_nonblocking(true)?;
             return Ok(Self::Listening { socket: Some(socket), made: None });
         }
-        Ok(Self::Connected(Some(UnixStream::from(owned))))
+        Ok(Self::Connected(Some(UnixStream::from(socket))))
+    }
+
+    /// The socket, until it is closed or its connection taken.
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Listening { socket, .. } => socket.as_ref().map(AsFd::as_fd),
+            Self::Connected(stream) => stream.as_ref().map(AsFd::as_fd),
+        }
     }
 
     /// The descriptor to wait on for a connection; None where one is there already or none will

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::os::fd::RawFd;
 use std::path::{Component, Path, PathBuf};
 
 use thiserror::Error;
@@ -57,6 +58,14 @@ pub enum StartError {
         /// What the kernel said.
         cause: io::Error,
     },
+}
+
+impl StartError {
+    /// A VM that comes later can't be on a descriptor: its number may mean something else by then.
+    pub fn late_descriptor(vm: String, fd: RawFd) -> Self {
+        let text = format!("descriptor {fd} can only be handed over at the start: give the path of a socket");
+        Self::Limit { vm, text }
+    }
 }
 
 /// Checks how many VMs there are, and that each has a name of its own.

@@ -7,7 +7,6 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +19,7 @@ use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::tap::{SYSTEM_CALLS, Tap, TapKeeper};
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server};
 use zerowire_sys::allowed::OF_A_PROGRAM;
+use zerowire_vhost::serve::Listener;
 
 use super::channel::Channel;
 use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord};
@@ -28,7 +28,7 @@ use crate::serving::block_signals;
 /// How long an answer of the supervisor may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often a child that is drained looks whether its front end has left.
+/// How often a child whose front end is the last one looks whether that has left.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The program as a child.
@@ -52,6 +52,7 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let (answers, answered) = mpsc::channel();
     let keeper = Arc::new(Supervisor { channel: channel.clone(), answered: Mutex::new(answered) });
     let handed = handed(&setup, fds, keeper)?;
+    let lasting = handed.listener.is_lasting();
     let config = setup.config()?;
     let plan = ConfinePlan {
         owner: Owner { user: setup.user, group: setup.group },
@@ -63,7 +64,8 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
     let server = Server::start_handed(config, handed).map_err(|e| e.to_string())?;
     channel.send(&ChildWord::Ready(report), &[]).map_err(|e| e.to_string())?;
-    Loop { channel, server: &server, setup: &setup, answers, is_draining: false }.run()?;
+    Loop { channel, server: &server, setup: &setup, answers, is_last: !lasting }.run()?;
+    let _ = channel.send(&ChildWord::Last(Box::new(ChildStats::of(&server.stats()))), &[]);
     server.stop();
     drop(log);
     Ok(())
@@ -73,9 +75,8 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
 fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<Supervisor>) -> Result<Handed, String> {
     let mut fds = fds.into_iter();
     let missing = || "a descriptor is missing".to_owned();
-    let listener: UnixListener = fds.next().ok_or_else(missing)?.into();
-    // The child before this one may have changed that.
-    listener.set_nonblocking(true).map_err(|e| e.to_string())?;
+    // One that listens does not wait: the child before this one may have changed that.
+    let listener = Listener::of(fds.next().ok_or_else(missing)?).map_err(|e| e.to_string())?;
     let queues: Vec<_> = fds.by_ref().take(setup.queues).collect();
     if queues.len() != setup.queues {
         return Err(missing());
@@ -131,17 +132,18 @@ struct Loop<'a> {
     server: &'a Server,
     setup: &'a ChildSetup,
     answers: Sender<Option<String>>,
-    is_draining: bool,
+    /// True: the present front end is the last one.
+    is_last: bool,
 }
 
 impl Loop<'_> {
-    /// Returns when the supervisor is gone, or the last front end of a VM that is drained.
+    /// Returns when the supervisor is gone, or the last front end.
     fn run(&mut self) -> Result<(), String> {
         loop {
-            if self.is_draining && !self.server.is_alive() {
+            if self.is_last && !self.server.is_alive() {
                 return Ok(());
             }
-            if self.is_draining {
+            if self.is_last {
                 let mut fds = [PollFd::new(self.channel, PollFlags::IN)];
                 if !poll(&mut fds, Some(&TICK)).is_ok_and(|n| n > 0) {
                     continue;
@@ -163,7 +165,7 @@ impl Loop<'_> {
             }
             ChildOrder::Metadata(number) => Some(ChildWord::Metadata(number, self.set_metadata(fds).err())),
             ChildOrder::Drain => {
-                self.is_draining = true;
+                self.is_last = true;
                 // It has gone by itself, if it is not there.
                 let _ = self.server.drain(&self.setup.name);
                 None

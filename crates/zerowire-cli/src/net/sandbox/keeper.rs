@@ -72,7 +72,8 @@ pub(super) struct Keeper {
     config: VmConfig,
     common: Common,
     tap: Tap,
-    listener: Listener,
+    /// A connection is the child's alone once it has it.
+    listener: Mutex<Listener>,
     state: Mutex<KeeperState>,
     stops: AtomicBool,
     drains: AtomicBool,
@@ -85,9 +86,10 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Keeper {
-    /// Opens what the VM needs and starts its child. `gone` is called when a drained VM has ended.
+    /// Opens what the VM needs, but for a socket that was `inherited`, and starts its child. `gone` is called when a drained VM has ended.
     pub(super) fn start(
         config: VmConfig,
+        inherited: Option<Listener>,
         common: Common,
         gone: impl FnOnce() + Send + 'static,
     ) -> Result<Arc<Self>, ServerError> {
@@ -99,14 +101,15 @@ impl Keeper {
         let metadata = metadata.map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?;
         let tap = Tap::open(spec).map_err(|e| ServerError::Port { vm: vm.clone(), cause: e.into() })?;
         // The socket comes last: who sees it finds everything else in place.
-        let listener = Listener::new(&config.endpoint, &config.access)
-            .map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?;
+        let made = || Listener::new(&config.endpoint, &config.access);
+        let listener = inherited.map_or_else(made, Ok);
+        let listener = listener.map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?;
         let state = KeeperState { metadata, limits: config.limits, ..KeeperState::default() };
         let keeper = Arc::new(Self {
             config,
             common,
             tap,
-            listener,
+            listener: Mutex::new(listener),
             state: Mutex::new(state),
             stops: AtomicBool::new(false),
             drains: AtomicBool::new(false),
@@ -165,14 +168,27 @@ impl Keeper {
                 let _ = ready.send(Err(why));
                 return;
             }
+            lock(&self.state).sums.died(why.clone());
+            if !self.is_lasting() {
+                return tracing::error!("{name}: its process ended, and its only connection with it: {why}");
+            }
             let wait = pace.died(Instant::now());
             tracing::error!("{name}: its process ended: {why}; another one takes its place");
-            lock(&self.state).sums.died(why);
             if !wait.is_zero() {
                 tracing::warn!("{name}: its processes end again and again: the next one starts in {wait:?}");
                 self.sleep(wait);
             }
         }
+    }
+
+    /// Whether a front end may come after this one.
+    fn is_lasting(&self) -> bool {
+        lock(&self.listener).is_lasting()
+    }
+
+    /// Whether a child serves the VM, or will.
+    pub(super) fn is_alive(&self) -> bool {
+        lock(&self.thread).as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// Waits, unless the VM is stopped.
@@ -202,12 +218,16 @@ impl Keeper {
         link.close();
         let status = end(&self.config.name, &mut child, END_PATIENCE, &self.stops);
         let asked = self.stops.load(Ordering::Acquire)
-            || (self.drains.load(Ordering::Acquire) && status.as_ref().is_ok_and(ExitStatus::success));
+            || (self.ends_with_front_end() && status.as_ref().is_ok_and(ExitStatus::success));
         match failed {
             _ if asked => Ok(ChildEnd::Asked),
             Some(failed) => Ok(ChildEnd::Died(failed)),
             None => Ok(ChildEnd::Died(status.map_or_else(text, |status| words(&status)))),
         }
+    }
+
+    fn ends_with_front_end(&self) -> bool {
+        self.is_draining() || !self.is_lasting()
     }
 
     fn spawn(&self, theirs: OwnedFd) -> std::io::Result<Child> {
@@ -249,11 +269,16 @@ impl Keeper {
         let queues: Result<Vec<_>, _> = (0..self.tap.pairs()).map(|i| self.tap.queue(i)).collect();
         let queues = queues.map_err(|e| e.to_string())?;
         let file = state.metadata.as_ref().map(KeptMetadata::file).transpose()?;
-        let listener = self.listener.poll_fd().ok_or("nobody listens")?;
+        let mut listener = lock(&self.listener);
+        let socket = listener.socket().ok_or("nobody listens")?;
         let fds: Vec<_> =
-            std::iter::once(listener).chain(queues.iter().chain(&file).map(AsFd::as_fd)).collect();
+            std::iter::once(socket).chain(queues.iter().chain(&file).map(AsFd::as_fd)).collect();
         link.channel.send(&ChildOrder::Start(Box::new(setup)), &fds).map_err(|e| e.to_string())?;
         state.link = Some(link.clone());
+        // A front end sees that the child has gone only if nobody else has the connection.
+        if let Listener::Connected(stream) = &mut *listener {
+            *stream = None;
+        }
         Ok(())
     }
 
@@ -283,6 +308,7 @@ impl Keeper {
                 }
                 Ok(Some((ChildWord::Failed(why), _))) => return Some(short(&why)),
                 Ok(Some((ChildWord::Connected(now), _))) => lock(&self.state).sums.set_connected(now),
+                Ok(Some((ChildWord::Last(stats), _))) => lock(&self.state).sums.told(stats.bounded()),
                 Ok(Some((ChildWord::SetMtu(mtu), _))) => {
                     let refused = self.set_mtu(mtu).err();
                     if link.channel.send(&ChildOrder::MtuSet(refused), &[]).is_err() {
@@ -414,7 +440,8 @@ impl Keeper {
     /// Ends the child and waits for it.
     pub(super) fn stop(&self) {
         self.ask_to_stop();
-        if let Some(thread) = lock(&self.thread).take() {
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
     }

@@ -15,7 +15,7 @@ use zerowire_net::{
 use zerowire_vhost::limit::Limit;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
-/// A VM as a child must know it. Descriptors come with it: the listening socket, the tap's queues,
+/// A VM as a child must know it. Descriptors come with it: the front end's socket, the tap's queues,
 /// and a file of metadata where it has some.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ChildSetup {
@@ -135,6 +135,8 @@ pub(super) enum ChildWord {
     SetMtu(usize),
     /// A front end has come, or gone.
     Connected(bool),
+    /// Its last statistics: it ends, with its last front end.
+    Last(Box<ChildStats>),
 }
 
 /// Statistics of a child, with what it alone knows.

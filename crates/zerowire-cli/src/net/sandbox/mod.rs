@@ -28,8 +28,8 @@ use clap::{Args, ValueEnum};
 use zerowire_cli::logging;
 use zerowire_confine::Owner;
 use zerowire_net::port::PortSpec;
-use zerowire_net::{Fleet, ServerError, VmConfig};
-use zerowire_vhost::serve::{Endpoint, StartError};
+use zerowire_net::{ServerError, VmConfig};
+use zerowire_vhost::serve::{StartError, inherit};
 
 use super::NetArgs;
 use crate::access;
@@ -57,8 +57,7 @@ pub enum SandboxArg {
 #[derive(Args, Clone, Debug)]
 pub struct SandboxArgs {
     /// Serve each VM by a process of its own, without rights, files and network: a front end that
-    /// takes it over harms its own VM alone. For taps whose front ends connect to a path. See
-    /// docs/sandbox.md.
+    /// takes it over harms its own VM alone. For taps. See docs/sandbox.md.
     #[arg(long, value_name = "WHEN", default_value = "off")]
     sandbox: SandboxArg,
     /// User whom these processes belong to if this one is root: a name of /etc/passwd or a number.
@@ -104,9 +103,10 @@ impl SandboxArgs {
             ServerError::Start(StartError::Count(0)) => Ok(()),
             e => Err(e),
         })?;
+        let inherited = inherit(vms.iter().map(|vm| (vm.name.as_str(), &vm.endpoint)))?;
         let owner = self.user.unwrap_or(NOBODY);
         let supervisor = Supervisor::new(Common { owner, log: logging::effective_level(log) });
-        vms.into_iter().try_for_each(|vm| supervisor.add(vm))?;
+        vms.into_iter().zip(inherited).try_for_each(|(vm, inherited)| supervisor.open(vm, inherited))?;
         Ok(supervisor)
     }
 }
@@ -119,14 +119,9 @@ fn owner(text: &str) -> Result<Owner, String> {
 
 /// Refuses a VM that no child can serve.
 fn check(vm: &VmConfig) -> Result<(), String> {
-    if !matches!(vm.port, PortSpec::Tap(_)) {
-        return Err(no_tap(&vm.port));
-    }
-    match vm.endpoint {
-        Endpoint::Path(_) => Ok(()),
-        Endpoint::Fd(fd) => {
-            Err(format!("--sandbox on with descriptor {fd}: give the path of a socket, or --sandbox off"))
-        }
+    match vm.port {
+        PortSpec::Tap(_) => Ok(()),
+        _ => Err(no_tap(&vm.port)),
     }
 }
 

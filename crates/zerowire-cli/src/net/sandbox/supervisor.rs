@@ -10,7 +10,7 @@ use zerowire_net::{
     ChangeError, Fleet, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo, VmState,
     check_vms,
 };
-use zerowire_vhost::serve::{StartError, process_cpu_seconds};
+use zerowire_vhost::serve::{Endpoint, Listener, StartError, process_cpu_seconds};
 
 use super::keeper::{Common, Keeper};
 use super::link::ANSWER_PATIENCE;
@@ -118,6 +118,28 @@ impl Supervisor {
         lock(&self.vms).all.iter().filter_map(KeptVm::running).cloned().collect()
     }
 
+    /// Adds a VM, whose socket may be one that this process was started with.
+    pub(super) fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
+        let name = config.name.clone();
+        super::check(&config).map_err(|text| StartError::Limit { vm: name.clone(), text })?;
+        let number = lock(&self.vms).enter(config.clone())?;
+        let started = Keeper::start(config, inherited, self.common.clone(), self.gone(number));
+        let mut vms = lock(&self.vms);
+        match started.map(|keeper| vms.keep(number, keeper)) {
+            Ok(Ok(())) => Ok(()),
+            // The server has stopped meanwhile.
+            Ok(Err(keeper)) => {
+                drop(vms);
+                keeper.stop();
+                Err(stopping(name))
+            }
+            Err(e) => {
+                vms.forget(number);
+                Err(e)
+            }
+        }
+    }
+
     /// What takes a drained VM out of the roster.
     fn gone(&self, number: u64) -> impl FnOnce() + Send + use<> {
         let vms: Weak<_> = Arc::downgrade(&self.vms);
@@ -156,24 +178,10 @@ impl Fleet for Supervisor {
     }
 
     fn add(&self, config: VmConfig) -> Result<(), ServerError> {
-        let name = config.name.clone();
-        super::check(&config).map_err(|text| StartError::Limit { vm: name.clone(), text })?;
-        let number = lock(&self.vms).enter(config.clone())?;
-        let started = Keeper::start(config, self.common.clone(), self.gone(number));
-        let mut vms = lock(&self.vms);
-        match started.map(|keeper| vms.keep(number, keeper)) {
-            Ok(Ok(())) => Ok(()),
-            // The server has stopped meanwhile.
-            Ok(Err(keeper)) => {
-                drop(vms);
-                keeper.stop();
-                Err(stopping(name))
-            }
-            Err(e) => {
-                vms.forget(number);
-                Err(e)
-            }
+        if let Endpoint::Fd(fd) = config.endpoint {
+            return Err(StartError::late_descriptor(config.name, fd).into());
         }
+        self.open(config, None)
     }
 
     fn remove(&self, name: &str) -> Result<(), ChangeError> {
@@ -219,7 +227,8 @@ impl Fleet for Supervisor {
     }
 
     fn is_alive(&self) -> bool {
-        !lock(&self.vms).all.is_empty()
+        let is_alive = |kept: &KeptVm| kept.running().is_none_or(|keeper| keeper.is_alive());
+        lock(&self.vms).all.iter().any(is_alive)
     }
 
     fn stop(&self) {

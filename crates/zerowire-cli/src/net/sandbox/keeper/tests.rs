@@ -21,7 +21,7 @@ fn keeper(dir: &Path, metadata: Option<&Path>) -> Keeper {
     };
     Keeper {
         tap: Tap::open(&tap).expect("a tap"),
-        listener: Listener::new(&endpoint, &access).expect("a socket"),
+        listener: Mutex::new(Listener::new(&endpoint, &access).expect("a socket")),
         state: Mutex::new(state),
         common: Common { owner: Owner { user: 65534, group: 65534 }, log: "info".to_owned() },
         stops: AtomicBool::new(false),
