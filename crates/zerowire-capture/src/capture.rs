@@ -1,5 +1,7 @@
 //! A capture that runs.
 
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +10,11 @@ use std::time::Duration;
 use serde::Serialize;
 use zerowire_wire::pcapng::InterfaceCounts;
 
-use crate::options::{CaptureError, CaptureOptions};
+use crate::options::{CaptureError, CaptureOptions, CaptureTarget};
 use crate::queue::CaptureQueue;
 use crate::shared::{InterfaceState, Shared};
 use crate::sink::CaptureSink;
+use crate::stream;
 use crate::writer::CaptureWriter;
 
 /// A capture: a file, and a thread that writes it. Dropping it ends it, without waiting for what is
@@ -30,10 +33,30 @@ impl Capture {
     /// # Errors
     /// [`CaptureError`]. A pipe without a reader is waited for instead.
     pub fn start(options: &CaptureOptions, program: &str) -> Result<Self, CaptureError> {
-        let sink = CaptureSink::open(options)?;
+        Self::write(CaptureSink::open(options)?, options, program, false)
+    }
+
+    /// A capture that another process reads, as a stream ([`CaptureInterface::record_stream`]). Of
+    /// each packet up to `snaplen` bytes are kept.
+    ///
+    /// # Errors
+    /// [`CaptureError::Thread`].
+    pub fn stream(to: OwnedFd, snaplen: u32) -> Result<Self, CaptureError> {
+        let target = CaptureTarget::File("another process".into());
+        let options = CaptureOptions { target, snaplen, rotation: None, only: Vec::new() };
+        let sink = CaptureSink::stream(to.into(), options.target.clone());
+        Self::write(sink, &options, "", true)
+    }
+
+    fn write(
+        sink: CaptureSink,
+        options: &CaptureOptions,
+        program: &str,
+        tells_losses: bool,
+    ) -> Result<Self, CaptureError> {
         let shared = Arc::new(Shared::new(options.snaplen));
         let (ends, done) = sync_channel(0);
-        let writer = CaptureWriter::new(shared.clone(), sink, program.to_owned());
+        let writer = CaptureWriter::new(shared.clone(), sink, program.to_owned(), tells_losses);
         let thread = std::thread::Builder::new().name("capture".to_owned());
         let thread = thread.spawn(move || {
             writer.run();
@@ -98,6 +121,16 @@ impl CaptureInterface {
     /// A ring of 4 MiB for one worker's packets.
     pub fn queue(&self) -> CaptureQueue {
         CaptureQueue::new(self.state.clone(), self.shared.clone())
+    }
+
+    /// Records the packets that another process writes by [`Capture::stream`], until its end. It
+    /// trusts none of it: a packet has at most as many bytes as are captured, and is not of the
+    /// future. What the other process has lost is counted as lost.
+    ///
+    /// # Errors
+    /// It can't be read, or is none.
+    pub fn record_stream(&self, from: impl Read) -> io::Result<()> {
+        stream::record(from, &self.state, &mut self.queue())
     }
 
     /// What was counted so far.

@@ -21,6 +21,7 @@ mod options;
 mod queue;
 mod shared;
 mod sink;
+mod stream;
 mod writer;
 
 pub use capture::{Capture, CaptureInterface, CaptureStats};

@@ -135,17 +135,39 @@ impl CaptureQueue {
 
     /// Records a packet of `len` bytes. `fill` writes those from an offset on.
     #[inline]
-    pub fn record(&mut self, direction: PacketDirection, len: usize, mut fill: impl FnMut(usize, &mut [u8])) {
+    pub fn record(&mut self, direction: PacketDirection, len: usize, fill: impl FnMut(usize, &mut [u8])) {
+        self.record_part(now, direction, (len, len), fill);
+    }
+
+    /// Records a packet of `len` bytes, of which these were kept, that went this way at `time`.
+    pub fn record_kept(&mut self, time: u64, direction: PacketDirection, len: u32, kept: &[u8]) {
+        self.record_part(
+            || time,
+            direction,
+            (len as usize, kept.len()),
+            |at, to| to.copy_from_slice(&kept[at..at + to.len()]),
+        );
+    }
+
+    /// Records a packet of which at most so many bytes can be kept.
+    #[inline]
+    fn record_part(
+        &mut self,
+        time: impl FnOnce() -> u64,
+        direction: PacketDirection,
+        (len, at_most): (usize, usize),
+        mut fill: impl FnMut(usize, &mut [u8]),
+    ) {
         if self.marks.is_empty() {
             self.publish_long();
         }
-        let kept = len.min(self.shared.snaplen as usize);
+        let kept = at_most.min(self.shared.snaplen as usize);
         if self.shared.has_ended() || !self.has_room(HEAD_WORDS + kept.div_ceil(8) as u64) {
             self.lost += 1;
             return;
         }
         let way = if direction == PacketDirection::Outbound { OUTBOUND } else { 0 };
-        self.put(&now().to_ne_bytes());
+        self.put(&time().to_ne_bytes());
         self.put(&(kept as u64 | way | u64::from(len as u32) << 32).to_ne_bytes());
         let mut piece = std::mem::take(&mut self.piece);
         let mut done = 0;

@@ -44,6 +44,11 @@ impl CaptureSink {
         Ok(Self { out, target, rotation, is_regular, written: 0 })
     }
 
+    /// Writes to what another process reads, named like `target` in messages.
+    pub fn stream(out: File, target: CaptureTarget) -> Self {
+        Self { out, target, rotation: None, is_regular: false, written: 0 }
+    }
+
     /// What it writes to, in messages.
     pub fn target(&self) -> &CaptureTarget {
         &self.target

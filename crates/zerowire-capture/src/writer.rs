@@ -36,6 +36,10 @@ pub(crate) struct CaptureWriter {
     packets: u64,
     /// Blocks that are not written yet.
     blocks: Vec<u8>,
+    /// True: who reads along is told what was lost since.
+    tells_losses: bool,
+    /// What was told so far.
+    told: u64,
 }
 
 /// How a round ended.
@@ -48,7 +52,7 @@ enum Round {
 }
 
 impl CaptureWriter {
-    pub fn new(shared: Arc<Shared>, sink: CaptureSink, program: String) -> Self {
+    pub fn new(shared: Arc<Shared>, sink: CaptureSink, program: String, tells_losses: bool) -> Self {
         Self {
             shared,
             sink,
@@ -58,6 +62,8 @@ impl CaptureWriter {
             described: 0,
             packets: 0,
             blocks: Vec::new(),
+            tells_losses,
+            told: 0,
         }
     }
 
@@ -85,6 +91,9 @@ impl CaptureWriter {
             if stops {
                 self.statistics();
                 return self.flush();
+            }
+            if self.tells_losses {
+                self.tell_losses();
             }
             self.flush()?;
             let (shared, drains) = (&self.shared, &self.drains);
@@ -190,6 +199,15 @@ impl CaptureWriter {
         for interface in std::mem::take(&mut self.interfaces) {
             self.count(&interface);
             self.interfaces.push(interface);
+        }
+    }
+
+    /// Appends what was counted, if more was lost since the last time.
+    fn tell_losses(&mut self) {
+        let lost = self.interfaces.iter().fold(0_u64, |sum, i| sum.saturating_add(i.counts().lost));
+        if lost > self.told {
+            self.told = lost;
+            self.statistics();
         }
     }
 

@@ -46,11 +46,6 @@ pub struct PcapArgs {
 }
 
 impl PcapArgs {
-    /// Whether something is captured from the start.
-    pub fn is_on(&self) -> bool {
-        self.pcap.is_some()
-    }
-
     fn target(&self) -> Option<CaptureTarget> {
         self.pcap.as_ref().map(|path| match path.as_os_str() == "-" {
             true => CaptureTarget::Stdout,

@@ -1,5 +1,8 @@
 //! What serves VMs that come and go: the threads of a [`Server`], or processes of a supervisor.
 
+use std::sync::Arc;
+
+use zerowire_capture::Capture;
 use zerowire_vhost::limit::Limits;
 
 use crate::metadata::MetadataSource;
@@ -44,6 +47,13 @@ pub trait Fleet: Send + Sync {
     /// # Errors
     /// [`ChangeError`]. The old limits stay.
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError>;
+
+    /// Where the frames of all VMs go as well.
+    fn capture(&self) -> Option<Arc<Capture>>;
+
+    /// Has the frames of all VMs go to another capture from now on, or to none. The one before gets
+    /// what is under way, and is returned.
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>>;
 
     /// Asks what serves the VMs for a sign of life, see [`Self::silent`].
     fn ask(&self);
@@ -110,6 +120,14 @@ impl Fleet for Server {
 
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
         self.set_limits(name, limits)
+    }
+
+    fn capture(&self) -> Option<Arc<Capture>> {
+        self.capture()
+    }
+
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        self.set_capture(capture)
     }
 
     fn ask(&self) {

@@ -124,12 +124,17 @@ impl Server {
         Ok(server)
     }
 
-    /// Serves one VM with what another process has opened for it. It opens nothing itself.
+    /// Serves one VM with what another process has opened for it. It opens nothing itself. Its
+    /// frames go to a capture as well, if there is one.
     ///
     /// # Errors
     /// [`ServerError`].
-    pub fn start_handed(config: VmConfig, handed: Handed) -> Result<Self, ServerError> {
-        let server = Self::empty();
+    pub fn start_handed(
+        config: VmConfig,
+        handed: Handed,
+        capture: Option<Arc<Capture>>,
+    ) -> Result<Self, ServerError> {
+        let server = Self::empty_captured(capture);
         server.enter(std::slice::from_ref(&config))?;
         server.open(config, Source::Handed(handed))?;
         Ok(server)

@@ -140,6 +140,36 @@ pub fn interface_statistics(out: &mut Vec<u8>, interface: u32, at: u64, counts: 
     });
 }
 
+/// The fields and the kept bytes of a packet, of the body of a block that [`enhanced_packet`] has
+/// written. None: another one has.
+pub fn parse_enhanced_packet(body: &[u8]) -> Option<(PacketFields, &[u8])> {
+    let (fields, rest) = body.split_first_chunk::<20>()?;
+    let word = |at: usize| u32::from_le_bytes([fields[at], fields[at + 1], fields[at + 2], fields[at + 3]]);
+    let captured = word(12);
+    let data = rest.get(..captured as usize)?;
+    let options = rest.get((captured as usize).next_multiple_of(4)..)?;
+    let (head, flags) = options.get(..8)?.split_first_chunk::<4>()?;
+    let direction = match u32::from_le_bytes(flags.try_into().ok()?) {
+        1 => PacketDirection::Inbound,
+        2 => PacketDirection::Outbound,
+        _ => return None,
+    };
+    if *head != option_head(EPB_FLAGS, 4) {
+        return None;
+    }
+    let time = u64::from(word(4)) << 32 | u64::from(word(8));
+    Some((PacketFields { interface: word(0), time, captured, original: word(16), direction }, data))
+}
+
+/// How many packets an interface has lost, of the body of a block that [`interface_statistics`] has
+/// written. None: another one has.
+pub fn parse_lost(body: &[u8]) -> Option<u64> {
+    // Behind the number, the time and isb_ifrecv there is isb_ifdrop.
+    let (head, value) = body.get(12 + 12..12 + 12 + 12)?.split_first_chunk::<4>()?;
+    let value = u64::from_le_bytes(value.try_into().ok()?);
+    (*head == option_head(ISB_IFDROP, 8)).then_some(value)
+}
+
 /// How many of these bytes, which begin with a block, are whole blocks.
 pub fn whole_blocks(bytes: &[u8]) -> usize {
     let mut at = 0;
@@ -169,11 +199,16 @@ fn time(out: &mut Vec<u8>, time: u64) {
     out.extend((time as u32).to_le_bytes());
 }
 
+/// Code and length of an option.
+fn option_head(code: u16, len: u16) -> [u8; 4] {
+    let ([a, b], [c, d]) = (code.to_le_bytes(), len.to_le_bytes());
+    [a, b, c, d]
+}
+
 /// An option; a value that is too long for one is cut.
 fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     let value = &value[..value.len().min(usize::from(u16::MAX))];
-    out.extend(code.to_le_bytes());
-    out.extend((value.len() as u16).to_le_bytes());
+    out.extend(option_head(code, value.len() as u16));
     let end = out.len() + value.len();
     out.extend(value);
     fill_up(out, end);

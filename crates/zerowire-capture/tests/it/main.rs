@@ -1,7 +1,8 @@
 //! Captures as other programs read them.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use zerowire_capture::{
     Capture, CaptureInterface, CaptureOptions, CaptureQueue, CaptureRotation, CaptureStats, CaptureTarget,
@@ -380,4 +381,109 @@ fn of_named_interfaces_alone_there_are_packets() {
     let file = read_file(&path);
     let names: Vec<_> = file.interfaces.iter().map(|i| i.name.as_str()).collect();
     assert_eq!((names, file.packets.len()), (vec!["vm", "later"], 1));
+}
+
+/// What a capture of another process writes.
+fn stream(record_all: impl FnOnce(&mut CaptureQueue)) -> Vec<u8> {
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    let reads = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).expect("read");
+        bytes
+    });
+    let capture = Capture::stream(writer.into(), MAX_SNAPLEN).expect("a capture");
+    let mut queue = capture.interface(LINKTYPE_ETHERNET, "of the child", "").expect(ANY).queue();
+    record_all(&mut queue);
+    drop(queue);
+    assert!(capture.finish(PATIENCE));
+    reads.join().expect("the bytes")
+}
+
+#[test]
+fn a_stream_of_another_process_is_recorded() {
+    let before = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_nanos() as u64;
+    let lengths = [0, 4, 60, 1514, 65_557];
+    let bytes = stream(|queue| {
+        for (n, len) in lengths.into_iter().enumerate() {
+            record(queue, &packet(n as u32, len));
+            queue.publish();
+        }
+        queue.record(PacketDirection::Inbound, 4, |_, to| to.copy_from_slice(b"back"));
+    });
+    let (_dir, path, capture, interface) = one(|options| options.snaplen = 1000);
+    // The process may end anywhere.
+    interface.record_stream(&bytes[..bytes.len() - 1]).expect("a stream");
+    drop(interface);
+    assert!(capture.finish(PATIENCE));
+    let file = read_file(&path);
+    assert_eq!((file.program.as_str(), file.interfaces.len()), ("a test", 1));
+    assert_eq!(file.interfaces[0].name, "vm");
+    for (n, len) in lengths.into_iter().enumerate() {
+        let got = &file.packets[n];
+        assert_eq!((got.len as usize, got.direction), (len, 2));
+        assert_eq!(got.bytes, packet(n as u32, len)[..len.min(1000)]);
+        assert!(got.time >= before);
+    }
+    assert_eq!((file.packets[5].bytes.as_slice(), file.packets[5].direction), (&b"back"[..], 1));
+    assert_eq!(file.counts, [(0, 6, 0)]);
+}
+
+#[test]
+fn what_another_process_has_lost_is_lost() {
+    // The reader begins when the ring has lost packets.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    let theirs = Capture::stream(writer.into(), MAX_SNAPLEN).expect("a capture");
+    let part = theirs.interface(LINKTYPE_ETHERNET, "of the child", "").expect(ANY);
+    let mut queue = part.queue();
+    let mut count = 0;
+    while part.stats().lost < 10 {
+        record(&mut queue, &packet(count, 60_000));
+        queue.publish();
+        count += 1;
+    }
+    let (_dir, path, capture, interface) = one(|options| options.snaplen = 64);
+    let for_thread = interface.clone();
+    let reads = std::thread::spawn(move || for_thread.record_stream(reader));
+    wait_until("the losses are told while the stream goes on", || interface.stats().lost == 10);
+    drop((queue, part));
+    assert!(theirs.finish(PATIENCE));
+    drop(theirs);
+    reads.join().expect("no panic").expect("a stream");
+    drop(interface);
+    assert!(capture.finish(PATIENCE));
+    let counts = read_file(&path).counts;
+    assert_eq!(counts, [(0, u64::from(count), 10)]);
+}
+
+#[test]
+fn what_is_no_stream_of_packets_is_refused() {
+    let good = stream(|queue| record(queue, &packet(1, 60)));
+    let at = good.windows(4).position(|bytes| bytes == 6_u32.to_le_bytes()).expect("the packet's block");
+    let word = |at: usize, value: u32| {
+        let mut bytes = good.clone();
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        bytes
+    };
+    let (_dir, path, capture, interface) = one(|_| {});
+    for (bytes, what) in [
+        (vec![0xff; 64], "the length of a block"),
+        (word(4, 0), "the length of a block"),
+        (word(at + 4, MAX_SNAPLEN * 2), "the length of a block"),
+        (word(at, 3), "a block of another kind"),
+        // More bytes than the block has.
+        (word(at + 20, 1000), "a packet"),
+        (word(at + 20, u32::MAX), "a packet"),
+    ] {
+        let said = interface.record_stream(&bytes[..]).expect_err(what);
+        assert!(said.to_string().starts_with(what), "{said}");
+    }
+    // A packet of the future is one of now, and one that claims another interface is this one's.
+    let mut bytes = word(at + 8, 77);
+    bytes[at + 12..at + 20].fill(0xff);
+    interface.record_stream(&bytes[..]).expect("a stream");
+    drop(interface);
+    assert!(capture.finish(PATIENCE));
+    let packets = read_file(&path).packets;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_nanos() as u64;
+    assert!(packets.len() == 1 && packets[0].time <= now && packets[0].interface == 0);
 }

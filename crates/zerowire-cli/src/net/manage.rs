@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zerowire_net::{ChangeError, Fleet, Server, ServerError, ServerStats, VmConfig};
+use zerowire_net::{ChangeError, Fleet, ServerError, ServerStats, VmConfig};
 use zerowire_vhost::serve::StartError;
 
 use super::config::{Defaults, WrongKey, table_of};
@@ -15,8 +15,6 @@ use crate::pcap;
 pub(super) struct Managed {
     server: Arc<dyn Fleet>,
     defaults: Defaults,
-    /// The same server if frames can be captured.
-    captured: Option<Arc<Server>>,
     /// Where captures may go.
     pcap_dir: Option<PathBuf>,
     /// Held while a capture begins or ends.
@@ -59,14 +57,9 @@ impl From<ChangeError> for ManageError {
 }
 
 impl Managed {
-    pub fn new(
-        server: Arc<dyn Fleet>,
-        captured: Option<Arc<Server>>,
-        defaults: Defaults,
-        pcap_dir: Option<&Path>,
-    ) -> Self {
+    pub fn new(server: Arc<dyn Fleet>, defaults: Defaults, pcap_dir: Option<&Path>) -> Self {
         let pcap_dir = pcap_dir.map(Path::to_owned);
-        Self { server, captured, defaults, pcap_dir, capturing: Mutex::default() }
+        Self { server, defaults, pcap_dir, capturing: Mutex::default() }
     }
 
     fn capturing(&self) -> MutexGuard<'_, ()> {
@@ -134,7 +127,7 @@ impl Manage for Managed {
     }
 
     fn capture(&self) -> Option<ShownCapture> {
-        let capture = self.captured.as_ref()?.capture()?;
+        let capture = self.server.capture()?;
         let state = if capture.has_ended() { CaptureState::Ended } else { CaptureState::Running };
         Some(ShownCapture { table: CaptureTable::of(capture.options()), state })
     }
@@ -144,24 +137,20 @@ impl Manage for Managed {
             let text = "captures go into a folder that the server was started with: --pcap-dir DIR";
             return Err(ManageError::new(403, text));
         };
-        let Some(server) = &self.captured else {
-            let text = "with --sandbox on nothing is captured: frames are in the processes of the VMs";
-            return Err(ManageError::new(409, text));
-        };
         let options = capture.options(folder)?;
         let _turn = self.capturing();
-        if let Some(running) = server.capture().filter(|capture| !capture.has_ended()) {
+        if let Some(running) = self.server.capture().filter(|capture| !capture.has_ended()) {
             let text = format!("a capture to {} runs: end it first", running.options().target);
             return Err(ManageError::new(409, text));
         }
         let begun = pcap::begin(&options).map_err(|e| ManageError::new(422, e.to_string()).of_key("file"))?;
-        server.set_capture(Some(begun));
+        self.server.set_capture(Some(begun));
         Ok(())
     }
 
     fn end_capture(&self) -> Result<(), ManageError> {
         let _turn = self.capturing();
-        let ended = self.captured.as_ref().and_then(|server| server.set_capture(None));
+        let ended = self.server.set_capture(None);
         pcap::finish(ended.as_ref());
         ended.map(drop).ok_or_else(|| ManageError::new(404, "nothing is captured"))
     }

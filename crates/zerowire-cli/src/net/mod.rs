@@ -259,18 +259,17 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
     let names = vms.iter().map(|vm| vm.name.as_str()).collect();
     let capture = args.pcap.start((!may_come).then_some(names))?;
     let refused = |e| serving::refused(&args.config, &e);
-    let (server, captured): (Arc<dyn Fleet>, _) = if args.sandbox.is_on() {
-        (Arc::new(args.sandbox.start(log, vms).map_err(refused)?), None)
+    let server: Arc<dyn Fleet> = if args.sandbox.is_on() {
+        Arc::new(args.sandbox.start(log, vms, capture).map_err(refused)?)
     } else {
         let server = match vms.is_empty() {
             true => Ok(Server::empty_captured(capture)),
             false => Server::start_captured(vms, capture),
         };
-        let server = Arc::new(server.map_err(refused)?);
-        (server.clone(), Some(server))
+        Arc::new(server.map_err(refused)?)
     };
     let managed: Arc<dyn Manage> =
-        Arc::new(manage::Managed::new(server.clone(), captured.clone(), defaults, args.control.pcap_dir()));
+        Arc::new(manage::Managed::new(server.clone(), defaults, args.control.pcap_dir()));
     let doors = args.control.start(&managed)?;
     let mut printer = args.pcap.printer();
     serving::until_stopped(&signals, lasting, &server, |request| match request {
@@ -282,7 +281,7 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
     drop(doors);
     let stats = server.stats();
     server.stop();
-    pcap::finish(captured.and_then(|server| server.capture()).as_ref());
+    pcap::finish(server.capture().as_ref());
     Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 

@@ -47,6 +47,12 @@ impl Scene {
     }
 }
 
+/// Runs a test without and with the sandbox, where a process of the VM's own has the frames.
+fn in_both(test: fn(&[&str])) {
+    in_netns(move || test(&[]));
+    in_netns(move || test(&["--sandbox", "on"]));
+}
+
 /// The numbers of the guest's frames.
 fn numbers(file: &CaptureFile) -> Vec<u32> {
     file.packets.iter().filter(|p| p.direction == 2).map(|p| frames::number(&p.bytes)).collect()
@@ -77,10 +83,11 @@ fn said(program: &str, arguments: &[&str]) -> Option<String> {
 
 #[test]
 fn an_exchange_is_captured_frame_by_frame() {
-    in_netns(|| {
+    in_both(|more| {
         let files = tempfile::tempdir().expect("a folder");
         let (path, file) = file_in(&files, "c.pcapng");
-        let mut scene = Scene::start("zwpcap", &["--pcap", &file, "--json"], Restrict::default());
+        let mut scene =
+            Scene::start("zwpcap", &[&["--pcap", &file, "--json"], more].concat(), Restrict::default());
         scene.guest.ping(&mut scene.peer);
         let (out, log) = scene.stop();
         assert!(log.contains(&format!("capturing to {file}")), "{log}");
@@ -130,12 +137,13 @@ fn without_pcap_the_statistics_say_nothing_of_it() {
 /// The stream is on standard output, and nothing else.
 #[test]
 fn a_stream_on_standard_output_has_no_statistics_in_it() {
-    in_netns(|| {
+    in_both(|more| {
         let files = tempfile::tempdir().expect("a folder");
         let path = files.path().join("stream");
         let stdout = File::create(&path).expect("a file");
         let restrict = Restrict { stdout: Some(stdout.as_raw_fd()), ..Restrict::default() };
-        let mut scene = Scene::start("zwpcapout", &["--pcap", "-", "--pcap-snaplen", "100"], restrict);
+        let mut scene =
+            Scene::start("zwpcapout", &[&["--pcap", "-", "--pcap-snaplen", "100"], more].concat(), restrict);
         scene.guest.ping(&mut scene.peer);
         scene.program.signal(libc::SIGUSR1);
         scene.program.wait_log("guest to port");
@@ -150,10 +158,10 @@ fn a_stream_on_standard_output_has_no_statistics_in_it() {
 
 #[test]
 fn files_follow_each_other() {
-    in_netns(|| {
+    in_both(|more| {
         let files = tempfile::tempdir().expect("a folder");
         let (path, file) = file_in(&files, "c.pcapng");
-        let options = ["--pcap", &file, "--pcap-rotate", "1M,2"];
+        let options = [&["--pcap", &file, "--pcap-rotate", "1M,2"], more].concat();
         let mut scene = Scene::start("zwpcaprot", &options, Restrict::default());
         scene.send(150);
         scene.stop();
@@ -204,12 +212,13 @@ fn mount_small(at: &Path) {
 /// The capture ends with the last frame that the disk had room for, and the guest goes on.
 #[test]
 fn a_full_disk_ends_the_capture_and_not_the_traffic() {
-    in_netns(|| {
+    in_both(|more| {
         let files = tempfile::tempdir().expect("a folder");
         let disk = SmallDisk::mount(files.path().join("disk"));
         let path = disk.0.join("c.pcapng");
         let file = path.display().to_string();
-        let mut scene = Scene::start("zwpcapfull", &["--pcap", &file, "--json"], Restrict::default());
+        let mut scene =
+            Scene::start("zwpcapfull", &[&["--pcap", &file, "--json"], more].concat(), Restrict::default());
         scene.send(80);
         scene.program.wait_log(&format!("the capture to {file} ends: No space left on device"));
         scene.send(20);
@@ -228,10 +237,10 @@ fn a_full_disk_ends_the_capture_and_not_the_traffic() {
 /// the end.
 #[test]
 fn a_pipe_that_nobody_reads_holds_up_nothing() {
-    in_netns(|| {
+    in_both(|more| {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let restrict = Restrict { stdout: Some(writer.as_raw_fd()), ..Restrict::default() };
-        let mut scene = Scene::start("zwpcappipe", &["--pcap", "-", "--json"], restrict);
+        let mut scene = Scene::start("zwpcappipe", &[&["--pcap", "-", "--json"], more].concat(), restrict);
         // More than the pipe and the ring hold.
         scene.send(400);
         let is_lost = |line: &str| {
@@ -269,11 +278,11 @@ fn a_pipe_that_is_closed_ends_the_capture() {
 /// A VM that is added while the program runs is in the capture.
 #[test]
 fn vms_come_and_go_in_one_capture() {
-    in_netns(|| {
+    in_both(|more| {
         let files = tempfile::tempdir().expect("a folder");
         let (path, file) = file_in(&files, "c.pcapng");
         let control = files.path().join("control").display().to_string();
-        let options = ["--pcap", &file, "--control", &control];
+        let options = [&["--pcap", &file, "--control", &control], more].concat();
         let mut scene = Scene::start("zwpcapvm", &options, Restrict::default());
         scene.guest.ping(&mut scene.peer);
         let socket = scene.dir.path().join("second");
@@ -333,9 +342,10 @@ fn wrong_options_are_named() {
 /// A capture begins and ends while a guest runs. Frames before and behind it are not in it.
 #[test]
 fn the_control_socket_begins_and_ends_a_capture() {
-    in_netns(|| {
+    in_both(|more| {
         let files = tempfile::tempdir().expect("a folder");
-        let server = Controlled::start(&["--pcap-dir", &files.path().display().to_string()]);
+        let server =
+            Controlled::start(&[&["--pcap-dir", &files.path().display().to_string()], more].concat());
         server.add("zwpcapctl");
         let mut guest = Guest::start(connect(&server.path("zwpcapctl")));
         let mut peer = Peer::new("zwpcapctl");

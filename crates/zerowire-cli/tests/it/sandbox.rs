@@ -14,6 +14,7 @@ use crate::support::{
 };
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, features};
+use zerowire_testkit::captures::{CaptureFile, read, read_file};
 
 /// Processes that this program has started and that run.
 fn children(program: &Program) -> Vec<i32> {
@@ -313,24 +314,50 @@ fn lines_about_a_child_have_its_vm() {
 fn what_does_not_go_together_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let (socket, file, folder) = (path("s"), path("f"), path("d"));
+    let (socket, file) = (path("s"), path("f"));
     let begin = ["--socket", &socket, "--port", "tap:zwnone"];
     let on = ["--sandbox", "on"];
     for (more, word) in [
         (&["--user", "1"][..], "--user"),
         (&["--sandbox", "off", "--user", "1"], "--user"),
         (&[on[0], on[1], "--postcopy"], "--postcopy"),
-        (&[on[0], on[1], "--pcap", &file], "--pcap"),
-        (&[on[0], on[1], "--control", &path("c"), "--pcap-dir", &folder], "--pcap-dir"),
     ] {
         let (code, _, log) = Program::run(&[&begin[..], more].concat());
         assert!(code == 2 && log.contains(word) && log.contains("--sandbox on"), "{more:?}: {code} {log}");
         assert!(!Path::new(&socket).exists() && !Path::new(&file).exists());
     }
-    // Without the sandbox they go together.
+    // Without the sandbox it does.
     let off = ["--sandbox", "off", "--pcap", &file, "--postcopy", "--print-capabilities"];
     let (code, _, log) = Program::run(&[&begin[..], &off].concat());
     assert_eq!((code, log.as_str()), (0, ""));
+}
+
+/// Its frames are in one capture, as those of one interface.
+#[test]
+fn a_capture_goes_on_with_the_next_child() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("c.pcapng");
+        let more = ["--pcap", &file.display().to_string(), "--pcap-snaplen", "100"];
+        let program = start(dir.path(), &["zwfile"], &more);
+        let sent = |capture: &CaptureFile| capture.packets.iter().filter(|p| p.direction == 2).count();
+        for deaths in 1..=2 {
+            let mut guest = Guest::start(connect(&dir.path().join("zwfile")));
+            guest.ping(&mut Peer::new("zwfile"));
+            wait_until("they are in the file", || {
+                sent(&read(&std::fs::read(&file).expect("the file")).0) == 3 * deaths
+            });
+            kill(child(&program), libc::SIGKILL);
+            wait_until("another one is there", || {
+                program.log().matches("served by a confined process").count() == 1 + deaths
+            });
+        }
+        program.stop();
+        let capture = read_file(&file);
+        assert_eq!((capture.interfaces.len(), sent(&capture)), (1, 6));
+        assert!(capture.packets.iter().all(|p| p.bytes.len() <= 100));
+        assert!(capture.packets.is_sorted_by_key(|p| p.time));
+    });
 }
 
 #[test]

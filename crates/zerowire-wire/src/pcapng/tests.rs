@@ -69,3 +69,33 @@ fn a_long_text_is_cut_to_what_an_option_holds() {
     assert_eq!(word(&out, 16), 0xffff << 16 | 2);
     assert_eq!(whole_blocks(&out), out.len());
 }
+
+#[test]
+fn what_was_written_is_read_again() {
+    for (direction, len) in [(PacketDirection::Inbound, 0), (PacketDirection::Outbound, 61)] {
+        let fields = PacketFields {
+            interface: 3,
+            time: 0x0102_0304_0506_0708,
+            captured: len,
+            original: 9000,
+            direction,
+        };
+        let bytes: Vec<_> = (0..len as u8).collect();
+        let mut block = Vec::new();
+        enhanced_packet(&mut block, &fields, |out| out.extend(&bytes));
+        let body = &block[8..block.len() - 4];
+        assert_eq!(parse_enhanced_packet(body), Some((fields, &bytes[..])));
+        // Its end may be missing, not its flags.
+        let whole = body.len() - 4;
+        assert!((0..whole).all(|end| parse_enhanced_packet(&body[..end]).is_none()));
+        let mut other = body.to_vec();
+        other[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(parse_enhanced_packet(&other).is_none(), "more bytes than there are");
+    }
+    let mut block = Vec::new();
+    interface_statistics(&mut block, 0, 1, InterfaceCounts { captured: 5, lost: 7 });
+    let body = &block[8..block.len() - 4];
+    assert_eq!(parse_lost(body), Some(7));
+    assert!((0..36).all(|end| parse_lost(&body[..end]).is_none()));
+    assert_eq!(parse_lost(&[0; 64]), None);
+}

@@ -20,8 +20,8 @@ use serde::de::DeserializeOwned;
 /// Bytes of a message at most. Statistics of 128 queue pairs have some 6 KB.
 const MESSAGE_BYTES: usize = 64 * 1024;
 
-/// Descriptors of a message at most: a listening socket, 128 queues, metadata.
-const DESCRIPTORS: usize = 130;
+/// Descriptors of a message at most: a listening socket, 128 queues, metadata, a capture.
+const DESCRIPTORS: usize = 131;
 
 /// One end.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use zerowire_capture::Capture;
 use zerowire_cli::logging::{self, LogFormat};
 use zerowire_confine::{ConfinePlan, ConfineReport, Owner, confine};
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
@@ -23,6 +24,7 @@ use zerowire_vhost::serve::Listener;
 
 use super::channel::Channel;
 use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord};
+use crate::pcap;
 use crate::serving::block_signals;
 
 /// How long an answer of the supervisor may take.
@@ -45,10 +47,11 @@ pub(in crate::net) fn main() -> ExitCode {
 
 fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     block_signals().map_err(|e| e.to_string())?;
-    let (setup, fds) = match channel.receive().map_err(|e| e.to_string())? {
-        Some((ChildOrder::Start(setup), fds)) => (setup, fds),
+    let (setup, snaplen, mut fds) = match channel.receive().map_err(|e| e.to_string())? {
+        Some((ChildOrder::Start(setup, snaplen), fds)) => (setup, snaplen, fds),
         _ => return Err("its first message is none".to_owned()),
     };
+    let stream = snaplen.and_then(|snaplen| Some((snaplen, fds.pop()?)));
     let (answers, answered) = mpsc::channel();
     let keeper = Arc::new(Supervisor { channel: channel.clone(), answered: Mutex::new(answered) });
     let handed = handed(&setup, fds, keeper)?;
@@ -62,11 +65,14 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let report: ConfineReport = confine(&plan).map_err(|e| e.to_string())?;
     // From here on there are threads, and nothing else can be opened.
     let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
-    let server = Server::start_handed(config, handed).map_err(|e| e.to_string())?;
+    let capture = stream.map(|(snaplen, to)| Capture::stream(to, snaplen).map(Arc::new)).transpose();
+    let capture = capture.map_err(|e| e.to_string())?;
+    let server = Server::start_handed(config, handed, capture).map_err(|e| e.to_string())?;
     channel.send(&ChildWord::Ready(report), &[]).map_err(|e| e.to_string())?;
     Loop { channel, server: &server, setup: &setup, answers, is_last: !lasting }.run()?;
     let _ = channel.send(&ChildWord::Last(Box::new(ChildStats::of(&server.stats()))), &[]);
     server.stop();
+    pcap::finish(server.set_capture(None).as_ref());
     drop(log);
     Ok(())
 }
@@ -181,7 +187,24 @@ impl Loop<'_> {
                 }
                 None
             }
-            ChildOrder::Start(_) => None,
+            ChildOrder::Capture(snaplen) => {
+                self.capture(snaplen, fds);
+                None
+            }
+            ChildOrder::EndCapture => {
+                pcap::finish(self.server.set_capture(None).as_ref());
+                None
+            }
+            ChildOrder::Start(..) => None,
+        }
+    }
+
+    fn capture(&self, snaplen: u32, fds: Vec<OwnedFd>) {
+        let begun = fds.into_iter().next().map(|to| Capture::stream(to, snaplen));
+        match begun {
+            Some(Ok(capture)) => pcap::finish(self.server.set_capture(Some(Arc::new(capture))).as_ref()),
+            Some(Err(e)) => tracing::error!("{}: {e}", self.setup.name),
+            None => {}
         }
     }
 

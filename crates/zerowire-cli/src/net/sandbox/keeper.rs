@@ -17,6 +17,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use zerowire_capture::Capture;
 use zerowire_confine::{ConfineReport, Owner, spawn_apart};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::port::PortSpec;
@@ -25,6 +26,7 @@ use zerowire_net::{Limits, MetadataSource, PathMode, ServerError, VmConfig, VmSt
 use zerowire_vhost::serve::{Listener, StartError};
 
 use super::CHILD;
+use super::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use super::channel::Channel;
 use super::ending::{END_PATIENCE, end, words};
 use super::lines;
@@ -57,6 +59,7 @@ struct KeeperState {
     sums: Sums,
     metadata: Option<KeptMetadata>,
     limits: Limits,
+    capture: Option<KeptCapture>,
 }
 
 /// How a child ended.
@@ -91,6 +94,7 @@ impl Keeper {
         config: VmConfig,
         inherited: Option<Listener>,
         common: Common,
+        capture: Option<&Capture>,
         gone: impl FnOnce() + Send + 'static,
     ) -> Result<Arc<Self>, ServerError> {
         let vm = config.name.clone();
@@ -104,7 +108,8 @@ impl Keeper {
         let made = || Listener::new(&config.endpoint, &config.access);
         let listener = inherited.map_or_else(made, Ok);
         let listener = listener.map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?;
-        let state = KeeperState { metadata, limits: config.limits, ..KeeperState::default() };
+        let capture = KeptCapture::new(capture, &config);
+        let state = KeeperState { metadata, limits: config.limits, capture, ..KeeperState::default() };
         let keeper = Arc::new(Self {
             config,
             common,
@@ -217,6 +222,11 @@ impl Keeper {
         self.part();
         link.close();
         let status = end(&self.config.name, &mut child, END_PATIENCE, &self.stops);
+        // What it has captured is read to its end before another one begins.
+        let relay = lock(&self.state).capture.as_mut().and_then(KeptCapture::take_relay);
+        if let Some(relay) = relay {
+            relay.finish(Instant::now() + PATIENCE);
+        }
         let asked = self.stops.load(Ordering::Acquire)
             || (self.ends_with_front_end() && status.as_ref().is_ok_and(ExitStatus::success));
         match failed {
@@ -271,9 +281,14 @@ impl Keeper {
         let file = state.metadata.as_ref().map(KeptMetadata::file).transpose()?;
         let mut listener = lock(&self.listener);
         let socket = listener.socket().ok_or("nobody listens")?;
-        let fds: Vec<_> =
-            std::iter::once(socket).chain(queues.iter().chain(&file).map(AsFd::as_fd)).collect();
-        link.channel.send(&ChildOrder::Start(Box::new(setup)), &fds).map_err(|e| e.to_string())?;
+        let KeeperState { capture, .. } = &mut *state;
+        let snaplen = capture.as_ref().map(|capture| capture.snaplen);
+        let stream = capture.as_mut().map(|capture| capture.begin(&config.name)).transpose();
+        let stream = stream.map_err(|e| format!("its capture: {e}"))?;
+        let opened = queues.iter().chain(&file).chain(&stream).map(AsFd::as_fd);
+        let fds: Vec<_> = std::iter::once(socket).chain(opened).collect();
+        let order = ChildOrder::Start(Box::new(setup), snaplen);
+        link.channel.send(&order, &fds).map_err(|e| e.to_string())?;
         state.link = Some(link.clone());
         // A front end sees that the child has gone only if nobody else has the connection.
         if let Listener::Connected(stream) = &mut *listener {
@@ -390,7 +405,29 @@ impl Keeper {
         if let Some(ChildWord::Statistics(_, told)) = told.filter(|_| runs) {
             state.sums.told(told.bounded());
         }
-        state.sums.stats(&self.config, self.tap.name())
+        let (mut vm, seconds) = state.sums.stats(&self.config, self.tap.name());
+        vm.port_state.capture = state.capture.as_ref().map(KeptCapture::stats);
+        (vm, seconds)
+    }
+
+    /// Has the VM's frames go to another capture, or to none. Returns what takes those that are
+    /// under way to the one before.
+    pub(super) fn set_capture(&self, capture: Option<&Capture>) -> Option<CaptureRelay> {
+        let mut state = lock(&self.state);
+        let before = state.capture.take().and_then(|mut capture| capture.take_relay());
+        if before.is_some() {
+            Self::order(&state, &ChildOrder::EndCapture);
+        }
+        let mut capture = KeptCapture::new(capture, &self.config);
+        if let Some((link, capture)) = state.link.as_ref().zip(capture.as_mut()) {
+            let (snaplen, begun) = (capture.snaplen, capture.begin(&self.config.name));
+            let sent = begun.and_then(|to| link.channel.send(&ChildOrder::Capture(snaplen), &[to.as_fd()]));
+            if let Err(e) = sent {
+                tracing::error!("{}: nothing of it is captured: {e}", self.config.name);
+            }
+        }
+        state.capture = capture;
+        before
     }
 
     /// Gives the VM other metadata.

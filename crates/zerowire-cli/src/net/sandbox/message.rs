@@ -106,14 +106,19 @@ impl Rates {
 /// What the supervisor says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ChildOrder {
-    /// The first message.
-    Start(Box<ChildSetup>),
+    /// The first message. With a number frames are captured from the start, up to so many bytes of
+    /// each, to the last descriptor.
+    Start(Box<ChildSetup>, Option<u32>),
     /// Asks for statistics. The answer has this number.
     Statistics(u64),
     /// Gives other metadata, in the descriptor that comes with it. The answer has this number.
     Metadata(u64),
     /// Gives other limits of the rate.
     Limits(Rates),
+    /// Has up to so many bytes of each frame go to the descriptor that comes with it.
+    Capture(u32),
+    /// Ends that.
+    EndCapture,
     /// The present front end is the last one. The child ends behind it.
     Drain,
     /// The answer to [`ChildWord::SetMtu`]: what is wrong, if anything is.

@@ -9,6 +9,7 @@
 //! The supervisor reads nothing that a guest or a front end has written. It reads what a child
 //! tells ([`message`]) and logs ([`lines`]), within bounds.
 
+mod capture;
 mod channel;
 mod child;
 mod ending;
@@ -22,9 +23,11 @@ mod sums;
 mod supervisor;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use zerowire_capture::Capture;
 use zerowire_cli::logging;
 use zerowire_confine::Owner;
 use zerowire_net::port::PortSpec;
@@ -82,19 +85,21 @@ impl SandboxArgs {
                 None => Ok(()),
             };
         }
-        let refused = [
-            (args.postcopy, "--postcopy", "the front end gets a descriptor of the process that serves it"),
-            (args.pcap.is_on(), "--pcap", "frames are in the processes of the VMs"),
-            (args.control.pcap_dir().is_some(), "--pcap-dir", "frames are in the processes of the VMs"),
-        ];
-        match refused.into_iter().find(|(given, ..)| *given) {
-            Some((_, option, why)) => bail!("--sandbox on with {option}: {why}; leave one of the two out"),
-            None => Ok(()),
+        if args.postcopy {
+            bail!(
+                "--sandbox on with --postcopy: no confined process can offer that; leave one of the two out"
+            );
         }
+        Ok(())
     }
 
     /// Serves these VMs.
-    pub(super) fn start(&self, log: &str, vms: Vec<VmConfig>) -> Result<Supervisor, ServerError> {
+    pub(super) fn start(
+        &self,
+        log: &str,
+        vms: Vec<VmConfig>,
+        capture: Option<Arc<Capture>>,
+    ) -> Result<Supervisor, ServerError> {
         for vm in &vms {
             check(vm).map_err(|text| StartError::Limit { vm: vm.name.clone(), text })?;
         }
@@ -105,7 +110,7 @@ impl SandboxArgs {
         })?;
         let inherited = inherit(vms.iter().map(|vm| (vm.name.as_str(), &vm.endpoint)))?;
         let owner = self.user.unwrap_or(NOBODY);
-        let supervisor = Supervisor::new(Common { owner, log: logging::effective_level(log) });
+        let supervisor = Supervisor::new(Common { owner, log: logging::effective_level(log) }, capture);
         vms.into_iter().zip(inherited).try_for_each(|(vm, inherited)| supervisor.open(vm, inherited))?;
         Ok(supervisor)
     }

@@ -6,12 +6,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
+use zerowire_capture::Capture;
 use zerowire_net::{
     ChangeError, Fleet, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo, VmState,
     check_vms,
 };
 use zerowire_vhost::serve::{Endpoint, Listener, StartError, process_cpu_seconds};
 
+use super::capture::PATIENCE;
 use super::keeper::{Common, Keeper};
 use super::link::ANSWER_PATIENCE;
 
@@ -51,6 +53,8 @@ struct KeptVms {
     all: Vec<KeptVm>,
     /// The number of the VM that was added last.
     last: u64,
+    /// Where frames go as well.
+    capture: Option<Arc<Capture>>,
     /// The supervisor stops: nothing may be added.
     closed: bool,
 }
@@ -79,12 +83,12 @@ impl KeptVms {
     }
 
     /// Gives a VM that was entered its keeper. One that is gone meanwhile gets none.
-    fn keep(&mut self, number: u64, keeper: Arc<Keeper>) -> Result<(), Arc<Keeper>> {
+    fn keep(&mut self, number: u64, keeper: Arc<Keeper>) -> Result<Arc<Keeper>, Arc<Keeper>> {
         match self.all.iter_mut().find(|kept| kept.number == number) {
-            Some(kept) => kept.stage = KeptStage::Running(keeper),
+            Some(kept) => kept.stage = KeptStage::Running(keeper.clone()),
             None => return Err(keeper),
         }
-        Ok(())
+        Ok(keeper)
     }
 
     fn forget(&mut self, number: u64) {
@@ -110,8 +114,9 @@ pub(in crate::net) struct Supervisor {
 
 impl Supervisor {
     /// Without VMs yet.
-    pub(super) fn new(common: Common) -> Self {
-        Self { vms: Arc::default(), common, start: Instant::now() }
+    pub(super) fn new(common: Common, capture: Option<Arc<Capture>>) -> Self {
+        let vms = KeptVms { capture, ..KeptVms::default() };
+        Self { vms: Arc::new(Mutex::new(vms)), common, start: Instant::now() }
     }
 
     fn running(&self) -> Vec<Arc<Keeper>> {
@@ -122,11 +127,21 @@ impl Supervisor {
     pub(super) fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
         let name = config.name.clone();
         super::check(&config).map_err(|text| StartError::Limit { vm: name.clone(), text })?;
-        let number = lock(&self.vms).enter(config.clone())?;
-        let started = Keeper::start(config, inherited, self.common.clone(), self.gone(number));
+        let (number, capture) = {
+            let mut vms = lock(&self.vms);
+            (vms.enter(config.clone())?, vms.capture.clone())
+        };
+        let (common, gone) = (self.common.clone(), self.gone(number));
+        let started = Keeper::start(config, inherited, common, capture.as_deref(), gone);
         let mut vms = lock(&self.vms);
+        let is_another = vms.capture.as_ref().map(Arc::as_ptr) != capture.as_ref().map(Arc::as_ptr);
         match started.map(|keeper| vms.keep(number, keeper)) {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(keeper)) => {
+                if is_another {
+                    keeper.set_capture(vms.capture.as_deref());
+                }
+                Ok(())
+            }
             // The server has stopped meanwhile.
             Ok(Err(keeper)) => {
                 drop(vms);
@@ -217,6 +232,23 @@ impl Fleet for Supervisor {
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
         lock(&self.vms).keeper(name)?.set_limits(limits);
         Ok(())
+    }
+
+    fn capture(&self) -> Option<Arc<Capture>> {
+        lock(&self.vms).capture.clone()
+    }
+
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        let (before, relays) = {
+            let mut vms = lock(&self.vms);
+            let running = vms.all.iter().filter_map(KeptVm::running);
+            let relays: Vec<_> =
+                running.filter_map(|keeper| keeper.set_capture(capture.as_deref())).collect();
+            (std::mem::replace(&mut vms.capture, capture), relays)
+        };
+        let deadline = Instant::now() + PATIENCE;
+        relays.into_iter().for_each(|relay| relay.finish(deadline));
+        before
     }
 
     /// A child that does not answer is the matter of its VM alone.

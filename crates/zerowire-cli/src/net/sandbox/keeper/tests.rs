@@ -49,7 +49,7 @@ fn link() -> (Arc<ChildLink>, Channel) {
 
 /// The setup that the child gets, and its metadata.
 fn setup(child: &Channel) -> (ChildSetup, String) {
-    let Ok(Some((ChildOrder::Start(setup), fds))) = child.receive() else { panic!("no setup") };
+    let Ok(Some((ChildOrder::Start(setup, _), fds))) = child.receive() else { panic!("no setup") };
     let mut text = String::new();
     if setup.tokens_required.is_some() {
         let file = fds.into_iter().next_back().expect("a file");

@@ -1,0 +1,89 @@
+//! The frames of a VM's child on their way into the supervisor's capture.
+//!
+//! ```text
+//! child                                           supervisor
+//!  workers ─▶ capture rings ─▶ writer ─▶ socket ─▶ thread of the VM ─▶ capture ring ─▶ writer ─▶ FILE
+//! ```
+//!
+//! Nobody waits: if the socket is full, the child's rings fill up, and what they have no room for is
+//! lost to the capture and counted. The supervisor checks what comes
+//! ([`CaptureInterface::record_stream`]) and books it on the child's own VM.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use zerowire_capture::{Capture, CaptureInterface, CaptureStats, LINKTYPE_ETHERNET};
+use zerowire_net::VmConfig;
+
+/// How long a child may take to write what it has captured.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+/// The pause between two looks meanwhile.
+const LOOK: Duration = Duration::from_millis(1);
+/// Stack of the thread, bytes.
+const STACK_BYTES: usize = 128 * 1024;
+
+/// A VM's part of a capture.
+pub(super) struct KeptCapture {
+    interface: CaptureInterface,
+    /// Bytes that are kept of a frame.
+    pub(super) snaplen: u32,
+    relay: Option<CaptureRelay>,
+}
+
+impl KeptCapture {
+    /// None: the VM is not captured.
+    pub(super) fn new(capture: Option<&Capture>, vm: &VmConfig) -> Option<Self> {
+        let capture = capture?;
+        let interface = capture.interface(LINKTYPE_ETHERNET, &vm.name, &vm.port.to_string())?;
+        Some(Self { interface, snaplen: capture.options().snaplen, relay: None })
+    }
+
+    /// Takes the frames of a child from now on, which writes them to what this returns.
+    pub(super) fn begin(&mut self, vm: &str) -> io::Result<OwnedFd> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let from = ours.try_clone()?;
+        let (name, interface) = (vm.to_owned(), self.interface.clone());
+        let thread = std::thread::Builder::new().name(format!("{vm}-pcap")).stack_size(STACK_BYTES);
+        let thread = thread.spawn(move || {
+            let _lines = tracing::error_span!("vm", name).entered();
+            if let Err(e) = interface.record_stream(&from) {
+                tracing::error!("{name}: what its process captures can't be taken: {e}");
+                let _ = from.shutdown(Shutdown::Both);
+            }
+        })?;
+        self.relay = Some(CaptureRelay { socket: ours, thread });
+        Ok(theirs.into())
+    }
+
+    /// What takes the frames of the last child.
+    pub(super) fn take_relay(&mut self) -> Option<CaptureRelay> {
+        self.relay.take()
+    }
+
+    /// What was counted so far.
+    pub(super) fn stats(&self) -> CaptureStats {
+        self.interface.stats()
+    }
+}
+
+/// What takes the frames of one child, until that closes its end.
+pub(super) struct CaptureRelay {
+    socket: UnixStream,
+    thread: JoinHandle<()>,
+}
+
+impl CaptureRelay {
+    /// Waits until the child has written all, or until `deadline`.
+    pub(super) fn finish(self, deadline: Instant) {
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        // The thread may wait for a child that does not end.
+        let _ = self.socket.shutdown(Shutdown::Both);
+        let _ = self.thread.join();
+    }
+}
