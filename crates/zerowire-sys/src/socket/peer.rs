@@ -8,6 +8,17 @@ use crate::check;
 /// `SO_PEERGROUPS` (include/uapi/asm-generic/socket.h).
 const SO_PEERGROUPS: i32 = 59;
 
+/// The user of the process that made the connection (SO_PEERCRED). Its process id is 0 if it is in
+/// a PID namespace out of this one's sight, so nothing is made of that.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn peer_user(socket: impl AsFd) -> io::Result<u32> {
+    // SAFETY: `struct ucred` is three numbers: process, user, group.
+    let [_process, user, _group] = unsafe { super::get(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) }?;
+    Ok(user)
+}
+
 /// The supplementary groups that the process had when it made the connection (SO_PEERGROUPS). The
 /// one of SO_PEERCRED need not be among them.
 ///
@@ -49,6 +60,12 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+
+    #[test]
+    fn a_peer_has_the_user_of_its_process() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair of sockets");
+        assert_eq!(peer_user(&ours).expect("its user"), rustix::process::geteuid().as_raw());
+    }
 
     #[test]
     fn a_peer_has_the_groups_of_its_process() {
