@@ -41,7 +41,7 @@ pub fn block_signals() -> Result<Signals> {
 pub fn until_stopped(
     signals: &Signals,
     lasting: bool,
-    server: &impl Watched,
+    server: &(impl Watched + ?Sized),
     mut answer: impl FnMut(SignalAction),
 ) -> Result<()> {
     let mut manager = Notifier::from_environment();
@@ -136,6 +136,7 @@ impl StartRefusal for VsockServerError {
         match self {
             Self::Start(e) => e.is_wrong_argument(),
             Self::Cid { .. } | Self::CidTaken { .. } | Self::PathOfPort { .. } => true,
+            Self::Process { .. } => false,
         }
     }
 }

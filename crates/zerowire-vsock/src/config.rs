@@ -156,7 +156,7 @@ impl VsockConfig {
     }
 
     /// All paths on which sockets are made.
-    pub(super) fn paths(&self) -> Vec<PathBuf> {
+    pub fn paths(&self) -> Vec<PathBuf> {
         let beside = |suffix: &str| {
             let mut path = self.uds.clone().into_os_string();
             path.push(suffix);
@@ -172,7 +172,10 @@ impl VsockConfig {
 
 /// Checks each configuration and all together, and completes the groups and the shares of mapped
 /// connections.
-pub(super) fn check(configs: &mut [VsockConfig]) -> Result<(), VsockServerError> {
+///
+/// # Errors
+/// Those of [`VsockServer::start`](crate::VsockServer::start) for configurations that can't work.
+pub fn check(configs: &mut [VsockConfig]) -> Result<(), VsockServerError> {
     check_names(configs.iter().map(|c| c.name.as_str()))?;
     let (mut cids, mut paths) = (HashMap::new(), Paths::default());
     let vms = configs.len();
@@ -229,7 +232,11 @@ fn port_of(path: &Path) -> Option<(PathBuf, u32)> {
 
 /// Which VMs share a thread: those that are connected by groups, also by way of other VMs. The VMs
 /// of a set are in order, and so are the sets by their first VM.
-pub(super) fn components(groups: &[&[String]]) -> Vec<Vec<usize>> {
+pub fn group_sets<'a>(configs: impl Iterator<Item = &'a VsockConfig>) -> Vec<Vec<usize>> {
+    components(&configs.map(|config| config.groups.as_slice()).collect::<Vec<_>>())
+}
+
+fn components(groups: &[&[String]]) -> Vec<Vec<usize>> {
     // The set of each VM, named by its first VM.
     let mut set: Vec<usize> = (0..groups.len()).collect();
     let mut of_group: HashMap<&str, usize> = HashMap::new();

@@ -4,17 +4,14 @@ mod line;
 mod map_clients;
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::net::SocketType;
 use zerowire_vhost::serve::{ListenError, SocketAccess, bind_unix};
 
+use super::connector::{HostConnector, with_suffix};
 use super::mapped::{MapClient, MapPolicy};
 use super::news::News;
 use super::packet::Kind;
@@ -24,14 +21,15 @@ pub(super) use map_clients::MAX_CLIENTS;
 /// Host programs that have connected and not said where to; the oldest one gives way.
 pub(super) const MAX_HANDSHAKES: usize = 128;
 
-/// A listening socket of the host side, removed on drop.
+/// A listening socket of the host side.
 #[derive(Debug)]
 pub(super) struct Listening {
     pub socket: OwnedFd,
     pub kind: Kind,
     /// True: programs may wait to be accepted.
     pub called: bool,
-    path: PathBuf,
+    /// Its file, which is removed on drop, if the socket was made here.
+    made: Option<PathBuf>,
 }
 
 impl Listening {
@@ -40,22 +38,60 @@ impl Listening {
             Kind::Stream => SocketType::STREAM,
             Kind::SeqPacket => SocketType::SEQPACKET,
         };
-        Ok(Self { socket: bind_unix(&path, socket_type, access)?.socket, kind, called: false, path })
+        let socket = bind_unix(&path, socket_type, access)?.socket;
+        Ok(Self { socket, kind, called: false, made: Some(path) })
+    }
+
+    fn handed(socket: OwnedFd, kind: Kind) -> Self {
+        Self { socket, kind, called: false, made: None }
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if let Some(path) = &self.made {
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
-/// A file, however it is named: its device and inode.
-pub(crate) type FileId = (u64, u64);
+/// The listening sockets of a VM's end on the host. Dropping it removes the files that were made
+/// here.
+#[derive(Debug)]
+pub struct HostSockets {
+    streams: Listening,
+    messages: Listening,
+    mapped: Listening,
+}
 
-/// Which file a path leads to.
-pub(crate) fn file_id(path: &Path) -> io::Result<FileId> {
-    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
+impl HostSockets {
+    /// Binds them, with these rights: `uds` for streams, `uds.seqpacket` for messages, `uds.map`
+    /// for mapped connections.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn bind(uds: &Path, access: &SocketAccess) -> Result<Self, ListenError> {
+        Ok(Self {
+            streams: Listening::bind(uds.to_owned(), Kind::Stream, access)?,
+            messages: Listening::bind(with_suffix(uds, ".seqpacket"), Kind::SeqPacket, access)?,
+            mapped: Listening::bind(with_suffix(uds, ".map"), Kind::SeqPacket, access)?,
+        })
+    }
+
+    /// Those of another process, in the order of [`Self::fds`].
+    pub fn handed([streams, messages, mapped]: [OwnedFd; 3]) -> Self {
+        Self {
+            streams: Listening::handed(streams, Kind::Stream),
+            messages: Listening::handed(messages, Kind::SeqPacket),
+            mapped: Listening::handed(mapped, Kind::SeqPacket),
+        }
+    }
+
+    /// For another process: where programs ask for streams, for messages, and for mapped
+    /// connections.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
+        [&self.streams, &self.messages, &self.mapped].map(|listening| listening.socket.as_fd())
+    }
 }
 
 /// A host program that has connected and not said where to.
@@ -70,10 +106,20 @@ pub(super) struct Handshake {
     pub tenant: u32,
 }
 
+/// What a VM has on the host's side.
+#[derive(Debug)]
+pub(crate) struct HostSide {
+    /// Where programs connect.
+    pub sockets: HostSockets,
+    /// How the guest's connections reach programs.
+    pub connector: HostConnector,
+    /// Rules for mapped connections.
+    pub map_policy: MapPolicy,
+}
+
 /// A VM's sockets on the host's side.
 #[derive(Debug)]
 pub(super) struct Doors {
-    uds: PathBuf,
     /// Where programs ask for streams and for messages.
     pub(super) listening: Vec<Listening>,
     /// Where programs ask for mapped connections.
@@ -84,36 +130,24 @@ pub(super) struct Doors {
     /// Programs that have asked for mapped connections, or are about to.
     pub(super) map_clients: Vec<Option<MapClient>>,
     pub(super) handshakes: Vec<Option<Handshake>>,
-    /// Sockets on which this process listens, of all VMs: guests are not connected to them.
-    own_sockets: Arc<HashSet<FileId>>,
+    /// How the guest's connections reach programs.
+    pub(super) connector: HostConnector,
     tenants: u32,
 }
 
 impl Doors {
-    /// Binds the sockets, with these rights: `uds` for streams, `uds.seqpacket` for messages,
-    /// `uds.map`.
-    pub(super) fn bind(uds: &Path, access: &SocketAccess) -> Result<Self, ListenError> {
-        let beside = |suffix: &str| with_suffix(uds, suffix);
-        let listening = vec![
-            Listening::bind(uds.to_owned(), Kind::Stream, access)?,
-            Listening::bind(beside(".seqpacket"), Kind::SeqPacket, access)?,
-        ];
-        Ok(Self {
-            uds: uds.to_owned(),
-            listening,
-            map_listening: Listening::bind(beside(".map"), Kind::SeqPacket, access)?,
-            map_policy: MapPolicy::default(),
+    pub(super) fn new(host: HostSide) -> Self {
+        let HostSide { sockets: HostSockets { streams, messages, mapped }, connector, map_policy } = host;
+        Self {
+            listening: vec![streams, messages],
+            map_listening: mapped,
+            map_policy,
             map_refusals: News::default(),
             map_clients: Vec::new(),
             handshakes: Vec::new(),
-            own_sockets: Arc::default(),
+            connector,
             tenants: 0,
-        })
-    }
-
-    /// Refuses the guest connections to these sockets.
-    pub(super) fn set_own_sockets(&mut self, own: Arc<HashSet<FileId>>) {
-        self.own_sockets = own;
+        }
     }
 
     /// All sockets at which host programs connect.
@@ -140,26 +174,6 @@ impl Doors {
         let waiting = self.handshakes.iter().map(|h| h.as_ref().map(|h| (h.user, h.deadline)));
         (gives_way(waiting), true)
     }
-
-    /// The socket path of the host program that serves a port.
-    pub(super) fn path_of(&self, port: u32) -> PathBuf {
-        with_suffix(&self.uds, &format!("_{port}"))
-    }
-
-    /// Whether a host program may listen at a path: a file is there, and it is not a socket of this
-    /// process, by whatever name.
-    pub(super) fn may_dial(&self, path: &Path) -> io::Result<()> {
-        if self.own_sockets.contains(&file_id(path)?) {
-            return Err(io::Error::other("a socket of zerowire vsock itself"));
-        }
-        Ok(())
-    }
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut path = path.as_os_str().to_owned();
-    path.push(suffix);
-    path.into()
 }
 
 /// Which of the programs that have not said where to gives way to a new one. It is the oldest of

@@ -31,6 +31,14 @@ pub enum VsockServerError {
         /// Their CID.
         cid: u64,
     },
+    /// The process that is to serve a VM, and others that reach it, does not start.
+    #[error("VM {vm}: its process: {text}")]
+    Process {
+        /// The VM, or the first one of several.
+        vm: String,
+        /// What is wrong.
+        text: String,
+    },
     /// A socket where a guest's connection to a port of the host arrives.
     #[error(
         "VM {vm}: socket path {} is where connections of VM {other}'s guest to port {port} arrive (its --uds and _PORT): give \

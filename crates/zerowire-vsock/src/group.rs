@@ -1,6 +1,5 @@
 //! The thread that serves a group of VMs.
 
-use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -43,11 +42,18 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// Events taken at once.
 const EVENTS: usize = 128;
 
-/// The rings of one VM, for its control thread. Connections come and go without commands of their
-/// own.
-pub(crate) type GroupRings = RingClient<Infallible>;
+/// The rings of one VM, for its control thread.
+pub(crate) type GroupRings = RingClient<GroupCommand>;
 
-type Command = RingCommand<Infallible>;
+type Command = RingCommand<GroupCommand>;
+
+/// What a group is told beside the state of rings.
+#[derive(Debug)]
+pub(crate) enum GroupCommand {
+    /// The answer to the question of this number: a socket that is connected to a host program, or
+    /// why there is none.
+    Answered { number: u64, outcome: io::Result<OwnedFd> },
+}
 
 /// A running group. Dropping it ends the thread and waits for it.
 pub(crate) struct Group {
@@ -318,7 +324,7 @@ impl Loop {
 }
 
 impl RingThread for Loop {
-    type Device = Infallible;
+    type Device = GroupCommand;
 
     fn queues(&self) -> Range<u16> {
         RX_QUEUE..EVENT_QUEUE + 1
@@ -446,7 +452,8 @@ impl RingThread for Loop {
         self.switch.vms[v].rings.memory = Arc::default();
     }
 
-    fn device(&mut self, command: Infallible) {
-        match command {}
+    fn device(&mut self, command: GroupCommand) {
+        let GroupCommand::Answered { number, outcome } = command;
+        self.switch.answered(token::event(number), outcome);
     }
 }

@@ -10,6 +10,7 @@ mod capture;
 mod clock;
 mod config;
 mod connection;
+mod connector;
 mod counters;
 pub mod credit;
 mod device;
@@ -31,18 +32,22 @@ mod server;
 mod socket;
 mod stats;
 mod switch;
+pub mod system_calls;
 mod table;
 mod vm;
 
-pub use config::{DEFAULT_GROUP, VsockConfig};
+pub use config::{DEFAULT_GROUP, VsockConfig, check as check_vms, group_sets};
+pub use connector::{HostKeeper, HostQuestion, OwnSockets, PathConnector};
 pub use counters::{LimitTotals, VsockCounters, VsockTotals};
-pub(crate) use doors::file_id;
+pub use doors::HostSockets;
 pub use error::VsockServerError;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use group::testing;
-pub(crate) use group::{Group, GroupRings, GroupVm};
-pub use server::VsockServer;
+pub(crate) use group::{Group, GroupCommand, GroupRings, GroupVm};
+pub use request_rate::RequestRate;
+use serde::{Deserialize, Serialize};
+pub use server::{HandedVsock, VsockServer};
 pub use stats::{VsockServerStats, VsockVmStats};
 pub use zerowire_vhost::limit::Limits;
 use zerowire_vhost_user::features as f;
@@ -76,7 +81,7 @@ pub fn offered(lends: bool) -> u64 {
 }
 
 /// Bounds of one VM's device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VsockLimits {
     /// Bytes that a guest may send on a connection before the other side has taken them; 4 KiB to
     /// 16 MiB. They are the credit that it is given (`buf_alloc`, virtio 1.3 §5.10.6.3), and the

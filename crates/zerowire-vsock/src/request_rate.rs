@@ -18,7 +18,7 @@ pub struct RequestRate {
     /// the time.
     full_at: Option<Instant>,
     /// Refusals, for the log.
-    pub refusals: News,
+    pub(crate) refusals: News,
 }
 
 impl RequestRate {

@@ -1,5 +1,8 @@
 //! The vsock server: starts and stops all threads.
 
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,11 +13,13 @@ use zerowire_vhost::serve::{
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
-use crate::config::{VsockConfig, check, components};
+use crate::config::{VsockConfig, check, group_sets};
+use crate::connector::{AskingConnector, HostConnector, HostKeeper, OwnSockets, PathConnector};
 use crate::device::VsockContext;
+use crate::doors::{HostSide, HostSockets};
 use crate::error::VsockServerError;
 use crate::stats::{VsockServerStats, VsockVmStats};
-use crate::{Group, GroupVm, VsockCounters, file_id};
+use crate::{Group, GroupCommand, GroupVm, VsockCounters};
 
 /// A VM that has its sockets and no threads yet.
 struct Prepared {
@@ -26,36 +31,45 @@ struct Prepared {
     listener: Listener,
 }
 
+/// What another process has opened for a VM.
+#[derive(Debug)]
+pub struct HandedVsock {
+    /// The socket on which its front end connects.
+    pub listener: UnixListener,
+    /// Its end on the host.
+    pub sockets: HostSockets,
+}
+
 impl Prepared {
-    fn new(
+    /// Opens a VM's sockets, but for the one that this process was started with.
+    fn open(
         config: VsockConfig,
         inherited: Option<Listener>,
         capture: Option<&Capture>,
     ) -> Result<Self, VsockServerError> {
         let listen = |cause: ListenError| StartError::Listen { vm: config.name.clone(), cause };
-        let counters = Arc::<VsockCounters>::default();
-        counters.limiters.set(config.rates);
-        let (groups, limits) = (config.groups.clone(), config.limits);
-        let cid = format!("CID {}", config.cid);
-        let capture = capture.and_then(|c| c.interface(LINKTYPE_VSOCK, &config.name, &cid));
-        let vm = GroupVm::new(
-            &config.name,
-            config.cid,
-            (&config.uds, &config.uds_access),
-            groups,
-            limits,
-            counters.clone(),
-        )
-        .map_err(listen)?
-        .with_map_policy(config.map.clone())
-        .with_random_ports()
-        .with_capture(capture.as_ref());
+        let sockets = HostSockets::bind(&config.uds, &config.uds_access).map_err(listen)?;
+        let connector = PathConnector::new(&config.uds, OwnSockets::default());
         // The front end's socket comes last: who sees it finds everything else in place.
         let listener = match inherited {
             Some(listener) => listener,
             None => Listener::new(&config.endpoint, &config.access).map_err(listen)?,
         };
-        Ok(Self { config, counters, vm: Some(vm), capture, listener })
+        let connector = HostConnector::Paths(connector);
+        let host = HostSide { sockets, connector, map_policy: config.map.clone() };
+        Ok(Self::new(config, host, listener, capture))
+    }
+
+    fn new(config: VsockConfig, host: HostSide, listener: Listener, capture: Option<&Capture>) -> Self {
+        let counters = Arc::<VsockCounters>::default();
+        counters.limiters.set(config.rates);
+        let (groups, limits) = (config.groups.clone(), config.limits);
+        let cid = format!("CID {}", config.cid);
+        let capture = capture.and_then(|c| c.interface(LINKTYPE_VSOCK, &config.name, &cid));
+        let vm = GroupVm::new(&config.name, config.cid, host, groups, limits, counters.clone())
+            .with_random_ports()
+            .with_capture(capture.as_ref());
+        Self { config, counters, vm: Some(vm), capture, listener }
     }
 
     /// The paths of its sockets.
@@ -122,19 +136,51 @@ impl VsockServer {
         capture: Option<&Capture>,
     ) -> Result<Self, VsockServerError> {
         check(&mut configs)?;
-        let sets = components(&configs.iter().map(|c| c.groups.as_slice()).collect::<Vec<_>>());
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
         let prepared = configs.into_iter().zip(inherited);
-        let prepared = prepared.map(|(config, listener)| Prepared::new(config, listener, capture));
+        let prepared = prepared.map(|(config, listener)| Prepared::open(config, listener, capture));
         let mut prepared = prepared.collect::<Result<Vec<_>, _>>()?;
 
         // All sockets are there: none of them is a host program's.
-        let own = prepared.iter().flat_map(Prepared::sockets).filter_map(|path| file_id(&path).ok());
-        let own = Arc::new(own.collect());
+        let own = OwnSockets::at(prepared.iter().flat_map(Prepared::sockets));
         for vm in prepared.iter_mut().filter_map(|p| p.vm.as_mut()) {
-            vm.set_own_sockets(Arc::clone(&own));
+            vm.set_own_sockets(own.clone());
         }
+        Self::serve(prepared)
+    }
 
+    /// Serves VMs with what another process has opened for them. This process opens no path itself:
+    /// it asks `keeper` for connections to host programs.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
+    pub fn start_handed(
+        vms: Vec<(VsockConfig, HandedVsock)>,
+        keeper: &Arc<dyn HostKeeper>,
+    ) -> Result<Self, VsockServerError> {
+        let (mut configs, handed): (Vec<_>, Vec<_>) = vms.into_iter().unzip();
+        check(&mut configs)?;
+        let prepared = configs.into_iter().zip(handed).enumerate();
+        let prepared = prepared.map(|(place, (config, HandedVsock { listener, sockets }))| {
+            let connector = HostConnector::Asks(AskingConnector::new(keeper.clone(), place));
+            let listener = Listener::Listening { socket: Some(listener), made: None };
+            let host = HostSide { sockets, connector, map_policy: config.map.clone() };
+            Prepared::new(config, host, listener, None)
+        });
+        Self::serve(prepared.collect())
+    }
+
+    /// The answer to a question ([`HostKeeper::ask`]) of the VM in this place: a socket that does
+    /// not block, or why there is none.
+    pub fn answer(&self, vm: usize, number: u64, outcome: io::Result<OwnedFd>) {
+        if let Some(vm) = self.vms.get(vm) {
+            vm.served.vm.rings.send(GroupCommand::Answered { number, outcome });
+        }
+    }
+
+    /// Starts the threads.
+    fn serve(mut prepared: Vec<Prepared>) -> Result<Self, VsockServerError> {
+        let sets = group_sets(prepared.iter().map(|p| &p.config));
         // Groups first, then control threads, which give them commands.
         let mut server = Self { vms: Vec::new(), groups: Vec::new(), start: Instant::now() };
         let mut seats = vec![(0, 0); prepared.len()];

@@ -60,6 +60,15 @@ pub struct VsockServerStats {
 }
 
 impl VsockVmStats {
+    /// [`Self::path`].
+    pub const PATH: &str = "one vectored system call moves many packets; a copy in user space is made into windows that a \
+                            program has mapped (window; none where they are direct), of what a full unix socket refuses or \
+                            a program holds too long (held), and between guests (sibling)";
+
+    /// [`Self::kernel_copies`].
+    pub const KERNEL_COPIES: &str = "one each way, between guest memory and the unix socket's buffer (net/unix/af_unix.c); \
+                                     none into mapped windows";
+
     pub(super) fn new(vm: &VsockContext, socket: String, uds: String, groups: Vec<String>) -> Self {
         let control = &vm.control;
         Self {
@@ -74,11 +83,8 @@ impl VsockVmStats {
             features: features::vsock_names(control.acked_features.load(Ordering::Relaxed)),
             protocol_features: format!("{:#x}", control.protocol_features.load(Ordering::Relaxed)),
             device_status: control.status.load(Ordering::Relaxed),
-            path: "one vectored system call moves many packets; a copy in user space is made into windows that a \
-                   program has mapped (window; none where they are direct), of what a full unix socket refuses or \
-                   a program holds too long (held), and between guests (sibling)",
-            kernel_copies: "one each way, between guest memory and the unix socket's buffer (net/unix/af_unix.c); \
-                            none into mapped windows",
+            path: Self::PATH,
+            kernel_copies: Self::KERNEL_COPIES,
             totals: vm.counters.snapshot(),
             capture: vm.capture.as_ref().map(CaptureInterface::stats),
         }

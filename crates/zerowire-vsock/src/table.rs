@@ -25,7 +25,7 @@ impl ConnectionKey {
 }
 
 /// A slot of the table, and which of its tenants is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotKey {
     /// Index of the slot.
     pub slot: u32,

@@ -1,23 +1,22 @@
 //! One VM of a group: its rings, its connections, its sockets.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use zerowire::ledger::DropReason;
 use zerowire_capture::CaptureInterface;
 use zerowire_vhost::ring::{RingAddresses, RingError};
-use zerowire_vhost::serve::{ListenError, SocketAccess};
 use zerowire_wire::mapped::MapOptions;
 
 use super::capture::PacketCapture;
 use super::connection::VsockConnection;
-use super::doors::{Doors, FileId, Listening};
+use super::connector::{HostConnector, OwnSockets};
+use super::doors::{Doors, HostSide, Listening};
 use super::lists::Lists;
 use super::loans::Loans;
-use super::mapped::{MapClaim, MapPolicy};
+use super::mapped::MapClaim;
 use super::paces::Paces;
 use super::packet::{HOST_CID, Header, Kind, Op};
 use super::request_rate::RequestRate;
@@ -79,24 +78,21 @@ pub(crate) struct GroupVm {
 }
 
 impl GroupVm {
-    /// Binds the host's sockets, with these rights: `uds` for streams, `uds.seqpacket` for
-    /// messages, `uds.map`.
     pub(crate) fn new(
         name: &str,
         cid: u64,
-        (uds, access): (&Path, &SocketAccess),
+        host: HostSide,
         groups: Vec<String>,
         limits: VsockLimits,
         counters: Arc<VsockCounters>,
-    ) -> Result<Self, ListenError> {
-        let doors = Doors::bind(uds, access)?;
-        Ok(Self {
+    ) -> Self {
+        Self {
             id: Identity { index: 0, name: name.to_owned(), cid, groups },
             limits,
             request_rate: RequestRate::new(limits.request_rate),
             paces: Paces::default(),
             counters,
-            doors,
+            doors: Doors::new(host),
             loans: Loans::default(),
             rings: VmRings::new(),
             gate: Gate::Open,
@@ -104,19 +100,13 @@ impl GroupVm {
             lists: Lists::default(),
             resets: VecDeque::new(),
             resume: None,
-        })
+        }
     }
 
     /// With ports of host programs that begin elsewhere than another process's: a reset that is
     /// under way from before a restart meets no new connection.
     pub(crate) fn with_random_ports(mut self) -> Self {
         self.connections.skip_ports(RandomState::new().build_hasher().finish() as u32);
-        self
-    }
-
-    /// With other rules for mapped connections.
-    pub(crate) fn with_map_policy(mut self, policy: MapPolicy) -> Self {
-        self.doors.map_policy = policy;
         self
     }
 
@@ -127,8 +117,10 @@ impl GroupVm {
     }
 
     /// Refuses the guest connections to these sockets.
-    pub(crate) fn set_own_sockets(&mut self, own: Arc<HashSet<FileId>>) {
-        self.doors.set_own_sockets(own);
+    pub(crate) fn set_own_sockets(&mut self, own: OwnSockets) {
+        if let HostConnector::Paths(paths) = &mut self.doors.connector {
+            paths.set_own_sockets(own);
+        }
     }
 
     /// Whether the guest's driver runs.

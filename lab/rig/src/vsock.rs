@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType as HostType};
@@ -14,7 +15,9 @@ use zerowire_guest::vsock::{
 use zerowire_guest::{GuestMemory, VhostUser};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 use zerowire_vsock::mapped::MapPolicy;
-use zerowire_vsock::{Limits, VsockConfig, VsockLimits, VsockServer, VsockVmStats};
+use zerowire_vsock::{
+    HandedVsock, HostKeeper, HostSockets, Limits, VsockConfig, VsockLimits, VsockServer, VsockVmStats,
+};
 
 use super::{PATIENCE, guest_memory, wait_until};
 
@@ -76,6 +79,8 @@ pub struct VsockBackend {
     /// The server, which goes before the directory of its sockets.
     pub server: VsockServer,
     dir: tempfile::TempDir,
+    /// Those that were handed over, whose files they remove.
+    _sockets: Vec<HostSockets>,
 }
 
 impl VsockBackend {
@@ -90,7 +95,32 @@ impl VsockBackend {
     }
 
     fn start_in(dir: tempfile::TempDir, vms: &[Vm], capture: Option<&Capture>) -> Self {
-        let configs = vms.iter().map(|vm| VsockConfig {
+        let configs = Self::configs(&dir, vms);
+        let server =
+            VsockServer::start_captured(configs.collect(), capture).unwrap_or_else(|e| panic!("{e}"));
+        Self { server, dir, _sockets: Vec::new() }
+    }
+
+    /// With these VMs, whose sockets are handed over to the server. It asks `keeper` for
+    /// connections.
+    pub fn handed(vms: &[Vm], keeper: &Arc<dyn HostKeeper>) -> Self {
+        let dir = tempfile::tempdir().expect("a directory for sockets");
+        let mut sockets = Vec::new();
+        let hand = |config: VsockConfig| {
+            let own = HostSockets::bind(&config.uds, &config.uds_access).unwrap_or_else(|e| panic!("{e}"));
+            let fds = own.fds().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
+            sockets.push(own);
+            let listener = UnixListener::bind(config.endpoint.to_string()).expect("a socket");
+            listener.set_nonblocking(true).expect("non-blocking");
+            (config, HandedVsock { listener, sockets: HostSockets::handed(fds) })
+        };
+        let vms = Self::configs(&dir, vms).map(hand).collect();
+        let server = VsockServer::start_handed(vms, keeper).unwrap_or_else(|e| panic!("{e}"));
+        Self { server, dir, _sockets: sockets }
+    }
+
+    fn configs<'a>(dir: &'a tempfile::TempDir, vms: &'a [Vm]) -> impl Iterator<Item = VsockConfig> + use<'a> {
+        vms.iter().map(move |vm| VsockConfig {
             name: vm.name.to_owned(),
             endpoint: Endpoint::Path(dir.path().join(format!("{}.vhost", vm.name))),
             access: SocketAccess::default(),
@@ -101,15 +131,12 @@ impl VsockBackend {
             limits: vm.limits,
             rates: vm.rates,
             map: vm.map.clone(),
-        });
-        let server =
-            VsockServer::start_captured(configs.collect(), capture).unwrap_or_else(|e| panic!("{e}"));
-        Self { server, dir }
+        })
     }
 
     /// Stops this server and starts another one at the same paths.
     pub fn restart(self, vms: &[Vm]) -> Self {
-        let Self { server, dir } = self;
+        let Self { server, dir, .. } = self;
         drop(server);
         Self::start_in(dir, vms, None)
     }

@@ -138,6 +138,7 @@ impl MapArgs {
     pub(super) fn policy(&self) -> Result<MapPolicy> {
         let listen = self.map_listen.iter().map(|text| parse_listen(text)).collect::<Result<_>>()?;
         Ok(MapPolicy {
+            own_user: rustix::process::geteuid().as_raw(),
             allow: self.map_allow.clone(),
             listen,
             max_bytes: self.map_max,

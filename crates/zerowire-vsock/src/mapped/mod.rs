@@ -11,6 +11,8 @@ mod windows;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use client::{AskedFor, MapClient, Stage, receive_request, send_connection, send_reply};
 pub use direct::{Direct, DirectChain, files as region_files, region_table};
 pub use memory::ProgramFiles;
@@ -22,7 +24,7 @@ pub use windows::{Ended, Windows};
 const HOLD: Duration = Duration::from_millis(100);
 
 /// A user whose programs may take the guest's connections to ports of the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapListen {
     /// The user's number.
     pub user: u32,
@@ -31,9 +33,12 @@ pub struct MapListen {
 }
 
 /// Who may map, how much, and for how long.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapPolicy {
-    /// Users, beside root and this process's own, whose programs may connect to ports of the guest
+    /// The user who may all that is possible here, as root may. This process's own, if no other
+    /// process started it for that user.
+    pub own_user: u32,
+    /// Users, beside root and the own one, whose programs may connect to ports of the guest
     /// at `UDS.map`.
     pub allow: Vec<u32>,
     /// Users, beside those two, whose programs may take ports of the host there.
@@ -56,6 +61,7 @@ pub struct MapPolicy {
 impl Default for MapPolicy {
     fn default() -> Self {
         Self {
+            own_user: rustix::process::geteuid().as_raw(),
             allow: Vec::new(),
             listen: Vec::new(),
             max_bytes: 64 << 20,
@@ -67,21 +73,20 @@ impl Default for MapPolicy {
     }
 }
 
-/// Root and the user of this process may all that is possible here.
-fn is_own(user: u32) -> bool {
-    user == 0 || user == rustix::process::geteuid().as_raw()
-}
-
 impl MapPolicy {
+    fn is_own(&self, user: u32) -> bool {
+        user == 0 || user == self.own_user
+    }
+
     /// Whether a user's programs may connect to ports of the guest.
     pub(super) fn may_connect(&self, user: u32) -> bool {
-        is_own(user) || self.allow.contains(&user)
+        self.is_own(user) || self.allow.contains(&user)
     }
 
     /// Whether a user's programs may take this port of the host.
     pub(super) fn may_listen(&self, user: u32, port: u32) -> bool {
         let covers = |l: &MapListen| l.ports.is_empty() || l.ports.iter().any(|p| p.contains(&port));
-        is_own(user) || self.listen.iter().any(|l| l.user == user && covers(l))
+        self.is_own(user) || self.listen.iter().any(|l| l.user == user && covers(l))
     }
 
     /// Whether there is anything that a user's programs may.

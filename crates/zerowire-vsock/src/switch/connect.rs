@@ -7,14 +7,15 @@ use std::time::Duration;
 use super::fate::{remove, reset};
 use super::mapped::{self, attach_mapped};
 use super::sibling::requested_of_sibling;
-use super::{Event, Io, Rest, Timers, Watch};
+use super::{Event, Io, Rest, Timers, Watch, token};
 use crate::connection::{End, HostEnd, MappedEnd, VsockConnection, Windowing};
+use crate::connector::Dialled;
 use crate::credit::{FromGuest, SOCKET_BYTES, SocketCredit};
 use crate::mapped::AskedFor;
 use crate::packet::{HOST_CID, Header, Kind};
 use crate::protocol::{ANSWER_PATIENCE, Fate, Protocol};
 use crate::socket;
-use crate::table::ConnectionKey;
+use crate::table::{ConnectionKey, SlotKey};
 use crate::vm::GroupVm;
 
 /// How soon the device tries a host program again whose backlog is full.
@@ -44,8 +45,44 @@ pub(super) fn requested(vm: &mut GroupVm, h: &Header, kind: Kind, rest: &mut Res
 pub(super) fn dial(vm: &mut GroupVm, slot: u32, first: bool, io: &mut Io) -> bool {
     let Some(c) = vm.connections.get(slot) else { return true };
     let (port, kind) = (c.key.peer_port, c.kind);
-    let path = vm.doors.path_of(port);
-    let outcome = match vm.doors.may_dial(&path).and_then(|()| socket::connect(&path, kind)) {
+    let place = vm.connections.place(slot);
+    let number = token::of(Event::Connection { vm: vm.id.index, place });
+    match vm.doors.connector.connect(port, kind, place, number) {
+        Dialled::Now(outcome) => dialled(vm, slot, first, outcome, io),
+        Dialled::Later => {
+            if first {
+                wait_for_answer(vm, slot, io);
+            }
+            true
+        }
+    }
+}
+
+/// Patience begins with a host program that can't be connected to yet.
+fn wait_for_answer(vm: &mut GroupVm, slot: u32, io: &mut Io) {
+    if let Some(c) = vm.connections.get(slot) {
+        c.protocol.wait_for_answer(io.timers.now());
+        io.timers.look_after(ANSWER_PATIENCE);
+    }
+}
+
+/// The answer of another process that was asked to connect.
+pub(super) fn answered(vm: &mut GroupVm, place: SlotKey, outcome: io::Result<OwnedFd>, io: &mut Io) {
+    let was_asked = vm.doors.connector.answered(place);
+    // The guest may have given up, or its patience has ended.
+    let Some(c) = vm.connections.at(place).filter(|c| was_asked && matches!(c.end, End::Dialing)) else {
+        return;
+    };
+    let (port, kind) = (c.key.peer_port, c.kind);
+    let has_room = dialled(vm, place.slot, false, outcome, io);
+    vm.doors.connector.set_busy(port, kind, !has_room);
+}
+
+/// What an attempt to connect has come to. Returns false where the program's backlog is full.
+fn dialled(vm: &mut GroupVm, slot: u32, first: bool, outcome: io::Result<OwnedFd>, io: &mut Io) -> bool {
+    let Some(c) = vm.connections.get(slot) else { return true };
+    let (port, kind) = (c.key.peer_port, c.kind);
+    let outcome = match outcome {
         Ok(socket) => {
             let end = host_end(vm, socket);
             attach(vm, slot, end, &io.watch)
@@ -67,18 +104,14 @@ pub(super) fn dial(vm: &mut GroupVm, slot: u32, first: bool, io: &mut Io) -> boo
         }
         // The program's backlog is full (net/unix/af_unix.c, unix_stream_connect).
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-            if first && let Some(c) = vm.connections.get(slot) {
-                c.protocol.wait_for_answer(io.timers.now());
+            if first {
+                wait_for_answer(vm, slot, io);
             }
             io.timers.look_after(DIAL_AGAIN);
             return false;
         }
         Err(e) => {
-            tracing::debug!(
-                "{}: the guest's connection to port {port} is refused: {}: {e}",
-                vm.id.name,
-                path.display()
-            );
+            tracing::debug!("{}: the guest's connection to port {port} is refused: {e}", vm.id.name);
             refuse_asked(vm, slot, &mut io.timers);
         }
     }

@@ -30,6 +30,7 @@ mod transmit;
 mod watch;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::epoll::EventFlags;
@@ -175,6 +176,13 @@ impl Switch {
             Event::MapClient { vm, place } => {
                 self.with(vm, |vm, rest| map_clients::heard(vm, place, rest.io));
             }
+        }
+    }
+
+    /// Another process was asked for the connection of this event, and has answered.
+    pub fn answered(&mut self, event: Event, outcome: io::Result<OwnedFd>) {
+        if let Event::Connection { vm, place } = event {
+            self.with(vm, |vm, rest| connect::answered(vm, place, outcome, rest.io));
         }
     }
 

@@ -4,14 +4,19 @@ use zerowire_vhost::serve::SocketAccess;
 
 use super::*;
 use crate::VsockLimits;
+use crate::connector::{HostConnector, OwnSockets, PathConnector};
+use crate::doors::{HostSide, HostSockets};
+use crate::mapped::MapPolicy;
 
 #[test]
 fn others_are_all_vms_but_one() {
     let dir = tempfile::tempdir().expect("a folder");
     let vm = |cid: u64| {
         let uds = dir.path().join(cid.to_string());
-        let (limits, access) = (VsockLimits::default(), SocketAccess::default());
-        GroupVm::new("vm", cid, (&uds, &access), Vec::new(), limits, Arc::default()).expect("a VM")
+        let sockets = HostSockets::bind(&uds, &SocketAccess::default()).expect("sockets");
+        let connector = HostConnector::Paths(PathConnector::new(&uds, OwnSockets::default()));
+        let host = HostSide { sockets, connector, map_policy: MapPolicy::default() };
+        GroupVm::new("vm", cid, host, Vec::new(), VsockLimits::default(), Arc::default())
     };
     let vms = [3, 4, 5].map(vm).into();
     let mut switch = Switch::new(vms, Watch::new().expect("epoll")).expect("a switch");

@@ -8,7 +8,7 @@ use super::fate::apply;
 use super::{Io, Rest, gate, map_clients, split};
 use crate::clock::Clock;
 use crate::connection::{End, Windowing};
-use crate::packet::Op;
+use crate::packet::{Kind, Op};
 use crate::protocol::{Fate, Phase};
 use crate::vm::{GroupVm, MAX_RESETS};
 
@@ -97,11 +97,7 @@ fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool
         if until > now {
             waiting = true;
             if matches!(at.c.end, End::Dialing) {
-                let program = (at.c.key.peer_port, at.c.kind);
-                rest.io.timers.look_after(DIAL_AGAIN);
-                if !full.contains(&program) && !dial(vm, slot, false, rest.io) {
-                    full.push(program);
-                }
+                dial_again(vm, slot, &mut full, rest.io);
             }
             continue;
         }
@@ -127,6 +123,21 @@ fn scan_connections(vm: &mut GroupVm, now: Instant, rest: &mut Rest<'_>) -> bool
         apply(vm, slot, fate, rest);
     }
     waiting
+}
+
+/// Tries a host program again whose backlog was full, unless it is among those that are `full` now.
+fn dial_again(vm: &mut GroupVm, slot: u32, full: &mut Vec<(u32, Kind)>, io: &mut Io) {
+    let Some(c) = vm.connections.get(slot) else { return };
+    let (port, kind) = (c.key.peer_port, c.kind);
+    if vm.doors.connector.is_asked(vm.connections.place(slot)) {
+        return;
+    }
+    io.timers.look_after(DIAL_AGAIN);
+    let has_room = full.is_empty() || vm.doors.connector.has_room();
+    let waits = full.contains(&(port, kind)) || vm.doors.connector.is_tried(port, kind);
+    if has_room && !waits && !dial(vm, slot, false, io) {
+        full.push((port, kind));
+    }
 }
 
 /// Asks a guest again whether it has read packets, if it is time.

@@ -12,6 +12,7 @@ mod credit;
 mod ends;
 mod few_buffers;
 mod hand_over;
+mod handed;
 mod hostile;
 mod hostile_hosts;
 mod inplace;

@@ -86,6 +86,7 @@ impl Scene {
         let dir = dir.join(NEXT.fetch_add(1, Ordering::Relaxed).to_string());
         std::fs::create_dir(&dir)?;
         let policy = MapPolicy {
+            own_user: rustix::process::geteuid().as_raw(),
             allow: Vec::new(),
             listen: Vec::new(),
             max_bytes: MAX_MAP_BYTES,

@@ -16,7 +16,6 @@ mod program;
 mod scene;
 mod sound;
 
-use std::convert::Infallible;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,9 +29,10 @@ use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::serve::SocketAccess;
 
 use super::super::connection::{End, Windowing};
-use super::super::doors::{MAX_CLIENTS, MAX_HANDSHAKES};
+use super::super::connector::{HostConnector, OwnSockets, PathConnector};
+use super::super::doors::{HostSide, HostSockets, MAX_CLIENTS, MAX_HANDSHAKES};
 use super::super::vm::MAX_RESETS;
-use super::{Command, EVENTS, Event, GroupVm, Loop, RX_QUEUE, Review, Switch, TX_QUEUE, Watch};
+use super::{Command, EVENTS, Event, GroupCommand, GroupVm, Loop, RX_QUEUE, Review, Switch, TX_QUEUE, Watch};
 use crate::mapped::MapPolicy;
 use crate::{Limits, VsockCounters, VsockLimits, VsockTotals};
 pub use flow::Flow;
@@ -50,7 +50,7 @@ const MESSAGE_BYTES: usize = 1 << 20;
 /// The device of a group of VMs.
 pub struct Harness {
     inner: Loop,
-    turns: TurnLoop<Infallible>,
+    turns: TurnLoop<GroupCommand>,
     counters: Vec<Arc<VsockCounters>>,
     limits: VsockLimits,
     // Kept open: a loop whose senders are gone ends.
@@ -73,18 +73,10 @@ impl Harness {
         for (cid, counters) in cids.iter().zip(&counters) {
             let (name, groups) = (format!("vm{cid}"), vec!["all".to_owned()]);
             let path = dir.join(cid.to_string());
-            vms.push(
-                GroupVm::new(
-                    &name,
-                    *cid,
-                    (&path, &SocketAccess::default()),
-                    groups,
-                    limits,
-                    counters.clone(),
-                )
-                .map_err(io::Error::other)?
-                .with_map_policy(map.clone()),
-            );
+            let sockets = HostSockets::bind(&path, &SocketAccess::default()).map_err(io::Error::other)?;
+            let connector = HostConnector::Paths(PathConnector::new(&path, OwnSockets::default()));
+            let host = HostSide { sockets, connector, map_policy: map.clone() };
+            vms.push(GroupVm::new(&name, *cid, host, groups, limits, counters.clone()));
         }
         let switch = Switch::new(vms, watch)?;
         let inner = Loop { switch, impatient: false, review: Review::new()?, stepped: true };

@@ -1,0 +1,200 @@
+//! How a guest's connection reaches the host program that serves its port.
+//!
+//! ```text
+//!  this process opens paths:  connect ─▶ socket
+//!  it opens none:             ask ─▶ another process connects ─▶ the answer comes as a command
+//! ```
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::packet::Kind;
+use crate::socket;
+use crate::table::SlotKey;
+
+/// Questions of a VM that are under way at most. Further connections wait as for a full backlog.
+const MAX_QUESTIONS: usize = 64;
+
+/// A file, however it is named: its device and inode.
+type FileId = (u64, u64);
+
+/// Which file a path leads to.
+fn file_id(path: &Path) -> io::Result<FileId> {
+    std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
+}
+
+/// Sockets on which this program listens, of all VMs. Guests are not connected to them.
+#[derive(Clone, Debug, Default)]
+pub struct OwnSockets(Arc<HashSet<FileId>>);
+
+impl OwnSockets {
+    /// Those at these paths, which are there by now.
+    pub fn at(paths: impl Iterator<Item = PathBuf>) -> Self {
+        Self(Arc::new(paths.filter_map(|path| file_id(&path).ok()).collect()))
+    }
+}
+
+/// Connects to the programs behind a VM's end on the host.
+#[derive(Debug)]
+pub struct PathConnector {
+    uds: PathBuf,
+    own: OwnSockets,
+}
+
+impl PathConnector {
+    /// To the programs at `uds` with `_PORT` behind it, but to none of `own`.
+    pub fn new(uds: &Path, own: OwnSockets) -> Self {
+        Self { uds: uds.to_owned(), own }
+    }
+
+    /// Refuses connections to these sockets.
+    pub(crate) fn set_own_sockets(&mut self, own: OwnSockets) {
+        self.own = own;
+    }
+
+    /// Connects to the program that serves a port, without waiting.
+    ///
+    /// # Errors
+    /// EAGAIN: the program's backlog is full. EACCES: the path leads to one of our own sockets.
+    pub fn connect(&self, port: u32, kind: Kind) -> io::Result<OwnedFd> {
+        let path = with_suffix(&self.uds, &format!("_{port}"));
+        if self.own.0.contains(&file_id(&path)?) {
+            return Err(io::Error::from_raw_os_error(libc::EACCES));
+        }
+        socket::connect(&path, kind)
+    }
+}
+
+/// A path with more text behind it.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
+}
+
+/// A guest's connection that another process is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostQuestion {
+    /// The VM's place among those that were handed over.
+    pub vm: usize,
+    /// Names the question: the answer has it too.
+    pub number: u64,
+    /// The port of the host.
+    pub port: u32,
+    /// The type of its socket.
+    pub kind: Kind,
+}
+
+/// Another process, which connects for this one.
+pub trait HostKeeper: fmt::Debug + Send + Sync {
+    /// Asks, without waiting. The answer comes by
+    /// [`VsockServer::answer`](crate::VsockServer::answer).
+    ///
+    /// # Errors
+    /// It can't be asked. It is asked again soon if the error is EAGAIN.
+    fn ask(&self, question: HostQuestion) -> io::Result<()>;
+}
+
+/// What an attempt to connect has come to.
+#[derive(Debug)]
+pub(crate) enum Dialled {
+    /// A socket, or none.
+    Now(io::Result<OwnedFd>),
+    /// The answer comes by itself.
+    Later,
+}
+
+/// How a VM reaches host programs.
+#[derive(Debug)]
+pub(crate) enum HostConnector {
+    /// By their paths.
+    Paths(PathConnector),
+    /// By asking another process.
+    Asks(AskingConnector),
+}
+
+impl HostConnector {
+    /// Connects to the program that serves a port; `number` names the connection at `place`.
+    pub fn connect(&mut self, port: u32, kind: Kind, place: SlotKey, number: u64) -> Dialled {
+        match self {
+            Self::Paths(paths) => Dialled::Now(paths.connect(port, kind)),
+            Self::Asks(asking) => asking.ask(port, kind, place, number),
+        }
+    }
+
+    /// Whether the answer for a connection is under way.
+    pub fn is_asked(&self, place: SlotKey) -> bool {
+        matches!(self, Self::Asks(asking) if asking.under_way.contains_key(&place))
+    }
+
+    /// Whether another try for any connection is of use, when one was not even asked.
+    pub fn has_room(&self) -> bool {
+        !matches!(self, Self::Asks(asking) if asking.is_full)
+    }
+
+    /// Whether the backlog of a port's program was full when it was tried last, and another try is
+    /// under way.
+    pub fn is_tried(&self, port: u32, kind: Kind) -> bool {
+        let Self::Asks(asking) = self else { return false };
+        let program = (port, kind);
+        asking.busy.contains(&program) && asking.under_way.values().any(|asked| *asked == program)
+    }
+
+    /// An answer has come. Returns whether one for this connection was under way.
+    pub fn answered(&mut self, place: SlotKey) -> bool {
+        match self {
+            Self::Paths(_) => false,
+            Self::Asks(asking) => asking.under_way.remove(&place).is_some(),
+        }
+    }
+
+    /// The last answer for a port said that its program's backlog is full, or that it is not.
+    pub fn set_busy(&mut self, port: u32, kind: Kind, is_busy: bool) {
+        let Self::Asks(asking) = self else { return };
+        if is_busy {
+            asking.busy.insert((port, kind));
+        } else {
+            asking.busy.remove(&(port, kind));
+        }
+    }
+}
+
+/// Has another process connect.
+#[derive(Debug)]
+pub(crate) struct AskingConnector {
+    keeper: Arc<dyn HostKeeper>,
+    vm: usize,
+    /// Connections whose answers have not come, and their ports.
+    under_way: HashMap<SlotKey, (u32, Kind)>,
+    /// Ports whose programs had a full backlog when they were tried last.
+    busy: HashSet<(u32, Kind)>,
+    /// True: the last question could not be asked.
+    is_full: bool,
+}
+
+impl AskingConnector {
+    /// For the VM that has this place among those that were handed over.
+    pub fn new(keeper: Arc<dyn HostKeeper>, vm: usize) -> Self {
+        Self { keeper, vm, under_way: HashMap::new(), busy: HashSet::new(), is_full: false }
+    }
+
+    fn ask(&mut self, port: u32, kind: Kind, place: SlotKey, number: u64) -> Dialled {
+        let asked = match self.under_way.len() {
+            MAX_QUESTIONS.. => Err(io::ErrorKind::WouldBlock.into()),
+            _ => self.keeper.ask(HostQuestion { vm: self.vm, number, port, kind }),
+        };
+        self.is_full = asked.is_err();
+        match asked {
+            Ok(()) => {
+                self.under_way.insert(place, (port, kind));
+                Dialled::Later
+            }
+            Err(e) => Dialled::Now(Err(e)),
+        }
+    }
+}
