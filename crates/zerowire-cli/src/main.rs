@@ -14,6 +14,7 @@ mod printer;
 mod progress;
 mod recv;
 mod replay;
+mod sandbox;
 mod send;
 mod service;
 mod serving;
@@ -72,7 +73,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = net::confined_child() {
+    if let Some(code) = net::confined_child().or_else(vsock::confined_child) {
         return code;
     }
     let line = arguments();
@@ -92,7 +93,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Command::Net(args) => net::run(*args, &cli.log),
-        Command::Vsock(args) => vsock::run(*args),
+        Command::Vsock(args) => vsock::run(*args, &cli.log),
         Command::Ctl(args) => ctl::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Send(args) => send::run(&args),

@@ -3,19 +3,22 @@
 mod args;
 mod config;
 mod report;
+mod sandbox;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use zerowire_cli::WrongArguments;
-use zerowire_vsock::{VsockConfig, VsockServer};
+use zerowire_cli::{WrongArguments, logging};
+use zerowire_vsock::{VsockConfig, VsockServer, VsockServerStats};
 
 use self::args::{LimitArgs, MapArgs, UdsArgs};
+pub use self::sandbox::child as confined_child;
+use self::sandbox::{VsockSandboxArgs, VsockSupervisor};
 use crate::access::SocketArgs;
 use crate::pcap::{self, PcapArgs};
-use crate::service::{self, HandedSockets};
+use crate::service::{self, HandedSockets, Watched};
 use crate::serving::{self, SignalAction};
 
 /// Descriptors of the process: standard streams, signals, statistics.
@@ -80,6 +83,8 @@ pub struct VsockArgs {
     map: MapArgs,
     #[command(flatten)]
     pcap: PcapArgs,
+    #[command(flatten)]
+    sandbox: VsockSandboxArgs,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
     #[arg(long)]
     json: bool,
@@ -117,8 +122,20 @@ QEMU:
   socat UNIX-LISTEN:/run/vm.vsock_5000,fork -
     # in the guest: socat - VSOCK-CONNECT:2:5000";
 
-/// Runs the command.
-pub fn run(args: VsockArgs) -> Result<ExitCode> {
+/// A server of VMs, in this process or in others.
+trait VsockFleet: Watched {
+    /// What was moved so far.
+    fn stats(&self) -> VsockServerStats;
+}
+
+impl VsockFleet for VsockServer {
+    fn stats(&self) -> VsockServerStats {
+        self.stats()
+    }
+}
+
+/// Runs the command, whose children log at level `log`.
+pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
     if args.print_capabilities {
         crate::outcome::print(&serde_json::json!({ "type": "vsock", "features": [] }))?;
         return Ok(ExitCode::SUCCESS);
@@ -126,6 +143,7 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
     let handed = HandedSockets::from_environment().map_err(WrongArguments::because)?;
     let mut vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
     handed.check(vms.iter().map(|vm| &vm.endpoint)).map_err(WrongArguments::because)?;
+    args.sandbox.check(&args).map_err(WrongArguments::because)?;
     let lasting = vms.iter().all(|vm| service::lasts(&vm.endpoint));
     let signals = serving::block_signals()?;
     let limit = serving::raise_descriptor_limit();
@@ -136,14 +154,20 @@ pub fn run(args: VsockArgs) -> Result<ExitCode> {
     }
     let lines: Vec<_> = vms.iter().map(start_line).collect();
     // The text of these errors says all of their sources.
+    let refused = |e| serving::refused(&args.config, &e);
     let capture = args.pcap.start(Some(vms.iter().map(|vm| vm.name.as_str()).collect()))?;
-    let server = VsockServer::start_captured(vms, capture.as_deref())
-        .map_err(|e| serving::refused(&args.config, &e))?;
+    let server: Box<dyn VsockFleet> = match args.sandbox.is_on() {
+        true => Box::new(
+            VsockSupervisor::start(vms, args.sandbox.owner(), &logging::effective_level(log))
+                .map_err(refused)?,
+        ),
+        false => Box::new(VsockServer::start_captured(vms, capture.as_deref()).map_err(refused)?),
+    };
     for line in lines {
         tracing::info!(vm = line.0, "{}", line.1);
     }
     let mut printer = args.pcap.printer();
-    serving::until_stopped(&signals, lasting, &server, |request| match request {
+    serving::until_stopped(&signals, lasting, &*server, |request| match request {
         SignalAction::Statistics => {
             printer.print(serving::wording(&server.stats(), args.json, report::table));
         }

@@ -37,4 +37,5 @@ mod statistics;
 mod support;
 mod top;
 mod vsock_arguments;
+mod vsock_sandbox;
 mod vsock_service;

@@ -9,32 +9,13 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::support::control::Controlled;
+use crate::support::processes::{child, children, kill, status};
 use crate::support::{
     Guest, HANDED_FD, Peer, Program, Restrict, connect, http, in_netns, interface, wait_until,
 };
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, features};
 use zerowire_testkit::captures::{CaptureFile, read, read_file};
-
-/// Processes that this program has started and that run.
-fn children(program: &Program) -> Vec<i32> {
-    let pids = std::fs::read_dir("/proc").expect("/proc");
-    let pids = pids.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // PID (COMMAND) STATE PPID …
-    let parent = |pid: &i32| -> Option<(char, i32)> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
-    };
-    pids.filter(|pid| parent(pid).is_some_and(|(state, of)| state != 'Z' && of == program.pid())).collect()
-}
-
-/// The only child.
-fn child(program: &Program) -> i32 {
-    let all = children(program);
-    assert_eq!(all.len(), 1, "{}", program.log());
-    all[0]
-}
 
 fn start(dir: &Path, names: &[&str], more: &[&str]) -> Program {
     let spec = |name: &&str| format!("name={name},socket={},port=tap:{name}", dir.join(name).display());
@@ -49,23 +30,11 @@ fn start(dir: &Path, names: &[&str], more: &[&str]) -> Program {
     program
 }
 
-fn kill(pid: i32, signal: i32) {
-    // SAFETY: the process is a child of a program that this test has started and that has not
-    // reaped it: the id is its own.
-    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-}
-
 /// Statistics, asked for by a signal; `count` is how many times.
 fn stats(program: &Program, count: usize) -> Value {
     program.signal(libc::SIGUSR1);
     let line = program.wait_line(count);
     serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))
-}
-
-fn status(pid: i32, key: &str) -> String {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("/proc");
-    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-    line.unwrap_or_else(|| panic!("no {key}")).split_whitespace().next().unwrap_or_default().to_owned()
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
+use crate::support::processes::child;
 use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, connect};
 use serde_json::Value;
 use zerowire::recv::vsock;
@@ -61,12 +62,40 @@ impl Guest {
     }
 }
 
+/// The options of a program that serves its VMs itself, or by a confined process.
+type Mode = &'static [&'static str];
+
+const PLAIN: Mode = &[];
+const CONFINED: Mode = &["--sandbox", "on"];
+
+/// Each test is run in both modes.
+macro_rules! in_both_modes {
+    ($($test:ident)*) => {
+        mod plain {
+            $(#[test] fn $test() { super::$test(super::PLAIN); })*
+        }
+        mod confined {
+            $(#[test] fn $test() { super::$test(super::CONFINED); })*
+        }
+    };
+}
+
+in_both_modes! {
+    statistics_count_every_byte_once
+    host_programs_reach_the_guest_and_are_told_when_nobody_listens
+    requests_beyond_the_rate_are_told_in_the_statistics_and_the_log
+    mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log
+    vms_of_a_file_reach_those_of_their_group
+    a_listening_socket_can_be_handed_over
+    a_program_that_is_killed_and_started_again_serves_again
+}
+
 /// Paths in a directory of the test's own.
-struct Dir(tempfile::TempDir);
+struct Dir(tempfile::TempDir, Mode);
 
 impl Dir {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a directory"))
+    fn new(mode: Mode) -> Self {
+        Self(tempfile::tempdir().expect("a directory"), mode)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -80,7 +109,7 @@ impl Dir {
     /// Starts the program for one VM with CID 3, its sockets `s` and `u`.
     fn program(&self, more: &[&str]) -> Program {
         let (socket, uds) = (self.text("s"), self.text("u"));
-        let args = [&["--socket", &socket, "--cid", "3", "--uds", &uds, "--json"], more].concat();
+        let args = [&["--socket", &socket, "--cid", "3", "--uds", &uds, "--json"], more, self.1].concat();
         Program::vsock(&args, Restrict::default())
     }
 
@@ -120,9 +149,8 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-#[test]
-fn statistics_count_every_byte_once() {
-    let dir = Dir::new();
+fn statistics_count_every_byte_once(mode: Mode) {
+    let dir = Dir::new(mode);
     let program = dir.program(&[]);
     let mut guest = Guest::start(&dir.path("s"));
     let sent = bytes(1_000_003);
@@ -154,9 +182,8 @@ fn statistics_count_every_byte_once() {
     assert_eq!(last["vms"][0]["last_error"], Value::Null, "{last}");
 }
 
-#[test]
-fn host_programs_reach_the_guest_and_are_told_when_nobody_listens() {
-    let dir = Dir::new();
+fn host_programs_reach_the_guest_and_are_told_when_nobody_listens(mode: Mode) {
+    let dir = Dir::new(mode);
     let program = dir.program(&[]);
     let mut guest = Guest::start(&dir.path("s"));
     guest.stack.listen(700, SocketType::Stream);
@@ -194,9 +221,8 @@ fn host_programs_reach_the_guest_and_are_told_when_nobody_listens() {
     assert_eq!(json(&out)["vms"][0]["bad_handshakes"], 5, "{out}");
 }
 
-#[test]
-fn requests_beyond_the_rate_are_told_in_the_statistics_and_the_log() {
-    let dir = Dir::new();
+fn requests_beyond_the_rate_are_told_in_the_statistics_and_the_log(mode: Mode) {
+    let dir = Dir::new(mode);
     let program = dir.program(&["--request-rate", "1"]);
     let mut guest = Guest::start(&dir.path("s"));
     let asked = 100;
@@ -220,10 +246,9 @@ fn taken(pid: i32) -> (usize, usize) {
     (open, maps.lines().filter(|l| l.contains("memfd:zerowire-")).count())
 }
 
-#[test]
-fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log() {
+fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log(mode: Mode) {
     const PORT: u32 = 700;
-    let dir = Dir::new();
+    let dir = Dir::new(mode);
     let program = dir.program(&["--map-connections", "2"]);
     program.wait_log("8192 connections, 2 of them mapped");
     let mut guest = Guest::start(&dir.path("s"));
@@ -232,7 +257,14 @@ fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log()
         let path = dir.path("u.map");
         spawn(move || vsock::connect(&path, PORT, &vsock::MappedOptions::default()))
     };
-    let idle = taken(program.pid());
+    let pid = match mode {
+        CONFINED => {
+            program.wait_log("served by a confined process");
+            child(&program)
+        }
+        _ => program.pid(),
+    };
+    let idle = taken(pid);
     let open: Vec<_> = (0..2)
         .map(|_| {
             let connected = connect();
@@ -241,12 +273,12 @@ fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log()
         })
         .collect();
     let full = (idle.0 + 2 * 3, idle.1 + 2 * 2);
-    crate::support::wait_until("three descriptors and two mappings each", || taken(program.pid()) == full);
+    crate::support::wait_until("three descriptors and two mappings each", || taken(pid) == full);
     for _ in 0..5 {
         let refused = guest.until(connect()).map(drop).expect_err("they are two");
         assert!(refused.to_string().contains("2 of 2 mapped connections (--map-connections)"), "{refused}");
     }
-    crate::support::wait_until("no more than these", || taken(program.pid()) == full);
+    crate::support::wait_until("no more than these", || taken(pid) == full);
     program.signal(libc::SIGUSR1);
     let vm = &json(&program.wait_line(1))["vms"][0];
     let count = |name: &str| vm[name].as_u64().unwrap_or_else(|| panic!("{name}: {vm}"));
@@ -255,7 +287,7 @@ fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log()
     drop(open);
     crate::support::wait_until("all is given back", || {
         guest.stack.turn(Duration::from_millis(1)).expect("a sound ring");
-        taken(program.pid()) == idle
+        taken(pid) == idle
     });
     drop(guest);
     let (out, log) = program.stop();
@@ -263,9 +295,8 @@ fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log()
     assert_eq!(log.matches("a mapped connection is refused").count(), 1, "{log}");
 }
 
-#[test]
-fn vms_of_a_file_reach_those_of_their_group() {
-    let dir = Dir::new();
+fn vms_of_a_file_reach_those_of_their_group(mode: Mode) {
+    let dir = Dir::new(mode);
     let vm = |name: &str, cid: u32, groups: &str| {
         let at = |suffix: &str| dir.text(&format!("{name}.{suffix}"));
         format!(
@@ -278,7 +309,10 @@ fn vms_of_a_file_reach_those_of_their_group() {
     let file = dir.path("vms.toml");
     let text = [vm("a", 3, "['x']"), vm("b", 4, "['x', 'y']"), vm("c", 5, "['y']")].concat();
     std::fs::write(&file, text + "[[vm]]\nname = 'd'\n").expect("a file");
-    let program = Program::vsock(&["--config", &file.display().to_string(), "--json"], Restrict::default());
+    let program = Program::vsock(
+        &[&["--config", &file.display().to_string(), "--json"], mode].concat(),
+        Restrict::default(),
+    );
     let mut a = Guest::start(&dir.path("a.s"));
     let mut b = Guest::start(&dir.path("b.s"));
     let c = Guest::start(&dir.path("c.s"));
@@ -298,13 +332,12 @@ fn vms_of_a_file_reach_those_of_their_group() {
     assert_eq!(stats["vms"][0]["transmit"]["copied_bytes"]["sibling"], 6, "{out}");
 }
 
-#[test]
-fn a_listening_socket_can_be_handed_over() {
-    let dir = Dir::new();
+fn a_listening_socket_can_be_handed_over(mode: Mode) {
+    let dir = Dir::new(mode);
     let listener = UnixListener::bind(dir.path("s")).expect("a socket");
     let restrict = Restrict { fd: Some(listener.as_raw_fd()), ..Restrict::default() };
     let args = ["--fd", &HANDED_FD.to_string(), "--cid", "3", "--uds", &dir.text("u")];
-    let program = Program::vsock(&args, restrict);
+    let program = Program::vsock(&[&args, mode].concat(), restrict);
     drop(listener);
     for port in 5000..5003 {
         let mut guest = Guest::start(&dir.path("s"));
@@ -318,9 +351,8 @@ fn a_listening_socket_can_be_handed_over() {
     assert!(!dir.path("u").exists(), "this one is");
 }
 
-#[test]
-fn a_program_that_is_killed_and_started_again_serves_again() {
-    let dir = Dir::new();
+fn a_program_that_is_killed_and_started_again_serves_again(mode: Mode) {
+    let dir = Dir::new(mode);
     let mut program = dir.program(&[]);
     let mut guest = Guest::start(&dir.path("s"));
     for port in 5000..5003 {
@@ -361,13 +393,11 @@ fn by_user<T: Send + 'static>(
 }
 
 /// `--map-allow`: those users, and no others beside root, may map their receive buffers.
-#[test]
-fn users_that_are_named_may_map_and_no_others() {
-    own_process!();
+fn users_that_are_named_may_map_and_no_others(mode: Mode) {
     const NAMED: [libc::uid_t; 2] = [65_534, 65_531];
     const OTHER: libc::uid_t = 65_533;
     const PORT: u32 = 5000;
-    let dir = Dir::new();
+    let dir = Dir::new(mode);
     let program = dir.program(&["--map-allow", "65534", "--map-allow", "65531"]);
     let mut guest = Guest::start(&dir.path("s"));
     let path = dir.path("u.map");
@@ -398,4 +428,16 @@ fn users_that_are_named_may_map_and_no_others() {
     let (out, _) = program.stop();
     let stats = json(out.lines().last().expect("statistics"));
     assert_eq!(stats["vms"][0]["bad_handshakes"], 1, "{stats}");
+}
+
+#[test]
+fn users_that_are_named_may_map() {
+    own_process!();
+    users_that_are_named_may_map_and_no_others(PLAIN);
+}
+
+#[test]
+fn users_that_are_named_may_map_in_a_confined_process() {
+    own_process!();
+    users_that_are_named_may_map_and_no_others(CONFINED);
 }

@@ -22,9 +22,9 @@ use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server};
 use zerowire_sys::allowed::OF_A_PROGRAM;
 use zerowire_vhost::serve::Listener;
 
-use super::channel::Channel;
 use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord};
 use crate::pcap;
+use crate::sandbox::channel::Channel;
 use crate::serving::block_signals;
 
 /// How long an answer of the supervisor may take.

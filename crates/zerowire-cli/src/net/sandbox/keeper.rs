@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use zerowire_capture::Capture;
@@ -27,19 +27,25 @@ use zerowire_vhost::serve::{Listener, StartError};
 
 use super::CHILD;
 use super::capture::{CaptureRelay, KeptCapture, PATIENCE};
-use super::channel::Channel;
-use super::ending::{END_PATIENCE, end, words};
-use super::lines;
-use super::link::{ANSWER_PATIENCE, ChildLink, Question};
-use super::message::{ChildOrder, ChildSetup, ChildWord, Rates, bounded_report, short};
+use super::message::{ChildOrder, ChildSetup, ChildWord};
 use super::metadata::KeptMetadata;
-use super::pace::RestartPace;
 use super::sums::Sums;
+use crate::sandbox::channel::Channel;
+use crate::sandbox::ending::{END_PATIENCE, end, words};
+use crate::sandbox::keeper::START_PATIENCE;
+use crate::sandbox::link::{self, ANSWER_PATIENCE};
+use crate::sandbox::message::{Rates, bounded_report, short};
+use crate::sandbox::pace::RestartPace;
+use crate::sandbox::{lines, lock};
 
-/// How long a child may take to start.
-const START_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a child waits behind a request for an MTU, so that it asks 100 times a second at most.
 const MTU_PAUSE: Duration = Duration::from_millis(10);
+
+/// A running child, for those who ask it.
+pub(super) type ChildLink = link::ChildLink<ChildWord>;
+
+/// A question to a child.
+pub(super) type Question = link::Question<ChildWord>;
 
 /// What all children have in common.
 #[derive(Clone, Debug)]
@@ -81,11 +87,6 @@ pub(super) struct Keeper {
     stops: AtomicBool,
     drains: AtomicBool,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
-}
-
-/// Locks, also behind a thread that has panicked with the lock.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Keeper {
@@ -249,7 +250,7 @@ impl Keeper {
         // The command goes at the end, and with it the child's end of the channel.
         let mut child = spawn_apart(&mut command)?;
         if let Some(pipe) = child.stderr.take() {
-            lines::relay(&self.config.name, pipe);
+            lines::relay(vec![self.config.name.clone()], pipe);
         }
         Ok(child)
     }

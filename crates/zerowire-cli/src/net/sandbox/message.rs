@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use zerowire::ledger::{CopyReason, DropReason, Totals};
-use zerowire_confine::{ConfineReport, Layer, LayerReport};
+use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::tap::TapSpec;
 use zerowire_net::{
-    DirectionStats, FrameGuard, Limits, MetadataSource, Negotiated, PathMode, Policy, ServerStats, VmConfig,
-    VmStats,
+    DirectionStats, FrameGuard, MetadataSource, Negotiated, PathMode, Policy, ServerStats, VmConfig, VmStats,
 };
-use zerowire_vhost::limit::Limit;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
+
+use crate::sandbox::link::ChildAnswer;
+use crate::sandbox::message::{ENTRIES, Rates, counted, seconds, short, texts};
 
 /// A VM as a child must know it. Descriptors come with it: the front end's socket, the tap's queues,
 /// and a file of metadata where it has some.
@@ -82,27 +83,6 @@ impl ChildSetup {
     }
 }
 
-/// What a VM may send and receive in a second, as text.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Rates {
-    transmit: Option<String>,
-    receive: Option<String>,
-}
-
-impl Rates {
-    pub(super) fn of(limits: Limits) -> Self {
-        let text = |limit: Option<Limit>| limit.map(|limit| limit.to_string());
-        Self { transmit: text(limits.transmit), receive: text(limits.receive) }
-    }
-
-    pub(super) fn limits(&self) -> Result<Limits, String> {
-        let limit = |text: &Option<String>| {
-            text.as_ref().map(|text| text.parse::<Limit>().map_err(|e| e.to_string())).transpose()
-        };
-        Ok(Limits { transmit: limit(&self.transmit)?, receive: limit(&self.receive)? })
-    }
-}
-
 /// What the supervisor says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ChildOrder {
@@ -144,6 +124,15 @@ pub(super) enum ChildWord {
     Last(Box<ChildStats>),
 }
 
+impl ChildAnswer for ChildWord {
+    fn number(&self) -> Option<u64> {
+        match self {
+            Self::Statistics(number, _) | Self::Metadata(number, _) => Some(*number),
+            _ => None,
+        }
+    }
+}
+
 /// Statistics of a child, with what it alone knows.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ChildStats {
@@ -178,37 +167,6 @@ pub(super) struct ChildDirection {
     frames_by_queue: Vec<u64>,
     limit_waits: u64,
     limit_wait_seconds: f64,
-}
-
-/// Counters of a child are taken up to this: no sum over reasons and VMs overflows.
-const MOST: u64 = 1 << 50;
-/// Texts of a child are taken up to this many characters.
-const TEXT_CHARS: usize = 500;
-/// Lists of a child are taken up to this many entries.
-const ENTRIES: usize = 128;
-
-/// A counter of a child, or a sum of some.
-pub(super) fn counted(n: u64) -> u64 {
-    n.min(MOST)
-}
-
-fn seconds(told: f64) -> f64 {
-    if told.is_finite() { told.clamp(0.0, 1e12) } else { 0.0 }
-}
-
-/// A text of a child, as one may show it.
-pub(super) fn short(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(TEXT_CHARS).collect()
-}
-
-/// What a child says of its layers: each one once, with a short reason where it is missing.
-pub(super) fn bounded_report(report: &ConfineReport) -> ConfineReport {
-    let said = |layer: &Layer| report.layers.iter().find(|said| said.layer == *layer);
-    let layers = Layer::ALL
-        .iter()
-        .filter_map(said)
-        .map(|said| LayerReport { layer: said.layer, missing: said.missing.as_deref().map(short) });
-    ConfineReport { layers: layers.collect() }
 }
 
 impl From<&DirectionStats> for ChildDirection {
@@ -301,7 +259,7 @@ impl ChildStats {
         self.last_error = self.last_error.as_deref().map(short);
         self.path = short(&self.path);
         self.protocol_features = short(&self.protocol_features);
-        self.features = self.features.iter().take(ENTRIES).map(|f| short(f)).collect();
+        self.features = texts(&self.features);
         self
     }
 
@@ -329,8 +287,8 @@ mod tests {
             ..ChildDirection::default()
         };
         let stats = direction.stats();
-        assert_eq!(stats.totals.copied_bytes, BTreeMap::from([("small", MOST)]));
-        assert_eq!((stats.totals.frames, stats.frames_by_queue.len()), (MOST, ENTRIES));
+        assert_eq!(stats.totals.copied_bytes, BTreeMap::from([("small", counted(u64::MAX))]));
+        assert_eq!((stats.totals.frames, stats.frames_by_queue.len()), (counted(u64::MAX), ENTRIES));
         let told = ChildStats {
             cpu_seconds: f64::NAN,
             connections: u64::MAX,
@@ -339,11 +297,7 @@ mod tests {
         };
         let told = told.bounded();
         let error = told.last_error.expect("a text");
-        assert_eq!((told.cpu_seconds, told.connections), (0.0, MOST));
-        assert!(error.len() <= TEXT_CHARS && !error.contains(char::is_control), "{error}");
-        let said = LayerReport { layer: Layer::Files, missing: Some("\u{1b}x".repeat(1000)) };
-        let report = bounded_report(&ConfineReport { layers: vec![said; 5000] });
-        let reason = report.layers[0].missing.as_ref().expect("a reason");
-        assert_eq!((report.layers.len(), reason.len()), (1, TEXT_CHARS));
+        assert_eq!((told.cpu_seconds, told.connections), (0.0, counted(u64::MAX)));
+        assert!(error.len() <= 500 && !error.contains(char::is_control), "{error}");
     }
 }

@@ -7,18 +7,13 @@
 //! ```
 //!
 //! The supervisor reads nothing that a guest or a front end has written. It reads what a child
-//! tells ([`message`]) and logs ([`lines`]), within bounds.
+//! tells ([`message`]) and logs ([`crate::sandbox::lines`]), within bounds.
 
 mod capture;
-mod channel;
 mod child;
-mod ending;
 mod keeper;
-mod lines;
-mod link;
 mod message;
 mod metadata;
-mod pace;
 mod sums;
 mod supervisor;
 
@@ -26,7 +21,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use zerowire_capture::Capture;
 use zerowire_cli::logging;
 use zerowire_confine::Owner;
@@ -35,26 +30,13 @@ use zerowire_net::{ServerError, VmConfig};
 use zerowire_vhost::serve::{StartError, inherit};
 
 use super::NetArgs;
-use crate::access;
+use crate::sandbox::{NOBODY, SandboxArg, owner};
 use keeper::Common;
 use supervisor::Supervisor;
 
 /// The argument by which the program is a child. Only a supervisor gives it, so it is not in the
 /// help.
 const CHILD: &str = "--confined-child";
-
-/// Nobody.
-const NOBODY: Owner = Owner { user: 65534, group: 65534 };
-
-/// Whether VMs are served by confined processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum SandboxArg {
-    /// A process a VM, which has what is open for it and nothing else.
-    On,
-    /// Threads of this process.
-    #[default]
-    Off,
-}
 
 /// How a front end is kept from other VMs and from the host.
 #[derive(Args, Clone, Debug)]
@@ -116,12 +98,6 @@ impl SandboxArgs {
     }
 }
 
-/// A user with the group of the same number, or the one that /etc/passwd names.
-fn owner(text: &str) -> Result<Owner, String> {
-    let user = access::owner(text)?;
-    Ok(Owner { user, group: access::main_group(text).unwrap_or(user) })
-}
-
 /// Refuses a VM that no child can serve.
 fn check(vm: &VmConfig) -> Result<(), String> {
     match vm.port {
@@ -138,7 +114,5 @@ fn no_tap(port: &PortSpec) -> String {
 
 /// Runs the program as a child if it was started as one.
 pub fn child() -> Option<ExitCode> {
-    let mut arguments = std::env::args_os().skip(1);
-    let is_child = arguments.next().is_some_and(|a| a == CHILD) && arguments.next().is_none();
-    is_child.then(child::main)
+    crate::sandbox::is_child(CHILD).then(child::main)
 }

@@ -2,7 +2,8 @@
 
 use zerowire_net::{DirectionStats, LinkState, PortState, VmConfig, VmStats};
 
-use super::message::{ChildDirection, ChildStats, counted};
+use super::message::{ChildDirection, ChildStats};
+use crate::sandbox::message::counted;
 
 /// Copies on the way of a tap's frames that no process makes.
 const KERNEL_COPIES: &str = "one each way, between the frame and the tap's socket buffer (drivers/net/tun.c)";

@@ -15,7 +15,7 @@ use zerowire_vhost::serve::{Endpoint, Listener, StartError, process_cpu_seconds}
 
 use super::capture::PATIENCE;
 use super::keeper::{Common, Keeper};
-use super::link::ANSWER_PATIENCE;
+use crate::sandbox::link::ANSWER_PATIENCE;
 
 enum KeptStage {
     Opening,

@@ -3,6 +3,7 @@
 pub mod control;
 pub mod http;
 pub mod pipe;
+pub mod processes;
 pub mod program;
 pub mod recv;
 pub mod replay;

@@ -6,8 +6,10 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -25,18 +27,18 @@ const DESCRIPTORS: usize = 131;
 
 /// One end.
 #[derive(Debug)]
-pub(super) struct Channel(OwnedFd);
+pub(crate) struct Channel(OwnedFd);
 
 impl Channel {
     /// Both ends; the second one is for a child.
-    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok((Self(ours), theirs))
     }
 
     /// The end that a child got.
-    pub(super) fn of(socket: OwnedFd) -> Self {
+    pub(crate) fn of(socket: OwnedFd) -> Self {
         Self(socket)
     }
 
@@ -44,7 +46,7 @@ impl Channel {
     ///
     /// # Errors
     /// The other side reads nothing, or is gone; the message is too long.
-    pub(super) fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(crate) fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         if bytes.len() > MESSAGE_BYTES || fds.len() > DESCRIPTORS {
             return Err(Errno::MSGSIZE.into());
@@ -59,11 +61,34 @@ impl Channel {
         Ok(())
     }
 
+    /// Sends as [`Self::send`] does, and waits until `deadline` while the socket has no room.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn send_until(
+        &self,
+        message: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> io::Result<()> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.send(message, fds) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && !left.is_zero() => {
+                    let left =
+                        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+                    let _ = poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], Some(&left));
+                }
+                other => return other,
+            }
+        }
+    }
+
     /// Waits for a message and its descriptors; None when the other side is gone.
     ///
     /// # Errors
     /// What came is another message, or none.
-    pub(super) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut bytes = vec![0; MESSAGE_BYTES];
         loop {
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -91,7 +116,7 @@ impl Channel {
     }
 
     /// Both sides find the other one gone.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let _ = shutdown(&self.0, Shutdown::Both);
     }
 }
@@ -129,5 +154,21 @@ mod tests {
         let (ours, _theirs) = Channel::pair().expect("a pair");
         let text = "x".repeat(MESSAGE_BYTES / 2);
         assert!((0..1000).any(|_| ours.send(&text, &[]).is_err()));
+        let late = ours.send_until(&text, &[], Instant::now() + std::time::Duration::from_millis(20));
+        assert_eq!(late.expect_err("it is full").kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn who_may_wait_waits_for_room() {
+        let (ours, theirs) = Channel::pair().expect("a pair");
+        let theirs = Channel::of(theirs);
+        let text = "x".repeat(MESSAGE_BYTES / 2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..50).for_each(|_| drop(theirs.receive::<String>())));
+            let deadline = Instant::now() + std::time::Duration::from_secs(10);
+            for _ in 0..50 {
+                ours.send_until(&text, &[], deadline).expect("room");
+            }
+        });
     }
 }

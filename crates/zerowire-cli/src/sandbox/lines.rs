@@ -1,8 +1,8 @@
 //! What a child logs, line by line.
 //!
 //! A child writes to a pipe. Its lines go to the supervisor's log, as lines of its VM and under
-//! that VM's rate. So a child that was taken over writes neither in another one's name nor faster
-//! than it may.
+//! that VM's rate. So a child that was taken over writes neither in the name of a VM that it does
+//! not serve nor faster than it may.
 
 use std::io::Read;
 use std::time::Duration;
@@ -17,19 +17,19 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Has a thread log what comes out of `pipe` until its end, as lines of the VM `name`.
-pub(super) fn relay(name: &str, mut pipe: impl Read + Send + 'static) {
-    let vm = name.to_owned();
+/// Has a thread log what comes out of `pipe` until its end, as lines of these VMs. What names none
+/// of them is the first one's.
+pub(crate) fn relay(vms: Vec<String>, mut pipe: impl Read + Send + 'static) {
+    let name = vms.first().cloned().unwrap_or_default();
     let thread = std::thread::Builder::new().name(format!("{name}-log")).stack_size(STACK_BYTES);
     let started = thread.spawn(move || {
-        let _lines = tracing::error_span!("vm", name = vm).entered();
         let mut lines = Lines::default();
         let mut buffer = [0; LINE_BYTES];
         while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-            lines.take(&buffer[..count], |line| log(&vm, line));
+            lines.take(&buffer[..count], |line| log(&vms, line));
             std::thread::sleep(PAUSE);
         }
-        lines.finish(|line| log(&vm, line));
+        lines.finish(|line| log(&vms, line));
     });
     if let Err(e) = started {
         tracing::error!("{name}: no thread for its log: {e}");
@@ -61,27 +61,30 @@ impl Lines {
     }
 }
 
-/// The level of a line, and its text behind the VM's name. What has no level, such as the message
-/// of a panic, is an error.
-fn parts(vm: &str, line: &[u8]) -> (&'static str, String) {
+/// The level of a line, its VM, and its text. What has no level, such as the message of a panic, is
+/// an error.
+fn parts<'a>(vms: &'a [String], line: &[u8]) -> (&'static str, &'a str, String) {
     let text: String = String::from_utf8_lossy(line).chars().filter(|c| !c.is_control()).collect();
     let text = text.trim();
     let level = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"]
         .into_iter()
         .find_map(|level| Some((level, text.strip_prefix(level)?.strip_prefix(' ')?)));
     let (level, text) = level.unwrap_or(("ERROR", text));
-    let own = text.strip_prefix(vm).and_then(|rest| rest.strip_prefix(": "));
-    (level, own.unwrap_or(text).to_owned())
+    let own = |vm: &'a String| Some((vm.as_str(), text.strip_prefix(vm.as_str())?.strip_prefix(": ")?));
+    let first = || (vms.first().map_or("", String::as_str), text);
+    let (vm, text) = vms.iter().find_map(own).unwrap_or_else(first);
+    (level, vm, text.to_owned())
 }
 
-fn log(vm: &str, line: &[u8]) {
-    match parts(vm, line) {
-        ("ERROR", text) => tracing::error!("{vm}: {text}"),
-        ("WARN", text) => tracing::warn!("{vm}: {text}"),
-        ("INFO", text) => tracing::info!("{vm}: {text}"),
-        ("DEBUG", text) => tracing::debug!("{vm}: {text}"),
-        (_, text) => tracing::trace!("{vm}: {text}"),
-    }
+fn log(vms: &[String], line: &[u8]) {
+    let (level, vm, text) = parts(vms, line);
+    tracing::error_span!("vm", name = vm).in_scope(|| match level {
+        "ERROR" => tracing::error!("{vm}: {text}"),
+        "WARN" => tracing::warn!("{vm}: {text}"),
+        "INFO" => tracing::info!("{vm}: {text}"),
+        "DEBUG" => tracing::debug!("{vm}: {text}"),
+        _ => tracing::trace!("{vm}: {text}"),
+    });
 }
 
 #[cfg(test)]
@@ -90,12 +93,17 @@ mod tests {
 
     #[test]
     fn a_line_keeps_its_level_and_is_of_its_vm() {
-        let told = |line: &str| parts("web", line.as_bytes());
-        assert_eq!(told(" INFO web: front end connected"), ("INFO", "front end connected".to_owned()));
-        assert_eq!(told("ERROR other: was taken"), ("ERROR", "other: was taken".to_owned()));
-        assert_eq!(told("thread 'a' panicked"), ("ERROR", "thread 'a' panicked".to_owned()));
-        assert_eq!(told(" WARN web: \u{1b}[2Ja\tb"), ("WARN", "[2Jab".to_owned()));
-        assert_eq!(parts("web", b"\xff\xfe"), ("ERROR", "\u{fffd}\u{fffd}".to_owned()));
+        let vms = ["web".to_owned(), "db".to_owned()];
+        let told = |line: &[u8]| {
+            let (level, vm, text) = parts(&vms, line);
+            format!("{level} {vm}: {text}")
+        };
+        assert_eq!(told(b" INFO web: front end connected"), "INFO web: front end connected");
+        assert_eq!(told(b" INFO db: front end connected"), "INFO db: front end connected");
+        assert_eq!(told(b"ERROR other: was taken"), "ERROR web: other: was taken");
+        assert_eq!(told(b"thread 'a' panicked"), "ERROR web: thread 'a' panicked");
+        assert_eq!(told(b" WARN web: \x1b[2Ja\tb"), "WARN web: [2Jab");
+        assert_eq!(told(b"\xff\xfe"), "ERROR web: \u{fffd}\u{fffd}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a child may take to end once its supervisor has left it. Its threads have 5 s.
-pub(super) const END_PATIENCE: Duration = Duration::from_secs(6);
+pub(crate) const END_PATIENCE: Duration = Duration::from_secs(6);
 /// The pause between two looks meanwhile.
 const LOOK: Duration = Duration::from_millis(1);
 /// The same for a child that can't be killed.
@@ -15,7 +15,7 @@ const LATE_LOOK: Duration = Duration::from_millis(100);
 /// Waits for the end of a child whose supervisor has left it, and kills it if that takes longer than
 /// `patience`. One that can't be killed is waited for until the VM `stops`: it has the VM's
 /// descriptors.
-pub(super) fn end(
+pub(crate) fn end(
     vm: &str,
     child: &mut Child,
     patience: Duration,
@@ -44,7 +44,7 @@ pub(super) fn end(
 }
 
 /// Why a child ended.
-pub(super) fn words(status: &ExitStatus) -> String {
+pub(crate) fn words(status: &ExitStatus) -> String {
     match status.signal() {
         Some(libc::SIGSYS) => {
             "killed by SIGSYS: it made a system call that is not on its list, which the kernel's log may name"

@@ -15,43 +15,50 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
 use super::channel::Channel;
-use super::keeper::lock;
-use super::message::{ChildOrder, ChildWord};
+use super::lock;
 
 /// How long a child may take to answer. One that does not holds up nobody but who asks about it.
-pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A running child, for those who ask it.
-pub(super) struct ChildLink {
-    pub(super) channel: Channel,
-    places: Mutex<Places>,
+/// What a child says.
+pub(crate) trait ChildAnswer {
+    /// The number of the question that it answers, if it answers one.
+    fn number(&self) -> Option<u64>;
+}
+
+/// A running child, for those who ask it. `W` is what it says.
+pub(crate) struct ChildLink<W> {
+    pub(crate) channel: Channel,
+    places: Mutex<Places<W>>,
     /// An answer has come, or the child is gone.
     changed: Condvar,
 }
 
 /// Where answers go.
-#[derive(Default)]
-struct Places {
+struct Places<W> {
     /// The number of the last question.
     last: u64,
     /// The questions for whose answers somebody waits. Some: it has come.
-    awaited: HashMap<u64, Option<ChildWord>>,
+    awaited: HashMap<u64, Option<W>>,
     /// True: no answer comes any more.
     closed: bool,
 }
 
-impl ChildLink {
-    pub(super) fn new(channel: Channel) -> Self {
-        Self { channel, places: Mutex::default(), changed: Condvar::new() }
+impl<W> ChildLink<W> {
+    pub(crate) fn new(channel: Channel) -> Self {
+        let places = Places { last: 0, awaited: HashMap::new(), closed: false };
+        Self { channel, places: Mutex::new(places), changed: Condvar::new() }
     }
 
     /// Sends a question, without waiting. None: the child reads nothing, or is gone.
-    pub(super) fn ask(
+    pub(crate) fn ask<O: Serialize>(
         self: &Arc<Self>,
-        order: impl FnOnce(u64) -> ChildOrder,
+        order: impl FnOnce(u64) -> O,
         fds: &[BorrowedFd<'_>],
-    ) -> Option<Question> {
+    ) -> Option<Question<W>> {
         let number = {
             let mut places = lock(&self.places);
             places.last += 1;
@@ -66,11 +73,11 @@ impl ChildLink {
 
     /// The child has said this. It is dropped unless it is the first answer that somebody waits
     /// for.
-    pub(super) fn take(&self, word: ChildWord) {
-        let number = match &word {
-            ChildWord::Statistics(number, _) | ChildWord::Metadata(number, _) => *number,
-            _ => return,
-        };
+    pub(crate) fn take(&self, word: W)
+    where
+        W: ChildAnswer,
+    {
+        let Some(number) = word.number() else { return };
         if let Some(place @ None) = lock(&self.places).awaited.get_mut(&number) {
             *place = Some(word);
             self.changed.notify_all();
@@ -78,7 +85,7 @@ impl ChildLink {
     }
 
     /// Leaves the child. Who waits for an answer gets none.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.channel.close();
         lock(&self.places).closed = true;
         self.changed.notify_all();
@@ -86,19 +93,19 @@ impl ChildLink {
 }
 
 /// A question that was sent.
-pub(super) struct Question {
-    link: Arc<ChildLink>,
+pub(crate) struct Question<W> {
+    link: Arc<ChildLink<W>>,
     number: u64,
 }
 
-impl Question {
+impl<W> Question<W> {
     /// Whether it was sent to this child.
-    pub(super) fn was_asked(&self, link: &Arc<ChildLink>) -> bool {
+    pub(crate) fn was_asked(&self, link: &Arc<ChildLink<W>>) -> bool {
         Arc::ptr_eq(&self.link, link)
     }
 
     /// Waits for the answer until `deadline`. None: the child does not answer, or has ended.
-    pub(super) fn answer(&self, deadline: Instant) -> Option<ChildWord> {
+    pub(crate) fn answer(&self, deadline: Instant) -> Option<W> {
         let mut places = lock(&self.link.places);
         loop {
             if let Some(word) = places.awaited.get_mut(&self.number).and_then(Option::take) {
@@ -114,7 +121,7 @@ impl Question {
     }
 }
 
-impl Drop for Question {
+impl<W> Drop for Question<W> {
     fn drop(&mut self) {
         lock(&self.link.places).awaited.remove(&self.number);
     }
@@ -124,26 +131,36 @@ impl Drop for Question {
 mod tests {
     use super::*;
 
-    fn link() -> (Arc<ChildLink>, Channel) {
+    /// The answer to the question of this number, and what it says.
+    #[derive(Debug, PartialEq, Eq)]
+    struct Answer(u64, u64);
+
+    impl ChildAnswer for Answer {
+        fn number(&self) -> Option<u64> {
+            Some(self.0)
+        }
+    }
+
+    fn link() -> (Arc<ChildLink<Answer>>, Channel) {
         let (ours, theirs) = Channel::pair().expect("a pair");
         (Arc::new(ChildLink::new(ours)), Channel::of(theirs))
     }
 
-    fn statistics(number: u64) -> ChildWord {
-        ChildWord::Statistics(number, Box::default())
+    fn ask(link: &Arc<ChildLink<Answer>>) -> Option<Question<Answer>> {
+        link.ask(|number| number, &[])
     }
 
     #[test]
     fn what_nobody_waits_for_is_dropped() {
         let (link, _child) = link();
-        let question = link.ask(ChildOrder::Statistics, &[]).expect("sent");
+        let question = ask(&link).expect("sent");
         for number in 0..1000 {
-            link.take(statistics(number));
-            link.take(ChildWord::Metadata(number, None));
+            link.take(Answer(number, 10));
+            link.take(Answer(number, 20));
         }
         assert_eq!(lock(&link.places).awaited.len(), 1);
         let answer = question.answer(Instant::now() + ANSWER_PATIENCE);
-        assert!(matches!(answer, Some(ChildWord::Statistics(1, _))), "the first answer: {answer:?}");
+        assert_eq!(answer, Some(Answer(1, 10)), "the first answer");
         drop(question);
         assert!(lock(&link.places).awaited.is_empty(), "nothing stays");
     }
@@ -152,12 +169,12 @@ mod tests {
     #[test]
     fn a_flood_of_answers_keeps_nobody_waiting() {
         let (link, _child) = link();
-        let question = link.ask(ChildOrder::Statistics, &[]).expect("sent");
+        let question = ask(&link).expect("sent");
         let begin = Instant::now();
         let answer = std::thread::scope(|scope| {
             let waits = scope.spawn(|| question.answer(begin + ANSWER_PATIENCE / 10));
             while !waits.is_finished() {
-                link.take(statistics(7));
+                link.take(Answer(7, 7));
                 assert!(begin.elapsed() < ANSWER_PATIENCE * 10, "it waits");
             }
             waits.join().expect("no panic")
@@ -168,11 +185,11 @@ mod tests {
     #[test]
     fn the_end_of_a_child_ends_the_wait() {
         let (link, _child) = link();
-        let question = link.ask(ChildOrder::Statistics, &[]).expect("sent");
+        let question = ask(&link).expect("sent");
         link.close();
         let begin = Instant::now();
         assert!(question.answer(begin + ANSWER_PATIENCE * 10).is_none());
         assert!(begin.elapsed() < ANSWER_PATIENCE, "{:?}", begin.elapsed());
-        assert!(link.ask(ChildOrder::Statistics, &[]).is_none(), "nobody reads it");
+        assert!(ask(&link).is_none(), "nobody reads it");
     }
 }

@@ -11,11 +11,11 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// When the last children died.
 #[derive(Debug, Default)]
-pub(super) struct RestartPace(VecDeque<Instant>);
+pub(crate) struct RestartPace(VecDeque<Instant>);
 
 impl RestartPace {
     /// A child has died. How long the next one waits.
-    pub(super) fn died(&mut self, now: Instant) -> Duration {
+    pub(crate) fn died(&mut self, now: Instant) -> Duration {
         self.0.retain(|before| now.duration_since(*before) < WINDOW);
         self.0.push_back(now);
         if self.0.len() <= AT_ONCE {

@@ -1,0 +1,226 @@
+//! A child, and the next one when it dies.
+//!
+//! ```text
+//! start a child ─▶ hand it what is open ─▶ it is ready ─▶ carry out what it asks
+//!      ▲                                                           │
+//!      └────────────── it died: say why, start another ◀───────────┘
+//! ```
+//!
+//! A thread a keeper does all of it. What is open for the child belongs to its [`Charge`], and
+//! stays open between two children.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use zerowire_confine::{ConfineReport, spawn_apart};
+
+use super::channel::Channel;
+use super::ending::{END_PATIENCE, end, words};
+use super::link::ChildLink;
+use super::message::short;
+use super::pace::RestartPace;
+use super::{lines, lock};
+
+/// How long a child may take to start.
+pub(crate) const START_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a child is in charge of, and what it may ask.
+pub(crate) trait Charge: Send + Sync + 'static {
+    /// What a child says.
+    type Word: DeserializeOwned + Send + 'static;
+
+    /// The argument by which the program is such a child.
+    const ARGUMENT: &str;
+
+    /// The VMs that it serves, one at least.
+    fn vms(&self) -> Vec<String>;
+
+    /// Gives a child what is open for it.
+    fn hand(&self, channel: &Channel) -> Result<(), String>;
+
+    /// A child has said this.
+    fn hear(&self, word: Self::Word, link: &ChildLink<Self::Word>) -> Heard;
+
+    /// A child has ended.
+    fn died(&self, why: String);
+}
+
+/// What a child's word means for its keeper.
+pub(crate) enum Heard {
+    /// Nothing.
+    GoOn,
+    /// It serves.
+    Ready(ConfineReport),
+    /// It has failed, or is to be ended.
+    Failed(String),
+}
+
+/// Keeps a child.
+pub(crate) struct Keeper<C: Charge> {
+    pub(crate) charge: C,
+    /// The child that runs.
+    link: Mutex<Option<Arc<ChildLink<C::Word>>>>,
+    stops: AtomicBool,
+    thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+type Ready = SyncSender<Result<ConfineReport, String>>;
+
+impl<C: Charge> Keeper<C> {
+    /// Starts a child and waits until it serves.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(crate) fn start(charge: C) -> Result<Arc<Self>, String> {
+        let name = charge.vms().first().cloned().unwrap_or_default();
+        let (link, stops, thread) = (Mutex::new(None), AtomicBool::new(false), Mutex::new(None));
+        let keeper = Arc::new(Self { charge, link, stops, thread });
+        let (ready, started) = sync_channel(1);
+        let for_thread = keeper.clone();
+        let thread = std::thread::Builder::new().name(format!("{name}-keep"));
+        let thread = thread.spawn(move || for_thread.run(ready)).map_err(|e| e.to_string())?;
+        *lock(&keeper.thread) = Some(thread);
+        match started.recv_timeout(START_PATIENCE) {
+            Ok(Ok(report)) => {
+                keeper.tell(&report);
+                Ok(keeper)
+            }
+            refused => {
+                keeper.stop();
+                let late = || format!("it did not start within {START_PATIENCE:?}");
+                Err(refused.ok().and_then(Result::err).unwrap_or_else(late))
+            }
+        }
+    }
+
+    /// The log says what confines the child.
+    fn tell(&self, report: &ConfineReport) {
+        for vm in self.charge.vms() {
+            match report.missing() {
+                None => tracing::info!(vm, "served by a confined process"),
+                Some(missing) => tracing::warn!(vm, "served by a confined process, without: {missing}"),
+            }
+        }
+    }
+
+    /// Starts one child after another.
+    fn run(&self, ready: Ready) {
+        let mut ready = Some(ready);
+        let mut pace = RestartPace::default();
+        loop {
+            let why = self.serve(&mut ready).unwrap_or_else(|e| e);
+            if self.stops.load(Ordering::Acquire) {
+                return;
+            }
+            if let Some(ready) = ready.take() {
+                let _ = ready.send(Err(why));
+                return;
+            }
+            let wait = pace.died(Instant::now());
+            for vm in self.charge.vms() {
+                tracing::error!("{vm}: its process ended: {why}; another one takes its place");
+                if !wait.is_zero() {
+                    tracing::warn!(
+                        "{vm}: its processes end again and again: the next one starts in {wait:?}"
+                    );
+                }
+            }
+            self.charge.died(why);
+            self.sleep(wait);
+        }
+    }
+
+    /// Waits, unless the child is stopped.
+    fn sleep(&self, wait: Duration) {
+        let begin = Instant::now();
+        while begin.elapsed() < wait && !self.stops.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts a child and carries out what it asks until it ends. Returns why it did.
+    fn serve(&self, ready: &mut Option<Ready>) -> Result<String, String> {
+        let text = |e: std::io::Error| e.to_string();
+        let (ours, theirs) = Channel::pair().map_err(text)?;
+        let mut child = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
+        let link = Arc::new(ChildLink::new(ours));
+        *lock(&self.link) = Some(link.clone());
+        let failed = match self.charge.hand(&link.channel) {
+            // Who stops the child from now on finds it.
+            Ok(()) if self.stops.load(Ordering::Acquire) => None,
+            Ok(()) => self.listen(&link, ready),
+            Err(e) => Some(e),
+        };
+        *lock(&self.link) = None;
+        link.close();
+        let name = self.charge.vms().swap_remove(0);
+        let status = end(&name, &mut child, END_PATIENCE, &self.stops).map_err(text)?;
+        Ok(failed.unwrap_or_else(|| words(&status)))
+    }
+
+    fn spawn(&self, theirs: OwnedFd) -> std::io::Result<Child> {
+        let vms = self.charge.vms();
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(format!("zerowire: {}", vms.join(", "))).arg(C::ARGUMENT);
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+        // It may hold what is no VM's business.
+        command.env_clear();
+        // The command goes at the end, and with it the child's end of the channel.
+        let mut child = spawn_apart(&mut command)?;
+        if let Some(pipe) = child.stderr.take() {
+            lines::relay(vms, pipe);
+        }
+        Ok(child)
+    }
+
+    /// Carries out what the child asks. Returns why it failed where that is known.
+    fn listen(&self, link: &ChildLink<C::Word>, ready: &mut Option<Ready>) -> Option<String> {
+        let mut is_ready = false;
+        loop {
+            let word = match link.channel.receive() {
+                Ok(Some((word, _))) => word,
+                Ok(None) => return None,
+                Err(e) => return Some(format!("its message can't be understood: {}", short(&e.to_string()))),
+            };
+            match self.charge.hear(word, link) {
+                Heard::GoOn => {}
+                Heard::Failed(why) => return Some(why),
+                Heard::Ready(_) if is_ready => return Some("it says once more that it is ready".to_owned()),
+                Heard::Ready(report) => {
+                    is_ready = true;
+                    match ready.take() {
+                        Some(ready) => drop(ready.send(Ok(report))),
+                        None => self.tell(&report),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The child that runs.
+    pub(crate) fn link(&self) -> Option<Arc<ChildLink<C::Word>>> {
+        lock(&self.link).clone()
+    }
+
+    /// Has the child end, without waiting.
+    pub(crate) fn ask_to_stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        if let Some(link) = self.link() {
+            link.close();
+        }
+    }
+
+    /// Ends the child and waits for it.
+    pub(crate) fn stop(&self) {
+        self.ask_to_stop();
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! A supervisor and its confined children, whatever they serve.
+//!
+//! ```text
+//! supervisor                       channel         child
+//!  keeper: starts it, hands over ◀─────────▶ confined; descriptors and nothing else
+//!  link: questions, answers
+//!  lines: its log                ◀─────────  standard error
+//! ```
+//!
+//! What a child serves, what it is handed and what it may ask is that of the command:
+//! `net/sandbox/`, `vsock/sandbox/`.
+
+pub(crate) mod channel;
+pub(crate) mod ending;
+pub(crate) mod keeper;
+pub(crate) mod lines;
+pub(crate) mod link;
+pub(crate) mod message;
+pub(crate) mod pace;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use clap::ValueEnum;
+use zerowire_confine::Owner;
+
+use crate::access;
+
+/// Nobody.
+pub const NOBODY: Owner = Owner { user: 65534, group: 65534 };
+
+/// Whether VMs are served by confined processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SandboxArg {
+    /// A process of its own, which has what is open for it and nothing else.
+    On,
+    /// Threads of this process.
+    #[default]
+    Off,
+}
+
+/// A user with the group of the same number, or the one that /etc/passwd names.
+pub fn owner(text: &str) -> Result<Owner, String> {
+    let user = access::owner(text)?;
+    Ok(Owner { user, group: access::main_group(text).unwrap_or(user) })
+}
+
+/// Whether this process was started as a child by `argument` alone. Only a supervisor gives such an
+/// argument, so it is not in the help.
+pub(crate) fn is_child(argument: &str) -> bool {
+    let mut arguments = std::env::args_os().skip(1);
+    arguments.next().is_some_and(|a| a == argument) && arguments.next().is_none()
+}
+
+/// Locks, also behind a thread that has panicked with the lock.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

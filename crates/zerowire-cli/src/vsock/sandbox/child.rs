@@ -1,0 +1,135 @@
+//! A confined process that serves VMs which may reach each other.
+//!
+//! It gets its VMs from the supervisor, with the sockets that are open for them, by the socket that
+//! is its standard input. Then it gives up all rights, and only then it accepts anybody. It ends
+//! when the supervisor is gone.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use zerowire_cli::logging::{self, LogFormat};
+use zerowire_confine::{ConfinePlan, Owner, confine};
+use zerowire_sys::allowed::OF_A_PROGRAM;
+use zerowire_vsock::system_calls::SYSTEM_CALLS;
+use zerowire_vsock::{HandedVsock, HostKeeper, HostQuestion, HostSockets, VsockConfig, VsockServer};
+
+use super::message::{ChildStats, GroupOrder, GroupSetup, GroupWord};
+use crate::sandbox::channel::Channel;
+use crate::serving::{block_signals, raise_descriptor_limit};
+
+/// Questions under way at most: the supervisor's answers always have room in the channel.
+const MAX_QUESTIONS: usize = 128;
+
+/// The program as a child.
+pub(super) fn main() -> ExitCode {
+    // SAFETY: nothing was opened by this process yet.
+    let closed = unsafe { zerowire_sys::rights::close_others(&[0, 1, 2]) };
+    let outcome = closed.map_err(|e| e.to_string()).and_then(|()| {
+        let channel = zerowire_sys::fd::duplicate(0).map_err(|e| e.to_string())?;
+        let supervisor =
+            Arc::new(Supervisor { channel: Channel::of(channel), under_way: AtomicUsize::new(0) });
+        serve(&supervisor).inspect_err(|e| drop(supervisor.channel.send(&GroupWord::Failed(e.clone()), &[])))
+    });
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn serve(supervisor: &Arc<Supervisor>) -> Result<(), String> {
+    let channel = &supervisor.channel;
+    block_signals().map_err(|e| e.to_string())?;
+    raise_descriptor_limit();
+    let (setup, vms) = receive(channel)?;
+    let plan = ConfinePlan {
+        owner: Owner { user: setup.user, group: setup.group },
+        calls: &[OF_A_PROGRAM, SYSTEM_CALLS],
+        without: &[],
+    };
+    let report = confine(&plan).map_err(|e| e.to_string())?;
+    // From here on there are threads, and nothing else can be opened.
+    let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
+    let keeper: Arc<dyn HostKeeper> = supervisor.clone();
+    let server = VsockServer::start_handed(vms, &keeper).map_err(|e| e.to_string())?;
+    channel.send(&GroupWord::Ready(report), &[]).map_err(|e| e.to_string())?;
+    while let Some((order, fds)) = channel.receive().map_err(|e| e.to_string())? {
+        if let Some(word) = supervisor.carry_out(order, fds, &server) {
+            channel.send(&word, &[]).map_err(|e| e.to_string())?;
+        }
+    }
+    drop(server);
+    drop(log);
+    Ok(())
+}
+
+/// The VMs, and the sockets that are open for them.
+fn receive(channel: &Channel) -> Result<(GroupSetup, Vec<(VsockConfig, HandedVsock)>), String> {
+    let text = |e: io::Error| e.to_string();
+    let Some((GroupOrder::Start(setup), _)) = channel.receive().map_err(text)? else {
+        return Err("its first message is none".to_owned());
+    };
+    let mut vms = Vec::new();
+    while vms.len() < setup.vms {
+        let Some((GroupOrder::Vm(vm), fds)) = channel.receive().map_err(text)? else {
+            return Err("a VM is missing".to_owned());
+        };
+        vms.push((vm.config()?, handed(fds).map_err(text)?));
+    }
+    Ok((setup, vms))
+}
+
+/// The sockets that came with a VM.
+fn handed(fds: Vec<OwnedFd>) -> io::Result<HandedVsock> {
+    // The child before this one may have changed that.
+    let waits_not = |fd: &OwnedFd| {
+        let flags = rustix::fs::fcntl_getfl(fd)?;
+        rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)
+    };
+    fds.iter().try_for_each(waits_not)?;
+    let count = |_| io::Error::other("a VM has four sockets");
+    let [listener, sockets @ ..]: [OwnedFd; 4] = fds.try_into().map_err(count)?;
+    Ok(HandedVsock { listener: UnixListener::from(listener), sockets: HostSockets::handed(sockets) })
+}
+
+/// The supervisor, as the group asks it.
+#[derive(Debug)]
+struct Supervisor {
+    channel: Channel,
+    /// Questions whose answers have not come.
+    under_way: AtomicUsize,
+}
+
+impl HostKeeper for Supervisor {
+    fn ask(&self, question: HostQuestion) -> io::Result<()> {
+        let HostQuestion { vm, number, port, kind } = question;
+        if self.under_way.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let sent = self.channel.send(&GroupWord::Connect { vm, number, port, kind: kind as u16 }, &[]);
+        if sent.is_err() {
+            self.under_way.fetch_sub(1, Ordering::Relaxed);
+        }
+        sent
+    }
+}
+
+impl Supervisor {
+    /// Does what it says. Returns what it asked for.
+    fn carry_out(&self, order: GroupOrder, fds: Vec<OwnedFd>, server: &VsockServer) -> Option<GroupWord> {
+        match order {
+            GroupOrder::Statistics { number, first } => {
+                Some(GroupWord::Statistics(number, Box::new(ChildStats::of(&server.stats(), first))))
+            }
+            GroupOrder::Connected { vm, number, errno } => {
+                self.under_way.fetch_sub(1, Ordering::Relaxed);
+                let errno = errno.unwrap_or(libc::EIO);
+                let outcome = fds.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(errno));
+                server.answer(vm, number, outcome);
+                None
+            }
+            GroupOrder::Start(_) | GroupOrder::Vm(_) => None,
+        }
+    }
+}

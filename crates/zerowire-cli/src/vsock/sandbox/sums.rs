@@ -1,0 +1,115 @@
+//! What the children of a VM have told, summed up.
+
+use zerowire_vsock::{VsockConfig, VsockTotals, VsockVmStats};
+
+use super::message::ChildVmStats;
+
+/// What the child that runs has told last, and what those before it had told last. What a child
+/// moved behind that is not counted.
+#[derive(Debug, Default)]
+pub(super) struct VmSums {
+    before: ChildVmStats,
+    now: ChildVmStats,
+    /// Why the last child ended.
+    death: Option<String>,
+}
+
+impl VmSums {
+    /// The child that runs has told this.
+    pub(super) fn told(&mut self, stats: ChildVmStats) {
+        self.now = stats;
+    }
+
+    /// The child has ended.
+    pub(super) fn died(&mut self, why: &str) {
+        let last = std::mem::take(&mut self.now);
+        add(&mut self.before, last);
+        self.death = Some(format!("its process ended: {why}"));
+    }
+
+    /// As the statistics have it.
+    pub(super) fn stats(&self, config: &VsockConfig) -> VsockVmStats {
+        let mut sum = self.before.clone();
+        add(&mut sum, self.now.clone());
+        let (now, last_error) = (&self.now, self.now.totals.last_error.as_ref());
+        VsockVmStats {
+            name: config.name.clone(),
+            socket: config.endpoint.to_string(),
+            cid: config.cid,
+            uds: config.uds.display().to_string(),
+            groups: config.groups.clone(),
+            connected: now.connected,
+            connections: sum.connections,
+            connection_errors: sum.connection_errors,
+            features: now.features.clone(),
+            protocol_features: now.protocol_features.clone(),
+            device_status: now.device_status,
+            path: VsockVmStats::PATH,
+            kernel_copies: VsockVmStats::KERNEL_COPIES,
+            totals: VsockTotals {
+                // What the child says of its front end is newer than the end of the one before it.
+                last_error: last_error.or(self.death.as_ref()).cloned(),
+                connections_open: now.totals.connections_open,
+                ..sum.totals
+            },
+            capture: None,
+        }
+    }
+}
+
+fn add(sum: &mut ChildVmStats, mut more: ChildVmStats) {
+    for (sum, n) in sum.sums().into_iter().zip(more.sums()) {
+        *sum += *n;
+    }
+    let (totals, more) = (&mut sum.totals, &more.totals);
+    totals.transmit.add(&more.transmit);
+    totals.receive.add(&more.receive);
+    totals.limits.transmit_limit_wait_seconds += more.limits.transmit_limit_wait_seconds;
+    totals.limits.receive_limit_wait_seconds += more.limits.receive_limit_wait_seconds;
+    // These are what there is now.
+    let mapped = &mut totals.mapped;
+    mapped.mapped_connections = more.mapped.mapped_connections;
+    mapped.mapped_windows = more.mapped.mapped_windows;
+    mapped.mapped_bytes = more.mapped.mapped_bytes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerowire_vhost::serve::Endpoint;
+
+    #[test]
+    fn counters_of_a_vm_outlive_its_children() {
+        let config = VsockConfig {
+            name: "a".to_owned(),
+            endpoint: Endpoint::Path("/run/a".into()),
+            access: Default::default(),
+            cid: 3,
+            uds: "/run/a.host".into(),
+            uds_access: Default::default(),
+            groups: Vec::new(),
+            limits: Default::default(),
+            rates: Default::default(),
+            map: Default::default(),
+        };
+        let told = |n: u64| {
+            let mut stats = ChildVmStats { connected: true, connections: n, ..ChildVmStats::default() };
+            (stats.totals.transmit.bytes, stats.totals.resets) = (10 * n, n);
+            (stats.totals.connections_open, stats.totals.mapped.mapped_windows) = (n, n);
+            stats
+        };
+        let mut sums = VmSums::default();
+        sums.told(told(3));
+        sums.told(told(4));
+        sums.died("killed by signal 9");
+        let stats = sums.stats(&config);
+        assert_eq!((stats.connections, stats.totals.transmit.bytes, stats.totals.resets), (4, 40, 4));
+        assert_eq!((stats.connected, stats.totals.connections_open), (false, 0), "these are of now");
+        assert_eq!(stats.totals.mapped.mapped_windows, 0);
+        assert_eq!(stats.totals.last_error.as_deref(), Some("its process ended: killed by signal 9"));
+        sums.told(told(1));
+        let stats = sums.stats(&config);
+        assert_eq!((stats.connections, stats.totals.transmit.bytes, stats.totals.resets), (5, 50, 5));
+        assert_eq!((stats.totals.connections_open, stats.totals.mapped.mapped_windows), (1, 1));
+    }
+}

@@ -1,0 +1,37 @@
+//! The confined processes that a program has started.
+
+use super::Program;
+
+/// Processes that this program has started and that run.
+pub fn children(program: &Program) -> Vec<i32> {
+    let pids = std::fs::read_dir("/proc").expect("/proc");
+    let pids = pids.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    // PID (COMMAND) STATE PPID …
+    let parent = |pid: &i32| -> Option<(char, i32)> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+    };
+    pids.filter(|pid| parent(pid).is_some_and(|(state, of)| state != 'Z' && of == program.pid())).collect()
+}
+
+/// The only child.
+pub fn child(program: &Program) -> i32 {
+    let all = children(program);
+    assert_eq!(all.len(), 1, "{}", program.log());
+    all[0]
+}
+
+/// Sends a child a signal.
+pub fn kill(pid: i32, signal: i32) {
+    // SAFETY: the process is a child of a program that this test has started and that has not
+    // reaped it: the id is its own.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+/// A line of `/proc/PID/status`.
+pub fn status(pid: i32, key: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("/proc");
+    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {key}")).split_whitespace().next().unwrap_or_default().to_owned()
+}
