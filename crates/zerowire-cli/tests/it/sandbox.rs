@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::support::control::Controlled;
-use crate::support::processes::{child, children, kill, status};
+use crate::support::processes::{child, children, kill, runs, status};
 use crate::support::{
     Guest, HANDED_FD, Peer, Program, Restrict, connect, http, in_netns, interface, wait_until,
 };
@@ -168,7 +168,6 @@ fn children_end_with_their_supervisor() {
         let all = children(&program);
         assert_eq!(all.len(), 2);
         program.kill();
-        let runs = |pid: &i32| Path::new(&format!("/proc/{pid}")).exists();
         wait_until("its children are gone", || !all.iter().any(runs));
     });
 }

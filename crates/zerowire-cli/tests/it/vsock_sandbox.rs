@@ -16,7 +16,7 @@ use zerowire_guest::vsock::{
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 
-use crate::support::processes::{children, kill, status};
+use crate::support::processes::{children, kill, runs, status};
 use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, connect, wait_until};
 
 struct Guest {
@@ -360,7 +360,6 @@ fn children_end_with_their_supervisor() {
     let all = children(&scene.program);
     assert_eq!(all.len(), 2);
     scene.program.kill();
-    let runs = |pid: &i32| std::path::Path::new(&format!("/proc/{pid}")).exists();
     wait_until("its children are gone", || !all.iter().any(runs));
 }
 

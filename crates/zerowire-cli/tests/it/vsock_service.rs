@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-use crate::support::processes::child;
-use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, connect};
+use crate::support::processes::{child, children, runs};
+use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, connect, wait_until};
 use serde_json::Value;
 use zerowire::recv::vsock;
 use zerowire_guest::vsock::{
@@ -54,7 +54,7 @@ impl Guest {
 
     /// Runs the guest until `thread` has ended, and returns its result.
     fn until<T>(&mut self, thread: JoinHandle<T>) -> T {
-        crate::support::wait_until("the host's program", || {
+        wait_until("the host's program", || {
             self.stack.turn(Duration::from_millis(1)).expect("a sound ring");
             thread.is_finished()
         });
@@ -273,19 +273,19 @@ fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log(m
         })
         .collect();
     let full = (idle.0 + 2 * 3, idle.1 + 2 * 2);
-    crate::support::wait_until("three descriptors and two mappings each", || taken(pid) == full);
+    wait_until("three descriptors and two mappings each", || taken(pid) == full);
     for _ in 0..5 {
         let refused = guest.until(connect()).map(drop).expect_err("they are two");
         assert!(refused.to_string().contains("2 of 2 mapped connections (--map-connections)"), "{refused}");
     }
-    crate::support::wait_until("no more than these", || taken(pid) == full);
+    wait_until("no more than these", || taken(pid) == full);
     program.signal(libc::SIGUSR1);
     let vm = &json(&program.wait_line(1))["vms"][0];
     let count = |name: &str| vm[name].as_u64().unwrap_or_else(|| panic!("{name}: {vm}"));
     assert_eq!(["mapped_connections", "mapped_windows", "mapped_refused"].map(count), [2, 8, 5]);
     assert!(count("mapped_bytes") > 2 * (2 << 20), "{vm}");
     drop(open);
-    crate::support::wait_until("all is given back", || {
+    wait_until("all is given back", || {
         guest.stack.turn(Duration::from_millis(1)).expect("a sound ring");
         taken(pid) == idle
     });
@@ -367,7 +367,10 @@ fn a_program_that_is_killed_and_started_again_serves_again(mode: Mode) {
         let open = guest.connect(HOST_CID, port + 100).expect("a connection");
         let (mut stream, _) = listener.accept().expect("the guest's connection");
         assert_eq!(guest.stack.state(open), ConnState::Established);
+        let served = children(&program);
         program.kill();
+        // They end with it, and leave its sockets then.
+        wait_until("its children are gone", || !served.iter().any(runs));
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         assert_eq!(stream.read_to_end(&mut Vec::new()).expect("the end"), 0);
         program = dir.program(&[]);

@@ -22,6 +22,11 @@ pub fn child(program: &Program) -> i32 {
     all[0]
 }
 
+/// Whether a process is there.
+pub fn runs(pid: &i32) -> bool {
+    std::path::Path::new(&format!("/proc/{pid}")).exists()
+}
+
 /// Sends a child a signal.
 pub fn kill(pid: i32, signal: i32) {
     // SAFETY: the process is a child of a program that this test has started and that has not
