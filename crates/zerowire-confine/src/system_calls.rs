@@ -28,10 +28,12 @@ fn programs<'a, I: Iterator<Item = &'a AllowedCall>>(
 ) -> Result<(BpfProgram, BpfProgram), BackendError> {
     let mut list: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for call in calls() {
-        list.entry(call.number).or_default().extend(rules(call.only)?);
+        list.entry(call.number).or_default().extend(rules(call)?);
     }
     // A call without rules is allowed whatever its arguments are.
-    for call in calls().filter(|call| matches!(call.only, Only::Any | Only::Absent)) {
+    let unconditional =
+        |call: &&AllowedCall| matches!(call.only, Only::Any | Only::Absent) && call.below.is_none();
+    for call in calls().filter(unconditional) {
         list.insert(call.number, Vec::new());
     }
     let absent = calls().filter(|call| call.only == Only::Absent);
@@ -47,18 +49,21 @@ fn programs<'a, I: Iterator<Item = &'a AllowedCall>>(
 }
 
 /// One of them has to match.
-fn rules(only: Only) -> Result<Vec<SeccompRule>, BackendError> {
-    let rule = |index, len, operator, value| {
-        SeccompRule::new(vec![SeccompCondition::new(index, len, operator, value)?])
-    };
-    match only {
-        Only::Any | Only::Absent => Ok(Vec::new()),
+fn rules(call: &AllowedCall) -> Result<Vec<SeccompRule>, BackendError> {
+    let condition = SeccompCondition::new;
+    let only = match call.only {
+        Only::Any | Only::Absent => vec![Vec::new()],
         Only::Values { index, values } => values
             .iter()
-            .map(|v| rule(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(*v)))
-            .collect(),
+            .map(|v| Ok(vec![condition(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(*v))?]))
+            .collect::<Result<_, BackendError>>()?,
         Only::Bits { index, mask, set } => {
-            Ok(vec![rule(index, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(mask), set)?])
+            vec![vec![condition(index, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(mask), set)?]]
         }
-    }
+    };
+    let below = |number| condition(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Lt, u64::from(number));
+    let below = call.below.map(below).transpose()?;
+    let all = only.into_iter().map(|conditions| conditions.into_iter().chain(below.clone()).collect());
+    // One without conditions would be none.
+    all.filter(|conditions: &Vec<_>| !conditions.is_empty()).map(SeccompRule::new).collect()
 }

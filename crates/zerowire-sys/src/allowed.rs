@@ -8,6 +8,20 @@ pub struct AllowedCall {
     pub number: libc::c_long,
     /// What its arguments may be.
     pub only: Only,
+    /// Where it stands, its first argument is a descriptor with a number below this one.
+    pub below: Option<u32>,
+}
+
+impl AllowedCall {
+    const fn new(number: libc::c_long, only: Only) -> Self {
+        Self { number, only, below: None }
+    }
+
+    /// The same, for descriptors with numbers below `number`.
+    #[must_use]
+    pub const fn on_descriptors_below(self, number: u32) -> Self {
+        Self { below: Some(number), ..self }
+    }
 }
 
 /// What the arguments of an allowed call may be.
@@ -37,22 +51,22 @@ pub enum Only {
 
 /// Allows a call with any arguments.
 pub const fn any(number: libc::c_long) -> AllowedCall {
-    AllowedCall { number, only: Only::Any }
+    AllowedCall::new(number, Only::Any)
 }
 
 /// Allows a call if argument number `index` is one of `values`.
 pub const fn values(number: libc::c_long, index: u8, values: &'static [u32]) -> AllowedCall {
-    AllowedCall { number, only: Only::Values { index, values } }
+    AllowedCall::new(number, Only::Values { index, values })
 }
 
 /// Allows a call if argument number `index` has none of these bits.
 pub const fn without(number: libc::c_long, index: u8, bits: libc::c_int) -> AllowedCall {
-    AllowedCall { number, only: Only::Bits { index, mask: bits as u64, set: 0 } }
+    AllowedCall::new(number, Only::Bits { index, mask: bits as u64, set: 0 })
 }
 
 /// Has a call fail with ENOSYS.
 pub const fn absent(number: libc::c_long) -> AllowedCall {
-    AllowedCall { number, only: Only::Absent }
+    AllowedCall::new(number, Only::Absent)
 }
 
 /// Flags of clone(2) that make a process, or a namespace.
@@ -83,10 +97,10 @@ pub const OF_A_PROGRAM: &[AllowedCall] = &[
     without(libc::SYS_mprotect, 2, libc::PROT_EXEC),
     // Threads. What clone3 would do cannot be seen, and the C library goes on with clone.
     absent(libc::SYS_clone3),
-    AllowedCall {
-        number: libc::SYS_clone,
-        only: Only::Bits { index: 0, mask: APART as u64, set: libc::CLONE_THREAD as u64 },
-    },
+    AllowedCall::new(
+        libc::SYS_clone,
+        Only::Bits { index: 0, mask: APART as u64, set: libc::CLONE_THREAD as u64 },
+    ),
     any(libc::SYS_futex),
     any(libc::SYS_set_robust_list),
     any(libc::SYS_rseq),
