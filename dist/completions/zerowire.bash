@@ -1763,7 +1763,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__vsock)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --tx-limit --rx-limit --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --pcap --pcap-snaplen --pcap-rotate --pcap-vm --json --print-capabilities --log --log-format --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --tx-limit --rx-limit --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --pcap --pcap-snaplen --pcap-rotate --pcap-vm --sandbox --user --json --print-capabilities --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1898,6 +1898,14 @@ _zerowire() {
                     return 0
                     ;;
                 --pcap-vm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sandbox)
+                    COMPREPLY=($(compgen -W "on off" -- "${cur}"))
+                    return 0
+                    ;;
+                --user)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -74,7 +74,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-group 
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-mode -d 'Permissions of the control socket, in octal. Default: 0600, and 0660 with --control-group' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l metrics -d 'Serve GET /metrics to Prometheus on this TCP address, to everybody who reaches it: HOST, PORT or HOST:PORT with a numeric host. Default: 127.0.0.1:9465' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-dir -d 'Let those who may manage begin captures (\'zerowire ctl capture start\'), into files of this folder' -r -F
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l sandbox -d 'Serve each VM by a process of its own, without rights, files and network: a front end that takes it over harms its own VM alone. For taps. See docs/sandbox.md' -r -f -a "on\t'A process a VM, which has what is open for it and nothing else'
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l sandbox -d 'Serve each VM by a process of its own, without rights, files and network: a front end that takes it over harms its own VM alone. For taps. See docs/sandbox.md' -r -f -a "on\t'A process of its own, which has what is open for it and nothing else'
 off\t'Threads of this process'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l user -d 'User whom these processes belong to if this one is root: a name of /etc/passwd or a number. Default: 65534 (nobody). Only with --sandbox on' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
@@ -120,6 +120,9 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap -d 'Cap
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-snaplen -d 'Bytes to capture of each frame or packet, 1 to 262144: 128 hold the headers' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-rotate -d 'Begin with another FILE before it has more than SIZE bytes (1M or more): it becomes FILE.1, what was FILE.1 becomes FILE.2, and so on. The oldest one beyond FILES in all (2 to 1000) goes' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-vm -d 'Capture the VM of this name, and no others; repeat for more' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l sandbox -d 'Serve VMs by processes without rights, files and network, one for those that may reach each other (--groups): a front end or a guest that takes one over harms no other VM. See docs/sandbox.md' -r -f -a "on\t'A process of its own, which has what is open for it and nothing else'
+off\t'Threads of this process'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l user -d 'User whom these processes belong to if this one is root: a name of /etc/passwd or a number. Default: 65534 (nobody). Only with --sandbox on' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
 info\t''
@@ -131,7 +134,7 @@ journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l share-guest-memory -d 'Let programs that map receive buffers read the guest\'s whole memory, so that payload needs no copy at all. They can read whatever else the guest keeps there, keys included, and one that means harm can open that memory anew and write to it: only for programs that are trusted as the VMM is'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l json -d 'Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table'
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l print-capabilities -d 'Print what this back end can do, as QEMU\'s docs/interop/vhost-user.json describes, and exit'
-complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -s h -l help -d 'Print help'
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -l control -d 'Control socket of the server' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
