@@ -166,3 +166,88 @@ pub(super) fn stats(keeper: &Keeper<VsockGroup>) -> (Vec<VsockVmStats>, f64) {
     let stats = sums.vms.iter().zip(vms).map(|(sums, vm)| sums.stats(&vm.config)).collect();
     (stats, sums.cpu_seconds.0 + sums.cpu_seconds.1)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+
+    use zerowire_vhost::serve::{Endpoint, SocketAccess};
+
+    use super::*;
+
+    const STREAM: u16 = Kind::Stream as u16;
+
+    /// A group of two VMs, `a` and `b`.
+    fn group(dir: &Path, request_rate: u32) -> VsockGroup {
+        let config = |name: &str, cid| {
+            let mut config = VsockConfig {
+                name: name.to_owned(),
+                endpoint: Endpoint::Path(dir.join(format!("{name}.s"))),
+                access: SocketAccess::default(),
+                cid,
+                uds: dir.join(name),
+                uds_access: SocketAccess::default(),
+                groups: Vec::new(),
+                limits: Default::default(),
+                rates: Default::default(),
+                map: Default::default(),
+            };
+            config.limits.request_rate = request_rate;
+            config
+        };
+        let configs = [config("a", 3), config("b", 4)];
+        let opened = configs.map(|config| {
+            let sockets = HostSockets::bind(&config.uds, &config.uds_access).expect("sockets");
+            let listener = Listener::new(&config.endpoint, &config.access).expect("a socket");
+            (config, listener, sockets)
+        });
+        let own = OwnSockets::at(opened.iter().flat_map(|(config, ..)| config.paths()));
+        let vms =
+            opened.map(|(config, listener, sockets)| KeptVsock::new(config, listener, sockets, own.clone()));
+        VsockGroup::new(vms.into(), Owner { user: 65534, group: 65534 }, "info")
+    }
+
+    fn errno(outcome: io::Result<OwnedFd>) -> i32 {
+        errno_of(&outcome.expect_err("it is refused"))
+    }
+
+    #[test]
+    fn a_child_names_a_vm_and_a_port_and_reaches_no_other_path() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let group = group(dir.path(), 0);
+        let _program = UnixListener::bind(dir.path().join("b_5000")).expect("a socket");
+        assert!(group.connect(1, 5000, STREAM).is_ok());
+        assert_eq!(errno(group.connect(0, 5000, STREAM)), libc::ENOENT, "that is another VM's");
+        assert_eq!(errno(group.connect(1, 5000, Kind::SeqPacket as u16)), libc::EPROTOTYPE);
+        for (vm, kind) in [(2, STREAM), (usize::MAX, STREAM), (0, 0), (0, 3)] {
+            assert_eq!(errno(group.connect(vm, 5000, kind)), libc::EINVAL);
+        }
+        for (port, own) in [(6000, "a"), (6001, "b.map"), (6002, "b.s")] {
+            let link = dir.path().join(format!("a_{port}"));
+            std::os::unix::fs::symlink(dir.path().join(own), link).expect("a link");
+            assert_eq!(errno(group.connect(0, port, STREAM)), libc::EACCES, "{own} is the supervisor's");
+        }
+    }
+
+    #[test]
+    fn a_child_connects_no_more_often_than_its_guest_may() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let group = group(dir.path(), 2);
+        let asked: Vec<_> = (0..4).map(|_| errno(group.connect(0, 5000, STREAM))).collect();
+        assert_eq!(asked, [libc::ENOENT, libc::ENOENT, libc::EAGAIN, libc::EAGAIN]);
+        assert_eq!(errno(group.connect(1, 5000, STREAM)), libc::ENOENT, "the other VM has its own rate");
+    }
+
+    /// A child that reads no answers is ended.
+    #[test]
+    fn answers_wait_for_nobody() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let group = group(dir.path(), 0);
+        let (ours, _child) = Channel::pair().expect("a pair");
+        let link = ChildLink::new(ours);
+        let ask = |number| group.hear(GroupWord::Connect { vm: 0, number, port: 5000, kind: STREAM }, &link);
+        let end = (0..10_000).map(ask).find(|heard| !matches!(heard, Heard::GoOn));
+        assert!(matches!(end, Some(Heard::Failed(why)) if why.contains("answers")));
+    }
+}
