@@ -12,6 +12,8 @@ pub const SYSTEM_CALLS: &[AllowedCall] = &[
     any(libc::SYS_eventfd2),
     any(libc::SYS_timerfd_create),
     any(libc::SYS_timerfd_settime),
+    // Of a descriptor that looks like an eventfd: it may be this process's timer.
+    any(libc::SYS_timerfd_gettime),
     // The sockets of front ends and host programs, and that of the process which has opened them.
     any(libc::SYS_accept4),
     any(libc::SYS_recvfrom),
@@ -75,9 +77,9 @@ mod tests {
     }
 
     #[test]
-    fn there_are_at_most_52_calls() {
+    fn there_are_at_most_53_calls() {
         let allowed = list().filter(|call| call.only != Only::Absent).count();
-        assert!(allowed <= 52, "{allowed}");
+        assert!(allowed <= 53, "{allowed}");
     }
 
     #[test]
