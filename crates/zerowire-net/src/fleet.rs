@@ -24,10 +24,20 @@ pub trait Fleet: Send + Sync {
     /// [`ServerError`]. Nothing is left behind, and nothing has changed.
     fn add(&self, config: VmConfig) -> Result<(), ServerError>;
 
+    /// Adds a VM as soon as the one of its name has gone, whose removal gave up
+    /// ([`ChangeError::Stuck`]). Where no removal gives up it is just added.
+    ///
+    /// # Errors
+    /// As for [`Self::add`].
+    fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
+        self.add(config)
+    }
+
     /// Removes a VM with its socket and its port. It is gone when this returns.
     ///
     /// # Errors
-    /// [`ChangeError`]. The VM stays.
+    /// [`ChangeError`]. The VM stays, but for [`ChangeError::Stuck`]: it is not served any more
+    /// then, and goes as soon as its threads end.
     fn remove(&self, name: &str) -> Result<(), ChangeError>;
 
     /// Takes no further front end for a VM, and removes it when the present one has left.
@@ -82,7 +92,7 @@ pub trait Fleet: Send + Sync {
     ///
     /// A VM that is the same in all but its metadata and limits keeps its front end. Another one
     /// that was there is removed and added again, unless it is on a descriptor that was handed
-    /// over.
+    /// over. If its front end holds up its removal, it is added as soon as it has gone.
     ///
     /// # Errors
     /// The VMs can't be beside each other and those of others, or their metadata can't be read.
@@ -104,6 +114,10 @@ impl Fleet for Server {
 
     fn add(&self, config: VmConfig) -> Result<(), ServerError> {
         self.add(config)
+    }
+
+    fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
+        self.add_later(config)
     }
 
     fn remove(&self, name: &str) -> Result<(), ChangeError> {

@@ -9,11 +9,13 @@
 //! add ─▶ Opening ─▶ Running ─▶ Leaving ─▶ (gone)
 //!           │          │        │  ▲
 //!           ▼          │        ▼  │ it is removed again
-//!        (gone)        │       Held ─▶ (gone): its threads ended after all
+//!        (gone)        │       Held ─▶ (gone): its threads ended after all,
+//!                      │               and it is added again if that was asked for
 //!                      ▼
 //!                   draining: its control thread ends with its front end
 //! ```
 
+mod arrival;
 mod reload;
 mod roster;
 
@@ -26,7 +28,7 @@ use zerowire_capture::Capture;
 use zerowire_metadata::MetadataTree;
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    Endpoint, Orders, Served, StartError, TakeUpError, inherit, process_cpu_seconds, stop_all,
+    Orders, Served, StartError, TakeUpError, inherit, process_cpu_seconds, stop_all,
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
@@ -34,10 +36,11 @@ use crate::metadata::MetadataSource;
 use crate::stats::{ServerStats, VmStats};
 use crate::vm::{self, Handed, ServerError, Source, VmConfig};
 
+use arrival::{add, enter, open};
 pub use reload::Reloaded;
 pub(crate) use reload::reload;
 pub(crate) use roster::Departure;
-use roster::{Roster, RosterEntry, VmStage, lock};
+use roster::{Roster, RosterEntry, lock};
 
 /// Where a VM is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -116,10 +119,10 @@ impl Server {
             return Err(StartError::Count(0).into());
         }
         let server = Self::empty_captured(capture);
-        server.enter(&configs)?;
+        enter(&server.roster, &configs)?;
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
         for (config, inherited) in configs.into_iter().zip(inherited) {
-            server.open(config, Source::Here(inherited))?;
+            open(&server.roster, config, Source::Here(inherited))?;
         }
         Ok(server)
     }
@@ -135,8 +138,8 @@ impl Server {
         capture: Option<Arc<Capture>>,
     ) -> Result<Self, ServerError> {
         let server = Self::empty_captured(capture);
-        server.enter(std::slice::from_ref(&config))?;
-        server.open(config, Source::Handed(handed))?;
+        enter(&server.roster, std::slice::from_ref(&config))?;
+        open(&server.roster, config, Source::Handed(handed))?;
         Ok(server)
     }
 
@@ -158,56 +161,23 @@ impl Server {
     /// As for [`Self::start`]. A VM on a descriptor is refused: its number may mean something else
     /// by now.
     pub fn add(&self, config: VmConfig) -> Result<(), ServerError> {
-        if let Endpoint::Fd(fd) = config.endpoint {
-            return Err(StartError::late_descriptor(config.name, fd).into());
-        }
-        self.enter(std::slice::from_ref(&config))?;
-        self.open(config, Source::Here(None))
+        add(&self.roster, config)
     }
 
-    /// Enters VMs before they are opened. Fails if they can't be beside those that are there.
-    fn enter(&self, configs: &[VmConfig]) -> Result<(), ServerError> {
-        let mut roster = lock(&self.roster);
-        if let Some(config) = configs.first().filter(|_| roster.closed) {
-            let text = "the server stops: it takes no further VM".to_owned();
-            return Err(StartError::Limit { vm: config.name.clone(), text }.into());
+    /// Adds a VM as soon as the one of its name has gone, whose removal gave up
+    /// ([`ChangeError::Stuck`]). The log says when, or why it can't. One that has gone by now is
+    /// not waited for.
+    ///
+    /// # Errors
+    /// As for [`Self::add`].
+    pub fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
+        if let Ok(entry) = lock(&self.roster).find(&config.name)
+            && entry.is_held()
+        {
+            entry.next = Some(config);
+            return Ok(());
         }
-        let all: Vec<_> = roster.entries.iter().map(|e| &e.config).chain(configs).collect();
-        vm::check(&all)?;
-        vm::share_budget(all.into_iter());
-        let entries = configs.iter().map(|c| RosterEntry { config: c.clone(), stage: VmStage::Opening });
-        roster.entries.extend(entries);
-        Ok(())
-    }
-
-    /// Opens a VM that was entered.
-    fn open(&self, config: VmConfig, source: Source) -> Result<(), ServerError> {
-        let name = config.name.clone();
-        let departure = Departure(Arc::downgrade(&self.roster));
-        let capture = self.capture();
-        let opened = vm::start(config, source, departure, capture.as_deref());
-        let mut roster = lock(&self.roster);
-        let closed = roster.closed;
-        let now = roster.capture.clone();
-        let is_another = now.as_ref().map(Arc::as_ptr) != capture.as_ref().map(Arc::as_ptr);
-        match (opened, roster.find(&name)) {
-            (Ok(served), Ok(entry)) if !closed => {
-                if is_another {
-                    served.vm.set_capture(vm::interface(now.as_deref(), &name, &entry.config.port));
-                }
-                entry.stage = VmStage::Running(served);
-            }
-            (Ok(mut served), _) => {
-                roster.forget(&name);
-                drop(roster);
-                served.stop();
-            }
-            (Err(e), _) => {
-                roster.forget(&name);
-                return Err(e);
-            }
-        }
-        Ok(())
+        self.add(config)
     }
 
     /// Removes a VM with its socket and its port; its front end is disconnected. The VM is gone
@@ -398,3 +368,6 @@ impl Drop for Server {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;

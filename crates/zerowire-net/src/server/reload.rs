@@ -2,7 +2,7 @@
 
 use zerowire_vhost::serve::Endpoint;
 
-use super::{ChangeError, VmInfo};
+use super::{ChangeError, VmInfo, VmState};
 use crate::fleet::Fleet;
 use crate::vm::{self, ServerError, VmConfig};
 
@@ -38,14 +38,14 @@ enum Step {
 }
 
 impl Step {
-    fn from(running: Option<&VmConfig>, wanted: &VmConfig) -> Self {
-        let Some(running) = running else { return Self::Add };
+    fn from(running: Option<&VmInfo>, wanted: &VmConfig) -> Self {
+        let Some(VmInfo { config: running, state, .. }) = running else { return Self::Add };
         let is_served =
             running.metadata.as_ref().map(|m| m.tokens) == wanted.metadata.as_ref().map(|m| m.tokens);
         let (metadata, limits) = (running.metadata.clone(), running.limits);
         let same_device = VmConfig { metadata, limits, ..wanted.clone() } == *running;
         match running.endpoint {
-            _ if is_served && same_device => Self::Keep,
+            _ if is_served && same_device && *state != VmState::Leaving => Self::Keep,
             Endpoint::Path(_) => Self::Replace,
             Endpoint::Fd(_) => Self::Restart,
         }
@@ -75,7 +75,7 @@ pub(crate) fn reload(
         }
     }
     // What one VM gives up another one may need, so all removals come first.
-    let mut added = Vec::new();
+    let (mut added, mut late) = (Vec::new(), Vec::new());
     for (step, config) in steps {
         match step {
             Step::Keep => {
@@ -86,6 +86,10 @@ pub(crate) fn reload(
             }
             Step::Replace => match fleet.remove(&config.name) {
                 Ok(()) | Err(ChangeError::Unknown(_)) => added.push((true, config)),
+                Err(e @ ChangeError::Stuck(_)) => {
+                    done.errors.push(format!("{e}. It is added again then"));
+                    late.push(config);
+                }
                 Err(e) => done.errors.push(e.to_string()),
             },
             Step::Add => added.push((false, config)),
@@ -104,16 +108,22 @@ pub(crate) fn reload(
             Err(e) => done.errors.push(format!("{e}; VM {name} is not served")),
         }
     }
+    for config in late {
+        let name = config.name.clone();
+        if let Err(e) = fleet.add_later(config) {
+            done.errors.push(format!("{e}; VM {name} is not served"));
+        }
+    }
     Ok(done)
 }
 
 fn plan(vms: &[VmInfo], before: &[String], wanted: Vec<VmConfig>) -> Result<ReloadPlan, ServerError> {
-    let (ours, others): (Vec<_>, Vec<_>) =
-        vms.iter().map(|vm| &vm.config).partition(|c| before.contains(&c.name));
-    vm::check(&others.into_iter().chain(&wanted).collect::<Vec<_>>())?;
-    let is_wanted = |c: &&VmConfig| wanted.iter().any(|w| w.name == c.name);
-    let removed = ours.iter().filter(|c| !is_wanted(c)).map(|c| c.name.clone()).collect();
-    let running = |w: &VmConfig| ours.iter().find(|c| c.name == w.name).copied();
+    let (ours, others): (Vec<_>, Vec<_>) = vms.iter().partition(|vm| before.contains(&vm.config.name));
+    vm::check(&others.into_iter().map(|vm| &vm.config).chain(&wanted).collect::<Vec<_>>())?;
+    let is_wanted = |vm: &&&VmInfo| wanted.iter().any(|w| w.name == vm.config.name);
+    let gone = ours.iter().filter(|vm| !is_wanted(vm));
+    let removed = gone.map(|vm| vm.config.name.clone()).collect();
+    let running = |w: &VmConfig| ours.iter().find(|vm| vm.config.name == w.name).copied();
     let steps: Vec<_> = wanted.iter().map(|w| Step::from(running(w), w)).collect();
     Ok(ReloadPlan { removed, steps: steps.into_iter().zip(wanted).collect() })
 }

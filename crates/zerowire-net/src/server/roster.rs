@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use zerowire_capture::Capture;
 use zerowire_vhost::serve::Served;
 
+use super::arrival::add;
 use super::{ChangeError, VmState};
 use crate::vm::{self, VmConfig, VmContext};
 
@@ -24,6 +25,8 @@ pub(super) enum VmStage {
 pub(super) struct RosterEntry {
     pub config: VmConfig,
     pub stage: VmStage,
+    /// What is added under this name as soon as the VM has gone.
+    pub next: Option<VmConfig>,
 }
 
 impl RosterEntry {
@@ -51,9 +54,15 @@ impl RosterEntry {
         }
     }
 
-    /// Takes the VM out of its entry, which says that it leaves.
+    /// Whether its threads were told to end, and nobody waits for them any more.
+    pub fn is_held(&self) -> bool {
+        matches!(self.stage, VmStage::Held(_))
+    }
+
+    /// Takes the VM out of its entry, which says that it leaves. None comes after it.
     pub fn take(&mut self) -> Option<Served<VmContext>> {
         self.served()?;
+        self.next = None;
         match std::mem::replace(&mut self.stage, VmStage::Leaving { ended: false }) {
             VmStage::Running(served) | VmStage::Held(served) => Some(served),
             VmStage::Opening | VmStage::Leaving { .. } => None,
@@ -120,12 +129,18 @@ impl Departure {
     pub(crate) fn leave(&self, vm: Arc<VmContext>) {
         let Some(roster) = self.0.upgrade() else { return };
         let name = vm.control.name.clone();
-        let served = lock(&roster).find(&name).ok().and_then(RosterEntry::ended);
-        let Some(served) = served else { return };
+        let gone = lock(&roster).find(&name).ok().and_then(|entry| {
+            let next = entry.next.take();
+            Some((entry.ended()?, next))
+        });
+        let Some((served, next)) = gone else { return };
         let how = if vm.control.is_draining() { "drained and removed" } else { "removed after all" };
         // The port closes here. Until then nobody else can have it.
         drop((served, vm));
         lock(&roster).forget(&name);
         tracing::info!("{name}: {how}");
+        if let Some(Err(e)) = next.map(|config| add(&roster, config)) {
+            tracing::error!("{e}; VM {name} is not served");
+        }
     }
 }

@@ -1,0 +1,140 @@
+use std::path::Path;
+
+use zerowire_testkit::net::in_netns;
+use zerowire_testkit::wait_until;
+use zerowire_vhost::serve::{Endpoint, SocketAccess};
+
+use super::*;
+use crate::port::PortSpec;
+use crate::port::tap::TapSpec;
+use crate::{Fleet, Policy};
+
+/// A server whose removals give up, as if a front end held up the VM's threads.
+struct HeldUp(Server);
+
+impl Fleet for HeldUp {
+    fn remove(&self, name: &str) -> Result<(), ChangeError> {
+        let mut roster = lock(&self.0.roster);
+        let entry = roster.find(name)?;
+        let served = entry.take().ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
+        assert!(entry.hold(served).is_none(), "its control thread runs");
+        Err(ChangeError::Stuck(name.to_owned()))
+    }
+
+    fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
+        self.0.add_later(config)
+    }
+
+    fn vms(&self) -> Vec<VmInfo> {
+        self.0.vms()
+    }
+
+    fn stats(&self) -> ServerStats {
+        self.0.stats()
+    }
+
+    fn add(&self, config: VmConfig) -> Result<(), ServerError> {
+        self.0.add(config)
+    }
+
+    fn drain(&self, name: &str) -> Result<(), ChangeError> {
+        self.0.drain(name)
+    }
+
+    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
+        self.0.set_metadata(name, source)
+    }
+
+    fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
+        self.0.set_limits(name, limits)
+    }
+
+    fn ask(&self) {}
+
+    fn silent(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.0.is_alive()
+    }
+
+    fn stop(&self) {
+        self.0.stop();
+    }
+}
+
+fn vm(socket: &Path) -> VmConfig {
+    VmConfig {
+        name: "zwheld".to_owned(),
+        endpoint: Endpoint::Path(socket.to_owned()),
+        access: SocketAccess::default(),
+        port: PortSpec::Tap(TapSpec { name: "zwheld".to_owned(), queues: 1 }),
+        metadata: None,
+        policy: Policy::default(),
+        mac: None,
+        guard: None,
+        limits: Limits::default(),
+        postcopy: false,
+    }
+}
+
+fn states(server: &Server) -> Vec<VmState> {
+    server.vms().iter().map(|vm| vm.state).collect()
+}
+
+/// Ends the threads of a VM that is held up.
+fn let_go(server: &Server) {
+    let roster = lock(&server.roster);
+    let served = roster.entries.first().and_then(RosterEntry::served);
+    served.expect("one that is held up").vm.control.drain();
+}
+
+#[test]
+fn a_vm_of_the_file_whose_removal_gives_up_is_added_when_it_has_gone() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (before, first) = (["zwheld".to_owned()], vm(&dir.path().join("first")));
+        let server = HeldUp(Server::start(vec![first.clone()]).expect("a server"));
+        let second = vm(&dir.path().join("second"));
+        let done = server.reload(&before, vec![second.clone()]).expect("a good file");
+        assert!(done.replaced.is_empty() && done.errors.len() == 1, "{done:?}");
+        assert!(done.errors[0].contains("zwheld") && done.errors[0].contains("added again"), "{done:?}");
+        assert_eq!(states(&server.0), [VmState::Leaving]);
+        // The file of before: the VM that leaves is not the one that is wanted.
+        server.reload(&before, vec![first]).expect("a good file");
+        server.reload(&before, vec![second.clone()]).expect("a good file");
+        let_go(&server.0);
+        wait_until("the next one runs", || states(&server.0) == [VmState::Running]);
+        assert_eq!(server.vms()[0].config, second);
+        assert!(dir.path().join("second").exists() && !dir.path().join("first").exists());
+    });
+}
+
+#[test]
+fn a_vm_that_leaves_is_added_again_by_the_same_file() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (before, config) = (["zwheld".to_owned()], vm(&dir.path().join("socket")));
+        let server = HeldUp(Server::start(vec![config.clone()]).expect("a server"));
+        server.remove("zwheld").expect_err("it is held up");
+        let done = server.0.reload(&before, vec![config]).expect("a good file");
+        assert_eq!((done.replaced.as_slice(), done.errors.as_slice()), (before.as_slice(), [].as_slice()));
+        assert_eq!(states(&server.0), [VmState::Running]);
+    });
+}
+
+/// Somebody wants it gone for good.
+#[test]
+fn nothing_comes_after_a_vm_that_is_removed_again() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let server = HeldUp(Server::start(vec![vm(&dir.path().join("socket"))]).expect("a server"));
+        server.remove("zwheld").expect_err("it is held up");
+        server.add_later(vm(&dir.path().join("next"))).expect("it comes later");
+        server.remove("zwheld").expect_err("it is held up still");
+        assert_eq!(lock(&server.0.roster).entries[0].next, None);
+        let_go(&server.0);
+        wait_until("it is gone", || server.vms().is_empty());
+    });
+}
