@@ -83,14 +83,7 @@ impl Header {
     /// where the packet ends before.
     #[inline]
     pub fn protocol(&self, packet: &[u8]) -> Option<(u8, usize)> {
-        let (mut next, mut len) = (self.next, HEADER_BYTES);
-        // Each round passes eight bytes at least of those that there are.
-        while EXTENSIONS.contains(&next) {
-            let extension = packet.get(len..len + 2)?;
-            next = extension[0];
-            len += (usize::from(extension[1]) + 1) * 8;
-        }
-        Some((next, len))
+        pass_extensions(packet, (self.next, HEADER_BYTES))
     }
 
     /// What stands behind the extension headers of `packet`, which begins with this header, and
@@ -100,24 +93,32 @@ impl Header {
         let mut payload = Ipv6Payload { protocol: self.next, at: HEADER_BYTES, part: Ipv6Part::Whole };
         // Each round passes eight bytes at least of those that there are.
         loop {
-            let at = payload.at;
-            if EXTENSIONS.contains(&payload.protocol) {
-                let extension = packet.get(at..at + 2)?;
-                payload.protocol = extension[0];
-                payload.at += (usize::from(extension[1]) + 1) * 8;
-            } else if payload.protocol == FRAGMENT {
-                let fragment = packet.get(at..at + FRAGMENT_BYTES)?;
-                payload.protocol = fragment[0];
-                payload.at += FRAGMENT_BYTES;
-                payload.part = Ipv6Part::First;
-                if u16::from_be_bytes([fragment[2], fragment[3]]) >> 3 != 0 {
-                    return Some(Ipv6Payload { part: Ipv6Part::Later, ..payload });
-                }
-            } else {
+            (payload.protocol, payload.at) = pass_extensions(packet, (payload.protocol, payload.at))?;
+            if payload.protocol != FRAGMENT {
                 return Some(payload);
+            }
+            let fragment = packet.get(payload.at..payload.at + FRAGMENT_BYTES)?;
+            payload.protocol = fragment[0];
+            payload.at += FRAGMENT_BYTES;
+            payload.part = Ipv6Part::First;
+            if u16::from_be_bytes([fragment[2], fragment[3]]) >> 3 != 0 {
+                return Some(Ipv6Payload { part: Ipv6Part::Later, ..payload });
             }
         }
     }
+}
+
+/// Passes the extension headers at `at`, of which the first has the kind `next`. Returns the kind
+/// of what stands behind them, and where. None where the packet ends before.
+#[inline]
+fn pass_extensions(packet: &[u8], (mut next, mut at): (u8, usize)) -> Option<(u8, usize)> {
+    // Each round passes eight bytes at least of those that there are.
+    while EXTENSIONS.contains(&next) {
+        let extension = packet.get(at..at + 2)?;
+        next = extension[0];
+        at += (usize::from(extension[1]) + 1) * 8;
+    }
+    Some((next, at))
 }
 
 /// The address of the sender of `packet`; None where the packet ends before.
