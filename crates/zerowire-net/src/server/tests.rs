@@ -49,6 +49,14 @@ impl Fleet for HeldUp {
         self.0.set_limits(name, limits)
     }
 
+    fn capture(&self) -> Option<Arc<Capture>> {
+        self.0.capture()
+    }
+
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        self.0.set_capture(capture)
+    }
+
     fn ask(&self) {}
 
     fn silent(&self) -> Vec<String> {
