@@ -1,8 +1,8 @@
 //! Telling switches where a guest is, after it came from another host (vhost-user SEND_RARP).
 
-use super::ETH_HEADER_BYTES;
-
 use zerowire_wire::ethernet;
+
+use super::ETH_HEADER_BYTES;
 
 /// The shortest Ethernet frame without its check sum and tags, bytes.
 const FRAME_BYTES: usize = 60;

@@ -53,7 +53,7 @@ pub(super) struct NetDevice<'a> {
     /// True: the guest goes on elsewhere, and frames wait for it.
     handed_over: bool,
     /// True: the log says that the guard refused an announcement.
-    said_refusal: bool,
+    logged_refusal: bool,
 }
 
 impl<'a> NetDevice<'a> {
@@ -67,7 +67,7 @@ impl<'a> NetDevice<'a> {
             forwarded: Arc::default(),
             mtu: None,
             handed_over: false,
-            said_refusal: false,
+            logged_refusal: false,
         }
     }
 
@@ -213,7 +213,7 @@ impl Device for NetDevice<'_> {
         let frame = rarp(mac, guard.and_then(FrameGuard::vlan));
         // A front end names its guest alone. Where it doesn't, the guest is served all the same.
         if guard.is_some_and(|guard| guard.check(&[], &frame).is_err()) {
-            if !std::mem::replace(&mut self.said_refusal, true) {
+            if !std::mem::replace(&mut self.logged_refusal, true) {
                 let name = &self.vm.control.name;
                 let [a, b, c, d, e, f] = mac;
                 tracing::warn!(

@@ -16,10 +16,12 @@ const KEPT_BYTES: usize = 1024;
 /// The frames of a batch that were given back as they are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InPlace {
+    /// How many they are.
     pub frames: usize,
     /// Chains that they took.
     pub chains: usize,
-    /// True: the next one is not what the guest takes. Those behind it may have fitted.
+    /// True: the next one is not what the guest takes. Those behind it may have fitted where they
+    /// were.
     pub unsound: bool,
 }
 
@@ -86,8 +88,8 @@ impl ReadBatch {
     }
 
     /// The slow way, for the reads behind those that were `given`, in the order in which frames
-    /// arrived: copies them out, then into chains in order. It serves the copying path, frames longer than their offer, and frames that arrived behind a
-    /// read that found none.
+    /// arrived: copies them out, then into chains in order. It serves the copying path, frames
+    /// longer than their offer, and frames that arrived behind a read that found none.
     #[cold]
     pub(super) fn deliver_staged(
         &mut self,
