@@ -89,7 +89,8 @@ impl Channel {
     /// # Errors
     /// What came is another message, or none.
     pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-        let mut bytes = vec![0; MESSAGE_BYTES];
+        // While it waits it has no memory for a message: there are many that wait.
+        let mut bytes = vec![0; self.next_len()];
         loop {
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -112,6 +113,19 @@ impl Channel {
                 return Err(Errno::MSGSIZE.into());
             }
             return Ok(Some((serde_json::from_slice(&bytes[..got.bytes])?, fds)));
+        }
+    }
+
+    /// Waits for a message, and returns how much room it takes, bytes.
+    fn next_len(&self) -> usize {
+        let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
+        loop {
+            match recvmsg(&self.0, &mut [], &mut RecvAncillaryBuffer::default(), flags) {
+                Err(Errno::INTR) => {}
+                // The end has no message: what is wrong is found when that is read.
+                Err(_) => return 1,
+                Ok(got) => return got.bytes.clamp(1, MESSAGE_BYTES),
+            }
         }
     }
 
