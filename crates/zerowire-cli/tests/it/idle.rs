@@ -1,8 +1,9 @@
 //! A process that serves many VMs which do nothing does nothing either, and each VM takes the same.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::support::processes::children;
 use crate::support::{Guest, Program, Restrict, connect, in_netns, wait_until};
 use zerowire_guest::vsock::{VsockDriver, VsockOptions};
 use zerowire_guest::{GuestAddr, GuestMemory};
@@ -22,8 +23,8 @@ fn has(program: &Program) -> Has {
 }
 
 /// How often threads of the process gave a CPU away: each time that one slept, it had been awake.
-fn switches(program: &Program) -> u64 {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", program.pid())).expect("/proc");
+fn switches(pid: i32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("/proc");
     let of = |task: std::io::Result<std::fs::DirEntry>| -> u64 {
         let status = std::fs::read_to_string(task.expect("a thread").path().join("status"));
         let status = status.unwrap_or_default();
@@ -35,10 +36,16 @@ fn switches(program: &Program) -> u64 {
 
 /// Two seconds pass without anything done. What a start leaves behind may take some time.
 fn sleeps(program: &Program) {
+    all_sleep(&[program.pid()]);
+}
+
+/// The same of several processes.
+fn all_sleep(pids: &[i32]) {
+    let all = || pids.iter().map(|pid| switches(*pid)).sum::<u64>();
     wait_until("two seconds without anything done", || {
-        let before = switches(program);
+        let before = all();
         std::thread::sleep(Duration::from_secs(2));
-        switches(program) == before
+        all() == before
     });
 }
 
@@ -102,6 +109,59 @@ fn many_idle_vms_on_taps_cost_nothing() {
         let spec =
             |vm: usize, socket: &Path| format!("name=vm{vm},socket={},port=tap:zwi{vm}", socket.display());
         is_free(64, |args| Program::restricted(args, LIMITS), spec, |socket| Guest::start(connect(socket)));
+    });
+}
+
+/// Memory that a process shares with no other one, without that of its guest, KiB
+/// (proc_pid_smaps(5)).
+fn unshared_kib(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("its mappings");
+    let (mut is_guest, mut kib) = (false, 0);
+    for line in text.lines() {
+        match line.split_once(' ').expect("two words") {
+            ("Private_Clean:" | "Private_Dirty:", n) if !is_guest => {
+                kib += n.trim_end_matches("kB").trim().parse::<u64>().expect("a number");
+            }
+            // The head of a mapping begins with its range of addresses.
+            (range, _) if !range.ends_with(':') => is_guest = line.contains("memfd:guest-memory"),
+            _ => {}
+        }
+    }
+    kib
+}
+
+/// With guests. To see the figures of more of them:
+/// `ZEROWIRE_IDLE_VMS=256 cargo test -p zerowire-cli --test it idle_confined -- --nocapture`.
+#[test]
+fn idle_confined_vms_cost_2_mib_each_and_no_cpu() {
+    own_process!();
+    in_netns(|| {
+        allow_descriptors();
+        let vms = std::env::var("ZEROWIRE_IDLE_VMS").map_or(8, |n| n.parse::<usize>().expect("a number"));
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = |vm: usize| dir.path().join(format!("vm{vm}"));
+        let spec = |vm| format!("name=vm{vm},socket={},port=tap:zwi{vm}", socket(vm).display());
+        let mut args = vec!["--sandbox".to_owned(), "on".to_owned()];
+        args.extend((0..vms).flat_map(|vm| ["--vm".to_owned(), spec(vm)]));
+        let begin = Instant::now();
+        let program = Program::restricted(&args, LIMITS);
+        program.wait_log(&format!("vm{}: served by a confined process", vms - 1));
+        let started = begin.elapsed();
+        let guests: Vec<_> = (0..vms).map(|vm| Guest::start(connect(&socket(vm)))).collect();
+        let children = children(&program);
+        assert_eq!(children.len(), vms);
+        all_sleep(&[&children[..], &[program.pid()]].concat());
+        let unshared: Vec<_> = children.iter().map(|pid| unshared_kib(*pid)).collect();
+        let (most, sum) = (unshared.iter().max().expect("one"), unshared.iter().sum::<u64>());
+        eprintln!(
+            "{vms} idle confined VMs: started in {started:.1?}; each process has {} KiB of its own, {most} KiB at most; the \
+             supervisor has {} KiB; nothing was awake for 2 s",
+            sum / vms as u64,
+            unshared_kib(program.pid())
+        );
+        assert!(*most <= 2048, "{unshared:?} KiB");
+        drop(guests);
+        program.stop();
     });
 }
 

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::support::control::Controlled;
 use crate::support::processes::{child, children, kill, runs, status};
 use crate::support::{
-    Guest, HANDED_FD, Peer, Program, Restrict, connect, http, in_netns, interface, wait_until,
+    Guest, HANDED_FD, PATIENCE, Peer, Program, Restrict, connect, http, in_netns, interface, wait_until,
 };
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, features};
@@ -137,6 +138,32 @@ fn a_vm_whose_child_dies_is_served_again_and_the_others_see_nothing() {
     });
 }
 
+/// From the death to the line that another child serves the VM. The fastest one counts: what else
+/// the machine does is not this program's.
+#[test]
+fn another_child_is_there_within_50_ms() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), &["zwsoon"], &[]);
+        let took: Vec<_> = (2..6)
+            .map(|children| {
+                let mut guest = Guest::start(connect(&dir.path().join("zwsoon")));
+                guest.ping(&mut Peer::new("zwsoon"));
+                let begin = Instant::now();
+                kill(child(&program), libc::SIGKILL);
+                while program.log().matches("served by a confined process").count() < children {
+                    assert!(begin.elapsed() < PATIENCE, "{}", program.log());
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                begin.elapsed()
+            })
+            .collect();
+        eprintln!("from a child's death to the next one: {took:.1?}");
+        assert!(took.iter().any(|took| *took <= Duration::from_millis(50)), "{took:?}");
+        program.stop();
+    });
+}
+
 #[test]
 fn a_front_end_of_another_vm_stays_connected() {
     in_netns(|| {
@@ -243,9 +270,9 @@ fn children_that_do_not_answer_cost_one_wait_for_all() {
         assert_eq!(server.json("/vms/zwmute")["statistics"]["transmit"]["frames"], 3);
         let all = children(&server.program);
         all.iter().for_each(|pid| kill(*pid, libc::SIGSTOP));
-        let begin = std::time::Instant::now();
+        let begin = Instant::now();
         let shown = server.json("/stats");
-        assert!(begin.elapsed() < std::time::Duration::from_secs(3), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
         // Each is as it was shown last.
         assert_eq!(shown["vms"].as_array().map(Vec::len), Some(4));
         assert_eq!(shown["vms"][0]["transmit"]["frames"], 3, "{shown}");
@@ -418,25 +445,6 @@ fn a_child_goes_on_when_its_front_end_truncates_the_memory() {
         let mut guest = Guest::start(connect(&dir.path().join("zwlost")));
         guest.ping(&mut Peer::new("zwlost"));
         assert!(!program.log().contains("its process ended"), "{}", program.log());
-        program.stop();
-    });
-}
-
-/// Of a VM that does nothing.
-#[test]
-fn an_idle_child_has_little_memory_of_its_own() {
-    in_netns(|| {
-        let dir = tempfile::tempdir().expect("a directory");
-        let program = start(dir.path(), &["zwmema", "zwmemb"], &[]);
-        for pid in children(&program) {
-            let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("/proc");
-            let kib = |key: &str| -> u64 {
-                let line = rollup.lines().find_map(|line| line.strip_prefix(key)).expect(key);
-                line.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a figure")
-            };
-            let own = kib("Private_Clean:") + kib("Private_Dirty:");
-            assert!(own <= 2048, "{own} KiB\n{rollup}");
-        }
         program.stop();
     });
 }
