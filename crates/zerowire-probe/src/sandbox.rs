@@ -1,4 +1,4 @@
-//! What confines the processes of `zerowire net --sandbox on`.
+//! What confines the processes of `--sandbox on`.
 
 use std::io;
 
@@ -15,8 +15,9 @@ const ACTIONS: &str = "/proc/sys/kernel/seccomp/actions_avail";
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWNET;
 
 pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
-    let subject = |id, path, title| Subject { id, group: Group::Net, jobs: &[Job::Net], path, title };
-    let namespaces = subject("sandbox.namespaces", "net: sandbox: namespaces", "sandbox: namespaces");
+    let subject =
+        |id, path, title| Subject { id, group: Group::Shared, jobs: &[Job::Net, Job::Vsock], path, title };
+    let namespaces = subject("sandbox.namespaces", "net, vsock: sandbox: namespaces", "sandbox: namespaces");
     todo.add(namespaces, || {
         let all = unshare_in_child(NAMESPACES | libc::CLONE_NEWPID).map_err(errno::number);
         let with_user = match all {
@@ -25,12 +26,12 @@ pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
         };
         translate_namespaces(all, with_user)
     });
-    let kill = subject("sandbox.kill", "net: sandbox: kill", "sandbox: the end of a process");
+    let kill = subject("sandbox.kill", "net, vsock: sandbox: kill", "sandbox: kill");
     let (changes_user, kills) = (machine.has("CAP_SETUID"), machine.has("CAP_KILL"));
     todo.add(kill, move || translate_kill(changes_user, kills));
-    let seccomp = subject("sandbox.seccomp", "net: sandbox: seccomp", "sandbox: system calls");
+    let seccomp = subject("sandbox.seccomp", "net, vsock: sandbox: seccomp", "sandbox: system calls");
     todo.add(seccomp, || translate_seccomp(std::fs::read_to_string(ACTIONS)));
-    let landlock = subject("sandbox.landlock", "net: sandbox: Landlock", "sandbox: Landlock");
+    let landlock = subject("sandbox.landlock", "net, vsock: sandbox: Landlock", "sandbox: Landlock");
     todo.add(landlock, || translate_landlock(landlock_version().map_err(errno::number)));
 }
 
@@ -49,7 +50,8 @@ fn translate_namespaces(all: Result<(), i32>, with_user: Result<(), i32>) -> Fin
             format!("refused ({})", errno::words(e)),
             "With --sandbox on capabilities and system calls alone confine the process of a VM.",
         )
-        .remedy("Run as root, or let users make user namespaces (see 'new namespaces' above)."),
+        .remedy(
+            "Run as root, or let users make user namespaces ('zerowire doctor --path net', 'new namespaces')."),
     }
 }
 

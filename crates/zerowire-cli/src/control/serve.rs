@@ -70,10 +70,9 @@ impl ControlListener {
 
 /// Root, the user of this process, the owner of the socket's file, and its group.
 fn may_manage(socket: &ControlSocket, client: &OwnedFd) -> io::Result<bool> {
-    let peer = rustix::net::sockopt::socket_peercred(client)?;
+    let (user, of_user) = zerowire_sys::socket::peer_owner(client)?;
     let (owner, group) = socket.owner()?;
-    let uid = peer.uid.as_raw();
-    if [0, rustix::process::geteuid().as_raw(), owner].contains(&uid) || peer.gid.as_raw() == group {
+    if [0, rustix::process::geteuid().as_raw(), owner].contains(&user) || of_user == group {
         return Ok(true);
     }
     Ok(zerowire_sys::socket::peer_groups(client)?.contains(&group))

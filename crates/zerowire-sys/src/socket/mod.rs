@@ -17,7 +17,7 @@ use crate::{check, syscall};
 
 pub use message::Message;
 pub use messages::Messages;
-pub use peer::{peer_groups, peer_user};
+pub use peer::{peer_groups, peer_owner};
 
 /// Entries of a list at most: what a system call takes (`UIO_MAXIOV`, include/uapi/linux/uio.h).
 pub const MAX_IOV: usize = 1024;

@@ -8,15 +8,15 @@ use crate::check;
 /// `SO_PEERGROUPS` (include/uapi/asm-generic/socket.h).
 const SO_PEERGROUPS: i32 = 59;
 
-/// The user of the process that made the connection (SO_PEERCRED). Its process id is 0 if it is in
-/// a PID namespace out of this one's sight, so nothing is made of that.
+/// The user and the group of the process that made the connection (SO_PEERCRED). Its process id is
+/// 0 if it is in a PID namespace out of this one's sight, so nothing is made of that.
 ///
 /// # Errors
 /// Those of getsockopt(2).
-pub fn peer_user(socket: impl AsFd) -> io::Result<u32> {
+pub fn peer_owner(socket: impl AsFd) -> io::Result<(u32, u32)> {
     // SAFETY: `struct ucred` is three numbers: process, user, group.
-    let [_process, user, _group] = unsafe { super::get(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) }?;
-    Ok(user)
+    let [_process, user, group] = unsafe { super::get(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) }?;
+    Ok((user, group))
 }
 
 /// The supplementary groups that the process had when it made the connection (SO_PEERGROUPS). The
@@ -62,9 +62,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_has_the_user_of_its_process() {
+    fn a_peer_has_the_user_and_the_group_of_its_process() {
         let (ours, _theirs) = UnixStream::pair().expect("a pair of sockets");
-        assert_eq!(peer_user(&ours).expect("its user"), rustix::process::geteuid().as_raw());
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        assert_eq!(peer_owner(&ours).expect("its owner"), own);
     }
 
     #[test]

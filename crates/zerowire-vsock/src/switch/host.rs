@@ -88,7 +88,7 @@ fn greet(vm: &mut GroupVm, kind: Kind, socket: OwnedFd, io: &mut Io) {
         return;
     }
     let deadline = io.timers.now() + ANSWER_PATIENCE;
-    let user = zerowire_sys::socket::peer_user(&socket).unwrap_or(u32::MAX);
+    let user = zerowire_sys::socket::peer_owner(&socket).map_or(u32::MAX, |(user, _)| user);
     vm.doors.handshakes[i] = Some(Handshake { socket, kind, deadline, user, tenant: place.tenant });
     io.timers.look_after(ANSWER_PATIENCE);
     // Most have written their line already; the event comes all the same.

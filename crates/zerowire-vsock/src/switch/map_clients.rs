@@ -42,7 +42,7 @@ fn accept(vm: &mut GroupVm, io: &mut Io) -> bool {
 }
 
 fn greet(vm: &mut GroupVm, socket: OwnedFd, io: &mut Io) {
-    let user = zerowire_sys::socket::peer_user(&socket);
+    let user = zerowire_sys::socket::peer_owner(&socket).map(|(user, _)| user);
     let Some(user) = user.as_ref().ok().copied().filter(|u| vm.doors.map_policy.knows(*u)) else {
         let user = user.map_or_else(|e| e.to_string(), |u| u.to_string());
         let text = format!(
