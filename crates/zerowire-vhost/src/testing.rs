@@ -26,6 +26,9 @@ const MESSAGES: usize = 200;
 /// In place of a request: the session goes to another process, and on.
 const HAND_OVER: u8 = u8::MAX;
 
+/// In place of a request: the process that serves the session dies, and another one goes on.
+const DIE: u8 = u8::MAX - 1;
+
 /// Bytes of a memory file.
 const FILE_BYTES: u64 = 0x4_0000;
 
@@ -310,6 +313,19 @@ fn pass_on<'a>(
     Session::restore(vm, &image).ok()
 }
 
+/// Goes on with a session whose process stopped no ring. None where it can't go on.
+fn survive<'a>(
+    vm: &'a impl Backing,
+    session: Session<'a>,
+    connection: MessageSocket,
+) -> Option<(Session<'a>, MessageSocket)> {
+    let image = session.snapshot(&connection).ok()?;
+    drop((session, connection));
+    let (bytes, files) = image.encode().expect("an image within its bounds");
+    let image = SessionImage::decode(&bytes, files).expect("the same image");
+    Session::restore(vm, &image).ok()
+}
+
 fn play(mut script: Script<'_>) {
     let (near, far) = UnixStream::pair().expect("sockets");
     near.set_nonblocking(true).expect("a socket that does not block");
@@ -325,6 +341,11 @@ fn play(mut script: Script<'_>) {
         let request = match script.byte() {
             HAND_OVER => {
                 let Some(next) = pass_on(&vm, session, connection) else { return };
+                (session, connection) = next;
+                continue;
+            }
+            DIE => {
+                let Some(next) = survive(&vm, session, connection) else { return };
                 (session, connection) = next;
                 continue;
             }

@@ -14,6 +14,8 @@ use super::device::Device;
 use super::listen::Listener;
 use super::orders::{Order, Orders};
 use super::seat;
+use super::watch::SessionWatch;
+use crate::session::SessionImage;
 
 /// How long a server waits for its threads to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -143,6 +145,11 @@ pub trait Backing: Send + Sync + 'static {
     /// A front end has come, or gone.
     fn connected(&self, _now: bool) {}
 
+    /// Keeps what another process needs to go on with a session if this one dies.
+    fn watch(&self) -> Option<&dyn SessionWatch> {
+        None
+    }
+
     /// The control thread ends; its socket is gone.
     fn ended(self: Arc<Self>) {}
 }
@@ -158,13 +165,23 @@ pub struct Served<B> {
 impl<B: Backing> Served<B> {
     /// Serves one front end after another, all of them if nobody decides who is let in.
     pub fn spawn(vm: Arc<B>, listener: Listener, link: Option<Box<dyn Admission>>) -> io::Result<Self> {
+        Self::spawn_with(vm, listener, link, None)
+    }
+
+    /// The same. It begins with the session that a process has left which died.
+    pub fn spawn_with(
+        vm: Arc<B>,
+        listener: Listener,
+        link: Option<Box<dyn Admission>>,
+        session: Option<SessionImage>,
+    ) -> io::Result<Self> {
         let for_thread = vm.clone();
         let (orders, receiver) = channel();
         let thread = std::thread::Builder::new()
             .name(format!("{}-ctl", vm.control().name))
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                seat::run(&*for_thread, listener, link, receiver);
+                seat::run(&*for_thread, listener, link, receiver, session);
                 for_thread.ended();
             })?;
         Ok(Self { vm, thread: Some(thread), orders })

@@ -13,6 +13,7 @@ mod orders;
 mod pace;
 mod seat;
 mod start;
+mod watch;
 
 pub use access::SocketAccess;
 pub use admission::Admission;
@@ -23,3 +24,4 @@ pub use listen::{Bound, Endpoint, ListenError, Listener, bind_unix};
 pub use orders::{Orders, TakeUpCause, TakeUpError};
 pub(crate) use pace::Progress;
 pub use start::{MAX_VMS, Paths, StartError, check_names, inherit, normal};
+pub use watch::SessionWatch;

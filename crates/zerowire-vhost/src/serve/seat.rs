@@ -18,6 +18,7 @@ use super::control::{Backing, Control};
 use super::listen::Listener;
 use super::orders::{self, HandOverReply, Order, refusal};
 use super::pace::{Pace, Progress};
+use super::watch::Watched;
 use crate::session::{Session, SessionError, SessionImage};
 
 /// How long to wait before a retry of what the system refused.
@@ -27,20 +28,23 @@ const RETRY: Duration = Duration::from_millis(500);
 /// at once; one that does not keeps the VM from its own front end.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 
-/// The control thread: one front end after another.
+/// The control thread: one front end after another. It begins with a session that a process has
+/// left which died, if there is one.
 pub(super) fn run(
     vm: &dyn Backing,
     listener: Listener,
     link: Option<Box<dyn Admission>>,
     orders: Receiver<Order>,
+    session: Option<SessionImage>,
 ) {
     let control = vm.control();
     let _lines = tracing::error_span!("vm", name = control.name).entered();
     let mut seat = Seat::new(vm, listener, link, orders);
+    seat.back = session;
     while !control.stopped() && (seat.back.is_some() || !control.is_draining()) {
         control.answer();
         if let Some((session, connection)) = seat.take_up() {
-            tracing::info!("{}: goes on with a session that was handed over", control.name);
+            tracing::info!("{}: goes on with the session of a process before", control.name);
             seat.serve(session, connection, None);
         } else if seat.away {
             sleep(control, None, None, None);
@@ -61,6 +65,7 @@ pub(super) fn run(
             };
             // A connection that was handed over may wait for its front end to be started.
             let first = seat.listener.is_lasting().then(|| Instant::now() + FIRST_MESSAGE);
+            control.connections.fetch_add(1, Ordering::Relaxed);
             seat.serve(Session::new(vm), MessageSocket::new(stream), first);
         }
         if !seat.away && !seat.listener.is_lasting() {
@@ -90,7 +95,7 @@ struct Seat<'a> {
     not_before: Option<Instant>,
     /// True: another process has the session. No front end is accepted.
     away: bool,
-    /// A session that nobody took.
+    /// A session that nobody took, or that a process has left which died.
     back: Option<SessionImage>,
 }
 
@@ -167,6 +172,9 @@ impl<'a> Seat<'a> {
                     vm.set_error(e.to_string());
                     control.connection_errors.fetch_add(1, Ordering::Release);
                     tracing::error!("{}: the session can't go on: {e}", control.name);
+                    if let Some(watch) = vm.watch() {
+                        watch.ended();
+                    }
                 })
                 .ok();
         }
@@ -174,6 +182,7 @@ impl<'a> Seat<'a> {
         match Session::restore(vm, &image) {
             Ok(session) => {
                 self.away = false;
+                control.connections.fetch_add(1, Ordering::Relaxed);
                 // Who asked may be gone: the session goes on all the same.
                 let _ = reply.send(Ok(()));
                 Some(session)
@@ -189,7 +198,6 @@ impl<'a> Seat<'a> {
     /// `first`.
     fn serve(&mut self, mut session: Session<'a>, mut connection: MessageSocket, first: Option<Instant>) {
         let control = self.vm.control();
-        control.connections.fetch_add(1, Ordering::Relaxed);
         self.set_connected(true);
         if let Some(link) = &mut self.link {
             link.connected();
@@ -258,6 +266,7 @@ impl<'a> Seat<'a> {
         mut first: Option<Instant>,
     ) -> End {
         let control = self.vm.control();
+        let mut watched = Watched::new(self.vm.watch());
         loop {
             control.answer();
             if control.stopped() {
@@ -280,7 +289,12 @@ impl<'a> Seat<'a> {
                 }
             }
             session.attend();
-            match connection.recv() {
+            let received = match watched.may_read(connection) {
+                Ok(true) => connection.recv(),
+                Ok(false) => Err(WireError::WouldBlock),
+                Err(_) => return End::Closed(Ok("nobody keeps the session any more")),
+            };
+            match received {
                 Ok(Some(message)) => {
                     first = None;
                     if let Err(e) = session.handle(connection, message) {
@@ -289,6 +303,7 @@ impl<'a> Seat<'a> {
                 }
                 Ok(None) => return End::Closed(Ok(LEFT)),
                 Err(WireError::WouldBlock) => {
+                    watched.settle(session, connection);
                     let link = self.link.as_deref();
                     let left = first.map(|at| at.saturating_duration_since(Instant::now()));
                     if left == Some(Duration::ZERO) {

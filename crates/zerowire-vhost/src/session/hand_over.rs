@@ -13,6 +13,10 @@
 //! the front end wait in its socket meanwhile, and frames for the guest in the port. A frame that
 //! was read and waits for more buffers of the guest's is dropped, as whenever a ring stops.
 //!
+//! A process that dies stops no ring. Its successor has an image from before ([`Session::snapshot`]),
+//! and takes the rings up as those of a front end that has connected again: from the used index on,
+//! and by the in-flight region.
+//!
 //! What is not in the image: the port, statistics, and connections of a vsock device.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,7 +25,7 @@ use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use thiserror::Error;
-use zerowire_vhost_user::{MessageSocket, Request};
+use zerowire_vhost_user::{MessageSocket, Request, features as f};
 
 use super::device_state::DeviceState;
 use super::front_end::FrontEnd;
@@ -96,6 +100,22 @@ impl<'a> Session<'a> {
             rings: self.rings.image(),
         });
         Ok((image, early))
+    }
+
+    /// What a process goes on with if this one dies. Rings run on.
+    pub(crate) fn snapshot(&self, connection: &MessageSocket) -> Result<SessionImage, String> {
+        if self.postcopy.is_advised() {
+            return Err("post-copy goes on".to_owned());
+        }
+        // A process that dies may have written what it does not come to note.
+        if self.driver.acked & f::VHOST_LOG_ALL != 0 {
+            return Err("the guest migrates".to_owned());
+        }
+        let (image, _) = self.image(connection).map_err(|e| e.to_string())?;
+        if image.parts().loading.is_some() {
+            return Err("the device's state is transferred".to_owned());
+        }
+        Ok(image)
     }
 
     /// Stops the rings and returns what a successor goes on with. The session is to be dropped, and

@@ -11,6 +11,10 @@ use super::vrings::Vrings;
 use super::{Answer, SessionError, protocol, refused};
 use crate::ring::inflight::{InflightRegion, Tracker};
 
+/// Entries of each queue in a region of this side, or more if the first ring has more: the most that
+/// QEMU gives a ring of a network device.
+const OWN_ENTRIES: u16 = 1024;
+
 /// A region, and where it lies in its file.
 #[derive(Debug)]
 struct Area {
@@ -69,6 +73,21 @@ impl InflightTracking {
             .map_err(|text| refused(request, text))?;
         self.shared = Some(Area { region: Arc::new(region), file: Arc::new(file), offset: r.mmap_offset });
         Ok(())
+    }
+
+    /// Keeps a region of this side from the first ring on that starts, which has `size` entries. It
+    /// serves a process that goes on after this one. Without it that one goes by the used index.
+    pub(super) fn keep_own(&mut self, queues: usize, size: u16) {
+        if self.shared.is_some() || self.own.is_some() {
+            return;
+        }
+        let (queues, size) = (queues as u16, size.max(OWN_ENTRIES));
+        match InflightRegion::create(queues, size) {
+            Ok((region, file)) => {
+                self.own = Some(Area { region: Arc::new(region), file: Arc::new(file), offset: 0 });
+            }
+            Err(e) => tracing::warn!("a region for chains in flight can't be made: {e}"),
+        }
     }
 
     /// What marks the chains of a ring of `size` entries that starts. A ring that grew beyond the
