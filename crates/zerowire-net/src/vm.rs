@@ -11,9 +11,10 @@ use zerowire_metadata::{MetadataTree, TokenPolicy};
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::memory::PinBudget;
 use zerowire_vhost::serve::{
-    Admission, Backing, Control, Device, Endpoint, Listener, Paths, Served, SocketAccess, StartError,
-    check_names,
+    Admission, Backing, Control, Device, Endpoint, Listener, Paths, Served, SessionWatch, SocketAccess,
+    StartError, check_names,
 };
+use zerowire_vhost::session::SessionImage;
 
 use crate::Policy;
 use crate::config::MacAddress;
@@ -66,6 +67,10 @@ pub struct Handed {
     pub metadata: Option<Arc<MetadataTree>>,
     /// Hears of its front ends.
     pub watch: Arc<dyn FrontEndWatch>,
+    /// Keeps what another process needs to go on with a session if this one dies.
+    pub sessions: Option<Arc<dyn SessionWatch>>,
+    /// The session of a process before that died.
+    pub session: Option<SessionImage>,
 }
 
 /// Who wants to know whether a VM has a front end.
@@ -88,6 +93,8 @@ struct OpenParts {
     port: Box<dyn Port>,
     listener: Listener,
     watch: Option<Arc<dyn FrontEndWatch>>,
+    sessions: Option<Arc<dyn SessionWatch>>,
+    session: Option<SessionImage>,
 }
 
 impl OpenParts {
@@ -103,7 +110,7 @@ impl OpenParts {
             None => Listener::new(&config.endpoint, &config.access)
                 .map_err(|cause| StartError::Listen { vm: vm(), cause })?,
         };
-        Ok(Self { tree, port, listener, watch: None })
+        Ok(Self { tree, port, listener, watch: None, sessions: None, session: None })
     }
 
     fn take_over(config: &VmConfig, handed: Handed) -> Self {
@@ -112,6 +119,8 @@ impl OpenParts {
             port: port::take_over(handed.tap, config.policy),
             listener: handed.listener,
             watch: Some(handed.watch),
+            sessions: handed.sessions,
+            session: handed.session,
         }
     }
 }
@@ -212,6 +221,7 @@ pub(super) struct VmContext {
     pub mac: Option<MacAddress>,
     pub guard: Option<Arc<FrameGuard>>,
     pub postcopy: bool,
+    sessions: Option<Arc<dyn SessionWatch>>,
     metadata: Mutex<Option<(MetadataSource, Arc<MetadataTree>)>>,
     new_tree: AtomicBool,
     departure: Departure,
@@ -287,6 +297,10 @@ impl Backing for VmContext {
         }
     }
 
+    fn watch(&self) -> Option<&dyn SessionWatch> {
+        self.sessions.as_deref()
+    }
+
     fn ended(self: Arc<Self>) {
         let departure = self.departure.clone();
         departure.leave(self);
@@ -305,7 +319,7 @@ pub(super) fn start(
     departure: Departure,
     capture: Option<&Capture>,
 ) -> Result<Served<VmContext>, ServerError> {
-    let OpenParts { tree, port: opened, listener, watch } = match source {
+    let OpenParts { tree, port: opened, listener, watch, sessions, session } = match source {
         Source::Here(inherited) => OpenParts::open(&config, inherited)?,
         Source::Handed(handed) => OpenParts::take_over(&config, handed),
     };
@@ -339,6 +353,7 @@ pub(super) fn start(
         mac,
         guard: guard.map(Arc::new),
         postcopy,
+        sessions,
         metadata: Mutex::new(metadata),
         new_tree: AtomicBool::new(false),
         departure,
@@ -346,5 +361,5 @@ pub(super) fn start(
         capture: Mutex::new(capture),
         new_capture: AtomicBool::new(false),
     });
-    Ok(Served::spawn(context, listener, link).map_err(resources)?)
+    Ok(Served::spawn_with(context, listener, link, session).map_err(resources)?)
 }

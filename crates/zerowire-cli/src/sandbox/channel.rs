@@ -22,8 +22,8 @@ use serde::de::DeserializeOwned;
 /// Bytes of a message at most. Statistics of 128 queue pairs have some 6 KB.
 const MESSAGE_BYTES: usize = 64 * 1024;
 
-/// Descriptors of a message at most: a listening socket, 128 queues, metadata, a capture.
-const DESCRIPTORS: usize = 131;
+/// Descriptors of a message at most: what the kernel takes (SCM_MAX_FD).
+pub(crate) const DESCRIPTORS: usize = 253;
 
 /// One end.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Channel {
         }
     }
 
-    /// Waits for a message and its descriptors; None when the other side is gone.
+    /// Waits for a message and its descriptors, all of them or none; None when the other side is gone.
     ///
     /// # Errors
     /// What came is another message, or none.
@@ -96,8 +96,8 @@ impl Channel {
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut into = [IoSliceMut::new(&mut bytes)];
             let got = match recvmsg(&self.0, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => continue,
-                Err(Errno::CONNRESET) => return Ok(None),
+                // The other side is gone and left messages unread. What it sent comes next.
+                Err(Errno::INTR | Errno::CONNRESET) => continue,
                 other => other?,
             };
             let mut fds = Vec::new();
@@ -109,8 +109,12 @@ impl Channel {
             if got.bytes == 0 {
                 return Ok(None);
             }
-            if got.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC) {
+            if got.flags.contains(ReturnFlags::TRUNC) {
                 return Err(Errno::MSGSIZE.into());
+            }
+            if got.flags.contains(ReturnFlags::CTRUNC) {
+                // This process has no room for all of them.
+                fds.clear();
             }
             return Ok(Some((serde_json::from_slice(&bytes[..got.bytes])?, fds)));
         }
@@ -160,6 +164,17 @@ mod tests {
         assert!(ours.send(&[1], &[]).is_ok() && theirs.receive::<String>().is_err(), "no text");
         drop(ours);
         assert!(theirs.receive::<String>().expect("the end").is_none());
+    }
+
+    #[test]
+    fn what_the_other_side_has_sent_comes_although_it_left_messages_unread() {
+        let (ours, theirs) = Channel::pair().expect("a pair");
+        let theirs = Channel::of(theirs);
+        ours.send(&"unread", &[]).expect("room");
+        theirs.send(&"last", &[]).expect("room");
+        drop(theirs);
+        assert_eq!(ours.receive::<String>().expect("a message").expect("not the end").0, "last");
+        assert!(ours.receive::<String>().expect("the end").is_none());
     }
 
     /// A side that reads nothing holds the other one up nowhere.

@@ -18,7 +18,7 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, features};
 use zerowire_testkit::captures::{CaptureFile, read, read_file};
 
-fn start(dir: &Path, names: &[&str], more: &[&str]) -> Program {
+pub fn start(dir: &Path, names: &[&str], more: &[&str]) -> Program {
     let spec = |name: &&str| format!("name={name},socket={},port=tap:{name}", dir.join(name).display());
     let vms: Vec<_> = names.iter().flat_map(|name| ["--vm".to_owned(), spec(name)]).collect();
     let mut args: Vec<&str> = vec!["--json", "--sandbox", "on"];
@@ -32,7 +32,7 @@ fn start(dir: &Path, names: &[&str], more: &[&str]) -> Program {
 }
 
 /// Statistics, asked for by a signal; `count` is how many times.
-fn stats(program: &Program, count: usize) -> Value {
+pub fn stats(program: &Program, count: usize) -> Value {
     program.signal(libc::SIGUSR1);
     let line = program.wait_line(count);
     serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))

@@ -20,9 +20,11 @@ use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::tap::{SYSTEM_CALLS, Tap, TapKeeper};
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server};
 use zerowire_sys::allowed::OF_A_PROGRAM;
-use zerowire_vhost::serve::Listener;
+use zerowire_vhost::serve::{Listener, SessionWatch};
+use zerowire_vhost::session::SessionImage;
 
 use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord};
+use super::sessions::{ImageText, Teller};
 use crate::pcap;
 use crate::sandbox::channel::Channel;
 use crate::serving::block_signals;
@@ -52,9 +54,13 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
         _ => return Err("its first message is none".to_owned()),
     };
     let stream = snaplen.and_then(|snaplen| Some((snaplen, fds.pop()?)));
+    let kept = match channel.receive().map_err(|e| e.to_string())? {
+        Some((ChildOrder::Session(kept), fds)) => kept.map(|image| (image, fds)),
+        _ => return Err("its second message is none".to_owned()),
+    };
     let (answers, answered) = mpsc::channel();
     let keeper = Arc::new(Supervisor { channel: channel.clone(), answered: Mutex::new(answered) });
-    let handed = handed(&setup, fds, keeper)?;
+    let mut handed = handed(&setup, fds, keeper)?;
     let lasting = handed.listener.is_lasting();
     let config = setup.config()?;
     let plan = ConfinePlan {
@@ -64,7 +70,10 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     };
     let report: ConfineReport = confine(&plan).map_err(|e| e.to_string())?;
     // From here on there are threads, and nothing else can be opened.
+    let teller = Arc::new(Teller(channel.clone()));
     let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
+    handed.session = kept.and_then(|(image, fds)| take_up(&setup.name, &image, fds, &teller));
+    handed.sessions = Some(teller);
     let capture = stream.map(|(snaplen, to)| Capture::stream(to, snaplen).map(Arc::new)).transpose();
     let capture = capture.map_err(|e| e.to_string())?;
     let server = Server::start_handed(config, handed, capture).map_err(|e| e.to_string())?;
@@ -93,7 +102,16 @@ fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<Supervisor>) -> Res
         Some(_) => Some(tree(fds.next().ok_or_else(missing)?)?),
         None => None,
     };
-    Ok(Handed { listener, tap, metadata, watch: keeper })
+    Ok(Handed { listener, tap, metadata, watch: keeper, sessions: None, session: None })
+}
+
+/// The session that a child before has left. None where it can't go on, which the log says.
+fn take_up(name: &str, image: &ImageText, fds: Vec<OwnedFd>, teller: &Teller) -> Option<SessionImage> {
+    let refused = |e: &String| {
+        tracing::error!("{name}: the session can't go on: {e}");
+        teller.ended();
+    };
+    image.image(fds).inspect_err(refused).ok()
 }
 
 /// The metadata in a file of the supervisor's.
@@ -195,7 +213,7 @@ impl Loop<'_> {
                 pcap::finish(self.server.set_capture(None).as_ref());
                 None
             }
-            ChildOrder::Start(..) => None,
+            ChildOrder::Start(..) | ChildOrder::Session(_) => None,
         }
     }
 

@@ -29,6 +29,7 @@ use super::CHILD;
 use super::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use super::message::{ChildOrder, ChildSetup, ChildWord};
 use super::metadata::KeptMetadata;
+use super::sessions::KeptSession;
 use super::sums::Sums;
 use crate::sandbox::channel::Channel;
 use crate::sandbox::ending::{END_PATIENCE, end, words};
@@ -162,9 +163,9 @@ impl Keeper {
     fn run(&self, ready: SyncSender<Result<ConfineReport, String>>) {
         let name = &self.config.name;
         let mut ready = Some(ready);
-        let mut pace = RestartPace::default();
+        let (mut pace, mut session) = (RestartPace::default(), KeptSession::default());
         loop {
-            let end = self.serve(&mut ready).unwrap_or_else(ChildEnd::Died);
+            let end = self.serve(&mut ready, &mut session).unwrap_or_else(ChildEnd::Died);
             let why = match end {
                 ChildEnd::Asked => return,
                 ChildEnd::Died(_) if self.stops.load(Ordering::Acquire) => return,
@@ -179,7 +180,8 @@ impl Keeper {
                 return tracing::error!("{name}: its process ended, and its only connection with it: {why}");
             }
             let wait = pace.died(Instant::now());
-            tracing::error!("{name}: its process ended: {why}; another one takes its place");
+            let then = session.died();
+            tracing::error!("{name}: its process ended: {why}; another one takes its place{then}");
             if !wait.is_zero() {
                 tracing::warn!("{name}: its processes end again and again: the next one starts in {wait:?}");
                 self.sleep(wait);
@@ -209,15 +211,16 @@ impl Keeper {
     fn serve(
         &self,
         ready: &mut Option<SyncSender<Result<ConfineReport, String>>>,
+        session: &mut KeptSession,
     ) -> Result<ChildEnd, String> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
         let mut child = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
         let link = Arc::new(ChildLink::new(ours));
-        let failed = match self.hand(&link) {
+        let failed = match self.hand(&link).and_then(|()| session.give(&link.channel).map_err(text)) {
             // Who stops the VM from now on finds the child.
             Ok(()) if self.stops.load(Ordering::Acquire) => None,
-            Ok(()) => self.listen(&link, ready),
+            Ok(()) => self.listen(&link, ready, session),
             Err(e) => Some(e),
         };
         self.part();
@@ -311,6 +314,7 @@ impl Keeper {
         &self,
         link: &ChildLink,
         ready: &mut Option<SyncSender<Result<ConfineReport, String>>>,
+        session: &mut KeptSession,
     ) -> Option<String> {
         let mut is_ready = false;
         loop {
@@ -320,11 +324,13 @@ impl Keeper {
                 }
                 Ok(Some((ChildWord::Ready(report), _))) => {
                     is_ready = true;
+                    session.begin();
                     self.begin(link, bounded_report(&report), ready.take());
                 }
                 Ok(Some((ChildWord::Failed(why), _))) => return Some(short(&why)),
                 Ok(Some((ChildWord::Connected(now), _))) => lock(&self.state).sums.set_connected(now),
                 Ok(Some((ChildWord::Last(stats), _))) => lock(&self.state).sums.told(stats.bounded()),
+                Ok(Some((ChildWord::Session(word), fds))) => session.hear(word, fds),
                 Ok(Some((ChildWord::SetMtu(mtu), _))) => {
                     let refused = self.set_mtu(mtu).err();
                     if link.channel.send(&ChildOrder::MtuSet(refused), &[]).is_err() {
@@ -334,7 +340,10 @@ impl Keeper {
                 }
                 Ok(Some((word, _))) => link.take(word),
                 Ok(None) => return None,
-                Err(e) => return Some(format!("its message can't be understood: {}", short(&e.to_string()))),
+                Err(e) => {
+                    session.forget();
+                    return Some(format!("its message can't be understood: {}", short(&e.to_string())));
+                }
             }
         }
     }

@@ -13,6 +13,7 @@ use zerowire_net::{
 };
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
+use super::sessions::{ImageText, SessionWord};
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{ENTRIES, Rates, counted, seconds, short, texts};
 
@@ -89,6 +90,8 @@ pub(super) enum ChildOrder {
     /// The first message. With a number frames are captured from the start, up to so many bytes of
     /// each, to the last descriptor.
     Start(Box<ChildSetup>, Option<u32>),
+    /// Comes next: the session of a front end that a child before has left, with its descriptors.
+    Session(Option<ImageText>),
     /// Asks for statistics. The answer has this number.
     Statistics(u64),
     /// Gives other metadata, in the descriptor that comes with it. The answer has this number.
@@ -120,6 +123,8 @@ pub(super) enum ChildWord {
     SetMtu(usize),
     /// A front end has come, or gone.
     Connected(bool),
+    /// Where its front end's session is.
+    Session(SessionWord),
     /// Its last statistics: it ends, with its last front end.
     Last(Box<ChildStats>),
 }

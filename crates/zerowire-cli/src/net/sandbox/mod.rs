@@ -14,6 +14,7 @@ mod child;
 mod keeper;
 mod message;
 mod metadata;
+mod sessions;
 mod sums;
 mod supervisor;
 

@@ -63,7 +63,7 @@ fn why(keeper: &Keeper, words: Vec<ChildWord>) -> Option<String> {
     let (link, child) = link();
     std::thread::scope(|scope| {
         scope.spawn(move || words.iter().for_each(|word| drop(child.send(word, &[]))));
-        keeper.listen(&link, &mut None)
+        keeper.listen(&link, &mut None, &mut KeptSession::default())
     })
 }
 

@@ -1,0 +1,183 @@
+//! The session of a VM's front end, which outlives the child that serves it.
+//!
+//! ```text
+//! child                          supervisor                 the next child
+//!  Busy: reads messages ───────▶  drops what it has
+//!  Kept: has answered them ────▶  keeps image and
+//!  dies                           descriptors ────────────▶  takes the session up, or Ended
+//! ```
+//! The supervisor passes an image on and reads nothing of it. Its descriptors keep the front end's
+//! socket open, so the front end sees no disconnection. A child can harm its own VM by what it
+//! tells, and a session whose children die early is given up.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use zerowire_vhost::serve::SessionWatch;
+use zerowire_vhost::session::{ImageError, SessionImage};
+
+use super::message::{ChildOrder, ChildWord};
+use crate::sandbox::channel::{Channel, DESCRIPTORS};
+use crate::sandbox::message::short;
+
+/// A child that dies so soon behind its start may have died of the session.
+const EARLY: Duration = Duration::from_secs(1);
+/// As many children in a row may die early.
+const EARLY_DEATHS: u32 = 2;
+
+/// How long the supervisor may take to read what a child has said before.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a child says of its front end's session.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum SessionWord {
+    /// Messages are read: nobody can go on with what was kept.
+    Busy,
+    /// All of them are carried out. The descriptors come along.
+    Kept(ImageText),
+    /// All of them are carried out, but nobody can go on with the session, for this reason.
+    Lost(String),
+    /// There is no session any more.
+    Ended,
+}
+
+/// An image's bytes, each as the character with its number, and how many descriptors it has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct ImageText {
+    text: String,
+    files: usize,
+}
+
+impl ImageText {
+    fn of(image: SessionImage) -> Result<(Self, Vec<OwnedFd>), ImageError> {
+        let (bytes, files) = image.encode()?;
+        Ok((Self { text: bytes.into_iter().map(char::from).collect(), files: files.len() }, files))
+    }
+
+    /// The image, for a child that is confined: its values come from a child before, which may have
+    /// been taken over.
+    pub(super) fn image(&self, files: Vec<OwnedFd>) -> Result<SessionImage, String> {
+        let bytes = self.text.chars().map(u8::try_from).collect::<Result<Vec<_>, _>>();
+        let bytes =
+            bytes.map_err(|_| "a session's image: its text has characters that are no bytes".to_owned())?;
+        SessionImage::decode(&bytes, files).map_err(|e| e.to_string())
+    }
+}
+
+/// Tells the supervisor of the session.
+#[derive(Debug)]
+pub(super) struct Teller(pub Arc<Channel>);
+
+impl Teller {
+    fn tell(&self, word: SessionWord, files: &[OwnedFd]) -> io::Result<()> {
+        let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        self.0.send_until(&ChildWord::Session(word), &files, Instant::now() + PATIENCE)
+    }
+
+    fn keep(&self, image: SessionImage) -> Result<(), String> {
+        let (image, files) = ImageText::of(image).map_err(|e| e.to_string())?;
+        if files.len() > DESCRIPTORS {
+            return Err(format!("it has {} descriptors, where {DESCRIPTORS} are kept at most", files.len()));
+        }
+        self.tell(SessionWord::Kept(image), &files).map_err(|e| format!("its image can't be sent: {e}"))
+    }
+}
+
+impl SessionWatch for Teller {
+    fn busy(&self) -> io::Result<()> {
+        self.tell(SessionWord::Busy, &[])
+    }
+
+    fn settled(&self, image: Result<SessionImage, String>) {
+        if let Err(why) = image.and_then(|image| self.keep(image)) {
+            // The supervisor has nothing to go on with, which is safe.
+            let _ = self.tell(SessionWord::Lost(why), &[]);
+        }
+    }
+
+    fn ended(&self) {
+        let _ = self.tell(SessionWord::Ended, &[]);
+    }
+}
+
+/// What the supervisor has of a session.
+#[derive(Debug, Default)]
+enum Held {
+    /// No front end is connected.
+    #[default]
+    Nothing,
+    /// A front end is connected that has to connect again if its child dies, for this reason.
+    Lost(String),
+    Image(ImageText, Vec<OwnedFd>),
+}
+
+/// The session of a VM's front end, for the child that follows.
+#[derive(Debug, Default)]
+pub(super) struct KeptSession {
+    held: Held,
+    /// True: the child that runs has got it.
+    given: bool,
+    /// When that child was ready.
+    since: Option<Instant>,
+    /// How many children in a row died early that had got it.
+    early_deaths: u32,
+}
+
+impl KeptSession {
+    /// The child has said this.
+    pub(super) fn hear(&mut self, word: SessionWord, files: Vec<OwnedFd>) {
+        self.held = match word {
+            SessionWord::Busy => Held::Lost("its child died while it carried a message out".to_owned()),
+            // This process may have no room for them.
+            SessionWord::Kept(image) if image.files != files.len() => {
+                Held::Lost(format!("{} of {} descriptors came", files.len(), image.files))
+            }
+            SessionWord::Kept(image) => Held::Image(image, files),
+            SessionWord::Lost(why) => Held::Lost(short(&why)),
+            SessionWord::Ended => Held::Nothing,
+        };
+    }
+
+    /// Gives a child that starts what is kept, or nothing.
+    pub(super) fn give(&mut self, channel: &Channel) -> io::Result<()> {
+        self.since = None;
+        let (image, files) = match &self.held {
+            Held::Image(image, files) => (Some(image.clone()), files.iter().map(AsFd::as_fd).collect()),
+            _ => (None, Vec::new()),
+        };
+        self.given = image.is_some();
+        channel.send(&ChildOrder::Session(image), &files)
+    }
+
+    /// The child is ready.
+    pub(super) fn begin(&mut self) {
+        self.since = Some(Instant::now());
+    }
+
+    /// The child tells nothing that can be believed.
+    pub(super) fn forget(&mut self) {
+        self.held = Held::Nothing;
+    }
+
+    /// The child has died. Returns what that means for the front end, for the log.
+    pub(super) fn died(&mut self) -> String {
+        let was_early = self.given && self.since.is_none_or(|since| since.elapsed() < EARLY);
+        self.early_deaths = if was_early { self.early_deaths + 1 } else { 0 };
+        if self.early_deaths >= EARLY_DEATHS && matches!(self.held, Held::Image(..)) {
+            self.early_deaths = 0;
+            let text = format!("{EARLY_DEATHS} children died as soon as they had its session");
+            self.held = Held::Lost(text);
+        }
+        match std::mem::take(&mut self.held) {
+            Held::Nothing => String::new(),
+            Held::Lost(why) => format!("; its front end is disconnected: {why}"),
+            image @ Held::Image(..) => {
+                self.held = image;
+                " and goes on with its front end".to_owned()
+            }
+        }
+    }
+}
