@@ -11,10 +11,11 @@
 //! tells, and a session whose children die early is given up.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use zerowire_vhost::serve::SessionWatch;
 use zerowire_vhost::session::{ImageError, SessionImage};
@@ -103,6 +104,14 @@ impl SessionWatch for Teller {
     }
 }
 
+/// Whether a descriptor is in the upper half of what this process may have. The kernel gives the
+/// least number that is free. So however many VMs there are, their sessions leave room to start
+/// children.
+fn is_beyond_half(file: &OwnedFd) -> bool {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.is_some_and(|limit| u64::try_from(file.as_raw_fd()).is_ok_and(|number| number > limit / 2))
+}
+
 /// What the supervisor has of a session.
 #[derive(Debug, Default)]
 enum Held {
@@ -134,6 +143,9 @@ impl KeptSession {
             // This process may have no room for them.
             SessionWord::Kept(image) if image.files != files.len() => {
                 Held::Lost(format!("{} of {} descriptors came", files.len(), image.files))
+            }
+            SessionWord::Kept(_) if files.iter().any(is_beyond_half) => {
+                Held::Lost("half of the descriptors that this process may have are in use".to_owned())
             }
             SessionWord::Kept(image) => Held::Image(image, files),
             SessionWord::Lost(why) => Held::Lost(short(&why)),
@@ -179,5 +191,80 @@ impl KeptSession {
                 " and goes on with its front end".to_owned()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerowire_testkit::own_process;
+
+    use super::*;
+
+    fn kept(files: usize) -> SessionWord {
+        SessionWord::Kept(ImageText { text: String::new(), files })
+    }
+
+    fn pipe() -> OwnedFd {
+        std::io::pipe().expect("a pipe").0.into()
+    }
+
+    #[test]
+    fn a_session_is_kept_between_two_messages_and_while_it_lasts() {
+        let mut session = KeptSession::default();
+        session.hear(kept(1), vec![pipe()]);
+        assert_eq!(session.died(), " and goes on with its front end");
+        session.hear(SessionWord::Busy, Vec::new());
+        assert!(session.died().contains("carried a message out"));
+        session.hear(kept(1), vec![pipe()]);
+        session.hear(SessionWord::Ended, Vec::new());
+        assert_eq!(session.died(), "");
+        session.hear(kept(2), vec![pipe()]);
+        assert!(session.died().contains("1 of 2 descriptors came"));
+        session.hear(SessionWord::Lost("\u{1b}[2J it migrates".to_owned()), Vec::new());
+        assert_eq!(session.died(), "; its front end is disconnected: [2J it migrates");
+    }
+
+    #[test]
+    fn a_session_is_given_to_two_children_that_die_early_and_to_any_that_do_not() {
+        let (ours, _theirs) = Channel::pair().expect("a pair");
+        let mut session = KeptSession::default();
+        session.hear(kept(1), vec![pipe()]);
+        assert_eq!(session.died(), " and goes on with its front end", "that one had not got it");
+        let mut next = |lives: Duration| {
+            session.give(&ours).expect("room");
+            session.begin();
+            session.since = Instant::now().checked_sub(lives);
+            session.died()
+        };
+        for _ in 0..3 {
+            assert_eq!(next(Duration::ZERO), " and goes on with its front end");
+            assert_eq!(next(EARLY), " and goes on with its front end");
+        }
+        assert_eq!(next(Duration::ZERO), " and goes on with its front end");
+        assert!(next(Duration::ZERO).contains("2 children died"));
+        assert_eq!(next(Duration::ZERO), "", "the next one gets nothing");
+    }
+
+    #[test]
+    fn sessions_leave_half_of_the_descriptors_free() {
+        own_process!();
+        let limit = rustix::process::Rlimit { current: Some(100), maximum: Some(100) };
+        rustix::process::setrlimit(Resource::Nofile, limit).expect("a lower limit");
+        let mut session = KeptSession::default();
+        let files: Vec<_> = (0..30).map(|_| pipe()).collect();
+        session.hear(kept(30), files);
+        let there = session.died();
+        assert_eq!(there, " and goes on with its front end");
+        let more: Vec<_> = (0..30).map(|_| pipe()).collect();
+        let mut other = KeptSession::default();
+        other.hear(kept(30), more);
+        assert!(other.died().contains("half of the descriptors"));
+    }
+
+    #[test]
+    fn a_text_that_is_no_image_is_refused() {
+        let refused = |text: &str| ImageText { text: text.to_owned(), files: 0 }.image(Vec::new()).err();
+        assert!(refused("\u{100}").is_some_and(|e| e.contains("no bytes")));
+        assert!(refused("zwimage\n").is_some_and(|e| e.contains("16 are the least")));
     }
 }
