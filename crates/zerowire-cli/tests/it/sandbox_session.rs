@@ -41,7 +41,7 @@ impl Numbered {
 }
 
 /// A guest and its peer, with frames both ways.
-struct Traffic {
+struct LoadedGuest {
     guest: Guest,
     peer: Peer,
     out: Numbered,
@@ -56,7 +56,7 @@ fn back_len(n: u32) -> usize {
     18 + (n as usize * 13) % if n.is_multiple_of(16) { 1400 } else { 80 }
 }
 
-impl Traffic {
+impl LoadedGuest {
     fn start(socket: &Path, tap: &str) -> Self {
         let guest = Guest::start(connect(socket));
         Self { guest, peer: Peer::new(tap), out: Numbered::default(), back: Numbered::default() }
@@ -160,7 +160,8 @@ fn a_front_end_stays_connected_while_its_children_are_killed_under_load() {
         let names = ["zwlive0", "zwlive1", "zwlive2", "zwlive3"];
         let dir = tempfile::tempdir().expect("a directory");
         let program = start(dir.path(), &names, &[]);
-        let mut all: Vec<_> = names.iter().map(|name| Traffic::start(&dir.path().join(name), name)).collect();
+        let mut all: Vec<_> =
+            names.iter().map(|name| LoadedGuest::start(&dir.path().join(name), name)).collect();
         // Counters of a child count as it told them last.
         let (mut count, mut told) = (1, stats(&program, 1));
         assert!(names.iter().all(|name| vm(&told, name)["connections"] == 1), "{told}");

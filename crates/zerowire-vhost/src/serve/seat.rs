@@ -18,7 +18,7 @@ use super::control::{Backing, Control};
 use super::listen::Listener;
 use super::orders::{self, HandOverReply, Order, refusal};
 use super::pace::{Pace, Progress};
-use super::watch::Watched;
+use super::watch::WatchedSession;
 use crate::session::{Session, SessionError, SessionImage};
 
 /// How long to wait before a retry of what the system refused.
@@ -266,7 +266,7 @@ impl<'a> Seat<'a> {
         mut first: Option<Instant>,
     ) -> End {
         let control = self.vm.control();
-        let mut watched = Watched::new(self.vm.watch());
+        let mut watched = WatchedSession::new(self.vm.watch());
         loop {
             control.answer();
             if control.stopped() {

@@ -38,7 +38,7 @@ pub trait SessionWatch: Debug + Send + Sync {
 
 /// What the watch has heard last of a session.
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
+enum LastWord {
     /// Nothing of this process. It may have the image of another one.
     Nothing,
     Busy,
@@ -46,41 +46,41 @@ enum Heard {
 }
 
 /// The watch over one session.
-pub(super) struct Watched<'a> {
+pub(super) struct WatchedSession<'a> {
     watch: Option<&'a dyn SessionWatch>,
-    heard: Heard,
+    heard: LastWord,
 }
 
-impl<'a> Watched<'a> {
+impl<'a> WatchedSession<'a> {
     /// Over a session that begins here.
     pub(super) fn new(watch: Option<&'a dyn SessionWatch>) -> Self {
-        Self { watch, heard: Heard::Nothing }
+        Self { watch, heard: LastWord::Nothing }
     }
 
     /// Whether to read now. False: there is nothing to read yet.
     pub(super) fn may_read(&mut self, connection: &MessageSocket) -> io::Result<bool> {
-        let Some(watch) = self.watch.filter(|_| self.heard != Heard::Busy) else { return Ok(true) };
+        let Some(watch) = self.watch.filter(|_| self.heard != LastWord::Busy) else { return Ok(true) };
         let mut fds = [PollFd::new(connection, PollFlags::IN)];
         if !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..)) {
             return Ok(false);
         }
         watch.busy()?;
-        self.heard = Heard::Busy;
+        self.heard = LastWord::Busy;
         Ok(true)
     }
 
     /// All that could be read was read.
     pub(super) fn settle(&mut self, session: &Session<'_>, connection: &MessageSocket) {
         if let Some(watch) = self.watch
-            && self.heard != Heard::Settled
+            && self.heard != LastWord::Settled
         {
             watch.settled(session.snapshot(connection));
-            self.heard = Heard::Settled;
+            self.heard = LastWord::Settled;
         }
     }
 }
 
-impl Drop for Watched<'_> {
+impl Drop for WatchedSession<'_> {
     fn drop(&mut self) {
         if let Some(watch) = self.watch {
             watch.ended();

@@ -114,7 +114,7 @@ fn is_beyond_half(file: &OwnedFd) -> bool {
 
 /// What the supervisor has of a session.
 #[derive(Debug, Default)]
-enum Held {
+enum SessionState {
     /// No front end is connected.
     #[default]
     Nothing,
@@ -126,7 +126,7 @@ enum Held {
 /// The session of a VM's front end, for the child that follows.
 #[derive(Debug, Default)]
 pub(super) struct KeptSession {
-    held: Held,
+    state: SessionState,
     /// True: the child that runs has got it.
     given: bool,
     /// When that child was ready.
@@ -138,26 +138,30 @@ pub(super) struct KeptSession {
 impl KeptSession {
     /// The child has said this.
     pub(super) fn hear(&mut self, word: SessionWord, files: Vec<OwnedFd>) {
-        self.held = match word {
-            SessionWord::Busy => Held::Lost("its child died while it carried a message out".to_owned()),
+        self.state = match word {
+            SessionWord::Busy => {
+                SessionState::Lost("its child died while it carried a message out".to_owned())
+            }
             // This process may have no room for them.
             SessionWord::Kept(image) if image.files != files.len() => {
-                Held::Lost(format!("{} of {} descriptors came", files.len(), image.files))
+                SessionState::Lost(format!("{} of {} descriptors came", files.len(), image.files))
             }
             SessionWord::Kept(_) if files.iter().any(is_beyond_half) => {
-                Held::Lost("half of the descriptors that this process may have are in use".to_owned())
+                SessionState::Lost("half of the descriptors that this process may have are in use".to_owned())
             }
-            SessionWord::Kept(image) => Held::Image(image, files),
-            SessionWord::Lost(why) => Held::Lost(short(&why)),
-            SessionWord::Ended => Held::Nothing,
+            SessionWord::Kept(image) => SessionState::Image(image, files),
+            SessionWord::Lost(why) => SessionState::Lost(short(&why)),
+            SessionWord::Ended => SessionState::Nothing,
         };
     }
 
     /// Gives a child that starts what is kept, or nothing.
     pub(super) fn give(&mut self, channel: &Channel) -> io::Result<()> {
         self.since = None;
-        let (image, files) = match &self.held {
-            Held::Image(image, files) => (Some(image.clone()), files.iter().map(AsFd::as_fd).collect()),
+        let (image, files) = match &self.state {
+            SessionState::Image(image, files) => {
+                (Some(image.clone()), files.iter().map(AsFd::as_fd).collect())
+            }
             _ => (None, Vec::new()),
         };
         self.given = image.is_some();
@@ -171,23 +175,23 @@ impl KeptSession {
 
     /// The child tells nothing that can be believed.
     pub(super) fn forget(&mut self) {
-        self.held = Held::Nothing;
+        self.state = SessionState::Nothing;
     }
 
     /// The child has died. Returns what that means for the front end, for the log.
     pub(super) fn died(&mut self) -> String {
         let was_early = self.given && self.since.is_none_or(|since| since.elapsed() < EARLY);
         self.early_deaths = if was_early { self.early_deaths + 1 } else { 0 };
-        if self.early_deaths >= EARLY_DEATHS && matches!(self.held, Held::Image(..)) {
+        if self.early_deaths >= EARLY_DEATHS && matches!(self.state, SessionState::Image(..)) {
             self.early_deaths = 0;
             let text = format!("{EARLY_DEATHS} children died as soon as they had its session");
-            self.held = Held::Lost(text);
+            self.state = SessionState::Lost(text);
         }
-        match std::mem::take(&mut self.held) {
-            Held::Nothing => String::new(),
-            Held::Lost(why) => format!("; its front end is disconnected: {why}"),
-            image @ Held::Image(..) => {
-                self.held = image;
+        match std::mem::take(&mut self.state) {
+            SessionState::Nothing => String::new(),
+            SessionState::Lost(why) => format!("; its front end is disconnected: {why}"),
+            image @ SessionState::Image(..) => {
+                self.state = image;
                 " and goes on with its front end".to_owned()
             }
         }

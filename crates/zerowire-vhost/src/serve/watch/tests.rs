@@ -29,19 +29,19 @@ enum Word {
 }
 
 #[derive(Debug)]
-struct Keeper {
+struct Recorder {
     words: Mutex<Sender<Word>>,
     /// True: whoever keeps the image is gone.
     gone: bool,
 }
 
-impl Keeper {
+impl Recorder {
     fn tell(&self, word: Word) {
         let _ = self.words.lock().expect("no panic").send(word);
     }
 }
 
-impl SessionWatch for Keeper {
+impl SessionWatch for Recorder {
     fn busy(&self) -> io::Result<()> {
         if self.gone {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -62,7 +62,7 @@ impl SessionWatch for Keeper {
 /// The model with somebody who watches.
 struct WatchedVm<B> {
     model: B,
-    keeper: Keeper,
+    recorder: Recorder,
 }
 
 impl<B: Backing> Backing for WatchedVm<B> {
@@ -79,7 +79,7 @@ impl<B: Backing> Backing for WatchedVm<B> {
     }
 
     fn watch(&self) -> Option<&dyn SessionWatch> {
-        Some(&self.keeper)
+        Some(&self.recorder)
     }
 }
 
@@ -90,7 +90,7 @@ fn serve(
     gone: bool,
 ) -> (Served<impl Backing>, Receiver<Word>) {
     let (words, heard) = channel();
-    let vm = WatchedVm { model: model(), keeper: Keeper { words: Mutex::new(words), gone } };
+    let vm = WatchedVm { model: model(), recorder: Recorder { words: Mutex::new(words), gone } };
     let served = Served::spawn_with(Arc::new(vm), Listener::Connected(stream), None, session);
     (served.expect("a thread"), heard)
 }
