@@ -34,7 +34,7 @@ mod worker;
 
 pub use fleet::Fleet;
 pub use guard::FrameGuard;
-pub use link::{LinkState, LinkStats};
+pub use link::{LinkObserver, LinkState, LinkStats, ToldLink};
 pub use metadata::MetadataSource;
 pub use policy::{GATHER_MAX_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES};
 pub use receive::Receive;

@@ -139,7 +139,7 @@ impl Server {
     ) -> Result<Self, ServerError> {
         let server = Self::empty_captured(capture);
         enter(&server.roster, std::slice::from_ref(&config))?;
-        open(&server.roster, config, Source::Handed(handed))?;
+        open(&server.roster, config, Source::Handed(Box::new(handed)))?;
         Ok(server)
     }
 

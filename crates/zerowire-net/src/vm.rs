@@ -20,10 +20,9 @@ use crate::Policy;
 use crate::config::MacAddress;
 use crate::device::NetDevice;
 use crate::guard::FrameGuard;
-use crate::link::Follower;
+use crate::link::{Follower, LinkEyes, ToldLink};
 use crate::metadata::MetadataSource;
-use crate::port::tap::Tap;
-use crate::port::{self, Port, PortError, PortSpec};
+use crate::port::{self, HandedPort, Port, PortError, PortSpec};
 use crate::server::Departure;
 use crate::stats::Shared;
 
@@ -62,7 +61,9 @@ pub struct Handed {
     /// Where its front end connects, or its connection.
     pub listener: Listener,
     /// Its port.
-    pub tap: Tap,
+    pub port: HandedPort,
+    /// What the other process tells of the interface's state, if the guest is to see it.
+    pub link: Option<Arc<ToldLink>>,
     /// Its metadata.
     pub metadata: Option<Arc<MetadataTree>>,
     /// Hears of its front ends.
@@ -84,7 +85,7 @@ pub(super) enum Source {
     /// This process, but for the socket that it was started with.
     Here(Option<Listener>),
     /// Another one, which has done it.
-    Handed(Handed),
+    Handed(Box<Handed>),
 }
 
 /// What a VM needs, open. The socket comes last: who sees it finds everything else in place.
@@ -93,6 +94,8 @@ struct OpenParts {
     port: Box<dyn Port>,
     listener: Listener,
     watch: Option<Arc<dyn FrontEndWatch>>,
+    /// Who else tells of the interface's state.
+    link: Option<Arc<ToldLink>>,
     sessions: Option<Arc<dyn SessionWatch>>,
     session: Option<SessionImage>,
 }
@@ -110,15 +113,16 @@ impl OpenParts {
             None => Listener::new(&config.endpoint, &config.access)
                 .map_err(|cause| StartError::Listen { vm: vm(), cause })?,
         };
-        Ok(Self { tree, port, listener, watch: None, sessions: None, session: None })
+        Ok(Self { tree, port, listener, watch: None, link: None, sessions: None, session: None })
     }
 
     fn take_over(config: &VmConfig, handed: Handed) -> Self {
         Self {
             tree: handed.metadata,
-            port: port::take_over(handed.tap, config.policy),
+            port: port::take_over(handed.port, config.policy),
             listener: handed.listener,
             watch: Some(handed.watch),
+            link: handed.link,
             sessions: handed.sessions,
             session: handed.session,
         }
@@ -319,9 +323,9 @@ pub(super) fn start(
     departure: Departure,
     capture: Option<&Capture>,
 ) -> Result<Served<VmContext>, ServerError> {
-    let OpenParts { tree, port: opened, listener, watch, sessions, session } = match source {
+    let OpenParts { tree, port: opened, listener, watch, link: told, sessions, session } = match source {
         Source::Here(inherited) => OpenParts::open(&config, inherited)?,
-        Source::Handed(handed) => OpenParts::take_over(&config, handed),
+        Source::Handed(handed) => OpenParts::take_over(&config, *handed),
     };
     let VmConfig { name, endpoint, port, metadata, mac, guard, limits, postcopy, .. } = config;
     let vm = name.clone();
@@ -331,7 +335,8 @@ pub(super) fn start(
     let shared = Shared::new(opened.pairs(), followed.map(|_| Arc::default()), limits);
     let link = match (followed, &shared.link) {
         (Some(interface), Some(link)) => {
-            let follower = Follower::new(&vm, interface, link.clone()).map_err(resources)?;
+            let eyes = LinkEyes::new(interface, told).map_err(resources)?;
+            let follower = Follower::new(&vm, interface, eyes, link.clone());
             Some(Box::new(follower) as Box<dyn Admission>)
         }
         _ => None,

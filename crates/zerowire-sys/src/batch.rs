@@ -43,6 +43,21 @@ pub struct Op {
 /// # Safety
 /// As [`carry_out`], for each of them.
 pub unsafe fn run(fd: BorrowedFd<'_>, ops: &mut Vec<Op>, done: &mut Vec<Done>) -> u64 {
+    // SAFETY: the caller's promise.
+    run_by(ops, done, |op| unsafe { carry_out(fd, op) })
+}
+
+/// As [`run`], on a socket from which messages are read by recvmsg(2).
+///
+/// # Safety
+/// As [`run`].
+pub unsafe fn run_on_socket(fd: BorrowedFd<'_>, ops: &mut Vec<Op>, done: &mut Vec<Done>) -> u64 {
+    // SAFETY: the caller's promise.
+    run_by(ops, done, |op| unsafe { if op.write { carry_out(fd, op) } else { receive(fd, op) } })
+}
+
+#[inline]
+fn run_by(ops: &mut Vec<Op>, done: &mut Vec<Done>, carry_out: impl Fn(Op) -> Done) -> u64 {
     let mut calls = 0;
     let mut empty = false;
     for op in ops.drain(..) {
@@ -51,13 +66,30 @@ pub unsafe fn run(fd: BorrowedFd<'_>, ops: &mut Vec<Op>, done: &mut Vec<Done>) -
             done.push(Done { slot: op.slot, result: -libc::EAGAIN });
             continue;
         }
-        // SAFETY: the caller's promise.
-        let result = unsafe { carry_out(fd, op) };
+        let result = carry_out(op);
         empty = result.result == -libc::EAGAIN;
         done.push(result);
         calls += 1;
     }
     calls
+}
+
+/// Takes one message from a socket.
+///
+/// # Safety
+/// As [`carry_out`].
+unsafe fn receive(fd: BorrowedFd<'_>, op: Op) -> Done {
+    // SAFETY: a structure of integers and pointers that may be null: all zeroes is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = op.iov.cast_mut();
+    message.msg_iovlen = op.len as usize;
+    let (fd, at, flags) = (fd.as_raw_fd() as usize, &raw mut message as usize, libc::MSG_DONTWAIT as usize);
+    // SAFETY: the message lives until the call returns, and the caller promises so of what it names.
+    let result = match unsafe { syscall::call(libc::SYS_recvmsg, [fd, at, flags, 0, 0, 0]) } {
+        Ok(n) => n as i32,
+        Err(errno) => -errno,
+    };
+    Done { slot: op.slot, result }
 }
 
 /// One operation as one system call on a descriptor that does not block.

@@ -26,6 +26,7 @@ mod recv_errors;
 mod replay;
 mod replay_errors;
 mod sandbox;
+mod sandbox_packet;
 mod sandbox_session;
 mod send;
 mod send_memlock;

@@ -1,8 +1,13 @@
 //! What the layers refuse, all together and each by itself.
 
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use zerowire_confine::{ConfineError, ConfinePlan, Layer, confine};
-use zerowire_net::port::tap::SYSTEM_CALLS;
-use zerowire_sys::allowed::OF_A_PROGRAM;
+use zerowire_net::port::{packet, tap};
+use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM};
 use zerowire_sys::rights::landlock_version;
 use zerowire_testkit::{not_run, own_process};
 
@@ -28,16 +33,49 @@ fn a_confined_process_can_do_none_of_these() {
     }
 }
 
-/// Files and sockets are absent for a child that serves a tap; all else ends it.
-#[test]
-fn a_child_that_serves_a_tap_can_do_none_of_these() {
-    own_process!();
+/// Files and sockets are absent for a child that serves a VM; all else ends it.
+fn can_do_none_of_these(calls: &[AllowedCall]) {
     let stage = Stage::new();
     for act in ACTS {
-        let seen = attempt_by(&[OF_A_PROGRAM, SYSTEM_CALLS], &[], || (act.attempt)(&stage));
+        let seen = attempt_by(&[OF_A_PROGRAM, calls], &[], || (act.attempt)(&stage));
         let refused = matches!(seen, Seen::Killed(libc::SIGSYS) | Seen::Errno(libc::ENOSYS));
         assert!(refused, "{}: {seen:?}", act.name);
     }
+}
+
+#[test]
+fn a_child_that_serves_a_tap_can_do_none_of_these() {
+    own_process!();
+    can_do_none_of_these(tap::SYSTEM_CALLS);
+}
+
+#[test]
+fn a_child_that_serves_a_packet_port_can_do_none_of_these() {
+    own_process!();
+    can_do_none_of_these(packet::SYSTEM_CALLS);
+}
+
+/// By sendmsg(2) a packet socket sends to any interface.
+#[test]
+fn a_packet_socket_sends_no_message_and_gets_no_lower_number() {
+    own_process!();
+    let (one, other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let high = rustix::io::fcntl_dupfd_cloexec(&other, 1000).expect("a number");
+    let by = |act: &dyn Fn() -> Result<(), i32>| attempt_by(&[OF_A_PROGRAM, packet::SYSTEM_CALLS], &[], act);
+    let message = |on: &dyn AsFd| {
+        let (mut none, bytes) = (SendAncillaryBuffer::default(), [IoSlice::new(b"a")]);
+        sendmsg(on, &bytes, &mut none, SendFlags::NOSIGNAL).map(drop).map_err(Errno::raw_os_error)
+    };
+    let copy = |of: &dyn AsFd, from| {
+        rustix::io::fcntl_dupfd_cloexec(of, from).map(drop).map_err(Errno::raw_os_error)
+    };
+    assert_eq!(by(&|| message(&one)), Seen::Done);
+    assert_eq!(by(&|| copy(&one, 3)), Seen::Done);
+    assert_eq!(by(&|| message(&high)), Seen::Killed(libc::SIGSYS));
+    for from in [3, 1000] {
+        assert_eq!(by(&|| copy(&high, from)), Seen::Killed(libc::SIGSYS));
+    }
+    assert_eq!(by(&|| rustix::io::write(&high, b"a").map(drop).map_err(Errno::raw_os_error)), Seen::Done);
 }
 
 #[test]

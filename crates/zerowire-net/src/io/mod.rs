@@ -8,42 +8,60 @@
 mod lists;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 pub use lists::{Full, Lists};
 use zerowire_sys::batch::{self, Messages};
 pub use zerowire_sys::batch::{Done, MAX_BATCH, Op};
 
+/// By which system calls.
+#[derive(Debug)]
+enum IoCalls {
+    /// read(2), readv(2), write(2), writev(2).
+    Plain,
+    /// Those of a socket: sendmmsg(2) writes a batch.
+    Batches(Messages),
+    /// Those of a socket on which nothing may name a receiver: recvmsg(2), write(2), writev(2).
+    Bound,
+}
+
 /// The file of one queue of a port, and the batch that is made for it.
 #[derive(Debug)]
 pub struct PortIo {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     batch: Vec<Op>,
     done: Vec<Done>,
-    /// The port is a socket: writes are messages.
-    messages: Option<Messages>,
+    by: IoCalls,
     /// System calls made for the batch so far.
     calls: u64,
 }
 
 impl PortIo {
     /// Serves `file`, which does not block.
-    pub fn new(file: OwnedFd) -> Self {
+    pub fn new(file: impl Into<Arc<OwnedFd>>) -> Self {
         let (batch, done) = (Vec::with_capacity(MAX_BATCH), Vec::with_capacity(MAX_BATCH));
-        Self { file, batch, done, messages: None, calls: 0 }
+        Self { file: file.into(), batch, done, by: IoCalls::Plain, calls: 0 }
     }
 
     /// The port is a socket: writes go out as messages, a batch a system call (sendmmsg).
     #[must_use]
     pub fn to_socket(mut self) -> Self {
-        self.messages = Some(Messages::default());
+        self.by = IoCalls::Batches(Messages::default());
+        self
+    }
+
+    /// The port is a socket that is bound, in a process that may not name a receiver.
+    #[must_use]
+    pub(crate) fn for_bound_socket(mut self) -> Self {
+        self.by = IoCalls::Bound;
         self
     }
 
     /// The path that runs, in words for the log.
     pub fn describe(&self) -> &'static str {
-        match self.messages {
-            Some(_) => "a system call a batch out (sendmmsg), one a frame in",
-            None => "a system call a frame",
+        match self.by {
+            IoCalls::Batches(_) => "a system call a batch out (sendmmsg), one a frame in",
+            IoCalls::Plain | IoCalls::Bound => "a system call a frame",
         }
     }
 
@@ -93,9 +111,9 @@ impl PortIo {
     /// and how many system calls they took.
     #[inline]
     pub fn run(&mut self) -> (&[Done], u64) {
-        let Self { file, batch, done, messages, calls } = self;
+        let Self { file, batch, done, by, calls } = self;
         // SAFETY: the callers of `push` have promised that all is valid until this returns.
-        let made = unsafe { run(file.as_fd(), messages, batch, done) };
+        let made = unsafe { run(file.as_fd(), by, batch, done) };
         (done, std::mem::take(calls) + made)
     }
 
@@ -105,9 +123,9 @@ impl PortIo {
     /// As [`Self::push`], for each operation.
     #[inline]
     pub unsafe fn run_with(&mut self, batch: &mut Vec<Op>) -> (&[Done], u64) {
-        let Self { file, done, messages, calls, .. } = self;
+        let Self { file, done, by, calls, .. } = self;
         // SAFETY: the caller's promise.
-        let made = unsafe { run(file.as_fd(), messages, batch, done) };
+        let made = unsafe { run(file.as_fd(), by, batch, done) };
         (done, std::mem::take(calls) + made)
     }
 
@@ -124,19 +142,16 @@ impl PortIo {
 /// # Safety
 /// As [`PortIo::push`], for each operation.
 #[inline]
-unsafe fn run(
-    fd: BorrowedFd<'_>,
-    messages: &mut Option<Messages>,
-    batch: &mut Vec<Op>,
-    done: &mut Vec<Done>,
-) -> u64 {
-    match messages {
-        Some(messages) if batch.first().is_some_and(|op| op.write) => {
+unsafe fn run(fd: BorrowedFd<'_>, by: &mut IoCalls, batch: &mut Vec<Op>, done: &mut Vec<Done>) -> u64 {
+    match by {
+        IoCalls::Batches(messages) if batch.first().is_some_and(|op| op.write) => {
             // SAFETY: the caller's promise.
             let calls = unsafe { messages.run(fd, batch, done) };
             batch.clear();
             calls
         }
+        // SAFETY: as above.
+        IoCalls::Bound => unsafe { batch::run_on_socket(fd, batch, done) },
         // SAFETY: as above.
         _ => unsafe { batch::run(fd, batch, done) },
     }

@@ -11,6 +11,7 @@
 //! end that has not been turned away yet is let in, and turned away [`LET_IN`] later. A front end
 //! is known by its process.
 
+mod eyes;
 mod peer;
 mod steady;
 
@@ -20,11 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use zerowire_sys::xdp::Interface;
 use zerowire_vhost::serve::Admission;
 
-use crate::port::LinkWatch;
+pub(super) use eyes::LinkEyes;
+pub use eyes::{LinkObserver, ToldLink};
 use steady::Steady;
 
 /// How long a front end stays that comes while the link is down: until it has set up what it needs
@@ -32,7 +34,7 @@ use steady::Steady;
 const LET_IN: Duration = Duration::from_secs(2);
 
 /// Whether an interface can carry frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkState {
     /// It can.
@@ -92,7 +94,7 @@ pub(crate) struct LinkShared {
 }
 
 /// A link that is followed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkStats {
     /// Whether the interface counts as up, so that front ends are let in.
     pub up: bool,
@@ -123,9 +125,7 @@ enum Away {
 pub(super) struct Follower {
     vm: String,
     interface: String,
-    /// The interface that was up last: it may bear another name by now.
-    held: Option<Interface>,
-    watch: LinkWatch,
+    eyes: LinkEyes,
     steady: Steady,
     away: Away,
     /// When the connection that is served began.
@@ -134,22 +134,13 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Follows `interface` in this thread's network namespace, which must be the control thread's
-    /// as well.
-    ///
-    /// # Errors
-    /// No socket for link events can be had.
-    pub(super) fn new(
-        vm: &str,
-        interface: &str,
-        shared: std::sync::Arc<LinkShared>,
-    ) -> std::io::Result<Self> {
+    /// Follows `interface`, at which `eyes` look.
+    pub(super) fn new(vm: &str, interface: &str, eyes: LinkEyes, shared: std::sync::Arc<LinkShared>) -> Self {
         let now = Instant::now();
         let mut this = Self {
             vm: vm.to_owned(),
             interface: interface.to_owned(),
-            held: None,
-            watch: LinkWatch::of_all()?,
+            eyes,
             steady: Steady::new(true, now),
             away: Away::Nobody,
             since: now,
@@ -161,35 +152,18 @@ impl Follower {
         if let Some(why) = problem {
             tracing::warn!("{vm}: {why}: a front end is let in, and disconnected after {LET_IN:?}");
         }
-        Ok(this)
+        this
     }
 
     /// Why the interface can't carry frames, if it can't.
     fn problem(&mut self) -> Option<String> {
-        let name = &self.interface;
-        // One that was renamed while it carried frames goes on to do so.
-        let state = match &self.held {
-            Some(held) => LinkState::of(held),
-            None => LinkState::Gone,
-        };
-        let state = if state == LinkState::Gone {
-            self.held = Interface::open(name).ok();
-            self.held.as_ref().map_or(LinkState::Gone, LinkState::of)
-        } else {
-            state
-        };
-        if state != LinkState::Up {
-            // Ports look for it by name when a front end comes.
-            self.held = None;
-        }
-        state.problem(name)
+        self.eyes.look().problem(&self.interface)
     }
 }
 
 impl Admission for Follower {
     /// Looks at the interface, and says so where another state counts from now on.
     fn look(&mut self) {
-        self.watch.drain();
         let problem = self.problem();
         if self.steady.update(problem.is_none(), Instant::now()) {
             self.shared.down.store(problem.is_some(), Ordering::Relaxed);
@@ -234,7 +208,7 @@ impl Admission for Follower {
             Away::Somebody(Some(process)) => Some(process.as_fd()),
             _ => None,
         };
-        [Some(self.watch.as_fd()), process].into_iter().flatten().collect()
+        [Some(self.eyes.as_fd()), process].into_iter().flatten().collect()
     }
 
     fn due(&self, connected: bool) -> Option<Duration> {

@@ -22,7 +22,7 @@ use crate::Policy;
 use crate::features::Offloads;
 use crate::link::LinkState;
 use crate::worker::{WorkerHandle, WorkerSetup};
-use packet::{PacketError, PacketPort};
+use packet::{PacketError, PacketPort, PacketSockets, PacketSpec};
 pub(crate) use path::PortPath;
 pub use spec::{FollowLink, MAX_QUEUES, PortSpec, PortSpecError};
 use tap::{Tap, TapError, TapPort};
@@ -152,9 +152,21 @@ pub(crate) fn open(spec: &PortSpec, policy: Policy) -> Result<Box<dyn Port>, Por
     }
 }
 
-/// A port on a tap that another process has opened.
-pub(crate) fn take_over(tap: Tap, policy: Policy) -> Box<dyn Port> {
-    Box::new(TapPort::of(tap, policy))
+/// What another process has opened for a port.
+#[derive(Debug)]
+pub enum HandedPort {
+    /// A tap.
+    Tap(Tap),
+    /// The sockets of a packet port.
+    Packet(PacketSpec, PacketSockets),
+}
+
+/// A port on what another process has opened.
+pub(crate) fn take_over(handed: HandedPort, policy: Policy) -> Box<dyn Port> {
+    match handed {
+        HandedPort::Tap(tap) => Box::new(TapPort::of(tap, policy)),
+        HandedPort::Packet(spec, sockets) => Box::new(PacketPort::take_over(&spec, sockets, policy)),
+    }
 }
 
 /// Sends one frame on an interface, by a packet socket that is there for it alone.

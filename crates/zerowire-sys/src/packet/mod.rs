@@ -29,6 +29,19 @@ pub const PACKET_VNET_HDR: i32 = 15;
 /// Frames go straight to the driver, past the interface's queue.
 pub const PACKET_QDISC_BYPASS: i32 = 20;
 
+/// Requests to an open packet socket, and those about interfaces by it. None of them changes an
+/// interface.
+pub const IOCTLS: &[u32] = &[
+    // SIOCOUTQ and SIOCINQ.
+    libc::TIOCOUTQ as u32,
+    libc::FIONREAD as u32,
+    libc::FIONBIO as u32,
+    libc::SIOCGIFINDEX as u32,
+    libc::SIOCGIFNAME as u32,
+    libc::SIOCGIFMTU as u32,
+    libc::SIOCGIFFLAGS as u32,
+];
+
 /// A VLAN tag that the kernel took out of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
@@ -43,6 +56,8 @@ const ETH_P_ALL: u16 = 3;
 /// Where a filter finds what is beside a frame's bytes: `SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT`
 /// (include/uapi/linux/filter.h).
 const TAG_PRESENT: u32 = (-0x1000_i32 + 48) as u32;
+/// And the number of its interface: `SKF_AD_OFF + SKF_AD_IFINDEX`.
+const INTERFACE: u32 = (-0x1000_i32 + 8) as u32;
 const LOAD_WORD: u16 = 0x20;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
@@ -83,6 +98,24 @@ pub fn filter_by_tag(socket: BorrowedFd<'_>, tagged: bool) -> io::Result<()> {
         step(RETURN, 0, 0, bytes(tagged)),
     ];
     attach_filter(socket, &mut program)
+}
+
+/// The same for frames of the interface with this number alone. None gets no frame. The filter
+/// stays as long as the socket, whoever gets that, and whatever it is bound to.
+pub fn filter_for_good(socket: BorrowedFd<'_>, of: Option<(u32, bool)>) -> io::Result<()> {
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let (index, tagged) = of.unwrap_or_default();
+    let (with, without) = if tagged { (1, 0) } else { (0, 1) };
+    let mut program = [
+        step(LOAD_WORD, 0, 0, INTERFACE),
+        step(JUMP_IF_EQUAL, 0, 3, index),
+        step(LOAD_WORD, 0, 0, TAG_PRESENT),
+        step(JUMP_IF_EQUAL, with, without, 0),
+        step(RETURN, 0, 0, if of.is_some() { u32::MAX } else { 0 }),
+        step(RETURN, 0, 0, 0),
+    ];
+    attach_filter(socket, &mut program)?;
+    set(socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1)
 }
 
 /// Gives the socket a receive ring of `slots` slots, in blocks of `block_bytes`, or none.

@@ -65,18 +65,30 @@ impl Slots {
     /// # Errors
     /// What setsockopt(2) and mmap(2) say.
     pub fn open(socket: BorrowedFd<'_>, header_bytes: usize) -> io::Result<Self> {
+        Self::set_up(socket)?;
+        Self::map(socket, header_bytes).inspect_err(|_| drop(Self::close(socket)))
+    }
+
+    /// Has `socket` receive by a ring, which a process [maps](Self::map) then.
+    ///
+    /// # Errors
+    /// What setsockopt(2) says.
+    pub fn set_up(socket: BorrowedFd<'_>) -> io::Result<()> {
         let of_packet = |option, value| set(socket, libc::SOL_PACKET, option, value);
         of_packet(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
         // Any number but 0.
         of_packet(libc::PACKET_COPY_THRESH, 1)?;
-        set_ring(socket, BLOCK_BYTES, SLOT_BYTES, SLOTS)?;
-        match Mapping::shared(socket, 0, SLOTS * SLOT_BYTES) {
-            Ok(memory) => Ok(Self { memory, next: 0, header_bytes, given_back: 0 }),
-            Err(e) => {
-                let _ = Self::close(socket);
-                Err(e.into())
-            }
-        }
+        set_ring(socket, BLOCK_BYTES, SLOT_BYTES, SLOTS)
+    }
+
+    /// The ring that was [set up](Self::set_up) on `socket`, whose virtio-net headers have
+    /// `header_bytes`.
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn map(socket: BorrowedFd<'_>, header_bytes: usize) -> io::Result<Self> {
+        let memory = Mapping::shared(socket, 0, SLOTS * SLOT_BYTES)?;
+        Ok(Self { memory, next: 0, header_bytes, given_back: 0 })
     }
 
     /// Has `socket` receive without a ring again, which nothing maps any more.

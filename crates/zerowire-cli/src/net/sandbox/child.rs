@@ -17,13 +17,15 @@ use zerowire_capture::Capture;
 use zerowire_cli::logging::{self, LogFormat};
 use zerowire_confine::{ConfinePlan, ConfineReport, Owner, confine};
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
-use zerowire_net::port::tap::{SYSTEM_CALLS, Tap, TapKeeper};
-use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server};
+use zerowire_net::port::packet::{PacketKeeper, PacketVerb};
+use zerowire_net::port::tap::TapKeeper;
+use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
 use zerowire_sys::allowed::OF_A_PROGRAM;
 use zerowire_vhost::serve::{Listener, SessionWatch};
 use zerowire_vhost::session::SessionImage;
 
 use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord};
+use super::ports::PortVerb;
 use super::sessions::{ImageText, Teller};
 use crate::pcap;
 use crate::sandbox::channel::Channel;
@@ -61,11 +63,11 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let (answers, answered) = mpsc::channel();
     let keeper = Arc::new(Supervisor { channel: channel.clone(), answered: Mutex::new(answered) });
     let mut handed = handed(&setup, fds, keeper)?;
-    let lasting = handed.listener.is_lasting();
+    let (lasting, link) = (handed.listener.is_lasting(), handed.link.clone());
     let config = setup.config()?;
     let plan = ConfinePlan {
         owner: Owner { user: setup.user, group: setup.group },
-        calls: &[OF_A_PROGRAM, SYSTEM_CALLS],
+        calls: &[OF_A_PROGRAM, setup.port.calls()],
         without: &[],
     };
     let report: ConfineReport = confine(&plan).map_err(|e| e.to_string())?;
@@ -78,7 +80,7 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let capture = capture.map_err(|e| e.to_string())?;
     let server = Server::start_handed(config, handed, capture).map_err(|e| e.to_string())?;
     channel.send(&ChildWord::Ready(report), &[]).map_err(|e| e.to_string())?;
-    Loop { channel, server: &server, setup: &setup, answers, is_last: !lasting }.run()?;
+    Loop { channel, server: &server, setup: &setup, link, answers, is_last: !lasting }.run()?;
     let _ = channel.send(&ChildWord::Last(Box::new(ChildStats::of(&server.stats()))), &[]);
     server.stop();
     pcap::finish(server.set_capture(None).as_ref());
@@ -92,17 +94,14 @@ fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<Supervisor>) -> Res
     let missing = || "a descriptor is missing".to_owned();
     // One that listens does not wait: the child before this one may have changed that.
     let listener = Listener::of(fds.next().ok_or_else(missing)?).map_err(|e| e.to_string())?;
-    let queues: Vec<_> = fds.by_ref().take(setup.queues).collect();
-    if queues.len() != setup.queues {
-        return Err(missing());
-    }
-    let tap = Tap::take_over(setup.tap.clone(), queues, setup.made, keeper.clone());
-    let tap = tap.map_err(|e| e.to_string())?;
+    let port = setup.port.take_over(&mut fds, &keeper)?;
+    let link = setup.port.link.map(|state| ToldLink::new(state).map(Arc::new));
+    let link = link.transpose().map_err(|e| e.to_string())?;
     let metadata = match setup.tokens_required {
         Some(_) => Some(tree(fds.next().ok_or_else(missing)?)?),
         None => None,
     };
-    Ok(Handed { listener, tap, metadata, watch: keeper, sessions: None, session: None })
+    Ok(Handed { listener, port, link, metadata, watch: keeper, sessions: None, session: None })
 }
 
 /// The session that a child before has left. None where it can't go on, which the log says.
@@ -122,11 +121,22 @@ fn tree(file: OwnedFd) -> Result<Arc<MetadataTree>, String> {
     MetadataTree::from_json_str(&text).map(Arc::new).map_err(|e| format!("metadata: {e}"))
 }
 
-/// The supervisor, as the tap asks it.
+/// The supervisor, as the port asks it.
 #[derive(Debug)]
-struct Supervisor {
+pub(super) struct Supervisor {
     channel: Arc<Channel>,
     answered: Mutex<Receiver<Option<String>>>,
+}
+
+impl Supervisor {
+    fn carry_out(&self, verb: PortVerb) -> Result<(), String> {
+        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        // One to a question before this one came too late.
+        while answered.try_recv().is_ok() {}
+        self.channel.send(&ChildWord::Port(verb), &[]).map_err(|e| e.to_string())?;
+        let answer = answered.recv_timeout(PATIENCE);
+        answer.map_err(|_| "the supervisor does not answer".to_owned())?.map_or(Ok(()), Err)
+    }
 }
 
 impl TapKeeper for Supervisor {
@@ -135,12 +145,18 @@ impl TapKeeper for Supervisor {
     }
 
     fn set_mtu(&self, mtu: usize) -> Result<(), String> {
-        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        // One to a question before this one came too late.
-        while answered.try_recv().is_ok() {}
-        self.channel.send(&ChildWord::SetMtu(mtu), &[]).map_err(|e| e.to_string())?;
-        let answer = answered.recv_timeout(PATIENCE);
-        answer.map_err(|_| "the supervisor does not answer".to_owned())?.map_or(Ok(()), Err)
+        self.carry_out(PortVerb::SetMtu(mtu))
+    }
+}
+
+impl PacketKeeper for Supervisor {
+    fn ask(&self, verb: PacketVerb) -> Result<(), String> {
+        self.carry_out(PortVerb::Packet(verb))
+    }
+
+    fn end(&self) {
+        // Without a supervisor there is nobody to tell.
+        let _ = self.channel.send(&ChildWord::Port(PortVerb::Packet(PacketVerb::End)), &[]);
     }
 }
 
@@ -155,6 +171,7 @@ struct Loop<'a> {
     channel: &'a Channel,
     server: &'a Server,
     setup: &'a ChildSetup,
+    link: Option<Arc<ToldLink>>,
     answers: Sender<Option<String>>,
     /// True: the present front end is the last one.
     is_last: bool,
@@ -194,8 +211,14 @@ impl Loop<'_> {
                 let _ = self.server.drain(&self.setup.name);
                 None
             }
-            ChildOrder::MtuSet(answer) => {
+            ChildOrder::PortDone(answer) => {
                 let _ = self.answers.send(answer);
+                None
+            }
+            ChildOrder::Link(state) => {
+                if let Some(link) = &self.link {
+                    link.tell(state);
+                }
                 None
             }
             ChildOrder::Limits(rates) => {

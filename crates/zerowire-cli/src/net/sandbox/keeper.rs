@@ -20,15 +20,16 @@ use std::time::{Duration, Instant};
 use zerowire_capture::Capture;
 use zerowire_confine::{ConfineReport, Owner, spawn_apart};
 use zerowire_metadata::TokenPolicy;
-use zerowire_net::port::PortSpec;
-use zerowire_net::port::tap::Tap;
-use zerowire_net::{Limits, MetadataSource, PathMode, ServerError, VmConfig, VmStats};
+use zerowire_net::{
+    Limits, LinkObserver, LinkState, MetadataSource, PathMode, ServerError, VmConfig, VmStats,
+};
 use zerowire_vhost::serve::{Listener, StartError};
 
 use super::CHILD;
 use super::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use super::message::{ChildOrder, ChildSetup, ChildWord};
 use super::metadata::KeptMetadata;
+use super::ports::{self, KeptPort, PortAnswer, PortSetup};
 use super::sessions::KeptSession;
 use super::sums::Sums;
 use crate::sandbox::channel::Channel;
@@ -39,8 +40,9 @@ use crate::sandbox::message::{Rates, bounded_report, short};
 use crate::sandbox::pace::RestartPace;
 use crate::sandbox::{lines, lock};
 
-/// How long a child waits behind a request for an MTU, so that it asks 100 times a second at most.
-const MTU_PAUSE: Duration = Duration::from_millis(10);
+/// How long a child waits behind a request about its port, so that it asks 100 times a second at
+/// most.
+const PORT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A running child, for those who ask it.
 pub(super) type ChildLink = link::ChildLink<ChildWord>;
@@ -67,6 +69,8 @@ struct KeeperState {
     metadata: Option<KeptMetadata>,
     limits: Limits,
     capture: Option<KeptCapture>,
+    /// The interface's state, if the guest is to see it.
+    interface: Option<LinkState>,
 }
 
 /// How a child ended.
@@ -81,7 +85,7 @@ enum ChildEnd {
 pub(super) struct Keeper {
     config: VmConfig,
     common: Common,
-    tap: Tap,
+    port: KeptPort,
     /// A connection is the child's alone once it has it.
     listener: Mutex<Listener>,
     state: Mutex<KeeperState>,
@@ -91,7 +95,8 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Opens what the VM needs, but for a socket that was `inherited`, and starts its child. `gone` is called when a drained VM has ended.
+    /// Opens what the VM needs, but for a socket that was `inherited`, and starts its child. `gone`
+    /// is called when a drained VM has ended.
     pub(super) fn start(
         config: VmConfig,
         inherited: Option<Listener>,
@@ -100,22 +105,25 @@ impl Keeper {
         gone: impl FnOnce() + Send + 'static,
     ) -> Result<Arc<Self>, ServerError> {
         let vm = config.name.clone();
-        let PortSpec::Tap(spec) = &config.port else {
-            return Err(StartError::Limit { vm, text: super::no_tap(&config.port) }.into());
-        };
         let metadata = config.metadata.clone().map(KeptMetadata::read).transpose();
         let metadata = metadata.map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?;
-        let tap = Tap::open(spec).map_err(|e| ServerError::Port { vm: vm.clone(), cause: e.into() })?;
+        let port = KeptPort::open(&config.port);
+        let port = port.map_err(|cause| ServerError::Port { vm: vm.clone(), cause })?;
+        let resources = |cause| StartError::Resources { vm: vm.clone(), cause };
+        let observer = config.port.followed().map(LinkObserver::new).transpose();
+        let mut observer = observer.map_err(resources)?;
         // The socket comes last: who sees it finds everything else in place.
         let made = || Listener::new(&config.endpoint, &config.access);
         let listener = inherited.map_or_else(made, Ok);
         let listener = listener.map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?;
         let capture = KeptCapture::new(capture, &config);
-        let state = KeeperState { metadata, limits: config.limits, capture, ..KeeperState::default() };
+        let interface = observer.as_mut().map(LinkObserver::look);
+        let limits = config.limits;
+        let state = KeeperState { metadata, limits, capture, interface, ..KeeperState::default() };
         let keeper = Arc::new(Self {
             config,
             common,
-            tap,
+            port,
             listener: Mutex::new(listener),
             state: Mutex::new(state),
             stops: AtomicBool::new(false),
@@ -134,8 +142,11 @@ impl Keeper {
                 gone();
             }
         });
-        let thread = thread.map_err(|cause| StartError::Resources { vm: vm.clone(), cause })?;
-        *lock(&keeper.thread) = Some(thread);
+        *lock(&keeper.thread) = Some(thread.map_err(resources)?);
+        if let Err(cause) = observer.map_or(Ok(()), |observer| ports::follow(&keeper, &vm, observer)) {
+            keeper.stop();
+            return Err(resources(cause).into());
+        }
         match started.recv_timeout(START_PATIENCE) {
             Ok(Ok(report)) => {
                 keeper.tell(&report);
@@ -261,14 +272,13 @@ impl Keeper {
     /// Gives the child what is open for it. What is changed from then on is told to this child.
     fn hand(&self, link: &Arc<ChildLink>) -> Result<(), String> {
         let config = &self.config;
+        let (kind, descriptors) = self.port.hand().map_err(|e| e.to_string())?;
         // Held until the link is there, so that no change falls between the two.
         let mut state = lock(&self.state);
         let setup = ChildSetup {
             name: config.name.clone(),
             socket: config.endpoint.to_string(),
-            tap: self.tap.name().to_owned(),
-            queues: self.tap.pairs(),
-            made: self.tap.is_made_here(),
+            port: PortSetup { spec: config.port.to_string(), kind, link: state.interface },
             tokens_required: state.metadata.as_ref().map(|m| m.source.tokens == TokenPolicy::Required),
             copies: config.policy.mode == PathMode::Copy,
             gather_max_bytes: config.policy.gather_max_bytes,
@@ -280,8 +290,6 @@ impl Keeper {
             group: self.common.owner.group,
             log: self.common.log.clone(),
         };
-        let queues: Result<Vec<_>, _> = (0..self.tap.pairs()).map(|i| self.tap.queue(i)).collect();
-        let queues = queues.map_err(|e| e.to_string())?;
         let file = state.metadata.as_ref().map(KeptMetadata::file).transpose()?;
         let mut listener = lock(&self.listener);
         let socket = listener.socket().ok_or("nobody listens")?;
@@ -289,7 +297,7 @@ impl Keeper {
         let snaplen = capture.as_ref().map(|capture| capture.snaplen);
         let stream = capture.as_mut().map(|capture| capture.begin(&config.name)).transpose();
         let stream = stream.map_err(|e| format!("its capture: {e}"))?;
-        let opened = queues.iter().chain(&file).chain(&stream).map(AsFd::as_fd);
+        let opened = descriptors.iter().chain(&file).chain(&stream).map(AsFd::as_fd);
         let fds: Vec<_> = std::iter::once(socket).chain(opened).collect();
         let order = ChildOrder::Start(Box::new(setup), snaplen);
         link.channel.send(&order, &fds).map_err(|e| e.to_string())?;
@@ -331,12 +339,15 @@ impl Keeper {
                 Ok(Some((ChildWord::Connected(now), _))) => lock(&self.state).sums.set_connected(now),
                 Ok(Some((ChildWord::Last(stats), _))) => lock(&self.state).sums.told(stats.bounded()),
                 Ok(Some((ChildWord::Session(word), fds))) => session.hear(word, fds),
-                Ok(Some((ChildWord::SetMtu(mtu), _))) => {
-                    let refused = self.set_mtu(mtu).err();
-                    if link.channel.send(&ChildOrder::MtuSet(refused), &[]).is_err() {
-                        return None;
+                Ok(Some((ChildWord::Port(verb), _))) => {
+                    match self.port.carry_out(verb) {
+                        PortAnswer::Done(done) => {
+                            link.channel.send(&ChildOrder::PortDone(done.err()), &[]).ok()?;
+                        }
+                        PortAnswer::Nothing => {}
+                        PortAnswer::Replace(why) => return Some(why),
                     }
-                    std::thread::sleep(MTU_PAUSE);
+                    std::thread::sleep(PORT_PAUSE);
                 }
                 Ok(Some((word, _))) => link.take(word),
                 Ok(None) => return None,
@@ -365,14 +376,6 @@ impl Keeper {
         }
     }
 
-    /// What a guest may ask of its own tap (virtio 1.3 §5.1.4).
-    fn set_mtu(&self, mtu: usize) -> Result<(), String> {
-        if !(68..=65535).contains(&mtu) {
-            return Err(format!("MTU {mtu} is not within 68 to 65535"));
-        }
-        self.tap.raise_mtu(mtu).map_err(|e| e.to_string())
-    }
-
     /// Tells the child that runs, if one does. The next one learns it from its setup.
     fn order(state: &KeeperState, order: &ChildOrder) {
         if let Some(link) = &state.link {
@@ -392,6 +395,14 @@ impl Keeper {
         let mut state = lock(&self.state);
         state.limits = limits;
         Self::order(&state, &ChildOrder::Limits(Rates::of(limits)));
+    }
+
+    /// The interface that the guest is to see has this state.
+    pub(super) fn tell_link(&self, interface: LinkState) {
+        let mut state = lock(&self.state);
+        if state.interface.replace(interface) != Some(interface) {
+            Self::order(&state, &ChildOrder::Link(interface));
+        }
     }
 
     /// Whether a front end is connected.
@@ -415,7 +426,7 @@ impl Keeper {
         if let Some(ChildWord::Statistics(_, told)) = told.filter(|_| runs) {
             state.sums.told(told.bounded());
         }
-        let (mut vm, seconds) = state.sums.stats(&self.config, self.tap.name());
+        let (mut vm, seconds) = state.sums.stats(&self.config, &self.port);
         vm.port_state.capture = state.capture.as_ref().map(KeptCapture::stats);
         (vm, seconds)
     }

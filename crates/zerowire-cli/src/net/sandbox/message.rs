@@ -7,30 +7,27 @@ use zerowire::ledger::{CopyReason, DropReason, Totals};
 use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
-use zerowire_net::port::tap::TapSpec;
 use zerowire_net::{
-    DirectionStats, FrameGuard, MetadataSource, Negotiated, PathMode, Policy, ServerStats, VmConfig, VmStats,
+    DirectionStats, FrameGuard, LinkState, LinkStats, MetadataSource, Negotiated, PathMode, Policy,
+    ServerStats, VmConfig, VmStats,
 };
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
+use super::ports::{PortSetup, PortVerb};
 use super::sessions::{ImageText, SessionWord};
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{ENTRIES, Rates, counted, seconds, short, texts};
 
-/// A VM as a child must know it. Descriptors come with it: the front end's socket, the tap's queues,
-/// and a file of metadata where it has some.
+/// A VM as a child must know it. Descriptors come with it: the front end's socket, those of the
+/// port, and a file of metadata where it has some.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ChildSetup {
     /// The VM's name.
     pub name: String,
     /// The path of its socket, for the log.
     pub socket: String,
-    /// The tap.
-    pub tap: String,
-    /// Queue pairs.
-    pub queues: usize,
-    /// Whether this program has made the tap.
-    pub made: bool,
+    /// The port.
+    pub port: PortSetup,
     /// Whether metadata requests need a token; None without metadata.
     pub tokens_required: Option<bool>,
     /// Whether all frames are copied.
@@ -63,7 +60,7 @@ impl ChildSetup {
             name: self.name.clone(),
             endpoint: Endpoint::Path(self.socket.clone().into()),
             access: SocketAccess::default(),
-            port: TapSpec { name: self.tap.clone(), queues: self.queues }.into(),
+            port: self.port.spec()?,
             metadata: self
                 .tokens_required
                 .map(|required| MetadataSource { file: "its supervisor".into(), tokens: tokens(required) }),
@@ -104,8 +101,10 @@ pub(super) enum ChildOrder {
     EndCapture,
     /// The present front end is the last one. The child ends behind it.
     Drain,
-    /// The answer to [`ChildWord::SetMtu`]: what is wrong, if anything is.
-    MtuSet(Option<String>),
+    /// The answer to [`ChildWord::Port`]: what is wrong, if anything is.
+    PortDone(Option<String>),
+    /// The interface that the guest is to see has this state.
+    Link(LinkState),
 }
 
 /// What a child says. The supervisor trusts none of it.
@@ -119,8 +118,8 @@ pub(super) enum ChildWord {
     Statistics(u64, Box<ChildStats>),
     /// The answer with this number: metadata were taken, or what is wrong with them.
     Metadata(u64, Option<String>),
-    /// Asks for another MTU of its tap.
-    SetMtu(usize),
+    /// Asks for something about its port.
+    Port(PortVerb),
     /// A front end has come, or gone.
     Connected(bool),
     /// Where its front end's session is.
@@ -149,6 +148,8 @@ pub(super) struct ChildStats {
     pub unsure_frames: u64,
     pub out_of_order_frames: u64,
     pub last_error: Option<String>,
+    /// Whether the guest sees its link up, if it follows the interface's.
+    pub link: Option<LinkStats>,
     pub path: String,
     pub features: Vec<String>,
     pub protocol_features: String,
@@ -240,6 +241,7 @@ impl ChildStats {
             unsure_frames: vm.unsure_frames,
             out_of_order_frames: vm.out_of_order_frames,
             last_error: vm.last_error.clone(),
+            link: vm.port_state.link.clone(),
             path: vm.path.clone(),
             features: negotiated.features.clone(),
             protocol_features: negotiated.protocol_features.clone(),
@@ -262,6 +264,9 @@ impl ChildStats {
         }
         self.cpu_seconds = seconds(self.cpu_seconds);
         self.last_error = self.last_error.as_deref().map(short);
+        if let Some(link) = &mut self.link {
+            link.disconnects = counted(link.disconnects);
+        }
         self.path = short(&self.path);
         self.protocol_features = short(&self.protocol_features);
         self.features = texts(&self.features);

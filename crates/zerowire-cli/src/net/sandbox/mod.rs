@@ -14,6 +14,7 @@ mod child;
 mod keeper;
 mod message;
 mod metadata;
+mod ports;
 mod sessions;
 mod sums;
 mod supervisor;
@@ -26,7 +27,6 @@ use clap::Args;
 use zerowire_capture::Capture;
 use zerowire_cli::logging;
 use zerowire_confine::Owner;
-use zerowire_net::port::PortSpec;
 use zerowire_net::{ServerError, VmConfig};
 use zerowire_vhost::serve::{StartError, inherit};
 
@@ -43,7 +43,8 @@ const CHILD: &str = "--confined-child";
 #[derive(Args, Clone, Debug)]
 pub struct SandboxArgs {
     /// Serve each VM by a process of its own, without rights, files and network: a front end that
-    /// takes it over harms its own VM alone. For taps. See docs/sandbox.md.
+    /// takes it over harms its own VM alone. For taps and packet ports. See
+    /// docs/sandbox.md.
     #[arg(long, value_name = "WHEN", default_value = "off")]
     sandbox: SandboxArg,
     /// User whom these processes belong to if this one is root: a name of /etc/passwd or a number.
@@ -101,16 +102,7 @@ impl SandboxArgs {
 
 /// Refuses a VM that no child can serve.
 fn check(vm: &VmConfig) -> Result<(), String> {
-    match vm.port {
-        PortSpec::Tap(_) => Ok(()),
-        _ => Err(no_tap(&vm.port)),
-    }
-}
-
-fn no_tap(port: &PortSpec) -> String {
-    format!(
-        "--sandbox on with port {port}: only taps are served by confined processes; give a tap, or --sandbox off"
-    )
+    ports::check(&vm.port)
 }
 
 /// Runs the program as a child if it was started as one.

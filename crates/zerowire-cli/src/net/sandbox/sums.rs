@@ -1,12 +1,10 @@
 //! What a VM's children have told, summed up.
 
-use zerowire_net::{DirectionStats, LinkState, PortState, VmConfig, VmStats};
+use zerowire_net::{DirectionStats, LinkState, LinkStats, PortState, VmConfig, VmStats};
 
 use super::message::{ChildDirection, ChildStats};
+use super::ports::KeptPort;
 use crate::sandbox::message::counted;
-
-/// Copies on the way of a tap's frames that no process makes.
-const KERNEL_COPIES: &str = "one each way, between the frame and the tap's socket buffer (drivers/net/tun.c)";
 
 /// What the child that runs has told last, and what those before it had told last. What a child
 /// moved behind that is not counted.
@@ -18,6 +16,8 @@ pub(super) struct Sums {
     now: ChildStats,
     /// Whether a front end is connected, as the child that runs says.
     connected: bool,
+    /// Connections that the children before it ended since the link was down.
+    disconnects: u64,
     /// Why the last child ended.
     death: Option<String>,
 }
@@ -45,11 +45,14 @@ impl Sums {
         add_counters(&mut self.before, &mut last);
         add(&mut self.transmit, &last.transmit.stats());
         add(&mut self.receive, &last.receive.stats());
+        self.disconnects = counted(self.disconnects + last.link.map_or(0, |link| link.disconnects));
         self.death = Some(format!("its process ended: {why}"));
     }
 
     /// As the statistics have it, and the CPU time, seconds.
-    pub(super) fn stats(&self, config: &VmConfig, interface: &str) -> (VmStats, f64) {
+    pub(super) fn stats(&self, config: &VmConfig, port: &KeptPort) -> (VmStats, f64) {
+        let interface = port.interface();
+        let link = self.now.link.clone();
         let mut sum = self.before.clone();
         add_counters(&mut sum, &mut self.now.clone());
         let (mut transmit, mut receive) = (self.transmit.clone(), self.receive.clone());
@@ -70,10 +73,10 @@ impl Sums {
             path: self.now.path.clone(),
             negotiated: self.now.negotiated(),
             port_state: PortState {
-                interface: interface.to_owned(),
-                interface_state: LinkState::by_name(interface),
-                link: None,
-                kernel_copies: KERNEL_COPIES,
+                interface_state: LinkState::by_name(&interface),
+                interface,
+                link: link.map(|link| LinkStats { disconnects: link.disconnects + self.disconnects, ..link }),
+                kernel_copies: port.kernel_copies(),
                 capture: None,
             },
             transmit,

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use zerowire_sys::netdevice;
 use zerowire_sys::netlink::LinkInfo;
 
 use super::{
-    Frames, InterfaceState, LOOKS, PacketError, PacketInlet, PacketOutlet, PacketQueue, PacketRings,
-    PacketSend, PacketSocket, PacketSpec,
+    Frames, InterfaceState, KERNEL_COPIES, LOOKS, PacketError, PacketInlet, PacketOutlet, PacketQueue,
+    PacketRings, PacketSend, PacketSocket, PacketSockets, PacketSpec,
 };
 use crate::features::Offloads;
+use crate::link::LinkState;
 use crate::port::{Port, PortPath, send_through};
 use crate::receive::ReceiveSetup;
 use crate::stats::Shared;
@@ -25,6 +27,8 @@ pub(in crate::port) struct PacketPort {
     /// Bound where the connection's frames pass, or passed last, so that it follows an interface
     /// that is renamed; it reads nothing.
     control: PacketSocket,
+    /// All sockets, if another process has opened them.
+    handed: Option<Arc<PacketSockets>>,
     policy: Policy,
 }
 
@@ -40,7 +44,13 @@ impl PacketPort {
                 "interface {name} is down: 'ip link set {name} up'; frames are dropped until then"
             );
         }
-        Ok(Self { spec: spec.clone(), control, policy })
+        Ok(Self { spec: spec.clone(), control, handed: None, policy })
+    }
+
+    /// Goes on with sockets that another process has opened.
+    pub(in crate::port) fn take_over(spec: &PacketSpec, sockets: PacketSockets, policy: Policy) -> Self {
+        let control = sockets.control.clone();
+        Self { spec: spec.clone(), control, handed: Some(Arc::new(sockets)), policy }
     }
 
     /// The control socket, bound to an interface if there is one: one that was deleted may be there
@@ -55,6 +65,9 @@ impl PacketPort {
     /// Whether frames of the guest go by a ring, and why not.
     fn rings(&self) -> Result<(), String> {
         let name = &self.spec.interface;
+        if self.handed.is_some() {
+            return Err("no ring, since a confined process has none".to_owned());
+        }
         match (self.policy.mode, self.spec.rings) {
             (PathMode::Copy, _) => Err("no ring, since copies were asked for".to_owned()),
             (_, PacketRings::Off) => Err("no ring, as asked".to_owned()),
@@ -77,6 +90,14 @@ impl Port for PacketPort {
 
     fn interface(&self) -> String {
         self.control.name().unwrap_or_else(|| self.spec.interface.clone())
+    }
+
+    fn link_state(&self) -> LinkState {
+        let name = self.interface();
+        match &self.handed {
+            None => LinkState::by_name(&name),
+            Some(_) => netdevice::flags(&self.control, &name).map_or(LinkState::Gone, LinkState::of_flags),
+        }
     }
 
     fn queue_hint(&self) -> &'static str {
@@ -109,6 +130,9 @@ impl Port for PacketPort {
 
     fn announce(&self, frame: &[u8]) -> Result<(), String> {
         self.bound();
+        if self.handed.is_some() {
+            return self.control.send(frame).map_err(|e| e.to_string());
+        }
         send_through(&self.interface(), frame)
     }
 
@@ -117,22 +141,28 @@ impl Port for PacketPort {
     }
 
     fn kernel_copies(&self) -> &'static str {
-        "one each way, between the frame and the packet socket's buffer or its receive ring; with a transmit ring none on the \
-         way out, but where the interface copies itself (net/packet/af_packet.c)"
+        KERNEL_COPIES
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
-        // The connection's sockets go by the name that was given, and this one with them.
-        self.control.unbind();
-        self.bound();
+        if self.handed.is_none() {
+            // The connection's sockets go by the name that was given, and this one with them.
+            self.control.unbind();
+            self.bound();
+        }
         let (interface, policy) = (self.spec.interface.clone(), self.policy);
         let send = PacketSend { ring: self.rings(), insists: self.spec.rings == PacketRings::On };
         let receive = self.spec.receive;
         let no_ring = (policy.mode == PathMode::Copy).then_some("copies were asked for");
         let (shared, pair) = (setup.shared.clone(), setup.pair);
+        let handed = self.handed.clone();
         WorkerHandle::spawn(setup, move || {
-            let queue = PacketQueue::open(&interface, receive, no_ring, send).map_err(io::Error::other)?;
-            Ok(PacketPath { queue, policy, shared, pair })
+            let queue = match &handed {
+                None => PacketQueue::open(&interface, receive, no_ring, send),
+                Some(sockets) => PacketQueue::take_over(&interface, sockets, receive, no_ring, send),
+            };
+            let queue = queue.map_err(io::Error::other)?;
+            Ok(PacketPath { queue, policy, shared, pair, handed })
         })
     }
 }
@@ -149,11 +179,16 @@ struct PacketPath {
     /// while no ring of the guest runs.
     shared: Arc<Shared>,
     pair: usize,
+    /// Sockets that stay when the queue goes.
+    handed: Option<Arc<PacketSockets>>,
 }
 
 impl Drop for PacketPath {
     fn drop(&mut self) {
         self.queue.end(&self.shared.pairs[self.pair].transmit);
+        if let Some(sockets) = &self.handed {
+            sockets.end();
+        }
     }
 }
 

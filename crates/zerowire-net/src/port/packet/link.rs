@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use zerowire_sys::syscall::epoll_wait;
 
+use super::handed::{HEADER_BYTES, PacketSockets, PacketVerb};
 use super::inbound::Inbound;
 use crate::ETH_HEADER_BYTES;
 use crate::io::PortIo;
@@ -58,24 +59,50 @@ impl Link {
         receive: PacketReceive,
         no_ring: Option<&str>,
     ) -> Result<(Self, PortIo), PacketError> {
-        let system = |call| move |cause| PacketError::System { interface: interface.to_owned(), call, cause };
-        let header_bytes = 12;
-        let untagged = PacketSocket::open(interface, Frames::Untagged, header_bytes)?;
-        let tagged = PacketSocket::open(interface, Frames::Tagged, header_bytes)?;
+        let untagged = PacketSocket::open(interface, Frames::Untagged, HEADER_BYTES)?;
+        let tagged = PacketSocket::open(interface, Frames::Tagged, HEADER_BYTES)?;
         if let Some(warning) = untagged.enlarge_buffers() {
             tracing::warn!("{warning}");
         }
         let _ = tagged.enlarge_buffers();
-        let watch = watch(&untagged, &tagged).map_err(|e| system("epoll")(e.into()))?;
-        let port = untagged.try_clone_fd().map_err(system("dup"))?;
-        let io = PortIo::new(port).to_socket();
+        Self::of(interface, (untagged, tagged), receive, no_ring)
+    }
+
+    /// Goes on with sockets that another process has opened, as [`Self::open`] begins.
+    ///
+    /// # Errors
+    /// What the other process says.
+    pub(super) fn take_over(
+        interface: &str,
+        sockets: &PacketSockets,
+        receive: PacketReceive,
+        no_ring: Option<&str>,
+    ) -> Result<(Self, PortIo), PacketError> {
+        sockets.ask(PacketVerb::Begin)?;
+        let both = (sockets.untagged.clone(), sockets.tagged.clone());
+        Self::of(interface, both, receive, no_ring)
+    }
+
+    fn of(
+        interface: &str,
+        (untagged, tagged): (PacketSocket, PacketSocket),
+        receive: PacketReceive,
+        no_ring: Option<&str>,
+    ) -> Result<(Self, PortIo), PacketError> {
+        let watch = watch(&untagged, &tagged).map_err(|e| PacketError::System {
+            interface: interface.to_owned(),
+            call: "epoll",
+            cause: e.into(),
+        })?;
+        let io = PortIo::new(untagged.file());
+        let io = if untagged.is_handed() { io.for_bound_socket() } else { io.to_socket() };
         let mut this = Self {
             untagged,
             tagged,
             inbound: Inbound::new(receive, no_ring),
             watch,
             interface: interface.to_owned(),
-            header_bytes,
+            header_bytes: HEADER_BYTES,
             state: InterfaceState::Gone,
             problem: None,
             looked_at: Instant::now(),
@@ -167,7 +194,8 @@ impl Link {
     #[cold]
     pub fn look(&mut self) {
         self.looked_at = Instant::now();
-        let mut state = self.untagged.state();
+        // Who has opened them knows whether they are bound.
+        let mut state = if self.untagged.is_handed() { InterfaceState::Gone } else { self.untagged.state() };
         let mut problem = None;
         // Frames pass by both, or by none that could be told from the other's.
         if state == InterfaceState::Gone || self.tagged.state() == InterfaceState::Gone {

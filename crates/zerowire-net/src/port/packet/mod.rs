@@ -19,6 +19,7 @@
 
 mod control;
 mod frame_ring;
+mod handed;
 mod inbound;
 mod inlet;
 mod link;
@@ -28,16 +29,23 @@ mod queue;
 mod slots;
 mod socket;
 mod spec;
+mod system_calls;
 mod tagged;
 
 pub(super) use control::PacketPort;
+pub use handed::{PacketKeeper, PacketSockets, PacketVerb};
 pub use inlet::{LOOKS, PacketInlet};
 pub use link::Link;
 pub use outlet::PacketOutlet;
 pub use queue::{PacketQueue, PacketSend};
 pub use socket::{Arrived, Frames, InterfaceState, PacketError, PacketSocket, SLOT_BYTES, SLOTS, Slots, Tag};
 pub use spec::{PacketReceive, PacketRings, PacketSpec};
+pub use system_calls::SYSTEM_CALLS;
 pub use tagged::restore;
+
+/// Copies on the way of frames that no process makes.
+pub const KERNEL_COPIES: &str = "one each way, between the frame and the packet socket's buffer or its receive ring; with a \
+     transmit ring none on the way out, but where the interface copies itself (net/packet/af_packet.c)";
 
 #[cfg(test)]
 use zerowire_testkit::net as netns;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use zerowire::ledger::Counters;
 
 use super::Link;
+use super::handed::PacketSockets;
 use super::outbound::Outbound;
 use crate::io::PortIo;
 use crate::port::packet::{PacketError, PacketReceive};
@@ -41,6 +42,21 @@ impl PacketQueue {
         send: PacketSend,
     ) -> Result<Self, PacketError> {
         let (link, io) = Link::open(interface, receive, no_ring)?;
+        Ok(Self { io, link, outbound: Outbound::new(send.ring, send.insists) })
+    }
+
+    /// The same with sockets that another process has opened.
+    ///
+    /// # Errors
+    /// What the other process says.
+    pub(super) fn take_over(
+        interface: &str,
+        sockets: &PacketSockets,
+        receive: PacketReceive,
+        no_ring: Option<&str>,
+        send: PacketSend,
+    ) -> Result<Self, PacketError> {
+        let (link, io) = Link::take_over(interface, sockets, receive, no_ring)?;
         Ok(Self { io, link, outbound: Outbound::new(send.ring, send.insists) })
     }
 

@@ -10,9 +10,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use thiserror::Error;
 use zerowire_sys::{netdevice, packet as sys};
+
+use super::handed::{HEADER_BYTES, PacketKeeper, PacketVerb};
 
 pub use zerowire_sys::packet::{Arrived, SLOT_BYTES, SLOTS, Slots, Tag};
 
@@ -84,6 +87,15 @@ pub enum PacketError {
         /// What the kernel said.
         cause: io::Error,
     },
+    /// The interface was deleted, and another one has its name.
+    #[error("interface {interface} is another one than before")]
+    Another {
+        /// The name.
+        interface: String,
+    },
+    /// What the process says that has opened the sockets.
+    #[error("{0}")]
+    Keeper(String),
     /// A system call failed for another reason.
     #[error("packet port on interface {interface}: {call} failed: {cause}")]
     System {
@@ -120,12 +132,14 @@ pub enum InterfaceState {
     Gone,
 }
 
-/// One socket. It does not block.
-#[derive(Debug)]
+/// One socket. It does not block. A clone is another handle of it.
+#[derive(Clone, Debug)]
 pub struct PacketSocket {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     interface: String,
     frames: Frames,
+    /// The number of the interface, and who has opened the socket for this process.
+    handed: Option<(u32, Arc<dyn PacketKeeper>)>,
 }
 
 impl PacketSocket {
@@ -152,9 +166,36 @@ impl PacketSocket {
         if tagged {
             set(libc::PACKET_AUXDATA, 1, "PACKET_AUXDATA")?;
         }
-        let this = Self { fd, interface: named(), frames };
+        let this = Self { fd: Arc::new(fd), interface: named(), frames, handed: None };
         this.set_header_bytes(header_bytes)?;
         Ok(this)
+    }
+
+    /// One that another process has opened, for an interface with a number.
+    pub(super) fn handed(
+        fd: OwnedFd,
+        interface: &str,
+        frames: Frames,
+        by: (u32, Arc<dyn PacketKeeper>),
+    ) -> Self {
+        Self { fd: Arc::new(fd), interface: interface.to_owned(), frames, handed: Some(by) }
+    }
+
+    /// Whether another process has opened it, which does what changes it.
+    pub(super) fn is_handed(&self) -> bool {
+        self.handed.is_some()
+    }
+
+    /// That process, with the number of the interface.
+    pub(super) fn keeper(&self) -> Option<&(u32, Arc<dyn PacketKeeper>)> {
+        self.handed.as_ref()
+    }
+
+    /// Has that process carry out a verb, which is for all sockets of the port: the one for tagged
+    /// frames asks for nothing. None where this process has opened it.
+    pub(super) fn by_keeper(&self, verb: PacketVerb) -> Option<Result<(), String>> {
+        let (_, keeper) = self.keeper()?;
+        Some(if self.frames == Frames::Tagged { Ok(()) } else { keeper.ask(verb) })
     }
 
     /// Another length of the virtio-net header, 10 or 12 bytes.
@@ -162,6 +203,9 @@ impl PacketSocket {
     /// # Errors
     /// [`PacketError::Kernel`]
     pub fn set_header_bytes(&self, header_bytes: usize) -> Result<(), PacketError> {
+        if let Some(done) = self.by_keeper(PacketVerb::HeaderBytes(header_bytes)) {
+            return done.map_err(PacketError::Keeper);
+        }
         let interface = self.interface.clone();
         sys::set(self.fd.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR_SZ, header_bytes as i32)
             .map_err(|cause| PacketError::Kernel { interface, header_bytes, cause })
@@ -195,6 +239,9 @@ impl PacketSocket {
     /// # Errors
     /// [`PacketError`] per cause.
     pub fn bind(&self) -> Result<(), PacketError> {
+        if let Some(done) = self.by_keeper(PacketVerb::Bind) {
+            return done.map_err(PacketError::Keeper);
+        }
         let named = || self.interface.clone();
         let system = |call| move |cause| PacketError::System { interface: named(), call, cause };
         let missing = |_| PacketError::NoInterface { interface: named() };
@@ -217,7 +264,11 @@ impl PacketSocket {
 
     /// What the interface is called now that it is bound to; None where that is gone.
     pub fn name(&self) -> Option<String> {
-        netdevice::name(&self.fd, sys::bound_to(self.fd.as_fd())?).ok()
+        let index = match &self.handed {
+            Some((index, _)) => *index,
+            None => sys::bound_to(self.fd.as_fd())?,
+        };
+        netdevice::name(&self.fd, index).ok()
     }
 
     /// Where the interface stands that the socket is bound to.
@@ -269,7 +320,11 @@ impl PacketSocket {
     /// # Errors
     /// The kernel has no memory for it, or no room for its mapping.
     pub fn open_slots(&self, header_bytes: usize) -> io::Result<Slots> {
-        Slots::open(self.fd.as_fd(), header_bytes)
+        match self.by_keeper(PacketVerb::ReceiveRing(true)) {
+            Some(done) => done.map_err(io::Error::other)?,
+            None => return Slots::open(self.fd.as_fd(), header_bytes),
+        }
+        Slots::map(self.fd.as_fd(), header_bytes)
     }
 
     /// Has frames come by the socket again. What waits in the ring, or with it, is lost.
@@ -278,7 +333,10 @@ impl PacketSocket {
     /// The kernel refuses it.
     pub fn close_slots(&self, slots: Slots) -> io::Result<()> {
         drop(slots);
-        Slots::close(self.fd.as_fd())
+        match self.by_keeper(PacketVerb::ReceiveRing(false)) {
+            Some(done) => done.map_err(io::Error::other),
+            None => Slots::close(self.fd.as_fd()),
+        }
     }
 
     /// The error that the socket has met since this was asked last, where no read tells it.
@@ -294,12 +352,16 @@ impl PacketSocket {
         sys::next_bytes(self.fd.as_fd()) > 0
     }
 
-    /// Another descriptor of the socket.
-    ///
-    /// # Errors
-    /// No descriptor is left.
-    pub fn try_clone_fd(&self) -> io::Result<OwnedFd> {
-        self.fd.try_clone()
+    /// What frames pass by, as a file.
+    pub(super) fn file(&self) -> Arc<OwnedFd> {
+        self.fd.clone()
+    }
+
+    /// Sends a frame of this process's own, without offloads, to the interface that it is bound to.
+    pub(super) fn send(&self, frame: &[u8]) -> io::Result<()> {
+        let bytes = [&[0; HEADER_BYTES][..], frame].concat();
+        rustix::io::write(&self.fd, &bytes)?;
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Tap, TapError, TapInlet, TapOutlet, TapSpec};
+use super::{KERNEL_COPIES, Tap, TapError, TapInlet, TapOutlet, TapSpec};
 use crate::Policy;
 use crate::features::{Offloads, header_len, toward_guest};
 use crate::io::PortIo;
@@ -92,7 +92,7 @@ impl Port for TapPort {
     }
 
     fn kernel_copies(&self) -> &'static str {
-        "one each way, between the frame and the tap's socket buffer (drivers/net/tun.c)"
+        KERNEL_COPIES
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {

@@ -11,3 +11,7 @@ pub use interface::{Tap, TapError, TapKeeper};
 pub use queue::{TapInlet, TapOutlet};
 pub use spec::TapSpec;
 pub use system_calls::SYSTEM_CALLS;
+
+/// Copies on the way of frames that no process makes.
+pub const KERNEL_COPIES: &str =
+    "one each way, between the frame and the tap's socket buffer (drivers/net/tun.c)";

@@ -20,7 +20,7 @@ fn keeper(dir: &Path, metadata: Option<&Path>) -> Keeper {
         ..KeeperState::default()
     };
     Keeper {
-        tap: Tap::open(&tap).expect("a tap"),
+        port: KeptPort::open(&tap.clone().into()).expect("a tap"),
         listener: Mutex::new(Listener::new(&endpoint, &access).expect("a socket")),
         state: Mutex::new(state),
         common: Common { owner: Owner { user: 65534, group: 65534 }, log: "info".to_owned() },

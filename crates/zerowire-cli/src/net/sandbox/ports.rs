@@ -1,0 +1,224 @@
+//! The port of a VM on both sides: the supervisor keeps it open and carries out what the child asks
+//! of it, and the child goes on with its descriptors.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+use zerowire_net::port::packet::{self, PacketRings, PacketSockets, PacketSpec, PacketVerb};
+use zerowire_net::port::tap::{self, Tap};
+use zerowire_net::port::{HandedPort, PortError, PortSpec, PortSpecError};
+use zerowire_net::{LinkObserver, LinkState};
+use zerowire_sys::allowed::AllowedCall;
+
+use super::child::Supervisor;
+use super::keeper::Keeper;
+use crate::sandbox::lock;
+
+/// How often an interface that is followed is looked at if nothing is heard of it: then the thread
+/// finds that its VM is gone.
+const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Stack of the thread, bytes.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// What is open for a VM's port.
+#[derive(Debug)]
+pub(super) enum KeptPort {
+    Tap(Tap),
+    /// Each child has sockets of its own.
+    Packet(PacketSpec, Mutex<PacketSockets>),
+}
+
+/// A port as a child must know it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct PortSetup {
+    /// As the user gives it.
+    pub spec: String,
+    pub kind: PortKind,
+    /// The state of the interface, if the guest is to see it.
+    pub link: Option<LinkState>,
+}
+
+/// What a child must know of a port of this kind.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum PortKind {
+    Tap {
+        /// Whether this program has made the tap.
+        made: bool,
+    },
+    Packet {
+        /// The interface's number; 0 while it is gone.
+        index: u32,
+    },
+}
+
+/// What a port asks of the supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum PortVerb {
+    /// Another MTU of the tap, bytes.
+    SetMtu(usize),
+    Packet(PacketVerb),
+}
+
+/// What became of it.
+pub(super) enum PortAnswer {
+    /// It was carried out, or not.
+    Done(Result<(), String>),
+    /// Nobody waits for an answer.
+    Nothing,
+    /// Another child has to go on with other descriptors.
+    Replace(String),
+}
+
+/// Refuses a port that no child can serve.
+pub(super) fn check(port: &PortSpec) -> Result<(), String> {
+    match port {
+        PortSpec::Tap(_) => Ok(()),
+        PortSpec::Packet(spec) if spec.rings == PacketRings::On => Err(format!(
+            "--sandbox on with port {port}: a confined process has no transmit ring; give rings=auto, or --sandbox off"
+        )),
+        PortSpec::Packet(_) => Ok(()),
+        PortSpec::Xdp(_) => Err(format!(
+            "--sandbox on with port {port}: only taps and packet ports are served by confined processes; give one of them, or \
+             --sandbox off"
+        )),
+    }
+}
+
+impl KeptPort {
+    /// Opens a port that was [checked](check).
+    pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
+        match spec {
+            PortSpec::Tap(tap) => Ok(Self::Tap(Tap::open(tap)?)),
+            PortSpec::Packet(packet) => {
+                Ok(Self::Packet(packet.clone(), Mutex::new(PacketSockets::open(packet)?)))
+            }
+            PortSpec::Xdp(_) => Err(PortError::Other {
+                port: spec.to_string(),
+                problem: "no confined process serves it".to_owned(),
+            }),
+        }
+    }
+
+    /// What the next child gets.
+    pub(super) fn hand(&self) -> io::Result<(PortKind, Vec<OwnedFd>)> {
+        match self {
+            Self::Tap(tap) => {
+                let queues: io::Result<_> = (0..tap.pairs()).map(|i| tap.queue(i)).collect();
+                Ok((PortKind::Tap { made: tap.is_made_here() }, queues?))
+            }
+            Self::Packet(spec, sockets) => {
+                let (new, _) = PacketSockets::open_or_wait(spec).map_err(io::Error::other)?;
+                let (index, fds) = new.parts();
+                let fds: io::Result<_> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
+                *lock(sockets) = new;
+                Ok((PortKind::Packet { index }, fds?))
+            }
+        }
+    }
+
+    /// Carries out what a child asks.
+    pub(super) fn carry_out(&self, verb: PortVerb) -> PortAnswer {
+        match (self, verb) {
+            (Self::Tap(tap), PortVerb::SetMtu(mtu)) => PortAnswer::Done(set_mtu(tap, mtu)),
+            (Self::Packet(_, sockets), PortVerb::Packet(verb)) => {
+                let sockets = lock(sockets);
+                let done = sockets.carry_out(verb);
+                match verb {
+                    PacketVerb::End => PortAnswer::Nothing,
+                    _ if done.is_err() && sockets.are_outdated() => {
+                        PortAnswer::Replace(format!("interface {} is another one now", sockets.interface()))
+                    }
+                    _ => PortAnswer::Done(done),
+                }
+            }
+            _ => PortAnswer::Done(Err("the port has no such verb".to_owned())),
+        }
+    }
+
+    /// The name that the interface has now.
+    pub(super) fn interface(&self) -> String {
+        match self {
+            Self::Tap(tap) => tap.name().to_owned(),
+            Self::Packet(_, sockets) => lock(sockets).interface(),
+        }
+    }
+
+    /// Copies on the way of frames that no process makes.
+    pub(super) fn kernel_copies(&self) -> &'static str {
+        match self {
+            Self::Tap(_) => tap::KERNEL_COPIES,
+            Self::Packet(..) => packet::KERNEL_COPIES,
+        }
+    }
+}
+
+/// What a guest may ask of its own tap (virtio 1.3 §5.1.4).
+fn set_mtu(tap: &Tap, mtu: usize) -> Result<(), String> {
+    if !(68..=65535).contains(&mtu) {
+        return Err(format!("MTU {mtu} is not within 68 to 65535"));
+    }
+    tap.raise_mtu(mtu).map_err(|e| e.to_string())
+}
+
+impl PortSetup {
+    /// The port that a child serves.
+    pub(super) fn spec(&self) -> Result<PortSpec, String> {
+        self.spec.parse().map_err(|e: PortSpecError| e.to_string())
+    }
+
+    /// The system calls that it takes.
+    pub(super) fn calls(&self) -> &'static [AllowedCall] {
+        match self.kind {
+            PortKind::Tap { .. } => tap::SYSTEM_CALLS,
+            PortKind::Packet { .. } => packet::SYSTEM_CALLS,
+        }
+    }
+
+    /// Goes on with the descriptors that come with it.
+    pub(super) fn take_over(
+        &self,
+        fds: &mut impl Iterator<Item = OwnedFd>,
+        keeper: &Arc<Supervisor>,
+    ) -> Result<HandedPort, String> {
+        let missing = || "a descriptor is missing".to_owned();
+        match (self.spec()?, &self.kind) {
+            (PortSpec::Tap(spec), PortKind::Tap { made }) => {
+                let queues: Vec<_> = fds.take(spec.queues).collect();
+                if queues.len() != spec.queues {
+                    return Err(missing());
+                }
+                let tap = Tap::take_over(spec.name, queues, *made, keeper.clone());
+                tap.map(HandedPort::Tap).map_err(|e| e.to_string())
+            }
+            (PortSpec::Packet(spec), PortKind::Packet { index }) => {
+                let sockets: Vec<_> = fds.take(3).collect();
+                let sockets = sockets.try_into().map_err(|_| missing())?;
+                let sockets = PacketSockets::take_over(&spec.interface, *index, sockets, keeper.clone());
+                sockets.map(|sockets| HandedPort::Packet(spec, sockets)).map_err(|e| {
+                    format!("the numbers of its sockets are too high: 'ulimit -n 1024' allows them: {e}")
+                })
+            }
+            _ => Err(format!("port {} is of another kind", self.spec)),
+        }
+    }
+}
+
+/// Has a thread tell the child of a VM what the state of its interface is, as long as the VM is
+/// there.
+pub(super) fn follow(keeper: &Arc<Keeper>, name: &str, mut observer: LinkObserver) -> io::Result<()> {
+    let keeper = Arc::downgrade(keeper);
+    let thread = std::thread::Builder::new().name(format!("{name}-link")).stack_size(STACK_BYTES);
+    thread.spawn(move || {
+        loop {
+            let _ = poll(&mut [PollFd::new(&observer, PollFlags::IN)], Some(&TICK));
+            let state = observer.look();
+            let Some(keeper) = keeper.upgrade() else { return };
+            keeper.tell_link(state);
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! `zerowire net --sandbox on` with packet ports: frames, link, an interface that comes back, and
+//! what a child can't do with its sockets. Run as root.
+
+use std::path::Path;
+
+use crate::sandbox::stats;
+use crate::support::processes::{child, children, kill};
+use crate::support::{Guest, Peer, Program, connect, frames, in_netns, wait_until};
+use zerowire_testkit::net::{ip, veth};
+
+/// A VM on a packet port `v0`, whose other end is `v1`.
+fn start(dir: &Path, options: &str) -> Program {
+    veth::veth("v0", "v1", 1, 30_000);
+    let socket = dir.join("s").display().to_string();
+    let port = format!("packet:v0{options}");
+    let args = ["--json", "--sandbox", "on", "--name", "boxed", "--socket", &socket, "--port", &port];
+    let program = Program::net(&args);
+    program.wait_log("boxed: served by a confined process");
+    program
+}
+
+fn guest(dir: &Path) -> Guest {
+    Guest::start(connect(&dir.join("s")))
+}
+
+#[test]
+fn frames_pass_both_ways_by_the_ring_and_by_the_socket() {
+    in_netns(|| {
+        for (options, word) in [
+            ("", "frames in by a TPACKET_V2 ring"),
+            (",receive=ring", "TPACKET_V2"),
+            (",receive=socket", "as asked"),
+        ] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let program = start(dir.path(), options);
+            // One guest behind the other has the same sockets.
+            for count in 1..=3 {
+                let mut guest = guest(dir.path());
+                guest.ping(&mut Peer::new("v1"));
+                let vm = stats(&program, count)["vms"][0].clone();
+                let path = vm["path"].as_str().unwrap_or_default();
+                assert!(path.contains(word) && path.contains("confined"), "{vm}");
+                assert_eq!(vm["interface_state"], "up", "{vm}");
+                drop(guest);
+                // Nobody reads it: the next guest does not get it either.
+                Peer::new("v1").send(&frames::frame(99, 200));
+            }
+            assert!(!program.log().contains("its process ended"), "{}", program.log());
+            program.stop();
+            ip(&["link", "del", "v0"]);
+        }
+    });
+}
+
+#[test]
+fn a_child_that_dies_is_replaced_and_the_vm_goes_on() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), "");
+        guest(dir.path()).ping(&mut Peer::new("v1"));
+        let dead = child(&program);
+        kill(dead, libc::SIGKILL);
+        wait_until("another child is there", || children(&program).iter().any(|now| *now != dead));
+        guest(dir.path()).ping(&mut Peer::new("v1"));
+        program.stop();
+    });
+}
+
+#[test]
+fn an_interface_goes_down_and_up_and_away_and_comes_back() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), "");
+        let mut guest = guest(dir.path());
+        guest.ping(&mut Peer::new("v1"));
+        ip(&["link", "set", "v0", "down"]);
+        program.wait_log("interface v0 is down");
+        ip(&["link", "set", "v0", "up"]);
+        program.wait_log("interface v0 is up");
+        guest.ping(&mut Peer::new("v1"));
+        let before = child(&program);
+        ip(&["link", "del", "v0"]);
+        program.wait_log("no interface v0");
+        veth::veth("v0", "v1", 1, 30_000);
+        // Other sockets, and so another child.
+        program.wait_log("interface v0 is another one now");
+        wait_until("another child is there", || children(&program).iter().any(|now| *now != before));
+        let mut guest = self::guest(dir.path());
+        guest.ping(&mut Peer::new("v1"));
+        program.stop();
+    });
+}
+
+#[test]
+fn the_guest_sees_the_link() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), ",link=follow");
+        guest(dir.path()).ping(&mut Peer::new("v1"));
+        let kept = guest(dir.path());
+        ip(&["link", "set", "v0", "down"]);
+        program.wait_log("the guest's link goes down");
+        program.wait_log("can't carry frames (link=follow)");
+        let vm = stats(&program, 1)["vms"][0].clone();
+        assert_eq!((&vm["link"]["up"], &vm["link"]["disconnects"]), (&false.into(), &1.into()), "{vm}");
+        drop(kept);
+        // A child that starts meanwhile knows it.
+        let dead = child(&program);
+        kill(dead, libc::SIGKILL);
+        wait_until("it says so", || program.log().matches("is down").count() > 2);
+        ip(&["link", "set", "v0", "up"]);
+        program.wait_log("the front end may connect");
+        guest(dir.path()).ping(&mut Peer::new("v1"));
+        program.stop();
+    });
+}
+
+#[test]
+fn a_packet_socket_of_a_child_can_not_be_turned_to_another_interface() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        veth::veth("v8", "v9", 1, 1500);
+        let program = start(dir.path(), "");
+        let _guest = guest(dir.path());
+        let pid = child(&program);
+        let mut sockets = 0;
+        for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).expect("/proc").flatten() {
+            let number: u32 = entry.file_name().to_str().and_then(|n| n.parse().ok()).expect("a number");
+            let Some(socket) = taken_from(pid, number) else { continue };
+            sockets += 1;
+            assert!(number >= 1000, "sendmsg(2) is allowed on descriptor {number}");
+            // Whoever gets it can bind it, and gets nothing.
+            let there = zerowire_testkit::net::interface("v8").expect("v8") as u32;
+            if zerowire_sys::packet::bind(std::os::fd::AsFd::as_fd(&socket), there, true).is_ok() {
+                Peer::new("v9").send(&frames::frame(1, 100));
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                let mut buffer = [0; 2000];
+                let got = zerowire_sys::packet::receive(std::os::fd::AsFd::as_fd(&socket), &mut buffer);
+                assert!(got.is_err(), "{got:?}");
+            }
+            let passes = zerowire_sys::packet::filter_by_tag(std::os::fd::AsFd::as_fd(&socket), false);
+            assert_eq!(passes.err().and_then(|e| e.raw_os_error()), Some(libc::EPERM));
+        }
+        assert_eq!(sockets, 3);
+        program.stop();
+    });
+}
+
+/// A packet socket that another process has; None if that descriptor is something else.
+fn taken_from(pid: i32, number: u32) -> Option<std::os::fd::OwnedFd> {
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let process = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).expect("the child");
+    let fd = pidfd_getfd(&process, number as i32, PidfdGetfdFlags::empty()).ok()?;
+    let domain = rustix::net::sockopt::socket_domain(&fd).ok()?;
+    (domain == rustix::net::AddressFamily::PACKET).then_some(fd)
+}
+
+#[test]
+fn a_transmit_ring_is_refused_at_the_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s").display().to_string();
+    let args = ["--sandbox", "on", "--socket", &socket, "--port", "packet:lo,rings=on"];
+    let (code, _, log) = Program::run(&args);
+    assert!(code == 2 && log.contains("rings=auto"), "{code} {log}");
+}

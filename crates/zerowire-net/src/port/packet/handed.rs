@@ -1,0 +1,215 @@
+//! Sockets of a packet port that one process opens for another one, its child, which serves them.
+//!
+//! ```text
+//!  opens, filters, binds, sets options             verbs             reads and writes frames,
+//!  (PacketSockets::open, carry_out)         ◀──────────────────      maps the receive ring
+//! ```
+//!
+//! The child makes none of the calls by which a packet socket gets to other frames: it binds
+//! nothing and sets no option. Whoever gets a socket from it finds a filter that passes frames of
+//! this one interface and can't be taken off. So other sockets are opened for an interface that was
+//! deleted and made again, and another child gets them.
+//!
+//! A packet socket sends to any interface that a message names. The child's system calls name none:
+//! its sockets have numbers from [`FIRST_NUMBER`] on, and sendmsg(2) is there for lower ones.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::net::RecvFlags;
+use serde::{Deserialize, Serialize};
+use zerowire_sys::{netdevice, packet as sys};
+
+use super::{Frames, PacketError, PacketSocket, PacketSpec, Slots};
+
+/// Bytes of the virtio-net header that sockets have at first.
+pub(super) const HEADER_BYTES: usize = 12;
+
+/// Numbers of the sockets in the process that serves them: from this one on. The usual limit of
+/// open files allows them.
+pub(super) const FIRST_NUMBER: u32 = 1000;
+
+/// Frames that wait in a socket at most: no more are thrown away.
+const MOST_WAITING: usize = 65_536;
+
+/// What a child asks of the process that has opened its sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PacketVerb {
+    /// Another guest comes: the sockets are bound to nothing, have no ring, no frames, and headers
+    /// of 12 bytes.
+    Begin,
+    /// They get the frames of the interface.
+    Bind,
+    /// Their headers have this many bytes.
+    HeaderBytes(usize),
+    /// Untagged frames come by a ring, or no more.
+    ReceiveRing(bool),
+    /// No guest is there. Nobody waits for an answer.
+    End,
+}
+
+/// The process that has opened the sockets of a packet port for this one.
+pub trait PacketKeeper: fmt::Debug + Send + Sync {
+    /// Has it carry out a verb, and waits for that.
+    ///
+    /// # Errors
+    /// What the user reads.
+    fn ask(&self, verb: PacketVerb) -> Result<(), String>;
+
+    /// Tells it that no guest is there.
+    fn end(&self);
+}
+
+/// The sockets of one packet port.
+#[derive(Debug)]
+pub struct PacketSockets {
+    interface: String,
+    /// The number of the interface whose frames they may get; 0 without one.
+    index: u32,
+    pub(super) untagged: PacketSocket,
+    pub(super) tagged: PacketSocket,
+    /// To ask by and to send by; it reads nothing.
+    pub(super) control: PacketSocket,
+}
+
+impl PacketSockets {
+    /// Opens them for a child.
+    ///
+    /// # Errors
+    /// [`PacketError`] per cause.
+    pub fn open(spec: &PacketSpec) -> Result<Self, PacketError> {
+        match Self::open_or_wait(spec)? {
+            (_, Some(missing)) => Err(missing),
+            (this, None) => Ok(this),
+        }
+    }
+
+    /// The same for an interface that may be gone. They get nothing then, and the error says so.
+    ///
+    /// # Errors
+    /// Those of opening sockets.
+    pub fn open_or_wait(spec: &PacketSpec) -> Result<(Self, Option<PacketError>), PacketError> {
+        let interface = &spec.interface;
+        let open = |frames| PacketSocket::open(interface, frames, HEADER_BYTES);
+        let (untagged, tagged) = (open(Frames::Untagged)?, open(Frames::Tagged)?);
+        let control = open(Frames::Nothing)?;
+        let missing = control.bind().err();
+        let index = sys::bound_to(control.as_fd()).unwrap_or(0);
+        for (socket, of) in
+            [(&untagged, Some((index, false))), (&tagged, Some((index, true))), (&control, None)]
+        {
+            sys::filter_for_good(socket.as_fd(), of).map_err(|cause| PacketError::System {
+                interface: interface.clone(),
+                call: "SO_LOCK_FILTER",
+                cause,
+            })?;
+        }
+        if let Some(warning) = untagged.enlarge_buffers() {
+            tracing::warn!("{warning}");
+        }
+        let _ = tagged.enlarge_buffers();
+        Ok((Self { interface: interface.clone(), index, untagged, tagged, control }, missing))
+    }
+
+    /// Goes on with sockets that another process has opened.
+    ///
+    /// # Errors
+    /// This process may not have descriptors with numbers as high as that.
+    pub fn take_over(
+        interface: &str,
+        index: u32,
+        sockets: [OwnedFd; 3],
+        keeper: Arc<dyn PacketKeeper>,
+    ) -> io::Result<Self> {
+        let high = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_NUMBER as i32);
+        let [untagged, tagged, control] = sockets.map(high);
+        let handed = |fd, frames| PacketSocket::handed(fd, interface, frames, (index, keeper.clone()));
+        Ok(Self {
+            interface: interface.to_owned(),
+            index,
+            untagged: handed(untagged?, Frames::Untagged),
+            tagged: handed(tagged?, Frames::Tagged),
+            control: handed(control?, Frames::Nothing),
+        })
+    }
+
+    /// Has the process that opened them carry out a verb.
+    pub(super) fn ask(&self, verb: PacketVerb) -> Result<(), PacketError> {
+        self.control.by_keeper(verb).unwrap_or(Ok(())).map_err(PacketError::Keeper)
+    }
+
+    /// Tells that process that no guest is there.
+    pub(super) fn end(&self) {
+        if let Some((_, keeper)) = self.control.keeper() {
+            keeper.end();
+        }
+    }
+
+    /// What [`Self::take_over`] goes on with: the number of the interface, 0 without one, and the
+    /// sockets.
+    pub fn parts(&self) -> (u32, [BorrowedFd<'_>; 3]) {
+        (self.index, [self.untagged.as_fd(), self.tagged.as_fd(), self.control.as_fd()])
+    }
+
+    /// The name that the interface has now.
+    pub fn interface(&self) -> String {
+        self.control.name().unwrap_or_else(|| self.interface.clone())
+    }
+
+    /// Whether the interface of that name is another one than these sockets are for.
+    pub fn are_outdated(&self) -> bool {
+        netdevice::index(&self.control, &self.interface).is_ok_and(|now| now != self.index)
+    }
+
+    /// Carries out what the child asks.
+    ///
+    /// # Errors
+    /// What the user reads.
+    pub fn carry_out(&self, verb: PacketVerb) -> Result<(), String> {
+        match verb {
+            PacketVerb::Begin | PacketVerb::End => self.begin().map_err(|e| e.to_string()),
+            PacketVerb::Bind => self.bind().map_err(|e| e.to_string()),
+            PacketVerb::HeaderBytes(bytes @ (10 | 12)) => {
+                self.set_header_bytes(bytes).map_err(|e| e.to_string())
+            }
+            PacketVerb::HeaderBytes(bytes) => Err(format!("headers of {bytes} bytes: there are 10 and 12")),
+            PacketVerb::ReceiveRing(true) => Slots::set_up(self.untagged.as_fd()).map_err(|e| e.to_string()),
+            PacketVerb::ReceiveRing(false) => Slots::close(self.untagged.as_fd()).map_err(|e| e.to_string()),
+        }
+    }
+
+    fn begin(&self) -> Result<(), PacketError> {
+        for socket in [&self.untagged, &self.tagged] {
+            socket.unbind();
+        }
+        // Of one that has none this is no error.
+        let _ = Slots::close(self.untagged.as_fd());
+        for socket in [&self.untagged, &self.tagged] {
+            let read =
+                || rustix::net::recv(socket, &mut [0u8; 1][..], RecvFlags::DONTWAIT | RecvFlags::TRUNC);
+            let _ = (0..MOST_WAITING).take_while(|_| read().is_ok()).count();
+        }
+        self.set_header_bytes(HEADER_BYTES)
+    }
+
+    fn set_header_bytes(&self, bytes: usize) -> Result<(), PacketError> {
+        self.untagged.set_header_bytes(bytes)?;
+        self.tagged.set_header_bytes(bytes)
+    }
+
+    /// Binds those that are not bound.
+    fn bind(&self) -> Result<(), PacketError> {
+        let interface = self.interface.clone();
+        if self.are_outdated() {
+            return Err(PacketError::Another { interface });
+        }
+        for socket in [&self.untagged, &self.tagged, &self.control] {
+            if sys::bound_to(socket.as_fd()) != Some(self.index) {
+                socket.bind()?;
+            }
+        }
+        Ok(())
+    }
+}
