@@ -6,15 +6,20 @@ use std::path::Path;
 use crate::sandbox::stats;
 use crate::support::processes::{child, children, kill};
 use crate::support::{Guest, Peer, Program, connect, frames, in_netns, wait_until};
+use zerowire_testkit::captures::read_file;
 use zerowire_testkit::net::{ip, veth};
 
 /// A VM on a packet port `v0`, whose other end is `v1`.
 fn start(dir: &Path, options: &str) -> Program {
+    start_with(dir, options, &[])
+}
+
+fn start_with(dir: &Path, options: &str, more: &[&str]) -> Program {
     veth::veth("v0", "v1", 1, 30_000);
     let socket = dir.join("s").display().to_string();
     let port = format!("packet:v0{options}");
     let args = ["--json", "--sandbox", "on", "--name", "boxed", "--socket", &socket, "--port", &port];
-    let program = Program::net(&args);
+    let program = Program::net(&[&args, more].concat());
     program.wait_log("boxed: served by a confined process");
     program
 }
@@ -36,7 +41,16 @@ fn frames_pass_both_ways_by_the_ring_and_by_the_socket() {
             // One guest behind the other has the same sockets.
             for count in 1..=3 {
                 let mut guest = guest(dir.path());
-                guest.ping(&mut Peer::new("v1"));
+                let mut peer = Peer::new("v1");
+                guest.ping(&mut peer);
+                // One that is longer than a place of the ring, and one with a tag.
+                let long = frames::frame(4, 20_000);
+                peer.send(&long);
+                assert_eq!(guest.expect_numbered(), long);
+                let mut tagged = frames::frame(5, 100);
+                tagged.splice(12..12, [0x81, 0, 0, 7]);
+                peer.send(&tagged);
+                while guest.expect() != tagged {}
                 let vm = stats(&program, count)["vms"][0].clone();
                 let path = vm["path"].as_str().unwrap_or_default();
                 assert!(path.contains(word) && path.contains("confined"), "{vm}");
@@ -49,6 +63,35 @@ fn frames_pass_both_ways_by_the_ring_and_by_the_socket() {
             program.stop();
             ip(&["link", "del", "v0"]);
         }
+    });
+}
+
+/// The frame is the child's own: no guest sends it.
+#[test]
+fn a_guest_that_has_moved_is_announced() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), "");
+        let mut guest = guest(dir.path());
+        let mut peer = Peer::new("v1");
+        guest.ping(&mut peer);
+        let mac = [2, 0, 0, 0, 0, 9];
+        guest.driver.transport().send_rarp(mac).expect("sent");
+        while peer.expect().bytes[6..14] != [2, 0, 0, 0, 0, 9, 0x80, 0x35] {}
+        program.stop();
+    });
+}
+
+#[test]
+fn frames_of_a_child_are_captured() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("c.pcapng").display().to_string();
+        let program = start_with(dir.path(), "", &["--pcap", &file, "--path", "copy"]);
+        guest(dir.path()).ping(&mut Peer::new("v1"));
+        program.stop();
+        let capture = read_file(Path::new(&file));
+        assert_eq!(capture.packets.iter().filter(|p| p.direction == 2).count(), 3);
     });
 }
 
