@@ -1,7 +1,7 @@
 //! Packets that another process has captured.
 //!
-//! It writes blocks of pcapng with one interface. Each is checked before anything of it is recorded:
-//! its length, the packet's bytes, its time.
+//! It writes blocks of pcapng with one interface. Each is checked before anything of it is
+//! recorded: its length, the packet's bytes, its time.
 
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::sync::atomic::Ordering;
@@ -46,8 +46,8 @@ pub(crate) fn record(from: impl Read, to: &InterfaceState, queue: &mut CaptureQu
     Ok(())
 }
 
-/// Reads the body of the next block, and returns its kind. None at the end, also within a block: the
-/// process may have been killed.
+/// Reads the body of the next block, and returns its kind. None at the end, also within a block:
+/// the process may have been killed.
 fn next(from: &mut impl Read, body: &mut Vec<u8>) -> io::Result<Option<u32>> {
     let most = enhanced_packet_bytes(MAX_SNAPLEN) as usize;
     let mut head = [0; 8];

@@ -12,8 +12,8 @@ const LOOK: Duration = Duration::from_millis(1);
 /// The same for a child that can't be killed.
 const LATE_LOOK: Duration = Duration::from_millis(100);
 
-/// Waits for the end of a child whose supervisor has left it, and kills it if that takes longer than
-/// `patience`. One that can't be killed is waited for until the VM `stops`: it has the VM's
+/// Waits for the end of a child whose supervisor has left it, and kills it if that takes longer
+/// than `patience`. One that can't be killed is waited for until the VM `stops`: it has the VM's
 /// descriptors.
 pub(crate) fn end(
     vm: &str,

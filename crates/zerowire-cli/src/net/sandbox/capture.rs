@@ -1,12 +1,12 @@
 //! The frames of a VM's child on their way into the supervisor's capture.
 //!
 //! ```text
-//! child                                           supervisor
-//!  workers ─▶ capture rings ─▶ writer ─▶ socket ─▶ thread of the VM ─▶ capture ring ─▶ writer ─▶ FILE
+//! child                                  supervisor
+//!  workers ─▶ rings ─▶ writer ─▶ socket ─▶ thread of the VM ─▶ ring ─▶ writer ─▶ FILE
 //! ```
 //!
-//! Nobody waits: if the socket is full, the child's rings fill up, and what they have no room for is
-//! lost to the capture and counted. The supervisor checks what comes
+//! Nobody waits: if the socket is full, the child's capture rings fill up, and what they have no
+//! room for is lost to the capture and counted. The supervisor checks what comes
 //! ([`CaptureInterface::record_stream`]) and books it on the child's own VM.
 
 use std::io;

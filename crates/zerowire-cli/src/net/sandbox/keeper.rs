@@ -506,4 +506,4 @@ impl Keeper {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

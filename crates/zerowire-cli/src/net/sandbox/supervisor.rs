@@ -177,7 +177,7 @@ impl Fleet for Supervisor {
         lock(&self.vms).all.iter().map(info).collect()
     }
 
-    /// All children are asked at once: one that does not answer costs no more time than all of them.
+    /// All children are asked at once: those that do not answer cost the time of one.
     fn stats(&self) -> ServerStats {
         let running = self.running();
         let asked: Vec<_> = running.iter().map(|keeper| keeper.ask_stats()).collect();
@@ -275,5 +275,27 @@ impl Fleet for Supervisor {
 impl Drop for Supervisor {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keeper::tests::config;
+    use super::*;
+
+    /// A VM may go while another one of its name comes.
+    #[test]
+    fn a_vm_of_the_same_name_is_another_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut vms = KeptVms::default();
+        let first = vms.enter(config(dir.path(), None)).expect("entered");
+        assert!(vms.enter(config(dir.path(), None)).is_err(), "the name is taken");
+        vms.forget(first);
+        let second = vms.enter(config(dir.path(), None)).expect("entered");
+        vms.forget(first);
+        assert!(vms.all.iter().map(|kept| kept.number).eq([second]));
+        vms.closed = true;
+        vms.forget(second);
+        assert!(vms.enter(config(dir.path(), None)).is_err(), "the server stops");
     }
 }

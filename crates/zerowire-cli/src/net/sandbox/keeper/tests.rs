@@ -9,36 +9,41 @@ use zerowire_vhost::serve::{Endpoint, SocketAccess};
 use super::super::message::ChildStats;
 use super::*;
 
+fn tap() -> TapSpec {
+    TapSpec { name: "zwkeep".to_owned(), queues: 1 }
+}
+
+/// A VM whose socket is in this folder.
+pub(in super::super) fn config(dir: &Path, metadata: Option<&Path>) -> VmConfig {
+    VmConfig {
+        name: "vm".to_owned(),
+        endpoint: Endpoint::Path(dir.join("socket")),
+        access: SocketAccess::default(),
+        port: tap().into(),
+        metadata: metadata
+            .map(|file| MetadataSource { file: file.to_owned(), tokens: TokenPolicy::Optional }),
+        policy: Policy { mode: PathMode::Auto, gather_max_bytes: 0, rx_copybreak_bytes: 0 },
+        mac: None,
+        guard: None,
+        limits: Limits::default(),
+        postcopy: false,
+    }
+}
+
 /// A keeper without a thread, whose child is the test.
 fn keeper(dir: &Path, metadata: Option<&Path>) -> Keeper {
-    let tap = TapSpec { name: "zwkeep".to_owned(), queues: 1 };
-    let (endpoint, access) = (Endpoint::Path(dir.join("socket")), SocketAccess::default());
-    let metadata =
-        metadata.map(|file| MetadataSource { file: file.to_owned(), tokens: TokenPolicy::Optional });
-    let state = KeeperState {
-        metadata: metadata.clone().map(|source| KeptMetadata::read(source).expect("metadata")),
-        ..KeeperState::default()
-    };
+    let config = config(dir, metadata);
+    let read = |source| KeptMetadata::read(source).expect("metadata");
+    let metadata = config.metadata.clone().map(read);
     Keeper {
-        port: KeptPort::open(&tap.clone().into()).expect("a tap"),
-        listener: Mutex::new(Listener::new(&endpoint, &access).expect("a socket")),
-        state: Mutex::new(state),
+        port: KeptPort::open(&tap().into()).expect("a tap"),
+        listener: Mutex::new(Listener::new(&config.endpoint, &config.access).expect("a socket")),
+        state: Mutex::new(KeeperState { metadata, ..KeeperState::default() }),
         common: Common { owner: Owner { user: 65534, group: 65534 }, log: "info".to_owned() },
         stops: AtomicBool::new(false),
         drains: AtomicBool::new(false),
         thread: Mutex::new(None),
-        config: VmConfig {
-            name: "vm".to_owned(),
-            endpoint,
-            access,
-            port: tap.into(),
-            metadata,
-            policy: Policy { mode: PathMode::Auto, gather_max_bytes: 0, rx_copybreak_bytes: 0 },
-            mac: None,
-            guard: None,
-            limits: Limits::default(),
-            postcopy: false,
-        },
+        config,
     }
 }
 
