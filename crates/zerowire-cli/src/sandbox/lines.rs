@@ -106,6 +106,29 @@ mod tests {
         assert_eq!(told(b"\xff\xfe"), "ERROR web: \u{fffd}\u{fffd}");
     }
 
+    /// One byte at a time, and a word at the end.
+    struct Dribble(usize, std::sync::mpsc::Sender<()>);
+
+    impl Read for Dribble {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            if self.0 == 0 {
+                let _ = self.1.send(());
+                return Ok(0);
+            }
+            (self.0, into[0]) = (self.0 - 1, b'\n');
+            Ok(1)
+        }
+    }
+
+    #[test]
+    fn a_child_that_writes_single_bytes_wakes_nobody_more_often() {
+        let (ended, end) = std::sync::mpsc::channel();
+        let begin = std::time::Instant::now();
+        relay("web", Dribble(10, ended));
+        end.recv().expect("it is read to its end");
+        assert!(begin.elapsed() >= 10 * PAUSE, "{:?}", begin.elapsed());
+    }
+
     #[test]
     fn a_line_without_an_end_is_cut() {
         let mut lines = Lines::default();

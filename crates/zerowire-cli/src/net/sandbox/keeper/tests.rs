@@ -87,6 +87,26 @@ fn a_child_that_says_too_much_is_ended() {
 }
 
 #[test]
+fn a_child_that_asks_for_mtus_all_the_time_is_slow() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let keeper = keeper(dir.path(), None);
+        let (link, child) = link();
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| keeper.listen(&link, &mut None));
+            for mtu in [67, 1400, 65_536, 1400, 1400] {
+                child.send(&ChildWord::SetMtu(mtu), &[]).expect("sent");
+                let Ok(Some((ChildOrder::MtuSet(refused), _))) = child.receive() else { panic!("no answer") };
+                assert_eq!(refused.is_some(), mtu != 1400, "{refused:?}");
+            }
+            link.close();
+        });
+        assert!(begin.elapsed() >= 5 * MTU_PAUSE, "{:?}", begin.elapsed());
+    });
+}
+
+#[test]
 fn what_is_changed_between_two_children_reaches_the_next_one() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
