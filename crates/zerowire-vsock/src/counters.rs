@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use zerowire::ledger::{Counter, Counters, Totals};
 use zerowire_vhost::limit::Limiters;
 
@@ -76,7 +76,7 @@ impl VsockCounters {
 }
 
 /// What mapped connections take and took.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct MappedTotals {
     /// Mapped connections now, those included that wait for the guest's answer.
     pub mapped_connections: u64,
@@ -92,7 +92,7 @@ pub struct MappedTotals {
 }
 
 /// How a VM was held up by its limits.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct LimitTotals {
     /// How often packets of the guest waited.
     pub transmit_limit_waits: u64,
@@ -117,7 +117,7 @@ impl LimitTotals {
 }
 
 /// A readable copy of [`VsockCounters`].
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct VsockTotals {
     /// Rings that were stopped because the guest broke a rule.
     pub ring_errors: u64,

@@ -4,7 +4,7 @@
 //! readers (statistics, tests). The writer therefore needs no atomic read-modify-write: a relaxed
 //! load and a relaxed store are enough, and cost what a plain addition costs.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -244,7 +244,7 @@ impl Counters {
 }
 
 /// A readable copy of [`Counters`], or a sum of several.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Frames delivered.
     pub frames: u64,
@@ -255,10 +255,8 @@ pub struct Totals {
     /// Bytes that were not copied in user space.
     pub zero_copied_bytes: u64,
     /// Bytes copied in user space, by reason.
-    #[serde(deserialize_with = "copied")]
     pub copied_bytes: BTreeMap<&'static str, u64>,
     /// Frames dropped, by reason.
-    #[serde(deserialize_with = "dropped")]
     pub dropped_frames: BTreeMap<&'static str, u64>,
     /// System calls that moved frames.
     pub system_calls: u64,
@@ -266,23 +264,6 @@ pub struct Totals {
     pub kicks: u64,
     /// Notifications given to the driver.
     pub calls: u64,
-}
-
-fn copied<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<&'static str, u64>, D::Error> {
-    by_reason(&CopyReason::ALL.map(CopyReason::name), from)
-}
-
-fn dropped<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<&'static str, u64>, D::Error> {
-    by_reason(&DropReason::ALL.map(DropReason::name), from)
-}
-
-/// Counts by reason. Words that are no reason are left out.
-fn by_reason<'de, D: Deserializer<'de>>(
-    reasons: &[&'static str],
-    from: D,
-) -> Result<BTreeMap<&'static str, u64>, D::Error> {
-    let read = BTreeMap::<String, u64>::deserialize(from)?;
-    Ok(reasons.iter().filter_map(|reason| Some((*reason, *read.get(*reason)?))).collect())
 }
 
 impl Totals {

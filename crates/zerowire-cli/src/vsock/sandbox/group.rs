@@ -146,14 +146,14 @@ pub(super) fn refresh(keeper: &Keeper<VsockGroup>, deadline: Instant) {
         let question = link.ask(|number| GroupOrder::Statistics { number, first }, &[]);
         let Some(question) = question else { return };
         let Some(GroupWord::Statistics(_, told)) = question.answer(deadline) else { return };
-        let told = told.bounded();
+        let (cpu_seconds, vms) = told.told();
         let mut sums = lock(sums);
         // What a child has told that has ended is counted already.
         if !keeper.link().is_some_and(|now| question.was_asked(&now)) {
             return;
         }
-        sums.cpu_seconds.1 = told.cpu_seconds;
-        for (sums, told) in sums.vms.iter_mut().skip(first).zip(told.vms) {
+        sums.cpu_seconds.1 = cpu_seconds;
+        for (sums, told) in sums.vms.iter_mut().skip(first).zip(vms) {
             sums.told(told);
         }
     }

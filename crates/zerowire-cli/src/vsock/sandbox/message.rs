@@ -1,11 +1,11 @@
 //! What the supervisor and a child of a vsock group say to each other.
 
 use serde::{Deserialize, Serialize};
-use zerowire::ledger::Totals;
+use zerowire::ledger::{CopyReason, DropReason};
 use zerowire_confine::ConfineReport;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 use zerowire_vsock::mapped::MapPolicy;
-use zerowire_vsock::{VsockConfig, VsockLimits, VsockServerStats, VsockTotals};
+use zerowire_vsock::{VsockConfig, VsockLimits, VsockServerStats, VsockTotals, VsockVmStats};
 
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{Rates, counted, seconds, short, texts};
@@ -117,9 +117,75 @@ pub(super) struct ChildStats {
     pub vms: Vec<ChildVmStats>,
 }
 
-/// What a child alone knows of a VM.
+/// What a child tells of a VM.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ChildVmStats {
+    connected: bool,
+    features: Vec<String>,
+    protocol_features: String,
+    device_status: u64,
+    last_error: Option<String>,
+    /// As [`VmTold::numbers`] has them.
+    numbers: Vec<u64>,
+    /// How long the limits have held it up, from the guest and to it, seconds.
+    waited: [f64; 2],
+}
+
+impl ChildStats {
+    pub(super) fn of(server: &VsockServerStats, first: usize) -> Self {
+        let vms = server.vms.iter().skip(first).take(VMS).map(ChildVmStats::of);
+        Self { cpu_seconds: server.cpu_seconds, vms: vms.collect() }
+    }
+
+    /// The CPU time, seconds, and the VMs, with bounds as one may show them.
+    pub(super) fn told(self) -> (f64, Vec<VmTold>) {
+        (seconds(self.cpu_seconds), self.vms.into_iter().take(VMS).map(ChildVmStats::told).collect())
+    }
+}
+
+impl ChildVmStats {
+    fn of(vm: &VsockVmStats) -> Self {
+        let mut told = VmTold {
+            connections: vm.connections,
+            connection_errors: vm.connection_errors,
+            totals: vm.totals.clone(),
+            ..VmTold::default()
+        };
+        let limits = &vm.totals.limits;
+        Self {
+            connected: vm.connected,
+            features: vm.features.clone(),
+            protocol_features: vm.protocol_features.clone(),
+            device_status: vm.device_status,
+            // A message has room for a short text.
+            last_error: vm.totals.last_error.as_deref().map(short),
+            numbers: told.numbers().into_iter().map(|n| *n).collect(),
+            waited: [limits.transmit_limit_wait_seconds, limits.receive_limit_wait_seconds],
+        }
+    }
+
+    fn told(self) -> VmTold {
+        let mut told = VmTold {
+            connected: self.connected,
+            features: texts(&self.features),
+            protocol_features: short(&self.protocol_features),
+            device_status: self.device_status,
+            ..VmTold::default()
+        };
+        for (n, said) in told.numbers().into_iter().zip(self.numbers) {
+            *n = counted(said);
+        }
+        told.totals.last_error = self.last_error.as_deref().map(short);
+        let [transmit, receive] = self.waited.map(seconds);
+        let limits = &mut told.totals.limits;
+        (limits.transmit_limit_wait_seconds, limits.receive_limit_wait_seconds) = (transmit, receive);
+        told
+    }
+}
+
+/// What a child alone knows of a VM.
+#[derive(Clone, Debug, Default)]
+pub(super) struct VmTold {
     pub connected: bool,
     pub connections: u64,
     pub connection_errors: u64,
@@ -129,96 +195,61 @@ pub(super) struct ChildVmStats {
     pub totals: VsockTotals,
 }
 
-impl ChildStats {
-    pub(super) fn of(server: &VsockServerStats, first: usize) -> Self {
-        let vms = server.vms.iter().skip(first).take(VMS).map(|vm| ChildVmStats {
-            connected: vm.connected,
-            connections: vm.connections,
-            connection_errors: vm.connection_errors,
-            features: vm.features.clone(),
-            protocol_features: vm.protocol_features.clone(),
-            device_status: vm.device_status,
-            totals: VsockTotals {
-                // A message has room for a short text.
-                last_error: vm.totals.last_error.as_deref().map(short),
-                ..vm.totals.clone()
-            },
-        });
-        Self { cpu_seconds: server.cpu_seconds, vms: vms.collect() }
-    }
+impl VmTold {
+    /// How many of [`Self::numbers`], the first ones, are levels of now. The others grow as long as
+    /// the VM is served.
+    pub(super) const LEVELS: usize = 4;
 
-    /// The same with bounds, as one may show it.
-    pub(super) fn bounded(mut self) -> Self {
-        self.cpu_seconds = seconds(self.cpu_seconds);
-        self.vms.truncate(VMS);
-        self.vms.iter_mut().for_each(ChildVmStats::bound);
-        self
-    }
-}
-
-impl ChildVmStats {
-    /// What grows as long as the VM is served.
-    pub(super) fn sums(&mut self) -> [&mut u64; 13] {
-        let totals = &mut self.totals;
-        [
-            &mut self.connections,
-            &mut self.connection_errors,
+    /// All numbers, each reason's included.
+    pub(super) fn numbers(&mut self) -> Vec<&mut u64> {
+        let Self { connections, connection_errors, totals, .. } = self;
+        let VsockTotals { mapped, limits, transmit, receive, .. } = totals;
+        let mut all = vec![
+            &mut totals.connections_open,
+            &mut mapped.mapped_connections,
+            &mut mapped.mapped_windows,
+            &mut mapped.mapped_bytes,
+            connections,
+            connection_errors,
             &mut totals.ring_errors,
             &mut totals.connections_opened,
             &mut totals.connections_refused,
             &mut totals.requests_over_rate,
-            &mut totals.mapped.mapped_refused,
+            &mut mapped.mapped_refused,
             &mut totals.resets,
             &mut totals.bad_handshakes,
             &mut totals.control_packets,
             &mut totals.stale_credit,
-            &mut totals.limits.transmit_limit_waits,
-            &mut totals.limits.receive_limit_waits,
-        ]
+            &mut limits.transmit_limit_waits,
+            &mut limits.receive_limit_waits,
+        ];
+        for moved in [transmit, receive] {
+            for reason in CopyReason::ALL {
+                moved.copied_bytes.entry(reason.name()).or_default();
+            }
+            for reason in DropReason::ALL {
+                moved.dropped_frames.entry(reason.name()).or_default();
+            }
+            all.extend([
+                &mut moved.frames,
+                &mut moved.bytes,
+                &mut moved.zero_copied_frames,
+                &mut moved.zero_copied_bytes,
+                &mut moved.system_calls,
+                &mut moved.kicks,
+                &mut moved.calls,
+            ]);
+            all.extend(moved.copied_bytes.values_mut().chain(moved.dropped_frames.values_mut()));
+        }
+        all
     }
 
-    /// What there is now.
-    fn levels(&mut self) -> [&mut u64; 4] {
-        let VsockTotals { connections_open, mapped, .. } = &mut self.totals;
-        [
-            connections_open,
-            &mut mapped.mapped_connections,
-            &mut mapped.mapped_windows,
-            &mut mapped.mapped_bytes,
-        ]
-    }
-
-    fn bound(&mut self) {
-        for n in self.sums() {
-            *n = counted(*n);
+    /// Leaves out reasons that never were one.
+    pub(super) fn forget_unused(&mut self) {
+        for moved in [&mut self.totals.transmit, &mut self.totals.receive] {
+            moved.copied_bytes.retain(|_, n| *n > 0);
+            moved.dropped_frames.retain(|_, n| *n > 0);
         }
-        for n in self.levels() {
-            *n = counted(*n);
-        }
-        self.features = texts(&self.features);
-        self.protocol_features = short(&self.protocol_features);
-        let totals = &mut self.totals;
-        totals.last_error = totals.last_error.as_deref().map(short);
-        let limits = &mut totals.limits;
-        for waited in [&mut limits.transmit_limit_wait_seconds, &mut limits.receive_limit_wait_seconds] {
-            *waited = seconds(*waited);
-        }
-        [&mut totals.transmit, &mut totals.receive].into_iter().for_each(bound_totals);
-    }
-}
-
-fn bound_totals(totals: &mut Totals) {
-    let reasons = totals.copied_bytes.values_mut().chain(totals.dropped_frames.values_mut());
-    for n in reasons.chain([
-        &mut totals.frames,
-        &mut totals.bytes,
-        &mut totals.zero_copied_frames,
-        &mut totals.zero_copied_bytes,
-        &mut totals.system_calls,
-        &mut totals.kicks,
-        &mut totals.calls,
-    ]) {
-        *n = counted(*n);
     }
 }
 
@@ -228,18 +259,19 @@ mod tests {
 
     #[test]
     fn what_a_child_makes_up_is_bounded() {
-        let mut vm = ChildVmStats { connections: u64::MAX, ..ChildVmStats::default() };
-        vm.totals.transmit.bytes = u64::MAX;
-        vm.totals.last_error = Some("\u{1b}[2J\nERROR of another VM".repeat(1000));
-        vm.totals.limits.transmit_limit_wait_seconds = f64::NAN;
-        vm.features = vec!["x".to_owned(); 5000];
-        let told = ChildStats { cpu_seconds: f64::INFINITY, vms: vec![vm; 1000] }.bounded();
-        assert_eq!((told.cpu_seconds, told.vms.len()), (0.0, VMS));
-        for vm in told.vms {
+        let vm = ChildVmStats {
+            features: vec!["x".to_owned(); 5000],
+            last_error: Some("\u{1b}[2J\nERROR of another VM".repeat(1000)),
+            numbers: vec![u64::MAX; 10_000],
+            waited: [f64::NAN, -1.0],
+            ..ChildVmStats::default()
+        };
+        let (cpu_seconds, vms) = ChildStats { cpu_seconds: f64::INFINITY, vms: vec![vm; 1000] }.told();
+        assert_eq!((cpu_seconds, vms.len()), (0.0, VMS));
+        for mut vm in vms {
+            assert!(vm.numbers().iter().all(|n| **n == counted(u64::MAX)));
             let error = vm.totals.last_error.expect("a text");
             assert!(error.len() <= 500 && !error.contains(char::is_control), "{error}");
-            assert_eq!(vm.connections, counted(u64::MAX));
-            assert_eq!(vm.totals.transmit.bytes, vm.connections);
             assert_eq!(vm.totals.limits.transmit_limit_wait_seconds, 0.0);
             assert!(vm.features.len() < 5000);
         }
@@ -248,30 +280,31 @@ mod tests {
     /// The socket takes longer messages than these.
     #[test]
     fn statistics_of_many_vms_fit_a_message() {
-        let mut vm =
-            ChildVmStats { features: vec!["VIRTIO_VSOCK_F_SEQPACKET".to_owned(); 20], ..Default::default() };
-        for n in vm.sums() {
-            *n = u64::MAX;
-        }
-        for totals in [&mut vm.totals.transmit, &mut vm.totals.receive] {
-            totals.copied_bytes = zerowire::ledger::CopyReason::ALL.map(|r| (r.name(), u64::MAX)).into();
-            totals.dropped_frames = zerowire::ledger::DropReason::ALL.map(|r| (r.name(), u64::MAX)).into();
-        }
-        vm.totals.last_error = Some("x".repeat(500));
+        let vm = ChildVmStats {
+            features: vec!["VIRTIO_VSOCK_F_SEQPACKET".to_owned(); 20],
+            last_error: Some("x".repeat(500)),
+            numbers: vec![u64::MAX; VmTold::default().numbers().len()],
+            ..ChildVmStats::default()
+        };
         let stats = ChildStats { cpu_seconds: 1e12, vms: vec![vm; VMS] };
         let bytes = serde_json::to_vec(&GroupWord::Statistics(u64::MAX, Box::new(stats))).expect("JSON");
         assert!(bytes.len() < 64 * 1024, "{}", bytes.len());
     }
 
     #[test]
-    fn statistics_are_read_as_they_are_written_without_words_that_are_no_reason() {
-        let mut vm = ChildVmStats::default();
-        vm.totals.transmit.copied_bytes.insert("held", 5);
-        vm.totals.mapped.mapped_windows = 3;
-        let mut written = serde_json::to_value(&vm).expect("JSON");
-        written["totals"]["transmit"]["copied_bytes"]["made up"] = 7.into();
-        let read: ChildVmStats = serde_json::from_value(written).expect("statistics");
-        assert_eq!(read.totals.transmit, vm.totals.transmit);
-        assert_eq!(read.totals.mapped.mapped_windows, 3);
+    fn each_number_arrives_in_its_place() {
+        let mut sent = VmTold::default();
+        for (i, n) in sent.numbers().into_iter().enumerate() {
+            *n = 100 + i as u64;
+        }
+        let numbers = sent.numbers().into_iter().map(|n| *n).collect();
+        let mut told = ChildVmStats { numbers, ..ChildVmStats::default() }.told();
+        told.forget_unused();
+        assert_eq!(told.totals.transmit, sent.totals.transmit);
+        assert_eq!(told.totals.receive, sent.totals.receive);
+        let pair = |told: &VmTold| (told.connections, told.totals.resets, told.totals.mapped.mapped_bytes);
+        assert_eq!(pair(&told), pair(&sent));
+        let fewer = ChildVmStats { numbers: vec![7], ..ChildVmStats::default() }.told();
+        assert_eq!((fewer.totals.connections_open, fewer.connections), (7, 0));
     }
 }

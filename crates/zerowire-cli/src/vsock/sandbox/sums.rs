@@ -2,21 +2,21 @@
 
 use zerowire_vsock::{VsockConfig, VsockTotals, VsockVmStats};
 
-use super::message::ChildVmStats;
+use super::message::VmTold;
 
 /// What the child that runs has told last, and what those before it had told last. What a child
 /// moved behind that is not counted.
 #[derive(Debug, Default)]
 pub(super) struct VmSums {
-    before: ChildVmStats,
-    now: ChildVmStats,
+    before: VmTold,
+    now: VmTold,
     /// Why the last child ended.
     death: Option<String>,
 }
 
 impl VmSums {
     /// The child that runs has told this.
-    pub(super) fn told(&mut self, stats: ChildVmStats) {
+    pub(super) fn told(&mut self, stats: VmTold) {
         self.now = stats;
     }
 
@@ -31,6 +31,7 @@ impl VmSums {
     pub(super) fn stats(&self, config: &VsockConfig) -> VsockVmStats {
         let mut sum = self.before.clone();
         add(&mut sum, self.now.clone());
+        sum.forget_unused();
         let (now, last_error) = (&self.now, self.now.totals.last_error.as_ref());
         VsockVmStats {
             name: config.name.clone(),
@@ -49,7 +50,6 @@ impl VmSums {
             totals: VsockTotals {
                 // What the child says of its front end is newer than the end of the one before it.
                 last_error: last_error.or(self.death.as_ref()).cloned(),
-                connections_open: now.totals.connections_open,
                 ..sum.totals
             },
             capture: None,
@@ -57,20 +57,14 @@ impl VmSums {
     }
 }
 
-fn add(sum: &mut ChildVmStats, mut more: ChildVmStats) {
-    for (sum, n) in sum.sums().into_iter().zip(more.sums()) {
-        *sum += *n;
+/// What is counted is summed up; what there is now is that of `more`.
+fn add(sum: &mut VmTold, mut more: VmTold) {
+    for (i, (sum, n)) in sum.numbers().into_iter().zip(more.numbers()).enumerate() {
+        *sum = if i < VmTold::LEVELS { *n } else { *sum + *n };
     }
-    let (totals, more) = (&mut sum.totals, &more.totals);
-    totals.transmit.add(&more.transmit);
-    totals.receive.add(&more.receive);
-    totals.limits.transmit_limit_wait_seconds += more.limits.transmit_limit_wait_seconds;
-    totals.limits.receive_limit_wait_seconds += more.limits.receive_limit_wait_seconds;
-    // These are what there is now.
-    let mapped = &mut totals.mapped;
-    mapped.mapped_connections = more.mapped.mapped_connections;
-    mapped.mapped_windows = more.mapped.mapped_windows;
-    mapped.mapped_bytes = more.mapped.mapped_bytes;
+    let (limits, more) = (&mut sum.totals.limits, &more.totals.limits);
+    limits.transmit_limit_wait_seconds += more.transmit_limit_wait_seconds;
+    limits.receive_limit_wait_seconds += more.receive_limit_wait_seconds;
 }
 
 #[cfg(test)]
@@ -93,7 +87,7 @@ mod tests {
             map: Default::default(),
         };
         let told = |n: u64| {
-            let mut stats = ChildVmStats { connected: true, connections: n, ..ChildVmStats::default() };
+            let mut stats = VmTold { connected: true, connections: n, ..VmTold::default() };
             (stats.totals.transmit.bytes, stats.totals.resets) = (10 * n, n);
             (stats.totals.connections_open, stats.totals.mapped.mapped_windows) = (n, n);
             stats
