@@ -7,6 +7,7 @@ use zerowire_testkit::net::in_netns;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::super::message::ChildStats;
+use super::super::ports::PortVerb;
 use super::*;
 
 fn tap() -> TapSpec {
@@ -94,15 +95,17 @@ fn a_child_that_asks_for_mtus_all_the_time_is_slow() {
         let (link, child) = link();
         let begin = Instant::now();
         std::thread::scope(|scope| {
-            scope.spawn(|| keeper.listen(&link, &mut None));
+            scope.spawn(|| keeper.listen(&link, &mut None, &mut KeptSession::default()));
             for mtu in [67, 1400, 65_536, 1400, 1400] {
-                child.send(&ChildWord::SetMtu(mtu), &[]).expect("sent");
-                let Ok(Some((ChildOrder::MtuSet(refused), _))) = child.receive() else { panic!("no answer") };
+                child.send(&ChildWord::Port(PortVerb::SetMtu(mtu)), &[]).expect("sent");
+                let Ok(Some((ChildOrder::PortDone(refused), _))) = child.receive() else {
+                    panic!("no answer")
+                };
                 assert_eq!(refused.is_some(), mtu != 1400, "{refused:?}");
             }
             link.close();
         });
-        assert!(begin.elapsed() >= 5 * MTU_PAUSE, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() >= 5 * PORT_PAUSE, "{:?}", begin.elapsed());
     });
 }
 
