@@ -124,7 +124,7 @@ mod tests {
     fn a_child_that_writes_single_bytes_wakes_nobody_more_often() {
         let (ended, end) = std::sync::mpsc::channel();
         let begin = std::time::Instant::now();
-        relay("web", Dribble(10, ended));
+        relay(vec!["web".to_owned()], Dribble(10, ended));
         end.recv().expect("it is read to its end");
         assert!(begin.elapsed() >= 10 * PAUSE, "{:?}", begin.elapsed());
     }
