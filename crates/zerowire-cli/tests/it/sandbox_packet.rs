@@ -100,11 +100,15 @@ fn a_child_that_dies_is_replaced_and_the_vm_goes_on() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let program = start(dir.path(), "");
-        guest(dir.path()).ping(&mut Peer::new("v1"));
+        let mut guest = guest(dir.path());
+        guest.ping(&mut Peer::new("v1"));
         let dead = child(&program);
         kill(dead, libc::SIGKILL);
         wait_until("another child is there", || children(&program).iter().any(|now| *now != dead));
-        guest(dir.path()).ping(&mut Peer::new("v1"));
+        guest.ping(&mut Peer::new("v1"));
+        assert!(guest.driver.transport().is_alive(), "it was never disconnected");
+        drop(guest);
+        self::guest(dir.path()).ping(&mut Peer::new("v1"));
         program.stop();
     });
 }
@@ -128,8 +132,8 @@ fn an_interface_goes_down_and_up_and_away_and_comes_back() {
         // Other sockets, and so another child.
         program.wait_log("interface v0 is another one now");
         wait_until("another child is there", || children(&program).iter().any(|now| *now != before));
-        let mut guest = self::guest(dir.path());
         guest.ping(&mut Peer::new("v1"));
+        assert!(guest.driver.transport().is_alive(), "it was never disconnected");
         program.stop();
     });
 }

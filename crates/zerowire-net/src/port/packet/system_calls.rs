@@ -11,12 +11,15 @@ pub const SYSTEM_CALLS: &[AllowedCall] = &[
     // Frames. By these a socket sends to the interface that it is bound to.
     any(libc::SYS_writev),
     any(libc::SYS_recvmsg),
-    // What the kernel dropped, what it has room for, and which process is the front end.
+    // What the kernel dropped, what it has room for, which process is the front end, and whether
+    // what was handed over as its socket is one.
     values(
         libc::SYS_getsockopt,
         2,
         &[
             libc::SO_ERROR as u32,
+            libc::SO_DOMAIN as u32,
+            libc::SO_TYPE as u32,
             libc::SO_SNDBUF as u32,
             libc::PACKET_STATISTICS as u32,
             libc::SO_PEERPIDFD as u32,
