@@ -19,10 +19,7 @@ use std::time::{Duration, Instant};
 
 use zerowire_capture::Capture;
 use zerowire_confine::{ConfineReport, Owner, spawn_apart};
-use zerowire_metadata::TokenPolicy;
-use zerowire_net::{
-    Limits, LinkObserver, LinkState, MetadataSource, PathMode, ServerError, VmConfig, VmStats,
-};
+use zerowire_net::{Limits, LinkObserver, LinkState, MetadataSource, ServerError, VmConfig, VmStats};
 use zerowire_vhost::serve::{Listener, StartError};
 
 use super::CHILD;
@@ -275,21 +272,8 @@ impl Keeper {
         let (kind, descriptors) = self.port.hand().map_err(|e| e.to_string())?;
         // Held until the link is there, so that no change falls between the two.
         let mut state = lock(&self.state);
-        let setup = ChildSetup {
-            name: config.name.clone(),
-            socket: config.endpoint.to_string(),
-            port: PortSetup { spec: config.port.to_string(), kind, link: state.interface },
-            tokens_required: state.metadata.as_ref().map(|m| m.source.tokens == TokenPolicy::Required),
-            copies: config.policy.mode == PathMode::Copy,
-            gather_max_bytes: config.policy.gather_max_bytes,
-            rx_copybreak_bytes: config.policy.rx_copybreak_bytes,
-            mac: config.mac.map(|mac| mac.to_string()),
-            guard: config.guard.as_ref().map(|guard| guard.to_string()),
-            limits: Rates::of(state.limits),
-            user: self.common.owner.user,
-            group: self.common.owner.group,
-            log: self.common.log.clone(),
-        };
+        let port = PortSetup { spec: config.port.to_string(), kind, link: state.interface };
+        let setup = ChildSetup::of(config, port, state.limits, &self.common);
         let file = state.metadata.as_ref().map(KeptMetadata::file).transpose()?;
         let mut listener = lock(&self.listener);
         let socket = listener.socket().ok_or("nobody listens")?;

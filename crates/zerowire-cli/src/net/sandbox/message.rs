@@ -8,11 +8,12 @@ use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::{
-    DirectionStats, FrameGuard, LinkState, LinkStats, MetadataSource, Negotiated, PathMode, Policy,
+    DirectionStats, FrameGuard, Limits, LinkState, LinkStats, MetadataSource, Negotiated, PathMode, Policy,
     ServerStats, VmConfig, VmStats,
 };
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
+use super::keeper::Common;
 use super::ports::{PortSetup, PortVerb};
 use super::sessions::{ImageText, SessionWord};
 use crate::sandbox::link::ChildAnswer;
@@ -51,6 +52,25 @@ pub(super) struct ChildSetup {
 }
 
 impl ChildSetup {
+    /// Of a VM with this port and these limits, for a child that belongs to `common`'s owner.
+    pub(super) fn of(config: &VmConfig, port: PortSetup, limits: Limits, common: &Common) -> Self {
+        Self {
+            name: config.name.clone(),
+            socket: config.endpoint.to_string(),
+            port,
+            tokens_required: config.metadata.as_ref().map(|m| m.tokens == TokenPolicy::Required),
+            copies: config.policy.mode == PathMode::Copy,
+            gather_max_bytes: config.policy.gather_max_bytes,
+            rx_copybreak_bytes: config.policy.rx_copybreak_bytes,
+            mac: config.mac.map(|mac| mac.to_string()),
+            guard: config.guard.as_ref().map(|guard| guard.to_string()),
+            limits: Rates::of(limits),
+            user: common.owner.user,
+            group: common.owner.group,
+            log: common.log.clone(),
+        }
+    }
+
     /// The VM that a child serves.
     pub(super) fn config(&self) -> Result<VmConfig, String> {
         let mac = self.mac.as_ref().map(|mac| mac.parse::<MacAddress>().map_err(|e| e.to_string()));
