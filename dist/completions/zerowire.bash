@@ -263,7 +263,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__add)
-            opts="-h --socket --port --metadata --metadata-token --mac --guard --tx-limit --rx-limit --socket-owner --socket-group --socket-mode --control --json --log --log-format --help"
+            opts="-h --socket --port --metadata --metadata-token --mac --guard --cid --uds --groups --uds-owner --uds-group --uds-mode --tx-limit --rx-limit --socket-owner --socket-group --socket-mode --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -290,6 +290,30 @@ _zerowire() {
                     return 0
                     ;;
                 --guard)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --uds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --groups)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --uds-owner)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --uds-group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --uds-mode)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1763,7 +1787,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__vsock)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --tx-limit --rx-limit --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --pcap --pcap-snaplen --pcap-rotate --pcap-vm --sandbox --user --json --print-capabilities --log --log-format --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --tx-limit --rx-limit --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --pcap --pcap-snaplen --pcap-rotate --pcap-vm --control --control-owner --control-group --control-mode --metrics --pcap-dir --sandbox --user --json --print-capabilities --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1898,6 +1922,30 @@ _zerowire() {
                     return 0
                     ;;
                 --pcap-vm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control-owner)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control-group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --control-mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metrics)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pcap-dir)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

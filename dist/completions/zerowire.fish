@@ -36,8 +36,8 @@ complete -c zerowire -n "__fish_zerowire_needs_command" -s h -l help -d 'Print h
 complete -c zerowire -n "__fish_zerowire_needs_command" -s V -l version -d 'Print version'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
-complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
-complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "top" -d 'What the VMs of a running \'zerowire net --control PATH\' move, as a live view: rates, the share that is not copied, and why the rest is'
+complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "ctl" -d 'Manage a running \'zerowire net\' or \'zerowire vsock\' with --control PATH: add, change, remove and drain VMs, read statistics'
+complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "top" -d 'What the VMs of a running \'zerowire net\' or \'zerowire vsock\' with --control PATH move, as a live view: rates, the share that is not copied, and why the rest is'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
 complete -c zerowire -n "__fish_zerowire_needs_command" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
@@ -102,7 +102,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l uds-mode -d 
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l groups -d 'Groups of the VM, with + between them. VMs of one process that share a group reach each other by CID' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l name -d 'Name of the VM in logs and statistics' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l vm -d 'One of several VMs: name=NAME,cid=N,socket=PATH,uds=PATH. Behind commas it takes groups=A+B, tx-limit=LIMIT, rx-limit=LIMIT, socket-owner=USER, socket-group=GROUP, socket-mode=MODE, uds-owner=USER, uds-group=GROUP and uds-mode=MODE. Repeat for more, up to 256. In a LIMIT \'+\' stands in place of commas' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l config -d 'TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups = ["A", "B"], tx-limit = …, rx-limit = …, socket-owner = …, uds-owner = … and so on. VMs without [vm.vsock] are skipped' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l config -d 'TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups = ["A", "B"], tx-limit = …, rx-limit = …, socket-owner = …, uds-owner = … and so on. VMs without [vm.vsock] are skipped. SIGHUP reads it again and changes what differs' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l buffer -d 'Credit a connection: bytes that a guest may send before the other side has taken them, and the most that is held for a slow one; 4096 to 16777216. With less than 196608 a host program\'s socket keeps 192 KiB unread all the same. See \'Memory\' below' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l max-connections -d 'Connections of a VM at once, 1 to 65536; further ones are reset. Each one to a host program takes a descriptor, and each one memory: see below' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l peer-connections -d 'Of these, the ones that one other guest of the process may have with the VM\'s, 0 to --max-connections; further ones are reset. A quarter of them, and 2 at least, if not given' -r
@@ -120,6 +120,12 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap -d 'Cap
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-snaplen -d 'Bytes to capture of each frame or packet, 1 to 262144: 128 hold the headers' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-rotate -d 'Begin with another FILE before it has more than SIZE bytes (1M or more): it becomes FILE.1, what was FILE.1 becomes FILE.2, and so on. The oldest one beyond FILES in all (2 to 1000) goes' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-vm -d 'Capture the VM of this name, and no others; repeat for more' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l control -d 'Unix socket for \'zerowire ctl\', curl and other clients of its HTTP API: they add, change, remove and drain VMs and read statistics. With it a server may start without VMs' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l control-owner -d 'User who owns the control socket, and may manage: a name of /etc/passwd or a number. Root and the user of this process may in any case' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l control-group -d 'Group whose users may manage: a name of /etc/group or a number' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l control-mode -d 'Permissions of the control socket, in octal. Default: 0600, and 0660 with --control-group' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l metrics -d 'Serve GET /metrics to Prometheus on this TCP address, to everybody who reaches it: HOST, PORT or HOST:PORT with a numeric host. Default: 127.0.0.1:9465' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-dir -d 'Let those who may manage begin captures (\'zerowire ctl capture start\'), into files of this folder' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l sandbox -d 'Serve VMs by processes without rights, files and network, one for those that may reach each other (--groups): a front end or a guest that takes one over harms no other VM. See docs/sandbox.md' -r -f -a "on\t'A process of its own, which has what is open for it and nothing else'
 off\t'Threads of this process'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l user -d 'User whom these processes belong to if this one is root: a name of /etc/passwd or a number. Default: 65534 (nobody). Only with --sandbox on' -r
@@ -150,7 +156,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_se
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "show" -d 'One VM with its statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "add" -d 'Add a VM'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once, or other limits'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "change" -d 'Give a VM other limits, or other metadata, which its guest sees at once'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "capture" -d 'The capture of what VMs send and receive'
@@ -196,6 +202,12 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_s
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata-token -d 'Whether metadata requests need a session token: required or optional' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l mac -d 'The device\'s address, for front ends that ask the back end for it' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l guard -d 'What the guest may send, as for \'zerowire net --guard\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l cid -d 'The guest\'s address, of a server of \'zerowire vsock --control PATH\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds -d 'The host\'s end, as for \'zerowire vsock --uds\'' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l groups -d 'Groups of the VM, with + between them' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds-owner -d 'User who owns the host end\'s sockets' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds-group -d 'Group whose programs may connect to the host end' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds-mode -d 'Permissions of the host end\'s sockets, in octal' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l tx-limit -d 'What the guest may send in a second, as for \'zerowire net --tx-limit\'' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l rx-limit -d 'What the guest may receive in a second' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-owner -d 'User who owns the front end\'s socket' -r
@@ -290,7 +302,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_s
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "show" -d 'One VM with its statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "add" -d 'Add a VM'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once, or other limits'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "change" -d 'Give a VM other limits, or other metadata, which its guest sees at once'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "capture" -d 'The capture of what VMs send and receive'
@@ -428,8 +440,8 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s q -l quiet 
 complete -c zerowire -n "__fish_zerowire_using_subcommand replay" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "net" -d 'A virtio-net device for a VM, served over vhost-user: the guest\'s frames to a tap or an interface, and back'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "vsock" -d 'A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests, and between a guest and the host\'s programs by unix sockets'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "ctl" -d 'Manage a running \'zerowire net --control PATH\': add, change, remove and drain VMs, read statistics'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "top" -d 'What the VMs of a running \'zerowire net --control PATH\' move, as a live view: rates, the share that is not copied, and why the rest is'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "ctl" -d 'Manage a running \'zerowire net\' or \'zerowire vsock\' with --control PATH: add, change, remove and drain VMs, read statistics'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "top" -d 'What the VMs of a running \'zerowire net\' or \'zerowire vsock\' with --control PATH move, as a live view: rates, the share that is not copied, and why the rest is'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "send" -d 'A file or standard input to any receiver, lent to the kernel where that costs less CPU'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "recv" -d 'TCP connections of any senders, received in place: by a NIC\'s queue without a copy, by io_uring or by plain calls'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and not __fish_seen_subcommand_from net vsock ctl top send recv doctor replay help" -f -a "doctor" -d 'What this kernel, user and network namespace can do for each path, and how to get the missing part'
@@ -439,7 +451,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "show" -d 'One VM with its statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "add" -d 'Add a VM'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "change" -d 'Give a VM other metadata, which its guest sees at once, or other limits'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "change" -d 'Give a VM other limits, or other metadata, which its guest sees at once'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "capture" -d 'The capture of what VMs send and receive'

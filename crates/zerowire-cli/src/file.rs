@@ -64,8 +64,8 @@ pub struct Net {
     pub socket_mode: Option<String>,
 }
 
-/// What `zerowire vsock` needs.
-#[derive(Deserialize)]
+/// What `zerowire vsock` needs; also the body by which the control socket adds a VM.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Vsock {
     /// Where the front end connects.
@@ -75,23 +75,54 @@ pub struct Vsock {
     /// Where host programs connect, and the first part of the names of their own sockets.
     pub uds: PathBuf,
     /// Which other VMs it reaches; without it, those that name none either.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub groups: Option<Vec<String>>,
     /// What the guest may send in a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tx_limit: Option<String>,
     /// What the guest may receive from host programs in a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_limit: Option<String>,
     /// Name or number of the user who owns `socket`, in place of --socket-owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
     /// Name or number of the group of `socket`, in place of --socket-group.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_group: Option<String>,
     /// Permissions of `socket` in octal, in place of --socket-mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<String>,
     /// Name or number of the user who owns the host end's sockets, in place of --uds-owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub uds_owner: Option<String>,
     /// Name or number of the host end's group, in place of --uds-group.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub uds_group: Option<String>,
     /// Permissions of the host end's sockets in octal, in place of --uds-mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub uds_mode: Option<String>,
+}
+
+/// A key of a VM that has a wrong value.
+#[derive(Debug)]
+pub struct WrongKey {
+    /// The key.
+    pub key: &'static str,
+    /// What is wrong with its value.
+    pub text: String,
+}
+
+impl std::fmt::Display for WrongKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for WrongKey {}
+
+/// The value of a key, or what is wrong with it.
+pub fn of_key<T>(key: &'static str, value: Result<T>) -> Result<T, WrongKey> {
+    value.map_err(|e| WrongKey { key, text: format!("{e:#}") })
 }
 
 /// The tables that `pick` finds in the file's VMs, with the VMs' names, no two of which are the

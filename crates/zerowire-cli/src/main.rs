@@ -13,6 +13,7 @@ mod pcap;
 mod printer;
 mod progress;
 mod recv;
+mod reload;
 mod replay;
 mod sandbox;
 mod send;
@@ -53,11 +54,11 @@ enum Command {
     /// A virtio-vsock device for a VM, served over vhost-user: streams and messages between guests,
     /// and between a guest and the host's programs by unix sockets.
     Vsock(Box<vsock::VsockArgs>),
-    /// Manage a running 'zerowire net --control PATH': add, change, remove and drain VMs, read
-    /// statistics.
+    /// Manage a running 'zerowire net' or 'zerowire vsock' with --control PATH: add, change, remove
+    /// and drain VMs, read statistics.
     Ctl(ctl::CtlArgs),
-    /// What the VMs of a running 'zerowire net --control PATH' move, as a live view: rates, the
-    /// share that is not copied, and why the rest is.
+    /// What the VMs of a running 'zerowire net' or 'zerowire vsock' with --control PATH move, as a
+    /// live view: rates, the share that is not copied, and why the rest is.
     Top(top::TopArgs),
     /// A file or standard input to any receiver, lent to the kernel where that costs less CPU.
     Send(send::SendArgs),

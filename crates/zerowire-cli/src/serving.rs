@@ -126,7 +126,7 @@ impl StartRefusal for ServerError {
         match self {
             Self::Start(e) => e.is_wrong_argument(),
             Self::PortTaken { .. } => true,
-            Self::Port { .. } | Self::Metadata { .. } | Self::Process { .. } => false,
+            Self::Port { .. } | Self::Metadata { .. } | Self::Settled(_) | Self::Process { .. } => false,
         }
     }
 }
@@ -135,7 +135,7 @@ impl StartRefusal for VsockServerError {
     fn is_wrong_argument(&self) -> bool {
         match self {
             Self::Start(e) => e.is_wrong_argument(),
-            Self::Cid { .. } | Self::CidTaken { .. } | Self::PathOfPort { .. } => true,
+            Self::Cid { .. } | Self::CidTaken { .. } | Self::PathOfPort { .. } | Self::Apart { .. } => true,
             Self::Process { .. } => false,
         }
     }

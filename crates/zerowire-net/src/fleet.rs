@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use zerowire_capture::Capture;
 use zerowire_vhost::limit::Limits;
+use zerowire_vhost::serve::Reloaded;
 
 use crate::metadata::MetadataSource;
-use crate::server::{ChangeError, Reloaded, Server, VmInfo, reload};
+use crate::reload::reload;
+use crate::server::{ChangeError, Server, VmInfo};
 use crate::stats::ServerStats;
 use crate::vm::{ServerError, VmConfig};
 

@@ -135,17 +135,7 @@ pub struct VmStats {
 }
 
 /// All VMs.
-#[derive(Clone, Debug, Serialize)]
-pub struct ServerStats {
-    /// Version of zerowire.
-    pub version: &'static str,
-    /// Seconds since the start.
-    pub uptime_seconds: f64,
-    /// CPU time of all threads of this process, seconds.
-    pub cpu_seconds: f64,
-    /// Each VM.
-    pub vms: Vec<VmStats>,
-}
+pub type ServerStats = zerowire_vhost::serve::ServerStats<VmStats>;
 
 impl VmStats {
     pub(super) fn new(vm: &VmContext, socket: String, port: &str) -> Self {

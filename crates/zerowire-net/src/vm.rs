@@ -11,8 +11,8 @@ use zerowire_metadata::{MetadataTree, TokenPolicy};
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::memory::PinBudget;
 use zerowire_vhost::serve::{
-    Admission, Backing, Control, Device, Endpoint, Listener, Paths, Served, SessionWatch, SocketAccess,
-    StartError, check_names,
+    Admission, Backing, Control, Departure, Device, Endpoint, Listener, Paths, RosterConfig, Served,
+    SessionWatch, SocketAccess, StartError, check_names,
 };
 use zerowire_vhost::session::SessionImage;
 
@@ -23,7 +23,6 @@ use crate::guard::FrameGuard;
 use crate::link::{Follower, LinkEyes, ToldLink};
 use crate::metadata::MetadataSource;
 use crate::port::{self, HandedPort, Port, PortError, PortSpec};
-use crate::server::Departure;
 use crate::stats::Shared;
 
 /// One VM.
@@ -129,12 +128,22 @@ impl OpenParts {
     }
 }
 
+impl RosterConfig for VmConfig {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn share_out(all: &[&Self]) {
+        share_budget(all);
+    }
+}
+
 /// Shares what may be pinned among the VMs. Without a budget of the operator's they share the
 /// kernel's limit.
-pub(super) fn share_budget<'a>(configs: impl Iterator<Item = &'a VmConfig>) {
+fn share_budget(configs: &[&VmConfig]) {
     let budget = PinBudget::of_process();
-    let count = |(vms, parts), c: &VmConfig| (vms + 1, parts + usize::from(c.port.pins_in_part()));
-    let (vms, parts) = configs.fold((0, 0), count);
+    let count = |(vms, parts), c: &&VmConfig| (vms + 1, parts + usize::from(c.port.pins_in_part()));
+    let (vms, parts) = configs.iter().fold((0, 0), count);
     budget.share_among(vms, parts);
     let free = rustix::thread::CapabilitySet::IPC_LOCK;
     let unlimited = || rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(free));
@@ -176,6 +185,12 @@ pub enum ServerError {
         /// What is wrong.
         text: String,
     },
+    /// The metadata service is a part of the device that a front end has.
+    #[error(
+        "VM {0}: whether it has metadata, and whether requests need a token, is settled when it is added: remove it and add \
+         it again"
+    )]
+    Settled(String),
     /// Two VMs on what only one can have: a tap, a queue of an interface.
     #[error("VM {vm}: {what} is VM {other}'s: give it another one")]
     PortTaken {
@@ -228,8 +243,8 @@ pub(super) struct VmContext {
     sessions: Option<Arc<dyn SessionWatch>>,
     metadata: Mutex<Option<(MetadataSource, Arc<MetadataTree>)>>,
     new_tree: AtomicBool,
-    departure: Departure,
     watch: Option<Arc<dyn FrontEndWatch>>,
+    departure: Departure<VmConfig, VmContext>,
     /// Where frames go as well.
     capture: Mutex<Option<CaptureInterface>>,
     new_capture: AtomicBool,
@@ -320,7 +335,7 @@ pub(super) fn interface(capture: Option<&Capture>, name: &str, port: &PortSpec) 
 pub(super) fn start(
     config: VmConfig,
     source: Source,
-    departure: Departure,
+    departure: Departure<VmConfig, VmContext>,
     capture: Option<&Capture>,
 ) -> Result<Served<VmContext>, ServerError> {
     let OpenParts { tree, port: opened, listener, watch, link: told, sessions, session } = match source {

@@ -1,13 +1,13 @@
 //! The configuration of a VM's vsock device, and which configurations make no sense together.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{Endpoint, Paths, SocketAccess, StartError, check_names, normal};
+use zerowire_vhost::serve::{Endpoint, Paths, RosterConfig, SocketAccess, StartError, check_names, normal};
 
 use crate::VsockLimits;
 use crate::error::VsockServerError;
@@ -100,7 +100,7 @@ fn wrong_map(map: &MapPolicy, max_connections: usize) -> Option<String> {
 }
 
 /// One VM with a vsock device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VsockConfig {
     /// A name for the log and the statistics.
     pub name: String,
@@ -155,6 +155,16 @@ impl VsockConfig {
         Ok(())
     }
 
+    /// Completes the groups, and the share of mapped connections of one of so many VMs.
+    pub(super) fn complete(&mut self, vms: usize) {
+        self.map.complete(vms, self.limits.max_connections);
+        self.groups.sort();
+        self.groups.dedup();
+        if self.groups.is_empty() {
+            self.groups.push(DEFAULT_GROUP.to_owned());
+        }
+    }
+
     /// All paths on which sockets are made.
     pub fn paths(&self) -> Vec<PathBuf> {
         let beside = |suffix: &str| {
@@ -170,28 +180,34 @@ impl VsockConfig {
     }
 }
 
+impl RosterConfig for VsockConfig {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 /// Checks each configuration and all together, and completes the groups and the shares of mapped
 /// connections.
 ///
 /// # Errors
 /// Those of [`VsockServer::start`](crate::VsockServer::start) for configurations that can't work.
-pub fn check(configs: &mut [VsockConfig]) -> Result<(), VsockServerError> {
+pub fn check_vms(configs: &mut [VsockConfig]) -> Result<(), VsockServerError> {
+    let vms = configs.len();
+    configs.iter_mut().for_each(|config| config.complete(vms));
+    check(&configs.iter().collect::<Vec<_>>())
+}
+
+/// Checks each configuration, which is complete, and all together.
+pub(super) fn check(configs: &[&VsockConfig]) -> Result<(), VsockServerError> {
     check_names(configs.iter().map(|c| c.name.as_str()))?;
     let (mut cids, mut paths) = (HashMap::new(), Paths::default());
-    let vms = configs.len();
-    for c in configs.iter_mut() {
+    for c in configs {
         c.check()?;
-        c.map.complete(vms, c.limits.max_connections);
         if let Some(other) = cids.insert(c.cid, c.name.clone()) {
             return Err(VsockServerError::CidTaken { vm: c.name.clone(), other, cid: c.cid });
         }
         for path in c.paths() {
             paths.claim(path, &c.name)?;
-        }
-        c.groups.sort();
-        c.groups.dedup();
-        if c.groups.is_empty() {
-            c.groups.push(DEFAULT_GROUP.to_owned());
         }
     }
     check_ports(&paths, configs)
@@ -199,7 +215,7 @@ pub fn check(configs: &mut [VsockConfig]) -> Result<(), VsockServerError> {
 
 /// Refuses sockets at the path of a guest's port (`UDS_PORT`): the guest would reach them, whatever
 /// its groups are.
-fn check_ports(paths: &Paths, configs: &[VsockConfig]) -> Result<(), VsockServerError> {
+fn check_ports(paths: &Paths, configs: &[&VsockConfig]) -> Result<(), VsockServerError> {
     let ends: HashMap<_, _> = configs.iter().map(|c| (normal(&c.uds), &c.name)).collect();
     let mut found: Vec<_> = paths
         .iter()
@@ -254,6 +270,21 @@ fn components(groups: &[&[String]]) -> Vec<Vec<usize>> {
     }
     sets.retain(|s| !s.is_empty());
     sets
+}
+
+/// An order in which each VM finds the thread of those that it is connected with by groups, also by
+/// way of others: behind the first of them, each shares a group with one before it.
+pub(super) fn connected_order(configs: &[VsockConfig]) -> Vec<usize> {
+    let mut left: Vec<usize> = (0..configs.len()).collect();
+    let (mut order, mut reached) = (Vec::new(), HashSet::new());
+    while !left.is_empty() {
+        let is_next = |vm: &usize| configs[*vm].groups.iter().any(|g| reached.contains(g));
+        // Without one the first of another set is next.
+        let vm = left.remove(left.iter().position(is_next).unwrap_or(0));
+        reached.extend(&configs[vm].groups);
+        order.push(vm);
+    }
+    order
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ fn config(name: &str, cid: u64) -> VsockConfig {
 }
 
 fn error(mut configs: Vec<VsockConfig>) -> String {
-    check(&mut configs).expect_err("an error").to_string()
+    check_vms(&mut configs).expect_err("an error").to_string()
 }
 
 fn one(change: impl FnOnce(&mut VsockConfig)) -> Vec<VsockConfig> {
@@ -37,7 +37,7 @@ fn good_configurations_pass_and_get_their_groups() {
         request_rate: 1_000_000,
     };
     configs[1].map.max_connections = Some(0);
-    check(&mut configs).unwrap();
+    check_vms(&mut configs).unwrap();
     assert!(configs[0].map.max_connections.is_some_and(|n| (8..=8192).contains(&n)), "a share");
     assert_eq!(configs[1].map.max_connections, Some(0));
     assert_eq!(configs[0].groups, [DEFAULT_GROUP]);
@@ -98,7 +98,7 @@ fn no_socket_lies_where_a_guests_connections_arrive() {
     assert!(e.contains("port 7"), "{e}");
     // No port is written like these.
     for name in ["vm_", "vm_x", "vm_022", "vm_4294967296", "vm_1.sock", "vm_-1", "vm_+1"] {
-        check(&mut [named("vm", 3), named(name, 4)]).unwrap_or_else(|e| panic!("{name}: {e}"));
+        check_vms(&mut [named("vm", 3), named(name, 4)]).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
 }
 
@@ -172,4 +172,23 @@ fn groups_connect_vms_also_by_way_of_others() {
     // A chain that closes from its far end.
     assert_eq!(sets(&[&["d"], &["a", "b"], &["c", "d"], &["b", "c"]]), [vec![0, 1, 2, 3]]);
     assert_eq!(sets(&[&["x"], &["x"], &["x"]]), [vec![0, 1, 2]]);
+}
+
+fn order(groups: &[&[&str]]) -> Vec<usize> {
+    let vm = |groups: &&[&str]| {
+        let groups = groups.iter().map(|g| (*g).to_owned()).collect();
+        VsockConfig { groups, ..config("a", 3) }
+    };
+    connected_order(&groups.iter().map(vm).collect::<Vec<_>>())
+}
+
+#[test]
+fn vms_that_groups_connect_follow_each_other() {
+    assert_eq!(order(&[]), Vec::<usize>::new());
+    assert_eq!(order(&[&["a"], &["b"], &["a"]]), [0, 2, 1]);
+    // The last VM connects two that have no group in common.
+    assert_eq!(order(&[&["a"], &["b"], &["c"], &["b"], &["a", "b"]]), [0, 4, 1, 3, 2]);
+    // A chain that closes from its far end.
+    assert_eq!(order(&[&["d"], &["a", "b"], &["c", "d"], &["b", "c"]]), [0, 2, 3, 1]);
+    assert_eq!(order(&[&["x"], &["x"], &["x"]]), [0, 1, 2]);
 }

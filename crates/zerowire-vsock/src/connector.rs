@@ -5,6 +5,8 @@
 //!  it opens none:             ask ─▶ another process connects ─▶ the answer comes as a command
 //! ```
 
+mod own;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
@@ -16,6 +18,8 @@ use std::sync::Arc;
 use crate::packet::Kind;
 use crate::socket;
 use crate::table::SlotKey;
+pub(crate) use own::OwnEntry;
+pub use own::OwnSockets;
 
 /// Questions of a VM that are under way at most. Further connections wait as for a full backlog.
 const MAX_QUESTIONS: usize = 64;
@@ -26,17 +30,6 @@ type FileId = (u64, u64);
 /// Which file a path leads to.
 fn file_id(path: &Path) -> io::Result<FileId> {
     std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
-}
-
-/// Sockets on which this program listens, of all VMs. Guests are not connected to them.
-#[derive(Clone, Debug, Default)]
-pub struct OwnSockets(Arc<HashSet<FileId>>);
-
-impl OwnSockets {
-    /// Those at these paths, which are there by now.
-    pub fn at(paths: impl Iterator<Item = PathBuf>) -> Self {
-        Self(Arc::new(paths.filter_map(|path| file_id(&path).ok()).collect()))
-    }
 }
 
 /// Connects to the programs behind a VM's end on the host.
@@ -52,18 +45,13 @@ impl PathConnector {
         Self { uds: uds.to_owned(), own }
     }
 
-    /// Refuses connections to these sockets.
-    pub(crate) fn set_own_sockets(&mut self, own: OwnSockets) {
-        self.own = own;
-    }
-
     /// Connects to the program that serves a port, without waiting.
     ///
     /// # Errors
     /// EAGAIN: the program's backlog is full. EACCES: the path leads to one of our own sockets.
     pub fn connect(&self, port: u32, kind: Kind) -> io::Result<OwnedFd> {
         let path = with_suffix(&self.uds, &format!("_{port}"));
-        if self.own.0.contains(&file_id(&path)?) {
+        if self.own.has(file_id(&path)?) {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
         socket::connect(&path, kind)

@@ -1,15 +1,19 @@
 //! virtio-vsock behind a connection: what the session says goes to the thread of the VM's group.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use zerowire_capture::CaptureInterface;
 use zerowire_vhost::host::{RingSetup, RingState};
 use zerowire_vhost::memory::GuestMemory;
-use zerowire_vhost::serve::{Backing, Control, Device};
+use zerowire_vhost::serve::{Backing, Control, Departure, Device};
 use zerowire_vhost_user::{features as f, protocol as p};
 
-use crate::{GroupRings, TX_QUEUE, VsockCounters, offered};
+use crate::config::VsockConfig;
+use crate::connector::OwnEntry;
+use crate::group::GroupCommand;
+use crate::threads::GroupPlace;
+use crate::{TX_QUEUE, VsockCounters, offered};
 
 /// Queues: toward the guest, from the guest, events (virtio 1.3 §5.10.2).
 const QUEUES: usize = 3;
@@ -36,10 +40,30 @@ pub(super) struct VsockContext {
     /// Programs may hold payload in the guest's memory, so that its descriptors come back in
     /// another order.
     pub lends: bool,
-    /// Its rings, which the group's thread serves.
-    pub rings: GroupRings,
+    /// Its place on the thread that serves its rings.
+    pub place: GroupPlace,
+    /// Its sockets, which go with its place and its control thread, before this. None if another
+    /// process has opened them.
+    pub _own: Option<OwnEntry>,
     /// Where packets go as well.
-    pub capture: Option<CaptureInterface>,
+    pub capture: Mutex<Option<CaptureInterface>>,
+    /// How it leaves by itself.
+    pub departure: Departure<VsockConfig, VsockContext>,
+}
+
+impl VsockContext {
+    /// Where packets go as well.
+    pub fn capture(&self) -> Option<CaptureInterface> {
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Has packets go elsewhere as well, or nowhere else.
+    pub fn set_capture(&self, capture: Option<CaptureInterface>) {
+        let mut now = self.capture.lock().unwrap_or_else(PoisonError::into_inner);
+        let order = GroupCommand::Capture { place: self.place.place(), interface: capture.clone() };
+        self.place.rings.send(order);
+        *now = capture;
+    }
 }
 
 impl Backing for VsockContext {
@@ -53,6 +77,11 @@ impl Backing for VsockContext {
 
     fn device(&self) -> Box<dyn Device + '_> {
         Box::new(VsockDevice(self))
+    }
+
+    fn ended(self: Arc<Self>) {
+        let departure = self.departure.clone();
+        departure.leave(self);
     }
 }
 
@@ -90,15 +119,15 @@ impl Device for VsockDevice<'_> {
     }
 
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) {
-        self.0.rings.set_memory(memory);
+        self.0.place.rings.set_memory(memory);
     }
 
     fn set_log(&mut self, memory: &Arc<GuestMemory>) {
-        self.0.rings.set_log(memory);
+        self.0.place.rings.set_log(memory);
     }
 
     fn log_ring(&mut self, queue: u16, at: Option<u64>) {
-        self.0.rings.log_ring(queue, at);
+        self.0.place.rings.log_ring(queue, at);
     }
 
     fn uses_in_order(&self, queue: u16) -> bool {
@@ -106,40 +135,40 @@ impl Device for VsockDevice<'_> {
     }
 
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {
-        self.0.rings.start(ring)
+        self.0.place.rings.start(ring)
     }
 
     fn stop(&mut self, queue: u16) -> Option<u16> {
-        self.0.rings.stop(queue)
+        self.0.place.rings.stop(queue)
     }
 
     fn enable(&mut self, queue: u16, on: bool, runs: bool) {
         if runs {
-            self.0.rings.set_state(queue, RingState::set(on));
+            self.0.place.rings.set_state(queue, RingState::set(on));
         }
     }
 
     fn kick(&mut self, queue: u16, fd: Arc<OwnedFd>) -> Result<(), String> {
-        self.0.rings.kick(queue, fd)
+        self.0.place.rings.kick(queue, fd)
     }
 
     fn call(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>) {
-        self.0.rings.call(queue, fd);
+        self.0.place.rings.call(queue, fd);
     }
 
     fn err(&mut self, queue: u16, fd: Option<Arc<OwnedFd>>) {
-        self.0.rings.err(queue, fd);
+        self.0.place.rings.err(queue, fd);
     }
 
     fn reset(&mut self, memory: &Arc<GuestMemory>) {
         // Connections end with the device that held them.
-        self.0.rings.leave();
+        self.0.place.rings.leave();
         self.set_memory(memory);
     }
 }
 
 impl Drop for VsockDevice<'_> {
     fn drop(&mut self) {
-        self.0.rings.leave();
+        self.0.place.rings.leave();
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use rustix::net::SocketType;
 use zerowire_vhost::serve::{ListenError, SocketAccess, bind_unix};
 
-use super::connector::{HostConnector, with_suffix};
+use super::connector::{HostConnector, OwnSockets, PathConnector, with_suffix};
 use super::mapped::{MapClient, MapPolicy};
 use super::news::News;
 use super::packet::Kind;
@@ -123,7 +123,7 @@ pub(super) struct Doors {
     /// Where programs ask for streams and for messages.
     pub(super) listening: Vec<Listening>,
     /// Where programs ask for mapped connections.
-    pub(super) map_listening: Listening,
+    pub(super) map_listening: Option<Listening>,
     pub(super) map_policy: MapPolicy,
     /// Mapped connections that can't be had, for the log.
     pub(super) map_refusals: News,
@@ -140,8 +140,24 @@ impl Doors {
         let HostSide { sockets: HostSockets { streams, messages, mapped }, connector, map_policy } = host;
         Self {
             listening: vec![streams, messages],
-            map_listening: mapped,
+            map_listening: Some(mapped),
             map_policy,
+            map_refusals: News::default(),
+            map_clients: Vec::new(),
+            handshakes: Vec::new(),
+            connector,
+            tenants: 0,
+        }
+    }
+
+    /// Of no VM: without sockets.
+    pub(super) fn none() -> Self {
+        let connector = HostConnector::Paths(PathConnector::new(Path::new(""), OwnSockets::default()));
+        Self {
+            listening: Vec::new(),
+            map_listening: None,
+            // A confined process may not ask who it is.
+            map_policy: MapPolicy::of_user(0),
             map_refusals: News::default(),
             map_clients: Vec::new(),
             handshakes: Vec::new(),
@@ -152,7 +168,7 @@ impl Doors {
 
     /// All sockets at which host programs connect.
     pub(super) fn listeners(&mut self) -> impl Iterator<Item = &mut Listening> {
-        self.listening.iter_mut().chain([&mut self.map_listening])
+        self.listening.iter_mut().chain(&mut self.map_listening)
     }
 
     /// A number for a program that has connected, other than those of the ones before.

@@ -1,11 +1,11 @@
-//! Why a vsock server can't start.
+//! Why a vsock server can't serve VMs.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 use zerowire_vhost::serve::StartError;
 
-/// Why a vsock server can't start. The text is what the user reads.
+/// Why a vsock server can't serve VMs. The text is what the user reads.
 #[derive(Debug, Error)]
 pub enum VsockServerError {
     /// For a reason that a server of any device may have.
@@ -38,6 +38,19 @@ pub enum VsockServerError {
         vm: String,
         /// What is wrong.
         text: String,
+    },
+    /// A VM in groups of several threads that run.
+    #[error(
+        "VM {vm}: its groups connect VMs {stay} with {go}, and threads that run can't become one: remove {go}, add {vm}, and \
+         add {go} again; or give it other groups (--groups)"
+    )]
+    Apart {
+        /// The VM.
+        vm: String,
+        /// The VMs of one of these threads.
+        stay: String,
+        /// Those of the others.
+        go: String,
     },
     /// A socket where a guest's connection to a port of the host arrives.
     #[error(

@@ -4,12 +4,15 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
+use zerowire_capture::CaptureInterface;
 use zerowire_vhost::host::mailbox::{Mailbox, mailbox};
 use zerowire_vhost::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use zerowire_vhost::host::{At, HostRing, RingClient, RingCommand, RingSetup, RingThread};
@@ -53,12 +56,21 @@ pub(crate) enum GroupCommand {
     /// The answer to the question of this number: a socket that is connected to a host program, or
     /// why there is none.
     Answered { number: u64, outcome: io::Result<OwnedFd> },
+    /// Serve this VM at a place that none has.
+    Join { place: usize, vm: Box<GroupVm>, reply: SyncSender<io::Result<()>> },
+    /// Drop the VM at a place. Its rings have stopped.
+    Leave { place: usize, reply: SyncSender<()> },
+    /// Have a VM's packets go there as well, or nowhere else.
+    Capture { place: usize, interface: Option<CaptureInterface> },
 }
 
 /// A running group. Dropping it ends the thread and waits for it.
+#[derive(Debug)]
 pub(crate) struct Group {
     commands: Mailbox<Command>,
     thread: Option<std::thread::JoinHandle<()>>,
+    /// True: the thread did not come to an order in time.
+    late: AtomicBool,
 }
 
 impl Group {
@@ -72,27 +84,37 @@ impl Group {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
 
-    /// Starts the thread. A VM's place in `vms` names it in commands.
-    pub(crate) fn spawn(name: String, vms: Vec<GroupVm>) -> io::Result<Self> {
+    /// Gives the thread an order, and does not wait.
+    pub(crate) fn give(&self, order: GroupCommand) {
+        self.commands.send(Command::Device(order));
+    }
+
+    /// The thread did not come to an order in time: nobody waits long for the next one.
+    pub(crate) fn is_late(&self) {
+        self.late.store(true, Ordering::Relaxed);
+    }
+
+    /// How long to wait for an order, if that is `usual`.
+    pub(crate) fn patience(&self, usual: Duration) -> Duration {
+        if self.late.load(Ordering::Relaxed) { Duration::ZERO } else { usual }
+    }
+
+    /// Starts the thread, without VMs yet.
+    pub(crate) fn spawn(name: String) -> io::Result<Self> {
         let (commands, queue, wake) = mailbox()?;
         let watch = Watch::new()?;
         watch.add(&wake, Event::Wake)?;
         let review = Review::new()?;
         watch.add(&review.timer, Event::Review)?;
-        let thread =
-            std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(
-                move || match Switch::new(vms, watch) {
-                    Ok(switch) => {
-                        let mut group = Loop { switch, impatient: false, review, stepped: false };
-                        TurnLoop::new(queue, wake, EVENTS).run(&mut group);
-                        for v in 0..group.switch.vms.len() {
-                            group.switch.drop_connections(v);
-                        }
-                    }
-                    Err(e) => tracing::error!("the host's sockets can't be watched: {e}"),
-                },
-            )?;
-        Ok(Self { commands, thread: Some(thread) })
+        let thread = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
+            let switch = Switch::new(watch);
+            let mut group = Loop { switch, impatient: false, review, stepped: false };
+            TurnLoop::new(queue, wake, EVENTS).run(&mut group);
+            for v in 0..group.switch.vms.len() {
+                group.switch.drop_connections(v);
+            }
+        })?;
+        Ok(Self { commands, thread: Some(thread), late: AtomicBool::new(false) })
     }
 }
 
@@ -453,7 +475,22 @@ impl RingThread for Loop {
     }
 
     fn device(&mut self, command: GroupCommand) {
-        let GroupCommand::Answered { number, outcome } = command;
-        self.switch.answered(token::event(number), outcome);
+        match command {
+            GroupCommand::Answered { number, outcome } => {
+                self.switch.answered(token::event(number), outcome);
+            }
+            GroupCommand::Join { place, vm, reply } => {
+                let _ = reply.send(self.switch.join(place, *vm));
+            }
+            GroupCommand::Leave { place, reply } => {
+                self.switch.leave(place);
+                let _ = reply.send(());
+            }
+            GroupCommand::Capture { place, interface } => {
+                if let Some(vm) = self.switch.vms.get_mut(place) {
+                    vm.set_capture(interface.as_ref());
+                }
+            }
+        }
     }
 }

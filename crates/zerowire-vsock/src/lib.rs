@@ -2,7 +2,7 @@
 //! guests (virtio 1.3 §5.10).
 //!
 //! [`VsockServer`] serves VMs: a control thread for each VM, and one data thread for each set of
-//! VMs that share groups (`group`). It, [`VsockConfig`], [`VsockLimits`], [`mapped::MapPolicy`] and
+//! VMs that share groups (`group`, `threads`). VMs come and go while it runs. It, [`VsockConfig`], [`VsockLimits`], [`mapped::MapPolicy`] and
 //! the statistics are for programs. The rest is public for tests, and is not a stable interface.
 #![warn(missing_docs)]
 
@@ -34,20 +34,21 @@ mod stats;
 mod switch;
 pub mod system_calls;
 mod table;
+mod threads;
 mod vm;
 
-pub use config::{DEFAULT_GROUP, VsockConfig, check as check_vms, group_sets};
+pub use config::{DEFAULT_GROUP, VsockConfig, check_vms, group_sets};
 pub use connector::{HostKeeper, HostQuestion, OwnSockets, PathConnector};
 pub use counters::{LimitTotals, VsockCounters, VsockTotals};
 pub use doors::HostSockets;
 pub use error::VsockServerError;
+pub(crate) use group::GroupVm;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use group::testing;
-pub(crate) use group::{Group, GroupCommand, GroupRings, GroupVm};
 pub use request_rate::RequestRate;
 use serde::{Deserialize, Serialize};
-pub use server::{HandedVsock, VsockServer};
+pub use server::{HandedVsock, VsockChangeError, VsockServer, VsockVmInfo};
 pub use stats::{VsockServerStats, VsockVmStats};
 pub use zerowire_vhost::limit::Limits;
 use zerowire_vhost_user::features as f;

@@ -1,32 +1,40 @@
-//! The vsock server: starts and stops all threads.
+//! The vsock server: VMs come and go while it runs.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_VSOCK};
+use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    Control, ListenError, Listener, Served, StartError, TakeUpError, inherit, process_cpu_seconds, stop_all,
+    self, Control, Endpoint, ListenError, Listener, NextVm, Reloaded, Reloads, Roster, Served, StartError,
+    TakeUpError, inherit,
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
-use crate::config::{VsockConfig, check, group_sets};
-use crate::connector::{AskingConnector, HostConnector, HostKeeper, OwnSockets, PathConnector};
+use crate::config::{VsockConfig, check, connected_order};
+use crate::connector::{AskingConnector, HostConnector, HostKeeper, OwnEntry, OwnSockets, PathConnector};
 use crate::device::VsockContext;
 use crate::doors::{HostSide, HostSockets};
 use crate::error::VsockServerError;
+use crate::group::GroupCommand;
 use crate::stats::{VsockServerStats, VsockVmStats};
-use crate::{Group, GroupCommand, GroupVm, VsockCounters};
+use crate::threads::GroupThreads;
+use crate::{GroupVm, VsockCounters};
+
+/// A VM as it was configured, with the limits that it has now.
+pub type VsockVmInfo = serve::VmInfo<VsockConfig>;
+
+/// Why a running server refuses a change. The text is what the user reads.
+pub type VsockChangeError = serve::ChangeError<VsockServerError>;
 
 /// A VM that has its sockets and no threads yet.
 struct Prepared {
-    config: VsockConfig,
     counters: Arc<VsockCounters>,
-    /// None once it is its group's.
-    vm: Option<GroupVm>,
+    vm: GroupVm,
+    own: Option<OwnEntry>,
     capture: Option<CaptureInterface>,
     listener: Listener,
 }
@@ -43,76 +51,116 @@ pub struct HandedVsock {
 impl Prepared {
     /// Opens a VM's sockets, but for the one that this process was started with.
     fn open(
-        config: VsockConfig,
+        config: &VsockConfig,
         inherited: Option<Listener>,
         capture: Option<&Capture>,
+        own: &OwnSockets,
     ) -> Result<Self, VsockServerError> {
         let listen = |cause: ListenError| StartError::Listen { vm: config.name.clone(), cause };
         let sockets = HostSockets::bind(&config.uds, &config.uds_access).map_err(listen)?;
-        let connector = PathConnector::new(&config.uds, OwnSockets::default());
+        let connector = HostConnector::Paths(PathConnector::new(&config.uds, own.clone()));
         // The front end's socket comes last: who sees it finds everything else in place.
         let listener = match inherited {
             Some(listener) => listener,
             None => Listener::new(&config.endpoint, &config.access).map_err(listen)?,
         };
-        let connector = HostConnector::Paths(connector);
+        // All of its sockets are there: none of them is a host program's.
+        let paths: Vec<_> = config.paths().into_iter().chain(listener.path()).collect();
         let host = HostSide { sockets, connector, map_policy: config.map.clone() };
-        Ok(Self::new(config, host, listener, capture))
+        Ok(Self { own: Some(own.enter(&paths)), ..Self::new(config, host, listener, capture) })
     }
 
-    fn new(config: VsockConfig, host: HostSide, listener: Listener, capture: Option<&Capture>) -> Self {
+    fn new(config: &VsockConfig, host: HostSide, listener: Listener, capture: Option<&Capture>) -> Self {
         let counters = Arc::<VsockCounters>::default();
         counters.limiters.set(config.rates);
         let (groups, limits) = (config.groups.clone(), config.limits);
-        let cid = format!("CID {}", config.cid);
-        let capture = capture.and_then(|c| c.interface(LINKTYPE_VSOCK, &config.name, &cid));
+        let capture = interface(capture, config);
         let vm = GroupVm::new(&config.name, config.cid, host, groups, limits, counters.clone())
             .with_random_ports()
             .with_capture(capture.as_ref());
-        Self { config, counters, vm: Some(vm), capture, listener }
+        Self { counters, vm, own: None, capture, listener }
     }
 
-    /// The paths of its sockets.
-    fn sockets(&self) -> Vec<PathBuf> {
-        let mut paths = self.config.paths();
-        paths.extend(self.listener.path());
-        paths
-    }
-
-    /// Starts the control thread of the VM, which has this place in its group.
-    fn serve(self, group: &Group, place: usize) -> Result<Vm, VsockServerError> {
-        let Self { config, counters, capture, listener, .. } = self;
+    /// Starts the control thread of the VM, on a thread that serves its groups.
+    fn serve(
+        self,
+        config: &VsockConfig,
+        threads: &Arc<GroupThreads>,
+        roster: &Roster<VsockConfig, VsockContext>,
+    ) -> Result<Served<VsockContext>, VsockServerError> {
+        let Self { counters, vm, own, capture, listener } = self;
         let resources = |cause| StartError::Resources { vm: config.name.clone(), cause };
         let context = VsockContext {
             control: Control::new(config.name.clone()).map_err(resources)?,
             counters,
             cid: config.cid,
             lends: config.map.share_guest_memory,
-            rings: group.rings(place),
-            capture,
+            place: threads.join(vm, &config.name, &config.groups)?,
+            _own: own,
+            capture: Mutex::new(capture),
+            departure: roster.departure(),
         };
-        Ok(Vm {
-            served: Served::spawn(Arc::new(context), listener, None).map_err(resources)?,
-            socket: config.endpoint.to_string(),
-            uds: config.uds.display().to_string(),
-            groups: config.groups,
-        })
+        Ok(Served::spawn(Arc::new(context), listener, None).map_err(resources)?)
     }
 }
 
-struct Vm {
-    served: Served<VsockContext>,
-    socket: String,
-    uds: String,
-    groups: Vec<String>,
+/// What a capture has the packets of a VM by.
+fn interface(capture: Option<&Capture>, config: &VsockConfig) -> Option<CaptureInterface> {
+    capture?.interface(LINKTYPE_VSOCK, &config.name, &format!("CID {}", config.cid))
 }
 
 /// A running server. Dropping it stops it: rings stop, connections end, sockets are removed.
 pub struct VsockServer {
-    vms: Vec<Vm>,
-    // Control threads give groups commands: groups go last.
-    groups: Vec<Group>,
+    parts: VsockParts,
     start: Instant,
+}
+
+/// What adds VMs to a server.
+#[derive(Clone, Default)]
+struct VsockParts {
+    roster: Roster<VsockConfig, VsockContext>,
+    threads: Arc<GroupThreads>,
+    own: OwnSockets,
+    /// Where packets of all VMs go as well. It changes while the roster is locked.
+    capture: Arc<Mutex<Option<Arc<Capture>>>>,
+}
+
+impl VsockParts {
+    fn add(&self, mut config: VsockConfig) -> Result<(), VsockServerError> {
+        if let Endpoint::Fd(fd) = config.endpoint {
+            return Err(StartError::late_descriptor(config.name, fd).into());
+        }
+        config.complete(self.roster.vms().len() + 1);
+        self.roster.enter(std::slice::from_ref(&config), check)?;
+        self.open(&config, None)
+    }
+
+    /// Opens a VM that was entered.
+    fn open(&self, config: &VsockConfig, inherited: Option<Listener>) -> Result<(), VsockServerError> {
+        let capture = self.capture();
+        let opened = Prepared::open(config, inherited, capture.as_deref(), &self.own);
+        self.serve(config, capture.as_ref(), opened)
+    }
+
+    /// Serves a VM that was entered, with a capture that may be another one by now.
+    fn serve(
+        &self,
+        config: &VsockConfig,
+        capture: Option<&Arc<Capture>>,
+        opened: Result<Prepared, VsockServerError>,
+    ) -> Result<(), VsockServerError> {
+        let served = opened.and_then(|prepared| prepared.serve(config, &self.threads, &self.roster));
+        self.roster.opened(&config.name, served, |config, vm| {
+            let now = self.capture();
+            if now.as_ref().map(Arc::as_ptr) != capture.map(Arc::as_ptr) {
+                vm.set_capture(interface(now.as_deref(), config));
+            }
+        })
+    }
+
+    fn capture(&self) -> Option<Arc<Capture>> {
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl VsockServer {
@@ -133,20 +181,18 @@ impl VsockServer {
     /// As for [`Self::start`].
     pub fn start_captured(
         mut configs: Vec<VsockConfig>,
-        capture: Option<&Capture>,
+        capture: Option<Arc<Capture>>,
     ) -> Result<Self, VsockServerError> {
-        check(&mut configs)?;
-        let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
-        let prepared = configs.into_iter().zip(inherited);
-        let prepared = prepared.map(|(config, listener)| Prepared::open(config, listener, capture));
-        let mut prepared = prepared.collect::<Result<Vec<_>, _>>()?;
-
-        // All sockets are there: none of them is a host program's.
-        let own = OwnSockets::at(prepared.iter().flat_map(Prepared::sockets));
-        for vm in prepared.iter_mut().filter_map(|p| p.vm.as_mut()) {
-            vm.set_own_sockets(own.clone());
+        if configs.is_empty() {
+            return Err(StartError::Count(0).into());
         }
-        Self::serve(prepared)
+        let server = Self::empty_captured(capture);
+        server.enter(&mut configs)?;
+        let mut inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
+        for i in connected_order(&configs) {
+            server.parts.open(&configs[i], inherited[i].take())?;
+        }
+        Ok(server)
     }
 
     /// Serves VMs with what another process has opened for them. This process opens no path itself:
@@ -159,62 +205,146 @@ impl VsockServer {
         keeper: &Arc<dyn HostKeeper>,
     ) -> Result<Self, VsockServerError> {
         let (mut configs, handed): (Vec<_>, Vec<_>) = vms.into_iter().unzip();
-        check(&mut configs)?;
-        let prepared = configs.into_iter().zip(handed).enumerate();
-        let prepared = prepared.map(|(place, (config, HandedVsock { listener, sockets }))| {
-            let connector = HostConnector::Asks(AskingConnector::new(keeper.clone(), place));
+        let server = Self::empty_captured(None);
+        server.enter(&mut configs)?;
+        let mut handed: Vec<_> = handed.into_iter().map(Some).collect();
+        for i in connected_order(&configs) {
+            let Some(HandedVsock { listener, sockets }) = handed[i].take() else { continue };
+            let connector = HostConnector::Asks(AskingConnector::new(keeper.clone(), i));
             let listener = Listener::Listening { socket: Some(listener), made: None };
-            let host = HostSide { sockets, connector, map_policy: config.map.clone() };
-            Prepared::new(config, host, listener, None)
-        });
-        Self::serve(prepared.collect())
+            let host = HostSide { sockets, connector, map_policy: configs[i].map.clone() };
+            let prepared = Prepared::new(&configs[i], host, listener, None);
+            server.parts.serve(&configs[i], None, Ok(prepared))?;
+        }
+        Ok(server)
+    }
+
+    /// Enters the VMs of the start, complete.
+    fn enter(&self, configs: &mut [VsockConfig]) -> Result<(), VsockServerError> {
+        let vms = configs.len();
+        configs.iter_mut().for_each(|config| config.complete(vms));
+        self.parts.roster.enter(configs, check)
     }
 
     /// The answer to a question ([`HostKeeper::ask`]) of the VM in this place: a socket that does
     /// not block, or why there is none.
     pub fn answer(&self, vm: usize, number: u64, outcome: io::Result<OwnedFd>) {
-        if let Some(vm) = self.vms.get(vm) {
-            vm.served.vm.rings.send(GroupCommand::Answered { number, outcome });
-        }
-    }
-
-    /// Starts the threads.
-    fn serve(mut prepared: Vec<Prepared>) -> Result<Self, VsockServerError> {
-        let sets = group_sets(prepared.iter().map(|p| &p.config));
-        // Groups first, then control threads, which give them commands.
-        let mut server = Self { vms: Vec::new(), groups: Vec::new(), start: Instant::now() };
-        let mut seats = vec![(0, 0); prepared.len()];
-        for (group, set) in sets.iter().enumerate() {
-            let Some(&first) = set.first() else { continue };
-            let vms = set.iter().filter_map(|&i| prepared[i].vm.take()).collect();
-            let name = prepared[first].config.name.clone();
-            server.groups.push(
-                Group::spawn(format!("vsock-{name}"), vms)
-                    .map_err(|cause| StartError::Resources { vm: name, cause })?,
-            );
-            for (place, &i) in set.iter().enumerate() {
-                seats[i] = (group, place);
+        self.parts.roster.with_running(|vms| {
+            if let Some((_, served)) = vms.nth(vm) {
+                served.vm.place.rings.send(GroupCommand::Answered { number, outcome });
             }
-        }
-        for (vm, (group, place)) in prepared.into_iter().zip(seats) {
-            let vm = vm.serve(&server.groups[group], place)?;
-            server.vms.push(vm);
-        }
-        Ok(server)
+        });
     }
 
-    /// What was moved so far.
-    pub fn stats(&self) -> VsockServerStats {
-        VsockServerStats {
-            version: env!("CARGO_PKG_VERSION"),
-            uptime_seconds: self.start.elapsed().as_secs_f64(),
-            cpu_seconds: process_cpu_seconds(),
-            vms: self
-                .vms
-                .iter()
-                .map(|v| VsockVmStats::new(&v.served.vm, v.socket.clone(), v.uds.clone(), v.groups.clone()))
-                .collect(),
+    /// A server without VMs. [`Self::add`] adds them; their packets go to a capture as well, if
+    /// there is one.
+    pub fn empty_captured(capture: Option<Arc<Capture>>) -> Self {
+        let parts = VsockParts { capture: Arc::new(Mutex::new(capture)), ..VsockParts::default() };
+        Self { parts, start: Instant::now() }
+    }
+
+    /// Adds a VM and begins to listen for its front end. A VM that shares groups with others joins
+    /// their thread. On an error nothing is left behind, and nothing has changed.
+    ///
+    /// # Errors
+    /// As for [`Self::start`], and [`VsockServerError::Apart`]. A VM on a descriptor is refused:
+    /// its number may mean something else by now.
+    pub fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {
+        self.parts.add(config)
+    }
+
+    /// Adds a VM as soon as the one of its name has gone, whose removal gave up
+    /// ([`serve::ChangeError::Stuck`]). The log says when, or why it can't.
+    ///
+    /// # Errors
+    /// As for [`Self::add`].
+    pub fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
+        let next = || -> NextVm {
+            let (parts, config) = (self.parts.clone(), config.clone());
+            Box::new(move || parts.add(config).map_err(|e| e.to_string()))
+        };
+        if self.parts.roster.add_later(&config.name, next) {
+            return Ok(());
         }
+        self.add(config)
+    }
+
+    /// Removes a VM with its sockets: its front end is disconnected, its connections end, and
+    /// other guests see theirs with it reset. The VM is gone when this returns.
+    ///
+    /// # Errors
+    /// The VM is unknown, or just comes or goes. Or it is held up by its front end: it is still
+    /// [leaving](serve::VmState::Leaving) then, and goes as soon as its threads end.
+    pub fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
+        self.parts.roster.remove(name)
+    }
+
+    /// Takes no further front end for a VM. The VM is removed when its present front end has left,
+    /// without one at once.
+    ///
+    /// # Errors
+    /// The VM is unknown, or just comes or goes.
+    pub fn drain(&self, name: &str) -> Result<(), VsockChangeError> {
+        self.parts.roster.drain(name)
+    }
+
+    /// Gives a VM other limits, which hold at once. A limit that differs begins with full buckets.
+    ///
+    /// # Errors
+    /// The VM is unknown, or just comes or goes.
+    pub fn set_rates(&self, name: &str, rates: Limits) -> Result<(), VsockChangeError> {
+        self.parts.roster.change(name, |config, served| {
+            served.vm.counters.limiters.set(rates);
+            config.rates = rates;
+        })
+    }
+
+    /// Makes the VMs of a file those of `wanted`. `before` are the names that the file had when it
+    /// was read last: those that it has no more are removed. Further VMs, which somebody else has
+    /// added, stay as they are. A VM that is the same in all but its limits keeps its front end.
+    ///
+    /// # Errors
+    /// The VMs can't be beside each other and those of others. Nothing has changed then. What fails
+    /// later is one of [`Reloaded::errors`].
+    pub fn reload(
+        &self,
+        before: &[String],
+        mut wanted: Vec<VsockConfig>,
+    ) -> Result<Reloaded, VsockServerError> {
+        let vms = wanted.len();
+        wanted.iter_mut().for_each(|config| config.complete(vms));
+        let order = connected_order(&wanted);
+        let mut wanted: Vec<_> = wanted.into_iter().map(Some).collect();
+        serve::reload(self, before, order.into_iter().filter_map(|i| wanted[i].take()).collect())
+    }
+
+    /// Where the packets of all VMs go as well.
+    pub fn capture(&self) -> Option<Arc<Capture>> {
+        self.parts.capture()
+    }
+
+    /// Has the packets of all VMs go to another capture from now on, or to none. The one before
+    /// gets what is under way, and is returned.
+    pub fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        self.parts.roster.with_running(|vms| {
+            for (config, served) in vms {
+                served.vm.set_capture(interface(capture.as_deref(), config));
+            }
+            let mut now = self.parts.capture.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *now, capture)
+        })
+    }
+
+    /// All VMs, in the order in which they were added.
+    pub fn vms(&self) -> Vec<VsockVmInfo> {
+        self.parts.roster.vms()
+    }
+
+    /// What was moved so far, of the VMs that run.
+    pub fn stats(&self) -> VsockServerStats {
+        let stats =
+            |(config, served): (&VsockConfig, &Served<VsockContext>)| VsockVmStats::new(&served.vm, config);
+        VsockServerStats::since(self.start, self.parts.roster.with_running(|vms| vms.map(stats).collect()))
     }
 
     /// Stops the rings of a VM's session, and returns what another process goes on with. Its
@@ -224,8 +354,7 @@ impl VsockServer {
     /// # Errors
     /// [`HandOverError`]; the session goes on here then.
     pub fn hand_over(&self, vm: &str) -> Result<SessionImage, HandOverError> {
-        let served = self.served(vm).ok_or_else(|| HandOverError::UnknownVm(vm.to_owned()))?;
-        served.orders().hand_over()
+        self.parts.roster.hand_over(vm)
     }
 
     /// Goes on with the session of another process, or with one that it did not take.
@@ -233,42 +362,78 @@ impl VsockServer {
     /// # Errors
     /// [`TakeUpError`], with the image for another attempt.
     pub fn take_up(&self, vm: &str, image: SessionImage) -> Result<(), TakeUpError> {
-        match self.served(vm) {
-            Some(served) => served.orders().take_up(image),
-            None => Err(TakeUpError::unknown(vm, image)),
-        }
-    }
-
-    fn served(&self, vm: &str) -> Option<&Served<VsockContext>> {
-        self.vms.iter().map(|v| &v.served).find(|s| s.vm.control.name == vm)
+        self.parts.roster.take_up(vm, image)
     }
 
     /// How many VMs have a front end, and how many VMs there are.
     pub fn connected(&self) -> (usize, usize) {
-        let connected = self.vms.iter().filter(|vm| vm.served.vm.control.is_connected());
-        (connected.count(), self.vms.len())
+        let vms = self.vms();
+        (vms.iter().filter(|vm| vm.connected).count(), vms.len())
     }
 
     /// Asks the control threads of all VMs for a sign of life, see [`Self::silent`].
     pub fn ask(&self) {
-        self.vms.iter().for_each(|vm| vm.served.ask());
+        self.parts.roster.ask();
     }
 
     /// Names of the VMs whose control threads have not answered since they were asked last.
     pub fn silent(&self) -> Vec<String> {
-        let silent = self.vms.iter().filter(|vm| vm.served.is_silent());
-        silent.map(|vm| vm.served.vm.control.name.clone()).collect()
+        self.parts.roster.silent()
     }
 
     /// Whether a connection is there or may still come, and can be served.
     pub fn is_alive(&self) -> bool {
-        self.groups.iter().all(Group::is_alive) && self.vms.iter().any(|v| v.served.is_alive())
+        self.parts.threads.are_alive() && self.parts.roster.is_alive()
+    }
+
+    /// Stops all VMs; further ones are refused or stopped at once.
+    pub fn stop(&self) {
+        self.parts.roster.stop();
+    }
+}
+
+impl Reloads for VsockServer {
+    type Config = VsockConfig;
+    type Error = VsockServerError;
+
+    fn vms(&self) -> Vec<VsockVmInfo> {
+        self.vms()
+    }
+
+    fn check(&self, all: &[&VsockConfig]) -> Result<(), VsockServerError> {
+        check(all)
+    }
+
+    /// The limits are set. The share of mapped connections stays.
+    fn keeps(&self, running: &VsockConfig, wanted: &VsockConfig) -> bool {
+        let mut same = VsockConfig { rates: running.rates, ..wanted.clone() };
+        same.map.max_connections = running.map.max_connections;
+        same == *running
+    }
+
+    fn endpoint(config: &VsockConfig) -> &Endpoint {
+        &config.endpoint
+    }
+
+    fn update(&self, wanted: &VsockConfig) -> Vec<VsockChangeError> {
+        self.set_rates(&wanted.name, wanted.rates).err().into_iter().collect()
+    }
+
+    fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {
+        self.add(config)
+    }
+
+    fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
+        self.add_later(config)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
+        self.remove(name)
     }
 }
 
 impl Drop for VsockServer {
     fn drop(&mut self) {
-        stop_all(self.vms.iter_mut().map(|v| &mut v.served));
-        self.groups.clear();
+        self.stop();
     }
 }

@@ -7,6 +7,7 @@ use zerowire_capture::{CaptureInterface, CaptureStats};
 use zerowire_vhost_user::features;
 
 use crate::VsockTotals;
+use crate::config::VsockConfig;
 use crate::device::VsockContext;
 
 /// One VM.
@@ -47,17 +48,7 @@ pub struct VsockVmStats {
 }
 
 /// All VMs.
-#[derive(Clone, Debug, Serialize)]
-pub struct VsockServerStats {
-    /// Version of zerowire.
-    pub version: &'static str,
-    /// Seconds since the start.
-    pub uptime_seconds: f64,
-    /// CPU time of all threads of this process, seconds.
-    pub cpu_seconds: f64,
-    /// Each VM.
-    pub vms: Vec<VsockVmStats>,
-}
+pub type VsockServerStats = zerowire_vhost::serve::ServerStats<VsockVmStats>;
 
 impl VsockVmStats {
     /// [`Self::path`].
@@ -69,14 +60,14 @@ impl VsockVmStats {
     pub const KERNEL_COPIES: &str = "one each way, between guest memory and the unix socket's buffer (net/unix/af_unix.c); \
                                      none into mapped windows";
 
-    pub(super) fn new(vm: &VsockContext, socket: String, uds: String, groups: Vec<String>) -> Self {
+    pub(super) fn new(vm: &VsockContext, config: &VsockConfig) -> Self {
         let control = &vm.control;
         Self {
             name: control.name.clone(),
-            socket,
+            socket: config.endpoint.to_string(),
             cid: vm.cid,
-            uds,
-            groups,
+            uds: config.uds.display().to_string(),
+            groups: config.groups.clone(),
             connected: control.connected.load(Ordering::Relaxed),
             connections: control.connections.load(Ordering::Relaxed),
             connection_errors: control.connection_errors.load(Ordering::Acquire),
@@ -86,7 +77,7 @@ impl VsockVmStats {
             path: Self::PATH,
             kernel_copies: Self::KERNEL_COPIES,
             totals: vm.counters.snapshot(),
-            capture: vm.capture.as_ref().map(CaptureInterface::stats),
+            capture: vm.capture().as_ref().map(CaptureInterface::stats),
         }
     }
 }

@@ -12,7 +12,6 @@ use zerowire_wire::mapped::MapOptions;
 
 use super::capture::PacketCapture;
 use super::connection::VsockConnection;
-use super::connector::{HostConnector, OwnSockets};
 use super::doors::{Doors, HostSide, Listening};
 use super::lists::Lists;
 use super::loans::Loans;
@@ -30,7 +29,7 @@ use super::{F_SEQPACKET, VsockCounters, VsockLimits};
 pub(super) const MAX_RESETS: usize = 1024;
 
 /// Who a VM is.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Identity {
     /// Its place in the group.
     pub index: usize,
@@ -86,13 +85,23 @@ impl GroupVm {
         limits: VsockLimits,
         counters: Arc<VsockCounters>,
     ) -> Self {
+        let id = Identity { index: 0, name: name.to_owned(), cid, groups };
+        Self::with_doors(id, Doors::new(host), limits, counters)
+    }
+
+    /// What stands in a place that no VM has: nobody reaches it, and it has no sockets.
+    pub(super) fn vacant() -> Self {
+        Self::with_doors(Identity::default(), Doors::none(), VsockLimits::default(), Arc::default())
+    }
+
+    fn with_doors(id: Identity, doors: Doors, limits: VsockLimits, counters: Arc<VsockCounters>) -> Self {
         Self {
-            id: Identity { index: 0, name: name.to_owned(), cid, groups },
+            id,
             limits,
             request_rate: RequestRate::new(limits.request_rate),
             paces: Paces::default(),
             counters,
-            doors: Doors::new(host),
+            doors,
             loans: Loans::default(),
             rings: VmRings::new(),
             gate: Gate::Open,
@@ -112,15 +121,13 @@ impl GroupVm {
 
     /// With packets that go to a capture as well.
     pub(crate) fn with_capture(mut self, interface: Option<&CaptureInterface>) -> Self {
-        self.rings.capture = interface.map(|interface| Box::new(PacketCapture::new(interface)));
+        self.set_capture(interface);
         self
     }
 
-    /// Refuses the guest connections to these sockets.
-    pub(crate) fn set_own_sockets(&mut self, own: OwnSockets) {
-        if let HostConnector::Paths(paths) = &mut self.doors.connector {
-            paths.set_own_sockets(own);
-        }
+    /// Has packets go to a capture as well, or to none any more.
+    pub(super) fn set_capture(&mut self, interface: Option<&CaptureInterface>) {
+        self.rings.capture = interface.map(|interface| Box::new(PacketCapture::new(interface)));
     }
 
     /// Whether the guest's driver runs.

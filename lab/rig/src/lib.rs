@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 use zerowire_capture::Capture;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, SUPPORTED, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser, VhostUserOptions};
+pub use zerowire_net::ChangeError;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::PortSpec;
 use zerowire_net::port::tap::TapSpec;
-pub use zerowire_net::{ChangeError, VmState};
 use zerowire_net::{FrameGuard, Limits, MetadataSource, Policy, Server, VmConfig, VmStats};
 pub use zerowire_testkit::net::{PEER_HEADER, Peer, in_netns, ip};
 pub use zerowire_testkit::{PATIENCE, frames, wait_until};
+pub use zerowire_vhost::serve::VmState;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 use zerowire_vhost::session::SessionImage;
 

@@ -74,6 +74,21 @@ impl Vm {
     }
 }
 
+fn config(dir: &Path, vm: &Vm) -> VsockConfig {
+    VsockConfig {
+        name: vm.name.to_owned(),
+        endpoint: Endpoint::Path(dir.join(format!("{}.vhost", vm.name))),
+        access: SocketAccess::default(),
+        cid: vm.cid,
+        uds: dir.join(vm.name),
+        uds_access: SocketAccess::default(),
+        groups: vm.groups.iter().map(|g| (*g).to_owned()).collect(),
+        limits: vm.limits,
+        rates: vm.rates,
+        map: vm.map.clone(),
+    }
+}
+
 /// A server in this process with its sockets in a directory of its own.
 pub struct VsockBackend {
     /// The server, which goes before the directory of its sockets.
@@ -90,15 +105,30 @@ impl VsockBackend {
     }
 
     /// The same, with the packets of all VMs in a capture.
-    pub fn captured(vms: &[Vm], capture: Option<&Capture>) -> Self {
+    pub fn captured(vms: &[Vm], capture: Option<Arc<Capture>>) -> Self {
         Self::start_in(tempfile::tempdir().expect("a directory for sockets"), vms, capture)
     }
 
-    fn start_in(dir: tempfile::TempDir, vms: &[Vm], capture: Option<&Capture>) -> Self {
-        let configs = Self::configs(&dir, vms);
-        let server =
-            VsockServer::start_captured(configs.collect(), capture).unwrap_or_else(|e| panic!("{e}"));
+    fn start_in(dir: tempfile::TempDir, vms: &[Vm], capture: Option<Arc<Capture>>) -> Self {
+        let configs = Self::configs(&dir, vms).collect();
+        let server = VsockServer::start_captured(configs, capture).unwrap_or_else(|e| panic!("{e}"));
         Self { server, dir, _sockets: Vec::new() }
+    }
+
+    /// Without VMs.
+    pub fn empty() -> Self {
+        let dir = tempfile::tempdir().expect("a directory for sockets");
+        Self { server: VsockServer::empty_captured(None), dir, _sockets: Vec::new() }
+    }
+
+    /// The configuration of a VM that may be added.
+    pub fn config(&self, vm: &Vm) -> VsockConfig {
+        config(self.dir.path(), vm)
+    }
+
+    /// Adds a VM.
+    pub fn add(&self, vm: &Vm) {
+        self.server.add(self.config(vm)).unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// With these VMs, whose sockets are handed over to the server. It asks `keeper` for
@@ -120,18 +150,7 @@ impl VsockBackend {
     }
 
     fn configs<'a>(dir: &'a tempfile::TempDir, vms: &'a [Vm]) -> impl Iterator<Item = VsockConfig> + use<'a> {
-        vms.iter().map(move |vm| VsockConfig {
-            name: vm.name.to_owned(),
-            endpoint: Endpoint::Path(dir.path().join(format!("{}.vhost", vm.name))),
-            access: SocketAccess::default(),
-            cid: vm.cid,
-            uds: dir.path().join(vm.name),
-            uds_access: SocketAccess::default(),
-            groups: vm.groups.iter().map(|g| (*g).to_owned()).collect(),
-            limits: vm.limits,
-            rates: vm.rates,
-            map: vm.map.clone(),
-        })
+        vms.iter().map(|vm| config(dir.path(), vm))
     }
 
     /// Stops this server and starts another one at the same paths.

@@ -3,20 +3,18 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use zerowire_net::{ServerStats, VmStats};
+use zerowire_vhost::serve::ServerStats;
 
 use super::body::{self, BodyError};
-use super::capture::ShownCapture;
 use super::http::{ControlRequest, Response, Stream, response};
-use super::manage::{Manage, ManageError, ManagedVm};
+use super::manage::{Manage, ManageError, ManagedVm, VmReport};
 use super::metrics::{self, Exposition};
 use super::routes::{Action, Routed, find};
 use super::serve::Handler;
-use crate::net::table;
 
 /// The control socket's side of a server.
-pub struct Api {
-    manage: Arc<dyn Manage>,
+pub struct Api<M> {
+    manage: Arc<M>,
 }
 
 #[derive(Serialize)]
@@ -25,16 +23,16 @@ struct Version {
 }
 
 #[derive(Serialize)]
-struct VmList {
-    vms: Vec<ManagedVm>,
+struct VmList<T> {
+    vms: Vec<ManagedVm<T>>,
 }
 
 /// A VM with its statistics, which it has while it runs.
 #[derive(Serialize)]
-struct VmShown {
+struct VmShown<T, V> {
     #[serde(flatten)]
-    vm: ManagedVm,
-    statistics: Option<VmStats>,
+    vm: ManagedVm<T>,
+    statistics: Option<V>,
 }
 
 impl From<ManageError> for Response {
@@ -50,21 +48,21 @@ impl From<BodyError> for Response {
     }
 }
 
-impl Api {
+impl<M: Manage> Api<M> {
     /// For the server behind `manage`.
-    pub fn new(manage: Arc<dyn Manage>) -> Self {
+    pub fn new(manage: Arc<M>) -> Self {
         Self { manage }
     }
 
-    fn vm(&self, name: &str) -> Result<ManagedVm, ManageError> {
+    fn vm(&self, name: &str) -> Result<ManagedVm<M::Table>, ManageError> {
         let vm = self.manage.vms().into_iter().find(|vm| vm.name == name);
-        vm.ok_or_else(|| ManageError::new(404, format!("no VM is named '{name}'")))
+        vm.ok_or_else(|| ManageError::unknown(name))
     }
 
     fn show(&self, request: &ControlRequest, name: &str) -> Result<Response, Response> {
         let vm = self.vm(name)?;
         let mut stats = self.manage.stats();
-        stats.vms.retain(|vm| vm.name == name);
+        stats.vms.retain(|vm| vm.name() == name);
         if request.accept.text {
             return Ok(words(&stats));
         }
@@ -84,13 +82,9 @@ impl Api {
         Ok(Response::json(200, &self.vm(name)?))
     }
 
-    fn capture(&self) -> Result<ShownCapture, ManageError> {
-        self.manage.capture().ok_or_else(|| ManageError::new(404, "nothing is captured"))
-    }
-
     fn begin_capture(&self, body: &[u8]) -> Result<Response, Response> {
-        self.manage.begin_capture(body::parse(body)?)?;
-        let capture = self.capture()?;
+        self.manage.captures().begin(&body::parse(body)?)?;
+        let capture = self.manage.captures().shown()?;
         tracing::info!("capturing to {}, asked for by the control socket", capture.table.file);
         Ok(Response::json(201, &capture))
     }
@@ -134,10 +128,10 @@ impl Api {
                 self.manage.drain(name)?;
                 Ok(Response::empty(202))
             }
-            Action::ShowCapture => Ok(Response::json(200, &self.capture()?)),
+            Action::ShowCapture => Ok(Response::json(200, &self.manage.captures().shown()?)),
             Action::BeginCapture => self.begin_capture(body),
             Action::EndCapture => {
-                self.manage.end_capture()?;
+                self.manage.captures().end()?;
                 tracing::info!("the capture was ended by the control socket");
                 Ok(Response::empty(204))
             }
@@ -147,7 +141,7 @@ impl Api {
     }
 }
 
-impl Handler for Api {
+impl<M: Manage> Handler for Api<M> {
     fn answer(&self, request: &ControlRequest, body: &[u8]) -> Response {
         self.carry_out(request, body).unwrap_or_else(|refusal| refusal)
     }
@@ -156,24 +150,24 @@ impl Handler for Api {
         let stats = self.manage.stats();
         match stream {
             Stream::JsonLines => [serde_json::to_vec(&stats).unwrap_or_default(), b"\n".to_vec()].concat(),
-            Stream::Tables => (table(&stats) + "\n").into_bytes(),
+            Stream::Tables => (VmReport::table(&stats) + "\n").into_bytes(),
         }
     }
 }
 
 /// What Prometheus reads over TCP.
-pub struct Metrics {
-    manage: Arc<dyn Manage>,
+pub struct Metrics<M> {
+    manage: Arc<M>,
 }
 
-impl Metrics {
+impl<M: Manage> Metrics<M> {
     /// Of the server behind `manage`.
-    pub fn new(manage: Arc<dyn Manage>) -> Self {
+    pub fn new(manage: Arc<M>) -> Self {
         Self { manage }
     }
 }
 
-impl Handler for Metrics {
+impl<M: Manage> Handler for Metrics<M> {
     fn answer(&self, request: &ControlRequest, _body: &[u8]) -> Response {
         match find(request.method, &request.path) {
             Routed::Action(Action::Metrics, _) => exposed(request, &self.manage.stats()),
@@ -192,11 +186,11 @@ fn unknown_query(query: &str) -> Response {
 }
 
 /// Statistics for people.
-fn words(stats: &ServerStats) -> Response {
-    Response::whole(200, response::TEXT, table(stats).into_bytes())
+fn words<V: VmReport>(stats: &ServerStats<V>) -> Response {
+    Response::whole(200, response::TEXT, V::table(stats).into_bytes())
 }
 
-fn exposed(request: &ControlRequest, stats: &ServerStats) -> Response {
+fn exposed<V: VmReport>(request: &ControlRequest, stats: &ServerStats<V>) -> Response {
     let form = if request.accept.open_metrics { Exposition::OpenMetrics } else { Exposition::Text };
     Response::whole(200, form.content_type(), metrics::render(stats, form).into_bytes())
 }

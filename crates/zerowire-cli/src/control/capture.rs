@@ -1,9 +1,10 @@
 //! Captures that the control socket begins and ends.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use zerowire_capture::{CaptureOptions, CaptureTarget, MAX_SNAPLEN};
+use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, MAX_SNAPLEN};
 
 use super::manage::ManageError;
 use crate::pcap;
@@ -76,6 +77,71 @@ impl CaptureTable {
             vms: options.only.clone(),
         }
     }
+}
+
+/// A server whose VMs can be captured.
+pub trait Captured: Send + Sync {
+    /// Where the frames of all VMs go as well.
+    fn capture(&self) -> Option<Arc<Capture>>;
+
+    /// Has them go to another capture from now on, or to none. Returns the one before.
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>>;
+}
+
+/// Begins and ends captures of a server.
+pub struct CaptureControl {
+    server: Arc<dyn Captured>,
+    /// Where captures may go.
+    folder: Option<PathBuf>,
+    /// Held while a capture begins or ends.
+    turn: Mutex<()>,
+}
+
+impl CaptureControl {
+    /// Of this server, into files of `folder`.
+    pub fn new(server: Arc<dyn Captured>, folder: Option<&Path>) -> Self {
+        Self { server, folder: folder.map(Path::to_owned), turn: Mutex::default() }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The capture.
+    pub fn shown(&self) -> Result<ShownCapture, ManageError> {
+        let capture = self.server.capture().ok_or_else(nothing)?;
+        let state = if capture.has_ended() { CaptureState::Ended } else { CaptureState::Running };
+        Ok(ShownCapture { table: CaptureTable::of(capture.options()), state })
+    }
+
+    /// Begins with a capture.
+    pub fn begin(&self, capture: &CaptureTable) -> Result<(), ManageError> {
+        let Some(folder) = &self.folder else {
+            let text = "captures go into a folder that the server was started with: --pcap-dir DIR";
+            return Err(ManageError::new(403, text));
+        };
+        let options = capture.options(folder)?;
+        let _turn = self.turn();
+        if let Some(running) = self.server.capture().filter(|capture| !capture.has_ended()) {
+            let text = format!("a capture to {} runs: end it first", running.options().target);
+            return Err(ManageError::new(409, text));
+        }
+        let begun = pcap::begin(&options).map_err(|e| ManageError::new(422, e.to_string()).of_key("file"))?;
+        self.server.set_capture(Some(begun));
+        Ok(())
+    }
+
+    /// Ends the capture, which is written then.
+    pub fn end(&self) -> Result<(), ManageError> {
+        let _turn = self.turn();
+        let ended = self.server.set_capture(None);
+        pcap::finish(ended.as_ref());
+        ended.map(drop).ok_or_else(nothing)
+    }
+}
+
+fn nothing() -> ManageError {
+    ManageError::new(404, "nothing is captured")
 }
 
 #[cfg(test)]

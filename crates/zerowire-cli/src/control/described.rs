@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::CaptureTable;
 use super::routes::ROUTES;
-use crate::file::Net;
+use crate::file::{Net, Vsock};
 
 fn description() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/zerowire-api.yaml");
@@ -58,16 +58,42 @@ fn keys_of_a_vm_are_those_that_are_read() {
         socket_group: text("0"),
         socket_mode: text("0600"),
     };
-    let read: BTreeSet<_> = match serde_json::to_value(all).expect("JSON") {
+    described_as("Net", &all, "[socket, port]");
+}
+
+#[test]
+fn keys_of_a_vsock_vm_are_those_that_are_read() {
+    let text = |s: &str| Some(s.to_owned());
+    let all = Vsock {
+        socket: "/s".into(),
+        cid: 3,
+        uds: "/u".into(),
+        groups: Some(vec!["x".to_owned()]),
+        tx_limit: text("1M/s"),
+        rx_limit: text("1M/s"),
+        socket_owner: text("0"),
+        socket_group: text("0"),
+        socket_mode: text("0600"),
+        uds_owner: text("0"),
+        uds_group: text("0"),
+        uds_mode: text("0600"),
+    };
+    described_as("Vsock", &all, "[socket, cid, uds]");
+}
+
+/// The schema has the keys of a table in which none is missing. `required` have no default.
+fn described_as(schema: &str, table: &impl serde::Serialize, required: &str) {
+    let read: BTreeSet<_> = match serde_json::to_value(table).expect("JSON") {
         serde_json::Value::Object(keys) => keys.into_iter().map(|(key, _)| key).collect(),
         other => panic!("{other}"),
     };
     let text = description();
     let lines: Vec<_> = text.lines().collect();
-    let net = block(&lines, "    Net:");
-    let properties = block(&net, "      properties:");
+    let described = block(&lines, &format!("    {schema}:"));
+    let properties = block(&described, "      properties:");
     assert_eq!(keys(&properties, 8).into_iter().collect::<BTreeSet<_>>(), read);
-    assert!(net.contains(&"      required: [socket, port]"), "both have no default");
+    let required = format!("      required: {required}");
+    assert!(described.contains(&required.as_str()), "{schema}: {required}");
 }
 
 #[test]
@@ -84,7 +110,7 @@ fn keys_of_a_capture_are_those_that_are_read() {
 
 #[test]
 fn states_are_those_that_a_vm_has() {
-    use zerowire_net::VmState;
+    use zerowire_vhost::serve::VmState;
     let states = [VmState::Opening, VmState::Running, VmState::Draining, VmState::Leaving];
     let words = states.map(|state| serde_json::to_value(state).expect("JSON"));
     let words: Vec<_> = words.iter().filter_map(|w| w.as_str()).collect();

@@ -1,25 +1,32 @@
 //! What can be managed.
 
 use serde::Serialize;
-use zerowire_net::{ServerStats, VmState};
+use serde::de::DeserializeOwned;
+use zerowire_vhost::serve::{ChangeError, RosterConfig, ServerStats, StartError, VmInfo, VmState};
 
-use super::capture::{CaptureTable, ShownCapture};
-use crate::file::Net;
+use super::capture::CaptureControl;
+use super::metrics::MetricsPage;
+use crate::file::WrongKey;
 
 /// What a server does for its control socket. Calls come from several threads at once; one that
 /// fails has changed nothing.
-pub trait Manage: Send + Sync {
+pub trait Manage: Send + Sync + 'static {
+    /// What a VM is added with: its table of the configuration file.
+    type Table: DeserializeOwned + Serialize;
+    /// What a VM has to tell.
+    type Vm: VmReport;
+
     /// All VMs.
-    fn vms(&self) -> Vec<ManagedVm>;
+    fn vms(&self) -> Vec<ManagedVm<Self::Table>>;
 
     /// What was moved so far.
-    fn stats(&self) -> ServerStats;
+    fn stats(&self) -> ServerStats<Self::Vm>;
 
     /// Adds a VM.
-    fn add(&self, name: &str, vm: Net) -> Result<(), ManageError>;
+    fn add(&self, name: &str, vm: Self::Table) -> Result<(), ManageError>;
 
     /// Makes a VM what `vm` says, where that takes no other device.
-    fn change(&self, name: &str, vm: Net) -> Result<(), ManageError>;
+    fn change(&self, name: &str, vm: Self::Table) -> Result<(), ManageError>;
 
     /// Removes a VM, which is gone then.
     fn remove(&self, name: &str) -> Result<(), ManageError>;
@@ -27,19 +34,25 @@ pub trait Manage: Send + Sync {
     /// Takes no further front end for a VM, and removes it when the present one has left.
     fn drain(&self, name: &str) -> Result<(), ManageError>;
 
-    /// The capture.
-    fn capture(&self) -> Option<ShownCapture>;
+    /// What begins and ends captures.
+    fn captures(&self) -> &CaptureControl;
+}
 
-    /// Begins with a capture.
-    fn begin_capture(&self, capture: CaptureTable) -> Result<(), ManageError>;
+/// The statistics of a VM, as they are shown.
+pub trait VmReport: Serialize + Sized {
+    /// Name of the VM.
+    fn name(&self) -> &str;
 
-    /// Ends the capture, which is written then.
-    fn end_capture(&self) -> Result<(), ManageError>;
+    /// The statistics of a server in words.
+    fn table(stats: &ServerStats<Self>) -> String;
+
+    /// Writes what Prometheus reads of these VMs.
+    fn metrics(vms: &[Self], page: &mut MetricsPage);
 }
 
 /// A VM as the control socket shows it.
 #[derive(Clone, Debug, Serialize)]
-pub struct ManagedVm {
+pub struct ManagedVm<T> {
     /// Its name.
     pub name: String,
     /// Where it is on its way.
@@ -47,7 +60,15 @@ pub struct ManagedVm {
     /// Whether a front end is connected.
     pub connected: bool,
     /// What it was added with. Keys with defaults have them.
-    pub config: Net,
+    pub config: T,
+}
+
+impl<T> ManagedVm<T> {
+    /// A VM whose table `table_of` makes.
+    pub fn new<C: RosterConfig>(vm: &VmInfo<C>, table_of: impl Fn(&C) -> T) -> Self {
+        let config = table_of(&vm.config);
+        Self { name: vm.config.name().to_owned(), state: vm.state, connected: vm.connected, config }
+    }
 }
 
 /// Why something was not done.
@@ -67,8 +88,44 @@ impl ManageError {
         Self { status, text: text.into(), key: None }
     }
 
+    /// There is no such VM.
+    pub fn unknown(name: &str) -> Self {
+        Self::new(404, format!("no VM is named '{name}'"))
+    }
+
     /// The same, about a key of the body.
     pub fn of_key(self, key: &'static str) -> Self {
         Self { key: Some(key), ..self }
+    }
+}
+
+impl From<WrongKey> for ManageError {
+    fn from(wrong: WrongKey) -> Self {
+        Self::new(400, wrong.text).of_key(wrong.key)
+    }
+}
+
+impl From<&StartError> for ManageError {
+    fn from(e: &StartError) -> Self {
+        let refusal = |status| Self::new(status, e.to_string());
+        match e {
+            StartError::Name(_) | StartError::Count(_) => refusal(409),
+            StartError::BadName(_) => refusal(400),
+            StartError::PathTaken { .. } => refusal(409).of_key("socket"),
+            StartError::Listen { .. } => refusal(422).of_key("socket"),
+            StartError::Limit { .. } => refusal(422),
+            StartError::Resources { .. } => refusal(503),
+        }
+    }
+}
+
+impl<E: std::error::Error + Into<Self>> From<ChangeError<E>> for ManageError {
+    fn from(e: ChangeError<E>) -> Self {
+        match e {
+            ChangeError::Unknown(_) => Self::new(404, e.to_string()),
+            ChangeError::Busy(_) => Self::new(409, e.to_string()),
+            ChangeError::Stuck(_) => Self::new(503, e.to_string()),
+            ChangeError::Refused(e) => e.into(),
+        }
     }
 }

@@ -1,10 +1,14 @@
 //! Statistics for Prometheus: OpenMetrics 1.0, or the text format 0.0.4 for those that ask for
-//! nothing. Names and labels are interface: docs/control.md lists them.
+//! nothing. Names and labels are interface: docs/control.md lists them. Which metrics a VM has, its
+//! device says ([`VmReport::metrics`]).
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use zerowire::ledger::Totals;
-use zerowire_net::{DirectionStats, LinkState, ServerStats, VmStats};
+use zerowire_vhost::serve::ServerStats;
+
+use super::manage::VmReport;
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +31,7 @@ impl Exposition {
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MetricKind {
+pub enum MetricKind {
     /// It only grows; its samples end in `_total`.
     Counter,
     /// It goes up and down.
@@ -35,165 +39,113 @@ enum MetricKind {
 }
 
 /// A metric of each VM.
-struct OfVm {
-    name: &'static str,
-    kind: MetricKind,
-    help: &'static str,
-    value: fn(&VmStats) -> u64,
+pub struct OfVm<V> {
+    /// Its name without prefix and suffix.
+    pub name: &'static str,
+    /// Whether it only grows.
+    pub kind: MetricKind,
+    /// A sentence about it.
+    pub help: &'static str,
+    /// Its value.
+    pub value: fn(&V) -> u64,
 }
 
-/// A metric of each direction of a VM.
-struct OfDirection {
-    name: &'static str,
-    help: &'static str,
-    value: fn(&DirectionStats) -> u64,
+/// What a VM has moved in one direction.
+pub struct Moved<'a> {
+    /// Name of the VM.
+    pub vm: &'a str,
+    /// `transmit` or `receive`.
+    pub direction: &'static str,
+    /// What was moved.
+    pub totals: &'a Totals,
+    /// How often queues waited for the limit.
+    pub limit_waits: u64,
+    /// How long, their sum.
+    pub limit_wait_seconds: f64,
 }
 
-/// A metric of each reason in a direction of a VM.
-struct OfReason {
-    name: &'static str,
-    help: &'static str,
-    values: fn(&Totals) -> &std::collections::BTreeMap<&'static str, u64>,
+/// A metric of each direction of a VM. It only grows.
+pub struct OfDirection {
+    /// Its name without prefix and suffix.
+    pub name: &'static str,
+    /// A sentence about it.
+    pub help: &'static str,
+    /// Its value.
+    pub value: fn(&Moved<'_>) -> u64,
 }
 
-const fn vm(name: &'static str, kind: MetricKind, help: &'static str, value: fn(&VmStats) -> u64) -> OfVm {
-    OfVm { name, kind, help, value }
+/// A metric of each reason in a direction of a VM. It only grows.
+pub struct OfReason {
+    /// Its name without prefix and suffix.
+    pub name: &'static str,
+    /// A sentence about it.
+    pub help: &'static str,
+    /// Its values by reason.
+    pub values: fn(&Totals) -> &BTreeMap<&'static str, u64>,
 }
-
-const OF_VM: [OfVm; 10] = [
-    vm("front_end_connected", MetricKind::Gauge, "1 if a front end is connected.", |v| {
-        u64::from(v.connected)
-    }),
-    vm("interface_up", MetricKind::Gauge, "1 if the port's interface can carry frames.", |v| {
-        u64::from(v.port_state.interface_state == LinkState::Up)
-    }),
-    vm("link_up", MetricKind::Gauge, "1 if the guest sees its link up; always 1 without link=follow.", |v| {
-        u64::from(v.port_state.link.as_ref().is_none_or(|link| link.up))
-    }),
-    vm("connections", MetricKind::Counter, "Connections of front ends.", |v| v.connections),
-    vm("connection_errors", MetricKind::Counter, "Connections that ended by an error.", |v| {
-        v.connection_errors
-    }),
-    vm(
-        "ring_errors",
-        MetricKind::Counter,
-        "Virtqueues that were stopped since the guest broke a rule.",
-        |v| v.ring_errors,
-    ),
-    vm(
-        "unsure_frames",
-        MetricKind::Counter,
-        "Frames from the guest that were on their way when the process before this one died.",
-        |v| v.unsure_frames,
-    ),
-    vm(
-        "out_of_order_frames",
-        MetricKind::Counter,
-        "Frames from the guest that were given back before earlier ones.",
-        |v| v.out_of_order_frames,
-    ),
-    vm("captured_frames", MetricKind::Counter, "Frames in the capture; 0 without --pcap.", |v| {
-        v.port_state.capture.map_or(0, |capture| capture.captured)
-    }),
-    vm("capture_lost_frames", MetricKind::Counter, "Frames that the capture lacks; 0 without --pcap.", |v| {
-        v.port_state.capture.map_or(0, |capture| capture.lost)
-    }),
-];
-
-const OF_DIRECTION: [OfDirection; 8] = [
-    OfDirection { name: "frames", help: "Frames delivered.", value: |d| d.totals.frames },
-    OfDirection {
-        name: "bytes",
-        help: "Bytes delivered, virtio-net headers included.",
-        value: |d| d.totals.bytes,
-    },
-    OfDirection {
-        name: "zero_copied_frames",
-        help: "Frames of which no byte but inspected headers was copied in user space.",
-        value: |d| d.totals.zero_copied_frames,
-    },
-    OfDirection {
-        name: "zero_copied_bytes",
-        help: "Bytes that were not copied in user space.",
-        value: |d| d.totals.zero_copied_bytes,
-    },
-    OfDirection {
-        name: "system_calls",
-        help: "System calls that moved frames.",
-        value: |d| d.totals.system_calls,
-    },
-    OfDirection { name: "kicks", help: "Notifications taken from the driver.", value: |d| d.totals.kicks },
-    OfDirection { name: "calls", help: "Notifications given to the driver.", value: |d| d.totals.calls },
-    OfDirection {
-        name: "limit_waits",
-        help: "How often queues waited for the limit.",
-        value: |d| d.limit_waits,
-    },
-];
-
-const LIMIT_WAIT_SECONDS: &str = "limit_wait_seconds";
-
-const OF_REASON: [OfReason; 2] = [
-    OfReason {
-        name: "copied_bytes",
-        help: "Bytes copied in user space, by reason.",
-        values: |t| &t.copied_bytes,
-    },
-    OfReason { name: "dropped_frames", help: "Frames dropped, by reason.", values: |t| &t.dropped_frames },
-];
 
 /// All metrics of a server.
-pub fn render(stats: &ServerStats, form: Exposition) -> String {
+pub fn render<V: VmReport>(stats: &ServerStats<V>, form: Exposition) -> String {
     let mut page = MetricsPage { out: String::new(), form };
     page.server(stats);
-    for metric in &OF_VM {
-        page.head(metric.name, metric.kind, metric.help);
-        for vm in &stats.vms {
-            page.sample(metric.name, metric.kind, &[("vm", &vm.name)], (metric.value)(vm));
-        }
-    }
-    for metric in &OF_DIRECTION {
-        page.head(metric.name, MetricKind::Counter, metric.help);
-        for (vm, direction, moved) in directions(stats) {
-            let labels = [("vm", vm), ("direction", direction)];
-            page.sample(metric.name, MetricKind::Counter, &labels, (metric.value)(moved));
-        }
-    }
-    page.head(LIMIT_WAIT_SECONDS, MetricKind::Counter, "How long queues waited for the limit, their sum.");
-    for (vm, direction, moved) in directions(stats) {
-        let labels = [("vm", vm), ("direction", direction)];
-        page.sample(LIMIT_WAIT_SECONDS, MetricKind::Counter, &labels, moved.limit_wait_seconds);
-    }
-    for metric in &OF_REASON {
-        page.head(metric.name, MetricKind::Counter, metric.help);
-        for (vm, direction, moved) in directions(stats) {
-            for (reason, value) in (metric.values)(&moved.totals) {
-                let labels = [("vm", vm), ("direction", direction), ("reason", *reason)];
-                page.sample(metric.name, MetricKind::Counter, &labels, *value);
-            }
-        }
-    }
+    V::metrics(&stats.vms, &mut page);
     if form == Exposition::OpenMetrics {
         page.out.push_str("# EOF\n");
     }
     page.out
 }
 
-fn directions(stats: &ServerStats) -> impl Iterator<Item = (&str, &'static str, &DirectionStats)> {
-    stats.vms.iter().flat_map(|vm| {
-        [("transmit", &vm.transmit), ("receive", &vm.receive)]
-            .map(|(direction, d)| (vm.name.as_str(), direction, d))
-    })
-}
-
 /// A page of metrics that is being written.
-struct MetricsPage {
+pub struct MetricsPage {
     out: String,
     form: Exposition,
 }
 
 impl MetricsPage {
-    fn server(&mut self, stats: &ServerStats) {
+    /// Metrics of each VM.
+    pub fn of_vms<V: VmReport>(&mut self, metrics: &[OfVm<V>], vms: &[V]) {
+        for metric in metrics {
+            self.head(metric.name, metric.kind, metric.help);
+            for vm in vms {
+                self.sample(metric.name, metric.kind, &[("vm", vm.name())], (metric.value)(vm));
+            }
+        }
+    }
+
+    /// Metrics of each direction.
+    pub fn of_directions(&mut self, metrics: &[OfDirection], moved: &[Moved<'_>]) {
+        for metric in metrics {
+            self.head(metric.name, MetricKind::Counter, metric.help);
+            for m in moved {
+                let labels = [("vm", m.vm), ("direction", m.direction)];
+                self.sample(metric.name, MetricKind::Counter, &labels, (metric.value)(m));
+            }
+        }
+    }
+
+    /// How long queues waited for the limit.
+    pub fn limit_wait_seconds(&mut self, name: &str, moved: &[Moved<'_>]) {
+        self.head(name, MetricKind::Counter, "How long queues waited for the limit, their sum.");
+        for m in moved {
+            let labels = [("vm", m.vm), ("direction", m.direction)];
+            self.sample(name, MetricKind::Counter, &labels, m.limit_wait_seconds);
+        }
+    }
+
+    /// Metrics of each reason.
+    pub fn of_reasons(&mut self, metrics: &[OfReason], moved: &[Moved<'_>]) {
+        for metric in metrics {
+            self.head(metric.name, MetricKind::Counter, metric.help);
+            for m in moved {
+                for (reason, value) in (metric.values)(m.totals) {
+                    let labels = [("vm", m.vm), ("direction", m.direction), ("reason", *reason)];
+                    self.sample(metric.name, MetricKind::Counter, &labels, *value);
+                }
+            }
+        }
+    }
+
+    fn server<V>(&mut self, stats: &ServerStats<V>) {
         self.head("build_info", MetricKind::Gauge, "Version of zerowire; always 1.");
         self.sample("build_info", MetricKind::Gauge, &[("version", stats.version)], 1);
         self.head("vms", MetricKind::Gauge, "VMs that are served.");

@@ -1,12 +1,13 @@
 //! Managing a running server: HTTP and JSON over a unix socket, and metrics over TCP.
 //!
 //! ```text
-//! client ──▶ serve (accepts) ──▶ a thread a connection: conversation ──▶ api ──▶ dyn Manage
+//! client ──▶ serve (accepts) ──▶ a thread a connection: conversation ──▶ api ──▶ Manage
 //!                                  http (bytes, no I/O)      routes, body, metrics
 //! ```
 //!
 //! A connection costs a thread with a small stack, and its buffers have bounds. What can be managed
-//! stands behind the trait [`Manage`]: this module knows no socket of a VM and no port.
+//! stands behind the trait [`Manage`], and what a VM tells behind [`VmReport`]: this module knows no
+//! device, no socket of a VM and no port.
 
 mod api;
 mod body;
@@ -22,6 +23,7 @@ mod options;
 mod routes;
 mod serve;
 
-pub use capture::{CaptureState, CaptureTable, ShownCapture};
-pub use manage::{Manage, ManageError, ManagedVm};
+pub use capture::{CaptureControl, CaptureTable, Captured};
+pub use manage::{Manage, ManageError, ManagedVm, VmReport};
+pub use metrics::{MetricKind, MetricsPage, Moved, OfDirection, OfReason, OfVm};
 pub use options::ControlArgs;

@@ -50,13 +50,18 @@ impl ControlArgs {
         self.control.is_some()
     }
 
+    /// Whether anything of it was asked for.
+    pub fn is_on(&self) -> bool {
+        self.control.is_some() || self.metrics.is_some()
+    }
+
     /// Where captures go that the control socket begins.
     pub fn pcap_dir(&self) -> Option<&Path> {
         self.pcap_dir.as_deref()
     }
 
     /// Opens what was asked for. It closes when the value is dropped.
-    pub fn start(&self, manage: &Arc<dyn Manage>) -> Result<Vec<Service>> {
+    pub fn start<M: Manage>(&self, manage: &Arc<M>) -> Result<Vec<Service>> {
         let mut doors = Vec::new();
         if let Some(path) = &self.control {
             let access = SocketAccess {

@@ -1,4 +1,4 @@
-//! `zerowire ctl`: manages a running `zerowire net --control PATH`.
+//! `zerowire ctl`: manages a running `zerowire net` or `zerowire vsock` with `--control PATH`.
 
 pub mod client;
 mod words;
@@ -14,7 +14,6 @@ use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
 
 use crate::control::CaptureTable;
-use crate::file::Net;
 use client::{Client, CtlAnswer};
 
 /// Arguments of `zerowire ctl`.
@@ -41,7 +40,7 @@ enum CtlCommand {
     Show(Name),
     /// Add a VM.
     Add(Box<Add>),
-    /// Give a VM other metadata, which its guest sees at once, or other limits.
+    /// Give a VM other limits, or other metadata, which its guest sees at once.
     #[command(override_usage = "zerowire ctl change [OPTIONS] <NAME>")]
     Change(Change),
     /// Remove a VM: its front end is disconnected.
@@ -73,7 +72,7 @@ enum CaptureCommand {
     Stop,
 }
 
-/// A capture in a folder of the server's ('zerowire net --pcap-dir DIR').
+/// A capture in a folder of the server's (--pcap-dir DIR).
 #[derive(Args, Debug)]
 struct CaptureStart {
     /// Name of the file in that folder. It is made, or emptied if it exists.
@@ -134,7 +133,7 @@ impl ChangeKeys {
     }
 }
 
-/// The keys of a VM, as in the file of `zerowire net --config`. Paths are those of the server.
+/// The keys of a VM, as in the file of --config. Paths are those of the server.
 #[derive(Args, Debug)]
 struct Add {
     #[command(flatten)]
@@ -142,21 +141,10 @@ struct Add {
     /// Unix socket to listen on for the front end.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Where frames go, as for 'zerowire net --port'.
-    #[arg(long, value_name = "PORT")]
-    port: String,
-    /// JSON file to serve inside the guest.
-    #[arg(long, value_name = "FILE")]
-    metadata: Option<PathBuf>,
-    /// Whether metadata requests need a session token: required or optional.
-    #[arg(long, value_name = "WHEN")]
-    metadata_token: Option<String>,
-    /// The device's address, for front ends that ask the back end for it.
-    #[arg(long, value_name = "MAC")]
-    mac: Option<String>,
-    /// What the guest may send, as for 'zerowire net --guard'.
-    #[arg(long, value_name = "CHECKS")]
-    guard: Option<String>,
+    #[command(flatten)]
+    net: NetKeys,
+    #[command(flatten)]
+    vsock: VsockKeys,
     /// What the guest may send in a second, as for 'zerowire net --tx-limit'.
     #[arg(long, value_name = "LIMIT")]
     tx_limit: Option<String>,
@@ -174,20 +162,75 @@ struct Add {
     socket_mode: Option<String>,
 }
 
+/// Keys for a server of network devices.
+#[derive(Args, Debug)]
+struct NetKeys {
+    /// Where frames go, as for 'zerowire net --port'.
+    #[arg(long, value_name = "PORT", required_unless_present = "cid", conflicts_with = "cid")]
+    port: Option<String>,
+    /// JSON file to serve inside the guest.
+    #[arg(long, value_name = "FILE", requires = "port")]
+    metadata: Option<PathBuf>,
+    /// Whether metadata requests need a session token: required or optional.
+    #[arg(long, value_name = "WHEN", requires = "port")]
+    metadata_token: Option<String>,
+    /// The device's address, for front ends that ask the back end for it.
+    #[arg(long, value_name = "MAC", requires = "port")]
+    mac: Option<String>,
+    /// What the guest may send, as for 'zerowire net --guard'.
+    #[arg(long, value_name = "CHECKS", requires = "port")]
+    guard: Option<String>,
+}
+
+/// Keys for a server of vsock devices.
+#[derive(Args, Debug)]
+struct VsockKeys {
+    /// The guest's address, of a server of 'zerowire vsock --control PATH'.
+    #[arg(long, value_name = "N", requires = "uds")]
+    cid: Option<u64>,
+    /// The host's end, as for 'zerowire vsock --uds'.
+    #[arg(long, value_name = "PATH", requires = "cid")]
+    uds: Option<PathBuf>,
+    /// Groups of the VM, with + between them.
+    #[arg(long, value_name = "A+B", value_delimiter = '+', requires = "cid")]
+    groups: Option<Vec<String>>,
+    /// User who owns the host end's sockets.
+    #[arg(long, value_name = "USER", requires = "cid")]
+    uds_owner: Option<String>,
+    /// Group whose programs may connect to the host end.
+    #[arg(long, value_name = "GROUP", requires = "cid")]
+    uds_group: Option<String>,
+    /// Permissions of the host end's sockets, in octal.
+    #[arg(long, value_name = "MODE", requires = "cid")]
+    uds_mode: Option<String>,
+}
+
 impl Add {
-    fn table(&self) -> Net {
-        Net {
-            socket: self.socket.clone(),
-            port: self.port.clone(),
-            metadata: self.metadata.clone(),
-            metadata_token: self.metadata_token.clone(),
-            mac: self.mac.clone(),
-            guard: self.guard.clone(),
-            tx_limit: self.tx_limit.clone(),
-            rx_limit: self.rx_limit.clone(),
-            socket_owner: self.socket_owner.clone(),
-            socket_group: self.socket_group.clone(),
-            socket_mode: self.socket_mode.clone(),
+    /// The body: the keys that were given.
+    fn table(&self) -> Value {
+        let Self { net, vsock, .. } = self;
+        let keys = json!({
+            "socket": self.socket,
+            "port": net.port,
+            "metadata": net.metadata,
+            "metadata-token": net.metadata_token,
+            "mac": net.mac,
+            "guard": net.guard,
+            "cid": vsock.cid,
+            "uds": vsock.uds,
+            "groups": vsock.groups,
+            "uds-owner": vsock.uds_owner,
+            "uds-group": vsock.uds_group,
+            "uds-mode": vsock.uds_mode,
+            "tx-limit": self.tx_limit,
+            "rx-limit": self.rx_limit,
+            "socket-owner": self.socket_owner,
+            "socket-group": self.socket_group,
+            "socket-mode": self.socket_mode,
+        });
+        match keys {
+            Value::Object(keys) => keys.into_iter().filter(|(_, value)| !value.is_null()).collect(),
+            other => other,
         }
     }
 }
@@ -201,6 +244,9 @@ Examples:
   zerowire net --control /run/zerowire/control.sock &
   zerowire ctl add web --socket /run/web.sock --port tap:web0
   zerowire ctl stats --follow
+  zerowire vsock --control /run/zerowire/vsock.sock &
+  zerowire ctl add web --socket /run/web.vsock --cid 3 --uds /run/web \\
+    --control /run/zerowire/vsock.sock
   curl --unix-socket /run/zerowire/control.sock http://localhost/vms";
 
 /// Runs the command.
@@ -210,10 +256,7 @@ pub fn run(args: &CtlArgs) -> Result<ExitCode> {
         CtlCommand::Version => ctl.get("/version", words::version),
         CtlCommand::List => ctl.get("/vms", words::list),
         CtlCommand::Show(vm) => ctl.get_text(&path(vm)),
-        CtlCommand::Add(add) => {
-            let body = serde_json::to_value(add.table())?;
-            ctl.told("PUT", &path(&add.vm), Some(&body), words::added)
-        }
+        CtlCommand::Add(add) => ctl.told("PUT", &path(&add.vm), Some(&add.table()), words::added),
         CtlCommand::Change(change) => {
             ctl.told("PATCH", &path(&change.vm), Some(&change.keys.patch()), words::changed)
         }

@@ -19,8 +19,8 @@ pub fn list(answer: &Value) -> String {
     let row = |vm: &Value| {
         let front_end = if vm["connected"] == true { "connected" } else { "-" };
         let config = &vm["config"];
-        [text(&vm["name"]), text(&vm["state"]), front_end, text(&config["port"]), text(&config["socket"])]
-            .map(str::to_owned)
+        let (port, socket) = (port(config), text(&config["socket"]));
+        [text(&vm["name"]), text(&vm["state"]), front_end, &port, socket].map(str::to_owned)
     };
     let rows: Vec<_> = std::iter::once(HEAD.map(str::to_owned)).chain(vms.iter().map(row)).collect();
     let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or(0);
@@ -35,8 +35,12 @@ pub fn list(answer: &Value) -> String {
 /// `PUT /vms/NAME`.
 pub fn added(answer: &Value) -> String {
     let config = &answer["config"];
-    let (socket, port) = (text(&config["socket"]), text(&config["port"]));
-    format!("{}: added; a front end can connect to {socket}, port {port}\n", text(&answer["name"]))
+    let (name, socket) = (text(&answer["name"]), text(&config["socket"]));
+    let place = match config["uds"].as_str() {
+        Some(uds) => format!("{}, host end {uds}", port(config)),
+        None => format!("port {}", port(config)),
+    };
+    format!("{name}: added; a front end can connect to {socket}, {place}\n")
 }
 
 /// `PATCH /vms/NAME`.
@@ -59,6 +63,14 @@ pub fn captured(answer: &Value) -> String {
     match answer["state"] == "running" {
         true => format!("capturing to {file}\n"),
         false => format!("the capture to {file} has ended: the server's log says why\n"),
+    }
+}
+
+/// What tells a VM's device from others.
+fn port(config: &Value) -> String {
+    match config["cid"].as_u64() {
+        Some(cid) => format!("CID {cid}"),
+        None => text(&config["port"]).to_owned(),
     }
 }
 
@@ -92,6 +104,8 @@ mod tests {
         let vm = json!({ "name": "a", "config": { "socket": "/s", "port": "tap:t", "metadata": "/m" } });
         assert_eq!(added(&vm), "a: added; a front end can connect to /s, port tap:t\n");
         assert_eq!(changed(&vm), "a: metadata read from /m\n");
+        let vsock = json!({ "name": "b", "config": { "socket": "/s", "cid": 3, "uds": "/u" } });
+        assert_eq!(added(&vsock), "b: added; a front end can connect to /s, CID 3, host end /u\n");
         let limited = json!({ "name": "a", "config": { "tx-limit": "1000/s,burst=100" } });
         assert_eq!(changed(&limited), "a: tx-limit 1000/s,burst=100\n");
         assert_eq!(changed(&json!({ "name": "a", "config": {} })), "a: no limits\n");

@@ -10,6 +10,7 @@ use zerowire_net::{FrameGuard, Limits, MetadataSource, Policy, VmConfig};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::{NetArgs, TokenArg, policy};
+use crate::file::{WrongKey, of_key};
 use crate::service::HandedSockets;
 use crate::{access, file, spec};
 
@@ -129,28 +130,8 @@ fn named(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig>> {
     Ok(vec![defaults.at(endpoint, vm)])
 }
 
-/// A key of a VM that has a wrong value.
-#[derive(Debug)]
-pub(super) struct WrongKey {
-    /// The key.
-    pub key: &'static str,
-    /// What is wrong with its value.
-    pub text: String,
-}
-
-impl std::fmt::Display for WrongKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for WrongKey {}
-
 /// A VM of the file.
 fn net_vm(name: &str, net: file::Net) -> Result<VmSpec, WrongKey> {
-    fn of_key<T>(key: &'static str, value: Result<T>) -> Result<T, WrongKey> {
-        value.map_err(|e| WrongKey { key, text: format!("{e:#}") })
-    }
     let text = Option::as_deref;
     let owner = of_key("socket-owner", access::parse(text(&net.socket_owner), None, None))?;
     let group = of_key("socket-group", access::parse(None, text(&net.socket_group), None))?;

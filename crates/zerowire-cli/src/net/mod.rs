@@ -2,6 +2,7 @@
 
 mod config;
 mod manage;
+mod metrics;
 mod reload;
 mod report;
 mod sandbox;
@@ -18,12 +19,12 @@ use zerowire_net::{Fleet, GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, R
 use zerowire_vhost::limit::Limit;
 use zerowire_vhost::memory::PinBudget;
 
-pub use report::table;
 pub use sandbox::child as confined_child;
 
 use crate::access::SocketArgs;
-use crate::control::{ControlArgs, Manage};
+use crate::control::ControlArgs;
 use crate::pcap::{self, PcapArgs};
+use crate::reload::FileReload;
 use crate::service::{self, HandedSockets};
 use crate::serving::{self, SignalAction};
 use crate::spec;
@@ -250,7 +251,7 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
         PinBudget::of_process().limit(bytes);
     }
     let defaults = config::Defaults::new(&args).map_err(WrongArguments::because)?;
-    let mut reload = reload::Reload::new(&vms, handed);
+    let mut reload = FileReload::new(&vms, handed);
     let lasting = args.control.has_socket() || vms.iter().all(|vm| service::lasts(&vm.endpoint));
     let signals = serving::block_signals()?;
     serving::raise_descriptor_limit();
@@ -268,15 +269,14 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
         };
         Arc::new(server.map_err(refused)?)
     };
-    let managed: Arc<dyn Manage> =
-        Arc::new(manage::Managed::new(server.clone(), defaults, args.control.pcap_dir()));
+    let managed = Arc::new(manage::Managed::new(server.clone(), defaults, args.control.pcap_dir()));
     let doors = args.control.start(&managed)?;
     let mut printer = args.pcap.printer();
     serving::until_stopped(&signals, lasting, &server, |request| match request {
         SignalAction::Statistics => {
             printer.print(serving::wording(&server.stats(), args.json, report::table));
         }
-        SignalAction::Reload => reload.reload(&*server, &args),
+        SignalAction::Reload => reload::reload(&mut reload, &*server, &args),
     })?;
     drop(doors);
     let stats = server.stats();

@@ -7,7 +7,7 @@ use zerowire_net::{LinkState, ServerStats, VmStats};
 use crate::table::{capture_line, cpu_line, reasons};
 
 /// The statistics in words.
-pub fn table(stats: &ServerStats) -> String {
+pub(super) fn table(stats: &ServerStats) -> String {
     let mut out = String::new();
     let bytes: u64 = stats.vms.iter().map(|v| v.transmit.totals.bytes + v.receive.totals.bytes).sum();
     for vm in &stats.vms {

@@ -18,15 +18,19 @@ pub fn detail(state: &TopState) -> Vec<String> {
 }
 
 fn about(vm: &VmSample) -> Vec<String> {
-    let mut lines = vec![
-        format!("{}: {}", vm.name, vm.condition()),
-        format!("  socket       {}", vm.socket),
-        format!("  port         {}", vm.port),
-        format!("  interface    {} {}", vm.interface, vm.interface_state),
+    let mut lines = vec![format!("{}: {}", vm.name, vm.condition()), format!("  socket       {}", vm.socket)];
+    match vm.cid {
+        Some(cid) => lines.push(format!("  CID          {cid}")),
+        None => lines.extend([
+            format!("  port         {}", vm.port),
+            format!("  interface    {} {}", vm.interface, vm.interface_state),
+        ]),
+    }
+    lines.extend([
         format!("  path         {}", vm.path),
         format!("  connections  {}, {} ended by an error", vm.connections, vm.connection_errors),
         format!("  ring errors  {}", vm.ring_errors),
-    ];
+    ]);
     if let Some(error) = &vm.last_error {
         lines.push(format!("  last error   {error}"));
     }

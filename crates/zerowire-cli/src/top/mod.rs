@@ -1,4 +1,5 @@
-//! `zerowire top`: rates of the VMs of a running `zerowire net --control PATH`.
+//! `zerowire top`: rates of the VMs of a running `zerowire net` or `zerowire vsock` with `--control
+//! PATH`.
 //!
 //! ```text
 //! GET /stats, /vms ──▶ sample ──▶ rates ──▶ state ◀── keys ◀── terminal
@@ -57,7 +58,8 @@ pub struct TopArgs {
 
 const AFTER_HELP: &str = "\
 Columns: name and state of the VM; frames and gigabits a second from the guest (tx) and to it (rx), frames dropped a \
-second; the share of bytes that were not copied in user space, and the reason for which most were.
+second; the share of bytes that were not copied in user space, and the reason for which most were. Of a vsock device \
+frames are packets with payload.
 
 State: connected, waiting (for a front end), draining, opening or leaving; link down, no carrier or gone of the port's \
 interface.

@@ -28,6 +28,8 @@ pub struct VmSample {
     pub name: String,
     pub socket: String,
     pub port: String,
+    /// The guest's address, of a vsock device.
+    pub cid: Option<u64>,
     /// Where it is on its way, as `GET /vms` says: `running`, …
     pub state: String,
     /// Whether a front end is connected.
@@ -86,7 +88,9 @@ struct ListedVm {
 #[derive(Deserialize)]
 struct ListedConfig {
     socket: String,
+    #[serde(default)]
     port: String,
+    cid: Option<u64>,
 }
 
 /// Asks the server.
@@ -115,6 +119,7 @@ fn add_states(sample: &mut ServerSample, list: VmList) {
                 state: listed.state,
                 socket: listed.config.socket,
                 port: listed.config.port,
+                cid: listed.config.cid,
                 ..VmSample::default()
             }),
         }

@@ -4,9 +4,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
-use zerowire_vsock::{DEFAULT_GROUP, Limits, VsockConfig};
+use zerowire_vsock::mapped::MapPolicy;
+use zerowire_vsock::{DEFAULT_GROUP, Limits, VsockConfig, VsockLimits};
 
 use super::VsockArgs;
+use crate::file::{WrongKey, of_key};
 use crate::service::HandedSockets;
 use crate::{access, file, spec};
 
@@ -17,43 +19,75 @@ pub(super) fn vms(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockC
     Ok(vms)
 }
 
+/// What the command line says of VMs that say nothing themselves.
+#[derive(Clone, Debug)]
+pub(super) struct Defaults {
+    access: SocketAccess,
+    uds_access: SocketAccess,
+    limits: VsockLimits,
+    map: MapPolicy,
+}
+
+impl Defaults {
+    pub(super) fn new(args: &VsockArgs) -> Result<Self> {
+        Ok(Self {
+            access: args.access.into(),
+            uds_access: args.uds_access.into(),
+            limits: args.limits.into(),
+            map: args.map.policy()?,
+        })
+    }
+
+    fn made(&self, vm: VsockVmConfig) -> VsockConfig {
+        VsockConfig {
+            name: vm.name,
+            endpoint: vm.endpoint,
+            access: access::or(vm.access, self.access),
+            cid: vm.cid,
+            uds: vm.uds,
+            uds_access: access::or(vm.uds_access, self.uds_access),
+            groups: vm.groups,
+            limits: self.limits,
+            rates: vm.rates,
+            map: self.map.clone(),
+        }
+    }
+
+    /// A VM of the file or of the control socket.
+    pub(super) fn vm(&self, name: &str, vm: file::Vsock) -> Result<VsockConfig, WrongKey> {
+        vsock_vm(name, vm).map(|vm| self.made(vm))
+    }
+}
+
 fn named(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
-    let map = args.map.policy()?;
-    let made = |vm: VsockVmConfig| VsockConfig {
-        name: vm.name,
-        endpoint: vm.endpoint,
-        access: access::or(vm.access, args.access.into()),
-        cid: vm.cid,
-        uds: vm.uds,
-        uds_access: access::or(vm.uds_access, args.uds_access.into()),
-        groups: vm.groups,
-        limits: args.limits.into(),
-        rates: vm.rates,
-        map: map.clone(),
-    };
+    let defaults = Defaults::new(args)?;
     if let Some(path) = &args.config {
-        return file::read(path, "vm.vsock", |vm| vm.vsock)?
+        let vms = if args.control.has_socket() {
+            file::read_any(path, |vm| vm.vsock)?
+        } else {
+            file::read(path, "vm.vsock", |vm| vm.vsock)?
+        };
+        let context = |name: &str| format!("{}: VM {name}", path.display());
+        return vms
             .into_iter()
-            .map(|(name, v)| {
-                let context = || format!("{}: VM {name}", path.display());
-                vsock_vm(&name, v).with_context(context).map(made)
-            })
+            .map(|(name, vm)| defaults.vm(&name, vm).with_context(|| context(&name)))
             .collect();
     }
     if !args.vm.is_empty() {
         return args
             .vm
             .iter()
-            .map(|spec| parse_vm(spec).with_context(|| format!("--vm {spec}")).map(made))
+            .map(|spec| parse_vm(spec).with_context(|| format!("--vm {spec}")).map(|vm| defaults.made(vm)))
             .collect();
     }
     let endpoint = match (&args.socket, args.fd, handed.single()) {
         (None, Some(fd), _) => Endpoint::Fd(fd),
         (_, None, Some(endpoint)) => endpoint,
         (Some(path), None, None) => Endpoint::Path(path.clone()),
+        (None, None, None) if args.control.has_socket() => return Ok(Vec::new()),
         _ => bail!(
-            "give --socket PATH or --fd N with --cid N and --uds PATH, or --vm SPEC, or --config FILE (see 'zerowire vsock \
-             --help')"
+            "give --socket PATH or --fd N with --cid N and --uds PATH, or --vm SPEC, --config FILE or --control PATH (see \
+             'zerowire vsock --help')"
         ),
     };
     let (Some(cid), Some(uds)) = (args.cid, &args.uds) else {
@@ -62,25 +96,62 @@ fn named(args: &VsockArgs, handed: &HandedSockets) -> Result<Vec<VsockConfig>> {
     let groups = parse_groups(&args.groups).with_context(|| format!("--groups {}", args.groups))?;
     let own = SocketAccess::default();
     let (name, uds, rates) = (args.name.clone(), uds.clone(), args.limits.rates());
-    Ok(vec![made(VsockVmConfig { name, endpoint, access: own, cid, uds, uds_access: own, groups, rates })])
+    Ok(vec![defaults.made(VsockVmConfig {
+        name,
+        endpoint,
+        access: own,
+        cid,
+        uds,
+        uds_access: own,
+        groups,
+        rates,
+    })])
 }
 
 /// A VM of the file.
-fn vsock_vm(name: &str, v: file::Vsock) -> Result<VsockVmConfig> {
+fn vsock_vm(name: &str, v: file::Vsock) -> Result<VsockVmConfig, WrongKey> {
     let text = Option::as_deref;
+    let limit = |limit: &Option<String>| Ok(text(limit).map(str::parse).transpose()?);
+    let owner = of_key("socket-owner", access::parse(text(&v.socket_owner), None, None))?;
+    let group = of_key("socket-group", access::parse(None, text(&v.socket_group), None))?;
+    let mode = of_key("socket-mode", access::parse(None, None, text(&v.socket_mode)))?;
+    let uds_owner = of_key("uds-owner", access::parse(text(&v.uds_owner), None, None))?;
+    let uds_group = of_key("uds-group", access::parse(None, text(&v.uds_group), None))?;
+    let uds_mode = of_key("uds-mode", access::parse(None, None, text(&v.uds_mode)))?;
+    let groups = v.groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]);
     Ok(VsockVmConfig {
         name: name.to_owned(),
-        access: access::parse(text(&v.socket_owner), text(&v.socket_group), text(&v.socket_mode))?,
-        uds_access: access::parse(text(&v.uds_owner), text(&v.uds_group), text(&v.uds_mode))?,
+        access: access::or(owner, access::or(group, mode)),
+        uds_access: access::or(uds_owner, access::or(uds_group, uds_mode)),
+        groups: of_key("groups", checked_groups(groups))?,
+        rates: Limits {
+            transmit: of_key("tx-limit", limit(&v.tx_limit))?,
+            receive: of_key("rx-limit", limit(&v.rx_limit))?,
+        },
         endpoint: Endpoint::Path(v.socket),
         cid: v.cid,
         uds: v.uds,
-        groups: checked_groups(v.groups.unwrap_or_else(|| vec![DEFAULT_GROUP.to_owned()]))?,
-        rates: Limits {
-            transmit: text(&v.tx_limit).map(str::parse).transpose()?,
-            receive: text(&v.rx_limit).map(str::parse).transpose()?,
-        },
     })
+}
+
+/// A VM as the file would have it, all keys included that have a value.
+pub(super) fn table_of(vm: &VsockConfig) -> file::Vsock {
+    let id = |id: Option<u32>| id.map(|id| id.to_string());
+    let mode = |access: &SocketAccess| Some(format!("{:04o}", access.mode()));
+    file::Vsock {
+        socket: PathBuf::from(vm.endpoint.to_string()),
+        cid: vm.cid,
+        uds: vm.uds.clone(),
+        groups: Some(vm.groups.clone()),
+        tx_limit: vm.rates.transmit.map(|limit| limit.to_string()),
+        rx_limit: vm.rates.receive.map(|limit| limit.to_string()),
+        socket_owner: id(vm.access.owner),
+        socket_group: id(vm.access.group),
+        socket_mode: mode(&vm.access),
+        uds_owner: id(vm.uds_access.owner),
+        uds_group: id(vm.uds_access.group),
+        uds_mode: mode(&vm.uds_access),
+    }
 }
 
 #[derive(Debug)]

@@ -2,37 +2,31 @@
 
 mod args;
 mod config;
+mod manage;
+mod metrics;
 mod report;
 mod sandbox;
+mod start;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
 use zerowire_cli::{WrongArguments, logging};
-use zerowire_vsock::{VsockConfig, VsockServer, VsockServerStats};
+use zerowire_vsock::{VsockServer, VsockServerStats};
 
 use self::args::{LimitArgs, MapArgs, UdsArgs};
 pub use self::sandbox::child as confined_child;
 use self::sandbox::{VsockSandboxArgs, VsockSupervisor};
 use crate::access::SocketArgs;
+use crate::control::ControlArgs;
 use crate::pcap::{self, PcapArgs};
+use crate::reload::FileReload;
 use crate::service::{self, HandedSockets, Watched};
 use crate::serving::{self, SignalAction};
-
-/// Descriptors of the process: standard streams, signals, statistics.
-const PROCESS_DESCRIPTORS: u64 = 16;
-
-/// Descriptors of a VM: its sockets, its front end's, eventfds and memory.
-const VM_DESCRIPTORS: u64 = 80;
-
-/// Programs at a VM's sockets that have no connection: 128 that have not said where to, and 256 at
-/// UDS.map. Those at UDS.map listen or are about to ask.
-const WAITING_PROGRAMS: u64 = 384;
-
-/// Descriptors of a mapped connection beside the one that each connection has.
-const MAPPED_DESCRIPTORS: u64 = 2;
+use zerowire_cli::signals::Signals;
 
 /// Arguments of `zerowire vsock`.
 #[derive(Args, Debug)]
@@ -74,7 +68,7 @@ pub struct VsockArgs {
     vm: Vec<String>,
     /// TOML file with the VMs: [[vm]] name = …, [vm.vsock] socket = …, cid = …, uds = …, groups =
     /// ["A", "B"], tx-limit = …, rx-limit = …, socket-owner = …, uds-owner = … and so on. VMs
-    /// without [vm.vsock] are skipped.
+    /// without [vm.vsock] are skipped. SIGHUP reads it again and changes what differs.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -83,6 +77,8 @@ pub struct VsockArgs {
     map: MapArgs,
     #[command(flatten)]
     pcap: PcapArgs,
+    #[command(flatten)]
+    control: ControlArgs,
     #[command(flatten)]
     sandbox: VsockSandboxArgs,
     /// Print statistics as one line of JSON, on SIGUSR1 and at the end; without it as a table.
@@ -97,7 +93,7 @@ const AFTER_HELP: &str = "\
 Service managers: a socket handed over by LISTEN_FDS serves the VM of its name; a single one serves the VM of --name. \
 NOTIFY_SOCKET is told READY, RELOADING, STATUS and STOPPING, and WATCHDOG while all control threads answer.
 
-Signals: SIGUSR1 prints statistics, SIGTERM and SIGINT end the program.
+Signals: SIGUSR1 prints statistics, SIGHUP reads the file of --config again, SIGTERM and SIGINT end the program.
 
 Exit status: 0 ended by SIGTERM or SIGINT, 1 can't serve the VMs, 2 wrong arguments or configuration.
 
@@ -141,80 +137,74 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let handed = HandedSockets::from_environment().map_err(WrongArguments::because)?;
-    let mut vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
+    let vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
     handed.check(vms.iter().map(|vm| &vm.endpoint)).map_err(WrongArguments::because)?;
     args.sandbox.check(&args).map_err(WrongArguments::because)?;
-    let lasting = vms.iter().all(|vm| service::lasts(&vm.endpoint));
+    let defaults = config::Defaults::new(&args).map_err(WrongArguments::because)?;
+    let mut reload = FileReload::new(&vms, handed);
+    let lasting = args.control.has_socket() || vms.iter().all(|vm| service::lasts(&vm.endpoint));
     let signals = serving::block_signals()?;
     let limit = serving::raise_descriptor_limit();
-    let count = vms.len();
-    vms.iter_mut().for_each(|vm| vm.map.complete(count, vm.limits.max_connections));
-    if let Some(warning) = limit.and_then(|hard| descriptor_warning(&vms, hard)) {
-        tracing::warn!("{warning}");
-    }
-    let lines: Vec<_> = vms.iter().map(start_line).collect();
     // The text of these errors says all of their sources.
+    let may_come = args.control.has_socket() || args.config.is_some();
+    let names: Vec<_> = vms.iter().map(|vm| vm.name.clone()).collect();
+    let capture = args.pcap.start((!may_come).then(|| names.iter().map(String::as_str).collect()))?;
     let refused = |e| serving::refused(&args.config, &e);
-    let capture = args.pcap.start(Some(vms.iter().map(|vm| vm.name.as_str()).collect()))?;
-    let server: Box<dyn VsockFleet> = match args.sandbox.is_on() {
-        true => Box::new(
-            VsockSupervisor::start(vms, args.sandbox.owner(), &logging::effective_level(log))
-                .map_err(refused)?,
-        ),
-        false => Box::new(VsockServer::start_captured(vms, capture.as_deref()).map_err(refused)?),
-    };
-    for line in lines {
-        tracing::info!(vm = line.0, "{}", line.1);
+    if args.sandbox.is_on() {
+        start::warn(&vms, limit);
+        let lines: Vec<_> = vms.iter().map(start::start_line).collect();
+        let level = logging::effective_level(log);
+        let server = VsockSupervisor::start(vms, args.sandbox.owner(), &level).map_err(refused)?;
+        lines.iter().for_each(|(vm, line)| tracing::info!(vm, "{line}"));
+        return serve(&args, &signals, lasting, &server, || {
+            tracing::info!("SIGHUP: with --sandbox on nothing is read again");
+        });
     }
+    let server = match vms.is_empty() {
+        true => Ok(VsockServer::empty_captured(capture)),
+        false => VsockServer::start_captured(vms, capture),
+    };
+    let server = Arc::new(server.map_err(refused)?);
+    start::tell(&server, &names, limit);
+    let managed = manage::Managed::new(server.clone(), defaults, limit, args.control.pcap_dir());
+    let doors = args.control.start(&Arc::new(managed))?;
+    let code = serve(&args, &signals, lasting, &*server, || read_again(&args, &mut reload, &server, limit));
+    drop(doors);
+    server.stop();
+    pcap::finish(server.capture().as_ref());
+    code
+}
+
+/// Serves until a signal ends the program.
+fn serve(
+    args: &VsockArgs,
+    signals: &Signals,
+    lasting: bool,
+    server: &dyn VsockFleet,
+    mut reload: impl FnMut(),
+) -> Result<ExitCode> {
     let mut printer = args.pcap.printer();
-    serving::until_stopped(&signals, lasting, &*server, |request| match request {
+    serving::until_stopped(signals, lasting, server, |request| match request {
         SignalAction::Statistics => {
             printer.print(serving::wording(&server.stats(), args.json, report::table));
         }
-        SignalAction::Reload => tracing::info!("SIGHUP: there is nothing to read again"),
+        SignalAction::Reload => reload(),
     })?;
     let stats = server.stats();
-    drop(server);
-    pcap::finish(capture.as_ref());
     Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 
-/// What runs for a VM.
-/// The name of a VM, and what the log says of it at the start.
-fn start_line(vm: &VsockConfig) -> (String, String) {
-    let uds = vm.uds.display();
-    let line = format!(
-        "listening on {}, CID {}, host end {uds} (messages: {uds}.seqpacket), groups {}; {} bytes of credit a \
-         connection, at most {} connections, {} of them mapped; path: vectored system calls over guest memory",
-        vm.endpoint,
-        vm.cid,
-        vm.groups.join(", "),
-        vm.limits.buffer_bytes,
-        vm.limits.max_connections,
-        mapped_connections(vm)
-    );
-    (vm.name.clone(), line)
-}
-
-/// Mapped connections at most.
-fn mapped_connections(vm: &VsockConfig) -> usize {
-    vm.map.max_connections.unwrap_or(vm.limits.max_connections)
-}
-
-/// What all connections may take; None where that fits below `hard`.
-fn descriptor_warning(vms: &[VsockConfig], hard: u64) -> Option<String> {
-    let connections: u64 = vms.iter().map(|v| v.limits.max_connections as u64).sum();
-    let mapped: u64 = vms.iter().map(|v| mapped_connections(v) as u64).sum();
-    let others = PROCESS_DESCRIPTORS + vms.len() as u64 * (VM_DESCRIPTORS + WAITING_PROGRAMS);
-    let need = connections + MAPPED_DESCRIPTORS * mapped + others;
-    (hard < need).then(|| {
-        format!(
-            "{connections} connections ({} VMs), {mapped} of them mapped, may need {need} open files, and the hard limit is \
-             {hard}: connections past it are refused. Raise it ('ulimit -Hn {need}' as root, LimitNOFILE={need} in the \
-             systemd unit, --ulimit nofile={need} for a container), or give a lower --max-connections or --map-connections",
-            vms.len()
-        )
-    })
+/// SIGHUP.
+fn read_again(args: &VsockArgs, before: &mut FileReload, server: &VsockServer, limit: Option<u64>) {
+    let Some(file) = &args.config else {
+        tracing::info!("SIGHUP: there is nothing to read again");
+        return;
+    };
+    let wanted = config::vms(args, &before.handed);
+    match before.reload(file, wanted, |before, wanted| server.reload(before, wanted), || server.vms()) {
+        Ok(added) => start::tell(server, &added, limit),
+        Err(e) => tracing::error!("SIGHUP: {e}; nothing has changed"),
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 use zerowire_vhost::serve::Endpoint;
-use zerowire_vsock::VsockLimits;
+use zerowire_vsock::{VsockConfig, VsockLimits};
 
+use super::start::{descriptor_warning, start_line};
 use super::*;
 
 fn vm(max_connections: usize) -> VsockConfig {

@@ -330,21 +330,15 @@ fn vms_that_come_and_go_leave_nothing_behind() {
             assert_eq!(server.ask("DELETE", "/vms/zwcycle", "").0, 204);
             drop(visitor);
         };
-        let resident = || {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", server.program.pid()));
-            let status = status.expect("/proc");
-            let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
-            line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
-        };
         (0..32).for_each(cycle);
-        let ([descriptors, threads, mappings], kib) = (server.at_rest(), resident());
+        let ([descriptors, threads, mappings], kib) = (server.at_rest(), server.resident());
         (0..cycles).for_each(cycle);
         guest.ping(&mut peer);
         // The thread of the last request may not have ended yet.
         wait_until("it holds what it held", || server.holds()[..2] == [descriptors, threads]);
         // malloc(3) has up to eight arenas a CPU, each with two mappings.
         assert!(server.holds()[2] <= mappings + 64, "{} mappings, {mappings} before", server.holds()[2]);
-        assert!(resident() <= kib + 1024, "{} KiB, {kib} before", resident());
+        assert!(server.resident() <= kib + 1024, "{} KiB, {kib} before", server.resident());
         assert!(interface("zwcycle").is_none());
         assert_eq!(server.json("/vms/zwstay")["statistics"]["connections"], 1, "the other one stayed");
         let (_, log) = server.program.stop();

@@ -3,6 +3,7 @@
 mod control;
 mod control_clients;
 mod control_reload;
+mod control_vsock;
 mod crash;
 mod crash_order;
 mod ctl;

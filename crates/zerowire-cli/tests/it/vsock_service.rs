@@ -5,62 +5,17 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
 use crate::support::processes::{child, children, runs};
-use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, connect, wait_until};
+use crate::support::vsock::Guest;
+use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, wait_until};
 use serde_json::Value;
 use zerowire::recv::vsock;
-use zerowire_guest::vsock::{
-    ConnId, ConnState, HOST_CID, SHUTDOWN_SEND, SocketType, StackOptions, VsockDriver, VsockOptions,
-    VsockStack,
-};
-use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_guest::vsock::{ConnState, HOST_CID, SHUTDOWN_SEND, SocketType};
 use zerowire_testkit::own_process;
-
-/// A guest and what its programs see.
-struct Guest {
-    stack: VsockStack,
-    _driver: VsockDriver<VhostUser>,
-}
-
-impl Guest {
-    fn start(socket: &Path) -> Self {
-        let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
-        let (driver, queues) = VsockDriver::start(connect(socket), &memory, &VsockOptions::default())
-            .unwrap_or_else(|e| panic!("{e}"));
-        Self { stack: VsockStack::new(queues, StackOptions::default()), _driver: driver }
-    }
-
-    /// Connects; None where the connection was refused.
-    fn connect(&mut self, cid: u64, port: u32) -> Option<ConnId> {
-        let conn = self.stack.connect(cid, port, SocketType::Stream).expect("a free port");
-        self.stack.wait_connected(conn, PATIENCE).expect("an answer").then_some(conn)
-    }
-
-    /// Takes the connection that a host program, or another guest, makes to `port`.
-    fn accept(&mut self, port: u32) -> ConnId {
-        self.stack.accept_wait(port, PATIENCE).expect("a connection")
-    }
-
-    /// Sends `text`, ends the sending, and reads what comes back to its end.
-    fn ask(&mut self, conn: ConnId, text: &[u8]) -> Vec<u8> {
-        self.stack.send_all(conn, text, PATIENCE).expect("sent");
-        self.stack.shutdown(conn, SHUTDOWN_SEND).expect("a half-close");
-        self.stack.recv_to_end(conn, PATIENCE).expect("the reply")
-    }
-
-    /// Runs the guest until `thread` has ended, and returns its result.
-    fn until<T>(&mut self, thread: JoinHandle<T>) -> T {
-        wait_until("the host's program", || {
-            self.stack.turn(Duration::from_millis(1)).expect("a sound ring");
-            thread.is_finished()
-        });
-        thread.join().expect("its assertions hold")
-    }
-}
 
 /// The options of a program that serves its VMs itself, or by a confined process.
 type Mode = &'static [&'static str];

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use zerowire_testkit::net::in_netns;
 use zerowire_testkit::wait_until;
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::serve::{Endpoint, SocketAccess, VmState};
 
 use super::*;
 use crate::port::PortSpec;
@@ -14,11 +14,7 @@ struct HeldUp(Server);
 
 impl Fleet for HeldUp {
     fn remove(&self, name: &str) -> Result<(), ChangeError> {
-        let mut roster = lock(&self.0.roster);
-        let entry = roster.find(name)?;
-        let served = entry.take().ok_or_else(|| ChangeError::Busy(name.to_owned()))?;
-        assert!(entry.hold(served).is_none(), "its control thread runs");
-        Err(ChangeError::Stuck(name.to_owned()))
+        self.0.parts.roster.hold_up(name)
     }
 
     fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
@@ -91,13 +87,6 @@ fn states(server: &Server) -> Vec<VmState> {
     server.vms().iter().map(|vm| vm.state).collect()
 }
 
-/// Ends the threads of a VM that is held up.
-fn let_go(server: &Server) {
-    let roster = lock(&server.roster);
-    let served = roster.entries.first().and_then(RosterEntry::served);
-    served.expect("one that is held up").vm.control.drain();
-}
-
 #[test]
 fn a_vm_of_the_file_whose_removal_gives_up_is_added_when_it_has_gone() {
     in_netns(|| {
@@ -112,7 +101,7 @@ fn a_vm_of_the_file_whose_removal_gives_up_is_added_when_it_has_gone() {
         // The file of before: the VM that leaves is not the one that is wanted.
         server.reload(&before, vec![first]).expect("a good file");
         server.reload(&before, vec![second.clone()]).expect("a good file");
-        let_go(&server.0);
+        server.0.parts.roster.let_go("zwheld");
         wait_until("the next one runs", || states(&server.0) == [VmState::Running]);
         assert_eq!(server.vms()[0].config, second);
         assert!(dir.path().join("second").exists() && !dir.path().join("first").exists());
@@ -141,8 +130,8 @@ fn nothing_comes_after_a_vm_that_is_removed_again() {
         server.remove("zwheld").expect_err("it is held up");
         server.add_later(vm(&dir.path().join("next"))).expect("it comes later");
         server.remove("zwheld").expect_err("it is held up still");
-        assert_eq!(lock(&server.0.roster).entries[0].next, None);
-        let_go(&server.0);
+        assert!(!server.0.parts.roster.has_next("zwheld"));
+        server.0.parts.roster.let_go("zwheld");
         wait_until("it is gone", || server.vms().is_empty());
     });
 }

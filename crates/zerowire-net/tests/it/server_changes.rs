@@ -10,9 +10,9 @@ use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::port::PortSpec;
 use zerowire_net::port::tap::TapSpec;
-use zerowire_net::{ChangeError, Fleet, MetadataSource, Policy, Server, ServerError, VmConfig, VmState};
+use zerowire_net::{ChangeError, Fleet, MetadataSource, Policy, Server, ServerError, VmConfig};
 use zerowire_testkit::net::interface;
-use zerowire_vhost::serve::{Endpoint, SocketAccess, StartError};
+use zerowire_vhost::serve::{Endpoint, SocketAccess, StartError, VmState};
 
 /// A VM whose socket in `dir` and whose tap have its name.
 fn vm(dir: &Path, name: &str) -> VmConfig {
@@ -190,8 +190,14 @@ fn metadata_change_where_there_is_a_service_for_them() {
         assert!(said.contains("c.json"), "{said}");
         assert_eq!(server.vms()[0].config.metadata, Some(other.clone()), "the old ones stay");
         let open = MetadataSource { tokens: TokenPolicy::Optional, ..other.clone() };
-        assert!(matches!(server.set_metadata("zwwith", open), Err(ChangeError::Settled(_))));
-        assert!(matches!(server.set_metadata("zwbare", other), Err(ChangeError::Settled(_))));
+        assert!(matches!(
+            server.set_metadata("zwwith", open),
+            Err(ChangeError::Refused(ServerError::Settled(_)))
+        ));
+        assert!(matches!(
+            server.set_metadata("zwbare", other),
+            Err(ChangeError::Refused(ServerError::Settled(_)))
+        ));
     });
 }
 

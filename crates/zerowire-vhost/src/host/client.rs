@@ -2,8 +2,8 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use super::mailbox::Mailbox;
 use super::{At, RingCommand, RingSetup, RingState, writers};
@@ -113,11 +113,19 @@ impl<D> RingClient<D> {
         if !self.commands.send(command(self.vm, reply)) {
             return None;
         }
-        loop {
-            match answer.recv_timeout(LATE) {
-                Err(RecvTimeoutError::Timeout) => writers::free(),
-                answer => return answer.ok(),
-            }
+        wait_for(&answer, Duration::MAX)
+    }
+}
+
+/// Waits for the answer of a thread that serves rings; None where it is gone, or does not answer in
+/// time. A thread that its front end holds up is freed.
+pub fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Option<T> {
+    let start = Instant::now();
+    loop {
+        match answer.recv_timeout(LATE.min(patience)) {
+            Err(RecvTimeoutError::Timeout) if start.elapsed() >= patience => return None,
+            Err(RecvTimeoutError::Timeout) => writers::free(),
+            answer => return answer.ok(),
         }
     }
 }

@@ -16,7 +16,7 @@ mod setup;
 pub mod turns;
 pub(crate) mod writers;
 
-pub use client::RingClient;
+pub use client::{RingClient, wait_for};
 pub use command::{At, RingCommand, RingThread, carry_out, refuse_all};
 pub use ring::HostRing;
 pub use setup::{RingSetup, RingState};

@@ -251,9 +251,3 @@ pub fn stop_all<'a, B: Backing>(served: impl Iterator<Item = &'a mut Served<B>>)
         s.wait(start);
     }
 }
-
-/// CPU time of all threads of this process, seconds.
-pub fn process_cpu_seconds() -> f64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
-}

@@ -82,6 +82,19 @@ pub enum ListenError {
     },
 }
 
+impl ListenError {
+    /// The path that can't be had.
+    pub fn path(&self) -> Option<&PathBuf> {
+        match self {
+            Self::InUse(path) | Self::NotASocket(path) | Self::TooLong(path) | Self::Replaced(path) => {
+                Some(path)
+            }
+            Self::Bind { path, .. } | Self::Access { path, .. } => Some(path),
+            Self::BadFd { .. } => None,
+        }
+    }
+}
+
 /// Connections that wait for `accept` at most; the kernel's own bound is
 /// /proc/sys/net/core/somaxconn.
 const BACKLOG: i32 = 1024;

@@ -2,6 +2,7 @@
 //!
 //! A server has a [`Served`] for each VM: a control thread that listens ([`Listener`]) and serves
 //! one front end after another. It asks the VM ([`Backing`]) for a [`Device`] for each connection.
+//! VMs that come and go stand in a [`Roster`].
 
 mod access;
 mod admission;
@@ -11,17 +12,23 @@ mod device;
 mod listen;
 mod orders;
 mod pace;
+mod reload;
+mod roster;
 mod seat;
 mod start;
+mod stats;
 mod watch;
 
 pub use access::SocketAccess;
 pub use admission::Admission;
-pub use control::{Backing, Control, Served, Waker, process_cpu_seconds, stop_all};
+pub use control::{Backing, Control, Served, Waker, stop_all};
 pub use control_socket::ControlSocket;
 pub use device::Device;
 pub use listen::{Bound, Endpoint, ListenError, Listener, bind_unix};
 pub use orders::{Orders, TakeUpCause, TakeUpError};
 pub(crate) use pace::Progress;
+pub use reload::{Reloaded, Reloads, reload};
+pub use roster::{ChangeError, Departure, NextVm, Roster, RosterConfig, VmInfo, VmState};
 pub use start::{MAX_VMS, Paths, StartError, check_names, inherit, normal};
+pub use stats::{ServerStats, process_cpu_seconds};
 pub use watch::SessionWatch;

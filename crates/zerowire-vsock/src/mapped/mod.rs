@@ -60,8 +60,15 @@ pub struct MapPolicy {
 
 impl Default for MapPolicy {
     fn default() -> Self {
+        Self::of_user(rustix::process::geteuid().as_raw())
+    }
+}
+
+impl MapPolicy {
+    /// For nobody beside root and this user.
+    pub(crate) fn of_user(own_user: u32) -> Self {
         Self {
-            own_user: rustix::process::geteuid().as_raw(),
+            own_user,
             allow: Vec::new(),
             listen: Vec::new(),
             max_bytes: 64 << 20,

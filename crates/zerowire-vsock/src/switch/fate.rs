@@ -116,3 +116,11 @@ pub(super) fn drop_connections(vm: &mut GroupVm, rest: &mut Rest<'_>) {
     vm.resets.clear();
     vm.doors.handshakes.clear();
 }
+
+/// Ends all connections of a VM that leaves, those that drain included.
+pub(super) fn end_connections(vm: &mut GroupVm, rest: &mut Rest<'_>) {
+    for slot in 0..vm.connections.slots() {
+        end_of(vm, slot, rest);
+        remove(vm, slot);
+    }
+}

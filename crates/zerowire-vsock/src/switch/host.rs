@@ -50,7 +50,7 @@ pub(super) fn take_callers(vm: &mut GroupVm, io: &mut Io) -> bool {
             called(vm, l.kind, io);
         }
     }
-    if vm.doors.map_listening.called {
+    if vm.doors.map_listening.as_ref().is_some_and(|l| l.called) {
         map_clients::called(vm, io);
     }
     vm.listeners().any(|l| l.called)

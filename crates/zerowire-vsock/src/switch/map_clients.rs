@@ -20,14 +20,16 @@ use crate::vm::GroupVm;
 /// Programs connect at the control socket. Those that are too many for now are accepted in the VM's
 /// next turns.
 pub(super) fn called(vm: &mut GroupVm, io: &mut Io) {
-    vm.doors.map_listening.called = accept(vm, io);
+    let more = accept(vm, io);
+    vm.doors.map_listening.iter_mut().for_each(|l| l.called = more);
 }
 
 /// Accepts programs at the control socket. Returns whether more may wait.
 fn accept(vm: &mut GroupVm, io: &mut Io) -> bool {
     for _ in 0..MAX_ACCEPTS {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        match rustix::net::accept_with(&vm.doors.map_listening.socket, flags) {
+        let Some(listening) = &vm.doors.map_listening else { return false };
+        match rustix::net::accept_with(&listening.socket, flags) {
             Ok(socket) => greet(vm, socket, io),
             Err(rustix::io::Errno::AGAIN) => return false,
             Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}

@@ -51,6 +51,7 @@ use super::vm::GroupVm;
 
 /// All VMs of a group.
 pub(super) struct Switch {
+    /// By their places. A [vacant](GroupVm::vacant) one stands where a VM has left.
     pub vms: Vec<GroupVm>,
     pub io: Io,
 }
@@ -96,17 +97,36 @@ impl Scratch {
 }
 
 impl Switch {
-    pub fn new(mut vms: Vec<GroupVm>, watch: Watch) -> io::Result<Self> {
-        for (i, vm) in vms.iter_mut().enumerate() {
-            vm.id.index = i;
-            watch.add(&vm.doors.map_listening.socket, Event::MapListener { vm: i })?;
-            for l in &vm.doors.listening {
-                watch.add(&l.socket, Event::Listener { vm: i, kind: l.kind })?;
-            }
-        }
+    /// Without VMs yet.
+    pub fn new(watch: Watch) -> Self {
         let (timers, scratch) = (Timers::default(), Scratch::new());
         let io = Io { watch, timers, scratch, meter: Meter::default(), last_sender: None };
-        Ok(Self { vms, io })
+        Self { vms: Vec::new(), io }
+    }
+
+    /// A VM joins at a place that none has.
+    pub fn join(&mut self, place: usize, mut vm: GroupVm) -> io::Result<()> {
+        vm.id.index = place;
+        if let Some(l) = &vm.doors.map_listening {
+            self.io.watch.add(&l.socket, Event::MapListener { vm: place })?;
+        }
+        for l in &vm.doors.listening {
+            self.io.watch.add(&l.socket, Event::Listener { vm: place, kind: l.kind })?;
+        }
+        if self.vms.len() <= place {
+            self.vms.resize_with(place + 1, GroupVm::vacant);
+        }
+        self.vms[place] = vm;
+        Ok(())
+    }
+
+    /// The VM at a place leaves: its connections end, and its sockets go. Its rings have stopped.
+    /// The others keep their places, by which events and connections name them.
+    pub fn leave(&mut self, place: usize) {
+        self.with(place, fate::end_connections);
+        if let Some(vm) = self.vms.get_mut(place) {
+            *vm = GroupVm::vacant();
+        }
     }
 
     /// A VM, and the rest of the group.

@@ -18,8 +18,10 @@ fn others_are_all_vms_but_one() {
         let host = HostSide { sockets, connector, map_policy: MapPolicy::default() };
         GroupVm::new("vm", cid, host, Vec::new(), VsockLimits::default(), Arc::default())
     };
-    let vms = [3, 4, 5].map(vm).into();
-    let mut switch = Switch::new(vms, Watch::new().expect("epoll")).expect("a switch");
+    let mut switch = Switch::new(Watch::new().expect("epoll"));
+    for (place, cid) in [3, 4, 5].into_iter().enumerate() {
+        switch.join(place, vm(cid)).expect("watched");
+    }
     for v in 0..3 {
         let (vm, mut rest) = switch.at(v).expect("a VM");
         assert_eq!(vm.id.index, v);

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use crate::support::PATIENCE;
 use crate::support::vsock::{Vm, VsockBackend, pattern, read_exact, together};
@@ -26,7 +27,7 @@ const DISCONNECT: u8 = 2;
 const CONTROL: u8 = 3;
 const PAYLOAD: u8 = 4;
 
-fn start(dir: &tempfile::TempDir, snaplen: u32) -> (PathBuf, Capture) {
+fn start(dir: &tempfile::TempDir, snaplen: u32) -> (PathBuf, Arc<Capture>) {
     let path = dir.path().join("capture");
     let options = CaptureOptions {
         target: CaptureTarget::File(path.clone()),
@@ -34,7 +35,7 @@ fn start(dir: &tempfile::TempDir, snaplen: u32) -> (PathBuf, Capture) {
         rotation: None,
         only: Vec::new(),
     };
-    (path, Capture::start(&options, "a test").unwrap_or_else(|e| panic!("{e}")))
+    (path, Arc::new(Capture::start(&options, "a test").unwrap_or_else(|e| panic!("{e}"))))
 }
 
 fn header(packet: &CapturedPacket) -> Header {
@@ -92,7 +93,7 @@ fn tshark_agrees(path: &Path, file: &CaptureFile) {
 fn a_connection_to_the_host_is_captured_from_begin_to_end() {
     let dir = tempfile::tempdir().expect("a folder");
     let (path, capture) = start(&dir, MAX_SNAPLEN);
-    let backend = VsockBackend::captured(&[Vm::new("vm", 3)], Some(&capture));
+    let backend = VsockBackend::captured(&[Vm::new("vm", 3)], Some(capture.clone()));
     let mut guest = backend.guest("vm");
     let (conn, mut stream) = backend.open("vm", &mut guest, 1234);
     // Longer than a packet, and than what is copied at once.
@@ -126,7 +127,7 @@ fn a_connection_to_the_host_is_captured_from_begin_to_end() {
 fn guests_that_reach_each_other_have_an_interface_each() {
     let dir = tempfile::tempdir().expect("a folder");
     let (path, capture) = start(&dir, MAX_SNAPLEN);
-    let backend = VsockBackend::captured(&[Vm::new("a", 3), Vm::new("b", 4)], Some(&capture));
+    let backend = VsockBackend::captured(&[Vm::new("a", 3), Vm::new("b", 4)], Some(capture.clone()));
     let (mut a, mut b) = (backend.guest("a"), backend.guest("b"));
     b.stack.listen(80, SocketType::Stream);
     let from = a.stack.connect(4, 80, SocketType::Stream).expect("asked");
@@ -160,7 +161,7 @@ fn guests_that_reach_each_other_have_an_interface_each() {
 fn headers_alone_are_captured_if_so_asked() {
     let dir = tempfile::tempdir().expect("a folder");
     let (path, capture) = start(&dir, PREFIX_BYTES as u32);
-    let backend = VsockBackend::captured(&[Vm::new("vm", 3)], Some(&capture));
+    let backend = VsockBackend::captured(&[Vm::new("vm", 3)], Some(capture.clone()));
     let mut guest = backend.guest("vm");
     let (conn, mut stream) = backend.open("vm", &mut guest, 1234);
     guest.ping(conn, &mut stream);

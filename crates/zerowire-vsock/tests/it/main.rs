@@ -33,6 +33,7 @@ mod parts;
 mod quotas;
 mod relay;
 mod requests;
+mod server_changes;
 mod siblings;
 mod slow_host;
 mod streams;

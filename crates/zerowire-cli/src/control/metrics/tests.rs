@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_capture::CaptureStats;
-use zerowire_net::{DirectionStats, LinkStats, Negotiated, PortState};
+use zerowire_net::{DirectionStats, LinkState, LinkStats, Negotiated, PortState, VmStats};
+use zerowire_vsock::{LimitTotals, VsockTotals, VsockVmStats};
 
 use super::*;
 
@@ -105,7 +106,7 @@ fn read(page: &str, form: Exposition) -> BTreeMap<String, Family> {
     families
 }
 
-fn server(names: &[&str]) -> ServerStats {
+fn server(names: &[&str]) -> ServerStats<VmStats> {
     let vm = |name: &&str| {
         let counters = Counters::default();
         counters.frames.add(7);
@@ -155,11 +156,50 @@ fn server(names: &[&str]) -> ServerStats {
     }
 }
 
+/// A vsock server with one VM.
+fn vsock_server(name: &str) -> ServerStats<VsockVmStats> {
+    let counters = Counters::default();
+    counters.frames.add(3);
+    counters.copied(CopyReason::Sibling, 64);
+    counters.zero_copied_bytes.add(100);
+    counters.dropped_many(DropReason::NoRoom, 2);
+    let totals = VsockTotals {
+        connections_opened: 5,
+        connections_open: 2,
+        limits: LimitTotals { receive_limit_waits: 4, ..LimitTotals::default() },
+        transmit: counters.snapshot(),
+        ..VsockTotals::default()
+    };
+    let vm = VsockVmStats {
+        name: name.to_owned(),
+        socket: "/s".to_owned(),
+        cid: 3,
+        uds: "/u".to_owned(),
+        groups: vec!["default".to_owned()],
+        connected: true,
+        connections: 2,
+        connection_errors: 1,
+        features: Vec::new(),
+        protocol_features: String::new(),
+        device_status: 0,
+        path: "",
+        kernel_copies: "",
+        totals,
+        capture: Some(CaptureStats { captured: 5, lost: 2 }),
+    };
+    ServerStats { version: "1.2.3", uptime_seconds: 1.5, cpu_seconds: 0.25, vms: vec![vm] }
+}
+
 #[test]
 fn both_forms_can_be_read_and_say_the_same() {
-    let stats = server(&["a", "b \"quoted\" \\ and\nbroken"]);
-    let open = read(&render(&stats, Exposition::OpenMetrics), Exposition::OpenMetrics);
-    let text = read(&render(&stats, Exposition::Text), Exposition::Text);
+    let name = "b \"quoted\" \\ and\nbroken";
+    say_the_same(&server(&["a", name]));
+    say_the_same(&vsock_server(name));
+}
+
+fn say_the_same<V: VmReport>(stats: &ServerStats<V>) {
+    let open = read(&render(stats, Exposition::OpenMetrics), Exposition::OpenMetrics);
+    let text = read(&render(stats, Exposition::Text), Exposition::Text);
     assert_eq!(open.len(), text.len());
     for (name, family) in &open {
         assert!(name.starts_with("zerowire_") && !name.ends_with("_total"), "{name}");
@@ -202,10 +242,31 @@ fn figures_are_those_of_the_statistics() {
     }
 }
 
+#[test]
+fn figures_of_vsock_are_those_of_the_statistics() {
+    let metrics = read(&render(&vsock_server("a"), Exposition::Text), Exposition::Text);
+    for (name, labels, value) in [
+        ("zerowire_vms", "", 1.0),
+        ("zerowire_front_end_connected", "{vm=\"a\"}", 1.0),
+        ("zerowire_connections_total", "{vm=\"a\"}", 2.0),
+        ("zerowire_vsock_open_connections", "{vm=\"a\"}", 2.0),
+        ("zerowire_vsock_connections_total", "{vm=\"a\"}", 5.0),
+        ("zerowire_vsock_capture_lost_packets_total", "{vm=\"a\"}", 2.0),
+        ("zerowire_vsock_packets_total", "{vm=\"a\",direction=\"transmit\"}", 3.0),
+        ("zerowire_vsock_bytes_total", "{vm=\"a\",direction=\"transmit\"}", 164.0),
+        ("zerowire_vsock_limit_waits_total", "{vm=\"a\",direction=\"receive\"}", 4.0),
+        ("zerowire_vsock_copied_bytes_total", "{vm=\"a\",direction=\"transmit\",reason=\"sibling\"}", 64.0),
+        ("zerowire_vsock_dropped_packets_total", "{vm=\"a\",direction=\"transmit\",reason=\"no_room\"}", 2.0),
+    ] {
+        assert_eq!(metrics[name].samples.get(labels), Some(&value), "{name}{labels}");
+    }
+}
+
 /// The dashboard and the alerts use metrics that exist.
 #[test]
 fn files_for_grafana_and_prometheus_name_metrics_that_exist() {
-    let metrics = read(&render(&server(&["a"]), Exposition::Text), Exposition::Text);
+    let mut metrics = read(&render(&server(&["a"]), Exposition::Text), Exposition::Text);
+    metrics.extend(read(&render(&vsock_server("a"), Exposition::Text), Exposition::Text));
     let dist = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist");
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
     let dashboard = std::fs::read_to_string(format!("{dist}/grafana/zerowire.json")).expect("the dashboard");
@@ -245,7 +306,7 @@ fn promtool_finds_no_fault() {
         );
         return;
     };
-    let page = render(&server(&["a"]), Exposition::Text);
+    let page = render(&vsock_server("a"), Exposition::Text);
     child.stdin.take().expect("its input").write_all(page.as_bytes()).expect("written");
     let output = child.wait_with_output().expect("its output");
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");

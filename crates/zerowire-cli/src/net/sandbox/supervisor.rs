@@ -8,10 +8,9 @@ use std::time::Instant;
 
 use zerowire_capture::Capture;
 use zerowire_net::{
-    ChangeError, Fleet, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo, VmState,
-    check_vms,
+    ChangeError, Fleet, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo, check_vms,
 };
-use zerowire_vhost::serve::{Endpoint, Listener, StartError, process_cpu_seconds};
+use zerowire_vhost::serve::{Endpoint, Listener, StartError, VmState};
 
 use super::capture::PATIENCE;
 use super::keeper::{Common, Keeper};
@@ -184,12 +183,8 @@ impl Fleet for Supervisor {
         let deadline = Instant::now() + ANSWER_PATIENCE;
         let told = running.iter().zip(asked).map(|(keeper, asked)| keeper.stats(asked, deadline));
         let (vms, seconds): (Vec<_>, Vec<f64>) = told.unzip();
-        ServerStats {
-            version: env!("CARGO_PKG_VERSION"),
-            uptime_seconds: self.start.elapsed().as_secs_f64(),
-            cpu_seconds: process_cpu_seconds() + seconds.into_iter().sum::<f64>(),
-            vms,
-        }
+        let own = ServerStats::since(self.start, vms);
+        ServerStats { cpu_seconds: own.cpu_seconds + seconds.into_iter().sum::<f64>(), ..own }
     }
 
     fn add(&self, config: VmConfig) -> Result<(), ServerError> {
@@ -223,7 +218,7 @@ impl Fleet for Supervisor {
     fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
         let keeper = lock(&self.vms).keeper(name)?;
         if keeper.config().metadata.is_none_or(|now| now.tokens != source.tokens) {
-            return Err(ChangeError::Settled(name.to_owned()));
+            return Err(ServerError::Settled(name.to_owned()).into());
         }
         let failed = |text| ServerError::Metadata { vm: name.to_owned(), text };
         Ok(keeper.set_metadata(source).map_err(failed)?)

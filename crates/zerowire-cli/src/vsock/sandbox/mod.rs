@@ -75,6 +75,11 @@ impl VsockSandboxArgs {
         let refused = [
             (args.pcap.is_on(), "--pcap", "packets are in the processes of the VMs"),
             (
+                args.control.is_on(),
+                "--control or --metrics",
+                "VMs that are in one process can't come and go, and nobody is told what they move",
+            ),
+            (
                 map.share_guest_memory,
                 "--share-guest-memory",
                 "a confined process can't open the guest's memory for reading alone",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{PATIENCE, Program, wait_until};
+use super::{PATIENCE, Program, Restrict, wait_until};
 
 /// A running `zerowire net --control`, with its sockets in a folder of its own.
 pub struct Controlled {
@@ -18,9 +18,18 @@ pub struct Controlled {
 impl Controlled {
     /// Starts it with further arguments.
     pub fn start(more: &[&str]) -> Self {
+        Self::of(|args| Program::net(args), more)
+    }
+
+    /// Starts `zerowire vsock --control` in its place.
+    pub fn start_vsock(more: &[&str]) -> Self {
+        Self::of(|args| Program::vsock(args, Restrict::default()), more)
+    }
+
+    fn of(start: impl FnOnce(&[&str]) -> Program, more: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let control = dir.path().join("control").display().to_string();
-        let program = Program::net(&[&["--control", &control], more].concat());
+        let program = start(&[&["--control", &control], more].concat());
         program.wait_log("control socket at");
         Self { program, dir }
     }
@@ -69,6 +78,14 @@ impl Controlled {
             |what| std::fs::read_dir(format!("/proc/{}/{what}", self.program.pid())).expect("/proc").count();
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.program.pid())).expect("/proc");
         [count("fd"), count("task"), maps.lines().count()]
+    }
+
+    /// Memory of its own that it has touched, KiB.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.program.pid()));
+        let status = status.expect("/proc");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("its memory");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
     }
 
     /// What it has when the connections that have ended are gone.

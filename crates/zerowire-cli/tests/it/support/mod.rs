@@ -9,6 +9,7 @@ pub mod recv;
 pub mod replay;
 pub mod send;
 pub mod terminal;
+pub mod vsock;
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};

@@ -69,16 +69,15 @@ impl Harness {
         let watch = Watch::new()?;
         watch.add(&wake, Event::Wake)?;
         let counters: Vec<_> = cids.iter().map(|_| Arc::new(VsockCounters::default())).collect();
-        let mut vms = Vec::new();
-        for (cid, counters) in cids.iter().zip(&counters) {
+        let mut switch = Switch::new(watch);
+        for (place, (cid, counters)) in cids.iter().zip(&counters).enumerate() {
             let (name, groups) = (format!("vm{cid}"), vec!["all".to_owned()]);
             let path = dir.join(cid.to_string());
             let sockets = HostSockets::bind(&path, &SocketAccess::default()).map_err(io::Error::other)?;
             let connector = HostConnector::Paths(PathConnector::new(&path, OwnSockets::default()));
             let host = HostSide { sockets, connector, map_policy: map.clone() };
-            vms.push(GroupVm::new(&name, *cid, host, groups, limits, counters.clone()));
+            switch.join(place, GroupVm::new(&name, *cid, host, groups, limits, counters.clone()))?;
         }
-        let switch = Switch::new(vms, watch)?;
         let inner = Loop { switch, impatient: false, review: Review::new()?, stepped: true };
         let turns = TurnLoop::new(queue, wake, EVENTS);
         Ok(Self { inner, turns, counters, limits, _commands: commands })

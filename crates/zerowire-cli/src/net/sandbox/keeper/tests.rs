@@ -2,7 +2,6 @@ use std::io::Read;
 use std::path::Path;
 
 use zerowire_metadata::TokenPolicy;
-use zerowire_net::PathMode;
 use zerowire_net::port::tap::TapSpec;
 use zerowire_net::{PathMode, Policy};
 use zerowire_testkit::net::in_netns;

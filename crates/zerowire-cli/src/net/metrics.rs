@@ -1,0 +1,123 @@
+//! The metrics of network VMs.
+
+use zerowire_net::{LinkState, ServerStats, VmStats};
+
+use super::report;
+use crate::control::{MetricKind, MetricsPage, Moved, OfDirection, OfReason, OfVm, VmReport};
+
+impl VmReport for VmStats {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn table(stats: &ServerStats) -> String {
+        report::table(stats)
+    }
+
+    fn metrics(vms: &[Self], page: &mut MetricsPage) {
+        let moved: Vec<_> = vms.iter().flat_map(moved).collect();
+        page.of_vms(&OF_VM, vms);
+        page.of_directions(&OF_DIRECTION, &moved);
+        page.limit_wait_seconds("limit_wait_seconds", &moved);
+        page.of_reasons(&OF_REASON, &moved);
+    }
+}
+
+fn moved(vm: &VmStats) -> [Moved<'_>; 2] {
+    [("transmit", &vm.transmit), ("receive", &vm.receive)].map(|(direction, d)| Moved {
+        vm: &vm.name,
+        direction,
+        totals: &d.totals,
+        limit_waits: d.limit_waits,
+        limit_wait_seconds: d.limit_wait_seconds,
+    })
+}
+
+const fn vm(
+    name: &'static str,
+    kind: MetricKind,
+    help: &'static str,
+    value: fn(&VmStats) -> u64,
+) -> OfVm<VmStats> {
+    OfVm { name, kind, help, value }
+}
+
+const OF_VM: [OfVm<VmStats>; 10] = [
+    vm("front_end_connected", MetricKind::Gauge, "1 if a front end is connected.", |v| {
+        u64::from(v.connected)
+    }),
+    vm("interface_up", MetricKind::Gauge, "1 if the port's interface can carry frames.", |v| {
+        u64::from(v.port_state.interface_state == LinkState::Up)
+    }),
+    vm("link_up", MetricKind::Gauge, "1 if the guest sees its link up; always 1 without link=follow.", |v| {
+        u64::from(v.port_state.link.as_ref().is_none_or(|link| link.up))
+    }),
+    vm("connections", MetricKind::Counter, "Connections of front ends.", |v| v.connections),
+    vm("connection_errors", MetricKind::Counter, "Connections that ended by an error.", |v| {
+        v.connection_errors
+    }),
+    vm(
+        "ring_errors",
+        MetricKind::Counter,
+        "Virtqueues that were stopped since the guest broke a rule.",
+        |v| v.ring_errors,
+    ),
+    vm(
+        "unsure_frames",
+        MetricKind::Counter,
+        "Frames from the guest that were on their way when the process before this one died.",
+        |v| v.unsure_frames,
+    ),
+    vm(
+        "out_of_order_frames",
+        MetricKind::Counter,
+        "Frames from the guest that were given back before earlier ones.",
+        |v| v.out_of_order_frames,
+    ),
+    vm("captured_frames", MetricKind::Counter, "Frames in the capture; 0 without --pcap.", |v| {
+        v.port_state.capture.map_or(0, |capture| capture.captured)
+    }),
+    vm("capture_lost_frames", MetricKind::Counter, "Frames that the capture lacks; 0 without --pcap.", |v| {
+        v.port_state.capture.map_or(0, |capture| capture.lost)
+    }),
+];
+
+const OF_DIRECTION: [OfDirection; 8] = [
+    OfDirection { name: "frames", help: "Frames delivered.", value: |d| d.totals.frames },
+    OfDirection {
+        name: "bytes",
+        help: "Bytes delivered, virtio-net headers included.",
+        value: |d| d.totals.bytes,
+    },
+    OfDirection {
+        name: "zero_copied_frames",
+        help: "Frames of which no byte but inspected headers was copied in user space.",
+        value: |d| d.totals.zero_copied_frames,
+    },
+    OfDirection {
+        name: "zero_copied_bytes",
+        help: "Bytes that were not copied in user space.",
+        value: |d| d.totals.zero_copied_bytes,
+    },
+    OfDirection {
+        name: "system_calls",
+        help: "System calls that moved frames.",
+        value: |d| d.totals.system_calls,
+    },
+    OfDirection { name: "kicks", help: "Notifications taken from the driver.", value: |d| d.totals.kicks },
+    OfDirection { name: "calls", help: "Notifications given to the driver.", value: |d| d.totals.calls },
+    OfDirection {
+        name: "limit_waits",
+        help: "How often queues waited for the limit.",
+        value: |d| d.limit_waits,
+    },
+];
+
+const OF_REASON: [OfReason; 2] = [
+    OfReason {
+        name: "copied_bytes",
+        help: "Bytes copied in user space, by reason.",
+        values: |t| &t.copied_bytes,
+    },
+    OfReason { name: "dropped_frames", help: "Frames dropped, by reason.", values: |t| &t.dropped_frames },
+];

@@ -1,0 +1,148 @@
+//! The vsock server as the control socket manages it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use zerowire_capture::Capture;
+use zerowire_vhost::serve::StartError;
+use zerowire_vsock::{VsockConfig, VsockServer, VsockServerError, VsockServerStats, VsockVmStats};
+
+use super::config::{Defaults, table_of};
+use super::start;
+use crate::control::{CaptureControl, Captured, Manage, ManageError, ManagedVm};
+use crate::file::Vsock;
+
+/// The server, and what the command line says of VMs that are added.
+pub(super) struct Managed {
+    server: Arc<VsockServer>,
+    defaults: Defaults,
+    captures: CaptureControl,
+    /// The hard limit of open files, if there is one.
+    descriptors: Option<u64>,
+}
+
+impl Captured for VsockServer {
+    fn capture(&self) -> Option<Arc<Capture>> {
+        self.capture()
+    }
+
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        self.set_capture(capture)
+    }
+}
+
+impl From<VsockServerError> for ManageError {
+    fn from(e: VsockServerError) -> Self {
+        let refusal = |status| Self::new(status, e.to_string());
+        match &e {
+            VsockServerError::Start(e) => e.into(),
+            VsockServerError::Cid { .. } => refusal(400).of_key("cid"),
+            VsockServerError::CidTaken { .. } => refusal(409).of_key("cid"),
+            VsockServerError::Apart { .. } => refusal(409).of_key("groups"),
+            VsockServerError::Process { .. } => refusal(503),
+            VsockServerError::PathOfPort { .. } => refusal(409).of_key("uds"),
+        }
+    }
+}
+
+impl Managed {
+    pub fn new(
+        server: Arc<VsockServer>,
+        defaults: Defaults,
+        descriptors: Option<u64>,
+        pcap_dir: Option<&Path>,
+    ) -> Self {
+        let captures = CaptureControl::new(server.clone(), pcap_dir);
+        Self { server, defaults, captures, descriptors }
+    }
+
+    fn config(&self, name: &str) -> Result<VsockConfig, ManageError> {
+        let vm = self.server.vms().into_iter().find(|vm| vm.config.name == name);
+        vm.map(|vm| vm.config).ok_or_else(|| ManageError::unknown(name))
+    }
+}
+
+impl Manage for Managed {
+    type Table = Vsock;
+    type Vm = VsockVmStats;
+
+    fn vms(&self) -> Vec<ManagedVm<Vsock>> {
+        self.server.vms().iter().map(|vm| ManagedVm::new(vm, table_of)).collect()
+    }
+
+    fn stats(&self) -> VsockServerStats {
+        self.server.stats()
+    }
+
+    fn add(&self, name: &str, vm: Vsock) -> Result<(), ManageError> {
+        let socket = vm.socket.clone();
+        let config = self.defaults.vm(name, vm)?;
+        self.server.add(config).map_err(|e| {
+            let path = path_of(&e).cloned();
+            let refusal = ManageError::from(e);
+            // Which of its sockets can't be had.
+            match path {
+                Some(path) if path == socket => refusal.of_key("socket"),
+                Some(_) => refusal.of_key("uds"),
+                None => refusal,
+            }
+        })?;
+        start::tell(&self.server, &[name.to_owned()], self.descriptors);
+        Ok(())
+    }
+
+    fn change(&self, name: &str, vm: Vsock) -> Result<(), ManageError> {
+        let config = self.config(name)?;
+        if let Some(key) = device_key(&table_of(&config), &vm) {
+            let text = format!(
+                "VM {name}: '{key}' belongs to the device that its front end has: remove the VM and add it again; only the \
+                 limits can change"
+            );
+            return Err(ManageError::new(409, text).of_key(key));
+        }
+        let rates = self.defaults.vm(name, vm)?.rates;
+        if rates != config.rates {
+            self.server.set_rates(name, rates)?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), ManageError> {
+        Ok(self.server.remove(name)?)
+    }
+
+    fn drain(&self, name: &str) -> Result<(), ManageError> {
+        Ok(self.server.drain(name)?)
+    }
+
+    fn captures(&self) -> &CaptureControl {
+        &self.captures
+    }
+}
+
+/// The path that is to blame.
+fn path_of(e: &VsockServerError) -> Option<&PathBuf> {
+    match e {
+        VsockServerError::Start(StartError::PathTaken { path, .. }) => Some(path),
+        VsockServerError::Start(StartError::Listen { cause, .. }) => cause.path(),
+        VsockServerError::PathOfPort { path, .. } => Some(path),
+        _ => None,
+    }
+}
+
+/// The first key that differs and takes another device.
+fn device_key(now: &Vsock, wanted: &Vsock) -> Option<&'static str> {
+    let differs = [
+        (now.socket != wanted.socket, "socket"),
+        (now.cid != wanted.cid, "cid"),
+        (now.uds != wanted.uds, "uds"),
+        (now.groups != wanted.groups, "groups"),
+        (now.socket_owner != wanted.socket_owner, "socket-owner"),
+        (now.socket_group != wanted.socket_group, "socket-group"),
+        (now.socket_mode != wanted.socket_mode, "socket-mode"),
+        (now.uds_owner != wanted.uds_owner, "uds-owner"),
+        (now.uds_group != wanted.uds_group, "uds-group"),
+        (now.uds_mode != wanted.uds_mode, "uds-mode"),
+    ];
+    differs.into_iter().find(|(differs, _)| *differs).map(|(_, key)| key)
+}

@@ -1,0 +1,167 @@
+//! The metrics of vsock VMs.
+
+use zerowire_vsock::{VsockServerStats, VsockVmStats};
+
+use super::report;
+use crate::control::{MetricKind, MetricsPage, Moved, OfDirection, OfReason, OfVm, VmReport};
+
+impl VmReport for VsockVmStats {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn table(stats: &VsockServerStats) -> String {
+        report::table(stats)
+    }
+
+    fn metrics(vms: &[Self], page: &mut MetricsPage) {
+        let moved: Vec<_> = vms.iter().flat_map(moved).collect();
+        page.of_vms(&OF_VM, vms);
+        page.of_directions(&OF_DIRECTION, &moved);
+        page.limit_wait_seconds("vsock_limit_wait_seconds", &moved);
+        page.of_reasons(&OF_REASON, &moved);
+    }
+}
+
+fn moved(vm: &VsockVmStats) -> [Moved<'_>; 2] {
+    let (totals, limits) = (&vm.totals, &vm.totals.limits);
+    [
+        Moved {
+            vm: &vm.name,
+            direction: "transmit",
+            totals: &totals.transmit,
+            limit_waits: limits.transmit_limit_waits,
+            limit_wait_seconds: limits.transmit_limit_wait_seconds,
+        },
+        Moved {
+            vm: &vm.name,
+            direction: "receive",
+            totals: &totals.receive,
+            limit_waits: limits.receive_limit_waits,
+            limit_wait_seconds: limits.receive_limit_wait_seconds,
+        },
+    ]
+}
+
+const fn counter(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&VsockVmStats) -> u64,
+) -> OfVm<VsockVmStats> {
+    OfVm { name, kind: MetricKind::Counter, help, value }
+}
+
+const fn gauge(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&VsockVmStats) -> u64,
+) -> OfVm<VsockVmStats> {
+    OfVm { name, kind: MetricKind::Gauge, help, value }
+}
+
+const OF_VM: [OfVm<VsockVmStats>; 18] = [
+    gauge("front_end_connected", "1 if a front end is connected.", |v| u64::from(v.connected)),
+    counter("connections", "Connections of front ends.", |v| v.connections),
+    counter("connection_errors", "Connections that ended by an error.", |v| v.connection_errors),
+    counter("ring_errors", "Virtqueues that were stopped since the guest broke a rule.", |v| {
+        v.totals.ring_errors
+    }),
+    gauge("vsock_open_connections", "Connections of the guest that are open.", |v| v.totals.connections_open),
+    counter("vsock_connections", "Connections of the guest that were established.", |v| {
+        v.totals.connections_opened
+    }),
+    counter(
+        "vsock_refused_connections",
+        "Connection requests, of the guest or of host programs, that nobody took.",
+        |v| v.totals.connections_refused,
+    ),
+    counter("vsock_requests_over_rate", "Connection requests of the guest beyond --request-rate.", |v| {
+        v.totals.requests_over_rate
+    }),
+    counter("vsock_resets", "Resets that were sent to the guest for other reasons.", |v| v.totals.resets),
+    counter(
+        "vsock_bad_handshakes",
+        "Host programs that said something else than CONNECT, or nothing in time.",
+        |v| v.totals.bad_handshakes,
+    ),
+    counter("vsock_control_packets", "Packets of either direction without payload.", |v| {
+        v.totals.control_packets
+    }),
+    counter(
+        "vsock_stale_credit_packets",
+        "Packets of the guest with older credit than those before them.",
+        |v| v.totals.stale_credit,
+    ),
+    gauge("vsock_mapped_connections", "Connections to programs that map their receive buffers.", |v| {
+        v.totals.mapped.mapped_connections
+    }),
+    gauge("vsock_mapped_windows", "Windows of mapped connections.", |v| v.totals.mapped.mapped_windows),
+    gauge("vsock_mapped_bytes", "Bytes of these windows and their headers.", |v| {
+        v.totals.mapped.mapped_bytes
+    }),
+    counter("vsock_refused_mapped_connections", "Mapped connections for which a bound left nothing.", |v| {
+        v.totals.mapped.mapped_refused
+    }),
+    counter("vsock_captured_packets", "Packets in the capture; 0 without a capture.", |v| {
+        v.capture.map_or(0, |capture| capture.captured)
+    }),
+    counter("vsock_capture_lost_packets", "Packets that the capture lacks; 0 without a capture.", |v| {
+        v.capture.map_or(0, |capture| capture.lost)
+    }),
+];
+
+const OF_DIRECTION: [OfDirection; 8] = [
+    OfDirection {
+        name: "vsock_packets",
+        help: "Packets with payload that were delivered.",
+        value: |d| d.totals.frames,
+    },
+    OfDirection {
+        name: "vsock_bytes",
+        help: "Bytes of payload that were delivered.",
+        value: |d| d.totals.bytes,
+    },
+    OfDirection {
+        name: "vsock_zero_copied_packets",
+        help: "Packets whose payload was not copied in user space.",
+        value: |d| d.totals.zero_copied_frames,
+    },
+    OfDirection {
+        name: "vsock_zero_copied_bytes",
+        help: "Bytes that were not copied in user space.",
+        value: |d| d.totals.zero_copied_bytes,
+    },
+    OfDirection {
+        name: "vsock_system_calls",
+        help: "System calls that moved packets.",
+        value: |d| d.totals.system_calls,
+    },
+    OfDirection {
+        name: "vsock_kicks",
+        help: "Notifications taken from the driver.",
+        value: |d| d.totals.kicks,
+    },
+    OfDirection {
+        name: "vsock_calls",
+        help: "Notifications given to the driver.",
+        value: |d| d.totals.calls,
+    },
+    OfDirection {
+        name: "vsock_limit_waits",
+        help: "How often queues waited for the limit.",
+        value: |d| d.limit_waits,
+    },
+];
+
+const OF_REASON: [OfReason; 2] = [
+    OfReason {
+        name: "vsock_copied_bytes",
+        help: "Bytes copied in user space, by reason.",
+        values: |t| &t.copied_bytes,
+    },
+    OfReason {
+        name: "vsock_dropped_packets",
+        help: "Packets dropped, by reason.",
+        values: |t| &t.dropped_frames,
+    },
+];

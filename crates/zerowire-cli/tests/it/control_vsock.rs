@@ -1,0 +1,380 @@
+//! The control socket of `zerowire vsock`: VMs come, go and change while others are served.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::control::{Controlled, dial, say};
+use crate::support::vsock::Guest;
+use crate::support::{PATIENCE, Program, Restrict, wait_until};
+
+/// The body that adds a VM whose sockets have its name.
+fn table(dir: &Path, name: &str, cid: u64) -> Value {
+    json!({ "socket": dir.join(format!("{name}.s")), "cid": cid, "uds": dir.join(name) })
+}
+
+fn add(server: &Controlled, name: &str, cid: u64) {
+    let body = table(server.dir.path(), name, cid).to_string();
+    let (status, text) = server.ask("PUT", &format!("/vms/{name}"), &body);
+    assert_eq!(status, 201, "{text}");
+}
+
+fn guest(server: &Controlled, name: &str) -> Guest {
+    Guest::start(&server.path(&format!("{name}.s")))
+}
+
+/// A connection of the guest to a host program.
+fn open(
+    server: &Controlled,
+    guest: &mut Guest,
+    name: &str,
+    port: u32,
+) -> (zerowire_guest::vsock::ConnId, UnixStream) {
+    let path = server.path(&format!("{name}_{port}"));
+    let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+    let conn = guest.connect(2, port).expect("a connection");
+    std::fs::remove_file(path).expect("removed");
+    (conn, listener.accept().expect("the guest's connection").0)
+}
+
+/// Bytes there and back.
+fn ping(guest: &mut Guest, conn: zerowire_guest::vsock::ConnId, stream: &mut UnixStream) {
+    guest.stack.send_all(conn, b"there", PATIENCE).expect("sent");
+    let mut got = [0; 5];
+    stream.read_exact(&mut got).expect("the guest's bytes");
+    stream.write_all(b"back!").expect("written");
+    assert_eq!(guest.stack.recv_exact(conn, 5, PATIENCE).expect("the program's bytes"), b"back!");
+    assert_eq!(&got, b"there");
+}
+
+#[test]
+fn each_route_does_what_it_says() {
+    let server = Controlled::start_vsock(&[]);
+    assert_eq!(server.json("/version")["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(server.json("/vms"), json!({ "vms": [] }));
+
+    add(&server, "a", 3);
+    let vm = server.json("/vms/a");
+    assert_eq!((&vm["state"], &vm["connected"]), (&"running".into(), &false.into()));
+    assert_eq!((&vm["config"]["cid"], &vm["config"]["groups"]), (&3.into(), &json!(["default"])));
+    assert_eq!((&vm["config"]["socket-mode"], &vm["config"]["uds-mode"]), (&"0600".into(), &"0600".into()));
+    server.program.wait_log("listening on");
+
+    let mut a = guest(&server, "a");
+    let (conn, mut stream) = open(&server, &mut a, "a", 1000);
+    ping(&mut a, conn, &mut stream);
+    let shown = server.json("/vms/a");
+    assert_eq!((&shown["connected"], &shown["statistics"]["connections_open"]), (&true.into(), &1.into()));
+    assert_eq!(server.json("/stats")["vms"][0]["transmit"]["bytes"], 5);
+    for target in ["/stats", "/vms/a"] {
+        let request = format!("GET {target} HTTP/1.1\r\nAccept: text/plain\r\nConnection: close\r\n\r\n");
+        let (status, text) = say(&mut dial(&server.control()), request.as_bytes());
+        assert!(status == 200 && text.contains("from guest"), "{text}");
+    }
+    let (_, metrics) = server.ask("GET", "/metrics", "");
+    for line in [
+        "zerowire_vms 1\n",
+        "zerowire_front_end_connected{vm=\"a\"} 1\n",
+        "zerowire_vsock_open_connections{vm=\"a\"} 1\n",
+        "zerowire_vsock_bytes_total{vm=\"a\",direction=\"transmit\"} 5\n",
+    ] {
+        assert!(metrics.contains(line), "{line}{metrics}");
+    }
+
+    // A sibling comes while the connection goes on, and goes again.
+    add(&server, "b", 4);
+    let mut b = guest(&server, "b");
+    b.stack.listen(9, zerowire_guest::vsock::SocketType::Stream);
+    let to_b = a.stack.connect(4, 9, zerowire_guest::vsock::SocketType::Stream).expect("a free port");
+    let _from_a = b.accept(9);
+    assert!(a.stack.wait_connected(to_b, PATIENCE).expect("an answer"), "it joined a's thread");
+    assert_eq!(server.ask("DELETE", "/vms/b", "").0, 204);
+    assert!(!server.path("b.s").exists() && !server.path("b").exists());
+    wait_until("the reset", || {
+        a.stack.turn(std::time::Duration::from_millis(1)).expect("a sound ring");
+        a.stack.state(to_b) != zerowire_guest::vsock::ConnState::Established
+    });
+    ping(&mut a, conn, &mut stream);
+
+    // What it was added with adds it again.
+    let config = shown["config"].to_string();
+    assert_eq!(server.ask("DELETE", "/vms/a", "").0, 204);
+    assert_eq!(server.ask("PUT", "/vms/another%20name", &config).0, 201);
+    assert_eq!(server.json("/vms/another%20name")["config"].to_string(), config);
+
+    // A drained VM keeps its front end.
+    let mut a = guest(&server, "a");
+    assert_eq!(server.ask("POST", "/vms/another%20name/drain", "").0, 202);
+    assert_eq!(server.json("/vms/another%20name")["state"], "draining");
+    let (conn, mut stream) = open(&server, &mut a, "a", 1001);
+    ping(&mut a, conn, &mut stream);
+    drop(a);
+    wait_until("it is gone", || server.names().is_empty());
+    let (_, log) = server.program.stop();
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+#[test]
+fn limits_change_and_nothing_else_does() {
+    let server = Controlled::start_vsock(&[]);
+    add(&server, "a", 3);
+    let (status, text) = server.ask("PATCH", "/vms/a", "{\"tx-limit\": \"1M/s\", \"rx-limit\": \"2M/s\"}");
+    let vm: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(
+        (status, vm["config"]["tx-limit"].as_str().map(|l| l.starts_with("1"))),
+        (200, Some(true)),
+        "{text}"
+    );
+    let (_, text) = server.ask("PATCH", "/vms/a", "{\"tx-limit\": null}");
+    let vm: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(
+        (&vm["config"]["tx-limit"], vm["config"]["rx-limit"].is_string()),
+        (&Value::Null, true),
+        "{text}"
+    );
+    for (patch, status, pointer, words) in [
+        ("{\"cid\": 4}", 409, "/cid", "remove the VM and add it again"),
+        ("{\"groups\": [\"x\"]}", 409, "/groups", "remove the VM"),
+        ("{\"uds\": \"/elsewhere\"}", 409, "/uds", "only the limits can change"),
+        ("{\"uds-mode\": \"0666\"}", 409, "/uds-mode", "remove the VM"),
+        ("{\"rx-limit\": \"fast\"}", 400, "/rx-limit", "fast"),
+        ("{\"port\": \"tap:a\"}", 400, "/port", "unknown field"),
+    ] {
+        let (got, text) = server.ask("PATCH", "/vms/a", patch);
+        let said: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!((got, said["pointer"].as_str()), (status, Some(pointer)), "{patch}: {text}");
+        assert!(said["error"].as_str().is_some_and(|e| e.contains(words)), "{patch}: {text}");
+    }
+    assert_eq!(server.json("/vms/a")["config"], vm["config"], "nothing of that has changed it");
+}
+
+#[test]
+fn a_bad_request_changes_nothing_and_says_what_and_where() {
+    let server = Controlled::start_vsock(&[]);
+    add(&server, "there", 3);
+    let dir = server.dir.path();
+    for (name, cid, group) in [("x", 5, "x"), ("y", 6, "y")] {
+        let mut vm = table(dir, name, cid);
+        vm["groups"] = json!([group]);
+        assert_eq!(server.ask("PUT", &format!("/vms/{name}"), &vm.to_string()).0, 201);
+    }
+    let before = server.json("/vms").to_string();
+    let on = |key: &str, value: Value| {
+        let mut vm = table(dir, "new", 4);
+        vm[key] = value;
+        vm
+    };
+    std::fs::write(server.path("file"), "precious").expect("a file");
+    let cases = [
+        ("new", on("cid", json!("four")), 400, Some("/cid"), "invalid type"),
+        ("new", on("cid", json!(2)), 400, Some("/cid"), "is the host's"),
+        ("new", on("cid", json!(3)), 409, Some("/cid"), "VMs there and new both have CID 3"),
+        ("new", on("cdi", json!(4)), 400, Some("/cdi"), "unknown field `cdi`"),
+        ("new", on("port", json!("tap:a")), 400, Some("/port"), "unknown field `port`"),
+        ("new", on("groups", json!([])), 400, Some("/groups"), "no group is named"),
+        ("new", on("groups", json!(["a+b"])), 400, Some("/groups"), "give names"),
+        ("new", on("groups", json!(["x", "y"])), 409, Some("/groups"), "connect VMs x with y"),
+        ("new", on("tx-limit", json!("fast")), 400, Some("/tx-limit"), "fast"),
+        ("new", on("uds-mode", json!("rw")), 400, Some("/uds-mode"), "octal"),
+        ("new", on("socket-owner", json!("no-such")), 400, Some("/socket-owner"), "/etc/passwd"),
+        ("new", on("socket", json!(dir.join("there.s"))), 409, Some("/socket"), "is taken by"),
+        ("new", on("uds", json!(dir.join("there"))), 409, Some("/uds"), "is taken by"),
+        ("new", on("uds", json!(dir.join("there_80"))), 409, Some("/uds"), "guest to port 80 arrive"),
+        ("new", on("socket", json!(dir.join("there_80"))), 409, Some("/socket"), "guest to port 80 arrive"),
+        ("new", on("socket", json!(dir.join("file"))), 422, Some("/socket"), "is not a socket"),
+        ("new", on("uds", json!(dir.join("file"))), 422, Some("/uds"), "is not a socket"),
+        ("new", on("uds", json!("/no/such/u")), 422, Some("/uds"), "directory must exist"),
+        ("there", table(dir, "new", 4), 409, None, "two VMs are named 'there'"),
+        ("%01", table(dir, "new", 4), 400, None, "control characters"),
+    ];
+    for (name, body, status, pointer, words) in cases {
+        let (got, text) = server.ask("PUT", &format!("/vms/{name}"), &body.to_string());
+        let said: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert_eq!((got, said["pointer"].as_str()), (status, pointer), "{body}: {text}");
+        assert!(said["error"].as_str().is_some_and(|e| e.contains(words)), "{body}: {text}");
+        assert_eq!(server.json("/vms").to_string(), before, "{body}");
+        for socket in ["new", "new.s", "new.seqpacket", "new.map"] {
+            assert!(!server.path(socket).exists(), "{body}: {socket}");
+        }
+    }
+    let no_uds = json!({ "socket": dir.join("s"), "cid": 4 }).to_string();
+    assert!(server.ask("PUT", "/vms/new", &no_uds).1.contains("missing field `uds`"));
+    assert_eq!(std::fs::read_to_string(server.path("file")).expect("still there"), "precious");
+    add(&server, "new", 4);
+}
+
+#[test]
+fn captures_begin_and_end_while_vms_run() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = Controlled::start_vsock(&["--pcap-dir", &dir.path().display().to_string()]);
+    add(&server, "a", 3);
+    let mut a = guest(&server, "a");
+    let (conn, mut stream) = open(&server, &mut a, "a", 1000);
+    assert_eq!(server.ask("PUT", "/capture", "{\"file\": \"c.pcapng\"}").0, 201);
+    ping(&mut a, conn, &mut stream);
+    add(&server, "b", 4);
+    wait_until("packets are captured", || {
+        server.json("/vms/a")["statistics"]["capture"]["captured"].as_u64() >= Some(2)
+    });
+    assert!(server.json("/vms/b")["statistics"]["capture"].is_object(), "one that came later, too");
+    assert_eq!(server.ask("DELETE", "/capture", "").0, 204);
+    assert!(server.json("/vms/a")["statistics"]["capture"].is_null());
+    let file = zerowire_testkit::captures::read_file(&dir.path().join("c.pcapng"));
+    assert!(file.packets.len() >= 2, "{} packets", file.packets.len());
+    ping(&mut a, conn, &mut stream);
+}
+
+/// What a command of `zerowire` prints, and its status.
+fn run(server: &Controlled, arguments: &[&str]) -> (Option<i32>, String) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_zerowire"));
+    command.args(arguments).arg("--control").arg(server.control());
+    let output = command.output().expect("the program starts");
+    let texts = [output.stdout, output.stderr].concat();
+    // Lines are wrapped.
+    let text = String::from_utf8(texts).expect("text");
+    (output.status.code(), text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[test]
+fn ctl_and_top_work_on_it() {
+    let server = Controlled::start_vsock(&[]);
+    let [socket, uds] = ["a.s", "a"].map(|name| server.path(name).display().to_string());
+    let add = ["ctl", "add", "a", "--socket", &socket, "--cid", "3", "--uds", &uds, "--groups", "x+y"];
+    let (status, text) = run(&server, &add);
+    assert!(
+        status == Some(0) && text.contains(&format!("connect to {socket}, CID 3, host end {uds}")),
+        "{text}"
+    );
+    let (_, text) = run(&server, &["ctl", "list"]);
+    assert!(text.contains("a running - CID 3 "), "{text}");
+    let (status, text) = run(&server, &["ctl", "change", "a", "--tx-limit", "1M/s"]);
+    assert!(status == Some(0) && text.contains("a: tx-limit "), "{text}");
+    let mut a = guest(&server, "a");
+    let (conn, mut stream) = open(&server, &mut a, "a", 1000);
+    ping(&mut a, conn, &mut stream);
+    for command in [&["ctl", "show", "a"][..], &["ctl", "stats"]] {
+        let (status, text) = run(&server, command);
+        assert!(status == Some(0) && text.contains("CID 3") && text.contains("groups x, y"), "{text}");
+    }
+    let (status, text) = run(&server, &["top", "--once", "--interval", "0.1"]);
+    assert!(status == Some(0) && text.contains(" a connected "), "{text}");
+    for (arguments, code, words) in [
+        (&["ctl", "add", "b", "--socket", "/s", "--cid", "4"][..], 2, "--uds <PATH>"),
+        (&["ctl", "add", "b", "--socket", "/s"], 2, "--port <PORT>"),
+        (&["ctl", "add", "b", "--socket", "/s", "--port", "tap:b", "--cid", "4"], 2, "cannot be used with"),
+        (&["ctl", "add", "b", "--socket", "/s", "--port", "tap:b"], 2, "unknown field `port`"),
+        (&["ctl", "add", "b", "--socket", "/s", "--cid", "3", "--uds", "/u"], 1, "--cid: VMs a and b both"),
+    ] {
+        let (status, text) = run(&server, arguments);
+        assert!(status == Some(code) && text.contains(words), "{arguments:?}: {status:?} {text}");
+    }
+    assert_eq!(run(&server, &["ctl", "remove", "a"]).1, "a: removed");
+}
+
+/// Adding and removing leaves nothing behind. ZEROWIRE_CONTROL_CYCLES says how often.
+#[test]
+fn vms_that_come_and_go_leave_nothing_behind() {
+    let cycles = std::env::var("ZEROWIRE_CONTROL_CYCLES").map_or(1000, |n| n.parse().expect("a number"));
+    let server = Controlled::start_vsock(&[]);
+    add(&server, "stay", 3);
+    let mut stays = guest(&server, "stay");
+    let (conn, mut stream) = open(&server, &mut stays, "stay", 1000);
+    let cycle = |n: u32| {
+        // One in two has a thread of its own.
+        let mut vm = table(server.dir.path(), "cycle", 4);
+        vm["groups"] = json!([if n.is_multiple_of(2) { "default" } else { "own" }]);
+        let (status, text) = server.ask("PUT", "/vms/cycle", &vm.to_string());
+        assert_eq!(status, 201, "{text}");
+        // One in eight has a guest, whose connection goes with it.
+        let visitor = (n % 8 < 2 && n % 16 < 8).then(|| {
+            let mut guest = guest(&server, "cycle");
+            let (conn, mut stream) = open(&server, &mut guest, "cycle", 1000);
+            ping(&mut guest, conn, &mut stream);
+            (guest, stream)
+        });
+        assert_eq!(server.ask("DELETE", "/vms/cycle", "").0, 204);
+        if let Some((_, mut stream)) = visitor {
+            assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+        }
+    };
+    (0..64).for_each(cycle);
+    let ([descriptors, threads, mappings], kib) = (server.at_rest(), server.resident());
+    (0..cycles).for_each(cycle);
+    ping(&mut stays, conn, &mut stream);
+    wait_until("it holds what it held", || server.holds()[..2] == [descriptors, threads]);
+    // malloc(3) has up to eight arenas a CPU, each with two mappings.
+    assert!(server.holds()[2] <= mappings + 64, "{} mappings, {mappings} before", server.holds()[2]);
+    assert!(server.resident() <= kib + 1024, "{} KiB, {kib} before", server.resident());
+    assert!(!server.path("cycle").exists() && !server.path("cycle.s").exists());
+    assert_eq!(server.json("/vms/stay")["statistics"]["connections"], 1, "the other one stayed");
+    let (_, log) = server.program.stop();
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+/// A file with VMs: name, CID, further lines.
+fn file(dir: &Path, vms: &[(&str, u64, &str)]) -> String {
+    let table = |(name, cid, more): &(&str, u64, &str)| {
+        let (socket, uds) = (dir.join(format!("{name}.s")), dir.join(name));
+        let (socket, uds) = (socket.display(), uds.display());
+        format!(
+            "[[vm]]\nname = '{name}'\n[vm.vsock]\nsocket = '{socket}'\ncid = {cid}\nuds = '{uds}'\n{more}\n"
+        )
+    };
+    let path = dir.join("vms.toml");
+    std::fs::write(&path, vms.iter().map(table).collect::<String>()).expect("a file");
+    path.display().to_string()
+}
+
+#[test]
+fn a_file_that_is_read_again_changes_what_differs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (x, y) = ("groups = ['x']", "groups = ['y']");
+    let config = file(dir.path(), &[("kept", 3, ""), ("gone", 4, ""), ("other", 5, x)]);
+    let program = Program::vsock(&["--config", &config], Restrict::default());
+    program.wait_log("CID 5");
+    let mut kept = Guest::start(&dir.path().join("kept.s"));
+    // Two that connect with a third are put together, in whatever order they stand.
+    let both = "groups = ['y', 'z']";
+    let vms = [
+        ("kept", 3, "tx-limit = '1G/s'"),
+        ("other", 6, x),
+        ("y", 7, y),
+        ("z", 8, "groups = ['z']"),
+        ("both", 9, both),
+    ];
+    file(dir.path(), &vms);
+    program.signal(libc::SIGHUP);
+    program.wait_log("read again; added: y, both, z; removed: gone; removed and added again: other");
+    assert!(!dir.path().join("gone").exists() && !dir.path().join("gone.s").exists());
+    let mut both = Guest::start(&dir.path().join("both.s"));
+    let mut z = Guest::start(&dir.path().join("z.s"));
+    z.stack.listen(9, zerowire_guest::vsock::SocketType::Stream);
+    let conn = both.stack.connect(8, 9, zerowire_guest::vsock::SocketType::Stream).expect("a free port");
+    z.accept(9);
+    assert!(both.stack.wait_connected(conn, PATIENCE).expect("an answer"));
+
+    // A bad file changes nothing, and says why.
+    for (refused, (bad, words)) in (1..).zip([
+        ("[[vm]\n".to_owned(), "vms.toml: TOML parse error at line 1"),
+        (
+            "[[vm]]\nname='a'\n[vm.vsock]\nsocket='/s'\ncid=3\nuds='/u'\nuid=1\n".to_owned(),
+            "unknown field `uid`",
+        ),
+        ("[[vm]]\nname='a'\n[vm.vsock]\nsocket='/s'\ncid=2\nuds='/u'\n".to_owned(), "CID 2 is the host's"),
+        (String::new(), "no [[vm]] with a [vm.vsock] table"),
+    ]) {
+        std::fs::write(&config, bad).expect("a file");
+        program.signal(libc::SIGHUP);
+        wait_until("it is refused", || program.log().matches("nothing has changed").count() == refused);
+        assert!(program.log().contains(words), "{words}: {}", program.log());
+    }
+    file(dir.path(), &vms[..1]);
+    program.signal(libc::SIGHUP);
+    program.wait_log("read again; removed: other, y, both, z");
+    assert!(kept.stack.turn(std::time::Duration::ZERO).is_ok());
+    drop((kept, both, z));
+    let (out, _) = program.stop();
+    assert!(out.contains("kept: CID 3") && !out.contains("other"), "{out}");
+}
