@@ -123,7 +123,7 @@ pub(crate) unsafe fn sized<T: Copy>(from: *const T, name: &str) -> Result<Option
         }
     }
     let mut read = MaybeUninit::<T>::zeroed();
-    // SAFETY: both have so many bytes, and a local variable overlaps nothing of C.
+    // SAFETY: both have this length, and a local variable overlaps nothing of C.
     unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), read.as_mut_ptr().cast(), size.min(ours)) };
     // SAFETY: zeros or the caller's integers and pointers, by this function's contract.
     Ok(Some(unsafe { read.assume_init() }))

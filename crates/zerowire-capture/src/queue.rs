@@ -109,8 +109,8 @@ impl CaptureQueue {
     }
 
     /// What is recorded next is packet `number` of its batch: [`Self::rewind`] takes it back.
-    /// Numbers of a batch don't shrink. With `holds` packets before it may have to be taken back later
-    /// as well.
+    /// Numbers of a batch don't shrink. With `holds` packets before it may have to be taken back
+    /// later as well.
     #[inline]
     pub fn mark(&mut self, number: usize, holds: bool) {
         if !holds {
@@ -149,7 +149,7 @@ impl CaptureQueue {
         );
     }
 
-    /// Records a packet of which at most so many bytes can be kept.
+    /// Records a packet of which at most this part can be kept.
     #[inline]
     fn record_part(
         &mut self,

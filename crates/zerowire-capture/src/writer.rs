@@ -36,7 +36,7 @@ pub(crate) struct CaptureWriter {
     packets: u64,
     /// Blocks that are not written yet.
     blocks: Vec<u8>,
-    /// True: who reads along is told what was lost since.
+    /// True: who reads along hears what was lost since.
     tells_losses: bool,
     /// What was told so far.
     told: u64,

@@ -148,7 +148,8 @@ impl Server {
     ///
     /// # Errors
     /// The VM is unknown, or just comes or goes. Or it is held up by its front end: it is still
-    /// [leaving](zerowire_vhost::serve::VmState::Leaving) then, and goes as soon as its threads end.
+    /// [leaving](zerowire_vhost::serve::VmState::Leaving) then, and goes as soon as its threads
+    /// end.
     pub fn remove(&self, name: &str) -> Result<(), ChangeError> {
         self.parts.roster.remove(name)
     }

@@ -84,7 +84,7 @@ unsafe fn receive(fd: BorrowedFd<'_>, op: Op) -> Done {
     message.msg_iov = op.iov.cast_mut();
     message.msg_iovlen = op.len as usize;
     let (fd, at, flags) = (fd.as_raw_fd() as usize, &raw mut message as usize, libc::MSG_DONTWAIT as usize);
-    // SAFETY: the message lives until the call returns, and the caller promises so of what it names.
+    // SAFETY: the message lives until the call returns. The caller promises that of what it names.
     let result = match unsafe { syscall::call(libc::SYS_recvmsg, [fd, at, flags, 0, 0, 0]) } {
         Ok(n) => n as i32,
         Err(errno) => -errno,

@@ -155,7 +155,7 @@ impl VsockConfig {
         Ok(())
     }
 
-    /// Completes the groups, and the share of mapped connections of one of so many VMs.
+    /// Completes the groups, and the share of mapped connections of one of these VMs.
     pub(super) fn complete(&mut self, vms: usize) {
         self.map.complete(vms, self.limits.max_connections);
         self.groups.sort();

@@ -65,7 +65,7 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     path.into()
 }
 
-/// A guest's connection that another process is asked for.
+/// What another process hears of a connection that a guest wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostQuestion {
     /// The VM's place among those that were handed over.
@@ -84,7 +84,7 @@ pub trait HostKeeper: fmt::Debug + Send + Sync {
     /// [`VsockServer::answer`](crate::VsockServer::answer).
     ///
     /// # Errors
-    /// It can't be asked. It is asked again soon if the error is EAGAIN.
+    /// The question did not go out. It goes again soon if the error is EAGAIN.
     fn ask(&self, question: HostQuestion) -> io::Result<()>;
 }
 

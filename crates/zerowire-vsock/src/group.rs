@@ -50,7 +50,7 @@ pub(crate) type GroupRings = RingClient<GroupCommand>;
 
 type Command = RingCommand<GroupCommand>;
 
-/// What a group is told beside the state of rings.
+/// Commands of a group beside those about rings.
 #[derive(Debug)]
 pub(crate) enum GroupCommand {
     /// The answer to the question of this number: a socket that is connected to a host program, or

@@ -2,8 +2,9 @@
 //! guests (virtio 1.3 §5.10).
 //!
 //! [`VsockServer`] serves VMs: a control thread for each VM, and one data thread for each set of
-//! VMs that share groups (`group`, `threads`). VMs come and go while it runs. It, [`VsockConfig`], [`VsockLimits`], [`mapped::MapPolicy`] and
-//! the statistics are for programs. The rest is public for tests, and is not a stable interface.
+//! VMs that share groups (`group`, `threads`). VMs come and go while it runs. It, [`VsockConfig`],
+//! [`VsockLimits`], [`mapped::MapPolicy`] and the statistics are for programs. The rest is public
+//! for tests, and is not a stable interface.
 #![warn(missing_docs)]
 
 mod capture;

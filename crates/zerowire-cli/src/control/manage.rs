@@ -88,7 +88,7 @@ impl ManageError {
         Self { status, text: text.into(), key: None }
     }
 
-    /// There is no such VM.
+    /// Nobody has a VM of this name.
     pub fn unknown(name: &str) -> Self {
         Self::new(404, format!("no VM is named '{name}'"))
     }

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A connection costs a thread with a small stack, and its buffers have bounds. What can be managed
-//! stands behind the trait [`Manage`], and what a VM tells behind [`VmReport`]: this module knows no
-//! device, no socket of a VM and no port.
+//! stands behind the trait [`Manage`], and what a VM tells behind [`VmReport`]: this module knows
+//! no device, no socket of a VM and no port.
 
 mod api;
 mod body;

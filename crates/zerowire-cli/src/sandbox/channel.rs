@@ -84,7 +84,7 @@ impl Channel {
         }
     }
 
-    /// Waits for a message and its descriptors, all of them or none; None when the other side is gone.
+    /// Waits for a message and its descriptors, all of them or none. None: the other side is gone.
     ///
     /// # Errors
     /// What came is another message, or none.

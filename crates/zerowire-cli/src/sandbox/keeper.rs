@@ -57,7 +57,7 @@ pub(crate) enum Heard {
     GoOn,
     /// It serves.
     Ready(ConfineReport),
-    /// It has failed, or is to be ended.
+    /// It has failed, or must end.
     Failed(String),
 }
 
@@ -169,7 +169,7 @@ impl<C: Charge> Keeper<C> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(format!("zerowire: {}", vms.join(", "))).arg(C::ARGUMENT);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
-        // It may hold what is no VM's business.
+        // It may hold secrets of the host.
         command.env_clear();
         // The command goes at the end, and with it the child's end of the channel.
         let mut child = spawn_apart(&mut command)?;

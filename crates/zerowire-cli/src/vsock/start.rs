@@ -15,8 +15,8 @@ const WAITING_PROGRAMS: u64 = 384;
 /// Descriptors of a mapped connection beside the one that each connection has.
 const MAPPED_DESCRIPTORS: u64 = 2;
 
-/// Says what runs for the VMs of these names, and whether all VMs may need more descriptors than the
-/// hard limit allows.
+/// Says what runs for the VMs of these names, and whether all VMs may need more descriptors than
+/// the hard limit allows.
 pub(super) fn tell(server: &VsockServer, names: &[String], hard: Option<u64>) {
     let vms: Vec<_> = server.vms().into_iter().map(|vm| vm.config).collect();
     warn(&vms, hard);

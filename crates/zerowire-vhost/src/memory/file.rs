@@ -41,7 +41,7 @@ pub(crate) fn is_eventfd(fd: impl AsFd) -> io::Result<bool> {
 /// Whether a descriptor is an eventfd, or another file without a type of its own that refuses to be
 /// read in less than 8 bytes without waiting: a signalfd, a userfaultfd, an epoll. What a process
 /// of the front end's answers for (FUSE, a pipe, a socket) has a type. A timerfd refuses as well,
-/// but is asked for its time: 8 bytes read from it would take an expiry away from who waits for it.
+/// but says its time: 8 bytes read from it would take an expiry away from who waits for it.
 fn is_counter(fd: impl AsFd) -> io::Result<bool> {
     if rustix::fs::fstat(&fd)?.st_mode & libc::S_IFMT != 0 {
         return Ok(false);

@@ -233,8 +233,8 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
         Ok(())
     }
 
-    /// A VM that was entered runs, or could not be opened and is forgotten. `then` hears of one that
-    /// runs.
+    /// A VM that was entered runs, or could not be opened and is forgotten. `then` hears of one
+    /// that runs.
     ///
     /// # Errors
     /// The one that it has been given; or the server stops.

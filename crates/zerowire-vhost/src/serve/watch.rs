@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! no message to read ──▶ busy ──▶ messages are read, carried out, answered ──▶ settled ──▶ …
-//!        a death here:     └─ what was read is lost: nobody can go on ─┘   a death here: the image holds
+//!   a death here:          └─ what was read is lost: nobody goes on ─┘    the image holds
 //! ```
 //! A message that arrives while nothing is read stays in the front end's socket, which is in the
 //! image. So each message is either carried out and answered, or still to be read. Between `busy`

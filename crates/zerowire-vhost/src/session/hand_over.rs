@@ -13,9 +13,9 @@
 //! the front end wait in its socket meanwhile, and frames for the guest in the port. A frame that
 //! was read and waits for more buffers of the guest's is dropped, as whenever a ring stops.
 //!
-//! A process that dies stops no ring. Its successor has an image from before ([`Session::snapshot`]),
-//! and takes the rings up as those of a front end that has connected again: from the used index on,
-//! and by the in-flight region.
+//! A process that dies stops no ring. Its successor has an image from before
+//! ([`Session::snapshot`]), and takes the rings up as those of a front end that has connected
+//! again: from the used index on, and by the in-flight region.
 //!
 //! What is not in the image: the port, statistics, and connections of a vsock device.
 

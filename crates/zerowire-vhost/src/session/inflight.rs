@@ -11,8 +11,8 @@ use super::vrings::Vrings;
 use super::{Answer, SessionError, protocol, refused};
 use crate::ring::inflight::{InflightRegion, Tracker};
 
-/// Entries of each queue in a region of this side, or more if the first ring has more: the most that
-/// QEMU gives a ring of a network device.
+/// Entries of each queue in a region of this side, or more if the first ring has more: the most
+/// that QEMU gives a ring of a network device.
 const OWN_ENTRIES: u16 = 1024;
 
 /// A region, and where it lies in its file.

@@ -61,7 +61,7 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
         _ => return Err("its second message is none".to_owned()),
     };
     let (answers, answered) = mpsc::channel();
-    let keeper = Arc::new(Supervisor { channel: channel.clone(), answered: Mutex::new(answered) });
+    let keeper = Arc::new(SupervisorLink { channel: channel.clone(), answered: Mutex::new(answered) });
     let mut handed = handed(&setup, fds, keeper)?;
     let (lasting, link) = (handed.listener.is_lasting(), handed.link.clone());
     let config = setup.config()?;
@@ -89,7 +89,7 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
 }
 
 /// What came with the first message.
-fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<Supervisor>) -> Result<Handed, String> {
+fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<SupervisorLink>) -> Result<Handed, String> {
     let mut fds = fds.into_iter();
     let missing = || "a descriptor is missing".to_owned();
     // One that listens does not wait: the child before this one may have changed that.
@@ -123,12 +123,12 @@ fn tree(file: OwnedFd) -> Result<Arc<MetadataTree>, String> {
 
 /// The supervisor, as the port asks it.
 #[derive(Debug)]
-pub(super) struct Supervisor {
+pub(super) struct SupervisorLink {
     channel: Arc<Channel>,
     answered: Mutex<Receiver<Option<String>>>,
 }
 
-impl Supervisor {
+impl SupervisorLink {
     fn carry_out(&self, verb: PortVerb) -> Result<(), String> {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         // One to a question before this one came too late.
@@ -139,7 +139,7 @@ impl Supervisor {
     }
 }
 
-impl TapKeeper for Supervisor {
+impl TapKeeper for SupervisorLink {
     fn socket(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
@@ -149,7 +149,7 @@ impl TapKeeper for Supervisor {
     }
 }
 
-impl PacketKeeper for Supervisor {
+impl PacketKeeper for SupervisorLink {
     fn ask(&self, verb: PacketVerb) -> Result<(), String> {
         self.carry_out(PortVerb::Packet(verb))
     }
@@ -160,7 +160,7 @@ impl PacketKeeper for Supervisor {
     }
 }
 
-impl FrontEndWatch for Supervisor {
+impl FrontEndWatch for SupervisorLink {
     fn connected(&self, now: bool) {
         let _ = self.channel.send(&ChildWord::Connected(now), &[]);
     }

@@ -256,7 +256,7 @@ impl Keeper {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(format!("zerowire: {}", self.config.name)).arg(CHILD);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
-        // It may hold what is no VM's business.
+        // It may hold secrets of the host.
         command.env_clear();
         // The command goes at the end, and with it the child's end of the channel.
         let mut child = spawn_apart(&mut command)?;
@@ -266,7 +266,7 @@ impl Keeper {
         Ok(child)
     }
 
-    /// Gives the child what is open for it. What is changed from then on is told to this child.
+    /// Gives the child what is open for it. It hears of all changes from then on.
     fn hand(&self, link: &Arc<ChildLink>) -> Result<(), String> {
         let config = &self.config;
         let (kind, descriptors) = self.port.hand().map_err(|e| e.to_string())?;

@@ -104,8 +104,8 @@ impl ChildSetup {
 /// What the supervisor says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ChildOrder {
-    /// The first message. With a number frames are captured from the start, up to so many bytes of
-    /// each, to the last descriptor.
+    /// The first message. With a number frames are captured from the start, up to that number of
+    /// bytes of each, to the last descriptor.
     Start(Box<ChildSetup>, Option<u32>),
     /// Comes next: the session of a front end that a child before has left, with its descriptors.
     Session(Option<ImageText>),
@@ -115,7 +115,7 @@ pub(super) enum ChildOrder {
     Metadata(u64),
     /// Gives other limits of the rate.
     Limits(Rates),
-    /// Has up to so many bytes of each frame go to the descriptor that comes with it.
+    /// Has up to this number of bytes of each frame go to the descriptor that comes with it.
     Capture(u32),
     /// Ends that.
     EndCapture,

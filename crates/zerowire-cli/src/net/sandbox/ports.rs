@@ -13,12 +13,12 @@ use zerowire_net::port::{HandedPort, PortError, PortSpec, PortSpecError};
 use zerowire_net::{LinkObserver, LinkState};
 use zerowire_sys::allowed::AllowedCall;
 
-use super::child::Supervisor;
+use super::child::SupervisorLink;
 use super::keeper::Keeper;
 use crate::sandbox::lock;
 
-/// How often an interface that is followed is looked at if nothing is heard of it: then the thread
-/// finds that its VM is gone.
+/// How long the thread of an interface that is followed waits for news of it, before it looks
+/// whether its VM is gone.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Stack of the thread, bytes.
@@ -182,7 +182,7 @@ impl PortSetup {
     pub(super) fn take_over(
         &self,
         fds: &mut impl Iterator<Item = OwnedFd>,
-        keeper: &Arc<Supervisor>,
+        keeper: &Arc<SupervisorLink>,
     ) -> Result<HandedPort, String> {
         let missing = || "a descriptor is missing".to_owned();
         match (self.spec()?, &self.kind) {

@@ -41,7 +41,7 @@ pub(super) enum SessionWord {
     Kept(ImageText),
     /// All of them are carried out, but nobody can go on with the session, for this reason.
     Lost(String),
-    /// There is no session any more.
+    /// The session has ended.
     Ended,
 }
 

@@ -176,7 +176,7 @@ impl Fleet for Supervisor {
         lock(&self.vms).all.iter().map(info).collect()
     }
 
-    /// All children are asked at once: those that do not answer cost the time of one.
+    /// Asks all children at once: those that do not answer cost the time of one.
     fn stats(&self) -> ServerStats {
         let running = self.running();
         let asked: Vec<_> = running.iter().map(|keeper| keeper.ask_stats()).collect();

@@ -31,13 +31,13 @@ pub(super) fn main() -> ExitCode {
     let outcome = closed.map_err(|e| e.to_string()).and_then(|()| {
         let channel = zerowire_sys::fd::duplicate(0).map_err(|e| e.to_string())?;
         let supervisor =
-            Arc::new(Supervisor { channel: Channel::of(channel), under_way: AtomicUsize::new(0) });
+            Arc::new(SupervisorLink { channel: Channel::of(channel), under_way: AtomicUsize::new(0) });
         serve(&supervisor).inspect_err(|e| drop(supervisor.channel.send(&GroupWord::Failed(e.clone()), &[])))
     });
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn serve(supervisor: &Arc<Supervisor>) -> Result<(), String> {
+fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
     let channel = &supervisor.channel;
     block_signals().map_err(|e| e.to_string())?;
     raise_descriptor_limit();
@@ -94,13 +94,13 @@ fn handed(fds: Vec<OwnedFd>) -> io::Result<HandedVsock> {
 
 /// The supervisor, as the group asks it.
 #[derive(Debug)]
-struct Supervisor {
+struct SupervisorLink {
     channel: Channel,
     /// Questions whose answers have not come.
     under_way: AtomicUsize,
 }
 
-impl HostKeeper for Supervisor {
+impl HostKeeper for SupervisorLink {
     fn ask(&self, question: HostQuestion) -> io::Result<()> {
         let HostQuestion { vm, number, port, kind } = question;
         if self.under_way.fetch_add(1, Ordering::Relaxed) >= MAX_QUESTIONS {
@@ -115,7 +115,7 @@ impl HostKeeper for Supervisor {
     }
 }
 
-impl Supervisor {
+impl SupervisorLink {
     /// Does what it says. Returns what it asked for.
     fn carry_out(&self, order: GroupOrder, fds: Vec<OwnedFd>, server: &VsockServer) -> Option<GroupWord> {
         match order {

@@ -63,8 +63,8 @@ impl VsockGroup {
         Self { vms, owner, log: log.to_owned(), sums }
     }
 
-    /// Connects a guest to a program of the host's, without waiting. The path is that of the VM itself, so a child
-    /// reaches no other one.
+    /// Connects a guest to a program of the host's, without waiting. The path is that of the VM
+    /// itself, so a child reaches no other one.
     fn connect(&self, vm: usize, port: u32, kind: u16) -> io::Result<OwnedFd> {
         let wrong = || io::Error::from_raw_os_error(libc::EINVAL);
         let kind = Kind::new(kind).ok_or_else(wrong)?;

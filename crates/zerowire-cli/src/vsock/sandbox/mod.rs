@@ -1,4 +1,5 @@
-//! `--sandbox on`: a supervisor, and a confined child for each set of VMs that may reach each other.
+//! `--sandbox on`: a supervisor, and a confined child for each set of VMs that may reach each
+//! other.
 //!
 //! ```text
 //! supervisor                                          child of one group

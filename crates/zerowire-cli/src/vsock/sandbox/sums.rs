@@ -57,7 +57,7 @@ impl VmSums {
     }
 }
 
-/// What is counted is summed up; what there is now is that of `more`.
+/// Adds counters up; the present state is that of `more`.
 fn add(sum: &mut VmTold, mut more: VmTold) {
     for (i, (sum, n)) in sum.numbers().into_iter().zip(more.numbers()).enumerate() {
         *sum = if i < VmTold::LEVELS { *n } else { *sum + *n };

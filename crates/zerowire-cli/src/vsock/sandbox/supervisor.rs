@@ -81,8 +81,7 @@ fn open(configs: Vec<VsockConfig>) -> Result<(Vec<Option<Sockets>>, OwnSockets),
 }
 
 impl VsockFleet for VsockSupervisor {
-    /// All groups are asked at once: one whose child does not answer costs no more time than all of
-    /// them.
+    /// Asks all groups at once: those whose children do not answer cost the time of one.
     fn stats(&self) -> VsockServerStats {
         let deadline = Instant::now() + ANSWER_PATIENCE;
         std::thread::scope(|scope| {

@@ -184,7 +184,7 @@ impl PacketSockets {
         for socket in [&self.untagged, &self.tagged] {
             socket.unbind();
         }
-        // Of one that has none this is no error.
+        // One that has none says nothing of it.
         let _ = Slots::close(self.untagged.as_fd());
         for socket in [&self.untagged, &self.tagged] {
             let read =
