@@ -244,12 +244,14 @@ fn no_message_is_read_where_nobody_keeps_the_session() {
     let image = front.settled().expect("an image");
     front.socket.send_request(Request::GetFeatures, false, &[], &[]).expect("sent");
     assert!(matches!(front.word(), Word::Ended));
-    let (mut next, _heard) = serve(None, Some(pass_on(&image)), false);
+    let (mut next, heard) = serve(None, Some(pass_on(&image)), false);
     let features = front.socket.recv_reply(Request::GetFeatures).expect("a reply").u64().expect("a number");
     assert_ne!(features, 0);
-    drop(image);
     assert!(next.stop());
-    assert!(matches!(front.socket.recv(), Ok(None) | Err(WireError::CutOff { .. })));
+    // Each image has the connection as well.
+    drop((image, heard));
+    let end = front.socket.recv();
+    assert!(matches!(end, Ok(None) | Err(WireError::CutOff { .. })), "{end:?}");
 }
 
 #[test]
