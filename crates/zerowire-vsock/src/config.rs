@@ -273,10 +273,11 @@ fn components(groups: &[&[String]]) -> Vec<Vec<usize>> {
 }
 
 /// An order in which each VM finds the thread of those that it is connected with by groups, also by
-/// way of others: behind the first of them, each shares a group with one before it.
-pub(super) fn connected_order(configs: &[VsockConfig]) -> Vec<usize> {
+/// way of others: behind the first of them, each shares a group with one before it. Groups in
+/// `taken` have a thread already.
+pub(super) fn connected_order(configs: &[VsockConfig], taken: &[String]) -> Vec<usize> {
     let mut left: Vec<usize> = (0..configs.len()).collect();
-    let (mut order, mut reached) = (Vec::new(), HashSet::new());
+    let (mut order, mut reached) = (Vec::new(), taken.iter().collect::<HashSet<_>>());
     while !left.is_empty() {
         let is_next = |vm: &usize| configs[*vm].groups.iter().any(|g| reached.contains(g));
         // Without one the first of another set is next.

@@ -179,7 +179,7 @@ fn order(groups: &[&[&str]]) -> Vec<usize> {
         let groups = groups.iter().map(|g| (*g).to_owned()).collect();
         VsockConfig { groups, ..config("a", 3) }
     };
-    connected_order(&groups.iter().map(vm).collect::<Vec<_>>())
+    connected_order(&groups.iter().map(vm).collect::<Vec<_>>(), &[])
 }
 
 #[test]
@@ -191,4 +191,11 @@ fn vms_that_groups_connect_follow_each_other() {
     // A chain that closes from its far end.
     assert_eq!(order(&[&["d"], &["a", "b"], &["c", "d"], &["b", "c"]]), [0, 2, 3, 1]);
     assert_eq!(order(&[&["x"], &["x"], &["x"]]), [0, 1, 2]);
+    // The VM that connects two comes before the one that would have a thread of its own.
+    let vms = [&["b"][..], &["a", "b"]];
+    let vms = vms.map(|groups| VsockConfig {
+        groups: groups.iter().map(|g| (*g).to_owned()).collect(),
+        ..config("a", 3)
+    });
+    assert_eq!(connected_order(&vms, &["a".to_owned()]), [1, 0]);
 }

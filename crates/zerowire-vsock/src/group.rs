@@ -89,14 +89,14 @@ impl Group {
         self.commands.send(Command::Device(order));
     }
 
-    /// The thread did not come to an order in time: nobody waits long for the next one.
-    pub(crate) fn is_late(&self) {
-        self.late.store(true, Ordering::Relaxed);
+    /// Whether the thread came to an order in time: if not, nobody waits long for the next one.
+    pub(crate) fn answers(&self, in_time: bool) {
+        self.late.store(!in_time, Ordering::Relaxed);
     }
 
-    /// How long to wait for an order, if that is `usual`.
-    pub(crate) fn patience(&self, usual: Duration) -> Duration {
-        if self.late.load(Ordering::Relaxed) { Duration::ZERO } else { usual }
+    /// How long to wait for an order: `late` behind one to which the thread did not come.
+    pub(crate) fn patience(&self, usual: Duration, late: Duration) -> Duration {
+        if self.late.load(Ordering::Relaxed) { late } else { usual }
     }
 
     /// Starts the thread, without VMs yet.

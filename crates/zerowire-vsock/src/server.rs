@@ -189,7 +189,7 @@ impl VsockServer {
         let server = Self::empty_captured(capture);
         server.enter(&mut configs)?;
         let mut inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
-        for i in connected_order(&configs) {
+        for i in connected_order(&configs, &[]) {
             server.parts.open(&configs[i], inherited[i].take())?;
         }
         Ok(server)
@@ -208,7 +208,7 @@ impl VsockServer {
         let server = Self::empty_captured(None);
         server.enter(&mut configs)?;
         let mut handed: Vec<_> = handed.into_iter().map(Some).collect();
-        for i in connected_order(&configs) {
+        for i in connected_order(&configs, &[]) {
             let Some(HandedVsock { listener, sockets }) = handed[i].take() else { continue };
             let connector = HostConnector::Asks(AskingConnector::new(keeper.clone(), i));
             let listener = Listener::Listening { socket: Some(listener), made: None };
@@ -313,7 +313,16 @@ impl VsockServer {
     ) -> Result<Reloaded, VsockServerError> {
         let vms = wanted.len();
         wanted.iter_mut().for_each(|config| config.complete(vms));
-        let order = connected_order(&wanted);
+        let running = self.vms();
+        let stays = |vm: &&VsockVmInfo| match wanted.iter().find(|w| w.name == vm.config.name) {
+            Some(wanted) => self.keeps(&vm.config, wanted),
+            None => !before.contains(&vm.config.name),
+        };
+        let staying: Vec<_> = running.iter().filter(stays).map(|vm| &vm.config).collect();
+        let taken: Vec<_> = staying.iter().flat_map(|config| config.groups.clone()).collect();
+        let coming: Vec<_> = wanted.iter().filter(|w| staying.iter().all(|s| s.name != w.name)).collect();
+        self.parts.threads.check(&staying, &coming)?;
+        let order = connected_order(&wanted, &taken);
         let mut wanted: Vec<_> = wanted.into_iter().map(Some).collect();
         serve::reload(self, before, order.into_iter().filter_map(|i| wanted[i].take()).collect())
     }

@@ -13,11 +13,14 @@ use std::time::Duration;
 use zerowire_vhost::host::wait_for;
 use zerowire_vhost::serve::StartError;
 
+use crate::config::{VsockConfig, group_sets};
 use crate::error::VsockServerError;
 use crate::group::{Group, GroupCommand, GroupRings, GroupVm};
 
 /// How long a thread may need until it comes to an order.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for one that did not come to the order before.
+const LATE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// A VM on a thread.
 #[derive(Debug)]
@@ -66,6 +69,28 @@ impl GroupThreads {
         let late = || io::Error::new(io::ErrorKind::TimedOut, "the thread of its groups does not answer");
         wait_for(&answer, PATIENCE).unwrap_or_else(|| Err(late())).map_err(resources)?;
         Ok(place)
+    }
+
+    /// Whether VMs that come can be beside those that stay.
+    ///
+    /// # Errors
+    /// They would connect two threads that run.
+    pub fn check(&self, staying: &[&VsockConfig], coming: &[&VsockConfig]) -> Result<(), VsockServerError> {
+        let members = self.lock();
+        let all: Vec<_> = staying.iter().chain(coming).copied().collect();
+        for set in group_sets(all.iter().copied()) {
+            let (stay, come): (Vec<_>, Vec<_>) = set.into_iter().partition(|i| *i < staying.len());
+            let mut threads: Vec<Arc<Group>> = Vec::new();
+            for m in members.iter().filter(|m| stay.iter().any(|i| all[*i].name == m.vm)) {
+                if !threads.iter().any(|t| Arc::ptr_eq(t, &m.group)) {
+                    threads.push(m.group.clone());
+                }
+            }
+            if let Some(first) = come.first().filter(|_| threads.len() > 1) {
+                return Err(apart(&all[*first].name, &members, &threads));
+            }
+        }
+        Ok(())
     }
 
     /// Whether all threads still serve.
@@ -117,10 +142,12 @@ impl Drop for GroupPlace {
     fn drop(&mut self) {
         let (reply, answer) = sync_channel(1);
         self.group.give(GroupCommand::Leave { place: self.place, reply });
-        if wait_for(&answer, self.group.patience(PATIENCE)).is_none() && self.group.is_alive() {
-            self.group.is_late();
-            tracing::error!("the thread of a group did not let a VM go within {PATIENCE:?}");
+        let patience = self.group.patience(PATIENCE, LATE_PATIENCE);
+        let answers = wait_for(&answer, patience).is_some();
+        if !answers && self.group.is_alive() {
+            tracing::error!("the thread of a group did not let a VM go within {patience:?}");
         }
+        self.group.answers(answers);
         let is_other = |m: &Member| m.place != self.place || !Arc::ptr_eq(&m.group, &self.group);
         self.threads.lock().retain(is_other);
     }
