@@ -196,14 +196,14 @@ json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event
 journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket -d 'Unix socket to listen on for the front end' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket -d 'Unix socket to listen on for the front end' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l port -d 'Where frames go, as for \'zerowire net --port\'' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata -d 'JSON file to serve inside the guest' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata -d 'JSON file to serve inside the guest' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata-token -d 'Whether metadata requests need a session token: required or optional' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l mac -d 'The device\'s address, for front ends that ask the back end for it' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l guard -d 'What the guest may send, as for \'zerowire net --guard\'' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l cid -d 'The guest\'s address, of a server of \'zerowire vsock --control PATH\'' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds -d 'The host\'s end, as for \'zerowire vsock --uds\'' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds -d 'The host\'s end, as for \'zerowire vsock --uds\'' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l groups -d 'Groups of the VM, with + between them' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds-owner -d 'User who owns the host end\'s sockets' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds-group -d 'Group whose programs may connect to the host end' -r
@@ -224,7 +224,7 @@ json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event
 journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l metadata -d 'JSON file; the same one is read again' -r -F
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l metadata -d 'JSON file; the same one is read again' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l tx-limit -d 'What the guest may send in a second, as for \'zerowire net --tx-limit\'; \'off\' for no limit' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l rx-limit -d 'What the guest may receive in a second; \'off\' for no limit' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l control -d 'Control socket of the server' -r -F

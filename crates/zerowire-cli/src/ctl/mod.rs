@@ -110,7 +110,7 @@ struct Change {
 struct ChangeKeys {
     /// JSON file; the same one is read again.
     #[arg(long, value_name = "FILE")]
-    metadata: Option<PathBuf>,
+    metadata: Option<String>,
     /// What the guest may send in a second, as for 'zerowire net --tx-limit'; 'off' for no limit.
     #[arg(long, value_name = "LIMIT")]
     tx_limit: Option<String>,
@@ -140,7 +140,7 @@ struct Add {
     vm: Name,
     /// Unix socket to listen on for the front end.
     #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
+    socket: String,
     #[command(flatten)]
     net: NetKeys,
     #[command(flatten)]
@@ -170,7 +170,7 @@ struct NetKeys {
     port: Option<String>,
     /// JSON file to serve inside the guest.
     #[arg(long, value_name = "FILE", requires = "port")]
-    metadata: Option<PathBuf>,
+    metadata: Option<String>,
     /// Whether metadata requests need a session token: required or optional.
     #[arg(long, value_name = "WHEN", requires = "port")]
     metadata_token: Option<String>,
@@ -190,7 +190,7 @@ struct VsockKeys {
     cid: Option<u64>,
     /// The host's end, as for 'zerowire vsock --uds'.
     #[arg(long, value_name = "PATH", requires = "cid")]
-    uds: Option<PathBuf>,
+    uds: Option<String>,
     /// Groups of the VM, with + between them.
     #[arg(long, value_name = "A+B", value_delimiter = '+', requires = "cid")]
     groups: Option<Vec<String>>,
