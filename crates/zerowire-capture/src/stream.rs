@@ -26,7 +26,8 @@ pub(crate) fn record(from: impl Read, to: &InterfaceState, queue: &mut CaptureQu
         match kind {
             ENHANCED_PACKET => {
                 let (fields, kept) = parse_enhanced_packet(&block).ok_or_else(|| wrong("a packet"))?;
-                queue.record_kept(fields.time.min(now()), fields.direction, fields.original, kept);
+                let original = fields.original.max(u32::try_from(kept.len()).unwrap_or(u32::MAX));
+                queue.record_kept(fields.time.min(now()), fields.direction, original, kept);
             }
             INTERFACE_STATISTICS => {
                 let told = parse_lost(&block).ok_or_else(|| wrong("statistics"))?;

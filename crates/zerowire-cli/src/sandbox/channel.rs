@@ -125,7 +125,8 @@ impl Channel {
         let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
         loop {
             match recvmsg(&self.0, &mut [], &mut RecvAncillaryBuffer::default(), flags) {
-                Err(Errno::INTR) => {}
+                // The other side has left messages unread: that is said once, before what it has sent.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 // The end has no message: what is wrong is found when that is read.
                 Err(_) => return 1,
                 Ok(got) => return got.bytes.clamp(1, MESSAGE_BYTES),

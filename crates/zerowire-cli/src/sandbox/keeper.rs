@@ -22,10 +22,11 @@ use zerowire_confine::{ConfineReport, spawn_apart};
 
 use super::channel::Channel;
 use super::ending::{END_PATIENCE, end, words};
+use super::lines::LogRelay;
 use super::link::ChildLink;
+use super::lock;
 use super::message::short;
 use super::pace::RestartPace;
-use super::{lines, lock};
 
 /// How long a child may take to start.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -148,7 +149,7 @@ impl<C: Charge> Keeper<C> {
     fn serve(&self, ready: &mut Option<Ready>) -> Result<String, String> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
-        let mut child = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
+        let (mut child, _log) = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
         let link = Arc::new(ChildLink::new(ours));
         *lock(&self.link) = Some(link.clone());
         let failed = match self.charge.hand(&link.channel) {
@@ -164,19 +165,16 @@ impl<C: Charge> Keeper<C> {
         Ok(failed.unwrap_or_else(|| words(&status)))
     }
 
-    fn spawn(&self, theirs: OwnedFd) -> std::io::Result<Child> {
+    fn spawn(&self, theirs: OwnedFd) -> std::io::Result<(Child, LogRelay)> {
         let vms = self.charge.vms();
         let mut command = Command::new("/proc/self/exe");
         command.arg0(format!("zerowire: {}", vms.join(", "))).arg(C::ARGUMENT);
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+        let (log, their_log) = LogRelay::start(vms)?;
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::from(their_log));
         // It may hold secrets of the host.
         command.env_clear();
         // The command goes at the end, and with it the child's end of the channel.
-        let mut child = spawn_apart(&mut command)?;
-        if let Some(pipe) = child.stderr.take() {
-            lines::relay(vms, pipe);
-        }
-        Ok(child)
+        Ok((spawn_apart(&mut command)?, log))
     }
 
     /// Carries out what the child asks. Returns why it failed where that is known.

@@ -1,25 +1,47 @@
 //! What a child logs, line by line.
 //!
-//! A child writes to a pipe. Its lines go to the supervisor's log, as lines of its VM and under
+//! A child writes to a socket. Its lines go to the supervisor's log, as lines of its VM and under
 //! that VM's rate. So a child that was taken over writes neither in the name of a VM that it does
 //! not serve nor faster than it may.
 
-use std::io::Read;
+use std::io::{self, Read};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// Bytes of a line at most; the rest of a longer one is another line.
 const LINE_BYTES: usize = 4096;
 
-/// How long the pipe waits behind a piece: of a child that writes as fast as it can, 100 pieces are
+/// How long the socket waits behind a piece: of a child that writes as fast as it can, 100 pieces are
 /// read in a second, 400 KB at most.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// Has a thread log what comes out of `pipe` until its end, as lines of these VMs. What names none
-/// of them is the first one's.
-pub(crate) fn relay(vms: Vec<String>, mut pipe: impl Read + Send + 'static) {
+/// The log of a child. Dropping it ends it behind what was written, whoever has the child's end by
+/// then.
+pub(crate) struct LogRelay(UnixStream);
+
+impl LogRelay {
+    /// Logs what a child writes, as lines of these VMs. What names none of them is the first one's.
+    /// Returns the child's end as well.
+    pub(crate) fn start(vms: Vec<String>) -> io::Result<(Self, OwnedFd)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        relay(vms, ours.try_clone()?);
+        Ok((Self(ours), theirs.into()))
+    }
+}
+
+impl Drop for LogRelay {
+    fn drop(&mut self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+/// Has a thread log what comes out of `pipe` until its end.
+fn relay(vms: Vec<String>, mut pipe: impl Read + Send + 'static) {
     let name = vms.first().cloned().unwrap_or_default();
     let thread = std::thread::Builder::new().name(format!("{name}-log")).stack_size(STACK_BYTES);
     let started = thread.spawn(move || {

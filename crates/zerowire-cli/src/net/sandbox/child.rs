@@ -5,12 +5,12 @@
 //! supervisor is gone.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use zerowire_capture::Capture;
@@ -29,6 +29,7 @@ use super::ports::PortVerb;
 use super::sessions::{ImageText, Teller};
 use crate::pcap;
 use crate::sandbox::channel::Channel;
+use crate::sandbox::link::ANSWER_PATIENCE;
 use crate::serving::block_signals;
 
 /// How long an answer of the supervisor may take.
@@ -194,7 +195,11 @@ impl Loop<'_> {
                 return Ok(());
             };
             if let Some(word) = self.carry_out(order, fds) {
-                self.channel.send(&word, &[]).map_err(|e| e.to_string())?;
+                match self.channel.send_until(&word, &[], Instant::now() + ANSWER_PATIENCE) {
+                    // Nobody waits for it that long.
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                    other => other.map_err(|e| e.to_string())?,
+                }
             }
         }
     }

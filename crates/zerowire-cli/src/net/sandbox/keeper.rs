@@ -32,10 +32,11 @@ use super::sums::Sums;
 use crate::sandbox::channel::Channel;
 use crate::sandbox::ending::{END_PATIENCE, end, words};
 use crate::sandbox::keeper::START_PATIENCE;
+use crate::sandbox::lines::LogRelay;
 use crate::sandbox::link::{self, ANSWER_PATIENCE};
+use crate::sandbox::lock;
 use crate::sandbox::message::{Rates, bounded_report, short};
 use crate::sandbox::pace::RestartPace;
-use crate::sandbox::{lines, lock};
 
 /// How long a child waits behind a request about its port, so that it asks 100 times a second at
 /// most.
@@ -89,6 +90,8 @@ pub(super) struct Keeper {
     stops: AtomicBool,
     drains: AtomicBool,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// Held while the child is asked to take other metadata.
+    metadata_turn: Mutex<()>,
 }
 
 impl Keeper {
@@ -126,6 +129,7 @@ impl Keeper {
             stops: AtomicBool::new(false),
             drains: AtomicBool::new(false),
             thread: Mutex::new(None),
+            metadata_turn: Mutex::new(()),
         });
         let (ready, started) = sync_channel(1);
         let for_thread = keeper.clone();
@@ -223,9 +227,9 @@ impl Keeper {
     ) -> Result<ChildEnd, String> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
-        let mut child = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
+        let (mut child, _log) = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
         let link = Arc::new(ChildLink::new(ours));
-        let failed = match self.hand(&link).and_then(|()| session.give(&link.channel).map_err(text)) {
+        let failed = match self.hand(&link, session) {
             // Who stops the VM from now on finds the child.
             Ok(()) if self.stops.load(Ordering::Acquire) => None,
             Ok(()) => self.listen(&link, ready, session),
@@ -240,7 +244,9 @@ impl Keeper {
             relay.finish(Instant::now() + PATIENCE);
         }
         let asked = self.stops.load(Ordering::Acquire)
-            || (self.ends_with_front_end() && status.as_ref().is_ok_and(ExitStatus::success));
+            || (failed.is_none()
+                && self.ends_with_front_end()
+                && status.as_ref().is_ok_and(ExitStatus::success));
         match failed {
             _ if asked => Ok(ChildEnd::Asked),
             Some(failed) => Ok(ChildEnd::Died(failed)),
@@ -252,22 +258,19 @@ impl Keeper {
         self.is_draining() || !self.is_lasting()
     }
 
-    fn spawn(&self, theirs: OwnedFd) -> std::io::Result<Child> {
+    fn spawn(&self, theirs: OwnedFd) -> std::io::Result<(Child, LogRelay)> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(format!("zerowire: {}", self.config.name)).arg(CHILD);
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+        let (log, their_log) = LogRelay::start(vec![self.config.name.clone()])?;
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::from(their_log));
         // It may hold secrets of the host.
         command.env_clear();
         // The command goes at the end, and with it the child's end of the channel.
-        let mut child = spawn_apart(&mut command)?;
-        if let Some(pipe) = child.stderr.take() {
-            lines::relay(vec![self.config.name.clone()], pipe);
-        }
-        Ok(child)
+        Ok((spawn_apart(&mut command)?, log))
     }
 
     /// Gives the child what is open for it. It hears of all changes from then on.
-    fn hand(&self, link: &Arc<ChildLink>) -> Result<(), String> {
+    fn hand(&self, link: &Arc<ChildLink>, session: &mut KeptSession) -> Result<(), String> {
         let config = &self.config;
         let (kind, descriptors) = self.port.hand().map_err(|e| e.to_string())?;
         // Held until the link is there, so that no change falls between the two.
@@ -285,6 +288,7 @@ impl Keeper {
         let fds: Vec<_> = std::iter::once(socket).chain(opened).collect();
         let order = ChildOrder::Start(Box::new(setup), snaplen);
         link.channel.send(&order, &fds).map_err(|e| e.to_string())?;
+        session.give(&link.channel).map_err(|e| e.to_string())?;
         state.link = Some(link.clone());
         // A front end sees that the child has gone only if nobody else has the connection.
         if let Listener::Connected(stream) = &mut *listener {
@@ -437,6 +441,7 @@ impl Keeper {
 
     /// Gives the VM other metadata.
     pub(super) fn set_metadata(&self, source: MetadataSource) -> Result<(), String> {
+        let _turn = lock(&self.metadata_turn);
         let metadata = KeptMetadata::read(source)?;
         let Some(link) = lock(&self.state).link.clone() else { return self.keep_metadata(metadata, None) };
         let file = metadata.file()?;

@@ -15,6 +15,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::socket_domain;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use zerowire_vhost::serve::SessionWatch;
@@ -112,6 +114,12 @@ fn is_beyond_half(file: &OwnedFd) -> bool {
     limit.is_some_and(|limit| u64::try_from(file.as_raw_fd()).is_ok_and(|number| number > limit / 2))
 }
 
+/// Whether a descriptor is a socket of the network. A child could hand its packet socket on to the
+/// next one, whose list of system calls tells sockets apart by their numbers.
+fn is_foreign_socket(file: &OwnedFd) -> bool {
+    socket_domain(file).is_ok_and(|domain| domain != AddressFamily::UNIX)
+}
+
 /// What the supervisor has of a session.
 #[derive(Debug, Default)]
 enum SessionState {
@@ -148,6 +156,9 @@ impl KeptSession {
             }
             SessionWord::Kept(_) if files.iter().any(is_beyond_half) => {
                 SessionState::Lost("half of the descriptors that this process may have are in use".to_owned())
+            }
+            SessionWord::Kept(_) if files.iter().any(is_foreign_socket) => {
+                SessionState::Lost("its child has put a socket among them that is no front end's".to_owned())
             }
             SessionWord::Kept(image) => SessionState::Image(image, files),
             SessionWord::Lost(why) => SessionState::Lost(short(&why)),
@@ -206,6 +217,18 @@ mod tests {
 
     fn kept(files: usize) -> SessionWord {
         SessionWord::Kept(ImageText { text: String::new(), files })
+    }
+
+    #[test]
+    fn a_socket_of_the_network_is_not_handed_on() {
+        let mut session = KeptSession::default();
+        let (stream, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        session.hear(kept(2), vec![pipe(), stream.into()]);
+        assert!(session.died().contains("goes on with its front end"));
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        session.hear(kept(2), vec![pipe(), socket.into()]);
+        let said = session.died();
+        assert!(said.contains("no front end's"), "{said}");
     }
 
     fn pipe() -> OwnedFd {

@@ -83,7 +83,7 @@ impl KeptVms {
 
     /// Gives a VM that was entered its keeper. One that is gone meanwhile gets none.
     fn keep(&mut self, number: u64, keeper: Arc<Keeper>) -> Result<Arc<Keeper>, Arc<Keeper>> {
-        match self.all.iter_mut().find(|kept| kept.number == number) {
+        match self.all.iter_mut().find(|kept| kept.number == number && !self.closed) {
             Some(kept) => kept.stage = KeptStage::Running(keeper.clone()),
             None => return Err(keeper),
         }

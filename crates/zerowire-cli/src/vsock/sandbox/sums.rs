@@ -3,6 +3,7 @@
 use zerowire_vsock::{VsockConfig, VsockTotals, VsockVmStats};
 
 use super::message::VmTold;
+use crate::sandbox::message::counted;
 
 /// What the child that runs has told last, and what those before it had told last. What a child
 /// moved behind that is not counted.
@@ -60,7 +61,7 @@ impl VmSums {
 /// Adds counters up; the present state is that of `more`.
 fn add(sum: &mut VmTold, mut more: VmTold) {
     for (i, (sum, n)) in sum.numbers().into_iter().zip(more.numbers()).enumerate() {
-        *sum = if i < VmTold::LEVELS { *n } else { *sum + *n };
+        *sum = if i < VmTold::LEVELS { *n } else { counted(*sum + *n) };
     }
     let (limits, more) = (&mut sum.totals.limits, &more.totals.limits);
     limits.transmit_limit_wait_seconds += more.transmit_limit_wait_seconds;

@@ -45,6 +45,7 @@ fn keeper(dir: &Path, metadata: Option<&Path>) -> Keeper {
         stops: AtomicBool::new(false),
         drains: AtomicBool::new(false),
         thread: Mutex::new(None),
+        metadata_turn: Mutex::new(()),
         config,
     }
 }
@@ -62,6 +63,8 @@ fn setup(child: &Channel) -> (ChildSetup, String) {
         let file = fds.into_iter().next_back().expect("a file");
         std::fs::File::from(file).read_to_string(&mut text).expect("read");
     }
+    // Nothing comes between the two.
+    assert!(matches!(child.receive(), Ok(Some((ChildOrder::Session(None), _)))));
     (*setup, text)
 }
 
@@ -125,15 +128,15 @@ fn what_is_changed_between_two_children_reaches_the_next_one() {
         // The file is read when somebody says so, and no more.
         std::fs::remove_file(&file).expect("removed");
         let (link, child) = link();
-        keeper.hand(&link).expect("handed");
+        keeper.hand(&link, &mut KeptSession::default()).expect("handed");
         let (first, text) = setup(&child);
         assert_eq!((first.limits.limits(), text.as_str()), (Ok(limit("1M/s")), r#"{"a": "new"}"#));
-        // The child that has its setup is told.
+        // The child that has its setup hears of it.
         keeper.set_limits(limit("2M/s"));
         assert!(matches!(child.receive(), Ok(Some((ChildOrder::Limits(_), _)))));
         keeper.part();
         let (link, child) = self::link();
-        keeper.hand(&link).expect("handed");
+        keeper.hand(&link, &mut KeptSession::default()).expect("handed");
         assert_eq!(setup(&child).0.limits.limits(), Ok(limit("2M/s")));
     });
 }
@@ -148,7 +151,7 @@ fn metadata_that_a_child_refuses_are_not_kept() {
         }
         let keeper = keeper(dir.path(), Some(&old));
         let (link, child) = link();
-        keeper.hand(&link).expect("handed");
+        keeper.hand(&link, &mut KeptSession::default()).expect("handed");
         setup(&child);
         let other = MetadataSource { file: new.clone(), tokens: TokenPolicy::Optional };
         let set = |refused: Option<String>| {
@@ -181,13 +184,13 @@ fn statistics_of_a_child_that_has_ended_are_not_the_next_ones() {
             ChildWord::Statistics(number, Box::new(stats))
         };
         let (first, _child) = link();
-        keeper.hand(&first).expect("handed");
+        keeper.hand(&first, &mut KeptSession::default()).expect("handed");
         let asked = keeper.ask_stats();
         first.take(told(1));
         keeper.part();
         lock(&keeper.state).sums.died("killed".to_owned());
         let (second, _child) = link();
-        keeper.hand(&second).expect("handed");
+        keeper.hand(&second, &mut KeptSession::default()).expect("handed");
         assert_eq!(connections(asked), 0, "of the first one");
         let asked = keeper.ask_stats();
         second.take(told(1));
