@@ -125,7 +125,7 @@ impl Channel {
         let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
         loop {
             match recvmsg(&self.0, &mut [], &mut RecvAncillaryBuffer::default(), flags) {
-                // The other side has left messages unread: that is said once, before what it has sent.
+                // The other side has left messages unread: that is said once, and first.
                 Err(Errno::INTR | Errno::CONNRESET) => {}
                 // The end has no message: what is wrong is found when that is read.
                 Err(_) => return 1,

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// Bytes of a line at most; the rest of a longer one is another line.
 const LINE_BYTES: usize = 4096;
 
-/// How long the socket waits behind a piece: of a child that writes as fast as it can, 100 pieces are
-/// read in a second, 400 KB at most.
+/// How long the socket waits behind a piece: of a child that writes as fast as it can, 100 pieces
+/// are read in a second, 400 KB at most.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Stack of the thread, bytes.

@@ -90,7 +90,7 @@ pub(super) struct Keeper {
     stops: AtomicBool,
     drains: AtomicBool,
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// Held while the child is asked to take other metadata.
+    /// Held while the child takes other metadata.
     metadata_turn: Mutex<()>,
 }
 
