@@ -17,6 +17,7 @@ mod roster;
 mod seat;
 mod start;
 mod stats;
+mod system_calls;
 mod watch;
 
 pub use access::SocketAccess;
@@ -31,4 +32,5 @@ pub use reload::{Reloaded, Reloads, reload};
 pub use roster::{ChangeError, Departure, NextVm, Roster, RosterConfig, VmInfo, VmState};
 pub use start::{MAX_VMS, Paths, StartError, check_names, inherit, normal};
 pub use stats::{ServerStats, process_cpu_seconds};
+pub use system_calls::{FCNTL, OF_A_FRONT_END};
 pub use watch::SessionWatch;

@@ -20,7 +20,6 @@ use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::packet::{PacketKeeper, PacketVerb};
 use zerowire_net::port::tap::TapKeeper;
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
-use zerowire_sys::allowed::OF_A_PROGRAM;
 use zerowire_vhost::serve::{Listener, SessionWatch};
 use zerowire_vhost::session::SessionImage;
 
@@ -68,7 +67,7 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let config = setup.config()?;
     let plan = ConfinePlan {
         owner: Owner { user: setup.user, group: setup.group },
-        calls: &[OF_A_PROGRAM, setup.port.calls()],
+        calls: setup.port.calls(),
         without: &[],
     };
     let report: ConfineReport = confine(&plan).map_err(|e| e.to_string())?;

@@ -171,7 +171,7 @@ impl PortSetup {
     }
 
     /// The system calls that it takes.
-    pub(super) fn calls(&self) -> &'static [AllowedCall] {
+    pub(super) fn calls(&self) -> &'static [&'static [AllowedCall]] {
         match self.kind {
             PortKind::Tap { .. } => tap::SYSTEM_CALLS,
             PortKind::Packet { .. } => packet::SYSTEM_CALLS,

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use zerowire_cli::logging::{self, LogFormat};
 use zerowire_confine::{ConfinePlan, Owner, confine};
-use zerowire_sys::allowed::OF_A_PROGRAM;
 use zerowire_vsock::system_calls::SYSTEM_CALLS;
 use zerowire_vsock::{HandedVsock, HostKeeper, HostQuestion, HostSockets, VsockConfig, VsockServer};
 
@@ -44,7 +43,7 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
     let (setup, vms) = receive(channel)?;
     let plan = ConfinePlan {
         owner: Owner { user: setup.user, group: setup.group },
-        calls: &[OF_A_PROGRAM, SYSTEM_CALLS],
+        calls: SYSTEM_CALLS,
         without: &[],
     };
     let report = confine(&plan).map_err(|e| e.to_string())?;
