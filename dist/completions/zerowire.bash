@@ -479,7 +479,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__capture__subcmd__start)
-            opts="-h --snaplen --rotate --vm --control --json --log --log-format --help"
+            opts="-h --snaplen --rotate --vm --filter --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -494,6 +494,10 @@ _zerowire() {
                     return 0
                     ;;
                 --vm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --filter)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1337,7 +1341,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__net)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --guard --tx-limit --rx-limit --postcopy --metadata --metadata-token --memlock --path --gather-max --rx-copybreak --pcap --pcap-snaplen --pcap-rotate --pcap-vm --control --control-owner --control-group --control-mode --metrics --pcap-dir --sandbox --user --json --print-capabilities --log --log-format --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --port --name --vm --config --mac --guard --tx-limit --rx-limit --postcopy --metadata --metadata-token --memlock --path --gather-max --rx-copybreak --pcap --pcap-snaplen --pcap-rotate --pcap-vm --pcap-filter --control --control-owner --control-group --control-mode --metrics --pcap-dir --sandbox --user --json --print-capabilities --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1436,6 +1440,10 @@ _zerowire() {
                     return 0
                     ;;
                 --pcap-vm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pcap-filter)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1787,7 +1795,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__vsock)
-            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --tx-limit --rx-limit --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --pcap --pcap-snaplen --pcap-rotate --pcap-vm --control --control-owner --control-group --control-mode --metrics --pcap-dir --sandbox --user --json --print-capabilities --log --log-format --help"
+            opts="-h --socket-path --socket --fd --socket-owner --socket-group --socket-mode --cid --uds-path --uds --uds-owner --uds-group --uds-mode --groups --name --vm --config --buffer --max-connections --peer-connections --sibling-connections --request-rate --tx-limit --rx-limit --map-allow --map-listen --map-max --map-connections --map-total --share-guest-memory --map-hold --pcap --pcap-snaplen --pcap-rotate --pcap-vm --pcap-filter --control --control-owner --control-group --control-mode --metrics --pcap-dir --sandbox --user --json --print-capabilities --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1922,6 +1930,10 @@ _zerowire() {
                     return 0
                     ;;
                 --pcap-vm)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pcap-filter)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -43,7 +43,7 @@ impl Capture {
     /// [`CaptureError::Thread`].
     pub fn stream(to: OwnedFd, snaplen: u32) -> Result<Self, CaptureError> {
         let target = CaptureTarget::File("another process".into());
-        let options = CaptureOptions { target, snaplen, rotation: None, only: Vec::new() };
+        let options = CaptureOptions { target, snaplen, rotation: None, only: Vec::new(), filter: None };
         let sink = CaptureSink::stream(to.into(), options.target.clone());
         Self::write(sink, &options, "", true)
     }
@@ -54,9 +54,9 @@ impl Capture {
         program: &str,
         tells_losses: bool,
     ) -> Result<Self, CaptureError> {
-        let shared = Arc::new(Shared::new(options.snaplen));
+        let shared = Arc::new(Shared::new(options.copied_bytes()));
         let (ends, done) = sync_channel(0);
-        let writer = CaptureWriter::new(shared.clone(), sink, program.to_owned(), tells_losses);
+        let writer = CaptureWriter::new(shared.clone(), sink, options, program, tells_losses);
         let thread = std::thread::Builder::new().name("capture".to_owned());
         let thread = thread.spawn(move || {
             writer.run();
@@ -88,6 +88,11 @@ impl Capture {
     /// What it was started with.
     pub fn options(&self) -> &CaptureOptions {
         &self.options
+    }
+
+    /// Bytes of a packet that it takes: more than it keeps where a filter looks at them.
+    pub fn copied_bytes(&self) -> u32 {
+        self.shared.copied_bytes
     }
 
     /// Whether it has ended: it could not be written, or was finished.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::filter::{CaptureFilter, LOOKED_AT_BYTES};
+
 /// Most bytes of a packet that are kept: as other programs have it, which refuse longer packets.
 pub const MAX_SNAPLEN: u32 = 262_144;
 
@@ -46,6 +48,16 @@ pub struct CaptureOptions {
     pub rotation: Option<CaptureRotation>,
     /// Names of the interfaces to capture; none for all.
     pub only: Vec<String>,
+    /// Which packets are kept; None for all.
+    pub filter: Option<CaptureFilter>,
+}
+
+impl CaptureOptions {
+    /// Bytes of a packet that the writer gets: those that are kept, and those that the filter looks
+    /// at.
+    pub(crate) fn copied_bytes(&self) -> u32 {
+        if self.filter.is_some() { self.snaplen.max(LOOKED_AT_BYTES) } else { self.snaplen }
+    }
 }
 
 /// Why a capture can't begin. The text is what the user reads.

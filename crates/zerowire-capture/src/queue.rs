@@ -161,7 +161,7 @@ impl CaptureQueue {
         if self.marks.is_empty() {
             self.publish_long();
         }
-        let kept = at_most.min(self.shared.snaplen as usize);
+        let kept = at_most.min(self.shared.copied_bytes as usize);
         if self.shared.has_ended() || !self.has_room(HEAD_WORDS + kept.div_ceil(8) as u64) {
             self.lost += 1;
             return;

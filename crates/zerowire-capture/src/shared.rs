@@ -63,7 +63,8 @@ pub(crate) struct Arrivals {
 /// One for each capture.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub snaplen: u32,
+    /// Bytes of a packet that go into a ring at most.
+    pub copied_bytes: u32,
     thread: OnceLock<Thread>,
     state: AtomicU8,
     stop: AtomicBool,
@@ -73,9 +74,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new(snaplen: u32) -> Self {
+    pub fn new(copied_bytes: u32) -> Self {
         Self {
-            snaplen,
+            copied_bytes,
             thread: OnceLock::new(),
             state: AtomicU8::new(AWAKE),
             stop: AtomicBool::new(false),

@@ -9,6 +9,8 @@ use zerowire_wire::pcapng::{
     section_header,
 };
 
+use crate::filter::CaptureFilter;
+use crate::options::CaptureOptions;
 use crate::queue::{Drain, WaitingPacket};
 use crate::shared::{Arrivals, InterfaceState, Shared, now};
 use crate::sink::CaptureSink;
@@ -40,6 +42,11 @@ pub(crate) struct CaptureWriter {
     tells_losses: bool,
     /// What was told so far.
     told: u64,
+    /// Bytes that are kept of a packet.
+    snaplen: u32,
+    filter: Option<CaptureFilter>,
+    /// The packet that the filter looks at.
+    looked_at: Vec<u8>,
 }
 
 /// How a round ended.
@@ -52,11 +59,17 @@ enum Round {
 }
 
 impl CaptureWriter {
-    pub fn new(shared: Arc<Shared>, sink: CaptureSink, program: String, tells_losses: bool) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        sink: CaptureSink,
+        options: &CaptureOptions,
+        program: &str,
+        tells_losses: bool,
+    ) -> Self {
         Self {
             shared,
             sink,
-            program,
+            program: program.to_owned(),
             interfaces: Vec::new(),
             drains: Vec::new(),
             described: 0,
@@ -64,6 +77,9 @@ impl CaptureWriter {
             blocks: Vec::new(),
             tells_losses,
             told: 0,
+            snaplen: options.snaplen,
+            filter: options.filter.clone(),
+            looked_at: Vec::new(),
         }
     }
 
@@ -116,7 +132,7 @@ impl CaptureWriter {
     /// Describes an interface in the present file.
     fn describe(&mut self, interface: &InterfaceState) {
         let InterfaceState { link, name, description, .. } = interface;
-        interface_description(&mut self.blocks, *link, self.shared.snaplen, name, description);
+        interface_description(&mut self.blocks, *link, self.snaplen, name, description);
         interface.number.store(self.described, Ordering::Relaxed);
         self.described += 1;
     }
@@ -134,7 +150,9 @@ impl CaptureWriter {
                 break;
             }
             let Some(packet) = self.drains[i].peek() else { break };
-            self.packet(i, &packet)?;
+            if self.passes(i, &packet) {
+                self.packet(i, &packet)?;
+            }
         }
         Ok(round)
     }
@@ -146,9 +164,18 @@ impl CaptureWriter {
         times.min()
     }
 
+    /// Whether a packet is to be written. One that is not is taken from its ring.
+    fn passes(&mut self, i: usize, packet: &WaitingPacket) -> bool {
+        let Some(filter) = &self.filter else { return true };
+        self.looked_at.clear();
+        self.drains[i].take(packet, &mut self.looked_at);
+        filter.passes(&self.looked_at, packet.len, packet.direction)
+    }
+
     fn packet(&mut self, i: usize, packet: &WaitingPacket) -> io::Result<()> {
+        let kept = packet.kept.min(self.snaplen);
         let statistics = STATISTICS_BYTES * u64::from(self.described);
-        let more = self.blocks.len() as u64 + enhanced_packet_bytes(packet.kept) + statistics;
+        let more = self.blocks.len() as u64 + enhanced_packet_bytes(kept) + statistics;
         if self.packets > 0 && self.sink.is_full(more) {
             self.next_file()?;
         }
@@ -157,12 +184,15 @@ impl CaptureWriter {
         let fields = PacketFields {
             interface: interface.number.load(Ordering::Relaxed),
             time: packet.time,
-            captured: packet.kept,
+            captured: kept,
             original: packet.len,
             direction: packet.direction,
         };
-        let drain = &mut self.drains[i];
-        enhanced_packet(&mut self.blocks, &fields, |out| drain.take(packet, out));
+        let (drain, taken) = (&mut self.drains[i], &self.looked_at);
+        enhanced_packet(&mut self.blocks, &fields, |out| match self.filter {
+            None => drain.take(packet, out),
+            Some(_) => out.extend_from_slice(&taken[..kept as usize]),
+        });
         self.packets += 1;
         if self.blocks.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use zerowire_capture::{Capture, CaptureError, CaptureOptions, CaptureRotation, CaptureTarget, MAX_SNAPLEN};
+use zerowire_capture::{
+    BadFilter, Capture, CaptureError, CaptureFilter, CaptureOptions, CaptureRotation, CaptureTarget,
+    MAX_SNAPLEN,
+};
 use zerowire_cli::WrongArguments;
 
 use crate::printer::{PrintTarget, Printer};
@@ -43,6 +46,10 @@ pub struct PcapArgs {
     /// Capture the VM of this name, and no others; repeat for more.
     #[arg(long, value_name = "NAME", requires = "pcap")]
     pcap_vm: Vec<String>,
+    /// Capture what passes this filter: a part of what pcap-filter(7) has, such as 'tcp port 443 and
+    /// not host 10.0.0.1'. docs/capture.md has the words.
+    #[arg(long, value_name = "FILTER", requires = "pcap")]
+    pcap_filter: Option<String>,
 }
 
 impl PcapArgs {
@@ -58,9 +65,9 @@ impl PcapArgs {
         })
     }
 
-    /// Begins with the capture, if one was asked for. `vms` are the names of all VMs, unless others
-    /// may come.
-    pub fn start(&self, vms: Option<Vec<&str>>) -> Result<Option<Arc<Capture>>> {
+    /// Begins with the capture of packets of this link type, if one was asked for. `vms` are the
+    /// names of all VMs, unless others may come.
+    pub fn start(&self, link: u16, vms: Option<Vec<&str>>) -> Result<Option<Arc<Capture>>> {
         let Some(target) = self.target() else { return Ok(None) };
         if let Some(vms) = vms
             && let Some(name) = self.pcap_vm.iter().find(|name| !vms.contains(&name.as_str()))
@@ -73,7 +80,9 @@ impl PcapArgs {
             return Err(WrongArguments(text.to_owned()).into());
         }
         let (snaplen, rotation) = (self.pcap_snaplen, self.pcap_rotate);
-        let options = CaptureOptions { target, snaplen, rotation, only: self.pcap_vm.clone() };
+        let filter = self.pcap_filter.as_deref().map(|text| CaptureFilter::parse(text, link)).transpose();
+        let filter = filter.map_err(|e: BadFilter| WrongArguments(format!("--pcap-filter: {e}")))?;
+        let options = CaptureOptions { target, snaplen, rotation, only: self.pcap_vm.clone(), filter };
         let capture = begin(&options)?;
         tracing::info!("capturing to {}", options.target);
         Ok(Some(capture))

@@ -60,6 +60,13 @@ impl ArpPacket {
     }
 }
 
+/// The IPv4 addresses of sender and target; None where the packet is another one.
+#[inline]
+pub fn addresses(packet: &[u8]) -> Option<([u8; 4], [u8; 4])> {
+    let sender = ArpPacket::parse(packet).ok()?.sender;
+    Some((sender, packet.get(TARGET_ADDRESS)?.try_into().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +76,8 @@ mod tests {
         let mut packet = [KIND.as_slice(), &REPLY, &[2, 3, 4, 5, 6, 7], &[10, 0, 0, 9], &[0; 10]].concat();
         let want = ArpPacket { operation: REPLY, sender_mac: [2, 3, 4, 5, 6, 7], sender: [10, 0, 0, 9] };
         assert_eq!(ArpPacket::parse(&packet), Ok(want));
+        packet[TARGET_ADDRESS].copy_from_slice(&[10, 0, 0, 1]);
+        assert_eq!(addresses(&packet), Some(([10, 0, 0, 9], [10, 0, 0, 1])));
         for len in 0..PACKET_BYTES {
             assert_eq!(ArpPacket::parse(&packet[..len]), Err(ArpError::Short), "{len}");
         }

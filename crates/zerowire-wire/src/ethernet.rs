@@ -30,6 +30,21 @@ const FIRST_TYPE: u16 = 0x0600;
 /// The number of the VLAN in the control field of a tag.
 const VLAN: u16 = 0x0fff;
 
+/// The address of all stations.
+pub const BROADCAST: [u8; 6] = [0xff; 6];
+
+/// Whom the frame is for; None where the frame ends before.
+#[inline]
+pub fn destination(frame: &[u8]) -> Option<[u8; 6]> {
+    frame.get(..6)?.try_into().ok()
+}
+
+/// Whether this is the address of a group, such as all stations.
+#[inline]
+pub fn is_group(address: &[u8; 6]) -> bool {
+    address[0] & 1 != 0
+}
+
 /// Who sends the frame; None where the frame ends before.
 #[inline]
 pub fn source(frame: &[u8]) -> Option<[u8; 6]> {
@@ -86,6 +101,10 @@ mod tests {
         let frame = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 3, 4, 5, 6, 7, 0x81, 0, 0xb0, 0x05];
         assert_eq!((source(&frame), first_vlan(&frame)), (Some([2, 3, 4, 5, 6, 7]), Some(5)));
         assert_eq!((source(&frame[..11]), first_vlan(&frame[..15])), (None, None));
+        assert_eq!((destination(&frame), destination(&frame[..5])), (Some(BROADCAST), None));
+        assert!(
+            is_group(&BROADCAST) && is_group(&[1, 0, 0x5e, 0, 0, 1]) && !is_group(&[2, 0xff, 0, 0, 0, 1])
+        );
     }
 
     #[test]

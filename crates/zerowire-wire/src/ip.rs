@@ -3,6 +3,8 @@
 
 use crate::checksum::Checksum;
 
+/// ICMP (RFC 792).
+pub const ICMP: u8 = 1;
 /// TCP (RFC 9293).
 pub const TCP: u8 = 6;
 /// UDP (RFC 768).

@@ -29,6 +29,8 @@ const FRAGMENT_AT: usize = 6;
 const PROTOCOL_AT: usize = 9;
 /// The bit "more fragments", and the offset of a fragment.
 const FRAGMENT: u16 = 0x3fff;
+/// The offset alone.
+const OFFSET: u16 = 0x1fff;
 
 /// What a header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +69,18 @@ impl Header {
     }
 }
 
+/// Whether `packet` is a fragment that begins within the payload: no transport header follows.
+#[inline]
+pub fn is_later_fragment(packet: &[u8]) -> bool {
+    crate::word(packet, FRAGMENT_AT).is_some_and(|word| word & OFFSET != 0)
+}
+
+/// The address of the receiver of `packet`; None where the packet ends before.
+#[inline]
+pub fn destination(packet: &[u8]) -> Option<[u8; 4]> {
+    packet.get(DESTINATION)?.try_into().ok()
+}
+
 /// The address of the sender of `packet`; None where the packet ends before.
 #[inline]
 pub fn source(packet: &[u8]) -> Option<[u8; 4]> {
@@ -92,6 +106,7 @@ mod tests {
             let mut fragment = packet;
             fragment[byte] = value;
             assert_eq!(Header::parse(&fragment), Ok(Header { is_fragment: true, ..good }));
+            assert_eq!(is_later_fragment(&fragment), byte == 7);
         }
         for len in 0..10 {
             assert_eq!(Header::parse(&packet[..len]), Err(IpError::Short), "{len}");

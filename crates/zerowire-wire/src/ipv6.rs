@@ -121,6 +121,12 @@ fn pass_extensions(packet: &[u8], (mut next, mut at): (u8, usize)) -> Option<(u8
     Some((next, at))
 }
 
+/// The address of the receiver of `packet`; None where the packet ends before.
+#[inline]
+pub fn destination(packet: &[u8]) -> Option<[u8; 16]> {
+    packet.get(DESTINATION)?.try_into().ok()
+}
+
 /// The address of the sender of `packet`; None where the packet ends before.
 #[inline]
 pub fn source(packet: &[u8]) -> Option<[u8; 16]> {

@@ -43,6 +43,14 @@ pub fn prefix(header: &Header) -> [u8; PREFIX_BYTES] {
     bytes
 }
 
+/// CIDs and ports of source and destination; None where the packet ends before.
+pub fn ends(packet: &[u8]) -> Option<((u64, u32), (u64, u32))> {
+    let packet = packet.first_chunk::<OWN_BYTES>()?;
+    let cid = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| packet[at + i]));
+    let port = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| packet[at + i]));
+    Some(((cid(0), port(16)), (cid(8), port(20))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +73,8 @@ mod tests {
         assert_eq!(bytes[16..24], [0, 4, 0, 0, 80, 0, 0, 0]);
         assert_eq!(bytes[24..32], [4, 0, 2, 0, 44, 0, 0, 0], "payload, by virtio, behind 44 bytes");
         assert_eq!(bytes[32..], header.to_bytes());
+        assert_eq!(ends(&bytes), Some(((3, 1024), (2, 80))));
+        assert_eq!(ends(&bytes[..31]), None);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use zerowire_capture::{
-    Capture, CaptureInterface, CaptureOptions, CaptureQueue, CaptureRotation, CaptureStats, CaptureTarget,
-    LINKTYPE_ETHERNET, LINKTYPE_VSOCK, MAX_SNAPLEN, PacketDirection,
+    Capture, CaptureFilter, CaptureInterface, CaptureOptions, CaptureQueue, CaptureRotation, CaptureStats,
+    CaptureTarget, LINKTYPE_ETHERNET, LINKTYPE_VSOCK, MAX_SNAPLEN, PacketDirection,
 };
 use zerowire_testkit::captures::{CaptureFile, CapturedPacket, read, read_file};
 use zerowire_testkit::{PATIENCE, wait_until};
@@ -20,6 +20,7 @@ fn options(path: &Path) -> CaptureOptions {
         snaplen: MAX_SNAPLEN,
         rotation: None,
         only: Vec::new(),
+        filter: None,
     }
 }
 
@@ -381,6 +382,30 @@ fn of_named_interfaces_alone_there_are_packets() {
     let file = read_file(&path);
     let names: Vec<_> = file.interfaces.iter().map(|i| i.name.as_str()).collect();
     assert_eq!((names, file.packets.len()), (vec!["vm", "later"], 1));
+}
+
+/// A frame that the guest sends from this UDP port, 1000 bytes long.
+fn datagram(port: u16) -> Vec<u8> {
+    let mut frame = [[2; 12].as_slice(), &[8, 0, 0x45, 0, 3, 0xda, 0, 0, 0, 0, 64, 17, 0, 0]].concat();
+    frame.extend([[10, 0, 0, 1], [10, 0, 0, 2]].concat());
+    frame.extend([port, 80].iter().flat_map(|port| port.to_be_bytes()));
+    frame.resize(1000, 7);
+    frame
+}
+
+#[test]
+fn what_passes_the_filter_is_kept_in_its_first_bytes() {
+    let filter = CaptureFilter::parse("udp port 53", LINKTYPE_ETHERNET).expect("a filter");
+    let (_dir, path, capture, interface) = one(|o| (o.snaplen, o.filter) = (20, Some(filter)));
+    let mut queue = interface.queue();
+    [52, 53, 54, 53].into_iter().for_each(|port| record(&mut queue, &datagram(port)));
+    drop(queue);
+    assert!(capture.finish(PATIENCE));
+    let file = read_file(&path);
+    assert_eq!(file.interfaces[0].snaplen, 20, "the filter looked at more, and the file does not have it");
+    let kept: Vec<_> = file.packets.iter().map(|p| (p.len, p.bytes.as_slice())).collect();
+    assert_eq!(kept, [(1000, &datagram(53)[..20]); 2]);
+    assert_eq!(interface.stats(), CaptureStats { captured: 2, lost: 0 });
 }
 
 /// What a capture of another process writes.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, MAX_SNAPLEN};
+use zerowire_capture::{Capture, CaptureFilter, CaptureOptions, CaptureTarget, MAX_SNAPLEN};
 
 use super::manage::ManageError;
 use crate::pcap;
@@ -24,6 +24,9 @@ pub struct CaptureTable {
     /// Names of the VMs to capture; none for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vms: Vec<String>,
+    /// Which frames are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
 }
 
 /// A capture as it is shown.
@@ -47,8 +50,8 @@ pub enum CaptureState {
 }
 
 impl CaptureTable {
-    /// The options for a capture into a file of this folder.
-    pub fn options(&self, folder: &Path) -> Result<CaptureOptions, ManageError> {
+    /// The options for a capture of packets of this link type into a file of this folder.
+    pub fn options(&self, folder: &Path, link: u16) -> Result<CaptureOptions, ManageError> {
         let wrong = |text: String, key| ManageError::new(400, text).of_key(key);
         let name = &self.file;
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
@@ -59,12 +62,14 @@ impl CaptureTable {
         if !(1..=MAX_SNAPLEN).contains(&snaplen) {
             return Err(wrong(format!("snaplen {snaplen}: give 1 to {MAX_SNAPLEN} bytes"), "snaplen"));
         }
+        let filter = self.filter.as_deref().map(|text| CaptureFilter::parse(text, link)).transpose();
         let rotation = self.rotate.as_deref().map(pcap::rotation).transpose();
         Ok(CaptureOptions {
             target: CaptureTarget::File(folder.join(name)),
             snaplen,
             rotation: rotation.map_err(|text| wrong(text, "rotate"))?,
             only: self.vms.clone(),
+            filter: filter.map_err(|e| wrong(e.to_string(), "filter"))?,
         })
     }
 
@@ -75,6 +80,7 @@ impl CaptureTable {
             snaplen: Some(options.snaplen),
             rotate: options.rotation.map(|rotation| format!("{},{}", rotation.bytes, rotation.files)),
             vms: options.only.clone(),
+            filter: options.filter.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -91,6 +97,8 @@ pub trait Captured: Send + Sync {
 /// Begins and ends captures of a server.
 pub struct CaptureControl {
     server: Arc<dyn Captured>,
+    /// Of its packets.
+    link: u16,
     /// Where captures may go.
     folder: Option<PathBuf>,
     /// Held while a capture begins or ends.
@@ -98,9 +106,9 @@ pub struct CaptureControl {
 }
 
 impl CaptureControl {
-    /// Of this server, into files of `folder`.
-    pub fn new(server: Arc<dyn Captured>, folder: Option<&Path>) -> Self {
-        Self { server, folder: folder.map(Path::to_owned), turn: Mutex::default() }
+    /// Of this server, whose packets are of this link type, into files of `folder`.
+    pub fn new(server: Arc<dyn Captured>, link: u16, folder: Option<&Path>) -> Self {
+        Self { server, link, folder: folder.map(Path::to_owned), turn: Mutex::default() }
     }
 
     fn turn(&self) -> MutexGuard<'_, ()> {
@@ -120,7 +128,7 @@ impl CaptureControl {
             let text = "captures go into a folder that the server was started with: --pcap-dir DIR";
             return Err(ManageError::new(403, text));
         };
-        let options = capture.options(folder)?;
+        let options = capture.options(folder, self.link)?;
         let _turn = self.turn();
         if let Some(running) = self.server.capture().filter(|capture| !capture.has_ended()) {
             let text = format!("a capture to {} runs: end it first", running.options().target);
@@ -146,18 +154,20 @@ fn nothing() -> ManageError {
 
 #[cfg(test)]
 mod tests {
+    use zerowire_capture::LINKTYPE_ETHERNET;
+
     use super::*;
 
     fn table(file: &str) -> CaptureTable {
-        CaptureTable { file: file.to_owned(), snaplen: None, rotate: None, vms: Vec::new() }
+        CaptureTable { file: file.to_owned(), snaplen: None, rotate: None, vms: Vec::new(), filter: None }
     }
 
     #[test]
     fn files_lie_in_the_folder() {
-        let options = table("a.pcapng").options("/captures".as_ref()).expect("a file");
+        let options = table("a.pcapng").options("/captures".as_ref(), LINKTYPE_ETHERNET).expect("a file");
         assert_eq!(options.target, CaptureTarget::File("/captures/a.pcapng".into()));
         for bad in ["", ".", "..", ".hidden", "a/b", "/a", "../a", "a\0"] {
-            let error = table(bad).options("/captures".as_ref()).expect_err(bad);
+            let error = table(bad).options("/captures".as_ref(), LINKTYPE_ETHERNET).expect_err(bad);
             assert_eq!((error.status, error.key), (400, Some("file")), "{bad}");
         }
     }
@@ -168,17 +178,19 @@ mod tests {
             snaplen: Some(128),
             rotate: Some("1M,4".to_owned()),
             vms: vec!["web".to_owned()],
+            filter: Some("tcp port 80".to_owned()),
             ..table("a")
         };
-        let options = asked.options("/c".as_ref()).expect("good options");
+        let options = asked.options("/c".as_ref(), LINKTYPE_ETHERNET).expect("good options");
         let shown = CaptureTable { file: "/c/a".to_owned(), rotate: Some("1048576,4".to_owned()), ..asked };
         assert_eq!(CaptureTable::of(&options), shown);
         for (bad, key) in [
             (CaptureTable { snaplen: Some(0), ..table("a") }, "snaplen"),
             (CaptureTable { snaplen: Some(262_145), ..table("a") }, "snaplen"),
             (CaptureTable { rotate: Some("1K,4".to_owned()), ..table("a") }, "rotate"),
+            (CaptureTable { filter: Some("cid 3".to_owned()), ..table("a") }, "filter"),
         ] {
-            assert_eq!(bad.options("/c".as_ref()).expect_err(key).key, Some(key));
+            assert_eq!(bad.options("/c".as_ref(), LINKTYPE_ETHERNET).expect_err(key).key, Some(key));
         }
     }
 }

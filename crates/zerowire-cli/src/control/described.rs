@@ -99,7 +99,8 @@ fn described_as(schema: &str, table: &impl serde::Serialize, required: &str) {
 #[test]
 fn keys_of_a_capture_are_those_that_are_read() {
     let (snaplen, rotate) = (Some(1), Some("1M,2".to_owned()));
-    let all = CaptureTable { file: "f".to_owned(), snaplen, rotate, vms: vec!["v".to_owned()] };
+    let (file, vms, filter) = ("f".to_owned(), vec!["v".to_owned()], Some("ip".to_owned()));
+    let all = CaptureTable { file, snaplen, rotate, vms, filter };
     let read = serde_json::to_value(all).expect("JSON");
     let read: BTreeSet<_> = read.as_object().expect("keys").keys().cloned().collect();
     let text = description();

@@ -87,6 +87,9 @@ struct CaptureStart {
     /// Capture the VM of this name, and no others; repeat for more.
     #[arg(long, value_name = "NAME")]
     vm: Vec<String>,
+    /// As for --pcap-filter of 'zerowire net' and 'zerowire vsock'.
+    #[arg(long, value_name = "FILTER")]
+    filter: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -326,9 +329,10 @@ impl Ctl<'_> {
 
     fn capture(&self, command: &CaptureCommand) -> Result<()> {
         match command {
-            CaptureCommand::Start(CaptureStart { file, snaplen, rotate, vm }) => {
+            CaptureCommand::Start(CaptureStart { file, snaplen, rotate, vm, filter }) => {
                 let (file, rotate) = (file.clone(), rotate.clone());
-                let table = CaptureTable { file, snaplen: *snaplen, rotate, vms: vm.clone() };
+                let table =
+                    CaptureTable { file, snaplen: *snaplen, rotate, vms: vm.clone(), filter: filter.clone() };
                 let body = serde_json::to_value(table)?;
                 self.told("PUT", "/capture", Some(&body), words::captured)
             }

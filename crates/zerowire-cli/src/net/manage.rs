@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use zerowire_capture::Capture;
+use zerowire_capture::{Capture, LINKTYPE_ETHERNET};
 use zerowire_net::{Fleet, ServerError, ServerStats, VmConfig, VmStats};
 
 use super::config::{Defaults, table_of};
@@ -46,7 +46,8 @@ impl From<ServerError> for ManageError {
 
 impl Managed {
     pub fn new(server: Arc<dyn Fleet>, defaults: Defaults, pcap_dir: Option<&Path>) -> Self {
-        let captures = CaptureControl::new(Arc::new(FleetCaptured(server.clone())), pcap_dir);
+        let captures =
+            CaptureControl::new(Arc::new(FleetCaptured(server.clone())), LINKTYPE_ETHERNET, pcap_dir);
         Self { server, defaults, captures }
     }
 

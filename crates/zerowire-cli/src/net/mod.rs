@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use zerowire_capture::LINKTYPE_ETHERNET;
 use zerowire_cli::WrongArguments;
 use zerowire_net::config::MacAddress;
 use zerowire_net::{Fleet, GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES, Server};
@@ -258,7 +259,7 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
     // The text of these errors says all of their sources.
     let may_come = args.control.has_socket() || args.config.is_some();
     let names = vms.iter().map(|vm| vm.name.as_str()).collect();
-    let capture = args.pcap.start((!may_come).then_some(names))?;
+    let capture = args.pcap.start(LINKTYPE_ETHERNET, (!may_come).then_some(names))?;
     let refused = |e| serving::refused(&args.config, &e);
     let server: Arc<dyn Fleet> = if args.sandbox.is_on() {
         Arc::new(args.sandbox.start(log, vms, capture).map_err(refused)?)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use zerowire_capture::Capture;
+use zerowire_capture::{Capture, LINKTYPE_VSOCK};
 use zerowire_vhost::serve::StartError;
 use zerowire_vsock::{VsockConfig, VsockServer, VsockServerError, VsockServerStats, VsockVmStats};
 
@@ -52,7 +52,7 @@ impl Managed {
         descriptors: Option<u64>,
         pcap_dir: Option<&Path>,
     ) -> Self {
-        let captures = CaptureControl::new(server.clone(), pcap_dir);
+        let captures = CaptureControl::new(server.clone(), LINKTYPE_VSOCK, pcap_dir);
         Self { server, defaults, captures, descriptors }
     }
 

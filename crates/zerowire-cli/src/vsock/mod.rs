@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Args;
+use zerowire_capture::LINKTYPE_VSOCK;
 use zerowire_cli::{WrongArguments, logging};
 use zerowire_vsock::{VsockServer, VsockServerStats};
 
@@ -148,7 +149,8 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
     // The text of these errors says all of their sources.
     let may_come = args.control.has_socket() || args.config.is_some();
     let names: Vec<_> = vms.iter().map(|vm| vm.name.clone()).collect();
-    let capture = args.pcap.start((!may_come).then(|| names.iter().map(String::as_str).collect()))?;
+    let capture =
+        args.pcap.start(LINKTYPE_VSOCK, (!may_come).then(|| names.iter().map(String::as_str).collect()))?;
     let refused = |e| serving::refused(&args.config, &e);
     if args.sandbox.is_on() {
         start::warn(&vms, limit);

@@ -156,6 +156,22 @@ fn a_stream_on_standard_output_has_no_statistics_in_it() {
     });
 }
 
+/// The sandbox's process hands on as much of a frame as the filter looks at.
+#[test]
+fn a_filter_chooses_frames() {
+    in_both(|more| {
+        let files = tempfile::tempdir().expect("a folder");
+        let (path, file) = file_in(&files, "c.pcapng");
+        let filter = ["--pcap", &file, "--pcap-snaplen", "16", "--pcap-filter", "outbound and greater 1000"];
+        let mut scene = Scene::start("zwpcapfil", &[&filter, more].concat(), Restrict::default());
+        scene.guest.ping(&mut scene.peer);
+        scene.stop();
+        let file = read_file(&path);
+        let kept: Vec<_> = file.packets.iter().map(|p| (p.direction, p.len, p.bytes.len())).collect();
+        assert_eq!(kept, [(2, 1514, 16), (2, 20_000, 16)]);
+    });
+}
+
 #[test]
 fn files_follow_each_other() {
     in_both(|more| {
@@ -343,6 +359,9 @@ fn wrong_options_are_named() {
         refused(&["--pcap", &file, "--pcap-rotate", "1K,2"], 2, &["--pcap-rotate", "1M or more"]);
         refused(&["--pcap-rotate", "1M,2"], 2, &["--pcap"]);
         refused(&["--pcap-snaplen", "100"], 2, &["--pcap"]);
+        refused(&["--pcap", &file, "--pcap-filter", "tcp prt 80"], 2, &["--pcap-filter", "'prt'"]);
+        refused(&["--pcap", &file, "--pcap-filter", "cid 3"], 2, &["'cid' is not known", "tcp"]);
+        refused(&["--pcap-filter", "tcp"], 2, &["--pcap"]);
         refused(&["--pcap", &file, "--pcap-vm", "db"], 2, &["no VM is named 'db'", "vm0"]);
         assert!(!Path::new(&file).exists(), "what is wrong makes no file");
         refused(&["--pcap", "/dev/null", "--pcap-rotate", "1M,2"], 1, &["/dev/null", "regular file"]);
@@ -410,6 +429,7 @@ fn the_control_socket_begins_and_ends_a_capture() {
             ("{\"file\": \"x\", \"snaplen\": 0}", "/snaplen"),
             ("{\"file\": \"x\", \"rotate\": \"1,1\"}", "/rotate"),
             ("{\"file\": \"x\", \"vm\": []}", "/vm"),
+            ("{\"file\": \"x\", \"filter\": \"cid 3\"}", "/filter"),
         ] {
             let (status, text) = server.ask("PUT", "/capture", body);
             let error: serde_json::Value = serde_json::from_str(&text).expect("JSON");
@@ -442,7 +462,11 @@ fn ctl_begins_shows_and_ends_a_capture() {
         };
         let file = files.path().join("c").display().to_string();
         let running = (Some(0), format!("capturing to {file}\n"));
-        assert_eq!(ctl(&["capture", "start", "c", "--snaplen", "96", "--rotate", "1M,2"]), running);
+        assert_eq!(
+            ctl(&["capture", "start", "c", "--snaplen", "96", "--rotate", "1M,2", "--filter", "tcp"]),
+            running
+        );
+        assert_eq!(server.json("/capture")["filter"], "tcp");
         assert_eq!(ctl(&["capture", "show"]), running);
         assert_eq!(ctl(&["capture", "stop"]), (Some(0), "the capture has ended\n".to_owned()));
         assert_eq!(ctl(&["capture", "stop"]).0, Some(1));

@@ -36,7 +36,8 @@ fn wire() -> (PortIo, OwnedFd) {
 fn frames_before_a_broken_chain_are_in_the_capture() {
     let dir = tempfile::tempdir().expect("a folder");
     let target = CaptureTarget::File(dir.path().join("capture"));
-    let options = CaptureOptions { target, snaplen: MAX_SNAPLEN, rotation: None, only: Vec::new() };
+    let options =
+        CaptureOptions { target, snaplen: MAX_SNAPLEN, rotation: None, only: Vec::new(), filter: None };
     let capture = Capture::start(&options, "a test").unwrap_or_else(|e| panic!("{e}"));
     let interface = capture.interface(LINKTYPE_ETHERNET, "vm", "").expect("any name");
     let mut driver = Driver::new(0);

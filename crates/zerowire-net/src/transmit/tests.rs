@@ -172,7 +172,8 @@ impl Detour for First {
 fn a_full_port_takes_no_finished_frame_out_of_the_capture() {
     let dir = tempfile::tempdir().expect("a folder");
     let target = CaptureTarget::File(dir.path().join("capture"));
-    let options = CaptureOptions { target, snaplen: MAX_SNAPLEN, rotation: None, only: Vec::new() };
+    let options =
+        CaptureOptions { target, snaplen: MAX_SNAPLEN, rotation: None, only: Vec::new(), filter: None };
     let capture = Capture::start(&options, "a test").unwrap_or_else(|e| panic!("{e}"));
     let interface = capture.interface(LINKTYPE_ETHERNET, "vm", "").expect("any name");
     let mut driver = Driver::new(0);

@@ -34,6 +34,7 @@ fn start(dir: &tempfile::TempDir, snaplen: u32) -> (PathBuf, Arc<Capture>) {
         snaplen,
         rotation: None,
         only: Vec::new(),
+        filter: None,
     };
     (path, Arc::new(Capture::start(&options, "a test").unwrap_or_else(|e| panic!("{e}"))))
 }

@@ -39,7 +39,7 @@ impl KeptCapture {
     pub(super) fn new(capture: Option<&Capture>, vm: &VmConfig) -> Option<Self> {
         let capture = capture?;
         let interface = capture.interface(LINKTYPE_ETHERNET, &vm.name, &vm.port.to_string())?;
-        Some(Self { interface, snaplen: capture.options().snaplen, relay: None })
+        Some(Self { interface, snaplen: capture.copied_bytes(), relay: None })
     }
 
     /// Takes the frames of a child from now on, which writes them to what this returns.
