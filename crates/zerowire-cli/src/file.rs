@@ -139,16 +139,22 @@ pub fn read<T>(path: &Path, table: &str, pick: fn(VmTable) -> Option<T>) -> Resu
 pub fn read_any<T>(path: &Path, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(String, T)>> {
     let context = || format!("configuration file {}", path.display());
     let text = std::fs::read_to_string(path).with_context(context)?;
+    parse(&text, &path.display().to_string(), pick)
+}
+
+/// The same of the text of a file with this name.
+pub fn parse<T>(text: &str, file_name: &str, pick: fn(VmTable) -> Option<T>) -> Result<Vec<(String, T)>> {
+    let context = || format!("configuration file {file_name}");
     // The text of an error ends with a newline.
     let file: File =
-        toml::from_str(&text).map_err(|e| anyhow!("{}", e.to_string().trim_end())).with_context(context)?;
+        toml::from_str(text).map_err(|e| anyhow!("{}", e.to_string().trim_end())).with_context(context)?;
     let mut found: Vec<(String, T)> = Vec::new();
     let mut lines = HashMap::new();
     for vm in file.vm {
-        let (name, line) = (vm.name.get_ref().clone(), line_of(&text, vm.name.span().start));
+        let (name, line) = (vm.name.get_ref().clone(), line_of(text, vm.name.span().start));
         let Some(t) = pick(vm) else { continue };
         if let Some(before) = lines.insert(name.clone(), line) {
-            bail!("{}: lines {before} and {line} name two VMs '{name}': names must differ", path.display());
+            bail!("{file_name}: lines {before} and {line} name two VMs '{name}': names must differ");
         }
         found.push((name, t));
     }
