@@ -105,6 +105,21 @@ pub fn limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::R
     check(unsafe { libc::setrlimit(resource, &raw const limit) })
 }
 
+/// The processes that `parent` has started and that run: with `--sandbox on` those that serve its
+/// VMs. Zombies are left out.
+pub fn children(parent: u32) -> Vec<u32> {
+    // PID (COMMAND) STATE PPID … (proc_pid_stat(5))
+    let is_child = |pid: &u32| -> Option<bool> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?;
+        Some(state != "Z" && fields.next()?.parse() == Ok(parent))
+    };
+    let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| is_child(pid) == Some(true)).collect()
+}
+
 fn check(r: libc::c_int) -> io::Result<()> {
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,4 +1,5 @@
-//! The program under test as a process: `zerowire net …`.
+//! The program under test as a process: `zerowire net …`. With `--sandbox on` that process
+//! supervises, and its children serve the VMs: what is measured or stopped is all of them.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,8 +7,9 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use zerowire_testkit::process::children;
 
 use crate::command::{Running, wait_for};
 use crate::initrd::libraries;
@@ -31,8 +33,8 @@ pub struct BackendProcess {
     log: PathBuf,
 }
 
-/// What a process holds, for comparing before and after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the program's processes hold together, for comparing before and after.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Open file descriptors.
     pub descriptors: usize,
@@ -46,8 +48,8 @@ pub struct Holdings {
     pub pinned_kib: u64,
 }
 
-/// What a process has cost so far, all threads together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the program's processes have cost so far, all threads together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
     /// CPU time, user and system, in clock ticks (10 ms).
     pub ticks: u64,
@@ -128,20 +130,39 @@ impl BackendProcess {
         Ok((status, self.documents().pop()))
     }
 
-    /// Lets it stand still (SIGSTOP) until [`BackendProcess::go_on`].
+    /// Lets it stand still (SIGSTOP) until [`BackendProcess::go_on`]: no process of the program
+    /// takes or gives a byte.
     ///
     /// # Errors
-    /// The system call fails.
+    /// A system call fails.
     pub fn stand_still(&mut self) -> Result<()> {
-        self.process.signal(Signal::STOP)
+        // The supervisor first: it starts no other child then.
+        self.process.signal(Signal::STOP)?;
+        self.signal_children(Signal::STOP)
     }
 
     /// Lets it go on.
     ///
     /// # Errors
-    /// The system call fails.
+    /// A system call fails.
     pub fn go_on(&mut self) -> Result<()> {
+        self.signal_children(Signal::CONT)?;
         self.process.signal(Signal::CONT)
+    }
+
+    /// Call it while the program is stopped: a child's number remains its own until the program
+    /// has reaped it.
+    fn signal_children(&self, signal: Signal) -> Result<()> {
+        for child in children(self.pid()) {
+            let pid = Pid::from_raw(child.cast_signed()).context("a child without a number")?;
+            kill_process(pid, signal).with_context(|| format!("signal {signal:?} to process {child}"))?;
+        }
+        Ok(())
+    }
+
+    /// The program's process, and those that serve its VMs.
+    fn processes(&self) -> Vec<u32> {
+        [vec![self.pid()], children(self.pid())].concat()
     }
 
     /// Kills it without a chance to clean up (SIGKILL).
@@ -152,50 +173,32 @@ impl BackendProcess {
     /// What it holds now.
     ///
     /// # Errors
-    /// The process has ended.
+    /// A process has ended.
     pub fn holdings(&self) -> Result<Holdings> {
-        let proc = PathBuf::from(format!("/proc/{}", self.pid()));
-        let read = |name: &str| {
-            std::fs::read_to_string(proc.join(name)).with_context(|| format!("read {name} of the back end"))
-        };
-        let status = read("status")?;
-        let field = |name: &str| -> u64 {
-            status
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .and_then(|value| value.split_whitespace().next()?.parse().ok())
-                .unwrap_or(0)
-        };
-        let maps = read("maps")?;
-        Ok(Holdings {
-            descriptors: std::fs::read_dir(proc.join("fd")).context("read fd")?.count(),
-            mappings: maps.lines().count(),
-            // The name that QEMU gives its memory files.
-            guest_mappings: maps.lines().filter(|line| line.contains("memory-backend-memfd")).count(),
-            resident_kib: field("VmRSS"),
-            pinned_kib: field("VmPin"),
-        })
+        let mut sum = Holdings::default();
+        for pid in self.processes() {
+            let now = holdings_of(pid)?;
+            sum.descriptors += now.descriptors;
+            sum.mappings += now.mappings;
+            sum.guest_mappings += now.guest_mappings;
+            sum.resident_kib += now.resident_kib;
+            sum.pinned_kib += now.pinned_kib;
+        }
+        Ok(sum)
     }
 
-    /// What it has cost so far.
+    /// What it has cost so far, without processes that have ended.
     ///
     /// # Errors
-    /// The process has ended.
+    /// A process has ended.
     pub fn effort(&self) -> Result<Effort> {
-        let proc = PathBuf::from(format!("/proc/{}", self.pid()));
-        let stat = std::fs::read_to_string(proc.join("stat")).context("read stat of the back end")?;
-        // The second field, the name in brackets, may hold spaces (proc(5)).
-        let after_name = stat.rsplit_once(')').context("an unknown form of /proc/PID/stat")?.1;
-        let fields: Vec<&str> = after_name.split_whitespace().collect();
-        let ticks = |field: usize| -> Result<u64> { Ok(fields.get(field).context("a short stat")?.parse()?) };
-        let mut switches = 0;
-        for task in std::fs::read_dir(proc.join("task")).context("read task of the back end")? {
-            let status = std::fs::read_to_string(task?.path().join("status"))?;
-            let counts = status.lines().filter_map(|line| line.split_once("_ctxt_switches:"));
-            switches += counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum::<u64>();
+        let mut sum = Effort::default();
+        for pid in self.processes() {
+            let now = effort_of(pid)?;
+            sum.ticks += now.ticks;
+            sum.switches += now.switches;
         }
-        // utime and stime are fields 14 and 15; the first after the name is field 3.
-        Ok(Effort { ticks: ticks(11)? + ticks(12)?, switches })
+        Ok(sum)
     }
 
     /// The JSON values in standard output; an unfinished one at the end is left out.
@@ -203,6 +206,47 @@ impl BackendProcess {
         let text = std::fs::read_to_string(&self.out).unwrap_or_default();
         serde_json::Deserializer::from_str(&text).into_iter().map_while(Result::ok).collect()
     }
+}
+
+fn holdings_of(pid: u32) -> Result<Holdings> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let read = |name: &str| {
+        std::fs::read_to_string(proc.join(name)).with_context(|| format!("read {name} of process {pid}"))
+    };
+    let status = read("status")?;
+    let field = |name: &str| -> u64 {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .and_then(|value| value.split_whitespace().next()?.parse().ok())
+            .unwrap_or(0)
+    };
+    let maps = read("maps")?;
+    Ok(Holdings {
+        descriptors: std::fs::read_dir(proc.join("fd")).context("read fd")?.count(),
+        mappings: maps.lines().count(),
+        // The name that QEMU gives its memory files.
+        guest_mappings: maps.lines().filter(|line| line.contains("memory-backend-memfd")).count(),
+        resident_kib: field("VmRSS"),
+        pinned_kib: field("VmPin"),
+    })
+}
+
+fn effort_of(pid: u32) -> Result<Effort> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let stat = std::fs::read_to_string(proc.join("stat")).with_context(|| format!("read stat of {pid}"))?;
+    // The second field, the name in brackets, may hold spaces (proc(5)).
+    let after_name = stat.rsplit_once(')').context("an unknown form of /proc/PID/stat")?.1;
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    let ticks = |field: usize| -> Result<u64> { Ok(fields.get(field).context("a short stat")?.parse()?) };
+    let mut switches = 0;
+    for task in std::fs::read_dir(proc.join("task")).with_context(|| format!("read task of {pid}"))? {
+        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        let counts = status.lines().filter_map(|line| line.split_once("_ctxt_switches:"));
+        switches += counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum::<u64>();
+    }
+    // utime and stime are fields 14 and 15; the first after the name is field 3.
+    Ok(Effort { ticks: ticks(11)? + ticks(12)?, switches })
 }
 
 /// Whether somebody in the process's network namespace (each has its own table)

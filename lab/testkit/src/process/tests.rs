@@ -1,4 +1,4 @@
-use super::{ALONE, is_own};
+use super::{ALONE, children, is_own};
 
 #[test]
 fn what_follows_runs_elsewhere() {
@@ -27,4 +27,14 @@ fn a_closure_is_no_test() {
 #[should_panic(expected = "no::such_test, alone")]
 fn a_path_that_no_test_has_fails() {
     is_own("no::such_test");
+}
+
+#[test]
+fn a_program_that_was_started_is_a_child_until_it_ends() {
+    let own = std::process::id();
+    let mut program = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    assert!(children(own).contains(&program.id()));
+    program.kill().unwrap();
+    crate::wait_until("the zombie is no child", || !children(own).contains(&program.id()));
+    program.wait().unwrap();
 }

@@ -4,15 +4,8 @@ use super::Program;
 
 /// Processes that this program has started and that run.
 pub fn children(program: &Program) -> Vec<i32> {
-    let pids = std::fs::read_dir("/proc").expect("/proc");
-    let pids = pids.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // PID (COMMAND) STATE PPID …
-    let parent = |pid: &i32| -> Option<(char, i32)> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
-    };
-    pids.filter(|pid| parent(pid).is_some_and(|(state, of)| state != 'Z' && of == program.pid())).collect()
+    let pids = zerowire_testkit::process::children(program.pid() as u32);
+    pids.into_iter().map(|pid| pid as i32).collect()
 }
 
 /// The only child.
