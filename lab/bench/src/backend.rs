@@ -1,11 +1,15 @@
 //! The back end under measurement: a child process `PROGRAM net …` or `PROGRAM vsock …`.
 //!
+//! With `--sandbox on` the child supervises, and its own children serve the VMs. CPU time, memory
+//! and placement are those of all of them.
+//!
 //! A net back end is started from a thread inside the benchmark's namespace, so it creates its taps
 //! there. It must not share the driver's CPU. Dropping a [`BackendProcess`] ends the child: SIGTERM
 //! first, SIGKILL when it doesn't end.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,9 +20,10 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use zerowire_guest::features;
+use zerowire_testkit::process::children;
 
 use crate::case::Direction;
-use crate::cpu::{Placement, ProcessClock};
+use crate::cpu::{Placement, ProcessClock, sleeps_of};
 use crate::held::Held;
 use crate::netns::NetnsLink;
 use crate::programs::NamedProgram;
@@ -47,7 +52,8 @@ impl BackendKind {
 
     /// The same of another program, whose name stands in place of `zerowire`.
     pub fn of(&self, program: &NamedProgram) -> Self {
-        Self { name: self.name.replacen("zerowire", &program.name, 1), ..self.clone() }
+        let args = [&program.args[..], &self.args].concat();
+        Self { name: self.name.replacen("zerowire", &program.name, 1), args, ..self.clone() }
     }
 
     /// The copying path: every frame through a buffer of the process.
@@ -78,7 +84,6 @@ static STARTED: AtomicUsize = AtomicUsize::new(0);
 pub struct BackendProcess {
     child: Child,
     held: Held,
-    clock: ProcessClock,
     vms: usize,
     taps: Vec<String>,
     started: Duration,
@@ -183,9 +188,8 @@ impl BackendProcess {
         placement.pin_driver()?;
         let program = Path::new(command.get_program());
         let child = child.with_context(|| format!("can't start {}", program.display()))?;
-        let clock = ProcessClock::of(child.id())?;
         let (taps, started, has_statistics) = (Vec::new(), Duration::ZERO, false);
-        let mut backend = Self { child, held, clock, vms, taps, started, has_statistics };
+        let mut backend = Self { child, held, vms, taps, started, has_statistics };
         backend.wait_until_listening(begin)?;
         Ok(backend)
     }
@@ -232,18 +236,30 @@ impl BackendProcess {
         Ok(link)
     }
 
-    /// The clock over all its threads.
-    pub fn clock(&self) -> ProcessClock {
-        self.clock
+    /// Its process, and those that it has started.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        [vec![self.pid()], children(self.pid())].concat()
+    }
+
+    /// The clock over all threads of the processes that there are now.
+    pub fn clock(&self) -> Result<ProcessClock> {
+        Ok(ProcessClock::of_all(&self.processes())?)
+    }
+
+    /// How often its threads have gone to sleep so far.
+    pub fn sleeps(&self) -> Result<u64> {
+        Ok(self.processes().into_iter().map(sleeps_of).sum::<io::Result<u64>>()?)
     }
 
     /// Puts all its threads on the worker's CPU. Threads that they start later inherit it.
     pub fn pin(&self, placement: &Placement) -> Result<()> {
-        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            let name = task?.file_name();
-            // A thread that has ended meanwhile needs no CPU.
-            if let Some(task) = name.to_str().and_then(|text| text.parse().ok()) {
-                let _ = placement.pin_task_to_worker(task);
+        for pid in self.processes() {
+            for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+                let name = task?.file_name();
+                // A thread that has ended meanwhile needs no CPU.
+                if let Some(task) = name.to_str().and_then(|text| text.parse().ok()) {
+                    let _ = placement.pin_task_to_worker(task);
+                }
             }
         }
         Ok(())

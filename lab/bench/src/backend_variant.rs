@@ -61,7 +61,7 @@ impl BackendVariant {
     }
 
     fn measure(&mut self, case: &Case, frames: usize) -> Result<NetSample> {
-        let clock = self.backend.clock();
+        let clock = self.backend.clock()?;
         let ready = match self.ready.as_mut() {
             Some(ready) if ready.case == *case => ready,
             _ => bail!("{} was not prepared for {case}", self.name),

@@ -20,34 +20,39 @@ use crate::sys;
 /// More than that isn't needed.
 pub const QUIET: Duration = Duration::from_millis(5);
 
-/// The clock over all threads of one process.
-#[derive(Debug, Clone, Copy)]
+/// The clock over all threads of a process, or of several.
+#[derive(Debug, Clone)]
 pub struct ProcessClock {
-    clock: libc::clockid_t,
+    clocks: Vec<libc::clockid_t>,
 }
 
 impl ProcessClock {
     /// The clock of process `pid`. Fails with `ESRCH` when that process does not exist.
     pub fn of(pid: u32) -> io::Result<Self> {
-        let clock = sys::process_clock(pid as libc::pid_t)?;
-        Ok(Self { clock })
+        Self::of_all(&[pid])
+    }
+
+    /// The clock that shows the sum of these processes' CPU time.
+    pub fn of_all(pids: &[u32]) -> io::Result<Self> {
+        let clocks = pids.iter().map(|pid| sys::process_clock(*pid as libc::pid_t));
+        Ok(Self { clocks: clocks.collect::<io::Result<_>>()? })
     }
 
     /// The clock of this process.
     pub fn own() -> Self {
-        Self { clock: libc::CLOCK_PROCESS_CPUTIME_ID }
+        Self { clocks: vec![libc::CLOCK_PROCESS_CPUTIME_ID] }
     }
 
-    /// CPU time used so far, user and system. Fails when the process has been reaped.
-    pub fn now(self) -> io::Result<Duration> {
-        sys::read_clock(self.clock)
+    /// CPU time used so far, user and system. Fails when a process has been reaped.
+    pub fn now(&self) -> io::Result<Duration> {
+        self.clocks.iter().map(|clock| sys::read_clock(*clock)).sum()
     }
 
     /// Waits until the process sleeps, then returns its CPU time.
     ///
     /// Gives up waiting after `limit`: then the process polls, and the second value is false. The
     /// error of the figure is up to one timer tick in that case.
-    pub fn settled(self, limit: Duration) -> io::Result<(Duration, bool)> {
+    pub fn settled(&self, limit: Duration) -> io::Result<(Duration, bool)> {
         let start = Instant::now();
         let mut last = self.now()?;
         loop {

@@ -70,9 +70,10 @@ pub fn measure(
     let (_guests, connected) = connect(&backend, vms)?;
     let some = COMPARED.min(vms.div_ceil(2));
     let all_vms_bytes = own_memory(&backend)?;
-    let before = backend.clock().settled(watch)?.0;
+    let clock = backend.clock()?;
+    let before = clock.settled(watch)?.0;
     std::thread::sleep(watch);
-    let cpu = backend.clock().now()? - before;
+    let cpu = clock.now()? - before;
     Ok(IdleReport {
         start_ms: Summary::of(times).context("at least one start is needed")?,
         vms,
@@ -103,12 +104,15 @@ fn connect(backend: &BackendProcess, vms: usize) -> Result<(Vec<NetGuest>, Vec<f
     Ok((guests, connected))
 }
 
-/// Proportional memory without that of guests, once the process has gone to sleep.
+/// Proportional memory without that of guests, once the back end has gone to sleep.
 pub(crate) fn own_memory(backend: &BackendProcess) -> Result<u64> {
-    backend.clock().settled(Duration::from_secs(1))?;
-    let path = format!("/proc/{}/smaps", backend.pid());
-    let text = std::fs::read_to_string(&path).with_context(|| format!("can't read {path}"))?;
-    Ok(proportional_bytes(&text))
+    backend.clock()?.settled(Duration::from_secs(1))?;
+    let bytes = backend.processes().into_iter().map(|pid| {
+        let path = format!("/proc/{pid}/smaps");
+        let text = std::fs::read_to_string(&path).with_context(|| format!("can't read {path}"))?;
+        Ok(proportional_bytes(&text))
+    });
+    bytes.sum()
 }
 
 /// Adds up the Pss lines of all mappings but those of guest memory (proc_pid_smaps(5)).

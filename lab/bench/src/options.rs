@@ -100,8 +100,8 @@ pub struct NetOptions {
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct NetVariants {
     /// Measure these programs in turns in place of the one beside this: --program before=PATH
-    /// --program after=PATH. Each is set beside the first (/before). Without --path copy, many VMs
-    /// and idle ones.
+    /// --program after=PATH. Each is set beside the first (/before). Options behind PATH go to that
+    /// program alone: 'on=PATH --sandbox on'. Without --path copy, many VMs and idle ones.
     #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
     pub programs: Vec<NamedProgram>,
     /// With --program: end with status 1 if a further program takes more than PERCENT more CPU time

@@ -14,12 +14,14 @@ pub struct NamedProgram {
     pub name: String,
     /// Its file.
     pub path: PathBuf,
+    /// Arguments of its own, in front of those of each variant.
+    pub args: Vec<String>,
 }
 
 impl NamedProgram {
     /// The program that is measured where none is named.
     pub(crate) fn usual(path: &Path) -> Self {
-        Self { name: "zerowire".to_owned(), path: path.to_owned() }
+        Self { name: "zerowire".to_owned(), path: path.to_owned(), args: Vec::new() }
     }
 }
 
@@ -28,14 +30,20 @@ impl FromStr for NamedProgram {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once('=').filter(|(name, path)| !name.is_empty() && !path.is_empty());
-        let (name, path) = parts.ok_or_else(|| format!("--program {text}: give NAME=PATH"))?;
+        let (name, line) =
+            parts.ok_or_else(|| format!("--program {text}: give NAME=PATH or NAME='PATH --OPTION …'"))?;
+        let (path, args) = line.split_at(line.find(" --").unwrap_or(line.len()));
         let is_word = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         if !name.chars().all(is_word) || ["floor", "bare", "copy"].contains(&name) {
             return Err(format!(
                 "--program {text}: the name '{name}' is not free: take letters, digits, '.', '_' and '-', and not floor, bare or copy"
             ));
         }
-        Ok(Self { name: name.to_owned(), path: path.into() })
+        Ok(Self {
+            name: name.to_owned(),
+            path: path.into(),
+            args: args.split_whitespace().map(str::to_owned).collect(),
+        })
     }
 }
 
@@ -47,7 +55,7 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
 
 /// Refuses two of one name, and files that are not there.
 pub(crate) fn verify(programs: &[NamedProgram]) -> Result<()> {
-    for (index, NamedProgram { name, path }) in programs.iter().enumerate() {
+    for (index, NamedProgram { name, path, .. }) in programs.iter().enumerate() {
         if programs[..index].iter().any(|other| other.name == *name) {
             wrong!("--program {name}={}: another program has this name", path.display());
         }

@@ -172,7 +172,7 @@ impl Party {
 
     /// Sends on all VMs for `span`; gigabits a second and CPU load.
     fn bandwidth(&mut self, span: Duration) -> Result<(f64, f64)> {
-        let clock = self.backend.clock();
+        let clock = self.backend.clock()?;
         let (before, _) = clock.settled(SETTLE_LIMIT)?;
         let start = Instant::now();
         let mut frames = 0;

@@ -66,3 +66,18 @@ fn pinning_and_unpinning_restores_the_affinity() {
     .join()
     .unwrap();
 }
+
+#[test]
+fn the_clock_of_several_processes_is_their_sum() {
+    let mut other = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let both = ProcessClock::of_all(&[std::process::id(), other.id()]).unwrap();
+    let alone = ProcessClock::of(other.id()).unwrap();
+    while alone.now().unwrap() < Duration::from_millis(50) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    other.kill().unwrap();
+    let (own, of_other) = (ProcessClock::own().now().unwrap(), alone.now().unwrap());
+    assert!(both.now().unwrap() >= own + of_other);
+    other.wait().unwrap();
+    assert!(both.now().is_err());
+}

@@ -135,7 +135,7 @@ impl BackEnd {
 
     /// Sends `frames` frames; each has to arrive.
     fn run(&mut self, sink: &Sink, frame_len: usize, frames: usize) -> Result<PeerSample> {
-        let clock = self.process.clock();
+        let clock = self.process.clock()?;
         let guest = self.guest.as_mut().context("no guest was connected")?;
         let before = (sink.arrived()?, clock.settled(SETTLE_LIMIT)?.0);
         let wall = guest.transmit(frames);

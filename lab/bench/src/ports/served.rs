@@ -64,17 +64,18 @@ impl ServedPort {
         arrivals: Arrivals,
         placement: &Placement,
     ) -> Result<Self> {
-        let NamedProgram { name, path } = program;
+        let NamedProgram { name, path, args } = program;
+        let all = [&args.join(" "), more].join(" ");
         let (backend, wire) = match kind {
             PortKind::Tap => {
-                let backend = BackendProcess::start(path, &BackendKind::with_args(more), 1, placement)?;
+                let backend = BackendProcess::start(path, &BackendKind::with_args(&all), 1, placement)?;
                 let tap = backend.link(0)?;
                 (backend, Wire::Tap(tap))
             }
             PortKind::Xdp | PortKind::Packet => {
                 let veth = Veth::new(placement)?;
                 let spec = format!("{kind}:{}", veth.port().name());
-                (BackendProcess::start_on(path, &spec, more, placement)?, Wire::Veth(veth))
+                (BackendProcess::start_on(path, &spec, &all, placement)?, Wire::Veth(veth))
             }
         };
         let name = format!("{name} {kind} {more}").trim_end().to_owned();
@@ -112,7 +113,7 @@ impl ServedPort {
     /// CPU time of the back end so far. Of a running thread the kernel knows it up to the last
     /// tick only, so one that polls is kept off its CPU for a moment.
     fn cpu(&self) -> Result<Duration> {
-        let clock = self.backend.clock();
+        let clock = self.backend.clock()?;
         Ok(match &self.arrivals {
             _ if !self.polls => clock.settled(SETTLE_LIMIT)?.0,
             Arrivals::Bursts(hold) => {
@@ -132,9 +133,10 @@ impl ServedPort {
         let mut guest = NetGuest::connect(&self.backend.socket(0), 4 << 20)?;
         guest.prepare_receive(bursts::POSTED * 2048, bursts::BUFFER_LEN / 2)?;
         guest.fill()?;
-        let begin = (self.backend.clock().settled(watch)?.0, self.wire.kernel_time()?);
+        let clock = self.backend.clock()?;
+        let begin = (clock.settled(watch)?.0, self.wire.kernel_time()?);
         std::thread::sleep(watch);
-        let end = (self.backend.clock().now()?, self.wire.kernel_time()?);
+        let end = (clock.now()?, self.wire.kernel_time()?);
         Ok(PortIdle::new(&self.name, watch, end.0 - begin.0, end.1 - begin.1))
     }
 

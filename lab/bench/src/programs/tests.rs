@@ -8,6 +8,10 @@ fn programs(texts: &[&str]) -> Vec<NamedProgram> {
 fn a_program_is_a_name_and_a_path() {
     let [program] = &programs(&["old-1.0=/a/b=c"])[..] else { panic!("one program") };
     assert_eq!((program.name.as_str(), program.path.to_str()), ("old-1.0", Some("/a/b=c")));
+    assert_eq!(program.args, [""; 0]);
+    let [program] = &programs(&["on=/a b/c --sandbox on --log  warn"])[..] else { panic!("one program") };
+    assert_eq!(program.path.to_str(), Some("/a b/c"));
+    assert_eq!(program.args, ["--sandbox", "on", "--log", "warn"]);
     for (text, words) in [
         ("/a/b", "give NAME=PATH"),
         ("=/a", "give NAME=PATH"),

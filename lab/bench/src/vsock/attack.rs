@@ -302,7 +302,7 @@ impl AttackStage<'_> {
         got: &AtomicU64,
     ) -> Result<AttackRun> {
         let mut run = AttackRun::default();
-        let clock = self.backend.clock();
+        let clock = self.backend.clock()?;
         let (mut cpu, _) = clock.settled(SETTLE_LIMIT)?;
         let mut begin = Instant::now();
         let mut warm = false;

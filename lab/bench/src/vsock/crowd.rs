@@ -156,7 +156,8 @@ impl Crowd {
         let Self { guest, members } = self;
         let streams: Vec<&UnixStream> = members.iter().map(|(_, stream)| stream).collect();
         let conns: Vec<ConnId> = members.iter().map(|(conn, _)| *conn).collect();
-        let (before, _) = backend.clock().settled(SETTLE_LIMIT)?;
+        let clock = backend.clock()?;
+        let (before, _) = clock.settled(SETTLE_LIMIT)?;
         let ended = AtomicBool::new(false);
         let begin = Instant::now();
         let (outcome, program) = std::thread::scope(|scope| {
@@ -172,7 +173,7 @@ impl Crowd {
         let program = program.map_err(|_| anyhow!("the host's program panicked"))?;
         let stalled = outcome.with_context(|| format!("host's program: {program:?}"))?;
         let (host_cpu, end) = program.context("the host's program")?;
-        let (after, _) = backend.clock().settled(SETTLE_LIMIT)?;
+        let (after, _) = clock.settled(SETTLE_LIMIT)?;
         let bytes = each * (members.len() - 1);
         let sample = VsockSample::new(after - before, host_cpu, end - begin, bytes);
         read_all(&streams[..1], stalled).context("what the stalled connection sent")?;

@@ -15,7 +15,7 @@ use super::host::{self, HostCpu, Walk, Work};
 use super::variant::VsockSample;
 use crate::backend::BackendProcess;
 use crate::case::Direction;
-use crate::cpu::{Placement, sleeps_of};
+use crate::cpu::Placement;
 use crate::experiment::floored::{Ledger, Variant, since};
 use crate::guest::STALL_LIMIT;
 use crate::interleave::Turn;
@@ -44,7 +44,8 @@ pub struct DeviceKind {
 impl DeviceKind {
     /// The same of another program, whose name stands in place of `zerowire`.
     pub fn of(&self, program: &NamedProgram) -> Self {
-        Self { name: self.name.replacen("zerowire", &program.name, 1), ..self.clone() }
+        let args = [&program.args[..], &self.args].concat();
+        Self { name: self.name.replacen("zerowire", &program.name, 1), args, ..self.clone() }
     }
 }
 
@@ -94,9 +95,9 @@ impl DeviceVariant {
             _ => bail!("{} was not prepared for {case}", self.kind.name),
         };
         let backend = &self.backends[ready.backend].1;
-        let clock = backend.clock();
+        let clock = backend.clock()?;
         let seat = || self.kind.host_cpu.pin(&self.placement);
-        let slept = sleeps_of(backend.pid())?;
+        let slept = backend.sleeps()?;
         let (before, _) = clock.settled(SETTLE_LIMIT)?;
         let begin = Instant::now();
         let work = match case.direction {
@@ -104,7 +105,7 @@ impl DeviceVariant {
             Direction::Receive => ready.receive(bytes, check, seat)?,
         };
         let (after, _) = clock.settled(SETTLE_LIMIT)?;
-        let slept = sleeps_of(backend.pid())? - slept;
+        let slept = backend.sleeps()? - slept;
         Ok(VsockSample::new(after - before, work.cpu, work.end - begin, bytes).with_sleeps(slept))
     }
 }

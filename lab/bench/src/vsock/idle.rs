@@ -90,9 +90,10 @@ pub fn measure(
         rows.push(IdleRow { connections: count, bytes, per_connection_bytes });
     }
     let watch = Duration::from_secs(if quick { 1 } else { 3 });
-    let before = backend.clock().settled(watch)?.0;
+    let clock = backend.clock()?;
+    let before = clock.settled(watch)?.0;
     std::thread::sleep(watch);
-    let cpu = backend.clock().now()? - before;
+    let cpu = clock.now()? - before;
     Ok(IdleReport {
         start_ms,
         no_connection_bytes,

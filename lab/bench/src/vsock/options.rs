@@ -84,8 +84,8 @@ pub struct VsockBenchOptions {
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 pub struct VsockVariants {
     /// Measure these programs in turns in place of the one beside this: --program before=PATH
-    /// --program after=PATH. Each is set beside the first (/before). Only streams, or messages, of
-    /// one connection.
+    /// --program after=PATH. Each is set beside the first (/before). Options behind PATH go to that
+    /// program alone: 'on=PATH --sandbox on'. Only streams, or messages, of one connection.
     #[arg(long = "program", value_name = "NAME=PATH", conflicts_with = "floor_only")]
     pub programs: Vec<NamedProgram>,
     /// With --program: end with status 1 if a further program takes more than PERCENT more CPU time

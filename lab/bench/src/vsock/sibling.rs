@@ -143,7 +143,8 @@ impl Pair {
     fn run(&mut self, backend: &BackendProcess, count: usize, check: bool) -> Result<VsockSample> {
         self.receiver.count(self.to, check)?;
         let target = self.received + count as u64;
-        let (before, _) = backend.clock().settled(SETTLE_LIMIT)?;
+        let clock = backend.clock()?;
+        let (before, _) = clock.settled(SETTLE_LIMIT)?;
         let begin = Instant::now();
         let mut watch = Watch::new("guest to guest", count);
         let mut sent = 0;
@@ -162,7 +163,7 @@ impl Pair {
             bail!("{sent} bytes were sent, {} too many arrived", self.received - target);
         }
         self.sender.stack().flush(STALL_LIMIT)?;
-        let (after, _) = backend.clock().settled(SETTLE_LIMIT)?;
+        let (after, _) = clock.settled(SETTLE_LIMIT)?;
         if check {
             self.check(count)?;
         }

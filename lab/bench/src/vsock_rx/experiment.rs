@@ -132,7 +132,7 @@ impl<'a> Experiment<'a> {
             Ok(conn) => conn,
             Err(error) => bail!("the program does not connect ({error}): {}", program.words()),
         };
-        let clock = self.backend.clock();
+        let clock = self.backend.clock()?;
         let (before, _) = clock.settled(SETTLE_LIMIT)?;
         let begin = Instant::now();
         let sent = send(&mut guest.guest, conn, bytes, &mut program)?;
@@ -163,7 +163,7 @@ impl<'a> Experiment<'a> {
         args.extend(check.then(|| "--check".to_owned()));
         let mut program = self.tool(&args, false)?;
         wait_for(&path, &mut program)?;
-        let clock = self.backend.clock();
+        let clock = self.backend.clock()?;
         let (before, _) = clock.settled(SETTLE_LIMIT)?;
         let stack = guest.guest.stack();
         let conn = stack.connect_in_place(HOST_CID, PORT, SocketType::Stream)?;
