@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use crate::sandbox::stats;
 use crate::support::processes::{child, children, kill};
 use crate::support::{Guest, Peer, Program, connect, frames, in_netns, wait_until};
@@ -123,7 +125,7 @@ fn an_interface_goes_down_and_up_and_away_and_comes_back() {
         ip(&["link", "set", "v0", "down"]);
         program.wait_log("interface v0 is down");
         ip(&["link", "set", "v0", "up"]);
-        program.wait_log("interface v0 is up");
+        wait_until("it is up again", || program.log().matches("interface v0 is up").count() == 2);
         guest.ping(&mut Peer::new("v1"));
         let before = child(&program);
         ip(&["link", "del", "v0"]);
@@ -134,6 +136,9 @@ fn an_interface_goes_down_and_up_and_away_and_comes_back() {
         wait_until("another child is there", || children(&program).iter().any(|now| *now != before));
         guest.ping(&mut Peer::new("v1"));
         assert!(guest.driver.transport().is_alive(), "it was never disconnected");
+        // That is no error.
+        assert_eq!(stats(&program, 1)["vms"][0]["last_error"], Value::Null);
+        assert!(!program.log().contains("its process ended"), "{}", program.log());
         program.stop();
     });
 }

@@ -45,6 +45,9 @@ const PORT_PAUSE: Duration = Duration::from_millis(10);
 /// A running child, for those who ask it.
 pub(super) type ChildLink = link::ChildLink<ChildWord>;
 
+/// What hears that the first child serves, or why not.
+type Ready = SyncSender<Result<ConfineReport, String>>;
+
 /// A question to a child.
 pub(super) type Question = link::Question<ChildWord>;
 
@@ -77,6 +80,8 @@ enum ChildEnd {
     Asked,
     /// By itself.
     Died(String),
+    /// The next one goes on with other descriptors.
+    Replaced(String),
 }
 
 /// A VM with its child.
@@ -172,28 +177,33 @@ impl Keeper {
     }
 
     /// Starts one child after another.
-    fn run(&self, ready: SyncSender<Result<ConfineReport, String>>) {
+    fn run(&self, ready: Ready) {
         let name = &self.config.name;
         let mut ready = Some(ready);
         let (mut pace, mut session) = (RestartPace::default(), KeptSession::default());
         loop {
             let end = self.serve(&mut ready, &mut session).unwrap_or_else(ChildEnd::Died);
-            let why = match end {
+            let (why, is_error) = match end {
                 ChildEnd::Asked => return,
-                ChildEnd::Died(_) if self.stops.load(Ordering::Acquire) => return,
-                ChildEnd::Died(why) => why,
+                _ if self.stops.load(Ordering::Acquire) => return,
+                ChildEnd::Died(why) => (why, true),
+                ChildEnd::Replaced(why) => (why, false),
             };
             if let Some(ready) = ready.take() {
                 let _ = ready.send(Err(why));
                 return;
             }
-            lock(&self.state).sums.died(why.clone());
+            lock(&self.state).sums.died(is_error.then(|| why.clone()));
             if !self.is_lasting() {
                 return tracing::error!("{name}: its process ended, and its only connection with it: {why}");
             }
-            let wait = pace.died(Instant::now());
-            let then = session.died();
-            tracing::error!("{name}: its process ended: {why}; another one takes its place{then}");
+            let (wait, then) = (pace.died(Instant::now()), session.died());
+            match is_error {
+                true => {
+                    tracing::error!("{name}: its process ended: {why}; another one takes its place{then}")
+                }
+                false => tracing::info!("{name}: {why}; another process takes the place of its own{then}"),
+            }
             if !wait.is_zero() {
                 tracing::warn!("{name}: its processes end again and again: the next one starts in {wait:?}");
                 self.sleep(wait);
@@ -220,11 +230,7 @@ impl Keeper {
     }
 
     /// Starts a child and carries out what it asks until it ends.
-    fn serve(
-        &self,
-        ready: &mut Option<SyncSender<Result<ConfineReport, String>>>,
-        session: &mut KeptSession,
-    ) -> Result<ChildEnd, String> {
+    fn serve(&self, ready: &mut Option<Ready>, session: &mut KeptSession) -> Result<ChildEnd, String> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
         let (mut child, _log) = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
@@ -233,7 +239,7 @@ impl Keeper {
             // Who stops the VM from now on finds the child.
             Ok(()) if self.stops.load(Ordering::Acquire) => None,
             Ok(()) => self.listen(&link, ready, session),
-            Err(e) => Some(e),
+            Err(e) => Some(ChildEnd::Died(e)),
         };
         self.part();
         link.close();
@@ -249,7 +255,7 @@ impl Keeper {
                 && status.as_ref().is_ok_and(ExitStatus::success));
         match failed {
             _ if asked => Ok(ChildEnd::Asked),
-            Some(failed) => Ok(ChildEnd::Died(failed)),
+            Some(end) => Ok(end),
             None => Ok(ChildEnd::Died(status.map_or_else(text, |status| words(&status)))),
         }
     }
@@ -304,26 +310,27 @@ impl Keeper {
         state.sums.set_connected(false);
     }
 
-    /// Carries out what the child asks, and passes its answers on. Returns why it failed where it
-    /// said so.
+    /// Carries out what the child asks, and passes its answers on. Returns how it ended where that
+    /// is known.
     fn listen(
         &self,
         link: &ChildLink,
-        ready: &mut Option<SyncSender<Result<ConfineReport, String>>>,
+        ready: &mut Option<Ready>,
         session: &mut KeptSession,
-    ) -> Option<String> {
+    ) -> Option<ChildEnd> {
+        let died = |why: &str| Some(ChildEnd::Died(short(why)));
         let mut is_ready = false;
         loop {
             match link.channel.receive::<ChildWord>() {
                 Ok(Some((ChildWord::Ready(_), _))) if is_ready => {
-                    return Some("it says once more that it is ready".to_owned());
+                    return died("it says once more that it is ready");
                 }
                 Ok(Some((ChildWord::Ready(report), _))) => {
                     is_ready = true;
                     session.begin();
                     self.begin(link, bounded_report(&report), ready.take());
                 }
-                Ok(Some((ChildWord::Failed(why), _))) => return Some(short(&why)),
+                Ok(Some((ChildWord::Failed(why), _))) => return died(&why),
                 Ok(Some((ChildWord::Connected(now), _))) => lock(&self.state).sums.set_connected(now),
                 Ok(Some((ChildWord::Last(stats), _))) => lock(&self.state).sums.told(stats.bounded()),
                 Ok(Some((ChildWord::Session(word), fds))) => session.hear(word, fds),
@@ -333,7 +340,7 @@ impl Keeper {
                             link.channel.send(&ChildOrder::PortDone(done.err()), &[]).ok()?;
                         }
                         PortAnswer::Nothing => {}
-                        PortAnswer::Replace(why) => return Some(why),
+                        PortAnswer::Replace(why) => return Some(ChildEnd::Replaced(why)),
                     }
                     std::thread::sleep(PORT_PAUSE);
                 }
@@ -341,19 +348,14 @@ impl Keeper {
                 Ok(None) => return None,
                 Err(e) => {
                     session.forget();
-                    return Some(format!("its message can't be understood: {}", short(&e.to_string())));
+                    return died(&format!("its message can't be understood: {e}"));
                 }
             }
         }
     }
 
     /// The child serves the VM.
-    fn begin(
-        &self,
-        link: &ChildLink,
-        report: ConfineReport,
-        ready: Option<SyncSender<Result<ConfineReport, String>>>,
-    ) {
+    fn begin(&self, link: &ChildLink, report: ConfineReport, ready: Option<Ready>) {
         match ready {
             Some(ready) => drop(ready.send(Ok(report))),
             None => self.tell(&report),

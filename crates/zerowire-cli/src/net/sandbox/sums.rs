@@ -38,15 +38,15 @@ impl Sums {
         self.connected
     }
 
-    /// The child has ended.
-    pub(super) fn died(&mut self, why: String) {
+    /// The child has ended, and why if that is an error.
+    pub(super) fn died(&mut self, why: Option<String>) {
         let mut last = std::mem::take(&mut self.now);
         self.before.cpu_seconds += last.cpu_seconds;
         add_counters(&mut self.before, &mut last);
         add(&mut self.transmit, &last.transmit.stats());
         add(&mut self.receive, &last.receive.stats());
         self.disconnects = counted(self.disconnects + last.link.map_or(0, |link| link.disconnects));
-        self.death = Some(format!("its process ended: {why}"));
+        self.death = why.map(|why| format!("its process ended: {why}")).or(self.death.take());
     }
 
     /// As the statistics have it, and the CPU time, seconds.
@@ -130,7 +130,7 @@ mod tests {
             *counters(&mut all)[0] + sums.now.connections
         };
         sums.told(told(3));
-        sums.died("killed by signal 9".to_owned());
+        sums.died(Some("killed by signal 9".to_owned()));
         assert_eq!(connections(&sums), 3);
         sums.told(told(1));
         sums.told(told(2));
@@ -148,7 +148,7 @@ mod tests {
         let mut sums = Sums::default();
         for _ in 0..3 {
             sums.told(told.clone().bounded());
-            sums.died("it was told to".to_owned());
+            sums.died(Some("it was told to".to_owned()));
         }
         let Sums { before, transmit, .. } = sums;
         let all =

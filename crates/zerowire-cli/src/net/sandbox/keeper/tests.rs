@@ -188,7 +188,7 @@ fn statistics_of_a_child_that_has_ended_are_not_the_next_ones() {
         let asked = keeper.ask_stats();
         first.take(told(1));
         keeper.part();
-        lock(&keeper.state).sums.died("killed".to_owned());
+        lock(&keeper.state).sums.died(Some("killed".to_owned()));
         let (second, _child) = link();
         keeper.hand(&second, &mut KeptSession::default()).expect("handed");
         assert_eq!(connections(asked), 0, "of the first one");
