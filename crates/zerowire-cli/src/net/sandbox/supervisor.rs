@@ -225,7 +225,10 @@ impl Fleet for Supervisor {
     }
 
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
-        lock(&self.vms).keeper(name)?.set_limits(limits);
+        let keeper = lock(&self.vms).keeper(name)?;
+        keeper.set_limits(limits);
+        // A child carries out one order behind the other: when it has answered, the limits hold.
+        keeper.stats(keeper.ask_stats(), Instant::now() + ANSWER_PATIENCE);
         Ok(())
     }
 
