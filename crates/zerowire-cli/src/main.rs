@@ -74,7 +74,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = net::confined_child().or_else(vsock::confined_child) {
+    if let Some(code) = net::confined_child().or_else(vsock::confined_child).or_else(sandbox::trial) {
         return code;
     }
     let line = arguments();

@@ -1,4 +1,4 @@
-//! What confines the processes of `--sandbox on`.
+//! What confines the processes that serve VMs.
 
 use std::io;
 
@@ -39,16 +39,16 @@ fn translate_namespaces(all: Result<(), i32>, with_user: Result<(), i32>) -> Fin
     match (all, with_user) {
         (Ok(()), _) => Finding::ok(
             "of processes, IPC, network and files can be made",
-            "With --sandbox on the process of a VM sees none of the host's.",
+            "The process of a VM sees none of the host's.",
         ),
         (Err(e), Ok(())) => Finding::degraded(
             format!("all but that of processes, with a user namespace (alone: {})", errno::words(e)),
-            "With --sandbox on the process of a VM keeps its user, and stands among the other processes.",
+            "The process of a VM keeps its user, and stands among the other processes.",
         )
         .remedy("Run as root, or grant CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID."),
         (Err(_), Err(e)) => Finding::missing(
             format!("refused ({})", errno::words(e)),
-            "With --sandbox on capabilities and system calls alone confine the process of a VM.",
+            "Capabilities and system calls alone confine the process of a VM.",
         )
         .remedy(
             "Run as root, or let users make user namespaces ('zerowire doctor --path net', 'new namespaces')."),
@@ -61,30 +61,28 @@ fn translate_kill(changes_user: bool, kills: bool) -> Finding {
     if changes_user && !kills {
         return Finding::degraded(
             "CAP_SETUID without CAP_KILL",
-            "With --sandbox on the process of a VM has another user: where it hangs it can't be killed, and no other one \
+            "The process of a VM has another user: where it hangs it can't be killed, and no other one \
              takes its place.",
         )
         .remedy("Grant CAP_KILL.");
     }
-    Finding::ok(
-        "a process can be killed",
-        "With --sandbox on another process takes the place of one that hangs.",
-    )
+    Finding::ok("a process can be killed", "Another process takes the place of one that hangs.")
 }
 
 fn translate_seccomp(actions: io::Result<String>) -> Finding {
     match actions {
         Ok(actions) if actions.split_whitespace().any(|a| a == "kill_process") => Finding::ok(
             "filters are there",
-            "With --sandbox on a system call that is not on the list ends the process of a VM.",
+            "A system call that is not on the list ends the process of a VM.",
         ),
-        Ok(_) => {
-            Finding::missing("filters can't end a process (before Linux 4.14)", "--sandbox on can't run.")
-                .remedy("Boot a newer kernel.")
-        }
+        Ok(_) => Finding::missing(
+            "filters can't end a process (before Linux 4.14)",
+            "VMs are not confined, and --sandbox on is refused.",
+        )
+        .remedy("Boot a newer kernel."),
         Err(e) => Finding::degraded(
             format!("{ACTIONS} can't be read ({})", errno::words(errno::number(e))),
-            "--sandbox on says at its start whether it can run.",
+            "The log says at the start whether VMs are confined.",
         )
         .remedy("Boot a kernel with CONFIG_SECCOMP_FILTER, and mount /proc."),
     }
@@ -94,10 +92,10 @@ fn translate_landlock(version: Result<usize, i32>) -> Finding {
     match version {
         Ok(version) => Finding::ok(
             format!("version {version}"),
-            "With --sandbox on it forbids files and TCP behind the list of system calls.",
+            "It forbids files and TCP behind the list of system calls.",
         ),
         Err(e) => {
-            let without = "--sandbox on does without: files are out of reach by a namespace.";
+            let without = "The sandbox does without: files are out of reach by a namespace.";
             let found = Finding::degraded(format!("not there ({})", errno::words(e)), without);
             match e {
                 libc::EOPNOTSUPP => found.remedy("Boot with 'lsm=landlock,…' on the kernel's command line."),

@@ -20,6 +20,17 @@ pub struct Api<M> {
 #[derive(Serialize)]
 struct Version {
     version: &'static str,
+    sandbox: &'static str,
+    /// Why the VMs are not confined.
+    sandbox_reason: Option<&'static str>,
+}
+
+impl Version {
+    fn now() -> Self {
+        let sandbox_reason = crate::sandbox::obstacle();
+        let sandbox = if sandbox_reason.is_none() { "on" } else { "off" };
+        Self { version: env!("CARGO_PKG_VERSION"), sandbox, sandbox_reason }
+    }
 }
 
 #[derive(Serialize)]
@@ -115,7 +126,7 @@ impl<M: Manage> Api<M> {
             return Err(unknown_query(&request.query));
         }
         match action {
-            Action::Version => Ok(Response::json(200, &Version { version: env!("CARGO_PKG_VERSION") })),
+            Action::Version => Ok(Response::json(200, &Version::now())),
             Action::List => Ok(Response::json(200, &VmList { vms: self.manage.vms() })),
             Action::Show => self.show(request, name),
             Action::Add => self.add(name, body),

@@ -6,7 +6,12 @@ use serde_json::Value;
 
 /// `GET /version`.
 pub fn version(answer: &Value) -> String {
-    format!("zerowire {}\n", text(&answer["version"]))
+    let confined = match (&answer["sandbox"], &answer["sandbox_reason"]) {
+        (Value::Null, _) => String::new(),
+        (_, Value::Null) => "VMs are confined\n".to_owned(),
+        (_, why) => format!("VMs are not confined: {}\n", text(why)),
+    };
+    format!("zerowire {}\n{confined}", text(&answer["version"]))
 }
 
 /// `GET /vms`.
@@ -110,5 +115,9 @@ mod tests {
         assert_eq!(changed(&limited), "a: tx-limit 1000/s,burst=100\n");
         assert_eq!(changed(&json!({ "name": "a", "config": {} })), "a: no limits\n");
         assert_eq!(version(&json!({ "version": "1.2.3" })), "zerowire 1.2.3\n");
+        let on = json!({ "version": "1.2.3", "sandbox": "on", "sandbox_reason": null });
+        assert_eq!(version(&on), "zerowire 1.2.3\nVMs are confined\n");
+        let off = json!({ "version": "1.2.3", "sandbox": "off", "sandbox_reason": "--sandbox off" });
+        assert_eq!(version(&off), "zerowire 1.2.3\nVMs are not confined: --sandbox off\n");
     }
 }

@@ -252,6 +252,7 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
         PinBudget::of_process().limit(bytes);
     }
     let defaults = config::Defaults::new(&args).map_err(WrongArguments::because)?;
+    let is_confined = args.sandbox.settle(&args, &vms);
     let mut reload = FileReload::new(&vms, handed);
     let lasting = args.control.has_socket() || vms.iter().all(|vm| service::lasts(&vm.endpoint));
     let signals = serving::block_signals()?;
@@ -261,7 +262,7 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
     let names = vms.iter().map(|vm| vm.name.as_str()).collect();
     let capture = args.pcap.start(LINKTYPE_ETHERNET, (!may_come).then_some(names))?;
     let refused = |e| serving::refused(&args.config, &e);
-    let server: Arc<dyn Fleet> = if args.sandbox.is_on() {
+    let server: Arc<dyn Fleet> = if is_confined {
         Arc::new(args.sandbox.start(log, vms, capture).map_err(refused)?)
     } else {
         let server = match vms.is_empty() {

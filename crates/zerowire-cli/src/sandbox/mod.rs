@@ -7,10 +7,11 @@
 //!  lines: its log                ◀─────────  standard error
 //! ```
 //!
-//! What a child serves, what it is handed and what it may ask is that of the command:
+//! [`choice`] settles whether there are any. What a child serves, what it is handed and what it may ask is that of the command:
 //! `net/sandbox/`, `vsock/sandbox/`.
 
 pub(crate) mod channel;
+mod choice;
 pub(crate) mod ending;
 pub(crate) mod keeper;
 pub(crate) mod lines;
@@ -20,23 +21,14 @@ pub(crate) mod pace;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use clap::ValueEnum;
 use zerowire_confine::Owner;
 
 use crate::access;
+pub(crate) use choice::obstacle;
+pub use choice::{SandboxArg, trial};
 
 /// Nobody.
 pub const NOBODY: Owner = Owner { user: 65534, group: 65534 };
-
-/// Whether VMs are served by confined processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum SandboxArg {
-    /// A process of its own, which has what is open for it and nothing else.
-    On,
-    /// Threads of this process.
-    #[default]
-    Off,
-}
 
 /// A user with the group of the same number, or the one that /etc/passwd names.
 pub fn owner(text: &str) -> Result<Owner, String> {

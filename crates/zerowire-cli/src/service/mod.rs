@@ -8,4 +8,4 @@ mod notify;
 mod sockets;
 
 pub use notify::{Notifier, Watched};
-pub use sockets::{HandedSockets, lasts};
+pub use sockets::{HandedSockets, is_connected, lasts};

@@ -85,11 +85,20 @@ impl HandedSockets {
 
 /// Whether front ends can come again and again: not on a descriptor that is a connection.
 pub fn lasts(endpoint: &Endpoint) -> bool {
+    listens(endpoint).unwrap_or(false)
+}
+
+/// Whether the end point is a connection.
+pub fn is_connected(endpoint: &Endpoint) -> bool {
+    listens(endpoint).is_ok_and(|listens| !listens)
+}
+
+fn listens(endpoint: &Endpoint) -> rustix::io::Result<bool> {
     match endpoint {
-        Endpoint::Path(_) => true,
-        Endpoint::Fd(fd) => zerowire_sys::fd::duplicate(*fd)
-            .and_then(rustix::net::sockopt::socket_acceptconn)
-            .unwrap_or(false),
+        Endpoint::Path(_) => Ok(true),
+        Endpoint::Fd(fd) => {
+            zerowire_sys::fd::duplicate(*fd).and_then(rustix::net::sockopt::socket_acceptconn)
+        }
     }
 }
 

@@ -142,6 +142,7 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
     handed.check(vms.iter().map(|vm| &vm.endpoint)).map_err(WrongArguments::because)?;
     args.sandbox.check(&args).map_err(WrongArguments::because)?;
     let defaults = config::Defaults::new(&args).map_err(WrongArguments::because)?;
+    let is_confined = args.sandbox.settle(&args, &vms);
     let mut reload = FileReload::new(&vms, handed);
     let lasting = args.control.has_socket() || vms.iter().all(|vm| service::lasts(&vm.endpoint));
     let signals = serving::block_signals()?;
@@ -152,15 +153,13 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
     let capture =
         args.pcap.start(LINKTYPE_VSOCK, (!may_come).then(|| names.iter().map(String::as_str).collect()))?;
     let refused = |e| serving::refused(&args.config, &e);
-    if args.sandbox.is_on() {
+    if is_confined {
         start::warn(&vms, limit);
         let lines: Vec<_> = vms.iter().map(start::start_line).collect();
         let level = logging::effective_level(log);
         let server = VsockSupervisor::start(vms, args.sandbox.owner(), &level).map_err(refused)?;
         lines.iter().for_each(|(vm, line)| tracing::info!(vm, "{line}"));
-        return serve(&args, &signals, lasting, &server, || {
-            tracing::info!("SIGHUP: with --sandbox on nothing is read again");
-        });
+        return serve(&args, &signals, lasting, &server, || refuse_to_read_again(&args));
     }
     let server = match vms.is_empty() {
         true => Ok(VsockServer::empty_captured(capture)),
@@ -194,6 +193,17 @@ fn serve(
     })?;
     let stats = server.stats();
     Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
+}
+
+/// SIGHUP, where the VMs are confined.
+fn refuse_to_read_again(args: &VsockArgs) {
+    match &args.config {
+        Some(file) => tracing::error!(
+            "SIGHUP: {} is not read again, since confined VMs can't change; give --sandbox off for that",
+            file.display()
+        ),
+        None => tracing::info!("SIGHUP: there is nothing to read again"),
+    }
 }
 
 /// SIGHUP.

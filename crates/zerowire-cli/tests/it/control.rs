@@ -318,30 +318,34 @@ fn curl_can_manage_it() {
 #[test]
 fn vms_that_come_and_go_leave_nothing_behind() {
     let cycles = std::env::var("ZEROWIRE_CONTROL_CYCLES").map_or(300, |n| n.parse().expect("a number"));
-    in_netns(move || {
-        let server = Controlled::start(&[]);
-        server.add("zwstay");
-        let mut guest = Guest::start(connect(&server.path("zwstay")));
-        let mut peer = Peer::new("zwstay");
-        let cycle = |n: u32| {
-            server.add("zwcycle");
-            // One in eight has a guest.
-            let visitor = n.is_multiple_of(8).then(|| Guest::start(connect(&server.path("zwcycle"))));
-            assert_eq!(server.ask("DELETE", "/vms/zwcycle", "").0, 204);
-            drop(visitor);
-        };
-        (0..32).for_each(cycle);
-        let ([descriptors, threads, mappings], kib) = (server.at_rest(), server.resident());
-        (0..cycles).for_each(cycle);
-        guest.ping(&mut peer);
-        // The thread of the last request may not have ended yet.
-        wait_until("it holds what it held", || server.holds()[..2] == [descriptors, threads]);
-        // malloc(3) has up to eight arenas a CPU, each with two mappings.
-        assert!(server.holds()[2] <= mappings + 64, "{} mappings, {mappings} before", server.holds()[2]);
-        assert!(server.resident() <= kib + 1024, "{} KiB, {kib} before", server.resident());
-        assert!(interface("zwcycle").is_none());
-        assert_eq!(server.json("/vms/zwstay")["statistics"]["connections"], 1, "the other one stayed");
-        let (_, log) = server.program.stop();
-        assert!(!log.contains("ERROR"), "{log}");
-    });
+    for sandbox in ["off", "on"] {
+        in_netns(move || leave_nothing_behind(cycles, sandbox));
+    }
+}
+
+fn leave_nothing_behind(cycles: u32, sandbox: &str) {
+    let server = Controlled::start(&["--sandbox", sandbox]);
+    server.add("zwstay");
+    let mut guest = Guest::start(connect(&server.path("zwstay")));
+    let mut peer = Peer::new("zwstay");
+    let cycle = |n: u32| {
+        server.add("zwcycle");
+        // One in eight has a guest.
+        let visitor = n.is_multiple_of(8).then(|| Guest::start(connect(&server.path("zwcycle"))));
+        assert_eq!(server.ask("DELETE", "/vms/zwcycle", "").0, 204);
+        drop(visitor);
+    };
+    (0..32).for_each(cycle);
+    let ([descriptors, threads, mappings], kib) = (server.at_rest(), server.resident());
+    (0..cycles).for_each(cycle);
+    guest.ping(&mut peer);
+    // The thread of the last request may not have ended yet.
+    wait_until("it holds what it held", || server.holds()[..2] == [descriptors, threads]);
+    // malloc(3) has up to eight arenas a CPU, each with two mappings.
+    assert!(server.holds()[2] <= mappings + 64, "{} mappings, {mappings} before", server.holds()[2]);
+    assert!(server.resident() <= kib + 1024, "{} KiB, {kib} before", server.resident());
+    assert!(interface("zwcycle").is_none());
+    assert_eq!(server.json("/vms/zwstay")["statistics"]["connections"], 1, "the other one stayed");
+    let (_, log) = server.program.stop();
+    assert!(!log.contains("ERROR"), "{log}");
 }

@@ -105,7 +105,7 @@ fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
     let socket = dir.path().join("net");
     let start = || {
         let socket = socket.display().to_string();
-        Program::net(&["--socket", &socket, "--port", port, "--json"])
+        Program::net(&["--sandbox", "off", "--socket", &socket, "--port", port, "--json"])
     };
     let mut program = start();
     let mut guest = Guest::start(connect(&socket, None));
@@ -296,7 +296,7 @@ fn a_vsock_back_end_that_is_killed_with_chains_lent_gives_all_of_them_back_once(
     let start = || {
         let (socket, uds) = (socket.display().to_string(), uds.display().to_string());
         let args = ["--socket", &socket, "--cid", "3", "--uds", &uds, "--share-guest-memory", "--json"];
-        Program::vsock(&args, Restrict::default())
+        Program::vsock(&[&["--sandbox", "off"][..], &args].concat(), Restrict::default())
     };
     let mut program = start();
     let mut guest = VsockGuest::start(&socket);

@@ -76,7 +76,7 @@ fn a_back_end_that_is_killed_while_frames_are_held_up_repeats_none_and_loses_no_
             let (socket, file) = (socket.display().to_string(), file.display().to_string());
             // With a metadata service short frames are copied, and long ones lent.
             let port = ["--port", "xdp:v0,mode=copy", "--metadata", &file, "--json"];
-            Program::net(&[&["--socket", &socket], &port[..]].concat())
+            Program::net(&[&["--sandbox", "off", "--socket", &socket], &port[..]].concat())
         };
         let mut program = start();
         let mut guest = Guest::start(connect(&socket));

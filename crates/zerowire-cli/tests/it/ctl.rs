@@ -27,7 +27,8 @@ fn said(server: &Controlled, arguments: &[&str]) -> String {
 fn each_command_says_what_it_did() {
     in_netns(|| {
         let server = Controlled::start(&[]);
-        assert_eq!(said(&server, &["version"]), concat!("zerowire ", env!("CARGO_PKG_VERSION"), "\n"));
+        let version = concat!("zerowire ", env!("CARGO_PKG_VERSION"), "\nVMs are confined\n");
+        assert_eq!(said(&server, &["version"]), version);
         assert_eq!(said(&server, &["list"]), "no VMs\n");
         let socket = server.path("zwctl").display().to_string();
         let add = ["add", "zwctl", "--socket", &socket, "--port", "tap:zwctl"];

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::support::processes::children;
 use crate::support::{Guest, Program, Restrict, connect, in_netns, wait_until};
 use zerowire_guest::vsock::{VsockDriver, VsockOptions};
-use zerowire_guest::{GuestAddr, GuestMemory};
+use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use zerowire_testkit::net::veth;
 use zerowire_testkit::own_process;
 
@@ -56,7 +56,7 @@ fn allow_descriptors() {
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("a higher limit");
 }
 
-/// Starts a process with `vms` VMs and connects a guest to each. All VMs take as many threads and
+/// Starts a process that serves `vms` VMs itself, and connects a guest to each. All VMs take as many threads and
 /// descriptors, and none is awake.
 fn is_free<G>(
     vms: usize,
@@ -67,7 +67,8 @@ fn is_free<G>(
     allow_descriptors();
     let dir = tempfile::tempdir().expect("a directory");
     let socket = |vm: usize| dir.path().join(format!("vm{vm}"));
-    let args: Vec<String> = (0..vms).flat_map(|vm| ["--vm".to_owned(), spec(vm, &socket(vm))]).collect();
+    let mut args = vec!["--sandbox".to_owned(), "off".to_owned()];
+    args.extend((0..vms).flat_map(|vm| ["--vm".to_owned(), spec(vm, &socket(vm))]));
     let program = start(&args);
     let mut guests = vec![guest(&socket(0))];
     sleeps(&program);
@@ -94,6 +95,7 @@ const NONE: Restrict = Restrict {
     no_net_admin: false,
     no_net_raw: false,
     no_packets: None,
+    refused: None,
     descriptors: None,
     fd: None,
     handed: [None; 2],
@@ -184,10 +186,30 @@ fn many_idle_vsock_devices_cost_nothing() {
         let path = socket.display();
         format!("name=vm{vm},cid={},socket={path},uds={path}.host", vm + 3)
     };
-    let guest = |socket: &Path| {
-        let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
-        VsockDriver::start(connect(socket), &memory, &VsockOptions::default())
-            .unwrap_or_else(|e| panic!("{e}"))
+    is_free(256, |args| Program::vsock(args, LIMITS), spec, |socket| vsock_guest(socket));
+}
+
+/// Two devices share a process, the third one has another.
+#[test]
+fn idle_confined_vsock_devices_take_no_cpu() {
+    own_process!();
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = |vm: usize| dir.path().join(format!("vm{vm}"));
+    let spec = |vm: usize| {
+        let path = socket(vm).display().to_string();
+        format!("name=vm{vm},cid={},socket={path},uds={path}.host,groups=g{}", vm + 3, vm / 2)
     };
-    is_free(256, |args| Program::vsock(args, LIMITS), spec, guest);
+    let args: Vec<_> = (0..3).flat_map(|vm| ["--vm".to_owned(), spec(vm)]).collect();
+    let program = Program::vsock(&args, LIMITS);
+    let guests: Vec<_> = (0..3).map(|vm| vsock_guest(&socket(vm))).collect();
+    let children = children(&program);
+    assert_eq!(children.len(), 2);
+    all_sleep(&[&children[..], &[program.pid()]].concat());
+    drop(guests);
+    program.stop();
+}
+
+fn vsock_guest(socket: &Path) -> (VsockDriver<VhostUser>, impl Sized + use<>) {
+    let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
+    VsockDriver::start(connect(socket), &memory, &VsockOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }

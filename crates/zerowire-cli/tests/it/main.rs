@@ -27,6 +27,7 @@ mod recv_errors;
 mod replay;
 mod replay_errors;
 mod sandbox;
+mod sandbox_auto;
 mod sandbox_hostile;
 mod sandbox_packet;
 mod sandbox_session;

@@ -49,7 +49,7 @@ impl Scene {
 
 /// Runs a test without and with the sandbox, where a process of the VM's own has the frames.
 fn in_both(test: fn(&[&str])) {
-    in_netns(move || test(&[]));
+    in_netns(move || test(&["--sandbox", "off"]));
     in_netns(move || test(&["--sandbox", "on"]));
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::processes::child;
 use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, in_netns, wait_until};
 
 /// Starts the program as a manager does: its process id is in LISTEN_PID, its sockets are
@@ -42,7 +43,7 @@ fn serves(dir: &Path, socket: &str, tap: &str) {
 
 #[test]
 fn each_vm_has_the_socket_of_its_name() {
-    in_netns(|| each_has_its_socket(&[]));
+    in_netns(|| each_has_its_socket(&["--sandbox", "off"]));
 }
 
 #[test]
@@ -225,7 +226,8 @@ fn a_control_thread_that_stands_still_keeps_signs_of_life_from_the_manager() {
         let dir = tempfile::tempdir().expect("a directory");
         let manager = Manager::new();
         let socket = dir.path().join("s").display().to_string();
-        let args = ["net", "--socket", &socket, "--port", "tap:zwsdog", "--name", "zwsdog"];
+        let args =
+            ["net", "--sandbox", "off", "--socket", &socket, "--port", "tap:zwsdog", "--name", "zwsdog"];
         let set = [("NOTIFY_SOCKET", manager.path.as_str()), ("WATCHDOG_USEC", "400000")];
         let program = managed(&args, &[], &set);
         assert_eq!(manager.news(), "READY=1\nSTATUS=0 of 1 VMs connected");
@@ -249,6 +251,32 @@ fn a_control_thread_that_stands_still_keeps_signs_of_life_from_the_manager() {
         drop(frozen);
         wait_until("signs of life again", || manager.next() == "WATCHDOG=1");
         guest.ping(&mut peer);
+        drop(guest);
+        program.stop();
+    });
+}
+
+/// The manager hears of the supervisor alone.
+#[test]
+fn a_confined_vm_that_stands_still_keeps_no_sign_of_life_from_the_manager() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let manager = Manager::new();
+        let socket = dir.path().join("s").display().to_string();
+        let args = ["net", "--socket", &socket, "--port", "tap:zwsbox", "--name", "zwsbox"];
+        let set = [("NOTIFY_SOCKET", manager.path.as_str()), ("WATCHDOG_USEC", "400000")];
+        let program = managed(&args, &[], &set);
+        assert_eq!(manager.news(), "READY=1\nSTATUS=0 of 1 VMs connected");
+        let mut guest = Guest::start(connect(&dir.path().join("s")));
+        let mut peer = Peer::new("zwsbox");
+        guest.ping(&mut peer);
+        let frozen = Frozen::thread(child(&program), "zwsbox-ctl");
+        manager.drain();
+        for _ in 0..8 {
+            wait_until("signs of life", || manager.next() == "WATCHDOG=1");
+            guest.ping(&mut peer);
+        }
+        drop(frozen);
         drop(guest);
         program.stop();
     });

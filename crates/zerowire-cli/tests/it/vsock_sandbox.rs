@@ -380,8 +380,8 @@ fn what_no_child_can_do_is_refused_at_the_start() {
         let (code, _, log) = Program::vsock(&[&one[..], args].concat(), restrict).result();
         assert!(code == 2 && log.contains("--sandbox on with") && log.contains(word), "{code} {log}");
     }
-    let args = ["--cid", "3", "--uds", &uds, "--socket", &socket, "--user", "nobody"];
+    let args = ["--cid", "3", "--uds", &uds, "--socket", &socket, "--user", "nobody", "--sandbox", "off"];
     let (code, _, log) = Program::vsock(&args, Restrict::default()).result();
-    assert!(code == 2 && log.contains("--sandbox on"), "{code} {log}");
+    assert!(code == 2 && log.contains("--user") && log.contains("--sandbox off"), "{code} {log}");
     assert_eq!(std::fs::read_dir(dir.path()).expect("the folder").count(), 0, "nothing is left");
 }

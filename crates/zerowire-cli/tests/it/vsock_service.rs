@@ -20,7 +20,7 @@ use zerowire_testkit::own_process;
 /// The options of a program that serves its VMs itself, or by a confined process.
 type Mode = &'static [&'static str];
 
-const PLAIN: Mode = &[];
+const PLAIN: Mode = &["--sandbox", "off"];
 const CONFINED: Mode = &["--sandbox", "on"];
 
 /// Each test is run in both modes.

@@ -1,4 +1,4 @@
-//! `--sandbox on`: a supervisor, and a confined child for each VM.
+//! With the sandbox: a supervisor, and a confined child for each VM.
 //!
 //! ```text
 //! supervisor                                          child of one VM
@@ -24,9 +24,11 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use rustix::process::{Resource, getrlimit};
 use zerowire_capture::Capture;
 use zerowire_cli::logging;
 use zerowire_confine::Owner;
+use zerowire_net::port::PortSpec;
 use zerowire_net::{ServerError, VmConfig};
 use zerowire_vhost::serve::{StartError, inherit};
 
@@ -39,42 +41,38 @@ use supervisor::Supervisor;
 /// help.
 const CHILD: &str = "--confined-child";
 
+/// The least limit of open files with packet ports.
+const PACKET_DESCRIPTORS: u64 = 1024;
+
 /// How a front end is kept from other VMs and from the host.
 #[derive(Args, Clone, Debug)]
 pub struct SandboxArgs {
     /// Serve each VM by a process of its own, without rights, files and network: a front end that
     /// takes it over harms its own VM alone. For taps and packet ports. See
     /// docs/sandbox.md.
-    #[arg(long, value_name = "WHEN", default_value = "off")]
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
     sandbox: SandboxArg,
     /// User whom these processes belong to if this one is root: a name of /etc/passwd or a number.
-    /// Default: 65534 (nobody). Only with --sandbox on.
+    /// Default: 65534 (nobody). Not with --sandbox off.
     #[arg(long, value_name = "USER", value_parser = owner)]
     user: Option<Owner>,
 }
 
 impl SandboxArgs {
-    /// Whether it is on.
-    pub fn is_on(&self) -> bool {
-        self.sandbox == SandboxArg::On
+    /// Settles whether confined processes serve these VMs, which were [checked](Self::check).
+    pub(super) fn settle(&self, args: &NetArgs, vms: &[VmConfig]) -> bool {
+        self.sandbox.settle(|| refusal(args).or_else(|| vms.iter().find_map(|vm| check(vm).err())))
     }
 
     /// Refuses what has no effect, or can't be had.
     pub(super) fn check(&self, args: &NetArgs) -> Result<()> {
-        if !self.is_on() {
-            return match self.user {
-                Some(_) => {
-                    bail!("--user names whom the processes of --sandbox on belong to: give that as well")
-                }
-                None => Ok(()),
-            };
+        match (self.sandbox, refusal(args)) {
+            (SandboxArg::On, Some(why)) => bail!(why),
+            (SandboxArg::Off, _) if self.user.is_some() => {
+                bail!("--user names whom confined processes belong to: --sandbox off has none")
+            }
+            _ => Ok(()),
         }
-        if args.postcopy {
-            bail!(
-                "--sandbox on with --postcopy: no confined process can offer that; leave one of the two out"
-            );
-        }
-        Ok(())
     }
 
     /// Serves these VMs.
@@ -100,9 +98,23 @@ impl SandboxArgs {
     }
 }
 
+/// Why no child can offer what was asked for.
+fn refusal(args: &NetArgs) -> Option<String> {
+    let why = "--sandbox on with --postcopy: no confined process can offer that; leave it out, or give --sandbox off";
+    args.postcopy.then(|| why.to_owned())
+}
+
 /// Refuses a VM that no child can serve.
 fn check(vm: &VmConfig) -> Result<(), String> {
-    ports::check(&vm.port)
+    ports::check(&vm.port)?;
+    let allowed = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    match &vm.port {
+        port @ PortSpec::Packet(_) if allowed < PACKET_DESCRIPTORS => Err(format!(
+            "--sandbox on with port {port}: its sockets have numbers from 1000 on, and the limit is {allowed}: give \
+             'ulimit -n {PACKET_DESCRIPTORS}', or --sandbox off"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Runs the program as a child if it was started as one.

@@ -1,4 +1,4 @@
-//! `--sandbox on`: a supervisor, and a confined child for each set of VMs that may reach each
+//! With the sandbox: a supervisor, and a confined child for each set of VMs that may reach each
 //! other.
 //!
 //! ```text
@@ -21,17 +21,17 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use rustix::thread::{CapabilitySet, capabilities};
 use zerowire_confine::Owner;
+use zerowire_vsock::VsockConfig;
 
 use super::VsockArgs;
 use crate::sandbox::{NOBODY, SandboxArg, owner};
+use crate::service::is_connected;
 pub(super) use supervisor::VsockSupervisor;
 
 /// The argument by which the program is a child.
 const CHILD: &str = "--confined-vsock-child";
-
-/// What users of other namespaces have in common.
-const OVERFLOW_USER: u32 = 65534;
 
 /// How a front end is kept from other VMs and from the host.
 #[derive(Args, Clone, Debug)]
@@ -39,18 +39,21 @@ pub(super) struct VsockSandboxArgs {
     /// Serve VMs by processes without rights, files and network, one for those that may reach each
     /// other (--groups): a front end or a guest that takes one over harms no other VM. See
     /// docs/sandbox.md.
-    #[arg(long, value_name = "WHEN", default_value = "off")]
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
     sandbox: SandboxArg,
     /// User whom these processes belong to if this one is root: a name of /etc/passwd or a number.
-    /// Default: 65534 (nobody). Only with --sandbox on.
+    /// Default: 65534 (nobody). Not with --sandbox off.
     #[arg(long, value_name = "USER", value_parser = owner)]
     user: Option<Owner>,
 }
 
 impl VsockSandboxArgs {
-    /// Whether it is on.
-    pub(super) fn is_on(&self) -> bool {
-        self.sandbox == SandboxArg::On
+    /// Settles whether confined processes serve these VMs, which were [checked](Self::check).
+    pub(super) fn settle(&self, args: &VsockArgs, vms: &[VsockConfig]) -> bool {
+        let connected = || vms.iter().find(|vm| is_connected(&vm.endpoint)).map(connected);
+        let refused =
+            || Self::refusal(args).map_or_else(|e| Some(e.to_string()), |why| why.or_else(connected));
+        self.sandbox.settle(refused)
     }
 
     /// Whom the processes belong to.
@@ -60,19 +63,22 @@ impl VsockSandboxArgs {
 
     /// Refuses what has no effect, or can't be had.
     pub(super) fn check(&self, args: &VsockArgs) -> Result<()> {
-        if !self.is_on() {
-            return match self.user {
-                Some(_) => {
-                    bail!("--user names whom the processes of --sandbox on belong to: give that as well")
-                }
-                None => Ok(()),
-            };
+        match (self.sandbox, Self::refusal(args)?) {
+            (SandboxArg::On, Some(why)) => bail!(why),
+            (SandboxArg::Off, _) if self.user.is_some() => {
+                bail!("--user names whom confined processes belong to: --sandbox off has none")
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// Why no child can offer what was asked for.
+    fn refusal(args: &VsockArgs) -> Result<Option<String>> {
         let map = args.map.policy()?;
-        // In a user namespace these are all others.
-        let is_root = rustix::process::geteuid().is_root();
-        let names_all =
-            map.allow.contains(&OVERFLOW_USER) || map.listen.iter().any(|l| l.user == OVERFLOW_USER);
+        // A child that makes a user namespace knows one user by number: the one who started it.
+        let is_admin = capabilities(None).is_ok_and(|c| c.effective.contains(CapabilitySet::SYS_ADMIN));
+        let mut users = map.allow.iter().copied().chain(map.listen.iter().map(|l| l.user));
+        let names_others = users.any(|user| user != map.own_user);
         let refused = [
             (args.pcap.is_on(), "--pcap", "packets are in the processes of the VMs"),
             (
@@ -86,16 +92,22 @@ impl VsockSandboxArgs {
                 "a confined process can't open the guest's memory for reading alone",
             ),
             (
-                names_all && !is_root,
-                "--map-allow or --map-listen 65534",
-                "without root all other users have that number in a confined process",
+                names_others && !is_admin,
+                "--map-allow or --map-listen of another user",
+                "without CAP_SYS_ADMIN a confined process can't tell other users apart",
             ),
         ];
-        match refused.into_iter().find(|(given, ..)| *given) {
-            Some((_, option, why)) => bail!("--sandbox on with {option}: {why}; leave one of the two out"),
-            None => Ok(()),
-        }
+        let refused = refused.into_iter().find(|(given, ..)| *given);
+        Ok(refused.map(|(_, option, why)| {
+            format!("--sandbox on with {option}: {why}; leave it out, or give --sandbox off")
+        }))
     }
+}
+
+/// Why no child serves this VM, whose front end is connected.
+fn connected(vm: &VsockConfig) -> String {
+    let endpoint = &vm.endpoint;
+    format!("--sandbox on with {endpoint}, which is connected: give a socket that listens, or --sandbox off")
 }
 
 /// Runs the program as a child if it was started as one.

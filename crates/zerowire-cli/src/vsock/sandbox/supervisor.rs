@@ -61,10 +61,7 @@ fn open(configs: Vec<VsockConfig>) -> Result<(Vec<Option<Sockets>>, OwnSockets),
         let vm = || config.name.clone();
         let failed = |cause: ListenError| StartError::Listen { vm: vm(), cause };
         if matches!(inherited, Some(Listener::Connected(_))) {
-            let text = format!(
-                "--sandbox on with {}, which is connected: give a socket that listens, or --sandbox off",
-                config.endpoint
-            );
+            let text = super::connected(&config);
             return Err(StartError::Limit { vm: vm(), text }.into());
         }
         let sockets = HostSockets::bind(&config.uds, &config.uds_access).map_err(failed)?;

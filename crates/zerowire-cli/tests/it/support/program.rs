@@ -24,6 +24,8 @@ pub struct Restrict {
     pub no_net_raw: bool,
     /// socket(2) for AF_PACKET fails with this error.
     pub no_packets: Option<i32>,
+    /// This system call fails with this error.
+    pub refused: Option<(libc::c_long, i32)>,
     /// Soft and hard limit of open files.
     pub descriptors: Option<(u64, u64)>,
     /// This descriptor of the test becomes number [`HANDED_FD`] of the child.
@@ -227,6 +229,9 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
     }
     if let Some(errno) = restrict.no_packets {
         refuse_syscall(libc::SYS_socket, &[(0, Argument::Is(libc::AF_PACKET as u32))], errno)?;
+    }
+    if let Some((number, errno)) = restrict.refused {
+        refuse_syscall(number, &[], errno)?;
     }
     Ok(())
 }

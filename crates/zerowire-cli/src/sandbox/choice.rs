@@ -1,0 +1,79 @@
+//! Whether VMs are served by confined processes, which is settled once, at the start.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
+
+use clap::ValueEnum;
+use zerowire_confine::{ConfinePlan, confine, spawn_apart};
+use zerowire_sys::allowed::OF_A_PROGRAM;
+
+use super::{NOBODY, is_child};
+
+/// The argument by which the program tries whether it can be confined.
+const TRIAL: &str = "--confined-trial";
+
+/// Why the VMs of this process are not confined; None inside where they are.
+static OBSTACLE: OnceLock<Option<String>> = OnceLock::new();
+
+/// Whether VMs are served by confined processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SandboxArg {
+    /// Processes of their own, which have what is open for them and nothing else.
+    On,
+    /// Threads of this process.
+    Off,
+    /// As with on. Where that can't serve what was asked for, a warning says why, and it is as with
+    /// off.
+    #[default]
+    Auto,
+}
+
+impl SandboxArg {
+    /// Settles whether confined processes serve the VMs. `obstacle` says why they can't; nobody
+    /// asks it with `on`, whose arguments were checked.
+    pub(crate) fn settle(self, obstacle: impl FnOnce() -> Option<String>) -> bool {
+        let why = match self {
+            Self::On => None,
+            Self::Off => Some("--sandbox off".to_owned()),
+            Self::Auto => obstacle().or_else(|| try_out().err()),
+        };
+        if let (Self::Auto, Some(why)) = (self, &why) {
+            tracing::warn!("the VMs are not confined: {why}");
+        }
+        OBSTACLE.get_or_init(|| why).is_none()
+    }
+}
+
+/// Why the VMs are not confined. None before that is settled, and where they are.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    OBSTACLE.get()?.as_deref()
+}
+
+/// Whether this platform starts a process and confines it. Layers that it may lack don't count.
+fn try_out() -> Result<(), String> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("zerowire: trial").arg(TRIAL).env_clear();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let ended = spawn_apart(&mut command).and_then(std::process::Child::wait_with_output);
+    let why = match ended {
+        Ok(ended) if ended.status.success() => return Ok(()),
+        Ok(ended) if ended.stdout.is_empty() => format!("it ended: {}", ended.status),
+        Ok(ended) => String::from_utf8_lossy(&ended.stdout).into_owned(),
+        Err(e) => format!("/proc/self/exe can't be started: {e}"),
+    };
+    Err(format!("no confined process can be had: {why}; see 'zerowire doctor', or give --sandbox off"))
+}
+
+/// Runs the program as a trial if it was started as one.
+pub fn trial() -> Option<ExitCode> {
+    is_child(TRIAL).then(|| {
+        match confine(&ConfinePlan { owner: NOBODY, calls: &[OF_A_PROGRAM], without: &[] }) {
+            Ok(_) => ExitCode::SUCCESS,
+            Err(e) => {
+                print!("{e}");
+                ExitCode::FAILURE
+            }
+        }
+    })
+}

@@ -1,0 +1,141 @@
+//! Without `--sandbox` the VMs are confined, and where that can't be had they are served all the same.
+
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::control::Controlled;
+use crate::support::processes::{child, children, status};
+use crate::support::{Guest, HANDED_FD, Peer, Program, Restrict, connect, in_netns, wait_until};
+
+/// What the log says of VMs that have no child.
+const NOT_CONFINED: &str = "WARN the VMs are not confined: ";
+
+/// `zerowire vsock` of one VM, in a folder.
+fn vsock(dir: &Path, more: &[&str], restrict: Restrict) -> Program {
+    let uds = dir.join("host").display().to_string();
+    Program::vsock(&[&["--cid", "3", "--uds", &uds], more].concat(), restrict)
+}
+
+#[test]
+fn vms_are_confined_where_nothing_is_said() {
+    in_netns(|| {
+        let server = Controlled::start(&["--user", "1"]);
+        server.add("zwauto");
+        Guest::start(connect(&server.path("zwauto"))).ping(&mut Peer::new("zwauto"));
+        assert_eq!(status(child(&server.program), "Uid"), "1");
+        let version = server.json("/version");
+        assert!(version["sandbox"] == "on" && version["sandbox_reason"].is_null(), "{version}");
+        // What comes later is refused as with on.
+        let body =
+            format!("{{\"socket\": \"{}\", \"port\": \"packet:lo,rings=on\"}}", server.path("x").display());
+        let (status, text) = server.ask("PUT", "/vms/x", &body);
+        assert!(status == 422 && text.contains("--sandbox off"), "{status} {text}");
+        assert!(!server.program.log().contains("not confined"), "{}", server.program.log());
+    });
+    in_netns(|| {
+        let server = Controlled::start(&["--sandbox", "off"]);
+        server.add("zwopen");
+        assert_eq!(children(&server.program), Vec::<i32>::new());
+        let version = server.json("/version");
+        assert!(version["sandbox"] == "off" && version["sandbox_reason"] == "--sandbox off", "{version}");
+    });
+}
+
+/// The option that has no confined form is named, with what to do.
+#[test]
+fn what_no_child_can_do_is_served_without() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s").display().to_string();
+        for (more, words) in [
+            (&["--port", "tap:zwgo", "--postcopy"][..], ["--postcopy", "--sandbox off"]),
+            (&["--port", "packet:lo,rings=on"], ["rings=on", "--sandbox off"]),
+        ] {
+            let program = Program::net(&[&["--socket", &socket], more].concat());
+            program.wait_log("listening on");
+            let log = program.log();
+            let lines: Vec<_> = log.lines().filter(|line| line.contains(NOT_CONFINED)).collect();
+            assert!(lines.len() == 1 && words.iter().all(|word| lines[0].contains(word)), "{log}");
+            assert_eq!(children(&program), Vec::<i32>::new());
+            program.stop();
+        }
+        let few = Restrict { descriptors: Some((256, 512)), ..Restrict::default() };
+        let program = Program::restricted(&["--socket", &socket, "--port", "packet:lo"], few);
+        program.wait_log("listening on");
+        let log = program.log();
+        assert!(log.contains(NOT_CONFINED) && log.contains("'ulimit -n 1024'"), "{log}");
+        program.stop();
+    });
+}
+
+#[test]
+fn a_vsock_device_is_served_without_where_no_child_can_do_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (socket, fd) = (path("s"), HANDED_FD.to_string());
+    let (connected, other) = UnixStream::pair().expect("a pair");
+    for (args, word) in [
+        (&["--socket", &socket, "--share-guest-memory"][..], "--share-guest-memory"),
+        (&["--fd", &fd], "which is connected"),
+    ] {
+        let restrict = Restrict { fd: Some(connected.as_raw_fd()), ..Restrict::default() };
+        let program = vsock(dir.path(), args, restrict);
+        program.wait_log(NOT_CONFINED);
+        wait_until("it serves", || dir.path().join("host").exists());
+        let log = program.log();
+        assert!(log.contains(word) && log.contains("--sandbox off"), "{log}");
+        assert_eq!(children(&program), Vec::<i32>::new());
+        program.stop();
+    }
+    drop(other);
+}
+
+#[test]
+fn a_vsock_device_is_confined_where_nothing_is_said() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("s").display().to_string();
+    let program = vsock(dir.path(), &["--socket", &socket], Restrict::default());
+    program.wait_log("served by a confined process");
+    assert_eq!(status(child(&program), "Seccomp"), "2");
+    program.stop();
+}
+
+/// As in a container that allows no filter, and without /proc.
+#[test]
+fn where_no_confined_process_can_be_had_vms_are_served_without() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("s");
+        let args = ["net", "--socket", &socket.display().to_string(), "--port", "tap:zwnone"];
+        let refused = Restrict { refused: Some((libc::SYS_seccomp, libc::EINVAL)), ..Restrict::default() };
+        let mut no_proc = Command::new("unshare");
+        no_proc.args([
+            "-m",
+            "sh",
+            "-c",
+            "umount -l /proc && exec \"$0\" \"$@\"",
+            env!("CARGO_BIN_EXE_zerowire"),
+        ]);
+        let plain = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+        for (mut command, restrict, word) in
+            [(plain, refused, "list of system calls"), (no_proc, Restrict::default(), "/proc/self/exe")]
+        {
+            command.args(args);
+            let program = Program::of(command, restrict);
+            Guest::start(connect(&socket)).ping(&mut Peer::new("zwnone"));
+            let log = program.log();
+            assert!(
+                log.contains(NOT_CONFINED) && log.contains(word) && log.contains("--sandbox off"),
+                "{log}"
+            );
+            assert_eq!(children(&program), Vec::<i32>::new());
+            program.stop();
+        }
+        // What was asked for by name is refused.
+        let (code, _, log) =
+            Program::restricted(&[&args[1..], &["--sandbox", "on"]].concat(), refused).result();
+        assert!(code == 1 && log.contains("list of system calls"), "{code} {log}");
+    });
+}
