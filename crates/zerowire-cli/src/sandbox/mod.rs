@@ -5,6 +5,7 @@
 //!  keeper: starts it, hands over ◀─────────▶ confined; descriptors and nothing else
 //!  link: questions, answers
 //!  lines: its log                ◀─────────  standard error
+//!  sessions: of its front ends
 //! ```
 //!
 //! [`choice`] settles whether there are any. What a child serves, what it is handed and what it may ask is that of the command:
@@ -18,6 +19,7 @@ pub(crate) mod lines;
 pub(crate) mod link;
 pub(crate) mod message;
 pub(crate) mod pace;
+pub(crate) mod sessions;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

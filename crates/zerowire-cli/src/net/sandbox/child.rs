@@ -20,15 +20,14 @@ use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::packet::{PacketKeeper, PacketVerb};
 use zerowire_net::port::tap::TapKeeper;
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
-use zerowire_vhost::serve::{Listener, SessionWatch};
-use zerowire_vhost::session::SessionImage;
+use zerowire_vhost::serve::Listener;
 
 use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord};
 use super::ports::PortVerb;
-use super::sessions::{ImageText, Teller};
 use crate::pcap;
 use crate::sandbox::channel::Channel;
 use crate::sandbox::link::ANSWER_PATIENCE;
+use crate::sandbox::sessions::Teller;
 use crate::serving::block_signals;
 
 /// How long an answer of the supervisor may take.
@@ -72,9 +71,10 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     };
     let report: ConfineReport = confine(&plan).map_err(|e| e.to_string())?;
     // From here on there are threads, and nothing else can be opened.
-    let teller = Arc::new(Teller(channel.clone()));
+    let word = |_, word| ChildWord::Session(word);
+    let teller = Arc::new(Teller { channel: channel.clone(), vm: 0, word });
     let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
-    handed.session = kept.and_then(|(image, fds)| take_up(&setup.name, &image, fds, &teller));
+    handed.session = kept.and_then(|(image, fds)| teller.take_up(&setup.name, &image, fds));
     handed.sessions = Some(teller);
     let capture = stream.map(|(snaplen, to)| Capture::stream(to, snaplen).map(Arc::new)).transpose();
     let capture = capture.map_err(|e| e.to_string())?;
@@ -102,15 +102,6 @@ fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<SupervisorLink>) ->
         None => None,
     };
     Ok(Handed { listener, port, link, metadata, watch: keeper, sessions: None, session: None })
-}
-
-/// The session that a child before has left. None where it can't go on, which the log says.
-fn take_up(name: &str, image: &ImageText, fds: Vec<OwnedFd>, teller: &Teller) -> Option<SessionImage> {
-    let refused = |e: &String| {
-        tracing::error!("{name}: the session can't go on: {e}");
-        teller.ended();
-    };
-    image.image(fds).inspect_err(refused).ok()
 }
 
 /// The metadata in a file of the supervisor's.

@@ -27,7 +27,6 @@ use super::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use super::message::{ChildOrder, ChildSetup, ChildWord};
 use super::metadata::KeptMetadata;
 use super::ports::{self, KeptPort, PortAnswer, PortSetup};
-use super::sessions::KeptSession;
 use super::sums::Sums;
 use crate::sandbox::channel::Channel;
 use crate::sandbox::ending::{END_PATIENCE, end, words};
@@ -37,6 +36,7 @@ use crate::sandbox::link::{self, ANSWER_PATIENCE};
 use crate::sandbox::lock;
 use crate::sandbox::message::{Rates, bounded_report, short};
 use crate::sandbox::pace::RestartPace;
+use crate::sandbox::sessions::KeptSession;
 
 /// How long a child waits behind a request about its port, so that it asks 100 times a second at
 /// most.
@@ -294,7 +294,8 @@ impl Keeper {
         let fds: Vec<_> = std::iter::once(socket).chain(opened).collect();
         let order = ChildOrder::Start(Box::new(setup), snaplen);
         link.channel.send(&order, &fds).map_err(|e| e.to_string())?;
-        session.give(&link.channel).map_err(|e| e.to_string())?;
+        let (image, files) = session.give();
+        link.channel.send(&ChildOrder::Session(image), &files).map_err(|e| e.to_string())?;
         state.link = Some(link.clone());
         // A front end sees that the child has gone only if nobody else has the connection.
         if let Listener::Connected(stream) = &mut *listener {

@@ -15,9 +15,9 @@ use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::keeper::Common;
 use super::ports::{PortSetup, PortVerb};
-use super::sessions::{ImageText, SessionWord};
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{ENTRIES, Rates, counted, seconds, short, texts};
+use crate::sandbox::sessions::{ImageText, SessionWord};
 
 /// A VM as a child must know it. Descriptors come with it: the front end's socket, those of the
 /// port, and a file of metadata where it has some.

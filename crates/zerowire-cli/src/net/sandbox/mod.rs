@@ -15,7 +15,6 @@ mod keeper;
 mod message;
 mod metadata;
 mod ports;
-mod sessions;
 mod sums;
 mod supervisor;
 

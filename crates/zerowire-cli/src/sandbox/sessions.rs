@@ -10,8 +10,9 @@
 //! socket open, so the front end sees no disconnection. A child can harm its own VM by what it
 //! tells, and a session whose children die early is given up.
 
+use std::fmt::Debug;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,9 +23,8 @@ use serde::{Deserialize, Serialize};
 use zerowire_vhost::serve::SessionWatch;
 use zerowire_vhost::session::{ImageError, SessionImage};
 
-use super::message::{ChildOrder, ChildWord};
-use crate::sandbox::channel::{Channel, DESCRIPTORS};
-use crate::sandbox::message::short;
+use super::channel::{Channel, DESCRIPTORS};
+use super::message::short;
 
 /// A child that dies so soon behind its start may have died of the session.
 const EARLY: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a child says of its front end's session.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum SessionWord {
+pub(crate) enum SessionWord {
     /// Messages are read: nobody can go on with what was kept.
     Busy,
     /// All of them are carried out. The descriptors come along.
@@ -49,7 +49,7 @@ pub(super) enum SessionWord {
 
 /// An image's bytes, each as the character with its number, and how many descriptors it has.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct ImageText {
+pub(crate) struct ImageText {
     text: String,
     files: usize,
 }
@@ -62,7 +62,7 @@ impl ImageText {
 
     /// The image, for a child that is confined: its values come from a child before, which may have
     /// been taken over.
-    pub(super) fn image(&self, files: Vec<OwnedFd>) -> Result<SessionImage, String> {
+    fn image(&self, files: Vec<OwnedFd>) -> Result<SessionImage, String> {
         let bytes = self.text.chars().map(u8::try_from).collect::<Result<Vec<_>, _>>();
         let bytes =
             bytes.map_err(|_| "a session's image: its text has characters that are no bytes".to_owned())?;
@@ -70,14 +70,29 @@ impl ImageText {
     }
 }
 
-/// Tells the supervisor of the session.
+/// Tells the supervisor of a VM's session.
 #[derive(Debug)]
-pub(super) struct Teller(pub Arc<Channel>);
+pub(crate) struct Teller<W> {
+    pub(crate) channel: Arc<Channel>,
+    /// The VM's place among those that the child serves.
+    pub(crate) vm: usize,
+    /// What the child says then.
+    pub(crate) word: fn(usize, SessionWord) -> W,
+}
 
-impl Teller {
+impl<W: Debug + Serialize> Teller<W> {
     fn tell(&self, word: SessionWord, files: &[OwnedFd]) -> io::Result<()> {
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        self.0.send_until(&ChildWord::Session(word), &files, Instant::now() + PATIENCE)
+        self.channel.send_until(&(self.word)(self.vm, word), &files, Instant::now() + PATIENCE)
+    }
+
+    /// The session that a child before has left. None where it can't go on, which the log says.
+    pub(crate) fn take_up(&self, name: &str, image: &ImageText, files: Vec<OwnedFd>) -> Option<SessionImage> {
+        let refused = |e: &String| {
+            tracing::error!("{name}: the session can't go on: {e}");
+            self.ended();
+        };
+        image.image(files).inspect_err(refused).ok()
     }
 
     fn keep(&self, image: SessionImage) -> Result<(), String> {
@@ -89,7 +104,7 @@ impl Teller {
     }
 }
 
-impl SessionWatch for Teller {
+impl<W: Debug + Serialize> SessionWatch for Teller<W> {
     fn busy(&self) -> io::Result<()> {
         self.tell(SessionWord::Busy, &[])
     }
@@ -133,7 +148,7 @@ enum SessionState {
 
 /// The session of a VM's front end, for the child that follows.
 #[derive(Debug, Default)]
-pub(super) struct KeptSession {
+pub(crate) struct KeptSession {
     state: SessionState,
     /// True: the child that runs has got it.
     given: bool,
@@ -145,7 +160,7 @@ pub(super) struct KeptSession {
 
 impl KeptSession {
     /// The child has said this.
-    pub(super) fn hear(&mut self, word: SessionWord, files: Vec<OwnedFd>) {
+    pub(crate) fn hear(&mut self, word: SessionWord, files: Vec<OwnedFd>) {
         self.state = match word {
             SessionWord::Busy => {
                 SessionState::Lost("its child died while it carried a message out".to_owned())
@@ -166,31 +181,30 @@ impl KeptSession {
         };
     }
 
-    /// Gives a child that starts what is kept, or nothing.
-    pub(super) fn give(&mut self, channel: &Channel) -> io::Result<()> {
+    /// What is kept, for a child that starts.
+    pub(crate) fn give(&mut self) -> (Option<ImageText>, Vec<BorrowedFd<'_>>) {
         self.since = None;
-        let (image, files) = match &self.state {
+        self.given = matches!(self.state, SessionState::Image(..));
+        match &self.state {
             SessionState::Image(image, files) => {
                 (Some(image.clone()), files.iter().map(AsFd::as_fd).collect())
             }
             _ => (None, Vec::new()),
-        };
-        self.given = image.is_some();
-        channel.send(&ChildOrder::Session(image), &files)
+        }
     }
 
     /// The child is ready.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.since = Some(Instant::now());
     }
 
     /// The child tells nothing that can be believed.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.state = SessionState::Nothing;
     }
 
     /// The child has died. Returns what that means for the front end, for the log.
-    pub(super) fn died(&mut self) -> String {
+    pub(crate) fn died(&mut self) -> String {
         let was_early = self.given && self.since.is_none_or(|since| since.elapsed() < EARLY);
         self.early_deaths = if was_early { self.early_deaths + 1 } else { 0 };
         if self.early_deaths >= EARLY_DEATHS && matches!(self.state, SessionState::Image(..)) {
@@ -253,12 +267,11 @@ mod tests {
 
     #[test]
     fn a_session_is_given_to_two_children_that_die_early_and_to_any_that_do_not() {
-        let (ours, _theirs) = Channel::pair().expect("a pair");
         let mut session = KeptSession::default();
         session.hear(kept(1), vec![pipe()]);
         assert_eq!(session.died(), " and goes on with its front end", "that one had not got it");
         let mut next = |lives: Duration| {
-            session.give(&ours).expect("room");
+            let _ = session.give();
             session.begin();
             session.since = Instant::now().checked_sub(lives);
             session.died()
