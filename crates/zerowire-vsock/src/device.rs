@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zerowire_capture::CaptureInterface;
 use zerowire_vhost::host::{RingSetup, RingState};
 use zerowire_vhost::memory::GuestMemory;
-use zerowire_vhost::serve::{Backing, Control, Departure, Device};
+use zerowire_vhost::serve::{Backing, Control, Departure, Device, SessionWatch};
 use zerowire_vhost_user::{features as f, protocol as p};
 
 use crate::config::VsockConfig;
@@ -45,6 +45,8 @@ pub(super) struct VsockContext {
     /// Its sockets, which go with its place and its control thread, before this. None if another
     /// process has opened them.
     pub _own: Option<OwnEntry>,
+    /// Keeps what another process needs to go on with a session if this one dies.
+    pub sessions: Option<Arc<dyn SessionWatch>>,
     /// Where packets go as well.
     pub capture: Mutex<Option<CaptureInterface>>,
     /// How it leaves by itself.
@@ -77,6 +79,10 @@ impl Backing for VsockContext {
 
     fn device(&self) -> Box<dyn Device + '_> {
         Box::new(VsockDevice(self))
+    }
+
+    fn watch(&self) -> Option<&dyn SessionWatch> {
+        self.sessions.as_deref()
     }
 
     fn ended(self: Arc<Self>) {
@@ -164,6 +170,11 @@ impl Device for VsockDevice<'_> {
         // Connections end with the device that held them.
         self.0.place.rings.leave();
         self.set_memory(memory);
+    }
+
+    fn was_taken_up(&mut self) {
+        let place = &self.0.place;
+        place.rings.send(GroupCommand::TakenUp { place: place.place() });
     }
 }
 

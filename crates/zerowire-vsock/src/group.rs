@@ -60,6 +60,8 @@ pub(crate) enum GroupCommand {
     Join { place: usize, vm: Box<GroupVm>, reply: SyncSender<io::Result<()>> },
     /// Drop the VM at a place. Its rings have stopped.
     Leave { place: usize, reply: SyncSender<()> },
+    /// All rings of a VM's session run that did in another process.
+    TakenUp { place: usize },
     /// Have a VM's packets go there as well, or nowhere else.
     Capture { place: usize, interface: Option<CaptureInterface> },
 }
@@ -470,8 +472,9 @@ impl RingThread for Loop {
     fn left(&mut self, v: usize) {
         self.switch.set_gate(v, false);
         self.switch.drop_connections(v);
-        self.switch.vms[v].resume = None;
-        self.switch.vms[v].rings.memory = Arc::default();
+        let vm = &mut self.switch.vms[v];
+        vm.names.forget_lost();
+        (vm.resume, vm.rings.memory) = (None, Arc::default());
     }
 
     fn device(&mut self, command: GroupCommand) {
@@ -486,6 +489,7 @@ impl RingThread for Loop {
                 self.switch.leave(place);
                 let _ = reply.send(());
             }
+            GroupCommand::TakenUp { place } => self.switch.taken_up(place),
             GroupCommand::Capture { place, interface } => {
                 if let Some(vm) = self.switch.vms.get_mut(place) {
                     vm.set_capture(interface.as_ref());

@@ -23,6 +23,7 @@ pub mod held;
 mod lists;
 mod loans;
 pub mod mapped;
+mod names;
 mod news;
 mod paces;
 pub mod protocol;
@@ -47,6 +48,7 @@ pub(crate) use group::GroupVm;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use group::testing;
+pub use names::names_file;
 pub use request_rate::RequestRate;
 use serde::{Deserialize, Serialize};
 pub use server::{HandedVsock, VsockChangeError, VsockServer, VsockVmInfo};

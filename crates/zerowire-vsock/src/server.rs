@@ -9,8 +9,8 @@ use std::time::Instant;
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_VSOCK};
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, Control, Endpoint, ListenError, Listener, NextVm, Reloaded, Reloads, Roster, Served, StartError,
-    TakeUpError, inherit,
+    self, Control, Endpoint, ListenError, Listener, NextVm, Reloaded, Reloads, Roster, Served, SessionWatch,
+    StartError, TakeUpError, inherit,
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
@@ -20,6 +20,7 @@ use crate::device::VsockContext;
 use crate::doors::{HostSide, HostSockets};
 use crate::error::VsockServerError;
 use crate::group::GroupCommand;
+use crate::names::ConnectionNames;
 use crate::stats::{VsockServerStats, VsockVmStats};
 use crate::threads::GroupThreads;
 use crate::{GroupVm, VsockCounters};
@@ -37,6 +38,8 @@ struct Prepared {
     own: Option<OwnEntry>,
     capture: Option<CaptureInterface>,
     listener: Listener,
+    sessions: Option<Arc<dyn SessionWatch>>,
+    session: Option<SessionImage>,
 }
 
 /// What another process has opened for a VM.
@@ -46,6 +49,13 @@ pub struct HandedVsock {
     pub listener: UnixListener,
     /// Its end on the host.
     pub sockets: HostSockets,
+    /// Memory for the names of its connections ([`names_file`](crate::names_file)), which the
+    /// process has that goes on if this one dies.
+    pub names: Option<OwnedFd>,
+    /// Keeps what another process needs to go on with a session if this one dies.
+    pub sessions: Option<Arc<dyn SessionWatch>>,
+    /// The session of a process before that died. The guest's connections of then are reset.
+    pub session: Option<SessionImage>,
 }
 
 impl Prepared {
@@ -78,7 +88,7 @@ impl Prepared {
         let vm = GroupVm::new(&config.name, config.cid, host, groups, limits, counters.clone())
             .with_random_ports()
             .with_capture(capture.as_ref());
-        Self { counters, vm, own: None, capture, listener }
+        Self { counters, vm, own: None, capture, listener, sessions: None, session: None }
     }
 
     /// Starts the control thread of the VM, on a thread that serves its groups.
@@ -88,7 +98,7 @@ impl Prepared {
         threads: &Arc<GroupThreads>,
         roster: &Roster<VsockConfig, VsockContext>,
     ) -> Result<Served<VsockContext>, VsockServerError> {
-        let Self { counters, vm, own, capture, listener } = self;
+        let Self { counters, vm, own, capture, listener, sessions, session } = self;
         let resources = |cause| StartError::Resources { vm: config.name.clone(), cause };
         let context = VsockContext {
             control: Control::new(config.name.clone()).map_err(resources)?,
@@ -97,10 +107,11 @@ impl Prepared {
             lends: config.map.share_guest_memory,
             place: threads.join(vm, &config.name, &config.groups)?,
             _own: own,
+            sessions,
             capture: Mutex::new(capture),
             departure: roster.departure(),
         };
-        Ok(Served::spawn(Arc::new(context), listener, None).map_err(resources)?)
+        Ok(Served::spawn_with(Arc::new(context), listener, None, session).map_err(resources)?)
     }
 }
 
@@ -209,11 +220,19 @@ impl VsockServer {
         server.enter(&mut configs)?;
         let mut handed: Vec<_> = handed.into_iter().map(Some).collect();
         for i in connected_order(&configs, &[]) {
-            let Some(HandedVsock { listener, sockets }) = handed[i].take() else { continue };
+            let Some(handed) = handed[i].take() else { continue };
+            let HandedVsock { listener, sockets, names, sessions, session } = handed;
             let connector = HostConnector::Asks(AskingConnector::new(keeper.clone(), i));
             let listener = Listener::Listening { socket: Some(listener), made: None };
             let host = HostSide { sockets, connector, map_policy: configs[i].map.clone() };
-            let prepared = Prepared::new(&configs[i], host, listener, None);
+            let mut prepared = Prepared::new(&configs[i], host, listener, None);
+            (prepared.sessions, prepared.session) = (sessions, session);
+            if let Some(file) = names {
+                let resources = |cause| StartError::Resources { vm: configs[i].name.clone(), cause };
+                let (most, keeps) = (configs[i].limits.max_connections, prepared.session.is_some());
+                let names = ConnectionNames::open(file, most, keeps).map_err(resources)?;
+                prepared.vm = prepared.vm.with_names(names);
+            }
             server.parts.serve(&configs[i], None, Ok(prepared))?;
         }
         Ok(server)

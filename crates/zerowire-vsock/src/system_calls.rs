@@ -20,7 +20,11 @@ const OF_THE_DEVICE: &[AllowedCall] = &[
     any(libc::SYS_sendmmsg),
     any(libc::SYS_shutdown),
     FCNTL,
-    values(libc::SYS_getsockopt, 2, &[libc::SO_SNDBUF as u32, libc::SO_PEERCRED as u32]),
+    values(
+        libc::SYS_getsockopt,
+        2,
+        &[libc::SO_SNDBUF as u32, libc::SO_PEERCRED as u32, libc::SO_DOMAIN as u32, libc::SO_TYPE as u32],
+    ),
     values(libc::SYS_setsockopt, 2, &[libc::SO_SNDBUF as u32]),
     // What a program with mapped receive is given: a pair of connected sockets, which reach nobody
     // else.

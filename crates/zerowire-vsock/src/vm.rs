@@ -16,6 +16,7 @@ use super::doors::{Doors, HostSide, Listening};
 use super::lists::Lists;
 use super::loans::Loans;
 use super::mapped::MapClaim;
+use super::names::ConnectionNames;
 use super::paces::Paces;
 use super::packet::{HOST_CID, Header, Kind, Op};
 use super::request_rate::RequestRate;
@@ -69,6 +70,8 @@ pub(crate) struct GroupVm {
     /// Whether connections may begin: the driver may know of some that it had elsewhere.
     pub(super) gate: Gate,
     pub(super) connections: Table,
+    /// Their names, for a process that goes on if this one dies.
+    pub(super) names: ConnectionNames,
     pub(super) lists: Lists,
     /// Resets of no connection.
     pub(super) resets: VecDeque<Header>,
@@ -106,6 +109,7 @@ impl GroupVm {
             rings: VmRings::new(),
             gate: Gate::Open,
             connections: Table::default(),
+            names: ConnectionNames::default(),
             lists: Lists::default(),
             resets: VecDeque::new(),
             resume: None,
@@ -116,6 +120,12 @@ impl GroupVm {
     /// under way from before a restart meets no new connection.
     pub(crate) fn with_random_ports(mut self) -> Self {
         self.connections.skip_ports(RandomState::new().build_hasher().finish() as u32);
+        self
+    }
+
+    /// With these names of connections.
+    pub(crate) fn with_names(mut self, names: ConnectionNames) -> Self {
+        self.names = names;
         self
     }
 
@@ -238,9 +248,18 @@ impl GroupVm {
         });
     }
 
+    /// Resets the connections that a process before had.
+    pub(super) fn reset_lost(&mut self) {
+        let resets = self.names.reset_lost(self.id.cid);
+        self.counters.resets.add(resets.len() as u64);
+        self.resets.extend(resets);
+    }
+
     /// Puts a connection in; one of the same name must have been removed.
     pub(super) fn insert(&mut self, connection: VsockConnection) -> SlotKey {
+        let (kind, key) = (connection.kind, connection.key);
         let place = self.connections.insert(connection);
+        self.names.enter(place.slot, kind, &key);
         self.lists.make_room(place.slot);
         place
     }

@@ -142,7 +142,8 @@ impl VsockBackend {
             sockets.push(own);
             let listener = UnixListener::bind(config.endpoint.to_string()).expect("a socket");
             listener.set_nonblocking(true).expect("non-blocking");
-            (config, HandedVsock { listener, sockets: HostSockets::handed(fds) })
+            let sockets = HostSockets::handed(fds);
+            (config, HandedVsock { listener, sockets, names: None, sessions: None, session: None })
         };
         let vms = Self::configs(&dir, vms).map(hand).collect();
         let server = VsockServer::start_handed(vms, keeper).unwrap_or_else(|e| panic!("{e}"));

@@ -105,6 +105,9 @@ pub trait Device {
     /// guest stays where it is.
     fn hand_over(&mut self) {}
 
+    /// The session of another process goes on here: all its rings run that did.
+    fn was_taken_up(&mut self) {}
+
     /// The guest has reset the device (virtio 1.3 §2.4): its rings have stopped.
     fn was_reset(&mut self) {}
 

@@ -212,6 +212,7 @@ impl<'a> Session<'a> {
             let setup = ring.setup(queue, kick.clone(), parts.driver.acked)?;
             self.start_ring(setup)?;
         }
+        self.device.was_taken_up();
         Ok(())
     }
 }

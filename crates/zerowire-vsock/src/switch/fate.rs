@@ -94,6 +94,7 @@ pub(super) fn end_of(vm: &mut GroupVm, slot: u32, rest: &mut Rest<'_>) {
 
 /// Takes a connection out. Its other end was let go of before.
 pub(super) fn remove(vm: &mut GroupVm, slot: u32) {
+    vm.names.leave(slot);
     if let Some(c) = vm.connections.remove(slot)
         && c.counted
     {

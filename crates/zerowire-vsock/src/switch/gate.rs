@@ -4,7 +4,8 @@
 //! that the driver migrated from, or in a back end that has ended. The driver then has connections
 //! that nobody here knows. The event makes it end them all, also those that would wait for bytes
 //! forever. Front ends that keep the queue to themselves, as QEMU does, get no event. There the
-//! driver learns of the end of a connection from the reset that answers its next packet.
+//! driver learns of the end of a connection from the reset that answers its next packet. Where a
+//! process has left the names of its connections, they are reset at once.
 //!
 //! A driver that takes the event ends all connections that it has by then, also new ones (Linux,
 //! `virtio_vsock_event_handle`). It posts the buffer anew behind that. Until then none begins: see
@@ -75,6 +76,17 @@ pub(super) fn set(vm: &mut GroupVm, lost: bool, timers: &mut Timers) {
     if lost {
         timers.look_after(GATE_PATIENCE);
     }
+}
+
+/// The session of another process goes on here, whose front end says nothing more of its rings.
+/// Where it keeps the event queue to itself, each connection is reset by its name, and nothing is
+/// waited for.
+pub(super) fn taken_up(vm: &mut GroupVm) {
+    if vm.rings.events.is_none() {
+        vm.reset_lost();
+        open(vm);
+    }
+    vm.names.forget_lost();
 }
 
 /// Tells a driver of the reset, if that is due and there is a buffer for it, and looks whether it

@@ -218,6 +218,11 @@ impl Switch {
         self.with(v, fate::drop_connections);
     }
 
+    /// A VM's session goes on here, and its connections were another process's.
+    pub fn taken_up(&mut self, v: usize) {
+        self.with(v, |vm, _| gate::taken_up(vm));
+    }
+
     /// A driver goes on whose connections, if `lost`, nobody here knows.
     pub fn set_gate(&mut self, v: usize, lost: bool) {
         gate::set(&mut self.vms[v], lost, &mut self.io.timers);

@@ -88,7 +88,8 @@ fn handed(fds: Vec<OwnedFd>) -> io::Result<HandedVsock> {
     fds.iter().try_for_each(waits_not)?;
     let count = |_| io::Error::other("a VM has four sockets");
     let [listener, sockets @ ..]: [OwnedFd; 4] = fds.try_into().map_err(count)?;
-    Ok(HandedVsock { listener: UnixListener::from(listener), sockets: HostSockets::handed(sockets) })
+    let (listener, sockets) = (UnixListener::from(listener), HostSockets::handed(sockets));
+    Ok(HandedVsock { listener, sockets, names: None, sessions: None, session: None })
 }
 
 /// The supervisor, as the group asks it.
