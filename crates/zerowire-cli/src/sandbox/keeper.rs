@@ -45,11 +45,14 @@ pub(crate) trait Charge: Send + Sync + 'static {
     /// Gives a child what is open for it.
     fn hand(&self, channel: &Channel) -> Result<(), String>;
 
-    /// A child has said this.
-    fn hear(&self, word: Self::Word, link: &ChildLink<Self::Word>) -> Heard;
+    /// A child has said this, with these descriptors.
+    fn hear(&self, word: Self::Word, fds: Vec<OwnedFd>, link: &ChildLink<Self::Word>) -> Heard;
 
-    /// A child has ended.
-    fn died(&self, why: String);
+    /// A child has said what can't be understood, and ends.
+    fn garbled(&self);
+
+    /// A child has ended. Returns what that means for the front end of each VM, for the log.
+    fn died(&self, why: &str) -> Vec<String>;
 }
 
 /// What a child's word means for its keeper.
@@ -124,15 +127,14 @@ impl<C: Charge> Keeper<C> {
                 return;
             }
             let wait = pace.died(Instant::now());
-            for vm in self.charge.vms() {
-                tracing::error!("{vm}: its process ended: {why}; another one takes its place");
+            for (vm, then) in self.charge.vms().into_iter().zip(self.charge.died(&why)) {
+                tracing::error!("{vm}: its process ended: {why}; another one takes its place{then}");
                 if !wait.is_zero() {
                     tracing::warn!(
                         "{vm}: its processes end again and again: the next one starts in {wait:?}"
                     );
                 }
             }
-            self.charge.died(why);
             self.sleep(wait);
         }
     }
@@ -181,12 +183,15 @@ impl<C: Charge> Keeper<C> {
     fn listen(&self, link: &ChildLink<C::Word>, ready: &mut Option<Ready>) -> Option<String> {
         let mut is_ready = false;
         loop {
-            let word = match link.channel.receive() {
-                Ok(Some((word, _))) => word,
+            let (word, fds) = match link.channel.receive() {
+                Ok(Some(said)) => said,
                 Ok(None) => return None,
-                Err(e) => return Some(format!("its message can't be understood: {}", short(&e.to_string()))),
+                Err(e) => {
+                    self.charge.garbled();
+                    return Some(format!("its message can't be understood: {}", short(&e.to_string())));
+                }
             };
-            match self.charge.hear(word, link) {
+            match self.charge.hear(word, fds, link) {
                 Heard::GoOn => {}
                 Heard::Failed(why) => return Some(why),
                 Heard::Ready(_) if is_ready => return Some("it says once more that it is ready".to_owned()),

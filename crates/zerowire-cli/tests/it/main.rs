@@ -44,3 +44,4 @@ mod top;
 mod vsock_arguments;
 mod vsock_sandbox;
 mod vsock_service;
+mod vsock_session;

@@ -47,13 +47,13 @@ impl Guest {
 }
 
 /// VMs with their groups: each of them `(name, groups)`.
-struct Scene {
+pub struct Scene {
     dir: tempfile::TempDir,
-    program: Program,
+    pub program: Program,
 }
 
 impl Scene {
-    fn start(vms: &[(&str, &str)], more: &[&str]) -> Self {
+    pub fn start(vms: &[(&str, &str)], more: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let path = |name: String| dir.path().join(name).display().to_string();
         let specs = vms.iter().zip(3..).map(|((name, groups), cid)| {
@@ -71,7 +71,7 @@ impl Scene {
         Self { dir, program }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
@@ -83,7 +83,7 @@ impl Scene {
         Guest { stack: VsockStack::new(queues, StackOptions::default()), _driver: driver }
     }
 
-    fn listen(&self, vm: &str, port: u32) -> UnixListener {
+    pub fn listen(&self, vm: &str, port: u32) -> UnixListener {
         UnixListener::bind(self.path(&format!("{vm}.u_{port}"))).expect("a socket")
     }
 
@@ -96,14 +96,14 @@ impl Scene {
         (conn, stream)
     }
 
-    fn stats(&self, count: usize) -> Value {
+    pub fn stats(&self, count: usize) -> Value {
         self.program.signal(libc::SIGUSR1);
         let line = self.program.wait_line(count);
         serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))
     }
 
     /// The child that serves a VM, by the name of its process.
-    fn child_of(&self, vm: &str) -> i32 {
+    pub fn child_of(&self, vm: &str) -> i32 {
         let serves = |pid: &i32| {
             let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let vms =

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use zerowire_cli::logging::{self, LogFormat};
 use zerowire_confine::{ConfinePlan, Owner, confine};
@@ -18,6 +19,9 @@ use zerowire_vsock::{HandedVsock, HostKeeper, HostQuestion, HostSockets, VsockCo
 
 use super::message::{ChildStats, GroupOrder, GroupSetup, GroupWord};
 use crate::sandbox::channel::Channel;
+use crate::sandbox::keeper::START_PATIENCE;
+use crate::sandbox::link::ANSWER_PATIENCE;
+use crate::sandbox::sessions::{ImageText, Teller};
 use crate::serving::{block_signals, raise_descriptor_limit};
 
 /// Questions under way at most: the supervisor's answers always have room in the channel.
@@ -29,8 +33,8 @@ pub(super) fn main() -> ExitCode {
     let closed = unsafe { zerowire_sys::rights::close_others(&[0, 1, 2]) };
     let outcome = closed.map_err(|e| e.to_string()).and_then(|()| {
         let channel = zerowire_sys::fd::duplicate(0).map_err(|e| e.to_string())?;
-        let supervisor =
-            Arc::new(SupervisorLink { channel: Channel::of(channel), under_way: AtomicUsize::new(0) });
+        let channel = Arc::new(Channel::of(channel));
+        let supervisor = Arc::new(SupervisorLink { channel, under_way: AtomicUsize::new(0) });
         serve(&supervisor).inspect_err(|e| drop(supervisor.channel.send(&GroupWord::Failed(e.clone()), &[])))
     });
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -49,12 +53,19 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
     let report = confine(&plan).map_err(|e| e.to_string())?;
     // From here on there are threads, and nothing else can be opened.
     let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
+    let vms = vms.into_iter().enumerate().map(|(vm, handed)| handed.keep_session(channel, vm)).collect();
     let keeper: Arc<dyn HostKeeper> = supervisor.clone();
     let server = VsockServer::start_handed(vms, &keeper).map_err(|e| e.to_string())?;
-    channel.send(&GroupWord::Ready(report), &[]).map_err(|e| e.to_string())?;
+    // Front ends may have told of their sessions by then.
+    let ready = GroupWord::Ready(report);
+    channel.send_until(&ready, &[], Instant::now() + START_PATIENCE).map_err(|e| e.to_string())?;
     while let Some((order, fds)) = channel.receive().map_err(|e| e.to_string())? {
         if let Some(word) = supervisor.carry_out(order, fds, &server) {
-            channel.send(&word, &[]).map_err(|e| e.to_string())?;
+            match channel.send_until(&word, &[], Instant::now() + ANSWER_PATIENCE) {
+                // Nobody waits for it that long.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                other => other.map_err(|e| e.to_string())?,
+            }
         }
     }
     drop(server);
@@ -62,8 +73,27 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
     Ok(())
 }
 
-/// The VMs, and the sockets that are open for them.
-fn receive(channel: &Channel) -> Result<(GroupSetup, Vec<(VsockConfig, HandedVsock)>), String> {
+/// A VM, and what is open for it.
+struct GivenVm {
+    config: VsockConfig,
+    handed: HandedVsock,
+    /// The session that a child before has left.
+    kept: Option<(ImageText, Vec<OwnedFd>)>,
+}
+
+impl GivenVm {
+    /// With what the next child needs told to the supervisor. This VM has this place.
+    fn keep_session(self, channel: &Arc<Channel>, vm: usize) -> (VsockConfig, HandedVsock) {
+        let Self { config, handed, kept } = self;
+        let word = |vm, word| GroupWord::Session { vm, word };
+        let teller = Arc::new(Teller { channel: channel.clone(), vm, word });
+        let session = kept.and_then(|(image, fds)| teller.take_up(&config.name, &image, fds));
+        (config, HandedVsock { sessions: Some(teller), session, ..handed })
+    }
+}
+
+/// The VMs, and what is open for them.
+fn receive(channel: &Channel) -> Result<(GroupSetup, Vec<GivenVm>), String> {
     let text = |e: io::Error| e.to_string();
     let Some((GroupOrder::Start(setup), _)) = channel.receive().map_err(text)? else {
         return Err("its first message is none".to_owned());
@@ -73,29 +103,34 @@ fn receive(channel: &Channel) -> Result<(GroupSetup, Vec<(VsockConfig, HandedVso
         let Some((GroupOrder::Vm(vm), fds)) = channel.receive().map_err(text)? else {
             return Err("a VM is missing".to_owned());
         };
-        vms.push((vm.config()?, handed(fds).map_err(text)?));
+        let Some((GroupOrder::Session(kept), files)) = channel.receive().map_err(text)? else {
+            return Err("what is kept of a session is missing".to_owned());
+        };
+        let kept = kept.map(|image| (image, files));
+        vms.push(GivenVm { config: vm.config()?, handed: handed(fds).map_err(text)?, kept });
     }
     Ok((setup, vms))
 }
 
-/// The sockets that came with a VM.
-fn handed(fds: Vec<OwnedFd>) -> io::Result<HandedVsock> {
+/// What came with a VM.
+fn handed(mut fds: Vec<OwnedFd>) -> io::Result<HandedVsock> {
+    let names = fds.pop();
     // The child before this one may have changed that.
     let waits_not = |fd: &OwnedFd| {
         let flags = rustix::fs::fcntl_getfl(fd)?;
         rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)
     };
     fds.iter().try_for_each(waits_not)?;
-    let count = |_| io::Error::other("a VM has four sockets");
+    let count = |_| io::Error::other("a VM has four sockets, and memory for names");
     let [listener, sockets @ ..]: [OwnedFd; 4] = fds.try_into().map_err(count)?;
     let (listener, sockets) = (UnixListener::from(listener), HostSockets::handed(sockets));
-    Ok(HandedVsock { listener, sockets, names: None, sessions: None, session: None })
+    Ok(HandedVsock { listener, sockets, names, sessions: None, session: None })
 }
 
 /// The supervisor, as the group asks it.
 #[derive(Debug)]
 struct SupervisorLink {
-    channel: Channel,
+    channel: Arc<Channel>,
     /// Questions whose answers have not come.
     under_way: AtomicUsize,
 }
@@ -129,7 +164,7 @@ impl SupervisorLink {
                 server.answer(vm, number, outcome);
                 None
             }
-            GroupOrder::Start(_) | GroupOrder::Vm(_) => None,
+            GroupOrder::Start(_) | GroupOrder::Vm(_) | GroupOrder::Session(_) => None,
         }
     }
 }

@@ -8,7 +8,9 @@ use std::time::Instant;
 use zerowire_confine::Owner;
 use zerowire_vhost::serve::Listener;
 use zerowire_vsock::packet::Kind;
-use zerowire_vsock::{HostSockets, OwnSockets, PathConnector, RequestRate, VsockConfig, VsockVmStats};
+use zerowire_vsock::{
+    HostSockets, OwnSockets, PathConnector, RequestRate, VsockConfig, VsockVmStats, names_file,
+};
 
 use super::message::{GroupOrder, GroupSetup, GroupWord, VMS, VmSetup};
 use super::sums::VmSums;
@@ -17,15 +19,20 @@ use crate::sandbox::keeper::{Charge, Heard, Keeper, START_PATIENCE};
 use crate::sandbox::link::ChildLink;
 use crate::sandbox::lock;
 use crate::sandbox::message::{bounded_report, short};
+use crate::sandbox::sessions::KeptSession;
 
 /// A VM, and what is open for it.
 pub(super) struct KeptVsock {
     pub config: VsockConfig,
     listener: Listener,
     sockets: HostSockets,
+    /// Memory for the names of its connections.
+    names: OwnedFd,
     /// How its guest reaches host programs, and how often.
     connector: PathConnector,
     rate: Mutex<RequestRate>,
+    /// That of its front end.
+    session: Mutex<KeptSession>,
 }
 
 impl KeptVsock {
@@ -34,10 +41,11 @@ impl KeptVsock {
         listener: Listener,
         sockets: HostSockets,
         own: OwnSockets,
-    ) -> Self {
+    ) -> io::Result<Self> {
+        let names = names_file(config.limits.max_connections)?;
         let connector = PathConnector::new(&config.uds, own);
         let rate = Mutex::new(RequestRate::new(config.limits.request_rate));
-        Self { config, listener, sockets, connector, rate }
+        Ok(Self { config, listener, sockets, names, connector, rate, session: Mutex::default() })
     }
 }
 
@@ -101,19 +109,31 @@ impl Charge for VsockGroup {
         let deadline = Instant::now() + START_PATIENCE;
         let setup = GroupSetup { vms: self.vms.len(), user, group, log: self.log.clone() };
         channel.send_until(&GroupOrder::Start(setup), &[], deadline).map_err(text)?;
-        for KeptVsock { config, listener, sockets, .. } in &self.vms {
+        for KeptVsock { config, listener, sockets, names, session, .. } in &self.vms {
             let listener = listener.socket().ok_or("nobody listens")?;
             let [streams, messages, mapped] = sockets.fds();
             let setup = GroupOrder::Vm(Box::new(VmSetup::of(config)));
-            let fds = [listener, streams, messages, mapped];
+            let fds = [listener, streams, messages, mapped, names.as_fd()];
             channel.send_until(&setup, &fds, deadline).map_err(text)?;
+            let mut session = lock(session);
+            let (image, files) = session.give();
+            channel.send_until(&GroupOrder::Session(image), &files, deadline).map_err(text)?;
         }
         Ok(())
     }
 
-    fn hear(&self, word: GroupWord, link: &ChildLink<GroupWord>) -> Heard {
+    fn hear(&self, word: GroupWord, fds: Vec<OwnedFd>, link: &ChildLink<GroupWord>) -> Heard {
         match word {
-            GroupWord::Ready(report) => Heard::Ready(bounded_report(&report)),
+            GroupWord::Ready(report) => {
+                self.vms.iter().for_each(|vm| lock(&vm.session).begin());
+                Heard::Ready(bounded_report(&report))
+            }
+            GroupWord::Session { vm, word } => {
+                if let Some(vm) = self.vms.get(vm) {
+                    lock(&vm.session).hear(word, fds);
+                }
+                Heard::GoOn
+            }
             GroupWord::Failed(why) => Heard::Failed(short(&why)),
             GroupWord::Connect { vm, number, port, kind } => {
                 self.answer(&link.channel, vm, number, self.connect(vm, port, kind))
@@ -125,10 +145,15 @@ impl Charge for VsockGroup {
         }
     }
 
-    fn died(&self, why: String) {
+    fn garbled(&self) {
+        self.vms.iter().for_each(|vm| lock(&vm.session).forget());
+    }
+
+    fn died(&self, why: &str) -> Vec<String> {
         let mut sums = lock(&self.sums);
         sums.cpu_seconds.0 += std::mem::take(&mut sums.cpu_seconds.1);
-        sums.vms.iter_mut().for_each(|vm| vm.died(&why));
+        sums.vms.iter_mut().for_each(|vm| vm.died(why));
+        self.vms.iter().map(|vm| lock(&vm.session).died()).collect()
     }
 }
 
@@ -203,8 +228,9 @@ mod tests {
             (config, listener, sockets)
         });
         let own = OwnSockets::at(opened.iter().flat_map(|(config, ..)| config.paths()));
-        let vms =
-            opened.map(|(config, listener, sockets)| KeptVsock::new(config, listener, sockets, own.clone()));
+        let vms = opened.map(|(config, listener, sockets)| {
+            KeptVsock::new(config, listener, sockets, own.clone()).expect("memory")
+        });
         VsockGroup::new(vms.into(), Owner { user: 65534, group: 65534 }, "info")
     }
 
@@ -246,7 +272,8 @@ mod tests {
         let group = group(dir.path(), 0);
         let (ours, _child) = Channel::pair().expect("a pair");
         let link = ChildLink::new(ours);
-        let ask = |number| group.hear(GroupWord::Connect { vm: 0, number, port: 5000, kind: STREAM }, &link);
+        let word = |number| GroupWord::Connect { vm: 0, number, port: 5000, kind: STREAM };
+        let ask = |number| group.hear(word(number), Vec::new(), &link);
         let end = (0..10_000).map(ask).find(|heard| !matches!(heard, Heard::GoOn));
         assert!(matches!(end, Some(Heard::Failed(why)) if why.contains("answers")));
     }

@@ -9,6 +9,7 @@ use zerowire_vsock::{VsockConfig, VsockLimits, VsockServerStats, VsockTotals, Vs
 
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{Rates, counted, seconds, short, texts};
+use crate::sandbox::sessions::{ImageText, SessionWord};
 
 /// VMs in an answer at most: their statistics fit a message.
 pub(super) const VMS: usize = 8;
@@ -27,7 +28,7 @@ pub(super) struct GroupSetup {
 }
 
 /// A VM as a child must know it. Descriptors come with it: the socket on which its front end
-/// connects, and those of its end on the host.
+/// connects, those of its end on the host, and memory for the names of its connections.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct VmSetup {
     name: String,
@@ -80,6 +81,9 @@ pub(super) enum GroupOrder {
     Start(GroupSetup),
     /// The next VM.
     Vm(Box<VmSetup>),
+    /// Comes behind each VM: the session of its front end that a child before has left, with its
+    /// descriptors.
+    Session(Option<ImageText>),
     /// Asks for statistics of up to [`VMS`] VMs from one on. The answer has this number.
     Statistics { number: u64, first: usize },
     /// The answer to [`GroupWord::Connect`]: a descriptor that comes with it, or why there is none.
@@ -95,6 +99,8 @@ pub(super) enum GroupWord {
     Failed(String),
     /// The answer with this number: statistics.
     Statistics(u64, Box<ChildStats>),
+    /// Where the session of a VM's front end is.
+    Session { vm: usize, word: SessionWord },
     /// A VM's guest connects to a port of the host, by a socket of this type. The answer has this
     /// number.
     Connect { vm: usize, number: u64, port: u32, kind: u16 },

@@ -41,9 +41,12 @@ impl VsockSupervisor {
         let (mut vms, own) = open(configs)?;
         for set in sets {
             let of_set = set.iter().filter_map(|i| vms.get_mut(*i)?.take());
-            let kept: Vec<_> = of_set
-                .map(|(config, listener, sockets)| KeptVsock::new(config, listener, sockets, own.clone()))
-                .collect();
+            let keep = |(config, listener, sockets): Sockets| {
+                let vm = config.name.clone();
+                let kept = KeptVsock::new(config, listener, sockets, own.clone());
+                kept.map_err(|cause| StartError::Resources { vm, cause })
+            };
+            let kept = of_set.map(keep).collect::<Result<Vec<_>, _>>()?;
             let Some(vm) = kept.first().map(|kept| kept.config.name.clone()) else { continue };
             let started = Keeper::start(VsockGroup::new(kept, owner, log));
             supervisor.groups.push(started.map_err(|text| VsockServerError::Process { vm, text })?);
