@@ -170,6 +170,29 @@ impl BackendProcess {
         self.process.kill();
     }
 
+    /// Kills the processes that it has started (SIGKILL).
+    ///
+    /// # Errors
+    /// It has started none.
+    pub fn kill_children(&self) -> Result<()> {
+        let pids = std::fs::read_dir("/proc").context("read /proc")?;
+        let pids = pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+        // PID (COMMAND) STATE PPID …
+        let is_child = |pid: &i32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
+            parent.is_some_and(|parent| parent == self.pid().to_string())
+        };
+        let children: Vec<_> = pids.filter(is_child).filter_map(Pid::from_raw).collect();
+        if children.is_empty() {
+            bail!("the back end has started no process: {}", self.log_text());
+        }
+        for child in children {
+            kill_process(child, Signal::KILL).with_context(|| format!("kill {child:?}"))?;
+        }
+        Ok(())
+    }
+
     /// What it holds now.
     ///
     /// # Errors

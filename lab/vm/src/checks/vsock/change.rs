@@ -10,7 +10,7 @@ use zerowire_vmtest::vsock::job;
 use zerowire_vmtest::vsock::remote::Background;
 use zerowire_vmtest::vsock::{VsockKind, host};
 
-use super::setup::{HOST, Vsock, together};
+use super::setup::{HOST, Vsock, stop, together};
 use super::transfer;
 
 /// Connections that are open, from each side.
@@ -54,6 +54,33 @@ pub fn restart(env: &Env<'_>) -> Result<String> {
     vsock.plug()?;
     transfer::echo(&mut vsock)?;
     vsock.finish()?;
+    Ok(String::new())
+}
+
+/// The confined process that serves the VM is killed with connections open, twice in a row. The
+/// supervisor keeps the front end's connection, so QEMU sees nothing. The guest's connections are
+/// reset, also those that wait for bytes, and new ones work both ways.
+pub fn sandbox(env: &Env<'_>) -> Result<String> {
+    let mut vsock = Vsock::start_with(env, &["--sandbox", "on"])?;
+    transfer::echo(&mut vsock)?;
+    for death in 1..=2 {
+        let held = hold(&mut vsock)?;
+        vsock.backend.kill_children()?;
+        for (number, socket) in held.sockets.iter().enumerate() {
+            job::wait_gone(socket)
+                .with_context(|| format!("the host's end of connection {number} after death {death}"))?;
+        }
+        for job in held.jobs {
+            job.finish(&mut vsock.guest).with_context(|| format!("the guest's ends after death {death}"))?;
+        }
+        transfer::echo(&mut vsock).with_context(|| format!("after death {death}"))?;
+        let ledger = vsock.ledger_now()?;
+        ensure!(ledger.is_connected(), "QEMU was disconnected: {ledger:?}");
+        ensure!(ledger.number("connection_errors")? == 0, "connection_errors in {ledger:?}");
+    }
+    let log = vsock.backend.log_text();
+    ensure!(log.matches("and goes on with its front end").count() == 2, "the log: {log}");
+    stop(vsock.backend)?;
     Ok(String::new())
 }
 
