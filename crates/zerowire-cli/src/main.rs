@@ -15,6 +15,7 @@ mod progress;
 mod recv;
 mod reload;
 mod replay;
+mod rights;
 mod sandbox;
 mod send;
 mod service;
@@ -29,6 +30,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use zerowire_cli::logging::LogFormat;
 use zerowire_cli::{logging, outcome, signals, tips};
+
+use rights::GivenUp;
 
 /// Zero-copy networking in user space: devices for virtual machines, and the tools to measure them.
 #[derive(Parser)]
@@ -79,8 +82,13 @@ fn main() -> ExitCode {
     }
     let line = arguments();
     let cli = Cli::try_parse_from(&line).unwrap_or_else(|e| tips::mend(e, &Cli::command(), &line).exit());
-    let serves = matches!(cli.command, Command::Net(_) | Command::Vsock(_));
-    let log = if serves {
+    let kept = match &cli.command {
+        Command::Net(args) => Some(args.rights()),
+        Command::Vsock(_) => Some(rights::OF_ANY_VM),
+        _ => None,
+    };
+    let given_up = kept.map(GivenUp::all_but);
+    let log = if given_up.is_some() {
         logging::serve(&cli.log, cli.log_format).map(Some)
     } else {
         logging::init(&cli.log, cli.log_format).map(|()| None)
@@ -92,6 +100,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if let Some(given_up) = given_up {
+        given_up.log();
+    }
     let result = match cli.command {
         Command::Net(args) => net::run(*args, &cli.log),
         Command::Vsock(args) => vsock::run(*args, &cli.log),

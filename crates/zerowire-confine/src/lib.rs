@@ -22,6 +22,7 @@ mod user;
 
 pub use namespaces::spawn_apart;
 pub use report::{ConfineError, ConfineReport, Layer, LayerReport};
+pub use user::keep_capabilities;
 
 use report::Steps;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
@@ -65,7 +66,7 @@ pub fn confine(plan: &ConfinePlan<'_>) -> Result<ConfineReport, ConfineError> {
     steps.take(Layer::Ipc, || rights.ipc());
     steps.take(Layer::Network, || rights.network());
     steps.take(Layer::Files, || rights.files());
-    steps.take(Layer::Capabilities, user::bound_capabilities);
+    steps.take(Layer::Capabilities, user::forbid_capabilities);
     steps.take(Layer::User, || user::change(plan.owner));
     steps.take(Layer::Capabilities, user::drop_capabilities);
     // Another user makes a process dumpable or not: this comes behind it.

@@ -3,18 +3,36 @@
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capability_is_in_bounding_set, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_thread_groups, set_thread_res_gid,
-    set_thread_res_uid,
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 
 use crate::Owner;
 
-/// No program that this process becomes gets a capability.
-pub(crate) fn bound_capabilities() -> Result<(), String> {
-    clear_ambient_capability_set().map_err(|e| format!("ambient set: {e}"))?;
+/// This thread, and those that it starts, keep these capabilities, as far as they have them. No
+/// program that they become gets others.
+///
+/// # Errors
+/// A text that names the system call and why it failed.
+pub fn keep_capabilities(kept: CapabilitySet) -> Result<(), String> {
+    bound_capabilities(kept)?;
+    let CapabilitySets { effective, permitted, inheritable } =
+        capabilities(None).map_err(|e| format!("capget: {e}"))?;
+    let (effective, permitted, inheritable) = (effective & kept, permitted & kept, inheritable & kept);
+    // The ambient set follows.
+    set_capabilities(None, CapabilitySets { effective, permitted, inheritable })
+        .map_err(|e| format!("capset: {e}"))?;
+    set_no_new_privs(true).map_err(|e| format!("no new privileges: {e}"))
+}
+
+/// No program that this process becomes has another capability than these, not even as root.
+fn bound_capabilities(kept: CapabilitySet) -> Result<(), String> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
+        if kept.contains(capability) {
+            continue;
+        }
         match capability_is_in_bounding_set(capability) {
             Ok(false) => continue,
             Ok(true) => {}
@@ -28,6 +46,12 @@ pub(crate) fn bound_capabilities() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// No program that this process becomes gets a capability.
+pub(crate) fn forbid_capabilities() -> Result<(), String> {
+    clear_ambient_capability_set().map_err(|e| format!("ambient set: {e}"))?;
+    bound_capabilities(CapabilitySet::empty())
 }
 
 /// Gives all capabilities up.

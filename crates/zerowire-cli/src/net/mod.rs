@@ -14,6 +14,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use zerowire_capture::LINKTYPE_ETHERNET;
+use rustix::thread::CapabilitySet;
 use zerowire_cli::WrongArguments;
 use zerowire_net::config::MacAddress;
 use zerowire_net::{Fleet, GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES, Server};
@@ -26,6 +27,7 @@ use crate::access::SocketArgs;
 use crate::control::ControlArgs;
 use crate::pcap::{self, PcapArgs};
 use crate::reload::FileReload;
+use crate::rights;
 use crate::service::{self, HandedSockets};
 use crate::serving::{self, SignalAction};
 use crate::spec;
@@ -238,6 +240,19 @@ QEMU:
     -chardev socket,id=c0,path=/run/vm.sock,reconnect=1 \\
     -netdev vhost-user,id=n0,chardev=c0 \\
     -device virtio-net-pci,netdev=n0";
+
+impl NetArgs {
+    /// The capabilities that these VMs take, and those that may come later.
+    pub fn rights(&self) -> CapabilitySet {
+        let may_come = self.control.has_socket() || self.config.is_some();
+        let is_tap = |text: &str| !text.contains("packet:") && !text.contains("xdp:");
+        let are_taps = self.vm.iter().chain([&self.port]).all(|text| is_tap(text));
+        let mut kept = rights::OF_ANY_VM;
+        kept.set(rights::OF_INTERFACES, may_come || !are_taps);
+        kept.set(rights::OF_POSTCOPY, self.postcopy);
+        kept
+    }
+}
 
 /// Runs the command, whose children log at level `log`.
 pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {

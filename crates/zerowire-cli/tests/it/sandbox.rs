@@ -70,6 +70,42 @@ fn a_child_has_what_is_open_for_it_and_nothing_else() {
     });
 }
 
+/// A set of capabilities, which all threads of a program have.
+fn capabilities(program: &Program, set: &str) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", program.pid())).expect("/proc");
+    let of = |task: std::io::Result<std::fs::DirEntry>| {
+        let task = task.expect("a thread").file_name().to_string_lossy().parse().expect("a number");
+        assert_eq!(status(task, "NoNewPrivs"), "1");
+        u64::from_str_radix(&status(task, set), 16).expect("a number")
+    };
+    let all: BTreeSet<_> = tasks.map(of).collect();
+    assert_eq!(all.len(), 1, "{set}: {all:x?}");
+    all.into_iter().next().unwrap_or_default()
+}
+
+/// Capabilities of capability.h.
+const NET_RAW: u64 = 1 << 13;
+const SYS_MODULE: u64 = 1 << 16;
+const SYS_PTRACE: u64 = 1 << 19;
+const SYS_ADMIN: u64 = 1 << 21;
+
+#[test]
+fn a_supervisor_keeps_what_its_ports_need() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let of = NET_RAW | SYS_MODULE | SYS_PTRACE | SYS_ADMIN;
+        let socket = dir.path().join("control").display().to_string();
+        // A VM on a packet port may come.
+        for (more, kept) in [(&[][..], SYS_ADMIN), (&["--control", &socket], SYS_ADMIN | NET_RAW)] {
+            let program = start(dir.path(), &["zwkept"], more);
+            for set in ["CapPrm", "CapEff", "CapBnd"] {
+                assert_eq!(capabilities(&program, set) & of, kept, "{set}");
+            }
+            program.stop();
+        }
+    });
+}
+
 #[test]
 fn a_child_holds_descriptors_of_its_own_vm_only() {
     in_netns(|| {
