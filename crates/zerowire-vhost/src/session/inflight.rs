@@ -93,9 +93,10 @@ impl InflightTracking {
     /// What marks the chains of a ring of `size` entries that starts. A ring that grew beyond the
     /// region of this side goes without.
     pub(super) fn tracker(&self, queue: u16, size: u16) -> Option<Box<Tracker>> {
-        let own = self.own.as_ref().filter(|own| size <= own.region.queue_size());
-        let Area { region, .. } = self.shared.as_ref().or(own)?;
-        Tracker::new(region, queue).map(Box::new)
+        let of = |area: &Area| Tracker::new(&area.region, queue);
+        let own = || of(self.own.as_ref().filter(|own| size <= own.region.queue_size())?);
+        let tracker = self.shared.as_ref().map(of);
+        tracker.unwrap_or_else(|| own().map(Tracker::of_this_side)).map(Box::new)
     }
 
     /// The regions, for an image.

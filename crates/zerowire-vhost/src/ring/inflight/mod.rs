@@ -34,6 +34,7 @@ pub mod testing;
 mod tests;
 
 pub use region::InflightRegion;
+pub(in crate::ring) use tracker::Left;
 pub use tracker::Tracker;
 
 /// What a ring found that the process before left in flight.

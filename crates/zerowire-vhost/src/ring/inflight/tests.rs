@@ -349,6 +349,27 @@ fn a_region_that_is_not_the_ring_s_is_refused_with_a_text_that_says_why() {
     assert_eq!(driver.device().1, Recovered::default());
 }
 
+/// A ring whose memory went stops with its marks. Its driver begins anew where the front end does
+/// not say that the device was reset.
+#[test]
+fn marks_that_can_not_be_the_rings_are_forgotten_in_a_region_of_this_side() {
+    let mut driver = Driver::new(50);
+    (0..3).for_each(|_| driver.add(0));
+    let mut device = Device::start(&mut driver);
+    assert!(device.take(&driver));
+    drop(device);
+    let mut anew = Driver::new(0);
+    anew.region = driver.region.clone();
+    anew.add(0);
+    assert!(anew.refusal().contains("left at used index 50"), "{}", anew.refusal());
+    let mut ring = anew.ring(0);
+    let recovered = ring.track(Box::new(anew.tracker().of_this_side()));
+    assert_eq!(recovered, Ok(Recovered::default()));
+    assert_eq!(ring.take(), Ok(Some(0)));
+    // From then on the marks are the ring's.
+    assert_eq!(anew.device().1, Recovered { again: 1, unsure: 0 });
+}
+
 #[test]
 fn a_ring_longer_than_its_place_is_refused_and_one_without_a_place_is_not_tracked() {
     let driver = Driver::new(0);

@@ -36,6 +36,8 @@ pub struct Tracker {
     again: VecDeque<u16>,
     /// Those of them that were given out.
     resumed: Vec<u16>,
+    /// True: the front end does not know of the region.
+    is_own: bool,
 }
 
 impl Tracker {
@@ -47,7 +49,20 @@ impl Tracker {
             batch: Vec::new(),
             again: VecDeque::new(),
             resumed: Vec::new(),
+            is_own: false,
         })
+    }
+
+    /// The region is this side's own: no front end can give a new one. So marks that can't be the
+    /// ring's are forgotten, as of a ring whose memory went and whose driver began anew.
+    #[must_use]
+    pub fn of_this_side(self) -> Self {
+        Self { is_own: true, ..self }
+    }
+
+    /// Whether it is.
+    pub(in crate::ring) fn is_own(&self) -> bool {
+        self.is_own
     }
 
     /// What a process that died has left in flight of a ring of `size` entries whose used index is
@@ -138,7 +153,7 @@ impl Tracker {
     }
 
     /// The place gets its meaning: nothing is in flight.
-    fn begin(&mut self, used: u16) {
+    pub(in crate::ring) fn begin(&self, used: u16) {
         let p = &self.place;
         for head in 0..p.size() {
             p.inflight(head).store(0, Ordering::Relaxed);

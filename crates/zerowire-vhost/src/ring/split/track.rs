@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{SplitRing, UsedOrder};
 use crate::ring::RingError;
-use crate::ring::inflight::{Recovered, Tracker};
+use crate::ring::inflight::{Left, Recovered, Tracker};
 
 impl SplitRing {
     /// From now on chains in flight are marked in `tracker`, and the ring takes up what a process
@@ -14,6 +14,30 @@ impl SplitRing {
     /// # Errors
     /// A text that says why what lies there can't be this ring's.
     pub fn track(&mut self, mut tracker: Box<Tracker>) -> Result<Recovered, String> {
+        let left = match self.left(&mut tracker) {
+            Err(text) if tracker.is_own() => {
+                tracing::warn!("{text}; this side goes on without it");
+                tracker.begin(self.next_used);
+                Left { next_avail: self.next_avail, ..Left::default() }
+            }
+            other => other?,
+        };
+        let (again, unsure) = (left.again.len(), left.handed_on.len());
+        self.next_avail = left.next_avail;
+        self.seen_avail = left.next_avail;
+        self.tracker = Some(tracker);
+        for head in left.handed_on {
+            self.push_used(head, 0);
+        }
+        // Whether the driver wants to hear of it does not matter: it is notified when a ring
+        // starts.
+        self.publish();
+        self.resume(&left.again);
+        Ok(Recovered { again, unsure })
+    }
+
+    /// What a process that died has left of this ring.
+    fn left(&self, tracker: &mut Tracker) -> Result<Left, String> {
         let (queue, used) = (self.queue, self.next_used);
         let in_order = self.order != UsedOrder::Any;
         let left = tracker
@@ -36,17 +60,7 @@ impl SplitRing {
                  driver has reset the device"
             ));
         }
-        self.next_avail = left.next_avail;
-        self.seen_avail = left.next_avail;
-        self.tracker = Some(tracker);
-        for head in left.handed_on {
-            self.push_used(head, 0);
-        }
-        // Whether the driver wants to hear of it does not matter: it is notified when a ring
-        // starts.
-        self.publish();
-        self.resume(&left.again);
-        Ok(Recovered { again, unsure })
+        Ok(left)
     }
 
     /// The heads in `n` entries of the available ring, from free-running index `from` on.
