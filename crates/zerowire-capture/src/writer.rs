@@ -88,10 +88,23 @@ impl CaptureWriter {
         let served = self.serve();
         self.shared.end();
         if let Err(e) = served {
+            self.lose();
             tracing::error!(
                 "the capture to {} ends: {e}; VMs are served on, and their packets counted as lost to it",
                 self.sink.target()
             );
+        }
+    }
+
+    /// What waits in the rings is lost to the capture.
+    fn lose(&mut self) {
+        for drain in &mut self.drains {
+            drain.look();
+            while let Some(packet) = drain.peek() {
+                drain.take(&packet, &mut self.blocks);
+                self.blocks.clear();
+                drain.interface.lost.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 

@@ -296,6 +296,30 @@ fn a_capture_that_cant_be_written_ends_and_counts() {
     assert_eq!(interface.stats(), CaptureStats { captured: 0, lost: 3 });
 }
 
+/// Nobody reads on: the rings are full by then.
+#[test]
+fn packets_that_wait_when_the_capture_ends_are_lost_to_it() {
+    const PACKETS: u32 = 2000;
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("pipe");
+    let status = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+    assert!(status.success());
+    let for_thread = path.clone();
+    let reader = std::thread::spawn(move || std::fs::File::open(for_thread).expect("a reader"));
+    let capture = start(&options(&path));
+    let reader = reader.join().expect("no panic");
+    let interface = capture.interface(LINKTYPE_ETHERNET, "vm", "").expect(ANY);
+    let mut queue = interface.queue();
+    for n in 0..PACKETS {
+        record(&mut queue, &packet(n, 1000));
+        queue.publish();
+    }
+    drop((queue, reader));
+    assert!(capture.finish(PATIENCE));
+    let CaptureStats { captured, lost } = interface.stats();
+    assert!(captured > 0 && captured + lost == u64::from(PACKETS), "{captured} and {lost}");
+}
+
 #[test]
 fn what_cant_be_opened_is_named() {
     let dir = tempfile::tempdir().expect("a folder");
