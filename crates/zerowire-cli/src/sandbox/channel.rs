@@ -6,7 +6,9 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::process::Child;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,8 +18,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
     socketpair,
 };
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use super::lock;
+use super::pace::{HearingPace, thread_cpu_time};
 
 /// Bytes of a message at most. Statistics of 128 queue pairs have some 6 KB.
 const MESSAGE_BYTES: usize = 64 * 1024;
@@ -25,21 +31,96 @@ const MESSAGE_BYTES: usize = 64 * 1024;
 /// Descriptors of a message at most: what the kernel takes (SCM_MAX_FD).
 pub(crate) const DESCRIPTORS: usize = 253;
 
+/// How long what a child has said is read behind its death.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// One end.
 #[derive(Debug)]
-pub(crate) struct Channel(OwnedFd);
+pub(crate) struct Channel {
+    socket: OwnedFd,
+    /// Some: the other end is a child's.
+    hearing: Option<Mutex<Hearing>>,
+}
+
+/// How a child is heard. It tries to keep its supervisor busy, or to be heard behind its death.
+#[derive(Debug, Default)]
+struct Hearing {
+    pace: HearingPace,
+    /// The child's process.
+    process: Option<OwnedFd>,
+    /// When its death was seen. Others may have its end, and go on talking.
+    died: Option<Instant>,
+}
+
+impl Hearing {
+    /// Waits for a message on this socket, or for the child's death. False: nothing comes any more.
+    fn awaits(&mut self, socket: &OwnedFd) -> bool {
+        let wait = self.pace.heard(Instant::now(), thread_cpu_time());
+        std::thread::sleep(wait);
+        let Some(process) = &self.process else { return true };
+        loop {
+            if self.died.is_some_and(|died| died.elapsed() > LAST_WORDS) {
+                return false;
+            }
+            let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(process, PollFlags::IN)];
+            // Behind its death it only matters what is there already.
+            match poll(&mut fds, self.died.map(|_| Timespec::default()).as_ref()) {
+                Ok(0) => return false,
+                Ok(_) if !fds[0].revents().is_empty() => return true,
+                Ok(_) if self.died.is_some() => return false,
+                Ok(_) => self.died = Some(Instant::now()),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// A descriptor that shows when a child has ended.
+///
+/// # Errors
+/// Those of pidfd_open(2).
+pub(super) fn watch(child: &Child) -> io::Result<OwnedFd> {
+    let none = || io::Error::from(Errno::SRCH);
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(none)?;
+    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Waits until the process of this descriptor has ended, for this long at most.
+pub(super) fn died_within(process: &OwnedFd, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            _ => return,
+        }
+    }
+}
 
 impl Channel {
     /// Both ends; the second one is for a child.
     pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        Ok((Self(ours), theirs))
+        Ok((Self { socket: ours, hearing: Some(Mutex::default()) }, theirs))
+    }
+
+    /// Hears this child until it dies, whoever has its end by then.
+    ///
+    /// # Errors
+    /// Those of pidfd_open(2).
+    pub(crate) fn hear_until_death(&self, child: &Child) -> io::Result<()> {
+        let process = watch(child)?;
+        if let Some(hearing) = &self.hearing {
+            lock(hearing).process = Some(process);
+        }
+        Ok(())
     }
 
     /// The end that a child got.
     pub(crate) fn of(socket: OwnedFd) -> Self {
-        Self(socket)
+        Self { socket, hearing: None }
     }
 
     /// Sends a message with descriptors, without waiting.
@@ -57,7 +138,7 @@ impl Channel {
             return Err(Errno::MSGSIZE.into());
         }
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, flags)?;
+        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, flags)?;
         Ok(())
     }
 
@@ -77,7 +158,7 @@ impl Channel {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && !left.is_zero() => {
                     let left =
                         Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-                    let _ = poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], Some(&left));
+                    let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&left));
                 }
                 other => return other,
             }
@@ -85,17 +166,21 @@ impl Channel {
     }
 
     /// Waits for a message and its descriptors, all of them or none. None: the other side is gone.
+    /// Who hears a child waits longer where that talks all the time.
     ///
     /// # Errors
     /// What came is another message, or none.
     pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        if self.hearing.as_ref().is_some_and(|hearing| !lock(hearing).awaits(&self.socket)) {
+            return Ok(None);
+        }
         // While it waits it has no memory for a message: there are many that wait.
         let mut bytes = vec![0; self.next_len()];
         loop {
             let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut into = [IoSliceMut::new(&mut bytes)];
-            let got = match recvmsg(&self.0, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            let got = match recvmsg(&self.socket, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC) {
                 // The other side is gone and left messages unread. What it sent comes next.
                 Err(Errno::INTR | Errno::CONNRESET) => continue,
                 other => other?,
@@ -124,7 +209,7 @@ impl Channel {
     fn next_len(&self) -> usize {
         let flags = RecvFlags::PEEK | RecvFlags::TRUNC;
         loop {
-            match recvmsg(&self.0, &mut [], &mut RecvAncillaryBuffer::default(), flags) {
+            match recvmsg(&self.socket, &mut [], &mut RecvAncillaryBuffer::default(), flags) {
                 // The other side has left messages unread: that is said once, and first.
                 Err(Errno::INTR | Errno::CONNRESET) => {}
                 // The end has no message: what is wrong is found when that is read.
@@ -136,13 +221,13 @@ impl Channel {
 
     /// Both sides find the other one gone.
     pub(crate) fn close(&self) {
-        let _ = shutdown(&self.0, Shutdown::Both);
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -184,8 +269,53 @@ mod tests {
         let (ours, _theirs) = Channel::pair().expect("a pair");
         let text = "x".repeat(MESSAGE_BYTES / 2);
         assert!((0..1000).any(|_| ours.send(&text, &[]).is_err()));
-        let late = ours.send_until(&text, &[], Instant::now() + std::time::Duration::from_millis(20));
+        let late = ours.send_until(&text, &[], Instant::now() + Duration::from_millis(20));
         assert_eq!(late.expect_err("it is full").kind(), io::ErrorKind::WouldBlock);
+    }
+
+    /// It has handed its end on, and whoever has that talks on.
+    #[test]
+    fn a_child_is_heard_until_it_dies() {
+        let (ours, theirs) = Channel::pair().expect("a pair");
+        let theirs = Channel::of(theirs);
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("a process");
+        ours.hear_until_death(&child).expect("watched");
+        theirs.send(&"alive", &[]).expect("room");
+        assert_eq!(ours.receive::<String>().expect("a message").expect("not the end").0, "alive");
+        theirs.send(&"last", &[]).expect("room");
+        child.kill().expect("killed");
+        child.wait().expect("it ends");
+        assert_eq!(ours.receive::<String>().expect("a message").expect("not the end").0, "last");
+        assert!(ours.receive::<String>().expect("the end").is_none());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            scope.spawn(|| while theirs.send_until(&"more", &[], deadline).is_ok() {});
+            while ours.receive::<String>().expect("a message").is_some() {
+                assert!(Instant::now() < deadline, "it is heard on");
+            }
+            ours.close();
+        });
+    }
+
+    #[test]
+    fn a_child_that_talks_all_the_time_takes_a_part_of_a_cpu() {
+        let (ours, theirs) = Channel::pair().expect("a pair");
+        let theirs = Channel::of(theirs);
+        let text = "x".repeat(MESSAGE_BYTES / 2);
+        let (cpu, time) = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let deadline = Instant::now() + Duration::from_secs(600);
+                while theirs.send_until(&text, &[], deadline).is_ok() {}
+            });
+            let (begin, before) = (Instant::now(), thread_cpu_time());
+            while begin.elapsed() < Duration::from_secs(2) {
+                ours.receive::<String>().expect("a message");
+            }
+            let used = (thread_cpu_time() - before, begin.elapsed());
+            ours.close();
+            used
+        });
+        assert!(cpu < time / 2, "{cpu:?} of {time:?}");
     }
 
     #[test]
@@ -195,7 +325,7 @@ mod tests {
         let text = "x".repeat(MESSAGE_BYTES / 2);
         std::thread::scope(|scope| {
             scope.spawn(|| (0..50).for_each(|_| drop(theirs.receive::<String>())));
-            let deadline = Instant::now() + std::time::Duration::from_secs(10);
+            let deadline = Instant::now() + Duration::from_secs(10);
             for _ in 0..50 {
                 ours.send_until(&text, &[], deadline).expect("room");
             }

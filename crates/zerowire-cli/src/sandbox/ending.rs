@@ -3,44 +3,90 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use super::channel::{died_within, watch};
 
 /// How long a child may take to end once its supervisor has left it. Its threads have 5 s.
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(6);
-/// The pause between two looks meanwhile.
-const LOOK: Duration = Duration::from_millis(1);
-/// The same for a child that can't be killed.
+/// How long a child may take to end that was killed.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
+/// The pause between two looks whether the VM stops meanwhile.
 const LATE_LOOK: Duration = Duration::from_millis(100);
+/// How long a thread that serves a child that has ended, or can't, takes at most. It takes longer
+/// only where the kernel holds it up.
+const THREAD_PATIENCE: Duration = Duration::from_secs(12);
 
 /// Waits for the end of a child whose supervisor has left it, and kills it if that takes longer
-/// than `patience`. One that can't be killed is waited for until the VM `stops`: it has the VM's
-/// descriptors.
+/// than `patience`. One that can't be killed, or does not end by that, is waited for until the VM
+/// `stops`: it has the VM's descriptors.
 pub(crate) fn end(
     vm: &str,
     child: &mut Child,
     patience: Duration,
     stops: &AtomicBool,
 ) -> std::io::Result<ExitStatus> {
-    let begin = Instant::now();
-    while begin.elapsed() < patience {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        std::thread::sleep(LOOK);
+    if let Some(status) = ended_within(child, patience)? {
+        return Ok(status);
     }
-    let Err(refused) = child.kill() else { return child.wait() };
+    let (text, why) = match child.kill() {
+        Err(refused) => {
+            let why =
+                format!("can't be killed: {refused} (to kill a process of another user takes CAP_KILL)");
+            (why, refused)
+        }
+        Ok(()) => match ended_within(child, KILL_PATIENCE)? {
+            Some(status) => return Ok(status),
+            None => {
+                let why =
+                    "was killed: the kernel holds it up, as when a file system of a user's does not answer";
+                (why.to_owned(), std::io::ErrorKind::TimedOut.into())
+            }
+        },
+    };
     tracing::error!(
-        "{vm}: its process {} does not end, and can't be killed: {refused}; no other one serves the VM until it has \
-         ended (to kill a process of another user takes CAP_KILL)",
+        "{vm}: its process {} does not end, and {text}; no other one serves the VM until it has ended",
         child.id()
     );
     while !stops.load(Ordering::Acquire) {
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = ended_within(child, LATE_LOOK)? {
             return Ok(status);
         }
-        std::thread::sleep(LATE_LOOK);
     }
-    Err(refused)
+    Err(why)
+}
+
+/// Waits until a child has ended, for this long at most.
+fn ended_within(child: &mut Child, patience: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let begin = Instant::now();
+    match watch(child) {
+        Ok(process) => died_within(&process, patience),
+        // This process has as many descriptors as it may.
+        Err(_) => {
+            while child.try_wait()?.is_none() && begin.elapsed() < patience {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    child.try_wait()
+}
+
+/// Waits for the end of the thread that serves the child of `vm`. One that the kernel holds up is
+/// left behind.
+pub(crate) fn join(vm: &str, thread: JoinHandle<()>) {
+    let begin = Instant::now();
+    while !thread.is_finished() {
+        if begin.elapsed() > THREAD_PATIENCE {
+            tracing::error!(
+                "{vm}: the thread that serves its process does not end: the kernel holds it up, as when a descriptor \
+                 of the front end's can't be closed; it is left behind"
+            );
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let _ = thread.join();
 }
 
 /// Why a child ended.
@@ -75,7 +121,7 @@ mod tests {
     #[test]
     fn a_child_that_takes_too_long_is_killed() {
         let mut child = Command::new("sleep").arg("100").spawn().expect("a process");
-        let status = end("vm", &mut child, LOOK, &AtomicBool::new(false)).expect("its end");
+        let status = end("vm", &mut child, Duration::ZERO, &AtomicBool::new(false)).expect("its end");
         assert_eq!(status.signal(), Some(libc::SIGKILL));
     }
 
@@ -92,9 +138,9 @@ mod tests {
         sets.effective.remove(CapabilitySet::KILL);
         set_capabilities(None, sets).expect("dropped");
         let [first, second] = &mut children;
-        let refused = end("vm", first, LOOK, &AtomicBool::new(true)).expect_err("it runs");
+        let refused = end("vm", first, Duration::ZERO, &AtomicBool::new(true)).expect_err("it runs");
         assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
-        let status = end("vm", second, LOOK, &AtomicBool::new(false)).expect("its end");
+        let status = end("vm", second, Duration::ZERO, &AtomicBool::new(false)).expect("its end");
         assert!(status.success(), "it has ended by itself: {status}");
         assert!(first.wait().is_ok());
     }

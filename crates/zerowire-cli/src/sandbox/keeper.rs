@@ -21,12 +21,12 @@ use serde::de::DeserializeOwned;
 use zerowire_confine::{ConfineReport, spawn_apart};
 
 use super::channel::Channel;
-use super::ending::{END_PATIENCE, end, words};
+use super::ending::{END_PATIENCE, end, join, words};
 use super::lines::LogRelay;
 use super::link::ChildLink;
 use super::lock;
 use super::message::short;
-use super::pace::RestartPace;
+use super::pace::{RestartPace, wait_unless};
 
 /// How long a child may take to start.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(10);
@@ -135,15 +135,7 @@ impl<C: Charge> Keeper<C> {
                     );
                 }
             }
-            self.sleep(wait);
-        }
-    }
-
-    /// Waits, unless the child is stopped.
-    fn sleep(&self, wait: Duration) {
-        let begin = Instant::now();
-        while begin.elapsed() < wait && !self.stops.load(Ordering::Acquire) {
-            std::thread::sleep(Duration::from_millis(20));
+            wait_unless(&self.stops, wait);
         }
     }
 
@@ -152,6 +144,8 @@ impl<C: Charge> Keeper<C> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
         let (mut child, _log) = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
+        // Without it the end of the channel shows the death.
+        let _ = ours.hear_until_death(&child);
         let link = Arc::new(ChildLink::new(ours));
         *lock(&self.link) = Some(link.clone());
         let failed = match self.charge.hand(&link.channel) {
@@ -222,8 +216,9 @@ impl<C: Charge> Keeper<C> {
     /// Ends the child and waits for it.
     pub(crate) fn stop(&self) {
         self.ask_to_stop();
-        if let Some(thread) = lock(&self.thread).take() {
-            let _ = thread.join();
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
+            join(&self.charge.vms().swap_remove(0), thread);
         }
     }
 }

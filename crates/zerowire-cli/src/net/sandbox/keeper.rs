@@ -29,13 +29,13 @@ use super::metadata::KeptMetadata;
 use super::ports::{self, KeptPort, PortAnswer, PortSetup};
 use super::sums::Sums;
 use crate::sandbox::channel::Channel;
-use crate::sandbox::ending::{END_PATIENCE, end, words};
+use crate::sandbox::ending::{END_PATIENCE, end, join, words};
 use crate::sandbox::keeper::START_PATIENCE;
 use crate::sandbox::lines::LogRelay;
 use crate::sandbox::link::{self, ANSWER_PATIENCE};
 use crate::sandbox::lock;
 use crate::sandbox::message::{Rates, bounded_report, short};
-use crate::sandbox::pace::RestartPace;
+use crate::sandbox::pace::{RestartPace, wait_unless};
 use crate::sandbox::sessions::KeptSession;
 
 /// How long a child waits behind a request about its port, so that it asks 100 times a second at
@@ -206,7 +206,7 @@ impl Keeper {
             }
             if !wait.is_zero() {
                 tracing::warn!("{name}: its processes end again and again: the next one starts in {wait:?}");
-                self.sleep(wait);
+                wait_unless(&self.stops, wait);
             }
         }
     }
@@ -221,19 +221,13 @@ impl Keeper {
         lock(&self.thread).as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Waits, unless the VM is stopped.
-    fn sleep(&self, wait: Duration) {
-        let begin = Instant::now();
-        while begin.elapsed() < wait && !self.stops.load(Ordering::Acquire) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
     /// Starts a child and carries out what it asks until it ends.
     fn serve(&self, ready: &mut Option<Ready>, session: &mut KeptSession) -> Result<ChildEnd, String> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
         let (mut child, _log) = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
+        // Without it the end of the channel shows the death.
+        let _ = ours.hear_until_death(&child);
         let link = Arc::new(ChildLink::new(ours));
         let failed = match self.hand(&link, session) {
             // Who stops the VM from now on finds the child.
@@ -492,7 +486,7 @@ impl Keeper {
         self.ask_to_stop();
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
-            let _ = thread.join();
+            join(&self.config.name, thread);
         }
     }
 }
