@@ -55,6 +55,19 @@ pub struct ConfinePlan<'a> {
 /// [`ConfineError`]: the process has several threads, or a layer that every platform has can't be
 /// put up. The process must end then: it has lost some of its rights.
 pub fn confine(plan: &ConfinePlan<'_>) -> Result<ConfineReport, ConfineError> {
+    confine_to(plan, None)
+}
+
+/// Confines this process as [`confine`] does, and to this many threads. All users but its own are
+/// nobody for it from then on.
+///
+/// # Errors
+/// As there.
+pub fn confine_threads(plan: &ConfinePlan<'_>, most: u64) -> Result<ConfineReport, ConfineError> {
+    confine_to(plan, Some(most))
+}
+
+fn confine_to(plan: &ConfinePlan<'_>, threads: Option<u64>) -> Result<ConfineReport, ConfineError> {
     if let Ok(threads) = std::fs::read_dir("/proc/self/task").map(Iterator::count)
         && threads != 1
     {
@@ -68,6 +81,11 @@ pub fn confine(plan: &ConfinePlan<'_>) -> Result<ConfineReport, ConfineError> {
     steps.take(Layer::Files, || rights.files());
     steps.take(Layer::Capabilities, user::forbid_capabilities);
     steps.take(Layer::User, || user::change(plan.owner));
+    if let Some(most) = threads {
+        steps.take(Layer::User, || user::bound_threads(most));
+        // A user namespace has all capabilities.
+        steps.take(Layer::Capabilities, user::forbid_capabilities);
+    }
     steps.take(Layer::Capabilities, user::drop_capabilities);
     // Another user makes a process dumpable or not: this comes behind it.
     steps.take(Layer::Dumps, no_dumps);

@@ -1,12 +1,14 @@
 //! Whom a process belongs to, and its capabilities.
 
 use rustix::io::Errno;
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Resource, Rlimit, Uid, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
     set_thread_res_gid, set_thread_res_uid,
 };
+
+use zerowire_sys::rights::{Namespace, unshare};
 
 use crate::Owner;
 
@@ -59,6 +61,14 @@ pub(crate) fn drop_capabilities() -> Result<(), String> {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     set_capabilities(None, sets).map_err(|e| format!("capset: {e}"))
+}
+
+/// Lets this process have this many threads. The kernel counts those of a user, so it does
+/// that in a user namespace of the process's own (Linux 5.14).
+pub(crate) fn bound_threads(most: u64) -> Result<(), String> {
+    unshare(Namespace::User).map_err(|e| format!("its own count of threads: {e}"))?;
+    let most = Rlimit { current: Some(most), maximum: Some(most) };
+    setrlimit(Resource::Nproc, most).map_err(|e| format!("RLIMIT_NPROC: {e}"))
 }
 
 /// Changes the user and the group of this process, which has one thread, and leaves all other

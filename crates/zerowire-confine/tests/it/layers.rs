@@ -2,17 +2,20 @@
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-use zerowire_confine::{ConfineError, ConfinePlan, Layer, confine};
+use zerowire_confine::{ConfineError, ConfinePlan, Layer, confine, confine_threads};
 use zerowire_net::port::{packet, tap};
 use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM};
 use zerowire_sys::rights::landlock_version;
 use zerowire_testkit::{not_run, own_process};
 
 use crate::acts::{ACTS, named};
-use crate::stage::{NOBODY, Seen, Stage, attempt, attempt_by};
+use crate::stage::{NOBODY, Seen, Stage, attempt, attempt_by, in_process};
 
 /// What is left out where another layer is looked at.
 const LIST: [Layer; 2] = [Layer::SystemCalls, Layer::Landlock];
@@ -153,6 +156,27 @@ fn a_confined_process_starts_threads_and_has_memory() {
         }
     });
     assert_eq!(seen, Seen::Done);
+}
+
+/// Processes of the same user have theirs.
+#[test]
+fn a_process_has_its_threads_whatever_others_have_and_no_more() {
+    own_process!();
+    let other = || Command::new("sleep").arg("100").uid(NOBODY.user).spawn().expect("a process");
+    let mut others: Vec<_> = (0..20).map(|_| other()).collect();
+    let threads = in_process(|| {
+        let plan = ConfinePlan { owner: NOBODY, calls: &[OF_A_PROGRAM], without: &[] };
+        if confine_threads(&plan, 8).is_err() {
+            return 0;
+        }
+        let thread = || {
+            let thread = std::thread::Builder::new().stack_size(64 * 1024);
+            thread.spawn(|| std::thread::sleep(Duration::from_secs(100))).ok()
+        };
+        (1..100).take_while(|_| thread().is_some()).last().unwrap_or(0)
+    });
+    others.iter_mut().for_each(|other| other.kill().and_then(|()| other.wait().map(drop)).expect("killed"));
+    assert_eq!(threads, 7, "beside the first one");
 }
 
 /// The harness of tests has a thread beside this one.

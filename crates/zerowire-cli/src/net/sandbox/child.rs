@@ -13,9 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zerowire_capture::Capture;
 use zerowire_cli::logging::{self, LogFormat};
-use zerowire_confine::{ConfinePlan, ConfineReport, Owner, confine};
+use zerowire_confine::{ConfinePlan, ConfineReport, Owner, confine_threads};
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::packet::{PacketKeeper, PacketVerb};
 use zerowire_net::port::tap::TapKeeper;
@@ -32,6 +33,12 @@ use crate::serving::block_signals;
 
 /// How long an answer of the supervisor may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Threads at most: one for each of 128 queue pairs, and a few.
+const THREADS: u64 = 512;
+
+/// Descriptors at most. 509 memory regions, 128 queue pairs and packet sockets take 2000.
+const DESCRIPTORS: u64 = 4096;
 
 /// How often a child whose front end is the last one looks whether that has left.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -69,7 +76,8 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
         calls: setup.port.calls(),
         without: &[],
     };
-    let report: ConfineReport = confine(&plan).map_err(|e| e.to_string())?;
+    bound_descriptors();
+    let report: ConfineReport = confine_threads(&plan, THREADS).map_err(|e| e.to_string())?;
     // From here on there are threads, and nothing else can be opened.
     let word = |_, word| ChildWord::Session(word);
     let teller = Arc::new(Teller { channel: channel.clone(), vm: 0, word });
@@ -86,6 +94,15 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     pcap::finish(server.set_capture(None).as_ref());
     drop(log);
     Ok(())
+}
+
+/// A child that puts descriptors under way in sockets until it may have no more leaves room for
+/// those that its supervisor sends.
+fn bound_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Some(limit.maximum.unwrap_or(DESCRIPTORS).min(DESCRIPTORS));
+    // A lower limit is always allowed.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most });
 }
 
 /// What came with the first message.
