@@ -198,6 +198,11 @@ impl KeptSession {
         self.since = Some(Instant::now());
     }
 
+    /// Whether a child that starts gets it.
+    pub(super) fn is_kept(&self) -> bool {
+        matches!(self.state, SessionState::Image(..))
+    }
+
     /// The child tells nothing that can be believed.
     pub(crate) fn forget(&mut self) {
         self.state = SessionState::Nothing;

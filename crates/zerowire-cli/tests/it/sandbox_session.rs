@@ -10,6 +10,7 @@ use zerowire_guest::net::{NetDriver, NetOptions, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, features};
 
 use crate::sandbox::{start, stats};
+use crate::support::control::Controlled;
 use crate::support::processes::{child, children, kill};
 use crate::support::{Guest, PATIENCE, Peer, Program, connect, frames, in_netns, wait_until};
 
@@ -307,6 +308,26 @@ fn a_front_end_whose_session_can_not_go_on_is_disconnected() {
         let mut guest = Guest::start(connect(&socket));
         guest.ping(&mut Peer::new("zwend"));
         program.stop();
+    });
+}
+
+/// No other front end comes behind the one that it was to be the last.
+#[test]
+fn a_vm_that_drains_is_gone_with_its_front_end() {
+    in_netns(|| {
+        let server = Controlled::start(&["--sandbox", "on"]);
+        server.add("zwlast");
+        let mut guest = Guest::start(connect(&server.path("zwlast")));
+        guest.driver.transport().log_all(true).expect("acknowledged");
+        assert_eq!(server.ask("POST", "/vms/zwlast/drain", "").0, 202);
+        let pid = child(&server.program);
+        wait_idle(pid);
+        kill(pid, libc::SIGSTOP);
+        // It waits in the socket's backlog.
+        let _late = std::os::unix::net::UnixStream::connect(server.path("zwlast"));
+        kill(pid, libc::SIGKILL);
+        expect_end(&server.program, &mut guest, "its last front end is gone");
+        wait_until("the VM is gone", || server.names().is_empty());
     });
 }
 

@@ -194,10 +194,13 @@ impl Keeper {
                 return;
             }
             lock(&self.state).sums.died(is_error.then(|| why.clone()));
+            let (wait, then) = (pace.died(Instant::now()), session.died());
             if !self.is_lasting() {
                 return tracing::error!("{name}: its process ended, and its only connection with it: {why}");
             }
-            let (wait, then) = (pace.died(Instant::now()), session.died());
+            if self.is_draining() && !session.is_kept() {
+                return tracing::error!("{name}: its process ended, and its last front end is gone: {why}");
+            }
             match is_error {
                 true => {
                     tracing::error!("{name}: its process ended: {why}; another one takes its place{then}")
