@@ -408,13 +408,15 @@ impl Keeper {
     /// answer until `deadline` is shown as it was.
     pub(super) fn stats(&self, asked: Option<Question>, deadline: Instant) -> (VmStats, f64) {
         let told = asked.as_ref().and_then(|question| question.answer(deadline));
+        // Before anything is locked that others wait for.
+        let port = self.port.state();
         let mut state = lock(&self.state);
         // What another child has told before this one is counted already.
         let runs = state.link.as_ref().zip(asked).is_some_and(|(link, asked)| asked.was_asked(link));
         if let Some(ChildWord::Statistics(_, told)) = told.filter(|_| runs) {
             state.sums.told(told.bounded());
         }
-        let (mut vm, seconds) = state.sums.stats(&self.config, &self.port);
+        let (mut vm, seconds) = state.sums.stats(&self.config, port);
         vm.port_state.capture = state.capture.as_ref().map(KeptCapture::stats);
         (vm, seconds)
     }

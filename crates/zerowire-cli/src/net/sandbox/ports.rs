@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use zerowire_net::port::packet::{self, PacketRings, PacketSockets, PacketSpec, PacketVerb};
 use zerowire_net::port::tap::{self, Tap};
 use zerowire_net::port::{HandedPort, PortError, PortSpec, PortSpecError};
-use zerowire_net::{LinkObserver, LinkState};
+use zerowire_net::{LinkObserver, LinkState, PortState};
 use zerowire_sys::allowed::AllowedCall;
 
 use super::child::SupervisorLink;
@@ -139,16 +139,32 @@ impl KeptPort {
         }
     }
 
-    /// The name that the interface has now.
-    pub(super) fn interface(&self) -> String {
+    /// What the statistics have of it. Nobody waits for what a child has asked meanwhile.
+    pub(super) fn state(&self) -> PortState {
+        let interface = self.interface();
+        let interface_state = LinkState::by_name(&interface);
+        PortState {
+            interface,
+            interface_state,
+            link: None,
+            kernel_copies: self.kernel_copies(),
+            capture: None,
+        }
+    }
+
+    /// The name that the interface has now, or the one that was given while the sockets are in use.
+    fn interface(&self) -> String {
         match self {
             Self::Tap(tap) => tap.name().to_owned(),
-            Self::Packet(_, sockets) => lock(sockets).interface(),
+            Self::Packet(spec, sockets) => match sockets.try_lock() {
+                Ok(sockets) => sockets.interface(),
+                Err(_) => spec.interface.clone(),
+            },
         }
     }
 
     /// Copies on the way of frames that no process makes.
-    pub(super) fn kernel_copies(&self) -> &'static str {
+    fn kernel_copies(&self) -> &'static str {
         match self {
             Self::Tap(_) => tap::KERNEL_COPIES,
             Self::Packet(..) => packet::KERNEL_COPIES,

@@ -1,9 +1,8 @@
 //! What a VM's children have told, summed up.
 
-use zerowire_net::{DirectionStats, LinkState, LinkStats, PortState, VmConfig, VmStats};
+use zerowire_net::{DirectionStats, LinkStats, PortState, VmConfig, VmStats};
 
 use super::message::{ChildDirection, ChildStats};
-use super::ports::KeptPort;
 use crate::sandbox::message::counted;
 
 /// What the child that runs has told last, and what those before it had told last. What a child
@@ -50,8 +49,7 @@ impl Sums {
     }
 
     /// As the statistics have it, and the CPU time, seconds.
-    pub(super) fn stats(&self, config: &VmConfig, port: &KeptPort) -> (VmStats, f64) {
-        let interface = port.interface();
+    pub(super) fn stats(&self, config: &VmConfig, port: PortState) -> (VmStats, f64) {
         let link = self.now.link.clone();
         let mut sum = self.before.clone();
         add_counters(&mut sum, &mut self.now.clone());
@@ -73,11 +71,8 @@ impl Sums {
             path: self.now.path.clone(),
             negotiated: self.now.negotiated(),
             port_state: PortState {
-                interface_state: LinkState::by_name(&interface),
-                interface,
                 link: link.map(|link| LinkStats { disconnects: link.disconnects + self.disconnects, ..link }),
-                kernel_copies: port.kernel_copies(),
-                capture: None,
+                ..port
             },
             transmit,
             receive,

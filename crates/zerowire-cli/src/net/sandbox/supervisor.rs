@@ -167,13 +167,14 @@ impl Supervisor {
 
 impl Fleet for Supervisor {
     fn vms(&self) -> Vec<VmInfo> {
-        let info = |kept: &KeptVm| match kept.running() {
-            Some(keeper) => {
-                VmInfo { config: keeper.config(), state: kept.state(), connected: keeper.is_connected() }
-            }
-            None => VmInfo { config: kept.config.clone(), state: kept.state(), connected: false },
+        let listed = |kept: &KeptVm| (kept.config.clone(), kept.state(), kept.running().cloned());
+        let all: Vec<_> = lock(&self.vms).all.iter().map(listed).collect();
+        // Nobody else waits for the VM that is asked.
+        let info = |(config, state, keeper): (VmConfig, VmState, Option<Arc<Keeper>>)| match keeper {
+            Some(keeper) => VmInfo { config: keeper.config(), state, connected: keeper.is_connected() },
+            None => VmInfo { config, state, connected: false },
         };
-        lock(&self.vms).all.iter().map(info).collect()
+        all.into_iter().map(info).collect()
     }
 
     /// Asks all children at once: those that do not answer cost the time of one.
