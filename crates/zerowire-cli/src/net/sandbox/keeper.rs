@@ -97,6 +97,8 @@ pub(super) struct Keeper {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Held while the child takes other metadata.
     metadata_turn: Mutex<()>,
+    /// Ends the thread that follows the interface when it goes.
+    pub(super) follower: Mutex<Option<OwnedFd>>,
 }
 
 impl Keeper {
@@ -135,6 +137,7 @@ impl Keeper {
             drains: AtomicBool::new(false),
             thread: Mutex::new(None),
             metadata_turn: Mutex::new(()),
+            follower: Mutex::default(),
         });
         let (ready, started) = sync_channel(1);
         let for_thread = keeper.clone();

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use zerowire_net::port::packet::{self, PacketRings, PacketSockets, PacketSpec, PacketVerb};
 use zerowire_net::port::tap::{self, Tap};
@@ -16,10 +16,6 @@ use zerowire_sys::allowed::AllowedCall;
 use super::child::SupervisorLink;
 use super::keeper::Keeper;
 use crate::sandbox::lock;
-
-/// How long the thread of an interface that is followed waits for news of it, before it looks
-/// whether its VM is gone.
-const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 64 * 1024;
@@ -226,11 +222,15 @@ impl PortSetup {
 /// Has a thread tell the child of a VM what the state of its interface is, as long as the VM is
 /// there.
 pub(super) fn follow(keeper: &Arc<Keeper>, name: &str, mut observer: LinkObserver) -> io::Result<()> {
+    let (gone, there) = io::pipe()?;
+    *lock(&keeper.follower) = Some(there.into());
     let keeper = Arc::downgrade(keeper);
     let thread = std::thread::Builder::new().name(format!("{name}-link")).stack_size(STACK_BYTES);
     thread.spawn(move || {
         loop {
-            let _ = poll(&mut [PollFd::new(&observer, PollFlags::IN)], Some(&TICK));
+            // The pipe's other end goes with the VM.
+            let mut fds = [PollFd::new(&observer, PollFlags::IN), PollFd::new(&gone, PollFlags::IN)];
+            let _ = poll(&mut fds, None);
             let state = observer.look();
             let Some(keeper) = keeper.upgrade() else { return };
             keeper.tell_link(state);

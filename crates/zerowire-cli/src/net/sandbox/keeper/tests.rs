@@ -46,6 +46,7 @@ fn keeper(dir: &Path, metadata: Option<&Path>) -> Keeper {
         drains: AtomicBool::new(false),
         thread: Mutex::new(None),
         metadata_turn: Mutex::new(()),
+        follower: Mutex::default(),
         config,
     }
 }
