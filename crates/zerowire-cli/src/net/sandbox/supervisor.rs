@@ -16,6 +16,9 @@ use super::capture::PATIENCE;
 use super::keeper::{Common, Keeper};
 use crate::sandbox::link::ANSWER_PATIENCE;
 
+/// Threads at most that end VMs at once.
+const ENDING: usize = 16;
+
 enum KeptStage {
     Opening,
     Running(Arc<Keeper>),
@@ -263,11 +266,26 @@ impl Fleet for Supervisor {
     }
 
     fn stop(&self) {
-        lock(&self.vms).closed = true;
-        let running = self.running();
-        running.iter().for_each(|keeper| keeper.ask_to_stop());
-        running.iter().for_each(|keeper| keeper.stop());
-        lock(&self.vms).all.clear();
+        let all = {
+            let mut vms = lock(&self.vms);
+            vms.closed = true;
+            std::mem::take(&mut vms.all)
+        };
+        all.iter().filter_map(KeptVm::running).for_each(|keeper| keeper.ask_to_stop());
+        let (count, all) = (all.len(), Mutex::new(all.into_iter()));
+        let next = || all.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let end = || {
+            while let Some(kept) = next() {
+                kept.running().inspect(|keeper| keeper.stop());
+            }
+        };
+        // The kernel takes its time to remove a tap, and removes several at once.
+        std::thread::scope(|scope| {
+            for _ in 1..count.min(ENDING) {
+                let _ = std::thread::Builder::new().name("end".to_owned()).spawn_scoped(scope, end);
+            }
+            end();
+        });
     }
 }
 
