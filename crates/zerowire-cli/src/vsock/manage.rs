@@ -1,10 +1,11 @@
 //! The vsock server as the control socket manages it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use zerowire_capture::{Capture, LINKTYPE_VSOCK};
-use zerowire_vhost::serve::StartError;
+use zerowire_vhost::serve::{SocketAccess, StartError};
 use zerowire_vsock::{VsockConfig, VsockServer, VsockServerError, VsockServerStats, VsockVmStats};
 
 use super::config::{Defaults, table_of};
@@ -92,17 +93,17 @@ impl Manage for Managed {
     }
 
     fn change(&self, name: &str, vm: Vsock) -> Result<(), ManageError> {
-        let config = self.config(name)?;
-        if let Some(key) = device_key(&table_of(&config), &vm) {
+        let now = self.config(name)?;
+        let wanted = self.defaults.vm(name, vm)?;
+        if let Some(key) = device_key(&now, &wanted) {
             let text = format!(
                 "VM {name}: '{key}' belongs to the device that its front end has: remove the VM and add it again; only the \
                  limits can change"
             );
             return Err(ManageError::new(409, text).of_key(key));
         }
-        let rates = self.defaults.vm(name, vm)?.rates;
-        if rates != config.rates {
-            self.server.set_rates(name, rates)?;
+        if wanted.rates != now.rates {
+            self.server.set_rates(name, wanted.rates)?;
         }
         Ok(())
     }
@@ -130,19 +131,23 @@ fn path_of(e: &VsockServerError) -> Option<&PathBuf> {
     }
 }
 
-/// The first key that differs and takes another device.
-fn device_key(now: &Vsock, wanted: &Vsock) -> Option<&'static str> {
+/// The first key whose value differs, in whatever words, and takes another device.
+fn device_key(now: &VsockConfig, wanted: &VsockConfig) -> Option<&'static str> {
+    let groups = |vm: &VsockConfig| vm.groups.iter().cloned().collect::<BTreeSet<_>>();
+    let owner = |access: SocketAccess| access.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+    let ((socket, uds), (wanted_socket, wanted_uds)) =
+        ((now.access, now.uds_access), (wanted.access, wanted.uds_access));
     let differs = [
-        (now.socket != wanted.socket, "socket"),
+        (now.endpoint.to_string() != wanted.endpoint.to_string(), "socket"),
         (now.cid != wanted.cid, "cid"),
         (now.uds != wanted.uds, "uds"),
-        (now.groups != wanted.groups, "groups"),
-        (now.socket_owner != wanted.socket_owner, "socket-owner"),
-        (now.socket_group != wanted.socket_group, "socket-group"),
-        (now.socket_mode != wanted.socket_mode, "socket-mode"),
-        (now.uds_owner != wanted.uds_owner, "uds-owner"),
-        (now.uds_group != wanted.uds_group, "uds-group"),
-        (now.uds_mode != wanted.uds_mode, "uds-mode"),
+        (groups(now) != groups(wanted), "groups"),
+        (owner(socket) != owner(wanted_socket), "socket-owner"),
+        (socket.group != wanted_socket.group, "socket-group"),
+        (socket.mode() != wanted_socket.mode(), "socket-mode"),
+        (owner(uds) != owner(wanted_uds), "uds-owner"),
+        (uds.group != wanted_uds.group, "uds-group"),
+        (uds.mode() != wanted_uds.mode(), "uds-mode"),
     ];
     differs.into_iter().find(|(differs, _)| *differs).map(|(_, key)| key)
 }

@@ -134,6 +134,14 @@ fn limits_change_and_nothing_else_does() {
         (&Value::Null, true),
         "{text}"
     );
+    for same in [
+        "{\"groups\": null, \"socket-owner\": null}",
+        "{\"groups\": [\"default\", \"default\"]}",
+        "{\"socket-owner\": \"root\", \"uds-mode\": \"600\"}",
+    ] {
+        let (status, text) = server.ask("PATCH", "/vms/a", same);
+        assert_eq!(status, 200, "{same} changes nothing: {text}");
+    }
     for (patch, status, pointer, words) in [
         ("{\"cid\": 4}", 409, "/cid", "remove the VM and add it again"),
         ("{\"groups\": [\"x\"]}", 409, "/groups", "remove the VM"),
