@@ -10,10 +10,12 @@ mod own;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::packet::Kind;
 use crate::socket;
@@ -30,6 +32,13 @@ type FileId = (u64, u64);
 /// Which file a path leads to.
 fn file_id(path: &Path) -> io::Result<FileId> {
     std::fs::metadata(path).map(|m| (m.dev(), m.ino()))
+}
+
+/// The file that a path leads to, whatever takes its place later.
+fn held(path: &Path) -> io::Result<(OwnedFd, FileId)> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    Ok((file, (stat.st_dev, stat.st_ino)))
 }
 
 /// Connects to the programs behind a VM's end on the host.
@@ -51,10 +60,16 @@ impl PathConnector {
     /// EAGAIN: the program's backlog is full. EACCES: the path leads to one of our own sockets.
     pub fn connect(&self, port: u32, kind: Kind) -> io::Result<OwnedFd> {
         let path = with_suffix(&self.uds, &format!("_{port}"));
-        if self.own.has(file_id(&path)?) {
+        let (file, id) = held(&path)?;
+        if self.own.has(id) {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
-        socket::connect(&path, kind)
+        let at = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match socket::connect(at.as_ref(), kind) {
+            // There is no /proc here.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => socket::connect(&path, kind),
+            other => other,
+        }
     }
 }
 
@@ -184,5 +199,50 @@ impl AskingConnector {
             }
             Err(e) => Dialled::Now(Err(e)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Somebody puts a link to one of our own sockets in the place of a program's, again and again.
+    #[test]
+    fn what_was_checked_is_what_is_connected() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| dir.path().join(name);
+        let listen = |name| {
+            let socket = UnixListener::bind(at(name)).expect("a socket");
+            socket.set_nonblocking(true).expect("it waits not");
+            socket
+        };
+        let (ours, program) = (listen("ours"), listen("program"));
+        let own = OwnSockets::default();
+        let _entry = own.enter(&[at("ours")]);
+        let connector = PathConnector::new(&at("vm"), own);
+        let ends = AtomicBool::new(false);
+        let connected = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for target in ["ours", "program"].iter().cycle().take_while(|_| !ends.load(Ordering::Relaxed))
+                {
+                    symlink(target, at("next")).expect("a link");
+                    std::fs::rename(at("next"), at("vm_1")).expect("it takes the place");
+                }
+            });
+            let tries = (0..10_000).map(|_| connector.connect(1, Kind::Stream));
+            let connected = tries.filter(|made| {
+                let _ = program.accept();
+                made.is_ok()
+            });
+            let connected = connected.count();
+            ends.store(true, Ordering::Relaxed);
+            connected
+        });
+        assert!(connected > 0, "the program is reached");
+        assert!(ours.accept().is_err(), "nobody else is");
     }
 }
