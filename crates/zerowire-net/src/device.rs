@@ -19,7 +19,7 @@ use crate::guard::FrameGuard;
 use crate::metadata::{MetadataCommand, MetadataDetour, Service};
 use crate::port::Renewal;
 use crate::vm::VmContext;
-use crate::worker::{WorkerCommand, WorkerHandle, WorkerSetup};
+use crate::worker::{WorkerCapture, WorkerCommand, WorkerHandle, WorkerSetup};
 
 /// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of
 /// every back end that offers ACCESS_PLATFORM; nothing is sent on that channel.
@@ -310,7 +310,7 @@ impl Device for NetDevice<'_> {
         }
         if let Some(capture) = self.vm.new_capture() {
             for w in self.workers.iter().flatten() {
-                w.rings.send(WorkerCommand::Capture(capture.clone()));
+                w.rings.send(WorkerCommand::Capture(capture.as_ref().map(WorkerCapture::new)));
             }
         }
         if let Some(Renewal { why, is_error }) = self.vm.port.attend() {

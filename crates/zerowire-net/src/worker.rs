@@ -31,7 +31,7 @@ use crate::receive::{Inlet, ReceiveContext, RxPort, SETTLE_AFTER};
 use crate::stats::Shared;
 use crate::transmit::{Detour, TransmitContext};
 use crate::{Receive, Transmit};
-pub(crate) use commands::WorkerCommand;
+pub(crate) use commands::{WorkerCapture, WorkerCommand};
 use limits::PairLimits;
 use port_events::PortEvents;
 use report::Report;

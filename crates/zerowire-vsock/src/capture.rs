@@ -16,9 +16,10 @@ pub(super) struct PacketCapture {
 }
 
 impl PacketCapture {
-    /// For the VM that has this interface.
-    pub fn new(interface: &CaptureInterface) -> Self {
-        Self { queue: interface.queue() }
+    /// For the VM that has this interface. It fills its ring, so no thread that moves packets makes
+    /// one.
+    pub fn new(interface: &CaptureInterface) -> Box<Self> {
+        Box::new(Self { queue: interface.queue() })
     }
 
     /// A packet of the guest's, with room for this many bytes of payload. Its header was read.

@@ -9,6 +9,7 @@ use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::serve::{Backing, Control, Departure, Device, SessionWatch};
 use zerowire_vhost_user::{features as f, protocol as p};
 
+use crate::capture::PacketCapture;
 use crate::config::VsockConfig;
 use crate::connector::OwnEntry;
 use crate::group::GroupCommand;
@@ -61,9 +62,9 @@ impl VsockContext {
 
     /// Has packets go elsewhere as well, or nowhere else.
     pub fn set_capture(&self, capture: Option<CaptureInterface>) {
+        let packets = capture.as_ref().map(PacketCapture::new);
         let mut now = self.capture.lock().unwrap_or_else(PoisonError::into_inner);
-        let order = GroupCommand::Capture { place: self.place.place(), interface: capture.clone() };
-        self.place.rings.send(order);
+        self.place.rings.send(GroupCommand::Capture { place: self.place.place(), capture: packets });
         *now = capture;
     }
 }

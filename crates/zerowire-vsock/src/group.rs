@@ -12,12 +12,12 @@ use rustix::event::epoll;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use zerowire_capture::CaptureInterface;
 use zerowire_vhost::host::mailbox::{Mailbox, mailbox};
 use zerowire_vhost::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use zerowire_vhost::host::{At, HostRing, RingClient, RingCommand, RingSetup, RingThread};
 use zerowire_vhost::memory::GuestMemory;
 
+use super::capture::PacketCapture;
 use super::queues::Receive;
 use super::switch::{Event, Switch, Watch, take_back_all, token, wait_for_chains};
 pub(crate) use super::vm::GroupVm;
@@ -63,7 +63,7 @@ pub(crate) enum GroupCommand {
     /// All rings of a VM's session run that did in another process.
     TakenUp { place: usize },
     /// Have a VM's packets go there as well, or nowhere else.
-    Capture { place: usize, interface: Option<CaptureInterface> },
+    Capture { place: usize, capture: Option<Box<PacketCapture>> },
 }
 
 /// A running group. Dropping it ends the thread and waits for it.
@@ -490,9 +490,9 @@ impl RingThread for Loop {
                 let _ = reply.send(());
             }
             GroupCommand::TakenUp { place } => self.switch.taken_up(place),
-            GroupCommand::Capture { place, interface } => {
+            GroupCommand::Capture { place, capture } => {
                 if let Some(vm) = self.switch.vms.get_mut(place) {
-                    vm.set_capture(interface.as_ref());
+                    vm.rings.capture = capture;
                 }
             }
         }

@@ -131,13 +131,8 @@ impl GroupVm {
 
     /// With packets that go to a capture as well.
     pub(crate) fn with_capture(mut self, interface: Option<&CaptureInterface>) -> Self {
-        self.set_capture(interface);
+        self.rings.capture = interface.map(PacketCapture::new);
         self
-    }
-
-    /// Has packets go to a capture as well, or to none any more.
-    pub(super) fn set_capture(&mut self, interface: Option<&CaptureInterface>) {
-        self.rings.capture = interface.map(|interface| Box::new(PacketCapture::new(interface)));
     }
 
     /// Whether the guest's driver runs.

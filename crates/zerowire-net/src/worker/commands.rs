@@ -22,21 +22,40 @@ use crate::{Receive, Transmit};
 pub(crate) enum WorkerCommand {
     /// About metadata.
     Metadata(MetadataCommand),
-    /// Frames go there as well from now on.
-    Capture(Option<CaptureInterface>),
+    /// Frames go there as well from now on, or nowhere else.
+    Capture(Option<Box<WorkerCapture>>),
+}
+
+/// Where the frames of a worker go as well. Its rings are filled as they are made, so the worker
+/// makes none while it moves frames.
+#[derive(Debug)]
+pub(crate) struct WorkerCapture {
+    interface: CaptureInterface,
+    transmit: FrameCapture,
+    receive: FrameCapture,
+}
+
+impl WorkerCapture {
+    /// For the VM that has this interface.
+    pub fn new(interface: &CaptureInterface) -> Box<Self> {
+        let side = || FrameCapture::new(interface);
+        Box::new(Self { interface: interface.clone(), transmit: side(), receive: side() })
+    }
 }
 
 impl<P: PortPath> Worker<P> {
     /// Has frames of both directions go elsewhere as well, or nowhere else.
-    fn set_capture(&mut self, capture: Option<CaptureInterface>) {
-        let make = || capture.as_ref().map(FrameCapture::new);
+    fn set_capture(&mut self, capture: Option<Box<WorkerCapture>>) {
+        let parts = capture.map(|capture| (capture.interface, (capture.transmit, capture.receive)));
+        let (interface, sides) = parts.unzip();
+        let (transmit, receive) = sides.unzip();
         if let Some(side) = &mut self.transmit {
-            side.set_capture(make());
+            side.set_capture(transmit);
         }
         if let Some(side) = &mut self.receive {
-            side.set_capture(make());
+            side.set_capture(receive);
         }
-        self.capture = capture;
+        self.capture = interface;
     }
 }
 
