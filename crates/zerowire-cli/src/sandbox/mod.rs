@@ -6,11 +6,13 @@
 //!  link: questions, answers
 //!  lines: its log                ◀─────────  standard error
 //!  sessions: of its front ends
+//!  capture: its frames           ◀─────────  a socket, while they are captured
 //! ```
 //!
 //! [`choice`] settles whether there are any. What a child serves, what it is handed and what it may ask is that of the command:
 //! `net/sandbox/`, `vsock/sandbox/`.
 
+pub(crate) mod capture;
 pub(crate) mod channel;
 mod choice;
 pub(crate) mod ending;

@@ -23,11 +23,11 @@ use zerowire_net::{Limits, LinkObserver, LinkState, MetadataSource, ServerError,
 use zerowire_vhost::serve::{Listener, StartError};
 
 use super::CHILD;
-use super::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use super::message::{ChildOrder, ChildSetup, ChildWord};
 use super::metadata::KeptMetadata;
 use super::ports::{self, KeptPort, PortAnswer, PortSetup};
 use super::sums::Sums;
+use crate::sandbox::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use crate::sandbox::channel::Channel;
 use crate::sandbox::ending::{END_PATIENCE, end, join, words};
 use crate::sandbox::keeper::START_PATIENCE;
@@ -123,7 +123,7 @@ impl Keeper {
         let made = || Listener::new(&config.endpoint, &config.access);
         let listener = inherited.map_or_else(made, Ok);
         let listener = listener.map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?;
-        let capture = KeptCapture::new(capture, &config);
+        let capture = ports::captured(capture, &config);
         let interface = observer.as_mut().map(LinkObserver::look);
         let limits = config.limits;
         let state = KeeperState { metadata, limits, capture, interface, ..KeeperState::default() };
@@ -432,7 +432,7 @@ impl Keeper {
         if before.is_some() {
             Self::order(&state, &ChildOrder::EndCapture);
         }
-        let mut capture = KeptCapture::new(capture, &self.config);
+        let mut capture = ports::captured(capture, &self.config);
         if let Some((link, capture)) = state.link.as_ref().zip(capture.as_mut()) {
             let (snaplen, begun) = (capture.snaplen, capture.begin(&self.config.name));
             let sent = begun.and_then(|to| link.channel.send(&ChildOrder::Capture(snaplen), &[to.as_fd()]));

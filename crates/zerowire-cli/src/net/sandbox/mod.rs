@@ -9,7 +9,6 @@
 //! The supervisor reads nothing that a guest or a front end has written. It reads what a child
 //! tells ([`message`]) and logs ([`crate::sandbox::lines`]), within bounds.
 
-mod capture;
 mod child;
 mod keeper;
 mod message;

@@ -7,14 +7,16 @@ use std::sync::{Arc, Mutex};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
+use zerowire_capture::{Capture, LINKTYPE_ETHERNET};
 use zerowire_net::port::packet::{self, PacketRings, PacketSockets, PacketSpec, PacketVerb};
 use zerowire_net::port::tap::{self, Tap};
 use zerowire_net::port::{HandedPort, PortError, PortSpec, PortSpecError};
-use zerowire_net::{LinkObserver, LinkState, PortState};
+use zerowire_net::{LinkObserver, LinkState, PortState, VmConfig};
 use zerowire_sys::allowed::AllowedCall;
 
 use super::child::SupervisorLink;
 use super::keeper::Keeper;
+use crate::sandbox::capture::KeptCapture;
 use crate::sandbox::lock;
 
 /// Stack of the thread, bytes.
@@ -82,6 +84,11 @@ pub(super) fn check(port: &PortSpec) -> Result<(), String> {
              --sandbox off"
         )),
     }
+}
+
+/// A VM's part of a capture, if it is captured.
+pub(super) fn captured(capture: Option<&Capture>, vm: &VmConfig) -> Option<KeptCapture> {
+    KeptCapture::new(capture, LINKTYPE_ETHERNET, &vm.name, &vm.port.to_string())
 }
 
 impl KeptPort {

@@ -12,8 +12,8 @@ use zerowire_net::{
 };
 use zerowire_vhost::serve::{Endpoint, Listener, StartError, VmState};
 
-use super::capture::PATIENCE;
 use super::keeper::{Common, Keeper};
+use crate::sandbox::capture::PATIENCE;
 use crate::sandbox::link::ANSWER_PATIENCE;
 
 /// Threads at most that end VMs at once.

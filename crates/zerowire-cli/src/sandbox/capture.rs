@@ -16,34 +16,33 @@ use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use zerowire_capture::{Capture, CaptureInterface, CaptureStats, LINKTYPE_ETHERNET};
-use zerowire_net::VmConfig;
+use zerowire_capture::{Capture, CaptureInterface, CaptureStats};
 
 /// How long a child may take to write what it has captured.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The pause between two looks meanwhile.
 const LOOK: Duration = Duration::from_millis(1);
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 128 * 1024;
 
 /// A VM's part of a capture.
-pub(super) struct KeptCapture {
+pub(crate) struct KeptCapture {
     interface: CaptureInterface,
     /// Bytes that are kept of a frame.
-    pub(super) snaplen: u32,
+    pub(crate) snaplen: u32,
     relay: Option<CaptureRelay>,
 }
 
 impl KeptCapture {
-    /// None: the VM is not captured.
-    pub(super) fn new(capture: Option<&Capture>, vm: &VmConfig) -> Option<Self> {
+    /// With an interface of this link type. None: the VM is not captured.
+    pub(crate) fn new(capture: Option<&Capture>, link: u16, vm: &str, description: &str) -> Option<Self> {
         let capture = capture?;
-        let interface = capture.interface(LINKTYPE_ETHERNET, &vm.name, &vm.port.to_string())?;
+        let interface = capture.interface(link, vm, description)?;
         Some(Self { interface, snaplen: capture.copied_bytes(), relay: None })
     }
 
     /// Takes the frames of a child from now on, which writes them to what this returns.
-    pub(super) fn begin(&mut self, vm: &str) -> io::Result<OwnedFd> {
+    pub(crate) fn begin(&mut self, vm: &str) -> io::Result<OwnedFd> {
         let (ours, theirs) = UnixStream::pair()?;
         let from = ours.try_clone()?;
         let (name, interface) = (vm.to_owned(), self.interface.clone());
@@ -60,25 +59,25 @@ impl KeptCapture {
     }
 
     /// What takes the frames of the last child.
-    pub(super) fn take_relay(&mut self) -> Option<CaptureRelay> {
+    pub(crate) fn take_relay(&mut self) -> Option<CaptureRelay> {
         self.relay.take()
     }
 
     /// What was counted so far.
-    pub(super) fn stats(&self) -> CaptureStats {
+    pub(crate) fn stats(&self) -> CaptureStats {
         self.interface.stats()
     }
 }
 
 /// What takes the frames of one child, until that closes its end.
-pub(super) struct CaptureRelay {
+pub(crate) struct CaptureRelay {
     socket: UnixStream,
     thread: JoinHandle<()>,
 }
 
 impl CaptureRelay {
     /// Waits until the child has written all, or until `deadline`.
-    pub(super) fn finish(self, deadline: Instant) {
+    pub(crate) fn finish(self, deadline: Instant) {
         while !self.thread.is_finished() && Instant::now() < deadline {
             std::thread::sleep(LOOK);
         }
