@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde::Serialize;
 use zerowire::ledger::{Counters, Totals};
 use zerowire_capture::{CaptureInterface, CaptureStats};
+use zerowire_vhost::host::{KickHistogram, KickTimes};
 use zerowire_vhost::limit::{Limiter, Limiters, Limits};
 
 use crate::link::{LinkShared, LinkState, LinkStats};
@@ -16,6 +17,8 @@ use crate::vm::VmContext;
 pub(crate) struct PairCounters {
     pub transmit: Counters,
     pub receive: Counters,
+    /// How long kicks took: of the receive ring, and of the transmit ring.
+    pub kicks: [KickTimes; 2],
 }
 
 /// What the workers of a VM share with whoever asks for statistics.
@@ -66,6 +69,8 @@ pub struct DirectionStats {
     pub limit_waits: u64,
     /// How long, the sum over the queues.
     pub limit_wait_seconds: f64,
+    /// How long kicks took, from the worker's wake-up until the ring was served.
+    pub kick_seconds: KickHistogram,
 }
 
 /// What a guest and its front end have agreed on with the device.
@@ -140,7 +145,7 @@ pub type ServerStats = zerowire_vhost::serve::ServerStats<VmStats>;
 impl VmStats {
     pub(super) fn new(vm: &VmContext, socket: String, port: &str) -> Self {
         let VmContext { control, port: interface, shared, .. } = vm;
-        let sum = |get: fn(&PairCounters) -> &Counters, limiter: &Limiter| {
+        let sum = |get: fn(&PairCounters) -> (&Counters, &KickTimes), limiter: &Limiter| {
             let held_up = limiter.stats();
             let mut s = DirectionStats {
                 limit_waits: held_up.waits,
@@ -148,9 +153,11 @@ impl VmStats {
                 ..DirectionStats::default()
             };
             for p in &shared.pairs {
-                let t = get(p).snapshot();
+                let (counters, kicks) = get(p);
+                let t = counters.snapshot();
                 s.frames_by_queue.push(t.frames);
                 s.totals.add(&t);
+                s.kick_seconds.add(&kicks.snapshot());
             }
             s
         };
@@ -181,8 +188,8 @@ impl VmStats {
                 kernel_copies: interface.kernel_copies(),
                 capture: vm.capture().as_ref().map(CaptureInterface::stats),
             },
-            transmit: sum(|p| &p.transmit, &shared.limiters.transmit),
-            receive: sum(|p| &p.receive, &shared.limiters.receive),
+            transmit: sum(|p| (&p.transmit, &p.kicks[1]), &shared.limiters.transmit),
+            receive: sum(|p| (&p.receive, &p.kicks[0]), &shared.limiters.receive),
         }
     }
 }

@@ -35,7 +35,7 @@ pub(crate) use commands::{WorkerCapture, WorkerCommand};
 use limits::PairLimits;
 use port_events::PortEvents;
 use report::Report;
-use side::Side;
+use side::{Direction, Side};
 use states::{PortWatch, RxWait};
 use waking::TRIM_AFTER;
 
@@ -312,6 +312,7 @@ impl<P: PortPath> Turns for Worker<P> {
     #[inline]
     fn turn(&mut self, woke: Woke) -> Worked {
         let sent = self.transmit();
+        self.report.served(Direction::Transmit);
         if sent && P::Inlet::POSTS_AHEAD && self.events.sent() {
             self.events.take_out(self.path.port());
         }
@@ -326,6 +327,7 @@ impl<P: PortPath> Turns for Worker<P> {
         if self.detour.is_some() {
             busy |= self.pump_metadata();
         }
+        self.report.served(Direction::Receive);
         if self.path.attention() {
             self.control.wake();
         }
@@ -364,6 +366,14 @@ impl<P: PortPath> Turns for Worker<P> {
 
     fn sleeps(&mut self) {
         self.events.put_in(self.path.port());
+    }
+
+    fn is_kick(token: u64) -> bool {
+        matches!(token, TAG_TRANSMIT | TAG_RECEIVE)
+    }
+
+    fn kicked(&mut self, at: Instant) {
+        self.report.woke = Some(at);
     }
 
     fn event(&mut self, token: u64, _flags: epoll::EventFlags) -> bool {

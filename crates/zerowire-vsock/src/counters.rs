@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use serde::Serialize;
 use zerowire::ledger::{Counter, Counters, Totals};
+use zerowire_vhost::host::{KickHistogram, KickTimes};
 use zerowire_vhost::limit::Limiters;
 
 use super::mapped::MapUse;
@@ -15,6 +16,8 @@ pub struct VsockCounters {
     pub transmit: Counters,
     /// To the guest.
     pub receive: Counters,
+    /// How long kicks took: of the receive ring, and of the transmit ring.
+    pub kicks: [KickTimes; 2],
     /// What may pass in a second, and how often that was too little.
     pub limiters: Limiters,
     /// Packets of either direction that carry no payload.
@@ -32,8 +35,6 @@ pub struct VsockCounters {
     pub over_rate: Counter,
     /// What mapped connections take now.
     pub mapped: MapUse,
-    /// Of the refused, the mapped ones for which a bound left nothing, or the process had nothing.
-    pub mapped_refused: Counter,
     /// Resets that were sent to the guest for other reasons.
     pub resets: Counter,
     /// Host programs that said something else than CONNECT, or nothing in time.
@@ -62,13 +63,17 @@ impl VsockCounters {
                 mapped_connections: self.mapped.connections(),
                 mapped_windows: self.mapped.windows(),
                 mapped_bytes: self.mapped.bytes(),
-                mapped_refused: self.mapped_refused.get(),
+                mapped_refused: self.mapped.refused.get(),
             },
             resets: self.resets.get(),
             bad_handshakes: self.bad_handshakes.get(),
             control_packets: self.control_packets.get(),
             stale_credit: self.stale_credit.get(),
             limits: LimitTotals::of(&self.limiters),
+            kicks: KickTotals {
+                receive_kick_seconds: self.kicks[0].snapshot(),
+                transmit_kick_seconds: self.kicks[1].snapshot(),
+            },
             transmit: self.transmit.snapshot(),
             receive: self.receive.snapshot(),
         }
@@ -116,6 +121,15 @@ impl LimitTotals {
     }
 }
 
+/// How long kicks took, from the thread's wake-up until the ring was served.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct KickTotals {
+    /// Those of the transmit ring.
+    pub transmit_kick_seconds: KickHistogram,
+    /// Those of the receive ring.
+    pub receive_kick_seconds: KickHistogram,
+}
+
 /// A readable copy of [`VsockCounters`].
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct VsockTotals {
@@ -147,6 +161,9 @@ pub struct VsockTotals {
     /// How the limits held it up.
     #[serde(flatten)]
     pub limits: LimitTotals,
+    /// How long kicks took.
+    #[serde(flatten)]
+    pub kicks: KickTotals,
     /// From the guest: packets with payload, and their payload's bytes.
     pub transmit: Totals,
     /// To the guest.

@@ -1,5 +1,7 @@
 //! The thread that serves a group of VMs.
 
+mod kicked;
+
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -22,6 +24,7 @@ use super::queues::Receive;
 use super::switch::{Event, Switch, Watch, take_back_all, token, wait_for_chains};
 pub(crate) use super::vm::GroupVm;
 use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
+use kicked::Kicked;
 
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -110,7 +113,7 @@ impl Group {
         watch.add(&review.timer, Event::Review)?;
         let thread = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
             let switch = Switch::new(watch);
-            let mut group = Loop { switch, impatient: false, review, stepped: false };
+            let mut group = Loop::new(switch, review, false);
             TurnLoop::new(queue, wake, EVENTS).run(&mut group);
             for v in 0..group.switch.vms.len() {
                 group.switch.drop_connections(v);
@@ -145,6 +148,7 @@ struct Loop {
     review: Review,
     /// Its turns come from a harness, which lets the time of a review pass, too.
     stepped: bool,
+    kicked: Kicked,
 }
 
 /// When to look at credit that guests don't know of. It has a timer of its own. A short timeout of
@@ -200,6 +204,7 @@ impl Turns for Loop {
             busy |= self.switch.turn(v);
         }
         self.switch.publish();
+        self.kicked.served(&self.switch.vms);
         if !busy {
             return Worked::Idle;
         }
@@ -235,12 +240,23 @@ impl Turns for Loop {
         Armed::Rest([patience, limits, settle.then_some(SETTLE_AFTER)].into_iter().flatten().min())
     }
 
+    fn is_kick(token: u64) -> bool {
+        matches!(token::event(token), Event::Kick { .. })
+    }
+
+    fn kicked(&mut self, at: Instant) {
+        self.kicked.came(at);
+    }
+
     fn event(&mut self, token: u64, flags: epoll::EventFlags) -> bool {
         let event = token::event(token);
         match event {
             // Commands are the loop's.
             Event::Wake => {}
-            Event::Kick { vm, queue } => self.kicked(vm, queue),
+            Event::Kick { vm, queue } => {
+                self.switch.vms[vm].kicked(queue);
+                self.kicked.add(vm, queue);
+            }
             Event::Review => {
                 if self.review.is_due() {
                     self.switch.review_quiet();
@@ -266,6 +282,10 @@ impl Turns for Loop {
 }
 
 impl Loop {
+    fn new(switch: Switch, review: Review, stepped: bool) -> Self {
+        Self { switch, impatient: false, review, stepped, kicked: Kicked::new() }
+    }
+
     /// How long the limits of VMs let the thread sleep; None where nothing waits for one.
     fn nap(&self) -> Option<Duration> {
         let now = || self.switch.io.timers.now();
@@ -319,24 +339,6 @@ impl Loop {
             }
         }
         work
-    }
-
-    fn kicked(&mut self, v: usize, queue: u16) {
-        let vm = &mut self.switch.vms[v];
-        if queue == TX_QUEUE {
-            vm.counters.transmit.kicks.add(1);
-            vm.rings.kicked = true;
-            // A broken ring may lie in memory that is gone.
-            if let Some(tx) = vm.rings.tx.as_mut().filter(|t| t.is_sound()) {
-                tx.ring.disarm();
-            }
-        } else if queue == RX_QUEUE {
-            vm.counters.receive.kicks.add(1);
-            vm.rings.state.feed();
-            if let Some(rx) = vm.rings.rx.as_mut().filter(|r| r.queue.is_sound()) {
-                rx.queue.ring.disarm();
-            }
-        }
     }
 
     /// Something about a VM's rings is new: both need a look.

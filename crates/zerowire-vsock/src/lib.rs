@@ -41,7 +41,7 @@ mod vm;
 
 pub use config::{DEFAULT_GROUP, VsockConfig, check_vms, group_sets};
 pub use connector::{HostKeeper, HostQuestion, OwnSockets, PathConnector};
-pub use counters::{LimitTotals, VsockCounters, VsockTotals};
+pub use counters::{KickTotals, LimitTotals, VsockCounters, VsockTotals};
 pub use doors::HostSockets;
 pub use error::VsockServerError;
 pub(crate) use group::GroupVm;

@@ -23,7 +23,7 @@ use super::request_rate::RequestRate;
 use super::rings::VmRings;
 use super::switch::{Current, Gate};
 use super::table::{SlotKey, Table};
-use super::{F_SEQPACKET, VsockCounters, VsockLimits};
+use super::{F_SEQPACKET, RX_QUEUE, TX_QUEUE, VsockCounters, VsockLimits};
 
 /// Resets of no connection that wait for receive buffers at most. At this number the guest's own
 /// packets wait, too.
@@ -140,6 +140,24 @@ impl GroupVm {
         self.rings.are_running()
     }
 
+    /// The driver has kicked.
+    pub(super) fn kicked(&mut self, queue: u16) {
+        if queue == TX_QUEUE {
+            self.counters.transmit.kicks.add(1);
+            self.rings.kicked = true;
+            // A broken ring may lie in memory that is gone.
+            if let Some(tx) = self.rings.tx.as_mut().filter(|t| t.is_sound()) {
+                tx.ring.disarm();
+            }
+        } else if queue == RX_QUEUE {
+            self.counters.receive.kicks.add(1);
+            self.rings.state.feed();
+            if let Some(rx) = self.rings.rx.as_mut().filter(|r| r.queue.is_sound()) {
+                rx.queue.ring.disarm();
+            }
+        }
+    }
+
     /// Whether there is a place for a connection with this peer.
     pub(super) fn has_place(&self, peer_cid: u64) -> bool {
         let (table, limits) = (&self.connections, &self.limits);
@@ -158,7 +176,7 @@ impl GroupVm {
 
     /// A mapped connection is refused for this reason; the log says so once a minute at most.
     pub(super) fn refuse_map(&mut self, why: &str, now: Instant) {
-        self.counters.mapped_refused.add(1);
+        self.counters.mapped.refused.add(1);
         if self.doors.map_refusals.is_due(now) {
             tracing::warn!(
                 "{}: a mapped connection is refused: {why}; the next ones are counted in mapped_refused, and not told for a \

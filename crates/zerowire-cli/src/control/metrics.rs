@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use zerowire::ledger::Totals;
+use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::ServerStats;
 
 use super::manage::VmReport;
@@ -36,6 +37,9 @@ pub enum MetricKind {
     Counter,
     /// It goes up and down.
     Gauge,
+    /// How often it was within each bound, by `le`; its samples end in `_bucket`, `_sum` and
+    /// `_count`.
+    Histogram,
 }
 
 /// A metric of each VM.
@@ -62,6 +66,8 @@ pub struct Moved<'a> {
     pub limit_waits: u64,
     /// How long, their sum.
     pub limit_wait_seconds: f64,
+    /// How long kicks took.
+    pub kick_seconds: &'a KickHistogram,
 }
 
 /// A metric of each direction of a VM. It only grows.
@@ -132,6 +138,26 @@ impl MetricsPage {
         }
     }
 
+    /// How long kicks took.
+    pub fn kick_seconds(&mut self, name: &str, moved: &[Moved<'_>]) {
+        let help =
+            "From the wake-up that a kick made until the ring was served; the wait before that is not in it.";
+        self.head(name, MetricKind::Histogram, help);
+        for m in moved {
+            let labels = [("vm", m.vm), ("direction", m.direction)];
+            let bounds = KickHistogram::bounds().map(|bound| bound.to_string());
+            let mut count = 0;
+            for (bound, kicks) in
+                bounds.iter().map(String::as_str).chain(["+Inf"]).zip(m.kick_seconds.buckets)
+            {
+                count += kicks;
+                self.line(name, "_bucket", &[labels[0], labels[1], ("le", bound)], count);
+            }
+            self.line(name, "_sum", &labels, m.kick_seconds.sum);
+            self.line(name, "_count", &labels, count);
+        }
+    }
+
     /// Metrics of each reason.
     pub fn of_reasons(&mut self, metrics: &[OfReason], moved: &[Moved<'_>]) {
         for metric in metrics {
@@ -160,6 +186,7 @@ impl MetricsPage {
     fn head(&mut self, name: &str, kind: MetricKind, help: &str) {
         let (suffix, word) = match (kind, self.form) {
             (MetricKind::Gauge, _) => ("", "gauge"),
+            (MetricKind::Histogram, _) => ("", "histogram"),
             (MetricKind::Counter, Exposition::OpenMetrics) => ("", "counter"),
             (MetricKind::Counter, Exposition::Text) => ("_total", "counter"),
         };
@@ -178,7 +205,10 @@ impl MetricsPage {
         labels: &[(&str, &str)],
         value: impl std::fmt::Display,
     ) {
-        let suffix = if kind == MetricKind::Counter { "_total" } else { "" };
+        self.line(name, if kind == MetricKind::Counter { "_total" } else { "" }, labels, value);
+    }
+
+    fn line(&mut self, name: &str, suffix: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         let _ = write!(self.out, "zerowire_{name}{suffix}");
         for (n, (label, text)) in labels.iter().enumerate() {
             let _ = write!(self.out, "{}{label}=\"{}\"", if n == 0 { "{" } else { "," }, escaped(text));

@@ -19,6 +19,7 @@ impl VmReport for VmStats {
         page.of_vms(&OF_VM, vms);
         page.of_directions(&OF_DIRECTION, &moved);
         page.limit_wait_seconds("limit_wait_seconds", &moved);
+        page.kick_seconds("kick_seconds", &moved);
         page.of_reasons(&OF_REASON, &moved);
     }
 }
@@ -30,6 +31,7 @@ fn moved(vm: &VmStats) -> [Moved<'_>; 2] {
         totals: &d.totals,
         limit_waits: d.limit_waits,
         limit_wait_seconds: d.limit_wait_seconds,
+        kick_seconds: &d.kick_seconds,
     })
 }
 

@@ -19,6 +19,7 @@ impl VmReport for VsockVmStats {
         page.of_vms(&OF_VM, vms);
         page.of_directions(&OF_DIRECTION, &moved);
         page.limit_wait_seconds("vsock_limit_wait_seconds", &moved);
+        page.kick_seconds("vsock_kick_seconds", &moved);
         page.of_reasons(&OF_REASON, &moved);
     }
 }
@@ -32,6 +33,7 @@ fn moved(vm: &VsockVmStats) -> [Moved<'_>; 2] {
             totals: &totals.transmit,
             limit_waits: limits.transmit_limit_waits,
             limit_wait_seconds: limits.transmit_limit_wait_seconds,
+            kick_seconds: &totals.kicks.transmit_kick_seconds,
         },
         Moved {
             vm: &vm.name,
@@ -39,6 +41,7 @@ fn moved(vm: &VsockVmStats) -> [Moved<'_>; 2] {
             totals: &totals.receive,
             limit_waits: limits.receive_limit_waits,
             limit_wait_seconds: limits.receive_limit_wait_seconds,
+            kick_seconds: &totals.kicks.receive_kick_seconds,
         },
     ]
 }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use zerowire_vhost::limit::Limiters;
 use zerowire_vhost::ring::RingError;
 
+use super::side::Direction;
 use crate::stats::{PairCounters, Shared};
 
 /// A queue pair in the statistics of its VM.
@@ -14,17 +16,39 @@ pub(super) struct Report {
     /// The queue pair's number.
     pub(super) pair: usize,
     shared: Arc<Shared>,
+    /// When epoll reported kicks last.
+    pub(super) woke: Option<Instant>,
+    /// The same for each direction whose ring was not served since.
+    kicked: [Option<Instant>; 2],
 }
 
 impl Report {
     pub(super) fn new(pair: usize, shared: Arc<Shared>) -> Self {
-        Self { pair, shared }
+        Self { pair, shared, woke: None, kicked: [None; 2] }
     }
 
     /// Where the pair's frames are counted.
     #[inline]
     pub(super) fn counters(&self) -> &PairCounters {
         &self.shared.pairs[self.pair]
+    }
+
+    /// The driver has kicked.
+    pub(super) fn kicked(&mut self, direction: Direction) {
+        let counters = self.counters();
+        match direction {
+            Direction::Transmit => counters.transmit.kicks.add(1),
+            Direction::Receive => counters.receive.kicks.add(1),
+        }
+        self.kicked[direction as usize] = self.woke;
+    }
+
+    /// A turn has served the ring of this direction: counts how long a kick took, if one had come.
+    #[inline]
+    pub(super) fn served(&mut self, direction: Direction) {
+        if let Some(at) = self.kicked[direction as usize].take() {
+            self.counters().kicks[direction as usize].add(at.elapsed());
+        }
     }
 
     /// What the VM may move in a second.

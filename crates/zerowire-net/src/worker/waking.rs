@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::side::Side;
+use super::side::{Direction, Side};
 use super::{TAG_EVENTS, TAG_PORT, TAG_RECEIVE, TAG_TRANSMIT, Worker};
 use crate::metadata::MetadataDetour;
 use crate::port::PortPath;
@@ -91,14 +91,14 @@ impl<P: PortPath> Worker<P> {
             TAG_PORT => self.events.port.set_ready(),
             TAG_EVENTS => self.path.notice(),
             TAG_TRANSMIT => {
-                self.report.counters().transmit.kicks.add(1);
+                self.report.kicked(Direction::Transmit);
                 // A broken ring may lie in memory that is gone.
                 if let Some(side) = self.transmit.as_mut().filter(|s| s.host().is_sound()) {
                     side.host_mut().ring.disarm();
                 }
             }
             TAG_RECEIVE => {
-                self.report.counters().receive.kicks.add(1);
+                self.report.kicked(Direction::Receive);
                 self.rx.posted();
                 if P::Inlet::POSTS_AHEAD {
                     self.events.port.set_ready();

@@ -10,6 +10,7 @@ mod features;
 mod guard;
 mod hand_over;
 mod hostile;
+mod kicks;
 mod leaks;
 mod lifecycle;
 mod limits;

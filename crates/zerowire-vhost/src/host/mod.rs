@@ -10,6 +10,7 @@
 
 mod client;
 pub mod command;
+mod kicks;
 pub mod mailbox;
 mod ring;
 mod setup;
@@ -18,5 +19,6 @@ pub(crate) mod writers;
 
 pub use client::{RingClient, wait_for};
 pub use command::{At, RingCommand, RingThread, carry_out, refuse_all};
+pub use kicks::{KickHistogram, KickTimes};
 pub use ring::HostRing;
 pub use setup::{RingSetup, RingState};

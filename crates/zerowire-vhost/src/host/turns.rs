@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use zerowire_sys::syscall;
@@ -99,6 +99,14 @@ pub trait Turns: RingThread {
 
     /// The thread is about to sleep.
     fn sleeps(&mut self) {}
+
+    /// Whether an event is a kick.
+    fn is_kick(_token: u64) -> bool {
+        false
+    }
+
+    /// Events came at this moment, kicks among them. What they say follows.
+    fn kicked(&mut self, _at: Instant) {}
 
     /// An event; returns whether it says anything about rings or what they are connected with.
     fn event(&mut self, token: u64, flags: epoll::EventFlags) -> bool;
@@ -228,6 +236,9 @@ impl<D> TurnLoop<D> {
                 self.ended = true;
                 return false;
             }
+        }
+        if self.events.iter().any(|e| T::is_kick(e.data.u64())) {
+            thread.kicked(Instant::now());
         }
         let mut came = false;
         for i in 0..self.events.len() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::process::{Resource, getrlimit};
+use zerowire::ledger::Counter;
 use zerowire_wire::mapped::MapOptions;
 
 use super::MapPolicy;
@@ -16,12 +17,15 @@ const LEAST_SHARE: u64 = 8;
 /// What Linux allows a process where nobody says otherwise (`DEFAULT_MAX_MAP_COUNT`).
 const MAX_MAP_COUNT: u64 = 65_530;
 
-/// What the mapped connections of a VM take now. Those that wait for their guest's answer count.
+/// What the mapped connections of a VM take now, and how often they got nothing. Those that wait
+/// for their guest's answer count.
 #[derive(Debug, Default)]
 pub struct MapUse {
     connections: AtomicU64,
     windows: AtomicU64,
     bytes: AtomicU64,
+    /// Connections for which a bound left nothing, or the process had nothing.
+    pub refused: Counter,
 }
 
 impl MapUse {

@@ -16,6 +16,7 @@ mod handed;
 mod hostile;
 mod hostile_hosts;
 mod inplace;
+mod kicks;
 mod lifecycle;
 mod limits;
 mod mapped;

@@ -1,11 +1,13 @@
 //! What is rendered is what the formats allow: read strictly, line by line.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_capture::CaptureStats;
 use zerowire_net::{DirectionStats, LinkState, LinkStats, Negotiated, PortState, VmStats};
-use zerowire_vsock::{LimitTotals, VsockTotals, VsockVmStats};
+use zerowire_vhost::host::KickTimes;
+use zerowire_vsock::{KickTotals, LimitTotals, VsockTotals, VsockVmStats};
 
 use super::*;
 
@@ -91,19 +93,32 @@ fn read(page: &str, form: Exposition) -> BTreeMap<String, Family> {
             let at = series.find('{').unwrap_or(series.len());
             let (name, rest) = series.split_at(at);
             let family = families.get_mut(&now).expect("a head before the samples");
-            let suffix =
-                if family.kind == "counter" && form == Exposition::OpenMetrics { "_total" } else { "" };
-            assert_eq!(name, format!("{now}{suffix}"), "{line}");
-            if !rest.is_empty() {
-                labels(rest);
-            }
+            let suffix = name.strip_prefix(now.as_str()).expect("the metric's name");
+            let labels = if rest.is_empty() { Vec::new() } else { labels(rest) };
+            let wanted: &[&str] = match family.kind.as_str() {
+                "counter" if form == Exposition::OpenMetrics => &["_total"],
+                "histogram" => &["_bucket", "_sum", "_count"],
+                _ => &[""],
+            };
+            assert!(wanted.contains(&suffix), "{line}");
+            assert_eq!(labels.iter().any(|(name, _)| name == "le"), suffix == "_bucket", "{line}");
             let value: f64 = value.parse().expect("a number");
             assert!(value.is_finite() && value >= 0.0, "{line}");
-            assert_eq!(family.samples.insert(rest.to_owned(), value), None, "each series once: {line}");
+            let series = if family.kind == "histogram" { format!("{suffix}{rest}") } else { rest.to_owned() };
+            assert_eq!(family.samples.insert(series, value), None, "each series once: {line}");
         }
     }
     assert_eq!(is_over, form == Exposition::OpenMetrics);
     families
+}
+
+/// Kicks of 3 µs, 5 µs and 2 s.
+fn kicks() -> KickHistogram {
+    let times = KickTimes::default();
+    for microseconds in [3, 5, 2_000_000] {
+        times.add(Duration::from_micros(microseconds));
+    }
+    times.snapshot()
 }
 
 fn server(names: &[&str]) -> ServerStats<VmStats> {
@@ -119,6 +134,7 @@ fn server(names: &[&str]) -> ServerStats<VmStats> {
             frames_by_queue: vec![7],
             limit_waits: 4,
             limit_wait_seconds: 0.25,
+            kick_seconds: kicks(),
         };
         VmStats {
             name: (*name).to_owned(),
@@ -168,6 +184,7 @@ fn vsock_server(name: &str) -> ServerStats<VsockVmStats> {
         connections_open: 2,
         limits: LimitTotals { receive_limit_waits: 4, ..LimitTotals::default() },
         transmit: counters.snapshot(),
+        kicks: KickTotals { transmit_kick_seconds: kicks(), ..KickTotals::default() },
         ..VsockTotals::default()
     };
     let vm = VsockVmStats {
@@ -206,7 +223,7 @@ fn say_the_same<V: VmReport>(stats: &ServerStats<V>) {
         assert!(family.help.ends_with('.'), "{name}");
         let other = match family.kind.as_str() {
             "counter" => &text[&format!("{name}_total")],
-            "gauge" => &text[name],
+            "gauge" | "histogram" => &text[name],
             kind => panic!("{name} is a {kind}"),
         };
         assert_eq!((&family.kind, &family.help), (&other.kind, &other.help), "{name}");
@@ -240,6 +257,24 @@ fn figures_are_those_of_the_statistics() {
     ] {
         assert_eq!(metrics[name].samples.get(labels), Some(&value), "{name}{labels}");
     }
+}
+
+/// Buckets hold those of the ones before, the last one holds all, and the sum is between what the
+/// buckets allow.
+#[test]
+fn a_histogram_of_kicks_agrees_with_itself() {
+    let metrics = read(&render(&server(&["a"]), Exposition::Text), Exposition::Text);
+    let kicks = &metrics["zerowire_kick_seconds"].samples;
+    let transmit =
+        |suffix: &str, le: &str| kicks[&format!("{suffix}{{vm=\"a\",direction=\"transmit\"{le}}}")];
+    for (bound, want) in
+        [("0.000001", 0.0), ("0.000004", 1.0), ("0.000016", 2.0), ("1.048576", 2.0), ("+Inf", 3.0)]
+    {
+        assert_eq!(transmit("_bucket", &format!(",le=\"{bound}\"")), want, "{bound}");
+    }
+    assert_eq!((transmit("_count", ""), transmit("_sum", "")), (3.0, 2.000_008));
+    let vsock = read(&render(&vsock_server("a"), Exposition::Text), Exposition::Text);
+    assert_eq!(vsock["zerowire_vsock_kick_seconds"].samples, *kicks);
 }
 
 #[test]

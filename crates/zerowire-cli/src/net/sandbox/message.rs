@@ -11,12 +11,13 @@ use zerowire_net::{
     DirectionStats, FrameGuard, Limits, LinkState, LinkStats, MetadataSource, Negotiated, PathMode, Policy,
     ServerStats, VmConfig, VmStats,
 };
+use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::keeper::Common;
 use super::ports::{PortSetup, PortVerb};
 use crate::sandbox::link::ChildAnswer;
-use crate::sandbox::message::{ENTRIES, Rates, counted, seconds, short, texts};
+use crate::sandbox::message::{ENTRIES, Rates, counted, kicks, seconds, short, texts};
 use crate::sandbox::sessions::{ImageText, SessionWord};
 
 /// A VM as a child must know it. Descriptors come with it: the front end's socket, those of the
@@ -193,6 +194,7 @@ pub(super) struct ChildDirection {
     frames_by_queue: Vec<u64>,
     limit_waits: u64,
     limit_wait_seconds: f64,
+    kick_seconds: KickHistogram,
 }
 
 impl From<&DirectionStats> for ChildDirection {
@@ -214,6 +216,7 @@ impl From<&DirectionStats> for ChildDirection {
             frames_by_queue: d.frames_by_queue.clone(),
             limit_waits: d.limit_waits,
             limit_wait_seconds: d.limit_wait_seconds,
+            kick_seconds: d.kick_seconds.clone(),
         }
     }
 }
@@ -238,6 +241,7 @@ impl ChildDirection {
             frames_by_queue: queues.collect(),
             limit_waits: counted(self.limit_waits),
             limit_wait_seconds: seconds(self.limit_wait_seconds),
+            kick_seconds: kicks(&self.kick_seconds),
         }
     }
 }

@@ -101,6 +101,7 @@ fn add(sum: &mut DirectionStats, more: &DirectionStats) {
     sum.totals.add(&more.totals);
     sum.limit_waits += more.limit_waits;
     sum.limit_wait_seconds += more.limit_wait_seconds;
+    sum.kick_seconds.add(&more.kick_seconds);
     let len = sum.frames_by_queue.len().max(more.frames_by_queue.len());
     sum.frames_by_queue.resize(len, 0);
     for (sum, n) in sum.frames_by_queue.iter_mut().zip(&more.frames_by_queue) {
@@ -138,6 +139,7 @@ mod tests {
     fn sums_stay_within_the_bounds_of_what_is_told() {
         let mut most = DirectionStats { limit_waits: u64::MAX, ..DirectionStats::default() };
         (most.totals.frames, most.frames_by_queue) = (u64::MAX, vec![u64::MAX]);
+        most.kick_seconds.buckets = [u64::MAX; 12];
         most.totals.copied_bytes.extend(CopyReason::ALL.map(|reason| (reason.name(), u64::MAX)));
         let told = ChildStats { connections: u64::MAX, transmit: (&most).into(), ..ChildStats::default() };
         let mut sums = Sums::default();
@@ -149,6 +151,7 @@ mod tests {
         let all =
             [before.connections, transmit.totals.frames, transmit.limit_waits, transmit.frames_by_queue[0]];
         assert_eq!(all, [counted(u64::MAX); 4]);
+        assert_eq!(transmit.kick_seconds.buckets, [counted(u64::MAX); 12]);
         assert_eq!(transmit.totals.copied_total(), counted(u64::MAX) * CopyReason::ALL.len() as u64);
     }
 }

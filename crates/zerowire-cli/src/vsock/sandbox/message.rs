@@ -3,12 +3,13 @@
 use serde::{Deserialize, Serialize};
 use zerowire::ledger::{CopyReason, DropReason};
 use zerowire_confine::ConfineReport;
+use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 use zerowire_vsock::mapped::MapPolicy;
-use zerowire_vsock::{VsockConfig, VsockLimits, VsockServerStats, VsockTotals, VsockVmStats};
+use zerowire_vsock::{KickTotals, VsockConfig, VsockLimits, VsockServerStats, VsockTotals, VsockVmStats};
 
 use crate::sandbox::link::ChildAnswer;
-use crate::sandbox::message::{Rates, counted, seconds, short, texts};
+use crate::sandbox::message::{Rates, counted, kicks, seconds, short, texts};
 use crate::sandbox::sessions::{ImageText, SessionWord};
 
 /// VMs in an answer at most: their statistics fit a message.
@@ -135,6 +136,8 @@ pub(super) struct ChildVmStats {
     numbers: Vec<u64>,
     /// How long the limits have held it up, from the guest and to it, seconds.
     waited: [f64; 2],
+    /// How long kicks took, from the guest and to it.
+    kicks: [KickHistogram; 2],
 }
 
 impl ChildStats {
@@ -167,6 +170,8 @@ impl ChildVmStats {
             last_error: vm.totals.last_error.as_deref().map(short),
             numbers: told.numbers().into_iter().map(|n| *n).collect(),
             waited: [limits.transmit_limit_wait_seconds, limits.receive_limit_wait_seconds],
+            kicks: [&vm.totals.kicks.transmit_kick_seconds, &vm.totals.kicks.receive_kick_seconds]
+                .map(Clone::clone),
         }
     }
 
@@ -185,6 +190,8 @@ impl ChildVmStats {
         let [transmit, receive] = self.waited.map(seconds);
         let limits = &mut told.totals.limits;
         (limits.transmit_limit_wait_seconds, limits.receive_limit_wait_seconds) = (transmit, receive);
+        let [transmit_kick_seconds, receive_kick_seconds] = self.kicks.each_ref().map(kicks);
+        told.totals.kicks = KickTotals { transmit_kick_seconds, receive_kick_seconds };
         told
     }
 }
@@ -270,6 +277,7 @@ mod tests {
             last_error: Some("\u{1b}[2J\nERROR of another VM".repeat(1000)),
             numbers: vec![u64::MAX; 10_000],
             waited: [f64::NAN, -1.0],
+            kicks: [(); 2].map(|()| KickHistogram { sum: -1.0, buckets: [u64::MAX; 12] }),
             ..ChildVmStats::default()
         };
         let (cpu_seconds, vms) = ChildStats { cpu_seconds: f64::INFINITY, vms: vec![vm; 1000] }.told();
@@ -279,6 +287,8 @@ mod tests {
             let error = vm.totals.last_error.expect("a text");
             assert!(error.len() <= 500 && !error.contains(char::is_control), "{error}");
             assert_eq!(vm.totals.limits.transmit_limit_wait_seconds, 0.0);
+            let kicks = &vm.totals.kicks.receive_kick_seconds;
+            assert_eq!((kicks.sum, kicks.buckets), (0.0, [counted(u64::MAX); 12]));
             assert!(vm.features.len() < 5000);
         }
     }
@@ -290,6 +300,7 @@ mod tests {
             features: vec!["VIRTIO_VSOCK_F_SEQPACKET".to_owned(); 20],
             last_error: Some("x".repeat(500)),
             numbers: vec![u64::MAX; VmTold::default().numbers().len()],
+            kicks: [(); 2].map(|()| KickHistogram { sum: 1e12, buckets: [u64::MAX; 12] }),
             ..ChildVmStats::default()
         };
         let stats = ChildStats { cpu_seconds: 1e12, vms: vec![vm; VMS] };

@@ -1,9 +1,10 @@
 //! What the children of a VM have told, summed up.
 
+use zerowire_vhost::host::KickHistogram;
 use zerowire_vsock::{VsockConfig, VsockTotals, VsockVmStats};
 
 use super::message::VmTold;
-use crate::sandbox::message::counted;
+use crate::sandbox::message::{counted, kicks};
 
 /// What the child that runs has told last, and what those before it had told last. What a child
 /// moved behind that is not counted.
@@ -63,9 +64,17 @@ fn add(sum: &mut VmTold, mut more: VmTold) {
     for (i, (sum, n)) in sum.numbers().into_iter().zip(more.numbers()).enumerate() {
         *sum = if i < VmTold::LEVELS { *n } else { counted(*sum + *n) };
     }
-    let (limits, more) = (&mut sum.totals.limits, &more.totals.limits);
+    let (limits, kicked, more) = (&mut sum.totals.limits, &more.totals.kicks, &more.totals.limits);
     limits.transmit_limit_wait_seconds += more.transmit_limit_wait_seconds;
     limits.receive_limit_wait_seconds += more.receive_limit_wait_seconds;
+    add_kicks(&mut sum.totals.kicks.transmit_kick_seconds, &kicked.transmit_kick_seconds);
+    add_kicks(&mut sum.totals.kicks.receive_kick_seconds, &kicked.receive_kick_seconds);
+}
+
+fn add_kicks(sum: &mut KickHistogram, more: &KickHistogram) {
+    sum.add(more);
+    // A sum has the bounds of what one child tells, so the next one does not overflow.
+    *sum = kicks(sum);
 }
 
 #[cfg(test)]
@@ -91,6 +100,7 @@ mod tests {
             let mut stats = VmTold { connected: true, connections: n, ..VmTold::default() };
             (stats.totals.transmit.bytes, stats.totals.resets) = (10 * n, n);
             (stats.totals.connections_open, stats.totals.mapped.mapped_windows) = (n, n);
+            stats.totals.kicks.transmit_kick_seconds = KickHistogram { sum: 1.0, buckets: [n; 12] };
             stats
         };
         let mut sums = VmSums::default();
@@ -106,5 +116,7 @@ mod tests {
         let stats = sums.stats(&config);
         assert_eq!((stats.connections, stats.totals.transmit.bytes, stats.totals.resets), (5, 50, 5));
         assert_eq!((stats.totals.connections_open, stats.totals.mapped.mapped_windows), (1, 1));
+        let kicks = stats.totals.kicks.transmit_kick_seconds;
+        assert_eq!((kicks.sum, kicks.buckets), (2.0, [5; 12]));
     }
 }

@@ -10,6 +10,9 @@ use crate::memory::GuestMemory;
 
 const BUSY: Worked = Worked::Busy { lingers: true, knows_events: true };
 
+/// What epoll gives for a kick.
+const KICK: u64 = 8;
+
 /// A thread that does what a script says, and notes the calls it gets.
 struct Thread {
     epoll: OwnedFd,
@@ -114,6 +117,14 @@ impl Turns for Thread {
         self.seen.push("sleep");
     }
 
+    fn is_kick(token: u64) -> bool {
+        token == KICK
+    }
+
+    fn kicked(&mut self, _at: Instant) {
+        self.seen.push("kicked");
+    }
+
     fn event(&mut self, _token: u64, _flags: epoll::EventFlags) -> bool {
         self.seen.push("event");
         true
@@ -167,6 +178,27 @@ fn a_thread_without_work_lingers_and_sleeps_and_learns_what_woke_it() {
     // Who steps it says how long it sleeps.
     assert!(!turns.step(&mut thread, Some(Duration::ZERO)));
     assert_eq!(thread.seen(), ["turn", "arm", "slept"]);
+}
+
+/// The clock is read for kicks alone.
+#[test]
+fn a_thread_hears_once_of_kicks_that_came_together_before_their_events() {
+    let (mut thread, mut turns, commands) = Thread::new();
+    let bells = [KICK, KICK, 9].map(|token| {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&thread.epoll, &bell, epoll::EventData::new_u64(token), flags).expect("it is watched");
+        bell
+    });
+    let ring = |bell| rustix::io::write(bell, &1u64.to_ne_bytes()).expect("rung");
+    bells.iter().map(ring).for_each(drop);
+    assert!(turns.step(&mut thread, None));
+    assert_eq!(thread.seen(), ["turn", "arm", "sleep", "kicked", "event", "event", "event", "woken"]);
+    ring(&bells[2]);
+    assert!(turns.step(&mut thread, None) && commands.send(RingCommand::Device(1)));
+    assert_eq!(thread.seen(), ["turn", "arm", "sleep", "event", "woken"]);
+    assert!(turns.step(&mut thread, None));
+    assert_eq!(thread.seen(), ["turn", "arm", "sleep", "command", "woken"]);
 }
 
 #[test]

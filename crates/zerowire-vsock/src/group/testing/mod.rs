@@ -78,7 +78,7 @@ impl Harness {
             let host = HostSide { sockets, connector, map_policy: map.clone() };
             switch.join(place, GroupVm::new(&name, *cid, host, groups, limits, counters.clone()))?;
         }
-        let inner = Loop { switch, impatient: false, review: Review::new()?, stepped: true };
+        let inner = Loop::new(switch, Review::new()?, true);
         let turns = TurnLoop::new(queue, wake, EVENTS);
         Ok(Self { inner, turns, counters, limits, _commands: commands })
     }
