@@ -297,28 +297,85 @@ fn figures_of_vsock_are_those_of_the_statistics() {
     }
 }
 
-/// The dashboard and the alerts use metrics that exist.
-#[test]
-fn files_for_grafana_and_prometheus_name_metrics_that_exist() {
+/// Metrics of both devices.
+fn both() -> BTreeMap<String, Family> {
     let mut metrics = read(&render(&server(&["a"]), Exposition::Text), Exposition::Text);
     metrics.extend(read(&render(&vsock_server("a"), Exposition::Text), Exposition::Text));
-    let dist = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist");
-    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
-    let dashboard = std::fs::read_to_string(format!("{dist}/grafana/zerowire.json")).expect("the dashboard");
-    serde_json::from_str::<serde_json::Value>(&dashboard).expect("JSON");
-    let rules = std::fs::read_to_string(format!("{dist}/prometheus/zerowire.rules.yml")).expect("the rules");
-    let page = std::fs::read_to_string(format!("{docs}/control.md")).expect("the page");
-    let used = |text: &str| -> BTreeSet<String> {
-        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let words = text.split(|c| !is_part(c)).filter(|w| w.starts_with("zerowire_"));
-        words.map(str::to_owned).collect()
-    };
-    for text in [&dashboard, &rules] {
-        for name in used(text) {
-            assert!(metrics.contains_key(&name), "{name}");
+    metrics
+}
+
+/// A file of the repository.
+fn file(path: &str) -> String {
+    std::fs::read_to_string(format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"))).expect("the file")
+}
+
+const DASHBOARD: &str = "dist/grafana/zerowire.json";
+const RULES: &str = "dist/prometheus/zerowire.rules.yml";
+
+/// The words of a text that begin like metrics.
+fn used(text: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = text.split(|c| !is_part(c)).filter(|w| w.starts_with("zerowire_"));
+    words.map(str::to_owned).collect()
+}
+
+/// The dashboard and the alerts use series and labels that exist.
+#[test]
+fn files_for_grafana_and_prometheus_name_metrics_that_exist() {
+    let mut series = BTreeSet::new();
+    let mut known = BTreeSet::from(["instance".to_owned()]);
+    for (name, family) in both() {
+        let suffixes: &[_] = if family.kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+        series.extend(suffixes.iter().map(|suffix| format!("{name}{suffix}")));
+        for sample in family.samples.keys().filter_map(|sample| sample.find('{').map(|at| &sample[at..])) {
+            known.extend(labels(sample).into_iter().map(|(label, _)| label));
         }
     }
-    let listed = used(&page);
+    for (text, mark) in [(file(DASHBOARD), "{{"), (file(RULES), "{{ $labels.")] {
+        for name in used(&text) {
+            assert!(series.contains(&name), "{name}");
+        }
+        for label in text.split(mark).skip(1).map(|rest| rest.split(['}', ' ']).next().expect("a part")) {
+            assert!(known.contains(label), "{label}");
+        }
+    }
+}
+
+/// But for what another panel shows as well, or only a report of an error needs.
+#[test]
+fn each_metric_of_vsock_has_a_panel() {
+    let shown = used(&file(DASHBOARD));
+    let apart = [
+        "control_packets_total",
+        "limit_waits_total",
+        "mapped_windows",
+        "stale_credit_packets_total",
+        "zero_copied_packets_total",
+    ];
+    let apart = apart.map(|name| format!("zerowire_vsock_{name}"));
+    for name in both().into_keys().filter(|name| name.starts_with("zerowire_vsock_")) {
+        let is_shown = shown.iter().any(|shown| shown.strip_suffix("_bucket").unwrap_or(shown) == name);
+        assert!(is_shown != apart.contains(&name), "{name}");
+    }
+}
+
+#[test]
+fn panels_of_the_dashboard_lie_beside_each_other() {
+    let dashboard: serde_json::Value = serde_json::from_str(&file(DASHBOARD)).expect("JSON");
+    let (mut ids, mut places) = (BTreeSet::new(), BTreeSet::new());
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        assert!(ids.insert(panel["id"].as_u64()), "{panel}");
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|key| panel["gridPos"][key].as_u64().expect("a number"));
+        for place in (y..y + h).flat_map(|y| (x..x + w).map(move |x| (x, y))) {
+            assert!(place.0 < 24 && places.insert(place), "{panel}");
+        }
+    }
+}
+
+#[test]
+fn docs_list_each_metric_and_no_other() {
+    let metrics = both();
+    let listed = used(&file("docs/control.md"));
     for name in metrics.keys() {
         assert!(listed.contains(name), "docs/control.md lists {name}");
     }
@@ -327,22 +384,28 @@ fn files_for_grafana_and_prometheus_name_metrics_that_exist() {
     }
 }
 
-/// `promtool check metrics` where it is installed.
-#[test]
-fn promtool_finds_no_fault() {
+/// `promtool` where it is installed; false where it is not.
+fn promtool(arguments: &[&str], input: &str) -> bool {
     use std::io::Write as _;
     use std::process::{Command, Stdio};
 
     let mut command = Command::new("promtool");
-    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let Ok(mut child) = command.spawn() else {
-        zerowire_testkit::not_run(
-            "promtool check metrics: it is not installed (Debian: the package prometheus)",
-        );
-        return;
-    };
-    let page = render(&vsock_server("a"), Exposition::Text);
-    child.stdin.take().expect("its input").write_all(page.as_bytes()).expect("written");
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut child) = command.spawn() else { return false };
+    child.stdin.take().expect("its input").write_all(input.as_bytes()).expect("written");
     let output = child.wait_with_output().expect("its output");
-    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    true
+}
+
+#[test]
+fn promtool_finds_no_fault() {
+    let pages =
+        [render(&server(&["a", "b"]), Exposition::Text), render(&vsock_server("a"), Exposition::Text)];
+    let rules = format!("{}/../../{RULES}", env!("CARGO_MANIFEST_DIR"));
+    let is_there = pages.iter().all(|page| promtool(&["check", "metrics"], page))
+        && promtool(&["check", "rules", &rules], "");
+    if !is_there {
+        zerowire_testkit::not_run("promtool check: it is not installed (Debian: the package prometheus)");
+    }
 }
