@@ -465,3 +465,6 @@ impl Drop for VsockServer {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;

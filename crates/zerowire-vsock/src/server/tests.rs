@@ -1,0 +1,74 @@
+//! A VM that comes as soon as the one of its name has gone.
+
+use std::path::Path;
+
+use zerowire_testkit::wait_until;
+use zerowire_vhost::serve::{SocketAccess, VmState};
+
+use super::*;
+use crate::VsockLimits;
+use crate::mapped::MapPolicy;
+
+fn vm(dir: &Path, cid: u64) -> VsockConfig {
+    VsockConfig {
+        name: "held".to_owned(),
+        endpoint: Endpoint::Path(dir.join(format!("{cid}.socket"))),
+        access: SocketAccess::default(),
+        cid,
+        uds: dir.join(format!("{cid}.uds")),
+        uds_access: SocketAccess::default(),
+        groups: vec!["one".to_owned()],
+        limits: VsockLimits::default(),
+        rates: Limits::default(),
+        map: MapPolicy::default(),
+    }
+}
+
+/// A server with one VM, whose removal has given up.
+fn held_up(dir: &Path) -> VsockServer {
+    let server = VsockServer::start(vec![vm(dir, 3)]).expect("a server");
+    assert!(matches!(
+        server.parts.roster.hold_up::<VsockServerError>("held"),
+        Err(serve::ChangeError::Stuck(_))
+    ));
+    server
+}
+
+fn cids(server: &VsockServer) -> Vec<(u64, VmState)> {
+    server.vms().iter().map(|vm| (vm.config.cid, vm.state)).collect()
+}
+
+#[test]
+fn a_vm_that_is_added_later_comes_when_the_one_before_has_gone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = held_up(dir.path());
+    assert!(server.add(vm(dir.path(), 4)).is_err(), "the name is taken");
+    server.add_later(vm(dir.path(), 4)).expect("it comes later");
+    assert_eq!(cids(&server), [(3, VmState::Leaving)]);
+    server.parts.roster.let_go("held");
+    wait_until("the next one runs", || cids(&server) == [(4, VmState::Running)]);
+    assert!(dir.path().join("4.socket").exists() && dir.path().join("4.uds").exists());
+    assert!(!dir.path().join("3.socket").exists() && !dir.path().join("3.uds").exists());
+    server.remove("held").expect("it goes");
+    assert_eq!(cids(&server), []);
+}
+
+#[test]
+fn a_vm_that_is_added_later_comes_at_once_where_none_has_its_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = VsockServer::empty_captured(None);
+    server.add_later(vm(dir.path(), 3)).expect("a VM");
+    assert_eq!(cids(&server), [(3, VmState::Running)]);
+}
+
+/// Somebody wants it gone for good.
+#[test]
+fn nothing_comes_after_a_vm_that_is_removed_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let server = held_up(dir.path());
+    server.add_later(vm(dir.path(), 4)).expect("it comes later");
+    assert!(server.parts.roster.hold_up::<VsockServerError>("held").is_err());
+    assert!(!server.parts.roster.has_next("held"));
+    server.parts.roster.let_go("held");
+    wait_until("it is gone", || server.vms().is_empty());
+}
