@@ -1,3 +1,4 @@
+use clap::FromArgMatches;
 use zerowire_vhost::serve::Endpoint;
 use zerowire_vsock::{VsockConfig, VsockLimits};
 
@@ -67,4 +68,32 @@ fn the_start_line_says_what_runs() {
     for word in ["listening on /run/a,", "CID 3", "/run/a.host.seqpacket", "groups x, y", "262144 bytes"] {
         assert!(text.contains(word), "no '{word}' in {text}");
     }
+}
+
+/// Without root, other users look alike to a confined process.
+#[test]
+fn a_sandbox_of_an_ordinary_user_refuses_the_user_that_stands_for_others() {
+    let check = |more: &[&str]| {
+        let command = VsockArgs::augment_args(clap::Command::new("vsock"));
+        let given =
+            [&["vsock", "--sandbox", "on", "--socket", "/s", "--cid", "3", "--uds", "/u"], more].concat();
+        let matches = command.try_get_matches_from(given).expect("good options");
+        let args = VsockArgs::from_arg_matches(&matches).expect("arguments");
+        args.sandbox.check(&args).map_err(|e| e.to_string())
+    };
+    let map = ["--map-allow", "65534"];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if rustix::process::geteuid().is_root() {
+                check(&map).expect("root tells users apart");
+                let user = rustix::process::Uid::from_raw(1000);
+                rustix::thread::set_thread_res_uid(user, user, user).expect("this thread's user");
+            }
+            for given in [map, ["--map-listen", "65534:5"]] {
+                let said = check(&given).expect_err("it is refused");
+                assert!(said.contains("--map-allow or --map-listen 65534"), "{said}");
+            }
+            check(&["--map-allow", "1001"]).expect("users of the map are told apart");
+        });
+    });
 }
