@@ -15,7 +15,7 @@
 # one whose device is zerowire. A guest is a kernel with busybox and iperf3 in its memory. Then iperf3 sends to each guest and
 # receives from it, in turns. It prints, for each direction, the medians of
 #   Gb/s         what iperf3 received
-#   CPU s/GB     of the back end: the thread vhost-PID of QEMU, or all threads of zerowire; the vCPUs are left out
+#   CPU s/GB     of the back end: the thread vhost-PID of QEMU, or all threads of zerowire's processes; the vCPUs are left out
 #   ratios       vhost-net's figure divided by zerowire's of the same round, with the quartiles
 # The exit status is 0 if all transfers ran, 1 if one failed, and 2 for wrong arguments or if something is missing here.
 set -eu
@@ -162,7 +162,8 @@ await() {
 cpu_ns() {
     sum=0
     case $1 in
-        zerowire) tasks=/proc/$back_end/task/*/ ;;
+        # The program, and the process that serves the VM.
+        zerowire) tasks=$(for pid in "$back_end" $(cat /proc/"$back_end"/task/*/children); do printf '%s ' /proc/"$pid"/task/*/; done) ;;
         # A thread of QEMU from Linux 6.4 on, before that of the kernel.
         *) tasks=$(grep -lx "vhost-$vhost_qemu" /proc/"$vhost_qemu"/task/*/comm /proc/[0-9]*/comm 2>/dev/null |
             sed 's/comm$//' || :)
