@@ -19,7 +19,8 @@ pub struct Spec {
 pub struct Field {
     /// The key in JSON.
     pub key: String,
-    /// Behind the colon: digits behind the point of a figure, or `B` for a number of bytes.
+    /// Behind the colon: digits behind the point of a figure, with `q` behind them if its quartiles
+    /// are written too; or `B` for a number of bytes.
     pub form: String,
 }
 

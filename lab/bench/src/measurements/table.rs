@@ -72,15 +72,23 @@ fn line(cells: impl IntoIterator<Item = String>) -> String {
 fn text(record: Option<&Record>, values: &[Field]) -> Result<String> {
     let mut texts = Vec::new();
     for value in values {
-        let digits = match value.form.as_str() {
+        let (form, with_quartiles) = match value.form.strip_suffix('q') {
+            Some(form) => (form, true),
+            None => (value.form.as_str(), false),
+        };
+        let digits = match form {
             "" => Digits::Three,
             "%" => Digits::Percent(1),
             digits => match digits.parse() {
                 Ok(digits) => Digits::Behind(digits),
-                Err(_) => bail!("{}:{digits}: give a number of digits, or %", value.key),
+                Err(_) => bail!("{}:{digits}: give a number of digits, or %, and q for quartiles", value.key),
             },
         };
-        texts.extend(record.and_then(|r| r.figure(&value.key)).map(|figure| digits.text(figure.median)));
+        let Some(figure) = record.and_then(|r| r.figure(&value.key)) else { continue };
+        texts.push(digits.text(figure.median));
+        if with_quartiles {
+            texts.push(format!("{} to {}", digits.text(figure.q1), digits.text(figure.q3)));
+        }
     }
     Ok(match texts.split_first() {
         None => NONE.to_owned(),

@@ -46,6 +46,12 @@ fn a_table_has_a_row_and_a_column_for_each_label() {
 }
 
 #[test]
+fn quartiles_stand_behind_their_median() {
+    let wanted = "| | cpu |\n| --- | --- |\n| floor | 1.5 (1.2 to 1.8) |\n";
+    assert_eq!(below("table a.json cases/variants where=way=rx rows=name values=cpu:1q"), wanted);
+}
+
+#[test]
 fn without_columns_each_figure_has_one() {
     let wanted = "| | CPU | / floor |\n| --- | --- | --- |\n| a\\|b | 110.4 | 1.10 |\n";
     let comment = "table a.json cases/variants where=way=tx where=ratio=1.104 rows=name values=cpu:1,ratio:2 head=\"CPU|/ floor\"";
