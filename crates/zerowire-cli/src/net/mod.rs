@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
-use zerowire_capture::LINKTYPE_ETHERNET;
 use rustix::thread::CapabilitySet;
+use zerowire_capture::LINKTYPE_ETHERNET;
 use zerowire_cli::WrongArguments;
 use zerowire_net::config::MacAddress;
 use zerowire_net::{Fleet, GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES, Server};

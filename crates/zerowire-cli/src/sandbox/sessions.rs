@@ -199,7 +199,7 @@ impl KeptSession {
     }
 
     /// Whether a child that starts gets it.
-    pub(super) fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         matches!(self.state, SessionState::Image(..))
     }
 

@@ -186,7 +186,7 @@ fn many_idle_vsock_devices_cost_nothing() {
         let path = socket.display();
         format!("name=vm{vm},cid={},socket={path},uds={path}.host", vm + 3)
     };
-    is_free(256, |args| Program::vsock(args, LIMITS), spec, |socket| vsock_guest(socket));
+    is_free(256, |args| Program::vsock(args, LIMITS), spec, vsock_guest);
 }
 
 /// Two devices share a process, the third one has another.

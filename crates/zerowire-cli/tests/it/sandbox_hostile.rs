@@ -116,7 +116,7 @@ fn rings_of_random_bytes() {
                 random ^= random >> 7;
                 random ^= random << 17;
                 let queue = &mut queues[n % 2];
-                let addr = if random % 8 == 0 { random } else { (random >> 8) % (5 << 20) };
+                let addr = if random.is_multiple_of(8) { random } else { (random >> 8) % (5 << 20) };
                 let (len, flags, next) =
                     (random as u32 % 70_000, (random >> 32) as u16 % 8, (random >> 48) as u16);
                 queue.write_desc(n as u16 % SIZE, RawDesc { addr, len, flags, next: next % (SIZE + 2) });
