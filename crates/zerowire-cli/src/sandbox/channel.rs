@@ -48,8 +48,10 @@ struct Hearing {
     pace: HearingPace,
     /// The child's process.
     process: Option<OwnedFd>,
-    /// When its death was seen. Others may have its end, and go on talking.
-    died: Option<Instant>,
+    /// Its death was seen. Others may have its end, and go on talking.
+    is_dead: bool,
+    /// Nothing is heard from then on.
+    until: Option<Instant>,
 }
 
 impl Hearing {
@@ -57,22 +59,31 @@ impl Hearing {
     fn awaits(&mut self, socket: &OwnedFd) -> bool {
         let wait = self.pace.heard(Instant::now(), thread_cpu_time());
         std::thread::sleep(wait);
-        let Some(process) = &self.process else { return true };
         loop {
-            if self.died.is_some_and(|died| died.elapsed() > LAST_WORDS) {
-                return false;
-            }
-            let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(process, PollFlags::IN)];
-            // Behind its death it only matters what is there already.
-            match poll(&mut fds, self.died.map(|_| Timespec::default()).as_ref()) {
+            let left = self.until.map(|until| until.checked_duration_since(Instant::now()));
+            let timeout = match left {
+                Some(None) => return false,
+                // Behind its death it only matters what is there already.
+                Some(_) if self.is_dead => Some(Timespec::default()),
+                Some(Some(left)) => Some(timespec(left)),
+                None => None,
+            };
+            let process = self.process.as_ref().filter(|_| !self.is_dead);
+            let socket = PollFd::new(socket, PollFlags::IN);
+            let mut fds: Vec<_> =
+                [socket].into_iter().chain(process.map(|p| PollFd::new(p, PollFlags::IN))).collect();
+            match poll(&mut fds, timeout.as_ref()) {
                 Ok(0) => return false,
                 Ok(_) if !fds[0].revents().is_empty() => return true,
-                Ok(_) if self.died.is_some() => return false,
-                Ok(_) => self.died = Some(Instant::now()),
+                Ok(_) => (self.is_dead, self.until) = (true, Some(Instant::now() + LAST_WORDS)),
                 Err(_) => {}
             }
         }
     }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
 /// A descriptor that shows when a child has ended.
@@ -89,8 +100,7 @@ pub(super) fn watch(child: &Child) -> io::Result<OwnedFd> {
 pub(super) fn died_within(process: &OwnedFd, patience: Duration) {
     let deadline = Instant::now() + patience;
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let timeout = timespec(deadline.saturating_duration_since(Instant::now()));
         match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
             Err(Errno::INTR) => {}
             _ => return,
@@ -156,9 +166,7 @@ impl Channel {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.send(message, fds) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && !left.is_zero() => {
-                    let left =
-                        Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-                    let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&left));
+                    let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&timespec(left)));
                 }
                 other => return other,
             }
@@ -217,6 +225,14 @@ impl Channel {
                 Ok(got) => return got.bytes.clamp(1, MESSAGE_BYTES),
             }
         }
+    }
+
+    /// Lets the other end see that nothing more comes. What it says is heard, for so long at most.
+    pub(crate) fn send_no_more(&self, patience: Duration) {
+        if let Some(hearing) = &self.hearing {
+            lock(hearing).until = Some(Instant::now() + patience);
+        }
+        let _ = shutdown(&self.socket, Shutdown::Write);
     }
 
     /// Both sides find the other one gone.

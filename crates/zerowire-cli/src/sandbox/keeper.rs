@@ -74,6 +74,22 @@ pub(crate) struct Keeper<C: Charge> {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
+/// Starts the program as a child that serves these VMs, by this argument.
+pub(crate) fn start_child(
+    vms: Vec<String>,
+    argument: &str,
+    theirs: OwnedFd,
+) -> std::io::Result<(Child, LogRelay)> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(format!("zerowire: {}", vms.join(", "))).arg(argument);
+    let (log, their_log) = LogRelay::start(vms)?;
+    command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::from(their_log));
+    // It may hold secrets of the host.
+    command.env_clear();
+    // The command goes at the end, and with it the child's end of the channel.
+    Ok((spawn_apart(&mut command)?, log))
+}
+
 type Ready = SyncSender<Result<ConfineReport, String>>;
 
 impl<C: Charge> Keeper<C> {
@@ -143,7 +159,8 @@ impl<C: Charge> Keeper<C> {
     fn serve(&self, ready: &mut Option<Ready>) -> Result<String, String> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
-        let (mut child, _log) = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
+        let (mut child, _log) = start_child(self.charge.vms(), C::ARGUMENT, theirs)
+            .map_err(|e| format!("it can't be started: {e}"))?;
         // Without it the end of the channel shows the death.
         let _ = ours.hear_until_death(&child);
         let link = Arc::new(ChildLink::new(ours));
@@ -159,18 +176,6 @@ impl<C: Charge> Keeper<C> {
         let name = self.charge.vms().swap_remove(0);
         let status = end(&name, &mut child, END_PATIENCE, &self.stops).map_err(text)?;
         Ok(failed.unwrap_or_else(|| words(&status)))
-    }
-
-    fn spawn(&self, theirs: OwnedFd) -> std::io::Result<(Child, LogRelay)> {
-        let vms = self.charge.vms();
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0(format!("zerowire: {}", vms.join(", "))).arg(C::ARGUMENT);
-        let (log, their_log) = LogRelay::start(vms)?;
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::from(their_log));
-        // It may hold secrets of the host.
-        command.env_clear();
-        // The command goes at the end, and with it the child's end of the channel.
-        Ok((spawn_apart(&mut command)?, log))
     }
 
     /// Carries out what the child asks. Returns why it failed where that is known.

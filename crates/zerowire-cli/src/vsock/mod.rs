@@ -16,7 +16,7 @@ use anyhow::Result;
 use clap::Args;
 use zerowire_capture::LINKTYPE_VSOCK;
 use zerowire_cli::{WrongArguments, logging};
-use zerowire_vsock::{VsockServer, VsockServerStats};
+use zerowire_vsock::{VsockServer, VsockServerStats, check_vms};
 
 use self::args::{LimitArgs, MapArgs, UdsArgs};
 pub use self::sandbox::child as confined_child;
@@ -138,7 +138,7 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let handed = HandedSockets::from_environment().map_err(WrongArguments::because)?;
-    let vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
+    let mut vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
     handed.check(vms.iter().map(|vm| &vm.endpoint)).map_err(WrongArguments::because)?;
     args.sandbox.check(&args).map_err(WrongArguments::because)?;
     let defaults = config::Defaults::new(&args).map_err(WrongArguments::because)?;
@@ -154,6 +154,8 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
         args.pcap.start(LINKTYPE_VSOCK, (!may_come).then(|| names.iter().map(String::as_str).collect()))?;
     let refused = |e| serving::refused(&args.config, &e);
     if is_confined {
+        // With the shares that they get of what all may have.
+        check_vms(&mut vms).map_err(refused)?;
         start::warn(&vms, limit);
         let lines: Vec<_> = vms.iter().map(start::start_line).collect();
         let level = logging::effective_level(log);

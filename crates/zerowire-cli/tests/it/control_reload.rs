@@ -69,7 +69,9 @@ fn a_file_that_is_read_again_changes_what_differs() {
         guest.ping(&mut peer);
         drop(guest);
         let (out, _) = program.stop();
-        assert!(out.contains("zwkept: tap:zwkept,queues=1") && out.contains(", 1 connections"), "{out}");
+        // A long line is broken.
+        let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("zwkept: tap:zwkept,queues=1") && words.contains(", 1 connections"), "{out}");
     });
 }
 

@@ -17,9 +17,10 @@ const REFUSED: usize = 5000;
 const KEPT: u64 = 1 << 20;
 
 /// Two VMs on taps of their names.
-fn start(dir: &Path, names: [&str; 2], restrict: Restrict) -> Program {
+fn start(dir: &Path, names: [&str; 2], sandbox: &str, restrict: Restrict) -> Program {
     let vm = |name| format!("name={name},socket={},port=tap:{name}", dir.join(name).display());
-    Program::restricted(&["--json", "--vm", &vm(names[0]), "--vm", &vm(names[1])], restrict)
+    let vms = ["--vm", &vm(names[0]), "--vm", &vm(names[1])];
+    Program::restricted(&[&["--json", "--sandbox", sandbox], &vms[..]].concat(), restrict)
 }
 
 /// Asks for what the back end refuses, again and again on one connection.
@@ -31,49 +32,51 @@ fn repeat_an_error(front: &mut VhostUser) {
 
 #[test]
 fn a_log_that_nobody_reads_holds_up_neither_guests_nor_the_end() {
-    in_netns(|| {
-        let dir = tempfile::tempdir().expect("a directory");
-        // Kept to the end: a pipe without a reader is an error, and not full.
-        let (_reader, mut writer) = small_pipe();
-        assert!(fill(&mut writer) >= PIPE_BYTES, "the pipe was empty");
-        let restrict = Restrict { stderr: Some(writer.as_raw_fd()), ..Restrict::default() };
-        let mut program = start(dir.path(), ["zwloga", "zwlogb"], restrict);
-        let mut good = Guest::start(connect(&dir.path().join("zwlogb")));
-        let mut good_peer = Peer::new("zwlogb");
-        good.ping(&mut good_peer);
+    for sandbox in ["off", "on"] {
+        in_netns(move || {
+            let dir = tempfile::tempdir().expect("a directory");
+            // Kept to the end: a pipe without a reader is an error, and not full.
+            let (_reader, mut writer) = small_pipe();
+            assert!(fill(&mut writer) >= PIPE_BYTES, "the pipe was empty");
+            let restrict = Restrict { stderr: Some(writer.as_raw_fd()), ..Restrict::default() };
+            let mut program = start(dir.path(), ["zwloga", "zwlogb"], sandbox, restrict);
+            let mut good = Guest::start(connect(&dir.path().join("zwlogb")));
+            let mut good_peer = Peer::new("zwlogb");
+            good.ping(&mut good_peer);
 
-        // The front end makes lines in the control thread, the guest in the one of its queues,
-        // which goes on.
-        let mut front = connect(&dir.path().join("zwloga"));
-        let memory = GuestMemory::new(&[(GuestAddr(0), 4 << 20)]).expect("guest memory");
-        front.negotiate(features::VERSION_1).expect("features");
-        front.share_memory(&memory).expect("shared memory");
-        repeat_an_error(&mut front);
-        let mut transmit = RawQueue::start(&memory, &mut front, 1, 16).expect("a queue");
-        let mut receive = RawQueue::start(&memory, &mut front, 0, 16).expect("a queue");
-        let buffer = receive.place(&[0; 2048]).expect("guest memory");
-        receive.write_chain(3, &[RawDesc { addr: buffer.guest_addr().0, len: 1530, flags: 0, next: 0 }]);
-        receive.offer(3);
-        receive.kick().expect("a kick");
-        let mut peer = Peer::new("zwloga");
-        peer.send(&frames::frame(1, 60));
-        assert!(
-            receive.wait_error(PATIENCE).expect("a poll"),
-            "a buffer that can't be written breaks the ring"
-        );
-        let frame = frames::frame(2, 100);
-        let whole = transmit.place(&[&[0; 12], frame.as_slice()].concat()).expect("guest memory");
-        transmit.write_chain(0, &[RawDesc::readable(&whole)]);
-        transmit.offer(0);
-        transmit.kick().expect("a kick");
-        assert_eq!(peer.expect().bytes, frame);
+            // The front end makes lines in the control thread, the guest in the one of its queues,
+            // which goes on.
+            let mut front = connect(&dir.path().join("zwloga"));
+            let memory = GuestMemory::new(&[(GuestAddr(0), 4 << 20)]).expect("guest memory");
+            front.negotiate(features::VERSION_1).expect("features");
+            front.share_memory(&memory).expect("shared memory");
+            repeat_an_error(&mut front);
+            let mut transmit = RawQueue::start(&memory, &mut front, 1, 16).expect("a queue");
+            let mut receive = RawQueue::start(&memory, &mut front, 0, 16).expect("a queue");
+            let buffer = receive.place(&[0; 2048]).expect("guest memory");
+            receive.write_chain(3, &[RawDesc { addr: buffer.guest_addr().0, len: 1530, flags: 0, next: 0 }]);
+            receive.offer(3);
+            receive.kick().expect("a kick");
+            let mut peer = Peer::new("zwloga");
+            peer.send(&frames::frame(1, 60));
+            assert!(
+                receive.wait_error(PATIENCE).expect("a poll"),
+                "a buffer that can't be written breaks the ring"
+            );
+            let frame = frames::frame(2, 100);
+            let whole = transmit.place(&[&[0; 12], frame.as_slice()].concat()).expect("guest memory");
+            transmit.write_chain(0, &[RawDesc::readable(&whole)]);
+            transmit.offer(0);
+            transmit.kick().expect("a kick");
+            assert_eq!(peer.expect().bytes, frame);
 
-        good.ping(&mut good_peer);
-        drop((front, good));
-        program.signal(libc::SIGTERM);
-        assert!(program.wait().success(), "the statistics are out: what nobody reads is the log");
-        assert!(!dir.path().join("zwloga").exists(), "it is a clean end");
-    });
+            good.ping(&mut good_peer);
+            drop((front, good));
+            program.signal(libc::SIGTERM);
+            assert!(program.wait().success(), "the statistics are out: what nobody reads is the log");
+            assert!(!dir.path().join("zwloga").exists(), "it is a clean end");
+        });
+    }
 }
 
 /// Memory of a guest whose file keeps the first [`KEPT`] bytes alone, with a transmit queue in
@@ -98,49 +101,54 @@ fn send_what_is_lost(queue: &mut RawQueue) {
 /// The thread that meets lost memory logs it.
 #[test]
 fn a_log_that_nobody_reads_holds_up_no_thread_that_meets_lost_memory() {
-    in_netns(|| {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (_reader, mut writer) = small_pipe();
-        assert!(fill(&mut writer) >= PIPE_BYTES, "the pipe was empty");
-        let restrict = Restrict { stderr: Some(writer.as_raw_fd()), ..Restrict::default() };
-        let mut program = start(dir.path(), ["zwloge", "zwlogf"], restrict);
-        let mut front = connect(&dir.path().join("zwloge"));
-        send_what_is_lost(&mut lose_memory(&mut front));
-        drop(front);
-        let mut next = Guest::start(connect(&dir.path().join("zwloge")));
-        next.ping(&mut Peer::new("zwloge"));
-        drop(next);
-        program.signal(libc::SIGTERM);
-        assert!(program.wait().success(), "it is a clean end");
-    });
+    for sandbox in ["off", "on"] {
+        in_netns(move || {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (_reader, mut writer) = small_pipe();
+            assert!(fill(&mut writer) >= PIPE_BYTES, "the pipe was empty");
+            let restrict = Restrict { stderr: Some(writer.as_raw_fd()), ..Restrict::default() };
+            let mut program = start(dir.path(), ["zwloge", "zwlogf"], sandbox, restrict);
+            let mut front = connect(&dir.path().join("zwloge"));
+            send_what_is_lost(&mut lose_memory(&mut front));
+            drop(front);
+            let mut next = Guest::start(connect(&dir.path().join("zwloge")));
+            next.ping(&mut Peer::new("zwloge"));
+            drop(next);
+            program.signal(libc::SIGTERM);
+            assert!(program.wait().success(), "it is a clean end");
+        });
+    }
 }
 
 /// As often as a front end likes.
 #[test]
 fn lost_memory_fills_no_log() {
     const TIMES: usize = 300;
-    in_netns(|| {
-        let dir = tempfile::tempdir().expect("a directory");
-        let program = start(dir.path(), ["zwlogg", "zwlogh"], Restrict::default());
-        let mut front = connect(&dir.path().join("zwlogg"));
-        let begin = Instant::now();
-        for _ in 0..TIMES {
-            send_what_is_lost(&mut lose_memory(&mut front));
-            front.stop_queue(1).expect("stopped");
-        }
-        let most = 2 + begin.elapsed().as_secs() as usize;
-        drop(front);
-        let (_, log) = program.stop();
-        let told = log.lines().filter(|l| l.contains("a front end truncated the file")).count();
-        assert!((1..=most).contains(&told), "{told} lines, at most {most}");
-    });
+    for sandbox in ["off", "on"] {
+        in_netns(move || {
+            let dir = tempfile::tempdir().expect("a directory");
+            let program = start(dir.path(), ["zwlogg", "zwlogh"], sandbox, Restrict::default());
+            let mut front = connect(&dir.path().join("zwlogg"));
+            let begin = Instant::now();
+            for _ in 0..TIMES {
+                send_what_is_lost(&mut lose_memory(&mut front));
+                front.stop_queue(1).expect("stopped");
+            }
+            let most = 2 + begin.elapsed().as_secs() as usize;
+            drop(front);
+            let (_, log) = program.stop();
+            let told = log.lines().filter(|l| l.contains("a front end truncated the file")).count();
+            assert!((1..=most).contains(&told), "{told} lines, at most {most}");
+        });
+    }
 }
 
 #[test]
 fn an_error_that_is_repeated_leaves_the_log_to_others() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
-        let program = start(dir.path(), ["zwlogc", "zwlogd"], Restrict::default());
+        // The lines of a confined VM are bounded together, also that which counts others.
+        let program = start(dir.path(), ["zwlogc", "zwlogd"], "off", Restrict::default());
         let mut front = connect(&dir.path().join("zwlogc"));
         repeat_an_error(&mut front);
         let mut other = connect(&dir.path().join("zwlogd"));

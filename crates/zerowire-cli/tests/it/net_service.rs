@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use crate::support::processes::{child, children};
+use crate::support::processes::{child, children, runs};
 use crate::support::{
     Guest, HANDED_FD, PATIENCE, Peer, Program, Restrict, connect, frames, http, in_netns, interface, tap,
     wait_until,
@@ -119,22 +119,27 @@ fn without_json_a_table_names_the_reasons() {
 /// own.
 #[test]
 fn after_each_restart_at_once_the_guest_has_a_network() {
-    in_netns(|| {
-        let dir = tempfile::tempdir().expect("a directory");
-        for round in 0..20 {
-            let mut program = start(dir.path(), "zwagain", &[], Restrict::default());
-            let mut guest = Guest::start(connect(&dir.path().join("zwagain")));
-            let mut peer = Peer::new("zwagain");
-            guest.ping(&mut peer);
-            // Rings run.
-            if round % 2 == 0 {
-                program.kill();
-            } else {
-                program.signal(libc::SIGTERM);
-                program.wait();
+    for sandbox in ["off", "on"] {
+        in_netns(move || {
+            let dir = tempfile::tempdir().expect("a directory");
+            for round in 0..20 {
+                let mut program = start(dir.path(), "zwagain", &["--sandbox", sandbox], Restrict::default());
+                let mut guest = Guest::start(connect(&dir.path().join("zwagain")));
+                let mut peer = Peer::new("zwagain");
+                guest.ping(&mut peer);
+                // Rings run.
+                let all = children(&program);
+                if round % 2 == 0 {
+                    program.kill();
+                } else {
+                    program.signal(libc::SIGTERM);
+                    program.wait();
+                }
+                // Who connects before that would reach one of them.
+                wait_until("its children have ended", || !all.iter().any(runs));
             }
-        }
-    });
+        });
+    }
 }
 
 #[test]
@@ -320,64 +325,74 @@ const IN_FLIGHT: u32 = 64;
 
 #[test]
 fn a_program_that_is_killed_and_started_again_goes_on_where_it_was() {
-    in_netns(|| {
-        const NAME: &str = "zwkill";
-        tap::persistent(NAME, 0);
-        let dir = tempfile::tempdir().expect("a directory");
-        let socket = dir.path().join(NAME);
-        let mut program = start(dir.path(), NAME, &[], Restrict::default());
-        let mut guest = Guest::start(connect(&socket));
-        let mut peer = Peer::new(NAME);
-        let (mut out, mut seen) = (0u32, 0u32);
-        let (mut back, mut got) = (0u32, 0u32);
-        let len = |n: u32| 18 + (n as usize * 37) % 6000;
-        for round in 0..6u32 {
-            // Frames both ways, of which some are done and some under way when the program dies.
-            for _ in 0..100 {
-                let frame = frames::frame(out, len(out));
-                assert!(guest.pairs[0].tx.send(&VirtioNetHdr::default(), &frame).expect("a frame that fits"));
-                out += 1;
-                if out % 3 == 0 {
-                    guest.pairs[0].tx.publish().expect("published");
-                    peer.send(&frames::frame(back, 18 + (back as usize * 13) % 1400));
-                    back += 1;
+    for sandbox in ["off", "on"] {
+        in_netns(move || {
+            const NAME: &str = "zwkill";
+            tap::persistent(NAME, 0);
+            let dir = tempfile::tempdir().expect("a directory");
+            let socket = dir.path().join(NAME);
+            let mut program = start(dir.path(), NAME, &["--sandbox", sandbox], Restrict::default());
+            let mut guest = Guest::start(connect(&socket));
+            let mut peer = Peer::new(NAME);
+            let (mut out, mut seen) = (0u32, 0u32);
+            let (mut back, mut got) = (0u32, 0u32);
+            let len = |n: u32| 18 + (n as usize * 37) % 6000;
+            for round in 0..6u32 {
+                // Frames both ways, of which some are done and some under way when the program dies.
+                for _ in 0..100 {
+                    let frame = frames::frame(out, len(out));
+                    assert!(
+                        guest.pairs[0].tx.send(&VirtioNetHdr::default(), &frame).expect("a frame that fits")
+                    );
+                    out += 1;
+                    if out % 3 == 0 {
+                        guest.pairs[0].tx.publish().expect("published");
+                        peer.send(&frames::frame(back, 18 + (back as usize * 13) % 1400));
+                        back += 1;
+                    }
+                }
+                guest.pairs[0].tx.publish().expect("published");
+                let enough = seen + round * 16;
+                let mut arrived = Vec::new();
+                while (seen + arrived.len() as u32) < enough {
+                    arrived.push(peer.expect());
+                }
+                let all = children(&program);
+                program.kill();
+                // Who connects before that would reach one of them.
+                wait_until("its children have ended", || !all.iter().any(runs));
+                program = start(dir.path(), NAME, &["--sandbox", sandbox], Restrict::default());
+                guest.driver.reconnect(connect(&socket), &mut guest.pairs).unwrap_or_else(|e| panic!("{e}"));
+                assert!(
+                    guest.pairs[0].tx.drain(PATIENCE).expect("a sound ring"),
+                    "all frames are given back"
+                );
+                // None is lost; those that were under way may come twice.
+                arrived.extend(peer.drain());
+                for frame in arrived {
+                    let n = frames::number(&frame.bytes);
+                    assert_eq!(frame.bytes, frames::frame(n, len(n)), "frame {n} is whole");
+                    assert!(n <= seen, "frame {seen} is missing, {n} came");
+                    assert!(seen - n <= IN_FLIGHT, "frame {n} came again behind {seen}");
+                    seen = seen.max(n + 1);
+                }
+                assert_eq!(seen, out, "every frame came, round {round}");
+                // Toward the guest: what came is whole, in order, and once.
+                peer.send(&frames::frame(u32::MAX, 60));
+                loop {
+                    let frame = guest.expect();
+                    let n = frames::number(&frame);
+                    if n == u32::MAX {
+                        break;
+                    }
+                    assert_eq!(frame, frames::frame(n, 18 + (n as usize * 13) % 1400), "frame {n} is whole");
+                    assert!(n >= got, "frame {n} came again");
+                    got = n + 1;
                 }
             }
-            guest.pairs[0].tx.publish().expect("published");
-            let enough = seen + round * 16;
-            let mut arrived = Vec::new();
-            while (seen + arrived.len() as u32) < enough {
-                arrived.push(peer.expect());
-            }
-            program.kill();
-            program = start(dir.path(), NAME, &[], Restrict::default());
-            guest.driver.reconnect(connect(&socket), &mut guest.pairs).unwrap_or_else(|e| panic!("{e}"));
-            assert!(guest.pairs[0].tx.drain(PATIENCE).expect("a sound ring"), "all frames are given back");
-            // None is lost; those that were under way may come twice.
-            arrived.extend(peer.drain());
-            for frame in arrived {
-                let n = frames::number(&frame.bytes);
-                assert_eq!(frame.bytes, frames::frame(n, len(n)), "frame {n} is whole");
-                assert!(n <= seen, "frame {seen} is missing, {n} came");
-                assert!(seen - n <= IN_FLIGHT, "frame {n} came again behind {seen}");
-                seen = seen.max(n + 1);
-            }
-            assert_eq!(seen, out, "every frame came, round {round}");
-            // Toward the guest: what came is whole, in order, and once.
-            peer.send(&frames::frame(u32::MAX, 60));
-            loop {
-                let frame = guest.expect();
-                let n = frames::number(&frame);
-                if n == u32::MAX {
-                    break;
-                }
-                assert_eq!(frame, frames::frame(n, 18 + (n as usize * 13) % 1400), "frame {n} is whole");
-                assert!(n >= got, "frame {n} came again");
-                got = n + 1;
-            }
-        }
-        assert!(got > 0, "some frames reached the guest");
-        guest.ping(&mut peer);
-        program.stop();
-    });
+            assert!(got > 0, "some frames reached the guest");
+            guest.ping(&mut peer);
+            program.stop();
+        });
+    }
 }

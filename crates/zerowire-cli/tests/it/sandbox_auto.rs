@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::support::control::Controlled;
 use crate::support::processes::{child, children, status};
 use crate::support::{Guest, HANDED_FD, Peer, Program, Restrict, connect, in_netns, wait_until};
+use zerowire_testkit::net::veth;
 
 /// What the log says of VMs that have no child.
 const NOT_CONFINED: &str = "WARN the VMs are not confined: ";
@@ -49,9 +50,10 @@ fn what_no_child_can_do_is_served_without() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = dir.path().join("s").display().to_string();
+        veth::veth("v0", "v1", 1, 1500);
         for (more, words) in [
             (&["--port", "tap:zwgo", "--postcopy"][..], ["--postcopy", "--sandbox off"]),
-            (&["--port", "packet:lo,rings=on"], ["rings=on", "--sandbox off"]),
+            (&["--port", "packet:v0,rings=on"], ["rings=on", "--sandbox off"]),
         ] {
             let program = Program::net(&[&["--socket", &socket], more].concat());
             program.wait_log("listening on");
@@ -62,7 +64,7 @@ fn what_no_child_can_do_is_served_without() {
             program.stop();
         }
         let few = Restrict { descriptors: Some((256, 512)), ..Restrict::default() };
-        let program = Program::restricted(&["--socket", &socket, "--port", "packet:lo"], few);
+        let program = Program::restricted(&["--socket", &socket, "--port", "packet:v0"], few);
         program.wait_log("listening on");
         let log = program.log();
         assert!(log.contains(NOT_CONFINED) && log.contains("'ulimit -n 1024'"), "{log}");

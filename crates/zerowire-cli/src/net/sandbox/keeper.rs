@@ -10,15 +10,14 @@
 //! socket's backlog, and a tap stays with its address and its bridge. A thread a VM does all of it.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use zerowire_capture::Capture;
-use zerowire_confine::{ConfineReport, Owner, spawn_apart};
+use zerowire_confine::{ConfineReport, Owner};
 use zerowire_net::{Limits, LinkObserver, LinkState, MetadataSource, ServerError, VmConfig, VmStats};
 use zerowire_vhost::serve::{Listener, StartError};
 
@@ -30,8 +29,7 @@ use super::sums::Sums;
 use crate::sandbox::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use crate::sandbox::channel::Channel;
 use crate::sandbox::ending::{END_PATIENCE, end, join, words};
-use crate::sandbox::keeper::START_PATIENCE;
-use crate::sandbox::lines::LogRelay;
+use crate::sandbox::keeper::{START_PATIENCE, start_child};
 use crate::sandbox::link::{self, ANSWER_PATIENCE};
 use crate::sandbox::lock;
 use crate::sandbox::message::{Rates, bounded_report, short};
@@ -231,7 +229,8 @@ impl Keeper {
     fn serve(&self, ready: &mut Option<Ready>, session: &mut KeptSession) -> Result<ChildEnd, String> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
-        let (mut child, _log) = self.spawn(theirs).map_err(|e| format!("it can't be started: {e}"))?;
+        let (mut child, _log) = start_child(vec![self.config.name.clone()], CHILD, theirs)
+            .map_err(|e| format!("it can't be started: {e}"))?;
         // Without it the end of the channel shows the death.
         let _ = ours.hear_until_death(&child);
         let link = Arc::new(ChildLink::new(ours));
@@ -251,28 +250,13 @@ impl Keeper {
         }
         let asked = self.stops.load(Ordering::Acquire)
             || (failed.is_none()
-                && self.ends_with_front_end()
+                && (self.is_draining() || !self.is_lasting())
                 && status.as_ref().is_ok_and(ExitStatus::success));
         match failed {
             _ if asked => Ok(ChildEnd::Asked),
             Some(end) => Ok(end),
             None => Ok(ChildEnd::Died(status.map_or_else(text, |status| words(&status)))),
         }
-    }
-
-    fn ends_with_front_end(&self) -> bool {
-        self.is_draining() || !self.is_lasting()
-    }
-
-    fn spawn(&self, theirs: OwnedFd) -> std::io::Result<(Child, LogRelay)> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0(format!("zerowire: {}", self.config.name)).arg(CHILD);
-        let (log, their_log) = LogRelay::start(vec![self.config.name.clone()])?;
-        command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::from(their_log));
-        // It may hold secrets of the host.
-        command.env_clear();
-        // The command goes at the end, and with it the child's end of the channel.
-        Ok((spawn_apart(&mut command)?, log))
     }
 
     /// Gives the child what is open for it. It hears of all changes from then on.
@@ -311,8 +295,7 @@ impl Keeper {
         state.sums.set_connected(false);
     }
 
-    /// Carries out what the child asks, and passes its answers on. Returns how it ended where that
-    /// is known.
+    /// Carries out what the child asks. Returns how it ended where that is known.
     fn listen(
         &self,
         link: &ChildLink,
@@ -320,7 +303,7 @@ impl Keeper {
         session: &mut KeptSession,
     ) -> Option<ChildEnd> {
         let died = |why: &str| Some(ChildEnd::Died(short(why)));
-        let mut is_ready = false;
+        let (mut is_ready, mut replaced) = (false, None);
         loop {
             match link.channel.receive::<ChildWord>() {
                 Ok(Some((ChildWord::Ready(_), _))) if is_ready => {
@@ -333,20 +316,31 @@ impl Keeper {
                 }
                 Ok(Some((ChildWord::Failed(why), _))) => return died(&why),
                 Ok(Some((ChildWord::Connected(now), _))) => lock(&self.state).sums.set_connected(now),
-                Ok(Some((ChildWord::Last(stats), _))) => lock(&self.state).sums.told(stats.bounded()),
+                Ok(Some((ChildWord::Last(stats), _))) => {
+                    lock(&self.state).sums.told(stats.bounded());
+                    if replaced.is_some() {
+                        return replaced;
+                    }
+                }
                 Ok(Some((ChildWord::Session(word), fds))) => session.hear(word, fds),
+                Ok(Some((ChildWord::Port(_), _))) if replaced.is_some() => {}
                 Ok(Some((ChildWord::Port(verb), _))) => {
                     match self.port.carry_out(verb) {
                         PortAnswer::Done(done) => {
                             link.channel.send(&ChildOrder::PortDone(done.err()), &[]).ok()?;
                         }
                         PortAnswer::Nothing => {}
-                        PortAnswer::Replace(why) => return Some(ChildEnd::Replaced(why)),
+                        PortAnswer::Replace(why) => {
+                            // It tells its last numbers then.
+                            link.channel.send_no_more(ANSWER_PATIENCE);
+                            replaced = Some(ChildEnd::Replaced(why));
+                        }
                     }
                     std::thread::sleep(PORT_PAUSE);
                 }
                 Ok(Some((word, _))) => link.take(word),
-                Ok(None) => return None,
+                Ok(None) => return replaced,
+                Err(_) if replaced.is_some() => return replaced,
                 Err(e) => {
                     session.forget();
                     return died(&format!("its message can't be understood: {e}"));

@@ -15,9 +15,10 @@ pub fn child(program: &Program) -> i32 {
     all[0]
 }
 
-/// Whether a process is there.
+/// Whether a process has not ended. Whoever reaps it may be late.
 pub fn runs(pid: &i32) -> bool {
-    std::path::Path::new(&format!("/proc/{pid}")).exists()
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|status| !status.contains("\nState:\tZ"))
 }
 
 /// Sends a child a signal.

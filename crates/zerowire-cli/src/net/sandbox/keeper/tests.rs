@@ -72,9 +72,13 @@ fn setup(child: &Channel) -> (ChildSetup, String) {
 /// What the child says, and why it is ended for that.
 fn why(keeper: &Keeper, words: Vec<ChildWord>) -> Option<String> {
     let (link, child) = link();
-    std::thread::scope(|scope| {
+    let end = std::thread::scope(|scope| {
         scope.spawn(move || words.iter().for_each(|word| drop(child.send(word, &[]))));
         keeper.listen(&link, &mut None, &mut KeptSession::default())
+    });
+    end.map(|end| match end {
+        ChildEnd::Died(why) => why,
+        ChildEnd::Asked | ChildEnd::Replaced(_) => panic!("nobody asked for that"),
     })
 }
 
