@@ -22,11 +22,18 @@ const DEATHS: usize = 5;
 const CALM: Duration = Duration::from_millis(1100);
 /// The guest's port to which host programs connect.
 const PORT: u32 = 700;
-/// Buffers for events.
-const EVENT_BUFFERS: u16 = 3;
+/// Whether a guest hears of events.
+#[derive(Clone, Copy, PartialEq)]
+enum Events {
+    /// Its driver has posted buffers for them.
+    Taken,
+    /// Its driver posts no buffers.
+    NoBuffers,
+    /// Its front end keeps the queue to itself, as QEMU does.
+    Kept,
+}
 
-/// A guest, and a program of the host's that listens for it. Its front end shares the event queue, or
-/// keeps it to itself as QEMU does.
+/// A guest, and a program of the host's that listens for it.
 struct Guest {
     stack: VsockStack,
     driver: VsockDriver<VhostUser>,
@@ -36,16 +43,16 @@ struct Guest {
 }
 
 impl Guest {
-    fn start(scene: &Scene, name: &str, has_events: bool) -> Self {
+    fn start(scene: &Scene, name: &str, events: Events) -> Self {
         let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
         let transport = connect(&scene.path(&format!("{name}.s")));
         let started = VsockDriver::start(transport, &memory, &VsockOptions::default());
         let (mut driver, queues) = started.unwrap_or_else(|e| panic!("{e}"));
         let mut stack = VsockStack::new(queues, StackOptions::default());
         stack.listen(PORT, SocketType::Stream);
-        let events = has_events.then(|| {
+        let events = (events != Events::Kept).then(|| {
             let mut queue = RawQueue::start(&memory, driver.transport(), 2, 16).expect("a queue");
-            for head in 0..EVENT_BUFFERS {
+            for head in 0..if events == Events::Taken { 3 } else { 0 } {
                 let buffer = queue.place(&[0xee; 8]).expect("guest memory");
                 queue.write_chain(head, &[RawDesc::writable(&buffer)]);
                 queue.offer(head);
@@ -99,7 +106,7 @@ impl Guest {
 
     /// The guest learns that its connections are gone: by the event, or by a reset of each.
     fn lose(&mut self, open: &[ConnId], deaths: u16) {
-        if let Some(queue) = &mut self.events {
+        if let Some(queue) = self.events.as_mut().filter(|queue| queue.avail_idx() > 0) {
             assert!(queue.wait_used(deaths, PATIENCE), "the event of death {deaths}");
             let (head, len) = queue.ring().used_entry(deaths - 1);
             assert_eq!(len, 4);
@@ -163,9 +170,9 @@ fn survive(scene: &Scene, guests: &mut [&mut Guest], mut open: Vec<[Open; 2]>, d
 fn front_ends_stay_connected_while_their_children_are_killed() {
     let names = ["a", "b", "c", "d"];
     let scene = Scene::start(&[("a", "a"), ("b", "b"), ("c", "c"), ("d", "d"), ("calm", "e")], &[]);
-    let mut calm = Guest::start(&scene, "calm", true);
+    let mut calm = Guest::start(&scene, "calm", Events::Taken);
     let mut unharmed = calm.open(&scene);
-    let mut guests: Vec<_> = names.iter().map(|name| Guest::start(&scene, name, true)).collect();
+    let mut guests: Vec<_> = names.iter().map(|name| Guest::start(&scene, name, Events::Taken)).collect();
     // Counters of a child count as it told them last.
     scene.stats(1);
     let mut gaps = Vec::new();
@@ -196,7 +203,7 @@ fn front_ends_stay_connected_while_their_children_are_killed() {
 #[test]
 fn guests_of_a_group_go_on_behind_two_deaths() {
     let scene = Scene::start(&[("a", "x"), ("b", "x")], &[]);
-    let (mut a, mut b) = (Guest::start(&scene, "a", true), Guest::start(&scene, "b", true));
+    let (mut a, mut b) = (Guest::start(&scene, "a", Events::Taken), Guest::start(&scene, "b", Events::Taken));
     for deaths in 1..=2 {
         let to_b = a.stack.connect(4, PORT, SocketType::Stream).expect("a free port");
         a.turn();
@@ -242,7 +249,7 @@ fn keep_busy(front: &mut VhostUser) -> PipeWriter {
 #[test]
 fn a_death_within_a_message_of_one_front_end_ends_that_session_alone() {
     let scene = Scene::start(&[("a", "x"), ("b", "x")], &[]);
-    let mut guest = Guest::start(&scene, "a", true);
+    let mut guest = Guest::start(&scene, "a", Events::Taken);
     let mut front = connect(&scene.path("b.s"));
     let open = load(&scene, &mut [&mut guest]);
     let _writer = keep_busy(&mut front);
@@ -250,17 +257,16 @@ fn a_death_within_a_message_of_one_front_end_ends_that_session_alone() {
     wait_until("it is disconnected", || !front.is_alive());
     scene.program.wait_log("its front end is disconnected: its child died while it carried a message out");
     drop(front);
-    let mut other = Guest::start(&scene, "b", true);
+    let mut other = Guest::start(&scene, "b", Events::Taken);
     other.open(&scene);
     drop((guest, other));
     scene.program.stop();
 }
 
-/// Front ends that keep the event queue to themselves, as QEMU does.
 #[test]
 fn connections_of_guests_without_events_are_reset_by_name() {
     let scene = Scene::start(&[("a", "x"), ("b", "x")], &[]);
-    let (mut a, mut b) = (Guest::start(&scene, "a", false), Guest::start(&scene, "b", false));
+    let (mut a, mut b) = (Guest::start(&scene, "a", Events::Kept), Guest::start(&scene, "b", Events::Kept));
     let mut gaps = Vec::new();
     for deaths in 1..=DEATHS {
         let to_b = a.stack.connect(4, PORT, SocketType::Stream).expect("a free port");
@@ -279,5 +285,17 @@ fn connections_of_guests_without_events_are_reset_by_name() {
     println!("{DEATHS} deaths: connections of both guests after {gaps:?}");
     assert_eq!(scene.stats(1)["vms"][0]["connection_errors"], 0);
     drop((a, b));
+    scene.program.stop();
+}
+
+/// They are waited for, and then each connection is reset by its name.
+#[test]
+fn a_guest_without_buffers_for_events_goes_on() {
+    let scene = Scene::start(&[("a", "x")], &[]);
+    let mut guest = Guest::start(&scene, "a", Events::NoBuffers);
+    let open = load(&scene, &mut [&mut guest]);
+    survive(&scene, &mut [&mut guest], open, 1);
+    assert_eq!(guest.events.as_ref().expect("a queue").ring().used_idx(), 0);
+    drop(guest);
     scene.program.stop();
 }

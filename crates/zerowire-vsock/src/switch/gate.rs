@@ -5,7 +5,7 @@
 //! that nobody here knows. The event makes it end them all, also those that would wait for bytes
 //! forever. Front ends that keep the queue to themselves, as QEMU does, get no event. There the
 //! driver learns of the end of a connection from the reset that answers its next packet. Where a
-//! process has left the names of its connections, they are reset at once.
+//! process has left the names of its connections, each is reset by its name.
 //!
 //! A driver that takes the event ends all connections that it has by then, also new ones (Linux,
 //! `virtio_vsock_event_handle`). It posts the buffer anew behind that. Until then none begins: see
@@ -79,14 +79,11 @@ pub(super) fn set(vm: &mut GroupVm, lost: bool, timers: &mut Timers) {
 }
 
 /// The session of another process goes on here, whose front end says nothing more of its rings.
-/// Where it keeps the event queue to itself, each connection is reset by its name, and nothing is
-/// waited for.
+/// Where it keeps the event queue to itself, nothing is waited for.
 pub(super) fn taken_up(vm: &mut GroupVm) {
-    if vm.rings.events.is_none() {
-        vm.reset_lost();
-        open(vm);
+    if vm.rings.events.is_none() || vm.gate == Gate::Open {
+        give_up(vm);
     }
-    vm.names.forget_lost();
 }
 
 /// Tells a driver of the reset, if that is due and there is a buffer for it, and looks whether it
@@ -100,6 +97,7 @@ pub(super) fn tell_reset(vm: &mut GroupVm, io: &mut Io) -> bool {
     let Some(queue) = events.as_deref_mut().filter(|q| q.is_active()) else { return false };
     match before.pass(queue, memory, &mut io.scratch.hint) {
         Ok(Gate::Open) => {
+            vm.names.forget_lost();
             open(vm);
             true
         }
@@ -109,7 +107,7 @@ pub(super) fn tell_reset(vm: &mut GroupVm, io: &mut Io) -> bool {
         }
         Err(e) => {
             queue.fail();
-            open(vm);
+            give_up(vm);
             vm.ring_failed(&e);
             false
         }
@@ -126,13 +124,19 @@ fn open(vm: &mut GroupVm) {
     }
 }
 
+/// Opens the gate of a driver that takes no event. Connections whose names are known are reset.
+fn give_up(vm: &mut GroupVm) {
+    vm.reset_lost();
+    open(vm);
+}
+
 /// Opens the gate of a driver that has not taken the event in time.
 pub(super) fn scan(vm: &mut GroupVm, now: Instant, timers: &mut Timers) {
     let (Gate::Due { until } | Gate::Told { until, .. }) = vm.gate else { return };
     if until > now {
         timers.look_after(until - now);
     } else {
-        open(vm);
+        give_up(vm);
     }
 }
 
