@@ -72,22 +72,32 @@ pub struct Moved<'a> {
 
 /// A metric of each direction of a VM. It only grows.
 pub struct OfDirection {
-    /// Its name without prefix and suffix.
-    pub name: &'static str,
-    /// A sentence about it.
-    pub help: &'static str,
-    /// Its value.
-    pub value: fn(&Moved<'_>) -> u64,
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Moved<'_>) -> u64,
+}
+
+impl OfDirection {
+    /// Its name without prefix and suffix, a sentence about it, and its value.
+    pub const fn new(name: &'static str, help: &'static str, value: fn(&Moved<'_>) -> u64) -> Self {
+        Self { name, help, value }
+    }
 }
 
 /// A metric of each reason in a direction of a VM. It only grows.
 pub struct OfReason {
-    /// Its name without prefix and suffix.
-    pub name: &'static str,
-    /// A sentence about it.
-    pub help: &'static str,
-    /// Its values by reason.
-    pub values: fn(&Totals) -> &BTreeMap<&'static str, u64>,
+    name: &'static str,
+    help: &'static str,
+    values: fn(&Totals) -> &ByReason,
+}
+
+type ByReason = BTreeMap<&'static str, u64>;
+
+impl OfReason {
+    /// Its name without prefix and suffix, a sentence about it, and its values by reason.
+    pub const fn new(name: &'static str, help: &'static str, values: fn(&Totals) -> &ByReason) -> Self {
+        Self { name, help, values }
+    }
 }
 
 /// All metrics of a server.

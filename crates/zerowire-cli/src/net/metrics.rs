@@ -85,41 +85,23 @@ const OF_VM: [OfVm<VmStats>; 10] = [
 ];
 
 const OF_DIRECTION: [OfDirection; 8] = [
-    OfDirection { name: "frames", help: "Frames delivered.", value: |d| d.totals.frames },
-    OfDirection {
-        name: "bytes",
-        help: "Bytes delivered, virtio-net headers included.",
-        value: |d| d.totals.bytes,
-    },
-    OfDirection {
-        name: "zero_copied_frames",
-        help: "Frames of which no byte but inspected headers was copied in user space.",
-        value: |d| d.totals.zero_copied_frames,
-    },
-    OfDirection {
-        name: "zero_copied_bytes",
-        help: "Bytes that were not copied in user space.",
-        value: |d| d.totals.zero_copied_bytes,
-    },
-    OfDirection {
-        name: "system_calls",
-        help: "System calls that moved frames.",
-        value: |d| d.totals.system_calls,
-    },
-    OfDirection { name: "kicks", help: "Notifications taken from the driver.", value: |d| d.totals.kicks },
-    OfDirection { name: "calls", help: "Notifications given to the driver.", value: |d| d.totals.calls },
-    OfDirection {
-        name: "limit_waits",
-        help: "How often queues waited for the limit.",
-        value: |d| d.limit_waits,
-    },
+    OfDirection::new("frames", "Frames delivered.", |d| d.totals.frames),
+    OfDirection::new("bytes", "Bytes delivered, virtio-net headers included.", |d| d.totals.bytes),
+    OfDirection::new(
+        "zero_copied_frames",
+        "Frames of which no byte but inspected headers was copied in user space.",
+        |d| d.totals.zero_copied_frames,
+    ),
+    OfDirection::new("zero_copied_bytes", "Bytes that were not copied in user space.", |d| {
+        d.totals.zero_copied_bytes
+    }),
+    OfDirection::new("system_calls", "System calls that moved frames.", |d| d.totals.system_calls),
+    OfDirection::new("kicks", "Notifications taken from the driver.", |d| d.totals.kicks),
+    OfDirection::new("calls", "Notifications given to the driver.", |d| d.totals.calls),
+    OfDirection::new("limit_waits", "How often queues waited for the limit.", |d| d.limit_waits),
 ];
 
 const OF_REASON: [OfReason; 2] = [
-    OfReason {
-        name: "copied_bytes",
-        help: "Bytes copied in user space, by reason.",
-        values: |t| &t.copied_bytes,
-    },
-    OfReason { name: "dropped_frames", help: "Frames dropped, by reason.", values: |t| &t.dropped_frames },
+    OfReason::new("copied_bytes", "Bytes copied in user space, by reason.", |t| &t.copied_bytes),
+    OfReason::new("dropped_frames", "Frames dropped, by reason.", |t| &t.dropped_frames),
 ];

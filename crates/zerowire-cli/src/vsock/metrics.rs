@@ -114,57 +114,23 @@ const OF_VM: [OfVm<VsockVmStats>; 18] = [
 ];
 
 const OF_DIRECTION: [OfDirection; 8] = [
-    OfDirection {
-        name: "vsock_packets",
-        help: "Packets with payload that were delivered.",
-        value: |d| d.totals.frames,
-    },
-    OfDirection {
-        name: "vsock_bytes",
-        help: "Bytes of payload that were delivered.",
-        value: |d| d.totals.bytes,
-    },
-    OfDirection {
-        name: "vsock_zero_copied_packets",
-        help: "Packets whose payload was not copied in user space.",
-        value: |d| d.totals.zero_copied_frames,
-    },
-    OfDirection {
-        name: "vsock_zero_copied_bytes",
-        help: "Bytes that were not copied in user space.",
-        value: |d| d.totals.zero_copied_bytes,
-    },
-    OfDirection {
-        name: "vsock_system_calls",
-        help: "System calls that moved packets.",
-        value: |d| d.totals.system_calls,
-    },
-    OfDirection {
-        name: "vsock_kicks",
-        help: "Notifications taken from the driver.",
-        value: |d| d.totals.kicks,
-    },
-    OfDirection {
-        name: "vsock_calls",
-        help: "Notifications given to the driver.",
-        value: |d| d.totals.calls,
-    },
-    OfDirection {
-        name: "vsock_limit_waits",
-        help: "How often queues waited for the limit.",
-        value: |d| d.limit_waits,
-    },
+    OfDirection::new("vsock_packets", "Packets with payload that were delivered.", |d| d.totals.frames),
+    OfDirection::new("vsock_bytes", "Bytes of payload that were delivered.", |d| d.totals.bytes),
+    OfDirection::new(
+        "vsock_zero_copied_packets",
+        "Packets whose payload was not copied in user space.",
+        |d| d.totals.zero_copied_frames,
+    ),
+    OfDirection::new("vsock_zero_copied_bytes", "Bytes that were not copied in user space.", |d| {
+        d.totals.zero_copied_bytes
+    }),
+    OfDirection::new("vsock_system_calls", "System calls that moved packets.", |d| d.totals.system_calls),
+    OfDirection::new("vsock_kicks", "Notifications taken from the driver.", |d| d.totals.kicks),
+    OfDirection::new("vsock_calls", "Notifications given to the driver.", |d| d.totals.calls),
+    OfDirection::new("vsock_limit_waits", "How often queues waited for the limit.", |d| d.limit_waits),
 ];
 
 const OF_REASON: [OfReason; 2] = [
-    OfReason {
-        name: "vsock_copied_bytes",
-        help: "Bytes copied in user space, by reason.",
-        values: |t| &t.copied_bytes,
-    },
-    OfReason {
-        name: "vsock_dropped_packets",
-        help: "Packets dropped, by reason.",
-        values: |t| &t.dropped_frames,
-    },
+    OfReason::new("vsock_copied_bytes", "Bytes copied in user space, by reason.", |t| &t.copied_bytes),
+    OfReason::new("vsock_dropped_packets", "Packets dropped, by reason.", |t| &t.dropped_frames),
 ];
