@@ -7,8 +7,6 @@
 
 /// Bytes of a header without options.
 pub const MIN_HEADER_BYTES: usize = 20;
-/// Where the sequence number stands.
-pub const SEQUENCE_AT: usize = 4;
 /// Where the flags stand.
 pub const FLAGS_AT: usize = 13;
 /// Where the checksum stands.

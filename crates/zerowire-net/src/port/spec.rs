@@ -70,9 +70,6 @@ pub(super) trait Spec: fmt::Display {
     /// Queue pairs.
     fn queues(&self) -> usize;
 
-    /// Another number of queue pairs.
-    fn set_queues(&mut self, n: usize) -> Result<(), String>;
-
     /// Whether the guest sees the interface's state; None where it always can carry frames.
     fn link(&self) -> Option<FollowLink>;
 
@@ -119,17 +116,6 @@ impl PortSpec {
     /// Queue pairs of the device.
     pub fn queues(&self) -> usize {
         self.spec().queues()
-    }
-
-    /// Another number of queue pairs.
-    ///
-    /// # Errors
-    /// A packet port has one.
-    pub fn with_queues(mut self, n: usize) -> Result<Self, PortSpecError> {
-        match self.spec_mut().set_queues(n) {
-            Ok(()) => Ok(self),
-            Err(problem) => Err(PortSpecError { port: self.to_string(), problem }),
-        }
     }
 
     /// The interface that it names.

@@ -87,10 +87,6 @@ impl Spec for PacketSpec {
         1
     }
 
-    fn set_queues(&mut self, n: usize) -> Result<(), String> {
-        if n == 1 { Ok(()) } else { Err(format!("queues={n}: a packet port has one queue pair")) }
-    }
-
     fn link(&self) -> Option<FollowLink> {
         Some(self.link)
     }

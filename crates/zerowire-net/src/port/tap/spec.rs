@@ -38,11 +38,6 @@ impl Spec for TapSpec {
         self.queues
     }
 
-    fn set_queues(&mut self, n: usize) -> Result<(), String> {
-        self.queues = n;
-        Ok(())
-    }
-
     /// A tap is this process's own, and can carry frames whenever it runs.
     fn link(&self) -> Option<FollowLink> {
         None

@@ -148,11 +148,6 @@ impl Spec for XdpSpec {
         self.queues
     }
 
-    fn set_queues(&mut self, n: usize) -> Result<(), String> {
-        self.queues = n;
-        Ok(())
-    }
-
     fn link(&self) -> Option<FollowLink> {
         Some(self.link)
     }

@@ -194,11 +194,6 @@ impl XdpSender {
         idle
     }
 
-    /// Bytes of resident memory that are not in use.
-    pub fn resident_bytes_left(&self) -> usize {
-        self.residents.bytes() - self.residents.used()
-    }
-
     /// Whether a frame of this length can go at all; reads the MTU again before it says no.
     #[inline]
     fn check_len(&mut self, len: usize) -> Result<(), FrameError> {
