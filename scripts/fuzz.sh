@@ -19,7 +19,7 @@ PATH=$PATH:${HOME:-/root}/.cargo/bin
 export PATH
 CARGO=${CARGO:-cargo}
 all="vsock_packet vsock_muxer vsock_mapped net_transmit net_receive asan_net_receive net_offload guard metadata vhost_user_messages \
-vhost_user_session capture packet_offload recv_multishot recv_zcrx control texts"
+vhost_user_session capture packet_offload recv_multishot recv_zcrx control captured_stream child_words texts"
 
 mode=${1:-}
 case $mode in

@@ -18,7 +18,10 @@ use zerowire_net::port::PortSpec;
 use zerowire_vhost::limit::Limit;
 
 /// Reads a text, and what it is written as.
-fn twice<T: Debug + Display + PartialEq, E: Debug + Display>(text: &str, parse: impl Fn(&str) -> Result<T, E>) {
+fn twice<T: Debug + Display + PartialEq, E: Debug + Display>(
+    text: &str,
+    parse: impl Fn(&str) -> Result<T, E>,
+) {
     match parse(text) {
         Ok(value) => assert_eq!(parse(&value.to_string()).expect("it reads what it writes"), value),
         Err(e) => assert!(!e.to_string().is_empty()),
@@ -43,7 +46,9 @@ fuzz_target!(|bytes: &[u8]| {
                         of.passes(packet.as_bytes(), packet.len() as u32, PacketDirection::Inbound)
                     };
                     let turned = CaptureFilter::parse(&format!("not ({text})"), link);
-                    assert!(turned.is_ok_and(|turned| passes(&turned) != passes(&filter)) || text.len() > 1000);
+                    assert!(
+                        turned.is_ok_and(|turned| passes(&turned) != passes(&filter)) || text.len() > 1000
+                    );
                 }
             }
         }
