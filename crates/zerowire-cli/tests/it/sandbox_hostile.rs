@@ -346,6 +346,23 @@ fn vsock_wrong_headers() {
     neighbour.finish();
 }
 
+/// The lost pages read as zeros, which are no packet.
+#[test]
+fn vsock_truncated_memory() {
+    const KEPT: u64 = 1 << 20;
+    let mut neighbour = Neighbour::start();
+    let (mut front, memory) = front_end(&neighbour.dir.path().join("a.s"), SUPPORTED);
+    let mut queue = RawQueue::start(&memory, &mut front, 1, SIZE).expect("a queue");
+    rustix::fs::ftruncate(memory.regions()[0].file(), KEPT).expect("truncated");
+    for n in 0..SIZE {
+        queue.write_chain(n, &[RawDesc { addr: 2 * KEPT + u64::from(n) * 8192, len: 44, flags: 0, next: 0 }]);
+        queue.offer(n);
+    }
+    queue.kick().expect("a kick");
+    wait_until("all come back", || queue.ring().used_idx() == SIZE);
+    neighbour.finish();
+}
+
 /// Requests to nobody, and host programs that say half a line.
 #[test]
 fn vsock_floods() {
