@@ -350,7 +350,7 @@ fn vsock_wrong_headers() {
 #[test]
 fn vsock_truncated_memory() {
     const KEPT: u64 = 1 << 20;
-    let mut neighbour = Neighbour::start();
+    let neighbour = Neighbour::start();
     let (mut front, memory) = front_end(&neighbour.dir.path().join("a.s"), SUPPORTED);
     let mut queue = RawQueue::start(&memory, &mut front, 1, SIZE).expect("a queue");
     rustix::fs::ftruncate(memory.regions()[0].file(), KEPT).expect("truncated");
