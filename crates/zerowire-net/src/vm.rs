@@ -145,14 +145,18 @@ fn share_budget(configs: &[&VmConfig]) {
     let count = |(vms, parts), c: &&VmConfig| (vms + 1, parts + usize::from(c.port.pins_in_part()));
     let (vms, parts) = configs.iter().fold((0, 0), count);
     budget.share_among(vms, parts);
-    let free = rustix::thread::CapabilitySet::IPC_LOCK;
-    let unlimited = || rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(free));
     if parts > 0
-        && !unlimited()
-        && let Some(bytes) = rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+        && !may_pin_all()
+        && let Some(bytes) = zerowire_sys::xdp::locked_memory_limit()
     {
         budget.limit_at_most(bytes);
     }
+}
+
+/// Whether the kernel bounds by no limit what this process pins.
+pub(crate) fn may_pin_all() -> bool {
+    let free = rustix::thread::CapabilitySet::IPC_LOCK;
+    rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(free))
 }
 
 /// Why a server can't start. The text is what the user reads.

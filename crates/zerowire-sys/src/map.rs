@@ -28,7 +28,8 @@ pub const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// What a caller may say about pages. Other flags say where a mapping goes, which is this module's
 /// part.
-const PAGE_FLAGS: MapFlags = MapFlags::POPULATE.union(MapFlags::NORESERVE).union(HUGE_PAGES);
+const PAGE_FLAGS: MapFlags =
+    MapFlags::POPULATE.union(MapFlags::NORESERVE).union(MapFlags::LOCKED).union(HUGE_PAGES);
 
 /// A range of addresses that is mapped.
 #[derive(Debug)]

@@ -11,9 +11,14 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
+
+const PAGEMAP: &str = "/proc/self/pagemap";
 
 /// `PAGEMAP_SCAN`, `PAGE_IS_PRESENT`, `PAGE_IS_SWAPPED` (include/uapi/linux/fs.h, since Linux 6.7).
-const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610u32 as libc::Ioctl;
+const PAGEMAP_SCAN: libc::Ioctl = SCAN_REQUEST as libc::Ioctl;
+/// The same for a list of requests that are allowed.
+pub const SCAN_REQUEST: u32 = 0xc060_6610;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 
@@ -58,23 +63,25 @@ struct Scan {
     return_mask: u64,
 }
 
-/// Locks the pages of a range, those that are there and those that come, so that the kernel doesn't
-/// reclaim them when memory is short. This is best effort, within the limit of locked memory, and
-/// ends with the mapping. Pages that the kernel has pinned need it, too. Reclaim takes pages of a
-/// shared file out of the page table before it finds that it can't have them (mm/vmscan.c,
-/// `shrink_folio_list`).
-pub fn keep(range: Range<usize>) {
-    // SAFETY: locking changes no bytes; the kernel checks the range.
-    let _ = unsafe {
-        libc::mlock2(range.start as *const libc::c_void, range.len(), libc::MLOCK_ONFAULT as libc::c_uint)
-    };
+/// The page table of this process, if it was [opened for good](open_for_good).
+static KEPT: OnceLock<File> = OnceLock::new();
+
+/// Opens the page table for [`absent`], for a process that can open nothing later.
+pub fn open_for_good() {
+    // Without it nobody can tell, as without /proc.
+    if let Ok(pagemap) = File::open(PAGEMAP) {
+        let _ = KEPT.set(pagemap);
+    }
 }
 
 /// Bytes of `range`, addresses of this process on page bounds, that are not mapped to any page;
 /// None where the kernel doesn't say.
 pub fn absent(range: Range<usize>) -> Option<u64> {
-    let pagemap = File::open("/proc/self/pagemap").ok()?;
-    scan(&pagemap, range.clone()).or_else(|_| read(&pagemap, range)).ok()
+    let absent = |pagemap| scan(pagemap, range.clone()).or_else(|_| read(pagemap, range.clone())).ok();
+    match KEPT.get() {
+        Some(pagemap) => absent(pagemap),
+        None => absent(&File::open(PAGEMAP).ok()?),
+    }
 }
 
 fn scan(pagemap: &File, range: Range<usize>) -> io::Result<u64> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use zerowire_confine::{ConfineError, ConfinePlan, Layer, confine, confine_threads};
-use zerowire_net::port::{packet, tap};
+use zerowire_net::port::{packet, tap, xdp};
 use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM};
 use zerowire_sys::rights::landlock_version;
 use zerowire_testkit::{not_run, own_process};
@@ -56,6 +56,12 @@ fn a_child_that_serves_a_tap_can_do_none_of_these() {
 fn a_child_that_serves_a_packet_port_can_do_none_of_these() {
     own_process!();
     can_do_none_of_these(packet::SYSTEM_CALLS);
+}
+
+#[test]
+fn a_child_that_serves_an_xdp_port_can_do_none_of_these() {
+    own_process!();
+    can_do_none_of_these(xdp::SYSTEM_CALLS);
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) use path::PortPath;
 pub use spec::{FollowLink, MAX_QUEUES, PortSpec, PortSpecError};
 use tap::{Tap, TapError, TapPort};
 pub use watch::LinkWatch;
-use xdp::XdpPort;
+use xdp::{XdpAccess, XdpPort, XdpSpec};
 
 /// Why a port can't be had. The text is what the user reads.
 #[derive(Debug, Error)]
@@ -159,6 +159,8 @@ pub enum HandedPort {
     Tap(Tap),
     /// The sockets of a packet port.
     Packet(PacketSpec, PacketSockets),
+    /// Queues of an AF_XDP port, and whether their driver has a zero-copy mode.
+    Xdp(XdpSpec, XdpAccess, bool),
 }
 
 /// A port on what another process has opened.
@@ -166,6 +168,7 @@ pub(crate) fn take_over(handed: HandedPort, policy: Policy) -> Box<dyn Port> {
     match handed {
         HandedPort::Tap(tap) => Box::new(TapPort::of(tap, policy)),
         HandedPort::Packet(spec, sockets) => Box::new(PacketPort::take_over(&spec, sockets, policy)),
+        HandedPort::Xdp(spec, access, zero_copy) => Box::new(XdpPort::of(&spec, access, zero_copy, policy)),
     }
 }
 

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
-use zerowire_sys::socket::attach_filter;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use zerowire_sys::socket::{attach_filter, set_int};
 
 /// `RTMGRP_LINK`, `RTM_NEWLINK`, `RTM_DELLINK` (include/uapi/linux/rtnetlink.h).
 const GROUP_LINK: u32 = 1;
@@ -29,6 +29,8 @@ enum Of {
     One(u32),
     /// Any change of any interface.
     Any,
+    /// Nothing.
+    Nothing,
 }
 
 /// Hears of interfaces; readable when there is something.
@@ -56,11 +58,27 @@ impl LinkWatch {
         Self::new(Of::Any)
     }
 
+    /// A socket that hears of nothing, to ask by about interfaces in the thread's network namespace.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn deaf() -> Result<OwnedFd, Errno> {
+        Self::new(Of::Nothing).map(OwnedFd::from)
+    }
+
+    /// Goes on with one that another process has made.
+    pub fn handed(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
     fn new(of: Of) -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // No protocol is NETLINK_ROUTE.
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         filter(&socket, of)?;
+        // Who gets the socket hears of nothing else.
+        let locked = set_int(&socket, libc::SOL_SOCKET, libc::SO_LOCK_FILTER, 1);
+        locked.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         rustix::net::bind(&socket, &SocketAddrNetlink::new(0, GROUP_LINK))?;
         Ok(Self { socket })
     }
@@ -70,10 +88,13 @@ impl LinkWatch {
         let mut byte = [0u8; 1];
         // A message that does not fit is taken all the same; one that was lost counts as one that
         // came.
-        while !matches!(
-            rustix::net::recv(&self.socket, &mut byte[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC),
-            Err(Errno::AGAIN)
-        ) {}
+        while rustix::io::read(&self.socket, &mut byte) != Err(Errno::AGAIN) {}
+    }
+}
+
+impl From<LinkWatch> for OwnedFd {
+    fn from(watch: LinkWatch) -> Self {
+        watch.socket
     }
 }
 
@@ -110,6 +131,7 @@ fn filter(socket: &OwnedFd, of: Of) -> Result<(), Errno> {
             pass,
             drop,
         ],
+        Of::Nothing => vec![drop],
     };
     attach_filter(socket, &mut program).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }

@@ -25,6 +25,8 @@ pub const MAX_IOV: usize = 1024;
 /// `SO_MEMINFO` and `SO_COOKIE` (include/uapi/asm-generic/socket.h).
 const SO_MEMINFO: i32 = 55;
 const SO_COOKIE: i32 = 57;
+/// `SO_NETNS_COOKIE`, since Linux 5.14.
+const SO_NETNS_COOKIE: i32 = 71;
 const SIOCUNIXFILE: libc::Ioctl = 0x89e0;
 /// Indices of `SO_MEMINFO` (include/uapi/linux/sock_diag.h).
 const SK_MEMINFO_WMEM_ALLOC: usize = 2;
@@ -67,6 +69,12 @@ pub fn set_int(socket: impl AsFd, level: i32, option: i32, value: i32) -> io::Re
 pub fn cookie(socket: impl AsFd) -> io::Result<u64> {
     // SAFETY: any bytes are a number.
     unsafe { get(socket, libc::SOL_SOCKET, SO_COOKIE) }
+}
+
+/// The number that tells the socket's network namespace from all others.
+pub fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
+    // SAFETY: any bytes are a number.
+    unsafe { get(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE) }
 }
 
 /// The process that made the connection of a unix socket, as a descriptor (SO_PEERPIDFD, Linux
@@ -228,6 +236,13 @@ pub fn send_nothing(socket: impl AsFd) -> Result<(), i32> {
     let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, libc::MSG_DONTWAIT as usize);
     // SAFETY: the kernel is given no memory.
     unsafe { syscall::call(libc::SYS_sendto, [fd, 0, 0, flags, 0, 0]) }.map(drop)
+}
+
+/// The same by write(2), for a socket that does not block.
+#[inline]
+pub fn write_nothing(socket: impl AsFd) -> Result<(), i32> {
+    // SAFETY: as above.
+    unsafe { syscall::call(libc::SYS_write, [socket.as_fd().as_raw_fd() as usize, 0, 0, 0, 0, 0]) }.map(drop)
 }
 
 /// Receives a message of no bytes, without waiting, or says the errno: what makes an AF_XDP socket

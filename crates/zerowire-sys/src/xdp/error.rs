@@ -124,6 +124,9 @@ pub enum XdpError {
         /// Its name, its number, where it is attached, and the remedy.
         program: String,
     },
+    /// What another process says that opens and binds sockets for this one.
+    #[error("{0}")]
+    Told(String),
     /// A system call failed for another reason.
     #[error("{what}: {call} failed: {cause}")]
     System {

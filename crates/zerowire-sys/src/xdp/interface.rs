@@ -33,6 +33,18 @@ impl Interface {
         Ok(Self { name: name.to_owned(), index, control })
     }
 
+    /// The interface called `name` with this number, in the network namespace of a socket that is
+    /// there to ask by.
+    pub fn known(name: &str, index: u32, control: OwnedFd) -> Self {
+        Self { name: name.to_owned(), index, control }
+    }
+
+    /// Whether its name is another interface's now, or nobody's. One that was renamed alone is
+    /// meant as well.
+    pub fn has_lost_name(&self) -> bool {
+        netdevice::index(&self.control, &self.name).ok() != Some(self.index)
+    }
+
     /// The name that it was opened by.
     pub fn name(&self) -> &str {
         &self.name

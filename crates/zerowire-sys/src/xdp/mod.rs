@@ -23,7 +23,21 @@ pub use error::XdpError;
 pub use interface::Interface;
 pub use ring::{Consumer, Descriptor, Entry, Producer};
 pub use socket::{MAX_PIECES, Mode, RingSizes, SAFE_PIECES, Socket, SocketOptions, Statistics};
-pub use umem::{KERNEL_HEADROOM_BYTES, MIN_CHUNK_BYTES, Umem, UmemOptions};
+pub use umem::{
+    KERNEL_HEADROOM_BYTES, MIN_CHUNK_BYTES, OwnSockets, SocketMaker, Umem, UmemOptions, locked_memory_limit,
+    read_limit_for_good,
+};
+
+/// Requests of a process that uses sockets which another one has opened: questions about
+/// interfaces, by another socket, and about its own pages. None of them changes anything.
+pub const IOCTLS: &[u32] = &[
+    libc::FIONBIO as u32,
+    libc::SIOCGIFINDEX as u32,
+    libc::SIOCGIFNAME as u32,
+    libc::SIOCGIFMTU as u32,
+    libc::SIOCGIFFLAGS as u32,
+    crate::pages::SCAN_REQUEST,
+];
 
 /// Whether AF_XDP sockets can be had, by this kernel and this process: one is opened and closed.
 ///

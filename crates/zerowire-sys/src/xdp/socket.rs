@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::XdpOptionsFlags;
 
+pub(super) use self::bind::bind_to;
 use self::bind::{bind_claimed, map, raise_budget, set_sizes};
 pub use self::options::{Mode, RingSizes, SocketOptions};
 use super::error::XdpError;
@@ -61,6 +62,8 @@ pub struct Socket {
     interface: Interface,
     queue: u32,
     zero_copy: bool,
+    /// True: this process has neither sendto(2) nor recvfrom(2).
+    confined: bool,
 }
 
 impl Socket {
@@ -72,8 +75,15 @@ impl Socket {
     /// Per cause: [`XdpError::NoInterface`], [`XdpError::Down`], [`XdpError::NoQueue`],
     /// [`XdpError::Busy`], [`XdpError::NoZeroCopy`], [`XdpError::Value`], [`XdpError::Memlock`].
     pub fn bind(umem: &Umem, options: &SocketOptions) -> Result<Self, XdpError> {
+        Self::bind_to(umem, Interface::open(&options.interface)?, options)
+    }
+
+    /// The same for an interface that is known. The name in the options is not looked at.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_to(umem: &Umem, interface: Interface, options: &SocketOptions) -> Result<Self, XdpError> {
         options.rings.check()?;
-        let interface = Interface::open(&options.interface)?;
         // A socket that can't be bound is closed, but where the queue is busy: then it waits for
         // the next bind with its rings.
         let claim = umem.claim(&interface, options)?;
@@ -127,6 +137,7 @@ impl Socket {
             interface,
             queue: options.queue,
             zero_copy,
+            confined: umem.maker().is_confined(),
         })
     }
 
@@ -204,7 +215,11 @@ impl Socket {
     /// the interface is down. ENXIO: it is gone.
     #[inline]
     pub fn wake_transmit(&self) -> io::Result<()> {
-        socket::send_nothing(&*self.socket).map_err(io::Error::from_raw_os_error)
+        let sent = match self.confined {
+            true => socket::write_nothing(&*self.socket),
+            false => socket::send_nothing(&*self.socket),
+        };
+        sent.map_err(io::Error::from_raw_os_error)
     }
 
     /// Asks the kernel to look at the fill ring. Needed when [`Producer::needs_wakeup`] of it says
@@ -214,7 +229,12 @@ impl Socket {
     /// ENETDOWN: the interface is down. ENXIO: it is gone.
     #[inline]
     pub fn wake_receive(&self) -> io::Result<()> {
-        match socket::receive_nothing(&*self.socket) {
+        let received = match self.confined {
+            // SAFETY: the list names no memory.
+            true => unsafe { socket::receive(&*self.socket, &[]) }.map(drop),
+            false => socket::receive_nothing(&*self.socket),
+        };
+        match received {
             Ok(()) | Err(libc::EAGAIN) => Ok(()),
             Err(errno) => Err(io::Error::from_raw_os_error(errno)),
         }

@@ -11,10 +11,11 @@
 
 mod options;
 
+use std::fmt;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -28,7 +29,54 @@ use super::error::XdpError;
 use super::interface::Interface;
 use crate::map::{HUGE_PAGE_BYTES, HUGE_PAGES, Mapping};
 
-use super::socket::{RingSizes, SocketOptions};
+use super::socket::{RingSizes, SocketOptions, bind_to};
+
+/// Opens sockets and binds them: this process, or another one for it.
+pub trait SocketMaker: fmt::Debug + Send + Sync {
+    /// A socket that is not bound.
+    ///
+    /// # Errors
+    /// [`XdpError::NotPermitted`], [`XdpError::Unsupported`], [`XdpError::System`].
+    fn open(&self) -> Result<OwnedFd, XdpError>;
+
+    /// Binds a socket to a queue of the interface; with `shared` it shares the registration of that
+    /// one.
+    ///
+    /// # Errors
+    /// As [`Socket::bind`](super::Socket::bind). A queue that is busy is not waited for.
+    fn bind(
+        &self,
+        socket: BorrowedFd<'_>,
+        shared: Option<BorrowedFd<'_>>,
+        interface: &Interface,
+        options: &SocketOptions,
+    ) -> Result<(), XdpError>;
+
+    /// Whether this process may use neither sendto(2) nor recvfrom(2).
+    fn is_confined(&self) -> bool {
+        false
+    }
+}
+
+/// This process itself.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnSockets;
+
+impl SocketMaker for OwnSockets {
+    fn open(&self) -> Result<OwnedFd, XdpError> {
+        new_socket()
+    }
+
+    fn bind(
+        &self,
+        socket: BorrowedFd<'_>,
+        shared: Option<BorrowedFd<'_>>,
+        interface: &Interface,
+        options: &SocketOptions,
+    ) -> Result<(), XdpError> {
+        bind_to(socket, shared, interface, options)
+    }
+}
 
 /// Registered memory. A clone is another handle of the same memory.
 #[derive(Clone, Debug)]
@@ -39,6 +87,7 @@ struct Inner {
     base: NonNull<u8>,
     len: usize,
     options: UmemOptions,
+    maker: Arc<dyn SocketMaker>,
     sockets: Mutex<Sockets>,
     /// Where the memory is the program's own: unmapped after the last handle and socket.
     own: Option<Mapping>,
@@ -126,7 +175,7 @@ impl Umem {
             Errno::AGAIN => memlock(need_bytes),
             e => XdpError::system(format!("{need_bytes} bytes of frames"), "mmap", e),
         })?;
-        Self::register(own.base(), len, options, Some(own))
+        Self::register(own.base(), len, options, Arc::new(OwnSockets), Some(own))
     }
 
     /// Registers memory of the caller's: guest RAM, a mapped file, a composition of both.
@@ -146,17 +195,35 @@ impl Umem {
     /// # Errors
     /// As [`new`](Self::new), and [`XdpError::NotMapped`].
     pub unsafe fn from_raw(base: NonNull<u8>, len: usize, options: UmemOptions) -> Result<Self, XdpError> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::from_raw_by(base, len, options, Arc::new(OwnSockets)) }
+    }
+
+    /// The same for sockets that come from `maker`.
+    ///
+    /// # Safety
+    /// As [`from_raw`](Self::from_raw).
+    ///
+    /// # Errors
+    /// As [`from_raw`](Self::from_raw), and those of the maker.
+    pub unsafe fn from_raw_by(
+        base: NonNull<u8>,
+        len: usize,
+        options: UmemOptions,
+        maker: Arc<dyn SocketMaker>,
+    ) -> Result<Self, XdpError> {
         options.check(base.as_ptr() as usize, len)?;
-        Self::register(base, len, options, None)
+        Self::register(base, len, options, maker, None)
     }
 
     fn register(
         base: NonNull<u8>,
         len: usize,
         options: UmemOptions,
+        maker: Arc<dyn SocketMaker>,
         own: Option<Mapping>,
     ) -> Result<Self, XdpError> {
-        let umem = Self(Arc::new(Inner { base, len, options, sockets: Mutex::default(), own }));
+        let umem = Self(Arc::new(Inner { base, len, options, maker, sockets: Mutex::default(), own }));
         let spare = umem.0.registered_socket(options.release_timeout)?;
         umem.lock().spare = Some(Spare { socket: spare, rings: None });
         Ok(umem)
@@ -236,10 +303,15 @@ impl Umem {
             return Err(XdpError::Busy { interface, queue, waited: Duration::ZERO });
         }
         if let Some(other) = sockets.bound.first() {
-            return Ok(Claim::Shares(new_socket()?, other.socket.clone()));
+            return Ok(Claim::Shares(self.0.maker.open()?, other.socket.clone()));
         }
         let socket = self.0.registered_socket(options.busy_timeout)?;
         Ok(Claim::Registered(Spare { socket, rings: None }))
+    }
+
+    /// Who opens and binds its sockets.
+    pub(super) fn maker(&self) -> &dyn SocketMaker {
+        &*self.0.maker
     }
 
     /// The queue that a socket was for is busy: it is kept with its registration, for the next
@@ -296,7 +368,7 @@ impl Inner {
     }
 
     fn try_register(&self) -> Result<OwnedFd, XdpError> {
-        let socket = new_socket()?;
+        let socket = self.maker.open()?;
         let need_bytes = self.len as u64;
         let base = self.base.as_ptr() as u64;
         let registration = XdpUmemReg {
@@ -325,16 +397,30 @@ impl Inner {
 
 pub(super) fn new_socket() -> Result<OwnedFd, XdpError> {
     let family = AddressFamily::from_raw(libc::AF_XDP as _);
-    rustix::net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None).map_err(|e| match e {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(family, SocketType::RAW, flags, None).map_err(|e| match e {
         Errno::PERM | Errno::ACCESS => XdpError::NotPermitted,
         Errno::AFNOSUPPORT => XdpError::Unsupported,
         e => XdpError::system("a new socket", "socket(AF_XDP)", e),
     })
 }
 
+/// The limit of locked memory, if it was [read for good](read_limit_for_good).
+static LIMIT: OnceLock<Option<u64>> = OnceLock::new();
+
+/// Reads the limit of locked memory, which errors name, for a process that can't ask later.
+pub fn read_limit_for_good() {
+    LIMIT.get_or_init(locked_memory_limit);
+}
+
+/// The limit of locked memory, bytes; None without one.
+pub fn locked_memory_limit() -> Option<u64> {
+    let now = || rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    LIMIT.get().copied().unwrap_or_else(now)
+}
+
 fn memlock(need_bytes: u64) -> XdpError {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    match limit {
+    match locked_memory_limit() {
         // Without a limit it was the memory itself.
         None => XdpError::NoMemory { need_bytes },
         Some(limit_bytes) => XdpError::Memlock { need_bytes, limit_bytes },

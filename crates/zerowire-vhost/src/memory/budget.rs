@@ -133,6 +133,11 @@ impl PinBudget {
         state.limit = state.limit.min(bytes);
     }
 
+    /// The bound, bytes; the highest number without one.
+    pub fn bound(&self) -> u64 {
+        self.state().limit
+    }
+
     /// Bytes that are in use.
     pub fn used(&self) -> u64 {
         self.state().used

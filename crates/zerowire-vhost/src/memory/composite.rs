@@ -60,7 +60,7 @@ pub struct Composite {
 }
 
 impl Composite {
-    /// Maps `memory`, at most `most` bytes of it in whole pages. `padding` bytes of private memory
+    /// Maps `memory`, at most `most` bytes of it in whole pages, to be pinned: its pages come now. `padding` bytes of private memory
     /// lie before it and `slab` bytes behind; both are multiples of the page size.
     ///
     /// # Errors
@@ -87,7 +87,13 @@ impl Composite {
         let mut at = padding;
         for region in regions.iter().filter(|r| r.len > 0) {
             let file = (region.file, region.offset);
-            range.place(base_at + at, region.len, file, READ_WRITE, MapFlags::NORESERVE)?;
+            let mut place =
+                |more| range.place(base_at + at, region.len, file, READ_WRITE, MapFlags::NORESERVE | more);
+            // Locked, pages stay in the page table. Reclaim takes those of a shared file out of it
+            // before it finds that it can't have them, pinned ones as well (mm/vmscan.c,
+            // `shrink_folio_list`). They would look as if they had been discarded. Past the limit
+            // of locked memory it goes without.
+            place(MapFlags::LOCKED).or_else(|_| place(MapFlags::empty()))?;
             let ptr = memory.regions()[region.index].ptr().addr() as u64;
             places[region.index] =
                 Place { delta: (at as u64).wrapping_sub(ptr), end: ptr + region.len as u64 };
@@ -118,14 +124,8 @@ impl Composite {
         (self.slab_at - self.padding) as u64
     }
 
-    /// Has the guest's pages stay in the range: those that are there, and those that come.
-    pub fn keep(&self) {
-        pages::keep(self.guest_part());
-    }
-
-    /// Bytes of the guest's part whose pages were discarded since they were all there
-    /// ([`Self::keep`]); None where that can't be told. What is there in their place now are other
-    /// pages.
+    /// Bytes of the guest's part whose pages were discarded since they were all there; None where
+    /// that can't be told. What is there in their place now are other pages.
     pub fn discarded(&self) -> Option<u64> {
         pages::absent(self.guest_part())
     }

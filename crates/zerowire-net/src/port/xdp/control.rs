@@ -2,24 +2,23 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use zerowire_sys::xdp::program::Steering;
-use zerowire_sys::xdp::{Interface, Mode};
+use zerowire_sys::netdevice;
+use zerowire_sys::xdp::Mode;
 use zerowire_vhost::memory::GuestMemory;
 
 use super::geometry::MAX_MTU;
 use super::{
-    Attach, Link, LinkOptions, Registrar, XdpInlet, XdpMatch, XdpMode, XdpOutlet, XdpSpec,
-    driver_has_zero_copy, steering,
+    KERNEL_COPIES, Link, LinkOptions, Registrar, XdpAccess, XdpInlet, XdpMatch, XdpMode, XdpOutlet,
+    XdpQueues, XdpSpec,
 };
 use crate::Policy;
 use crate::features::Offloads;
-use crate::port::packet::PacketError;
-use crate::port::{Port, PortError, PortPath, PortSpec, Renewal, send_through};
+use crate::link::LinkState;
+use crate::port::{Port, PortError, PortPath, PortSpec, Renewal};
 use crate::receive::ReceiveSetup;
 use crate::worker::{WorkerHandle, WorkerSetup};
 
@@ -29,9 +28,7 @@ const METADATA_CHAINS: usize = 8;
 /// Queues of an interface with what their workers need to know.
 pub(in crate::port) struct XdpPort {
     spec: XdpSpec,
-    /// The program on the interface that has the name; another one when that is deleted and comes
-    /// back.
-    attached: Arc<Mutex<Arc<Steering>>>,
+    access: XdpAccess,
     /// Number of the interface that the connection's frames pass by, whatever it is called by now;
     /// 0 before a queue was bound.
     served: Arc<AtomicU32>,
@@ -41,39 +38,20 @@ pub(in crate::port) struct XdpPort {
 }
 
 impl XdpPort {
-    /// Attaches the program that steers frames; memory and sockets come with the guest.
+    /// On queues that this process opens.
     pub(in crate::port) fn open(spec: &XdpSpec, policy: Policy) -> Result<Self, PortError> {
-        let other =
-            |problem: String| PortError::Other { port: PortSpec::Xdp(spec.clone()).to_string(), problem };
-        let interface = Interface::open(&spec.interface)?;
-        let kind = interface.hardware_kind();
-        let kind = kind.map_err(|e| other(format!("what kind of interface it is can't be read: {e}")))?;
-        PacketError::of_kind(&spec.interface, kind).map_or(Ok(()), Err)?;
-        zerowire_sys::xdp::check_available()?;
-        let last = spec.queue as usize + spec.queues - 1;
-        if let Some(n) = interface.queues().filter(|n| last >= *n as usize) {
-            let name = &spec.interface;
-            return Err(other(format!(
-                "queue {last} of interface {name}, which has {n}, numbered from 0; 'ethtool -L {name}' changes that"
-            )));
-        }
-        let zero_copy = driver_has_zero_copy(&interface);
-        if spec.mode == XdpMode::ZeroCopy && !zero_copy {
-            let name = &spec.interface;
-            return Err(other(format!(
-                "the driver of interface {name} has no zero-copy mode ('zerowire doctor -i {name}' shows it): give mode=auto or copy"
-            )));
-        }
-        let mtu = interface.mtu().map_err(|e| other(format!("its MTU can't be read: {e}")))?;
-        if mtu > MAX_MTU {
-            tracing::warn!(
-                "interface {}: frames of MTU {mtu} don't fit into one buffer of AF_XDP: longer ones than MTU {MAX_MTU} \
-                 makes are dropped",
-                spec.interface
-            );
-        }
-        let attached = Arc::new(Mutex::new(steering::shared(&interface)?));
-        let registrar = Arc::new(Registrar::new(spec.interface.clone(), spec.queues, spec.pin));
+        let queues = Arc::new(XdpQueues::open(spec)?);
+        let zero_copy = queues.has_zero_copy();
+        let access = XdpAccess::new(queues).map_err(|e| PortError::Other {
+            port: PortSpec::Xdp(spec.clone()).to_string(),
+            problem: format!("no socket to ask by: {e}"),
+        })?;
+        Ok(Self::of(spec, access, zero_copy, policy))
+    }
+
+    /// On queues whose driver has a zero-copy mode, or not.
+    pub(in crate::port) fn of(spec: &XdpSpec, access: XdpAccess, zero_copy: bool, policy: Policy) -> Self {
+        let registrar = Arc::new(Registrar::new(access.clone(), spec.queues, spec.pin));
         let offloads = spec.does_offloads(zero_copy);
         let word = if offloads { "on" } else { "off" };
         let why = match spec.offloads {
@@ -84,7 +62,7 @@ impl XdpPort {
             None => "with them frames could not be sent without a copy; offloads=on offers them all the same",
         };
         tracing::info!("interface {}: offloads={word} ({why})", spec.interface);
-        Ok(Self { spec: spec.clone(), attached, served: Arc::default(), registrar, policy, offloads })
+        Self { spec: spec.clone(), access, served: Arc::default(), registrar, policy, offloads }
     }
 
     /// What the interface is called now that the connection's frames pass by; None before it has
@@ -94,8 +72,7 @@ impl XdpPort {
             0 => return None,
             index => index,
         };
-        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
-        zerowire_sys::netdevice::name(socket, index).ok()
+        netdevice::name(self.access.control(), index).ok()
     }
 }
 
@@ -106,6 +83,11 @@ impl Port for XdpPort {
 
     fn interface(&self) -> String {
         self.served_name().unwrap_or_else(|| self.spec.interface.clone())
+    }
+
+    fn link_state(&self) -> LinkState {
+        let flags = netdevice::flags(self.access.control(), &self.interface());
+        flags.map_or(LinkState::Gone, LinkState::of_flags)
     }
 
     fn queue_hint(&self) -> &'static str {
@@ -132,8 +114,7 @@ impl Port for XdpPort {
     }
 
     fn mtu(&self) -> usize {
-        let now = Interface::open(&self.spec.interface).ok().and_then(|i| i.mtu().ok());
-        now.unwrap_or(1500).min(MAX_MTU)
+        self.access.mtu().unwrap_or(1500).min(MAX_MTU)
     }
 
     fn set_features(&self, _acked: u64) -> Result<(), String> {
@@ -151,7 +132,7 @@ impl Port for XdpPort {
     }
 
     fn announce(&self, frame: &[u8]) -> Result<(), String> {
-        send_through(&self.interface(), frame)
+        self.access.announce(frame)
     }
 
     fn flush(&self) {
@@ -167,7 +148,7 @@ impl Port for XdpPort {
     }
 
     fn kernel_copies(&self) -> &'static str {
-        "in copy mode one each way, between the guest's memory and the kernel's buffers (net/xdp/xsk.c); none in zero-copy mode"
+        KERNEL_COPIES
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
@@ -176,13 +157,6 @@ impl Port for XdpPort {
         if setup.pair == 0 {
             self.served.store(0, Ordering::Relaxed);
         }
-        let (attached, served) = (self.attached.clone(), self.served.clone());
-        let attach: Attach = Arc::new(move |interface: &Interface| {
-            let now = steering::shared(interface)?;
-            served.store(interface.index(), Ordering::Relaxed);
-            *attached.lock().unwrap_or_else(PoisonError::into_inner) = now.clone();
-            Ok(now)
-        });
         let options = LinkOptions {
             interface: self.spec.interface.clone(),
             queue: self.spec.queue + setup.pair as u32,
@@ -194,7 +168,8 @@ impl Port for XdpPort {
             },
             mtu: self.mtu(),
             registrar: self.registrar.clone(),
-            attach,
+            access: self.access.clone(),
+            served: self.served.clone(),
             promiscuous: self.spec.promiscuous,
             out_of_order: setup.shared.out_of_order.clone(),
             address: match self.spec.filter {

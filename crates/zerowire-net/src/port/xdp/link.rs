@@ -10,7 +10,6 @@ mod care;
 mod facts;
 mod missed;
 mod outgoing;
-mod promiscuity;
 mod state;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,16 +17,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use zerowire_sys::xdp::program::Rule;
 use zerowire_sys::xdp::{Descriptor, Socket, XdpError};
 
 use super::umem::{Slab, VmUmem};
-pub use bind::{Attach, LinkOptions};
+pub use bind::LinkOptions;
 use care::Care;
 use missed::Missed;
 use outgoing::{NAPS, Outgoing};
-use promiscuity::Promiscuity;
-use state::{Binding, BoundSocket, OnInterface, Registered, SocketCount, Wanted};
+use state::{Binding, BoundSocket, Registered, SocketCount, Wanted};
 
 /// How long frames that are under way may take to be sent when a ring stops.
 const DRAIN: Duration = Duration::from_millis(200);
@@ -39,7 +36,6 @@ const RETRY: Duration = Duration::from_millis(500);
 pub struct Link {
     // Goes before the memory that it is in.
     bound: Option<BoundSocket>,
-    interface: OnInterface,
     options: LinkOptions,
     /// The guest's memory.
     pub(super) registered: Registered,
@@ -61,7 +57,6 @@ impl Link {
     pub fn new(options: LinkOptions) -> Self {
         Self {
             bound: None,
-            interface: OnInterface { promiscuity: Promiscuity::new(options.promiscuous), steering: None },
             registered: Registered::default(),
             outgoing: Outgoing::new(),
             missed: Missed::default(),
@@ -96,7 +91,7 @@ impl Link {
                     all >> 20
                 )
             });
-        let deaf = self.interface.promiscuity.problem();
+        let deaf = if self.binding.is_deaf { "; not promiscuous: no packet socket" } else { "" };
         match (self.socket(), &self.binding.problem) {
             (Some(s), _) if s.zero_copy() => format!("AF_XDP, {at}, zero copy{part}{deaf}"),
             (Some(_), _) => {
@@ -140,14 +135,13 @@ impl Link {
     /// # Errors
     /// Those of the map of sockets.
     pub fn steer(&mut self) -> Result<(), XdpError> {
-        if let (Some(bound), Some(steering)) = (&mut self.bound, &self.interface.steering)
+        if let Some(bound) = &mut self.bound
             && !std::mem::replace(&mut bound.steered, true)
         {
             let umem = &self.registered.umem;
             let longest_bytes = umem.as_ref().map_or(u32::MAX, |u| u.geometry().frame_bytes());
-            self.missed.begin(steering.dropped(bound.socket.queue()).unwrap_or(0));
-            let rule = Rule { address: self.options.address, longest_bytes };
-            steering.steer_by(&bound.socket, &rule)?;
+            let LinkOptions { access, pair, .. } = &self.options;
+            self.missed.begin(access.steer(*pair, &bound.socket, longest_bytes)?);
         }
         Ok(())
     }
@@ -156,8 +150,7 @@ impl Link {
     pub fn unsteer(&mut self) {
         if let Some(bound) = &mut self.bound
             && std::mem::take(&mut bound.steered)
-            && let Some(steering) = &self.interface.steering
-            && let Err(e) = steering.stop(self.options.queue)
+            && let Err(e) = self.options.access.unsteer(self.options.pair)
         {
             tracing::warn!("{e}");
         }
@@ -168,9 +161,8 @@ impl Link {
     /// still write frames that the host gets.
     pub fn unsteer_for_good(&mut self) {
         self.unsteer();
-        // Programs and their flushes run under RCU. Without the barrier, frames get time to come
-        // in.
-        if zerowire_sys::syscall::barrier().is_err() {
+        // Otherwise frames get time to come in.
+        if self.options.access.await_steered().is_err() {
             std::thread::sleep(NAPS.1);
         }
     }
@@ -243,7 +235,7 @@ impl Link {
         let socket = &self.bound.as_ref()?.socket;
         let now = Instant::now();
         if self.care.look_at_memory(now) {
-            self.missed.ask(socket, self.interface.steering.as_deref());
+            self.missed.ask(socket, self.options.access.too_long(self.options.pair));
         }
         self.care.check(socket, self.outgoing.is_idle(), now)
     }
@@ -371,5 +363,11 @@ impl Link {
     #[inline]
     pub(super) fn reaches(&self, address: u64, len: u32) -> bool {
         !self.zero_copy() || self.registered.umem.as_ref().is_some_and(|u| u.in_one_page(address, len))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.drop_socket();
     }
 }

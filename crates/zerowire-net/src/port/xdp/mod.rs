@@ -29,6 +29,7 @@
 mod account;
 mod control;
 pub mod geometry;
+mod handed;
 mod inlet;
 mod link;
 mod loans;
@@ -36,24 +37,32 @@ mod outlet;
 mod pieces;
 mod posted;
 mod promiscuous;
+mod queues;
 mod registrar;
 mod slab;
 mod spec;
 mod steering;
+mod system_calls;
 mod trust;
 mod umem;
 
 use std::time::Duration;
 
 pub(super) use control::XdpPort;
+pub use handed::{XdpAccess, XdpAnswer, XdpFacts, XdpKeeper, XdpRefusal, XdpReply, XdpVerb, prepare};
 pub use inlet::XdpInlet;
-pub use link::{Attach, Link, LinkOptions};
+pub use link::{Link, LinkOptions};
 pub use outlet::XdpOutlet;
 pub use promiscuous::Promiscuous;
+pub use queues::XdpQueues;
 pub use registrar::Registrar;
 pub use spec::{XdpMatch, XdpMode, XdpPin, XdpSpec};
+pub use system_calls::SYSTEM_CALLS;
 pub use trust::driver_has_zero_copy;
 pub use umem::VmUmem;
+
+/// Copies on the way of frames that no process makes.
+pub const KERNEL_COPIES: &str = "in copy mode one each way, between the guest's memory and the kernel's buffers (net/xdp/xsk.c); none in zero-copy mode";
 
 /// Entries of each of a socket's rings.
 pub const RING_ENTRIES: u32 = 2048;

@@ -10,13 +10,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use zerowire_sys::xdp::{Interface, XdpError};
+use zerowire_sys::xdp::XdpError;
 use zerowire_vhost::memory::{GuestMemory, Region};
 
 use super::geometry::Geometry;
 use super::umem::VmUmem;
 use crate::port::Renewal;
-use crate::port::xdp::XdpPin;
+use crate::port::xdp::{XdpAccess, XdpPin};
 
 /// Registrations in whose memory pages were discarded before no more of it is registered.
 const DISCARDS: u32 = 3;
@@ -41,7 +41,7 @@ struct State {
 /// Registers the memory of one guest after another, for the queue pairs of one device.
 #[derive(Debug)]
 pub struct Registrar {
-    interface: String,
+    access: XdpAccess,
     pairs: usize,
     /// How much of the memory is registered while nothing speaks against that.
     pin: XdpPin,
@@ -50,34 +50,30 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// For `pairs` queue pairs on the interface of that name, in the network namespace of the
-    /// threads that register.
-    pub fn new(interface: String, pairs: usize, pin: XdpPin) -> Self {
-        Self { interface, pairs, pin, state: Mutex::default(), look: AtomicBool::new(false) }
+    /// For `pairs` queue pairs on an interface.
+    pub fn new(access: XdpAccess, pairs: usize, pin: XdpPin) -> Self {
+        Self { access, pairs, pin, state: Mutex::default(), look: AtomicBool::new(false) }
     }
 
     /// The registration of this memory; where there is none yet, one for zero-copy mode or not.
     ///
     /// # Errors
-    /// [`XdpError::NoInterface`], and those of [`VmUmem::new`].
+    /// The interface is gone, and those of [`VmUmem::new`].
     pub fn register(&self, memory: &Arc<GuestMemory>, zero_copy: bool) -> Result<Arc<VmUmem>, XdpError> {
         let mut state = self.state();
         let known = state.umem.upgrade().filter(|u| u.is_of(memory) && u.is_sound());
         if let Some(umem) = known.filter(|u| !(u.geometry().zero_copy() && state.distrust.is_some())) {
             return Ok(umem);
         }
-        let mtu = Interface::open(&self.interface)?.mtu().map_err(|cause| XdpError::System {
-            what: format!("interface {}", self.interface),
-            call: "SIOCGIFMTU",
-            cause,
-        })?;
+        let what = || format!("interface {}", self.access.interface());
+        let mtu = self.access.mtu().map_err(|e| XdpError::system(what(), "SIOCGIFMTU", e))?;
         let of: Vec<u64> = memory.regions().iter().map(Region::id).collect();
         if state.of != of {
             (state.of, state.discards) = (of, 0);
         }
         let geometry = Geometry::new(mtu, zero_copy);
         let pin = if state.discards < DISCARDS { self.pin } else { XdpPin::Off };
-        let umem = Arc::new(VmUmem::new(memory, geometry, self.pairs, pin)?);
+        let umem = Arc::new(VmUmem::new(memory, geometry, self.pairs, pin, &self.access)?);
         state.umem = Arc::downgrade(&umem);
         Ok(umem)
     }
@@ -93,7 +89,7 @@ impl Registrar {
         let mut state = self.state();
         if state.distrust.is_none() {
             state.distrust = Some(why.to_owned());
-            let why = format!("interface {}: no zero copy from now on: {why}", self.interface);
+            let why = format!("interface {}: no zero copy from now on: {why}", self.access.interface());
             state.renew = Some(Renewal { why, is_error: true });
         }
     }
@@ -106,7 +102,8 @@ impl Registrar {
         if Geometry::new(mtu, old.zero_copy()).frame_bytes() <= old.frame_bytes() {
             return false;
         }
-        let why = format!("interface {} has MTU {mtu} now: memory is registered anew for it", self.interface);
+        let interface = self.access.interface();
+        let why = format!("interface {interface} has MTU {mtu} now: memory is registered anew for it");
         self.state().renew.get_or_insert(Renewal { why, is_error: false });
         true
     }
@@ -139,7 +136,7 @@ impl Registrar {
         let why = format!(
             "interface {}: {} KiB of the guest's memory were discarded while they were registered, so that frames there may have \
              been lost; {next}; {REMEDY}",
-            self.interface,
+            self.access.interface(),
             bytes >> 10
         );
         Some(Renewal { why, is_error: true })

@@ -5,10 +5,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use zerowire_sys::xdp::{Umem, UmemOptions, XdpError};
-use zerowire_vhost::memory::{Composite, GuestMemory, PinBudget, PinClaim, Region, Segment};
+use zerowire_sys::xdp::{SocketMaker, Umem, UmemOptions, XdpError};
+use zerowire_vhost::memory::{Composite, GuestMemory, Region, Segment};
 
 use super::geometry::{CHUNK_BYTES, Geometry, PADDING_BYTES};
+use super::handed::{Pinned, XdpAccess};
 use super::slab::{HEAD_BYTES, PAIR_BYTES, PLACE_BYTES, head_at, receive_place_at, send_place_at};
 use crate::port::xdp::XdpPin;
 
@@ -17,7 +18,7 @@ use crate::port::xdp::XdpPin;
 pub struct VmUmem {
     // The registration goes before the mapping.
     umem: Umem,
-    _pinned: PinClaim<'static>,
+    _pinned: Pinned,
     composite: Composite,
     geometry: Geometry,
     /// By queue pair: whether its part of the slab is in use.
@@ -46,7 +47,7 @@ unsafe impl Send for Slab {}
 
 /// The kernel's limit was in the way: what a VM's owner can do about it, who can't have the memory
 /// made smaller.
-fn over_limit(error: XdpError, pin: XdpPin) -> XdpError {
+fn over_limit(error: XdpError, pin: XdpPin, is_confined: bool) -> XdpError {
     let XdpError::Memlock { need_bytes, limit_bytes } = error else { return error };
     let partial = match pin {
         XdpPin::All => ", or give the port pin=partial",
@@ -55,9 +56,10 @@ fn over_limit(error: XdpError, pin: XdpPin) -> XdpError {
         XdpPin::Partial => ", or give a --memlock below what other programs of this user leave",
         XdpPin::Off => "",
     };
+    let capability = if is_confined { "CAP_SYS_RESOURCE" } else { "CAP_IPC_LOCK" };
     let text = format!(
         "{need_bytes} bytes can't be locked: the limit of locked memory is {limit_bytes} bytes for all programs of this user; \
-         raise it ('ulimit -l {}', or LimitMEMLOCK= in a unit), grant CAP_IPC_LOCK{partial}",
+         raise it ('ulimit -l {}', or LimitMEMLOCK= in a unit), grant {capability}{partial}",
         need_bytes.div_ceil(1024)
     );
     XdpError::System {
@@ -72,26 +74,24 @@ impl VmUmem {
     /// for each of `pairs` queue pairs. All that is registered is pinned.
     ///
     /// # Errors
-    /// Those of [`Umem::from_raw`]; [`XdpError::System`] where memory can't be mapped, or exceeds
-    /// the [`PinBudget`].
+    /// Those of [`Umem::from_raw_by`]; [`XdpError::System`] where memory can't be mapped, or
+    /// exceeds the [budget](zerowire_vhost::memory::PinBudget).
     pub fn new(
         memory: &GuestMemory,
         geometry: Geometry,
         pairs: usize,
         pin: XdpPin,
+        access: &XdpAccess,
     ) -> Result<Self, XdpError> {
         let mmap = |cause: io::Error| XdpError::System {
             what: format!("{} bytes of guest memory", memory.len()),
             call: "mmap",
             cause,
         };
-        let (budget, slab) = (PinBudget::of_process(), pairs * PAIR_BYTES);
+        let slab = pairs * PAIR_BYTES;
         let beside = (PADDING_BYTES + slab) as u64;
-        let claim = match pin {
-            XdpPin::All => budget.claim(beside + memory.len()),
-            XdpPin::Partial => budget.claim_part(beside, beside + memory.len()),
-            XdpPin::Off => budget.claim_part(beside, beside),
-        };
+        let most = if pin == XdpPin::Off { beside } else { beside + memory.len() };
+        let claim = access.pin(beside, most, pin != XdpPin::All);
         let claim = claim.map_err(|e| XdpError::System {
             what: format!("{} bytes of guest memory and what belongs to it", memory.len()),
             call: "registration",
@@ -104,15 +104,14 @@ impl VmUmem {
             unaligned: true,
             ..UmemOptions::default()
         };
-        // Before a page comes: reclaim takes pages that are pinned and not locked out of the page
-        // table, as if they had been discarded.
-        composite.keep();
         // SAFETY: the range stays mapped as long as `composite`, which goes after the registration
         // and which sockets of this value don't outlive: each goes before its `Slab`. No reference
         // into the guest's part is ever made; those into the slab follow the rules of `Slab`. What
         // a late write into a buffer of a guest that is gone would change belongs to that guest.
-        let umem = unsafe { Umem::from_raw(composite.base(), composite.len(), options) };
-        let umem = umem.map_err(|e| over_limit(e, pin))?;
+        let umem = unsafe {
+            Umem::from_raw_by(composite.base(), composite.len(), options, Arc::new(access.clone()))
+        };
+        let umem = umem.map_err(|e| over_limit(e, pin, access.is_confined()))?;
         let regions = memory.regions().iter().map(Region::id).collect();
         let memory_bytes = memory.len();
         let spoilt = AtomicBool::new(false);
@@ -246,19 +245,42 @@ impl Drop for Slab {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{BorrowedFd, OwnedFd};
+
+    use zerowire_sys::xdp::OwnSockets;
     use zerowire_vhost::memory::RegionConfig;
 
     use super::*;
+    use crate::port::xdp::{XdpAnswer, XdpKeeper, XdpReply, XdpSpec, XdpVerb};
+
+    /// Opens sockets, and lets all memory be pinned.
+    #[derive(Debug)]
+    struct Opens;
+
+    impl XdpKeeper for Opens {
+        fn ask(&self, verb: XdpVerb, _fds: &[BorrowedFd<'_>]) -> XdpReply {
+            match verb {
+                XdpVerb::Pin { most_bytes, .. } => Ok((XdpAnswer::Number(most_bytes), Vec::new())),
+                XdpVerb::Open => Ok((XdpAnswer::Done, vec![OwnSockets.open()?])),
+                _ => Ok((XdpAnswer::Done, Vec::new())),
+            }
+        }
+    }
+
+    fn file_of(len: u64) -> OwnedFd {
+        let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::fs::ftruncate(&file, len).expect("its length");
+        file
+    }
 
     /// Needs the right to open an AF_XDP socket.
     #[test]
     fn a_part_of_the_slab_has_one_owner_at_a_time() {
         const LEN: u64 = 2 << 20;
-        let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-        rustix::fs::ftruncate(&file, LEN).expect("its length");
-        let region = RegionConfig { guest_addr: 0, len: LEN, user_addr: 0, offset: 0, file };
+        let region = RegionConfig { guest_addr: 0, len: LEN, user_addr: 0, offset: 0, file: file_of(LEN) };
         let memory = GuestMemory::new(vec![region]).expect("guest memory");
-        let umem = VmUmem::new(&memory, Geometry::new(1500, false), 2, XdpPin::Off);
+        let access = XdpAccess::take_over(&XdpSpec::new("none"), file_of(1), Arc::new(Opens));
+        let umem = VmUmem::new(&memory, Geometry::new(1500, false), 2, XdpPin::Off, &access);
         let umem = Arc::new(umem.unwrap_or_else(|e| panic!("{e}")));
         let slab = |pair| umem.slab(pair);
         let (mut first, mut second) = (slab(0).expect("free"), slab(1).expect("free"));

@@ -3,18 +3,19 @@
 
 use std::os::fd::OwnedFd;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use zerowire::ledger::{Counters, Totals};
 use zerowire_guest::ring::{DESC_WRITE, RingMemory};
-use zerowire_net::port::xdp::{Attach, Link, LinkOptions, Registrar, XdpInlet, XdpOutlet, XdpPin};
+use zerowire_net::port::xdp::{
+    Link, LinkOptions, Registrar, XdpAccess, XdpInlet, XdpMode, XdpOutlet, XdpPin, XdpQueues, XdpSpec,
+};
 use zerowire_net::receive::{ReceiveContext, ReceiveSetup};
 use zerowire_net::transmit::TransmitContext;
 use zerowire_net::{PathMode, Policy, Receive, Transmit};
-use zerowire_sys::xdp::program::{Hook, Steering};
-use zerowire_sys::xdp::{Interface, Mode, XdpError};
+use zerowire_sys::xdp::Mode;
 use zerowire_vhost::host::HostRing;
 use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::ring::SplitRing;
@@ -65,14 +66,8 @@ impl Pair {
         let out_of_order = Arc::<AtomicU64>::default();
         let lab = Lab::new(&[(0, 1 << 20), (BUFFERS, 8 << 20)]);
         let memory = Arc::new(lab.memory.with_log(None));
-        let attached: Mutex<Option<Arc<Steering>>> = Mutex::new(None);
-        let attach: Attach = Arc::new(move |interface: &Interface| -> Result<_, XdpError> {
-            let mut attached = attached.lock().expect("no panic");
-            if attached.is_none() {
-                *attached = Some(Arc::new(Steering::attach(interface.name(), 16, Hook::Auto)?));
-            }
-            Ok(attached.clone().expect("made above"))
-        });
+        let queues = XdpQueues::open(&XdpSpec { mode: XdpMode::Copy, ..XdpSpec::new(interface) });
+        let access = XdpAccess::new(Arc::new(queues.expect("its queue"))).expect("descriptors");
         let mut link = Link::new(LinkOptions {
             promiscuous: false,
             out_of_order: out_of_order.clone(),
@@ -81,8 +76,9 @@ impl Pair {
             pair: 0,
             mode: Mode::Copy,
             mtu: 1500,
-            registrar: Arc::new(Registrar::new(interface.into(), 1, XdpPin::All)),
-            attach,
+            registrar: Arc::new(Registrar::new(access.clone(), 1, XdpPin::All)),
+            access,
+            served: Arc::default(),
             address: None,
         });
         link.set_memory(&memory);

@@ -22,7 +22,7 @@ mod other;
 mod sys;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::error::XdpError;
@@ -150,8 +150,15 @@ impl Steering {
     /// # Errors
     /// As [`steer`](Self::steer).
     pub fn steer_by(&self, socket: &Socket, rule: &Rule) -> Result<(), XdpError> {
-        let queue = socket.queue();
-        let number = socket.as_fd().as_raw_fd();
+        self.steer_queue(socket.queue(), socket.as_fd(), rule)
+    }
+
+    /// The same for a socket of that queue which another process uses.
+    ///
+    /// # Errors
+    /// As [`steer`](Self::steer).
+    pub fn steer_queue(&self, queue: u32, socket: BorrowedFd<'_>, rule: &Rule) -> Result<(), XdpError> {
+        let number = socket.as_raw_fd();
         // The rule first: it is not looked at before there is a socket.
         self.rules
             .get(queue)

@@ -1,6 +1,6 @@
 //! The steps of binding a socket: rings, the bind itself, what went wrong with it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -70,13 +70,11 @@ pub(super) fn bind_claimed(
     let start = Instant::now();
     let mut pause = Duration::from_micros(500);
     loop {
-        let error = match try_bind(umem, claim, socket, interface, options) {
-            Ok(()) => return Ok(()),
-            Err(e) => e,
-        };
+        let done = try_bind(umem, claim, socket, interface, options);
+        let Err(XdpError::Busy { .. }) = done else { return done };
         let waited = start.elapsed();
-        if error != Errno::BUSY || waited >= options.busy_timeout {
-            return Err(translate(error, interface, options, waited));
+        if waited >= options.busy_timeout {
+            return Err(translate(Errno::BUSY, interface, options, waited));
         }
         std::thread::sleep(pause.min(options.busy_timeout - waited));
         pause = (pause * 2).min(Duration::from_millis(10));
@@ -89,22 +87,34 @@ fn try_bind(
     socket: &OwnedFd,
     interface: &Interface,
     options: &SocketOptions,
-) -> Result<(), Errno> {
-    let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-    if let Claim::Shares(_, other) = claim {
+) -> Result<(), XdpError> {
+    let bind = |other: Option<BorrowedFd<'_>>| umem.maker().bind(socket.as_fd(), other, interface, options);
+    let Claim::Shares(_, other) = claim else { return bind(None) };
+    let shared = umem.with_other(other, |other| bind(Some(other.as_fd())));
+    // With the other one went the registration: as busy, until the memory is claimed again.
+    shared.unwrap_or_else(|| Err(translate(Errno::BUSY, interface, options, Duration::ZERO)))
+}
+
+/// Binds a socket; with `other` it shares the registration of that one.
+pub(crate) fn bind_to(
+    socket: BorrowedFd<'_>,
+    other: Option<BorrowedFd<'_>>,
+    interface: &Interface,
+    options: &SocketOptions,
+) -> Result<(), XdpError> {
+    let at = |flags| SocketAddrXdp::new(flags, interface.index(), options.queue);
+    let bound = if let Some(shared_umem_fd) = other {
         // The kernel refuses any other flag here: mode and wake-ups are those of the other socket.
-        let addr = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, interface.index(), options.queue);
-        let shared = |other: &OwnedFd| {
-            let shared_umem_fd = other.as_fd();
-            rustix::net::bind(socket, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd })
-        };
-        // With the other one went the registration: as busy, until the memory is claimed again.
-        return umem.with_other(other, shared).unwrap_or(Err(Errno::BUSY));
-    }
-    flags.set(SocketAddrXdpFlags::XDP_COPY, options.mode == Mode::Copy);
-    flags.set(SocketAddrXdpFlags::XDP_ZEROCOPY, options.mode == Mode::ZeroCopy);
-    flags.set(SocketAddrXdpFlags::XDP_USE_SG, options.multi_buffer);
-    rustix::net::bind(socket, &SocketAddrXdp::new(flags, interface.index(), options.queue))
+        let addr = at(SocketAddrXdpFlags::XDP_SHARED_UMEM);
+        rustix::net::bind(socket, &SocketAddrXdpWithSharedUmem { addr, shared_umem_fd })
+    } else {
+        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        flags.set(SocketAddrXdpFlags::XDP_COPY, options.mode == Mode::Copy);
+        flags.set(SocketAddrXdpFlags::XDP_ZEROCOPY, options.mode == Mode::ZeroCopy);
+        flags.set(SocketAddrXdpFlags::XDP_USE_SG, options.multi_buffer);
+        rustix::net::bind(socket, &at(flags))
+    };
+    bound.map_err(|e| translate(e, interface, options, Duration::ZERO))
 }
 
 fn translate(error: Errno, interface: &Interface, options: &SocketOptions, waited: Duration) -> XdpError {

@@ -2,30 +2,25 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use zerowire_sys::xdp::program::Steering;
 use zerowire_sys::xdp::{Interface, Mode, RingSizes, Socket, SocketOptions, XdpError};
 use zerowire_vhost::memory::GuestMemory;
 
 use super::facts::Facts;
 use super::state::{BoundSocket, Wanted};
 use super::{Link, RETRY};
-use crate::port::LinkWatch;
 use crate::port::xdp::RING_ENTRIES;
+use crate::port::xdp::handed::{Found, XdpAccess, XdpFacts};
 use crate::port::xdp::registrar::Registrar;
 use crate::port::xdp::slab::FIRST_PLACES;
-use crate::port::xdp::trust;
 use crate::port::xdp::umem::{Slab, VmUmem};
-
-/// Gives the program on an interface of this process's, which is attached where it is not there.
-pub type Attach = Arc<dyn Fn(&Interface) -> Result<Arc<Steering>, XdpError> + Send + Sync>;
 
 /// What a link is made of.
 pub struct LinkOptions {
-    /// Name of the interface, in the network namespace of the thread that uses the link.
+    /// Name of the interface.
     pub interface: String,
     /// Its queue.
     pub queue: u32,
@@ -37,8 +32,10 @@ pub struct LinkOptions {
     pub mtu: usize,
     /// Where the memory's registration comes from.
     pub registrar: Arc<Registrar>,
-    /// Where the program comes from that gives received frames to the socket.
-    pub attach: Attach,
+    /// How the interface is reached.
+    pub access: XdpAccess,
+    /// Gets the number of the interface whose queue was bound.
+    pub served: Arc<AtomicU32>,
     /// Whether the interface is promiscuous while there is a socket.
     pub promiscuous: bool,
     /// Counts chains that were given back before others that the guest had made available before
@@ -158,20 +155,23 @@ impl Link {
 
     fn bind_in_mode(&mut self) -> Result<(), BindError> {
         let interface = self.options.interface.clone();
-        let now = Interface::open(&interface)?;
-        if let Ok(mtu) = now.mtu() {
+        let mut found = self.find()?;
+        if let Ok(mtu) = found.interface.mtu() {
             self.options.mtu = mtu;
         }
         let mode = self.options.mode;
-        let unsafe_since = if mode == Mode::Copy { None } else { self.unsafe_for_zero_copy(&now) };
+        let unsafe_since = if mode == Mode::Copy { None } else { self.unsafe_for_zero_copy(&found.facts) };
         let why = match (mode, unsafe_since) {
-            (Mode::Copy, _) => return Ok(self.bind_as(false)?),
+            (Mode::Copy, _) => return Ok(self.bind_as(found, false)?),
             (Mode::ZeroCopy, Some(why)) => return Err(BindError::Unsafe { interface, why }),
-            (Mode::ZeroCopy, None) => return Ok(self.bind_as(true)?),
+            (Mode::ZeroCopy, None) => return Ok(self.bind_as(found, true)?),
             (Mode::Auto, Some(why)) => why,
-            (Mode::Auto, None) => match self.bind_as(true) {
+            (Mode::Auto, None) => match self.bind_as(found, true) {
                 Ok(()) => return Ok(()),
-                Err(XdpError::NoZeroCopy { .. }) => "its driver refused that mode".to_owned(),
+                Err(XdpError::NoZeroCopy { .. }) => {
+                    found = self.find()?;
+                    "its driver refused that mode".to_owned()
+                }
                 Err(e) => return Err(e.into()),
             },
         };
@@ -179,14 +179,18 @@ impl Link {
             tracing::info!("{interface}: copy mode, since {why}");
             self.binding.why_copy = Some(why);
         }
-        Ok(self.bind_as(false)?)
+        Ok(self.bind_as(found, false)?)
+    }
+
+    fn find(&self) -> Result<Found, XdpError> {
+        self.options.access.find(self.options.pair)
     }
 
     /// Why zero-copy mode does not do for this guest; None where nothing speaks against it.
-    fn unsafe_for_zero_copy(&self, interface: &Interface) -> Option<String> {
+    fn unsafe_for_zero_copy(&self, interface: &XdpFacts) -> Option<String> {
         let facts = Facts {
-            driver_has_it: trust::driver_has_zero_copy(interface),
-            distrust: self.options.registrar.distrust().or_else(|| trust::translated(interface)),
+            driver_has_it: interface.has_zero_copy,
+            distrust: self.options.registrar.distrust().or_else(|| interface.distrust.clone()),
             has_address: self.options.address.is_some(),
             page_bytes: self.registered.memory.smallest_page().unwrap_or(0),
             mtu: self.options.mtu,
@@ -195,20 +199,9 @@ impl Link {
         facts.against_zero_copy()
     }
 
-    fn bind_as(&mut self, zero_copy: bool) -> Result<(), XdpError> {
-        let interface = Interface::open(&self.options.interface)?;
-        // The kernel says so when it binds, and the memory would have been registered for nothing
-        // by then, at each try.
-        if let Ok((false, _)) = interface.up_and_running() {
-            return Err(XdpError::Down { interface: interface.name().to_owned() });
-        }
-        let copies = trust::copies_at_once(&interface);
-        let watch = LinkWatch::of(interface.index()).map_err(|e| XdpError::System {
-            what: format!("interface {}", interface.name()),
-            call: "a socket for link events",
-            cause: e.into(),
-        })?;
-        let steering = (self.options.attach)(&interface)?;
+    fn bind_as(&mut self, found: Found, zero_copy: bool) -> Result<(), XdpError> {
+        let Found { interface, facts, watch } = found;
+        self.options.served.store(facts.index, Ordering::Relaxed);
         let umem = self.registered_for(zero_copy)?;
         // Another pair of this guest may have registered the memory, and its mode is that of all.
         let zero_copy = umem.geometry().zero_copy();
@@ -221,20 +214,21 @@ impl Link {
         // Also where nothing is received yet, or any more: the ring that receives next finds this
         // socket.
         let first = if zero_copy { FIRST_PLACES } else { 0 };
-        let socket = self.open_socket(&umem, &slab, first)?;
+        let of_socket = self.options.access.known(facts.index)?;
+        let socket = self.open_socket(&umem, &slab, first, of_socket)?;
         // The name may have become another interface's since.
-        if Interface::open(interface.name())?.index() != interface.index() {
+        if interface.has_lost_name() {
             return Err(XdpError::NoInterface { interface: interface.name().to_owned() });
         }
-        self.interface.promiscuity.begin(&interface);
+        let LinkOptions { access, pair, promiscuous, .. } = &self.options;
+        self.binding.is_deaf = *promiscuous && !access.be_promiscuous(*pair);
         // As it is now; the watch tells of what comes.
         let mtu = interface.mtu();
         self.bound = Some(BoundSocket { socket, slab, watch, interface, steered: false, posted: false });
-        self.interface.steering = Some(steering);
         self.first_places = first;
         self.sockets.generation += 1;
         self.sockets.renewed = true;
-        self.outgoing.begin(!zero_copy && copies);
+        self.outgoing.begin(!zero_copy && facts.copies_at_once);
         self.registered.begin(umem);
         if let Ok(mtu) = mtu {
             self.limit(mtu);
@@ -257,7 +251,13 @@ impl Link {
 
     /// A socket in the mode of the registration, with the first chunks of the slab in its fill
     /// ring.
-    fn open_socket(&mut self, umem: &Arc<VmUmem>, slab: &Slab, first: usize) -> Result<Socket, XdpError> {
+    fn open_socket(
+        &mut self,
+        umem: &Arc<VmUmem>,
+        slab: &Slab,
+        first: usize,
+        interface: Interface,
+    ) -> Result<Socket, XdpError> {
         let zero_copy = umem.geometry().zero_copy();
         let rings = RingSizes {
             fill: RING_ENTRIES,
@@ -274,7 +274,7 @@ impl Link {
             rings,
             ..SocketOptions::new(self.options.interface.clone())
         };
-        Socket::bind(umem.umem(), &options).inspect_err(|e| {
+        Socket::bind_to(umem.umem(), interface, &options).inspect_err(|e| {
             // What was registered stays so for the next try.
             if let XdpError::Busy { .. } = e {
                 self.registered.umem = Some(umem.clone());
@@ -301,7 +301,7 @@ impl Link {
         if fence {
             // The device lets go of the buffers some milliseconds later; that it did shows when the
             // queue can be had again.
-            if let Err(e) = self.bind_as(true) {
+            if let Err(e) = self.find().and_then(|found| self.bind_as(found, true)) {
                 tracing::error!("{e}; the device may still write to buffers of a queue that was stopped");
             }
         }
@@ -310,10 +310,11 @@ impl Link {
     /// Closes the socket as it is: all loans end.
     pub(super) fn drop_socket(&mut self) {
         if let Some(bound) = self.bound.take() {
-            self.missed.ask(&bound.socket, self.interface.steering.as_deref());
+            self.missed.ask(&bound.socket, self.options.access.too_long(self.options.pair));
+            drop(bound);
+            self.options.access.release(self.options.pair);
         }
         self.missed.end();
         self.outgoing.end();
-        self.interface.promiscuity.end();
     }
 }

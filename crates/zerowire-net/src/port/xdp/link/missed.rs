@@ -1,7 +1,6 @@
 //! Frames that the kernel, or the program on the interface, dropped before anybody here saw them.
 
 use zerowire::ledger::{Counters, DropReason};
-use zerowire_sys::xdp::program::Steering;
 use zerowire_sys::xdp::{Socket, Statistics};
 
 /// What was dropped, and what of it is counted. The sources are read once a second while frames
@@ -23,14 +22,15 @@ impl Missed {
         self.by_program = by_program;
     }
 
-    /// Asks the socket, and the program of its queue's frames.
+    /// Asks the socket. `by_program` is what the program of its queue's frames has dropped; None
+    /// where its map can't be read.
     #[cold]
-    pub(super) fn ask(&mut self, socket: &Socket, steering: Option<&Steering>) {
+    pub(super) fn ask(&mut self, socket: &Socket, by_program: Option<u64>) {
         let Ok(statistics) = socket.statistics() else { return };
-        self.look(&statistics, steering.and_then(|s| s.dropped(socket.queue()).ok()));
+        self.look(&statistics, by_program);
     }
 
-    /// What is known now. `by_program` is None where the program's map can't be read.
+    /// What is known now.
     fn look(&mut self, socket: &Statistics, by_program: Option<u64>) {
         let by_socket = socket.receive_dropped + socket.receive_full;
         self.no_room += by_socket.saturating_sub(self.by_socket);

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use zerowire_sys::xdp::program::Steering;
 use zerowire_sys::xdp::{Interface, Socket};
 use zerowire_vhost::memory::{GuestMemory, Segment};
 
-use super::promiscuity::Promiscuity;
 use crate::port::LinkWatch;
 use crate::port::xdp::geometry::Geometry;
 use crate::port::xdp::umem::{Slab, VmUmem};
@@ -75,14 +73,6 @@ impl Registered {
     }
 }
 
-/// What the interface was made to do.
-pub(super) struct OnInterface {
-    /// What a NIC that filters lets through while there is a socket.
-    pub(super) promiscuity: Promiscuity,
-    /// The program on the interface of the socket that was bound last.
-    pub(super) steering: Option<Arc<Steering>>,
-}
-
 /// What a socket is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
@@ -104,6 +94,8 @@ pub(super) struct Binding {
     pub(super) why_copy: Option<String>,
     /// Bytes of the guest's receive buffers, as far as they are known when the socket is bound.
     pub(super) buffer_bytes: Option<usize>,
+    /// True: the interface should be promiscuous and is not.
+    pub(super) is_deaf: bool,
 }
 
 /// Sockets that there were.

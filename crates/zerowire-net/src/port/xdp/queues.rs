@@ -1,0 +1,314 @@
+//! The queues of an interface that a port has, and who may open and bind sockets for them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, sockopt};
+use zerowire_sys::netdevice;
+use zerowire_sys::xdp::program::{Rule, Steering};
+use zerowire_sys::xdp::{Interface, Mode, OwnSockets, SocketMaker, SocketOptions, XdpError};
+use zerowire_vhost::memory::{PinBudget, PinClaim};
+
+use super::geometry::MAX_MTU;
+use super::handed::{XdpAnswer, XdpFacts, XdpKeeper, XdpRefusal, XdpReply, XdpVerb};
+use super::{Promiscuous, XdpMatch, XdpMode, XdpSpec, driver_has_zero_copy, steering, trust};
+use crate::port::packet::PacketError;
+use crate::port::{LinkWatch, PortError, PortSpec, send_through};
+use crate::vm::may_pin_all;
+
+/// Claims on what may be pinned at a time. One is usual, and two while memory is registered anew.
+const MOST_CLAIMS: usize = 8;
+
+/// The longest frame that is announced, bytes: a RARP request has 60.
+const MOST_ANNOUNCED_BYTES: usize = 128;
+
+/// How long frames get to come in where the kernel does not tell when they have.
+const ON_THEIR_WAY: Duration = Duration::from_millis(1);
+
+/// Queues of an interface. The sockets that are opened here belong to who asks for them.
+#[derive(Debug)]
+pub struct XdpQueues {
+    spec: XdpSpec,
+    has_zero_copy: bool,
+    control: OwnedFd,
+    /// The program on the interface that has the name; another one when that is deleted and comes
+    /// back.
+    attached: Mutex<Arc<Steering>>,
+    pairs: Box<[Mutex<OnInterface>]>,
+    pinned: Mutex<Vec<PinClaim<'static>>>,
+}
+
+/// What was done to an interface for a queue pair.
+#[derive(Debug, Default)]
+struct OnInterface {
+    /// Its number; 0 before it was found.
+    index: u32,
+    steering: Option<Arc<Steering>>,
+    promiscuous: Option<Promiscuous>,
+    /// It could not be made promiscuous, and the log says so.
+    is_deaf: bool,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl XdpQueues {
+    /// Attaches the program that steers frames; memory and sockets come with the guest.
+    ///
+    /// # Errors
+    /// [`PortError`]: there is no such interface or queue, or this process may not have it.
+    pub fn open(spec: &XdpSpec) -> Result<Self, PortError> {
+        let other =
+            |problem: String| PortError::Other { port: PortSpec::Xdp(spec.clone()).to_string(), problem };
+        let interface = Interface::open(&spec.interface)?;
+        let kind = interface.hardware_kind();
+        let kind = kind.map_err(|e| other(format!("what kind of interface it is can't be read: {e}")))?;
+        PacketError::of_kind(&spec.interface, kind).map_or(Ok(()), Err)?;
+        zerowire_sys::xdp::check_available()?;
+        let last = spec.queue as usize + spec.queues - 1;
+        if let Some(n) = interface.queues().filter(|n| last >= *n as usize) {
+            let name = &spec.interface;
+            return Err(other(format!(
+                "queue {last} of interface {name}, which has {n}, numbered from 0; 'ethtool -L {name}' changes that"
+            )));
+        }
+        let has_zero_copy = driver_has_zero_copy(&interface);
+        if spec.mode == XdpMode::ZeroCopy && !has_zero_copy {
+            let name = &spec.interface;
+            return Err(other(format!(
+                "the driver of interface {name} has no zero-copy mode ('zerowire doctor -i {name}' shows it): give mode=auto or copy"
+            )));
+        }
+        let mtu = interface.mtu().map_err(|e| other(format!("its MTU can't be read: {e}")))?;
+        if mtu > MAX_MTU {
+            tracing::warn!(
+                "interface {}: frames of MTU {mtu} don't fit into one buffer of AF_XDP: longer ones than MTU {MAX_MTU} \
+                 makes are dropped",
+                spec.interface
+            );
+        }
+        let attached = Mutex::new(steering::shared(&interface)?);
+        let control = LinkWatch::deaf().map_err(|e| other(format!("no socket to ask by: {e}")))?;
+        let pairs = (0..spec.queues).map(|_| Mutex::default()).collect();
+        Ok(Self { spec: spec.clone(), has_zero_copy, control, attached, pairs, pinned: Mutex::default() })
+    }
+
+    /// What was asked for.
+    pub fn spec(&self) -> &XdpSpec {
+        &self.spec
+    }
+
+    /// Whether the driver of the interface has a zero-copy mode.
+    pub fn has_zero_copy(&self) -> bool {
+        self.has_zero_copy
+    }
+
+    /// A socket to ask by what the interface is called, and the like. It gets no message.
+    pub fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// What a process that serves the queues for this one may pin, bytes; None where it must have
+    /// the limit of its user.
+    pub fn pin_bytes(&self) -> Option<u64> {
+        may_pin_all().then(|| PinBudget::of_process().bound())
+    }
+
+    /// The name that the interface has now.
+    pub fn interface(&self) -> String {
+        let index = self.pairs.first().map_or(0, |pair| lock(pair).index);
+        let name = netdevice::name(&self.control, index);
+        name.unwrap_or_else(|_| self.spec.interface.clone())
+    }
+
+    /// Lets go of what was done for queue pairs and their memory: who served them is gone.
+    pub fn release(&self) {
+        for (pair, on) in self.pairs.iter().enumerate() {
+            let on = std::mem::take(&mut *lock(on));
+            if let Some(steering) = on.steering {
+                // With its socket it has gone by itself.
+                let _ = steering.stop(self.queue(pair));
+            }
+        }
+        lock(&self.pinned).clear();
+    }
+
+    fn queue(&self, pair: usize) -> u32 {
+        self.spec.queue + pair as u32
+    }
+
+    fn carry_out(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> XdpReply {
+        let done = |()| (XdpAnswer::Done, Vec::new());
+        let number = |number| (XdpAnswer::Number(number), Vec::new());
+        match verb {
+            XdpVerb::Find(pair) => self.find(pair),
+            XdpVerb::Open => Ok((XdpAnswer::Done, vec![OwnSockets.open()?])),
+            XdpVerb::Bind(pair, zero_copy) => self.bind(pair, zero_copy, fds).map(done),
+            XdpVerb::BePromiscuous(pair) => self.be_promiscuous(pair).map(done),
+            XdpVerb::Steer(pair, longest_bytes) => self.steer(pair, longest_bytes, fds).map(number),
+            XdpVerb::Unsteer(pair) => Ok(self.steering(pair)?.stop(self.queue(pair)).map(done)?),
+            XdpVerb::AwaitSteered => {
+                // Programs and their flushes run under RCU.
+                if zerowire_sys::syscall::barrier().is_err() {
+                    std::thread::sleep(ON_THEIR_WAY);
+                }
+                Ok(done(()))
+            }
+            XdpVerb::TooLong(pair) => Ok(self.steering(pair)?.dropped(self.queue(pair)).map(number)?),
+            XdpVerb::Release(pair) => {
+                let mut on = self.pair(pair)?;
+                *on = OnInterface { is_deaf: on.is_deaf, ..OnInterface::default() };
+                Ok(done(()))
+            }
+            XdpVerb::Pin { least_bytes, most_bytes, part } => {
+                self.pin(least_bytes, most_bytes, part).map(number)
+            }
+            XdpVerb::Unpin(bytes) => {
+                let mut pinned = lock(&self.pinned);
+                if let Some(at) = pinned.iter().position(|claim| claim.bytes() == bytes) {
+                    pinned.swap_remove(at);
+                }
+                Ok(done(()))
+            }
+            XdpVerb::Announce(frame) if frame.len() > MOST_ANNOUNCED_BYTES => {
+                Err(XdpRefusal::Other(format!("a frame of {} bytes announces nothing", frame.len())))
+            }
+            XdpVerb::Announce(frame) => {
+                send_through(&self.interface(), &frame).map(done).map_err(XdpRefusal::Other)
+            }
+        }
+    }
+
+    fn pair(&self, pair: usize) -> Result<MutexGuard<'_, OnInterface>, XdpRefusal> {
+        self.pairs.get(pair).map(lock).ok_or_else(|| {
+            XdpRefusal::Other(format!("queue pair {pair} of {}, numbered from 0", self.pairs.len()))
+        })
+    }
+
+    fn steering(&self, pair: usize) -> Result<Arc<Steering>, XdpRefusal> {
+        self.pair(pair)?.steering.clone().ok_or(XdpRefusal::NoInterface)
+    }
+
+    fn find(&self, pair: usize) -> XdpReply {
+        let mut on = self.pair(pair)?;
+        let interface = Interface::open(&self.spec.interface)?;
+        // The kernel says so when it binds, and the memory would have been registered for nothing
+        // by then, at each try.
+        if let Ok((false, _)) = interface.up_and_running() {
+            return Err(XdpRefusal::Down);
+        }
+        let watch = LinkWatch::of(interface.index()).map_err(|e| {
+            let what = format!("interface {}", interface.name());
+            XdpError::system(what, "a socket for link events", e)
+        })?;
+        let steering = steering::shared(&interface)?;
+        *lock(&self.attached) = steering.clone();
+        let copies = self.spec.mode == XdpMode::Copy;
+        let facts = XdpFacts {
+            index: interface.index(),
+            has_zero_copy: !copies && driver_has_zero_copy(&interface),
+            distrust: if copies { None } else { trust::translated(&interface) },
+            copies_at_once: trust::copies_at_once(&interface),
+        };
+        (on.index, on.steering) = (facts.index, Some(steering));
+        Ok((XdpAnswer::Found(facts), vec![watch.into()]))
+    }
+
+    /// The socket of a verb, and another one.
+    fn sockets<'a>(
+        &self,
+        fds: &[BorrowedFd<'a>],
+    ) -> Result<(BorrowedFd<'a>, Option<BorrowedFd<'a>>), XdpRefusal> {
+        let namespace = |fd: &BorrowedFd<'_>| zerowire_sys::socket::netns_cookie(fd).ok();
+        let is_one = |fd: &BorrowedFd<'_>| {
+            sockopt::socket_domain(fd)
+                .is_ok_and(|domain| domain == AddressFamily::from_raw(libc::AF_XDP as _))
+                && namespace(fd) == namespace(&self.control())
+        };
+        match *fds {
+            [socket] if is_one(&socket) => Ok((socket, None)),
+            [socket, shared] if is_one(&socket) && is_one(&shared) => Ok((socket, Some(shared))),
+            _ => Err(XdpRefusal::Other("no AF_XDP socket of this network namespace came along".to_owned())),
+        }
+    }
+
+    fn bind(&self, pair: usize, zero_copy: bool, fds: &[BorrowedFd<'_>]) -> Result<(), XdpRefusal> {
+        let (socket, shared) = self.sockets(fds)?;
+        let on = self.pair(pair)?;
+        let control = self.control.try_clone().map_err(|e| XdpRefusal::Other(e.to_string()))?;
+        let interface = Interface::known(&self.spec.interface, on.index, control);
+        let options = SocketOptions {
+            queue: self.queue(pair),
+            mode: if zero_copy { Mode::ZeroCopy } else { Mode::Copy },
+            // Few drivers take frames in pieces in zero-copy mode.
+            multi_buffer: !zero_copy,
+            ..SocketOptions::new(self.spec.interface.clone())
+        };
+        Ok(OwnSockets.bind(socket, shared, &interface, &options)?)
+    }
+
+    /// The port does without where that fails: not each NIC filters, and the rest of its frames
+    /// come all the same.
+    fn be_promiscuous(&self, pair: usize) -> Result<(), XdpRefusal> {
+        let mut on = self.pair(pair)?;
+        let name = &self.spec.interface;
+        if !self.spec.promiscuous || on.index == 0 {
+            return Err(XdpRefusal::Other(format!("interface {name} is not to be promiscuous")));
+        }
+        match Promiscuous::hold(on.index) {
+            Ok(held) => {
+                (on.promiscuous, on.is_deaf) = (Some(held), false);
+                Ok(())
+            }
+            Err(e) => {
+                // Once, and not with each socket.
+                if !std::mem::replace(&mut on.is_deaf, true) {
+                    tracing::warn!(
+                        "interface {name} can't be made promiscuous ({e}): if it filters, frames for the guest's address don't \
+                         come; grant CAP_NET_RAW and packet sockets (RestrictAddressFamilies=… AF_PACKET in a unit), or \
+                         'ip link set {name} promisc on'; promisc=off says that it is not to be"
+                    );
+                }
+                Err(XdpRefusal::Other(e.to_string()))
+            }
+        }
+    }
+
+    fn steer(&self, pair: usize, longest_bytes: u32, fds: &[BorrowedFd<'_>]) -> Result<u64, XdpRefusal> {
+        let ((socket, _), steering) = (self.sockets(fds)?, self.steering(pair)?);
+        let too_long = steering.dropped(self.queue(pair)).unwrap_or(0);
+        let address = match self.spec.filter {
+            XdpMatch::All => None,
+            XdpMatch::Mac(address) => Some(address),
+        };
+        steering.steer_queue(self.queue(pair), socket, &Rule { address, longest_bytes })?;
+        Ok(too_long)
+    }
+
+    fn pin(&self, least_bytes: u64, most_bytes: u64, part: bool) -> Result<u64, XdpRefusal> {
+        let (budget, mut pinned) = (PinBudget::of_process(), lock(&self.pinned));
+        if pinned.len() >= MOST_CLAIMS {
+            return Err(XdpRefusal::Other("what was pinned before is not given back".to_owned()));
+        }
+        let claim = match part {
+            true => budget.claim_part(least_bytes, most_bytes),
+            false => budget.claim(most_bytes),
+        };
+        let claim = claim.map_err(|e| XdpRefusal::Other(e.to_string()))?;
+        let bytes = claim.bytes();
+        pinned.push(claim);
+        Ok(bytes)
+    }
+}
+
+impl XdpKeeper for XdpQueues {
+    fn ask(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> XdpReply {
+        self.carry_out(verb, fds)
+    }
+
+    fn is_another(&self) -> bool {
+        false
+    }
+}
