@@ -31,6 +31,7 @@ mod sandbox_auto;
 mod sandbox_hostile;
 mod sandbox_packet;
 mod sandbox_session;
+mod sandbox_xdp;
 mod send;
 mod send_memlock;
 mod send_mtu;

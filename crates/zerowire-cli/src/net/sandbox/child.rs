@@ -20,6 +20,7 @@ use zerowire_confine::{ConfinePlan, ConfineReport, Owner, confine_threads};
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::packet::{PacketKeeper, PacketVerb};
 use zerowire_net::port::tap::TapKeeper;
+use zerowire_net::port::xdp::{XdpKeeper, XdpRefusal, XdpReply, XdpVerb};
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
 use zerowire_vhost::serve::Listener;
 
@@ -71,6 +72,7 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let mut handed = handed(&setup, fds, keeper)?;
     let (lasting, link) = (handed.listener.is_lasting(), handed.link.clone());
     let config = setup.config()?;
+    setup.port.prepare();
     let plan = ConfinePlan {
         owner: Owner { user: setup.user, group: setup.group },
         calls: setup.port.calls(),
@@ -133,18 +135,31 @@ fn tree(file: OwnedFd) -> Result<Arc<MetadataTree>, String> {
 #[derive(Debug)]
 pub(super) struct SupervisorLink {
     channel: Arc<Channel>,
-    answered: Mutex<Receiver<Option<String>>>,
+    answered: Mutex<Receiver<Answer>>,
 }
+
+/// What the supervisor answers, and the descriptors that come along.
+type Answer = (ChildOrder, Vec<OwnedFd>);
 
 impl SupervisorLink {
     fn carry_out(&self, verb: PortVerb) -> Result<(), String> {
+        match self.ask(verb, &[])? {
+            (ChildOrder::PortDone(refused), _) => refused.map_or(Ok(()), Err),
+            _ => Err(another_answer()),
+        }
+    }
+
+    fn ask(&self, verb: PortVerb, fds: &[BorrowedFd<'_>]) -> Result<Answer, String> {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         // One to a question before this one came too late.
         while answered.try_recv().is_ok() {}
-        self.channel.send(&ChildWord::Port(verb), &[]).map_err(|e| e.to_string())?;
-        let answer = answered.recv_timeout(PATIENCE);
-        answer.map_err(|_| "the supervisor does not answer".to_owned())?.map_or(Ok(()), Err)
+        self.channel.send(&ChildWord::Port(verb), fds).map_err(|e| e.to_string())?;
+        answered.recv_timeout(PATIENCE).map_err(|_| "the supervisor does not answer".to_owned())
     }
+}
+
+fn another_answer() -> String {
+    "the supervisor answers another question".to_owned()
 }
 
 impl TapKeeper for SupervisorLink {
@@ -168,6 +183,15 @@ impl PacketKeeper for SupervisorLink {
     }
 }
 
+impl XdpKeeper for SupervisorLink {
+    fn ask(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> XdpReply {
+        match self.ask(PortVerb::Xdp(verb), fds).map_err(XdpRefusal::Other)? {
+            (ChildOrder::XdpDone(answer), fds) => answer.map(|answer| (answer, fds)),
+            _ => Err(XdpRefusal::Other(another_answer())),
+        }
+    }
+}
+
 impl FrontEndWatch for SupervisorLink {
     fn connected(&self, now: bool) {
         let _ = self.channel.send(&ChildWord::Connected(now), &[]);
@@ -180,7 +204,7 @@ struct Loop<'a> {
     server: &'a Server,
     setup: &'a ChildSetup,
     link: Option<Arc<ToldLink>>,
-    answers: Sender<Option<String>>,
+    answers: Sender<Answer>,
     /// True: the present front end is the last one.
     is_last: bool,
 }
@@ -223,8 +247,8 @@ impl Loop<'_> {
                 let _ = self.server.drain(&self.setup.name);
                 None
             }
-            ChildOrder::PortDone(answer) => {
-                let _ = self.answers.send(answer);
+            ChildOrder::PortDone(_) | ChildOrder::XdpDone(_) => {
+                let _ = self.answers.send((order, fds));
                 None
             }
             ChildOrder::Link(state) => {

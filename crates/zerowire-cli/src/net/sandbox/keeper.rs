@@ -14,7 +14,7 @@ use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use zerowire_capture::Capture;
 use zerowire_confine::{ConfineReport, Owner};
@@ -24,7 +24,7 @@ use zerowire_vhost::serve::{Listener, StartError};
 use super::CHILD;
 use super::message::{ChildOrder, ChildSetup, ChildWord};
 use super::metadata::KeptMetadata;
-use super::ports::{self, KeptPort, PortAnswer, PortSetup};
+use super::ports::{self, KeptPort, PortSetup};
 use super::sums::Sums;
 use crate::sandbox::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use crate::sandbox::channel::Channel;
@@ -35,10 +35,6 @@ use crate::sandbox::lock;
 use crate::sandbox::message::{Rates, bounded_report, short};
 use crate::sandbox::pace::{RestartPace, wait_unless};
 use crate::sandbox::sessions::KeptSession;
-
-/// How long a child waits behind a request about its port, so that it asks 100 times a second at
-/// most.
-const PORT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A running child, for those who ask it.
 pub(super) type ChildLink = link::ChildLink<ChildWord>;
@@ -243,6 +239,7 @@ impl Keeper {
         self.part();
         link.close();
         let status = end(&self.config.name, &mut child, END_PATIENCE, &self.stops);
+        self.port.part();
         // What it has captured is read to its end before another one begins.
         let relay = lock(&self.state).capture.as_mut().and_then(KeptCapture::take_relay);
         if let Some(relay) = relay {
@@ -303,7 +300,7 @@ impl Keeper {
         session: &mut KeptSession,
     ) -> Option<ChildEnd> {
         let died = |why: &str| Some(ChildEnd::Died(short(why)));
-        let (mut is_ready, mut replaced) = (false, None);
+        let (mut is_ready, mut replaced, mut pace) = (false, None, self.port.pace());
         loop {
             match link.channel.receive::<ChildWord>() {
                 Ok(Some((ChildWord::Ready(_), _))) if is_ready => {
@@ -324,19 +321,13 @@ impl Keeper {
                 }
                 Ok(Some((ChildWord::Session(word), fds))) => session.hear(word, fds),
                 Ok(Some((ChildWord::Port(_), _))) if replaced.is_some() => {}
-                Ok(Some((ChildWord::Port(verb), _))) => {
-                    match self.port.carry_out(verb) {
-                        PortAnswer::Done(done) => {
-                            link.channel.send(&ChildOrder::PortDone(done.err()), &[]).ok()?;
-                        }
-                        PortAnswer::Nothing => {}
-                        PortAnswer::Replace(why) => {
-                            // It tells its last numbers then.
-                            link.channel.send_no_more(ANSWER_PATIENCE);
-                            replaced = Some(ChildEnd::Replaced(why));
-                        }
+                Ok(Some((ChildWord::Port(verb), fds))) => {
+                    if let Err(ended) = self.port.answer(verb, fds, &link.channel) {
+                        // It tells its last numbers then.
+                        replaced = Some(ChildEnd::Replaced(ended?));
+                        link.channel.send_no_more(ANSWER_PATIENCE);
                     }
-                    std::thread::sleep(PORT_PAUSE);
+                    std::thread::sleep(pace.answered(Instant::now()));
                 }
                 Ok(Some((word, _))) => link.take(word),
                 Ok(None) => return replaced,

@@ -7,6 +7,7 @@ use zerowire::ledger::{CopyReason, DropReason, Totals};
 use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
+use zerowire_net::port::xdp::{XdpAnswer, XdpRefusal};
 use zerowire_net::{
     DirectionStats, FrameGuard, Limits, LinkState, LinkStats, MetadataSource, Negotiated, PathMode, Policy,
     ServerStats, VmConfig, VmStats,
@@ -124,6 +125,8 @@ pub(super) enum ChildOrder {
     Drain,
     /// The answer to [`ChildWord::Port`]: what is wrong, if anything is.
     PortDone(Option<String>),
+    /// The answer to one about an AF_XDP port, with its descriptors.
+    XdpDone(Result<XdpAnswer, XdpRefusal>),
     /// The interface that the guest is to see has this state.
     Link(LinkState),
 }

@@ -13,6 +13,7 @@ mod child;
 mod keeper;
 mod message;
 mod metadata;
+mod pace;
 mod ports;
 mod sums;
 mod supervisor;
@@ -46,8 +47,7 @@ const PACKET_DESCRIPTORS: u64 = 1024;
 #[derive(Args, Clone, Debug)]
 pub struct SandboxArgs {
     /// Serve each VM by a process of its own, without rights, files and network: a front end that
-    /// takes it over harms its own VM alone. For taps and packet ports. See
-    /// docs/sandbox.md.
+    /// takes it over harms its own VM alone. See docs/sandbox.md.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     sandbox: SandboxArg,
     /// User whom these processes belong to if this one is root: a name of /etc/passwd or a number.

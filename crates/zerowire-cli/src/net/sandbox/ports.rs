@@ -2,7 +2,7 @@
 //! of it, and the child goes on with its descriptors.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -10,13 +10,17 @@ use serde::{Deserialize, Serialize};
 use zerowire_capture::{Capture, LINKTYPE_ETHERNET};
 use zerowire_net::port::packet::{self, PacketRings, PacketSockets, PacketSpec, PacketVerb};
 use zerowire_net::port::tap::{self, Tap};
+use zerowire_net::port::xdp::{self, XdpAccess, XdpAnswer, XdpKeeper, XdpQueues, XdpRefusal, XdpVerb};
 use zerowire_net::port::{HandedPort, PortError, PortSpec, PortSpecError};
 use zerowire_net::{LinkObserver, LinkState, PortState, VmConfig};
 use zerowire_sys::allowed::AllowedCall;
 
 use super::child::SupervisorLink;
 use super::keeper::Keeper;
+use super::message::ChildOrder;
+use super::pace::AnswerPace;
 use crate::sandbox::capture::KeptCapture;
+use crate::sandbox::channel::Channel;
 use crate::sandbox::lock;
 
 /// Stack of the thread, bytes.
@@ -28,6 +32,8 @@ pub(super) enum KeptPort {
     Tap(Tap),
     /// Each child has sockets of its own.
     Packet(PacketSpec, Mutex<PacketSockets>),
+    /// Each child has sockets of its own.
+    Xdp(XdpQueues),
 }
 
 /// A port as a child must know it.
@@ -51,20 +57,30 @@ pub(super) enum PortKind {
         /// The interface's number; 0 while it is gone.
         index: u32,
     },
+    Xdp {
+        /// Whether the interface's driver has a zero-copy mode.
+        has_zero_copy: bool,
+        /// What may be pinned, bytes; None where the limit of the user holds.
+        pin_bytes: Option<u64>,
+    },
 }
 
 /// What a port asks of the supervisor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum PortVerb {
     /// Another MTU of the tap, bytes.
     SetMtu(usize),
     Packet(PacketVerb),
+    /// With descriptors.
+    Xdp(XdpVerb),
 }
 
 /// What became of it.
 pub(super) enum PortAnswer {
     /// It was carried out, or not.
     Done(Result<(), String>),
+    /// The same of an AF_XDP port, with descriptors.
+    Xdp(Result<XdpAnswer, XdpRefusal>, Vec<OwnedFd>),
     /// Nobody waits for an answer.
     Nothing,
     /// Another child has to go on with other descriptors.
@@ -78,11 +94,7 @@ pub(super) fn check(port: &PortSpec) -> Result<(), String> {
         PortSpec::Packet(spec) if spec.rings == PacketRings::On => Err(format!(
             "--sandbox on with port {port}: a confined process has no transmit ring; give rings=auto, or --sandbox off"
         )),
-        PortSpec::Packet(_) => Ok(()),
-        PortSpec::Xdp(_) => Err(format!(
-            "--sandbox on with port {port}: only taps and packet ports are served by confined processes; give one of them, or \
-             --sandbox off"
-        )),
+        PortSpec::Packet(_) | PortSpec::Xdp(_) => Ok(()),
     }
 }
 
@@ -99,10 +111,7 @@ impl KeptPort {
             PortSpec::Packet(packet) => {
                 Ok(Self::Packet(packet.clone(), Mutex::new(PacketSockets::open(packet)?)))
             }
-            PortSpec::Xdp(_) => Err(PortError::Other {
-                port: spec.to_string(),
-                problem: "no confined process serves it".to_owned(),
-            }),
+            PortSpec::Xdp(xdp) => Ok(Self::Xdp(XdpQueues::open(xdp)?)),
         }
     }
 
@@ -120,11 +129,55 @@ impl KeptPort {
                 *lock(sockets) = new;
                 Ok((PortKind::Packet { index }, fds?))
             }
+            Self::Xdp(queues) => {
+                let kind =
+                    PortKind::Xdp { has_zero_copy: queues.has_zero_copy(), pin_bytes: queues.pin_bytes() };
+                Ok((kind, vec![queues.control().try_clone_to_owned()?]))
+            }
         }
     }
 
-    /// Carries out what a child asks.
-    pub(super) fn carry_out(&self, verb: PortVerb) -> PortAnswer {
+    /// A child has ended.
+    pub(super) fn part(&self) {
+        if let Self::Xdp(queues) = self {
+            queues.release();
+        }
+    }
+
+    /// How fast a child is answered.
+    pub(super) fn pace(&self) -> AnswerPace {
+        match self {
+            Self::Tap(_) | Self::Packet(..) => AnswerPace::steady(),
+            Self::Xdp(queues) => AnswerPace::in_bursts(queues.spec().queues),
+        }
+    }
+
+    /// Carries out what a child asks, and tells it.
+    ///
+    /// # Errors
+    /// It is gone, or why another child has to take its place.
+    pub(super) fn answer(
+        &self,
+        verb: PortVerb,
+        fds: Vec<OwnedFd>,
+        channel: &Channel,
+    ) -> Result<(), Option<String>> {
+        let answer = self.carry_out(verb, &fds);
+        // What came along is the child's alone again.
+        drop(fds);
+        let sent = match answer {
+            PortAnswer::Done(done) => channel.send(&ChildOrder::PortDone(done.err()), &[]),
+            PortAnswer::Xdp(done, fds) => {
+                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                channel.send(&ChildOrder::XdpDone(done), &fds)
+            }
+            PortAnswer::Nothing => Ok(()),
+            PortAnswer::Replace(why) => return Err(Some(why)),
+        };
+        sent.map_err(|_| None)
+    }
+
+    fn carry_out(&self, verb: PortVerb, fds: &[OwnedFd]) -> PortAnswer {
         match (self, verb) {
             (Self::Tap(tap), PortVerb::SetMtu(mtu)) => PortAnswer::Done(set_mtu(tap, mtu)),
             (Self::Packet(_, sockets), PortVerb::Packet(verb)) => {
@@ -136,6 +189,13 @@ impl KeptPort {
                         PortAnswer::Replace(format!("interface {} is another one now", sockets.interface()))
                     }
                     _ => PortAnswer::Done(done),
+                }
+            }
+            (Self::Xdp(queues), PortVerb::Xdp(verb)) => {
+                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                match queues.ask(verb, &fds) {
+                    Ok((answer, fds)) => PortAnswer::Xdp(Ok(answer), fds),
+                    Err(refusal) => PortAnswer::Xdp(Err(refusal), Vec::new()),
                 }
             }
             _ => PortAnswer::Done(Err("the port has no such verb".to_owned())),
@@ -163,6 +223,7 @@ impl KeptPort {
                 Ok(sockets) => sockets.interface(),
                 Err(_) => spec.interface.clone(),
             },
+            Self::Xdp(queues) => queues.interface(),
         }
     }
 
@@ -171,6 +232,7 @@ impl KeptPort {
         match self {
             Self::Tap(_) => tap::KERNEL_COPIES,
             Self::Packet(..) => packet::KERNEL_COPIES,
+            Self::Xdp(_) => xdp::KERNEL_COPIES,
         }
     }
 }
@@ -194,6 +256,14 @@ impl PortSetup {
         match self.kind {
             PortKind::Tap { .. } => tap::SYSTEM_CALLS,
             PortKind::Packet { .. } => packet::SYSTEM_CALLS,
+            PortKind::Xdp { .. } => xdp::SYSTEM_CALLS,
+        }
+    }
+
+    /// Prepares a child for it that has its rights yet.
+    pub(super) fn prepare(&self) {
+        if let PortKind::Xdp { pin_bytes, .. } = self.kind {
+            xdp::prepare(pin_bytes);
         }
     }
 
@@ -220,6 +290,10 @@ impl PortSetup {
                 sockets.map(|sockets| HandedPort::Packet(spec, sockets)).map_err(|e| {
                     format!("the numbers of its sockets are too high: 'ulimit -n 1024' allows them: {e}")
                 })
+            }
+            (PortSpec::Xdp(spec), PortKind::Xdp { has_zero_copy, .. }) => {
+                let access = XdpAccess::take_over(&spec, fds.next().ok_or_else(missing)?, keeper.clone());
+                Ok(HandedPort::Xdp(spec, access, *has_zero_copy))
             }
             _ => Err(format!("port {} is of another kind", self.spec)),
         }

@@ -10,7 +10,7 @@ use zerowire_capture::Capture;
 use zerowire_net::{
     ChangeError, Fleet, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo, check_vms,
 };
-use zerowire_vhost::serve::{Endpoint, Listener, StartError, VmState};
+use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmState};
 
 use super::keeper::{Common, Keeper};
 use crate::sandbox::capture::PATIENCE;
@@ -81,6 +81,7 @@ impl KeptVms {
         check_vms(&all)?;
         self.last += 1;
         self.all.push(KeptVm { number: self.last, config, stage: KeptStage::Opening });
+        self.share_out();
         Ok(self.last)
     }
 
@@ -95,6 +96,12 @@ impl KeptVms {
 
     fn forget(&mut self, number: u64) {
         self.all.retain(|kept| kept.number != number);
+        self.share_out();
+    }
+
+    /// Gives each VM its share of what may be pinned.
+    fn share_out(&self) {
+        VmConfig::share_out(&self.all.iter().map(|kept| &kept.config).collect::<Vec<_>>());
     }
 }
 

@@ -8,6 +8,7 @@ use zerowire_testkit::net::in_netns;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
 use super::super::message::ChildStats;
+use super::super::pace::EACH;
 use super::super::ports::PortVerb;
 use super::*;
 
@@ -114,7 +115,7 @@ fn a_child_that_asks_for_mtus_all_the_time_is_slow() {
             }
             link.close();
         });
-        assert!(begin.elapsed() >= 5 * PORT_PAUSE, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() >= 5 * EACH, "{:?}", begin.elapsed());
     });
 }
 

@@ -1,0 +1,64 @@
+//! How fast a child is answered about its port.
+
+use std::time::{Duration, Instant};
+
+/// So that a child has 100 answers a second at most.
+pub(super) const EACH: Duration = Duration::from_millis(10);
+
+/// When the next answer is due.
+#[derive(Debug)]
+pub(super) struct AnswerPace {
+    each: Duration,
+    /// How much earlier than that it may come.
+    early: Duration,
+    due: Instant,
+}
+
+impl AnswerPace {
+    /// 100 answers a second, one behind the other.
+    pub(super) fn steady() -> Self {
+        Self { each: EACH, early: Duration::ZERO, due: Instant::now() }
+    }
+
+    /// 100 answers a second for each of these queue pairs, half of them at once: to start a ring
+    /// takes some.
+    pub(super) fn in_bursts(pairs: usize) -> Self {
+        let each = 2 * EACH / u32::try_from(pairs).unwrap_or(u32::MAX).max(1);
+        Self { each, early: Duration::from_secs(1), due: Instant::now() }
+    }
+
+    /// The child was answered. Returns how long it has to wait.
+    pub(super) fn answered(&mut self, now: Instant) -> Duration {
+        self.due = self.due.max(now.checked_sub(self.early).unwrap_or(now)) + self.each;
+        self.due.saturating_duration_since(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers in `time` to a child that asks all the time.
+    fn answers(mut pace: AnswerPace, time: Duration) -> usize {
+        let begin = Instant::now() + Duration::from_secs(10);
+        let mut now = begin;
+        let wait = || {
+            now += pace.answered(now);
+            now < begin + time
+        };
+        std::iter::repeat_with(wait).take_while(|goes_on| *goes_on).count()
+    }
+
+    #[test]
+    fn there_are_100_answers_a_second() {
+        let second = Duration::from_secs(1);
+        assert!((98..=100).contains(&answers(AnswerPace::steady(), second)));
+        for pairs in [1, 2, 128] {
+            let most = 100 * pairs;
+            let first = answers(AnswerPace::in_bursts(pairs), second);
+            assert!((most - 2..=most).contains(&first), "{first} of {most}");
+            let further = answers(AnswerPace::in_bursts(pairs), 11 * second) - first;
+            assert!(further <= 5 * most + 1, "{further} in ten seconds");
+        }
+    }
+}
