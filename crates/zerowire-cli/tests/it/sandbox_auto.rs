@@ -69,6 +69,16 @@ fn what_no_child_can_do_is_served_without() {
         let log = program.log();
         assert!(log.contains(NOT_CONFINED) && log.contains("'ulimit -n 1024'"), "{log}");
         program.stop();
+        // The supervisor may pin all, and can't let a child pin as much.
+        let mut bound = Command::new("setpriv");
+        let limit = "ulimit -l 8192 && exec \"$0\" \"$@\"";
+        bound.args(["--bounding-set=-sys_resource", "sh", "-c", limit, env!("CARGO_BIN_EXE_zerowire")]);
+        bound.args(["net", "--socket", &socket, "--port", "xdp:v0"]);
+        let program = Program::of(bound, Restrict::default());
+        program.wait_log("listening on");
+        let log = program.log();
+        assert!(log.contains(NOT_CONFINED) && log.contains("pins 8388608 bytes at most"), "{log}");
+        program.stop();
     });
 }
 

@@ -24,10 +24,12 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use clap::Args;
 use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 use zerowire_capture::Capture;
 use zerowire_cli::logging;
 use zerowire_confine::Owner;
 use zerowire_net::port::PortSpec;
+use zerowire_net::port::xdp::XdpPin;
 use zerowire_net::{ServerError, VmConfig};
 use zerowire_vhost::serve::{StartError, inherit};
 
@@ -59,7 +61,10 @@ pub struct SandboxArgs {
 impl SandboxArgs {
     /// Settles whether confined processes serve these VMs, which were [checked](Self::check).
     pub(super) fn settle(&self, args: &NetArgs, vms: &[VmConfig]) -> bool {
-        self.sandbox.settle(|| refusal(args).or_else(|| vms.iter().find_map(|vm| check(vm).err())))
+        self.sandbox.settle(|| {
+            let of_vms = || vms.iter().find_map(|vm| check(vm).err().or_else(|| pins_less(vm)));
+            refusal(args).or_else(of_vms)
+        })
     }
 
     /// Refuses what has no effect, or can't be had.
@@ -113,6 +118,20 @@ fn check(vm: &VmConfig) -> Result<(), String> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Why a child can pin less of this VM's memory than this process can. With `--sandbox on` it may be
+/// enough.
+fn pins_less(vm: &VmConfig) -> Option<String> {
+    let port = &vm.port;
+    let pins = matches!(port, PortSpec::Xdp(xdp) if xdp.pin != XdpPin::Off);
+    let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    let is_bound = has.contains(CapabilitySet::IPC_LOCK) && !has.contains(CapabilitySet::SYS_RESOURCE);
+    let limit = getrlimit(Resource::Memlock).maximum.filter(|_| pins && is_bound)?;
+    Some(format!(
+        "port {port}: without CAP_SYS_RESOURCE a confined process pins {limit} bytes at most; raise that ('ulimit -l \
+         unlimited', or LimitMEMLOCK= in a unit), or give --sandbox off"
+    ))
 }
 
 /// Runs the program as a child if it was started as one.
