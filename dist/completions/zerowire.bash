@@ -1472,7 +1472,7 @@ _zerowire() {
                     return 0
                     ;;
                 --sandbox)
-                    COMPREPLY=($(compgen -W "on off" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "on off auto" -- "${cur}"))
                     return 0
                     ;;
                 --user)
@@ -1962,7 +1962,7 @@ _zerowire() {
                     return 0
                     ;;
                 --sandbox)
-                    COMPREPLY=($(compgen -W "on off" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "on off auto" -- "${cur}"))
                     return 0
                     ;;
                 --user)

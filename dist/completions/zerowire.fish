@@ -75,9 +75,10 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-group 
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l control-mode -d 'Permissions of the control socket, in octal. Default: 0600, and 0660 with --control-group' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l metrics -d 'Serve GET /metrics to Prometheus on this TCP address, to everybody who reaches it: HOST, PORT or HOST:PORT with a numeric host. Default: 127.0.0.1:9465' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l pcap-dir -d 'Let those who may manage begin captures (\'zerowire ctl capture start\'), into files of this folder' -r -F
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l sandbox -d 'Serve each VM by a process of its own, without rights, files and network: a front end that takes it over harms its own VM alone. See docs/sandbox.md' -r -f -a "on\t'A process of its own, which has what is open for it and nothing else'
-off\t'Threads of this process'"
-complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l user -d 'User whom these processes belong to if this one is root: a name of /etc/passwd or a number. Default: 65534 (nobody). Only with --sandbox on' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l sandbox -d 'Serve each VM by a process of its own, without rights, files and network: a front end that takes it over harms its own VM alone. See docs/sandbox.md' -r -f -a "on\t'Processes of their own, which have what is open for them and nothing else'
+off\t'Threads of this process'
+auto\t'As with on. Where that can\'t serve what was asked for, a warning says why, and it is as with off'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l user -d 'User whom these processes belong to if this one is root: a name of /etc/passwd or a number. Default: 65534 (nobody). Not with --sandbox off' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand net" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
 info\t''
@@ -128,9 +129,10 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l control-grou
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l control-mode -d 'Permissions of the control socket, in octal. Default: 0600, and 0660 with --control-group' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l metrics -d 'Serve GET /metrics to Prometheus on this TCP address, to everybody who reaches it: HOST, PORT or HOST:PORT with a numeric host. Default: 127.0.0.1:9465' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l pcap-dir -d 'Let those who may manage begin captures (\'zerowire ctl capture start\'), into files of this folder' -r -F
-complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l sandbox -d 'Serve VMs by processes without rights, files and network, one for those that may reach each other (--groups): a front end or a guest that takes one over harms no other VM. See docs/sandbox.md' -r -f -a "on\t'A process of its own, which has what is open for it and nothing else'
-off\t'Threads of this process'"
-complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l user -d 'User whom these processes belong to if this one is root: a name of /etc/passwd or a number. Default: 65534 (nobody). Only with --sandbox on' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l sandbox -d 'Serve VMs by processes without rights, files and network, one for those that may reach each other (--groups): a front end or a guest that takes one over harms no other VM. See docs/sandbox.md' -r -f -a "on\t'Processes of their own, which have what is open for them and nothing else'
+off\t'Threads of this process'
+auto\t'As with on. Where that can\'t serve what was asked for, a warning says why, and it is as with off'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l user -d 'User whom these processes belong to if this one is root: a name of /etc/passwd or a number. Default: 65534 (nobody). Not with --sandbox off' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand vsock" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
 info\t''

@@ -56,7 +56,7 @@ fn over_limit(error: XdpError, pin: XdpPin, is_confined: bool) -> XdpError {
         XdpPin::Partial => ", or give a --memlock below what other programs of this user leave",
         XdpPin::Off => "",
     };
-    let capability = if is_confined { "CAP_SYS_RESOURCE" } else { "CAP_IPC_LOCK" };
+    let capability = if is_confined { "CAP_IPC_LOCK and CAP_SYS_RESOURCE" } else { "CAP_IPC_LOCK" };
     let text = format!(
         "{need_bytes} bytes can't be locked: the limit of locked memory is {limit_bytes} bytes for all programs of this user; \
          raise it ('ulimit -l {}', or LimitMEMLOCK= in a unit), grant {capability}{partial}",
