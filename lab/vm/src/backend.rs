@@ -165,9 +165,16 @@ impl BackendProcess {
         [vec![self.pid()], children(self.pid())].concat()
     }
 
-    /// Kills it without a chance to clean up (SIGKILL).
+    /// Kills it without a chance to clean up (SIGKILL), and waits until its children have ended: they
+    /// listen until then.
     pub fn kill(&mut self) {
+        let all = children(self.pid());
         self.process.kill();
+        let runs = |pid: &u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+            status.is_ok_and(|status| !status.contains("\nState:\tZ"))
+        };
+        let _ = wait_for("the end of its children", ANSWER, || Ok((!all.iter().any(runs)).then_some(())));
     }
 
     /// Kills the processes that it has started (SIGKILL).

@@ -323,9 +323,11 @@ impl Keeper {
                 Ok(Some((ChildWord::Port(_), _))) if replaced.is_some() => {}
                 Ok(Some((ChildWord::Port(verb), fds))) => {
                     if let Err(ended) = self.port.answer(verb, fds, &link.channel) {
-                        // It tells its last numbers then.
-                        replaced = Some(ChildEnd::Replaced(ended?));
+                        let why = ended?;
+                        // It waits for no answer, and tells its last numbers then.
+                        let _ = link.channel.send(&ChildOrder::PortDone(Some(why.clone())), &[]);
                         link.channel.send_no_more(ANSWER_PATIENCE);
+                        replaced = Some(ChildEnd::Replaced(why));
                     }
                     std::thread::sleep(pace.answered(Instant::now()));
                 }
