@@ -20,8 +20,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::packet::Kind;
 use crate::socket;
 use crate::table::SlotKey;
-pub(crate) use own::OwnEntry;
-pub use own::OwnSockets;
+pub use own::{OwnEntry, OwnSockets};
 
 /// Questions of a VM that are under way at most. Further connections wait as for a full backlog.
 const MAX_QUESTIONS: usize = 64;
@@ -83,7 +82,7 @@ pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// What another process hears of a connection that a guest wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostQuestion {
-    /// The VM's place among those that were handed over.
+    /// The VM's number ([`HandedVsock::number`](crate::HandedVsock::number)).
     pub vm: usize,
     /// Names the question: the answer has it too.
     pub number: u64,
@@ -101,6 +100,9 @@ pub trait HostKeeper: fmt::Debug + Send + Sync {
     /// # Errors
     /// The question did not go out. It goes again soon if the error is EAGAIN.
     fn ask(&self, question: HostQuestion) -> io::Result<()>;
+
+    /// A front end of the VM with this number has come, or gone.
+    fn connected(&self, _vm: usize, _now: bool) {}
 }
 
 /// What an attempt to connect has come to.
@@ -181,7 +183,7 @@ pub(crate) struct AskingConnector {
 }
 
 impl AskingConnector {
-    /// For the VM that has this place among those that were handed over.
+    /// For the VM that has this number.
     pub fn new(keeper: Arc<dyn HostKeeper>, vm: usize) -> Self {
         Self { keeper, vm, under_way: HashMap::new(), busy: HashSet::new(), is_full: false }
     }

@@ -11,7 +11,7 @@ use zerowire_vhost_user::{features as f, protocol as p};
 
 use crate::capture::PacketCapture;
 use crate::config::VsockConfig;
-use crate::connector::OwnEntry;
+use crate::connector::{HostKeeper, OwnEntry};
 use crate::group::GroupCommand;
 use crate::threads::GroupPlace;
 use crate::{TX_QUEUE, VsockCounters, offered};
@@ -48,6 +48,8 @@ pub(super) struct VsockContext {
     pub _own: Option<OwnEntry>,
     /// Keeps what another process needs to go on with a session if this one dies.
     pub sessions: Option<Arc<dyn SessionWatch>>,
+    /// The process that has handed it over, if one has, and its number there.
+    pub handed: Option<(Arc<dyn HostKeeper>, usize)>,
     /// Where packets go as well.
     pub capture: Mutex<Option<CaptureInterface>>,
     /// How it leaves by itself.
@@ -55,6 +57,11 @@ pub(super) struct VsockContext {
 }
 
 impl VsockContext {
+    /// Its number, if another process has handed it over.
+    pub fn number(&self) -> Option<usize> {
+        self.handed.as_ref().map(|(_, number)| *number)
+    }
+
     /// Where packets go as well.
     pub fn capture(&self) -> Option<CaptureInterface> {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -84,6 +91,12 @@ impl Backing for VsockContext {
 
     fn watch(&self) -> Option<&dyn SessionWatch> {
         self.sessions.as_deref()
+    }
+
+    fn connected(&self, now: bool) {
+        if let Some((keeper, number)) = &self.handed {
+            keeper.connected(*number, now);
+        }
     }
 
     fn ended(self: Arc<Self>) {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_VSOCK};
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, Control, Endpoint, ListenError, Listener, NextVm, Reloaded, Reloads, Roster, Served, SessionWatch,
+    self, Control, Endpoint, ListenError, Listener, NextVm, Reloaded, Roster, Served, SessionWatch,
     StartError, TakeUpError, inherit,
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
@@ -19,8 +19,10 @@ use crate::connector::{AskingConnector, HostConnector, HostKeeper, OwnEntry, Own
 use crate::device::VsockContext;
 use crate::doors::{HostSide, HostSockets};
 use crate::error::VsockServerError;
+use crate::fleet::VsockFleet;
 use crate::group::GroupCommand;
 use crate::names::ConnectionNames;
+use crate::sets::SetMember;
 use crate::stats::{VsockServerStats, VsockVmStats};
 use crate::threads::GroupThreads;
 use crate::{GroupVm, VsockCounters};
@@ -36,6 +38,7 @@ struct Prepared {
     counters: Arc<VsockCounters>,
     vm: GroupVm,
     own: Option<OwnEntry>,
+    handed: Option<(Arc<dyn HostKeeper>, usize)>,
     capture: Option<CaptureInterface>,
     listener: Listener,
     sessions: Option<Arc<dyn SessionWatch>>,
@@ -45,10 +48,14 @@ struct Prepared {
 /// What another process has opened for a VM.
 #[derive(Debug)]
 pub struct HandedVsock {
+    /// Names the VM in questions: no other one has it, before or after.
+    pub number: usize,
     /// The socket on which its front end connects.
     pub listener: UnixListener,
     /// Its end on the host.
     pub sockets: HostSockets,
+    /// Where its packets go as well.
+    pub capture: Option<CaptureInterface>,
     /// Memory for the names of its connections ([`names_file`](crate::names_file)), which the
     /// process has that goes on if this one dies.
     pub names: Option<OwnedFd>,
@@ -77,18 +84,44 @@ impl Prepared {
         // All of its sockets are there: none of them is a host program's.
         let paths: Vec<_> = config.paths().into_iter().chain(listener.path()).collect();
         let host = HostSide { sockets, connector, map_policy: config.map.clone() };
-        Ok(Self { own: Some(own.enter(&paths)), ..Self::new(config, host, listener, capture) })
+        Ok(Self {
+            own: Some(own.enter(&paths)),
+            ..Self::new(config, host, listener, interface(capture, config))
+        })
     }
 
-    fn new(config: &VsockConfig, host: HostSide, listener: Listener, capture: Option<&Capture>) -> Self {
+    /// With what another process has opened, which opens paths.
+    fn handed(
+        config: &VsockConfig,
+        handed: HandedVsock,
+        keeper: &Arc<dyn HostKeeper>,
+    ) -> Result<Self, VsockServerError> {
+        let HandedVsock { number, listener, sockets, capture, names, sessions, session } = handed;
+        let connector = HostConnector::Asks(AskingConnector::new(keeper.clone(), number));
+        let listener = Listener::Listening { socket: Some(listener), made: None };
+        let host = HostSide { sockets, connector, map_policy: config.map.clone() };
+        let mut prepared = Self::new(config, host, listener, capture);
+        if let Some(file) = names {
+            let resources = |cause| StartError::Resources { vm: config.name.clone(), cause };
+            let names = ConnectionNames::open(file, config.limits.max_connections, session.is_some());
+            prepared.vm = prepared.vm.with_names(names.map_err(resources)?);
+        }
+        Ok(Self { handed: Some((keeper.clone(), number)), sessions, session, ..prepared })
+    }
+
+    fn new(
+        config: &VsockConfig,
+        host: HostSide,
+        listener: Listener,
+        capture: Option<CaptureInterface>,
+    ) -> Self {
         let counters = Arc::<VsockCounters>::default();
         counters.limiters.set(config.rates);
         let (groups, limits) = (config.groups.clone(), config.limits);
-        let capture = interface(capture, config);
         let vm = GroupVm::new(&config.name, config.cid, host, groups, limits, counters.clone())
             .with_random_ports()
             .with_capture(capture.as_ref());
-        Self { counters, vm, own: None, capture, listener, sessions: None, session: None }
+        Self { counters, vm, own: None, handed: None, capture, listener, sessions: None, session: None }
     }
 
     /// Starts the control thread of the VM, on a thread that serves its groups.
@@ -98,7 +131,7 @@ impl Prepared {
         threads: &Arc<GroupThreads>,
         roster: &Roster<VsockConfig, VsockContext>,
     ) -> Result<Served<VsockContext>, VsockServerError> {
-        let Self { counters, vm, own, capture, listener, sessions, session } = self;
+        let Self { counters, vm, own, handed, capture, listener, sessions, session } = self;
         let resources = |cause| StartError::Resources { vm: config.name.clone(), cause };
         let context = VsockContext {
             control: Control::new(config.name.clone()).map_err(resources)?,
@@ -108,6 +141,7 @@ impl Prepared {
             place: threads.join(vm, &config.name, &config.groups)?,
             _own: own,
             sessions,
+            handed,
             capture: Mutex::new(capture),
             departure: roster.departure(),
         };
@@ -206,8 +240,8 @@ impl VsockServer {
         Ok(server)
     }
 
-    /// Serves VMs with what another process has opened for them. This process opens no path itself:
-    /// it asks `keeper` for connections to host programs.
+    /// Serves VMs with what another process has opened for them, by one thread. This process opens
+    /// no path itself: it asks `keeper` for connections to host programs.
     ///
     /// # Errors
     /// As for [`Self::start`].
@@ -216,41 +250,47 @@ impl VsockServer {
         keeper: &Arc<dyn HostKeeper>,
     ) -> Result<Self, VsockServerError> {
         let (mut configs, handed): (Vec<_>, Vec<_>) = vms.into_iter().unzip();
-        let server = Self::empty_captured(None);
+        let parts = VsockParts { threads: Arc::new(GroupThreads::one()), ..VsockParts::default() };
+        let server = Self { parts, start: Instant::now() };
         server.enter(&mut configs)?;
-        let mut handed: Vec<_> = handed.into_iter().map(Some).collect();
-        for i in connected_order(&configs, &[]) {
-            let Some(handed) = handed[i].take() else { continue };
-            let HandedVsock { listener, sockets, names, sessions, session } = handed;
-            let connector = HostConnector::Asks(AskingConnector::new(keeper.clone(), i));
-            let listener = Listener::Listening { socket: Some(listener), made: None };
-            let host = HostSide { sockets, connector, map_policy: configs[i].map.clone() };
-            let mut prepared = Prepared::new(&configs[i], host, listener, None);
-            (prepared.sessions, prepared.session) = (sessions, session);
-            if let Some(file) = names {
-                let resources = |cause| StartError::Resources { vm: configs[i].name.clone(), cause };
-                let (most, keeps) = (configs[i].limits.max_connections, prepared.session.is_some());
-                let names = ConnectionNames::open(file, most, keeps).map_err(resources)?;
-                prepared.vm = prepared.vm.with_names(names);
-            }
-            server.parts.serve(&configs[i], None, Ok(prepared))?;
+        for (config, handed) in configs.iter().zip(handed) {
+            server.parts.serve(config, None, Prepared::handed(config, handed, keeper))?;
         }
         Ok(server)
     }
 
-    /// Enters the VMs of the start, complete.
+    /// Adds a VM to those of [`Self::start_handed`].
+    ///
+    /// # Errors
+    /// As for [`Self::add`].
+    pub fn add_handed(
+        &self,
+        config: VsockConfig,
+        handed: HandedVsock,
+        keeper: &Arc<dyn HostKeeper>,
+    ) -> Result<(), VsockServerError> {
+        let mut configs = [config];
+        self.enter(&mut configs)?;
+        let [config] = &configs;
+        self.parts.serve(config, None, Prepared::handed(config, handed, keeper))
+    }
+
+    /// Enters VMs, complete.
     fn enter(&self, configs: &mut [VsockConfig]) -> Result<(), VsockServerError> {
         let vms = configs.len();
         configs.iter_mut().for_each(|config| config.complete(vms));
         self.parts.roster.enter(configs, check)
     }
 
-    /// The answer to a question ([`HostKeeper::ask`]) of the VM in this place: a socket that does
-    /// not block, or why there is none.
+    /// The answer to a question ([`HostKeeper::ask`]) of the VM with this number: a socket that
+    /// does not block, or why there is none.
     pub fn answer(&self, vm: usize, number: u64, outcome: io::Result<OwnedFd>) {
         self.parts.roster.with_running(|vms| {
-            if let Some((_, served)) = vms.nth(vm) {
-                served.vm.place.rings.send(GroupCommand::Answered { number, outcome });
+            let mut outcome = Some(outcome);
+            for (_, served) in vms {
+                if let Some(outcome) = outcome.take_if(|_| served.vm.number() == Some(vm)) {
+                    served.vm.place.rings.send(GroupCommand::Answered { number, outcome });
+                }
             }
         });
     }
@@ -325,25 +365,8 @@ impl VsockServer {
     /// # Errors
     /// The VMs can't be beside each other and those of others. Nothing has changed then. What fails
     /// later is one of [`Reloaded::errors`].
-    pub fn reload(
-        &self,
-        before: &[String],
-        mut wanted: Vec<VsockConfig>,
-    ) -> Result<Reloaded, VsockServerError> {
-        let vms = wanted.len();
-        wanted.iter_mut().for_each(|config| config.complete(vms));
-        let running = self.vms();
-        let stays = |vm: &&VsockVmInfo| match wanted.iter().find(|w| w.name == vm.config.name) {
-            Some(wanted) => self.keeps(&vm.config, wanted),
-            None => !before.contains(&vm.config.name),
-        };
-        let staying: Vec<_> = running.iter().filter(stays).map(|vm| &vm.config).collect();
-        let taken: Vec<_> = staying.iter().flat_map(|config| config.groups.clone()).collect();
-        let coming: Vec<_> = wanted.iter().filter(|w| staying.iter().all(|s| s.name != w.name)).collect();
-        self.parts.threads.check(&staying, &coming)?;
-        let order = connected_order(&wanted, &taken);
-        let mut wanted: Vec<_> = wanted.into_iter().map(Some).collect();
-        serve::reload(self, before, order.into_iter().filter_map(|i| wanted[i].take()).collect())
+    pub fn reload(&self, before: &[String], wanted: Vec<VsockConfig>) -> Result<Reloaded, VsockServerError> {
+        VsockFleet::reload(self, before, wanted)
     }
 
     /// Where the packets of all VMs go as well.
@@ -363,9 +386,41 @@ impl VsockServer {
         })
     }
 
+    /// Has the packets of one VM go to an interface of a capture, or to none.
+    ///
+    /// # Errors
+    /// The VM is unknown, or just comes or goes.
+    pub fn capture_vm(&self, name: &str, to: Option<CaptureInterface>) -> Result<(), VsockChangeError> {
+        self.parts.roster.change(name, |_, served| served.vm.set_capture(to))
+    }
+
+    /// The VMs that have threads, and which of them share one.
+    pub fn members(&self) -> Vec<SetMember> {
+        self.parts.threads.members()
+    }
+
     /// All VMs, in the order in which they were added.
     pub fn vms(&self) -> Vec<VsockVmInfo> {
         self.parts.roster.vms()
+    }
+
+    /// The name of the VM with this number ([`HandedVsock::number`]), if it runs.
+    pub fn handed_name(&self, vm: usize) -> Option<String> {
+        let is_it = |served: &Served<VsockContext>| served.vm.number() == Some(vm);
+        self.parts.roster.with_running(|vms| {
+            vms.filter(|(_, served)| is_it(served)).map(|(config, _)| config.name.clone()).next()
+        })
+    }
+
+    /// What was moved so far of the VMs with these numbers, of those that run.
+    pub fn handed_stats(&self, vms: &[usize]) -> Vec<(usize, VsockVmStats)> {
+        self.parts.roster.with_running(|running| {
+            let asked = |(config, served): (&VsockConfig, &Served<VsockContext>)| {
+                let number = served.vm.number().filter(|number| vms.contains(number))?;
+                Some((number, VsockVmStats::new(&served.vm, config)))
+            };
+            running.filter_map(asked).collect()
+        })
     }
 
     /// What was moved so far, of the VMs that run.
@@ -417,46 +472,6 @@ impl VsockServer {
     /// Stops all VMs; further ones are refused or stopped at once.
     pub fn stop(&self) {
         self.parts.roster.stop();
-    }
-}
-
-impl Reloads for VsockServer {
-    type Config = VsockConfig;
-    type Error = VsockServerError;
-
-    fn vms(&self) -> Vec<VsockVmInfo> {
-        self.vms()
-    }
-
-    fn check(&self, all: &[&VsockConfig]) -> Result<(), VsockServerError> {
-        check(all)
-    }
-
-    /// The limits are set. The share of mapped connections stays.
-    fn keeps(&self, running: &VsockConfig, wanted: &VsockConfig) -> bool {
-        let mut same = VsockConfig { rates: running.rates, ..wanted.clone() };
-        same.map.max_connections = running.map.max_connections;
-        same == *running
-    }
-
-    fn endpoint(config: &VsockConfig) -> &Endpoint {
-        &config.endpoint
-    }
-
-    fn update(&self, wanted: &VsockConfig) -> Vec<VsockChangeError> {
-        self.set_rates(&wanted.name, wanted.rates).err().into_iter().collect()
-    }
-
-    fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        self.add(config)
-    }
-
-    fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        self.add_later(config)
-    }
-
-    fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
-        self.remove(name)
     }
 }
 

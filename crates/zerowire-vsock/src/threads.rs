@@ -2,7 +2,8 @@
 //!
 //! A VM whose groups no other one has gets a thread of its own. One that shares groups with VMs of
 //! one thread joins that thread, which it is handed to by an order. Threads that run can't become
-//! one: a VM that would connect two of them is refused. A thread ends with its last VM.
+//! one: a VM that would connect two of them is refused ([`joined_set`]). A thread ends with its
+//! last VM.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,9 +14,9 @@ use std::time::Duration;
 use zerowire_vhost::host::wait_for;
 use zerowire_vhost::serve::StartError;
 
-use crate::config::{VsockConfig, group_sets};
 use crate::error::VsockServerError;
 use crate::group::{Group, GroupCommand, GroupRings, GroupVm};
+use crate::sets::{SetMember, joined_set};
 
 /// How long a thread may need until it comes to an order.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,13 +33,53 @@ struct Member {
     place: usize,
 }
 
+impl Member {
+    fn of_set(&self) -> SetMember {
+        let (vm, groups) = (self.vm.clone(), self.groups.clone());
+        SetMember { vm, groups, set: Arc::as_ptr(&self.group) as usize }
+    }
+}
+
 /// All VMs that have threads.
 #[derive(Debug, Default)]
-pub(super) struct GroupThreads(Mutex<Vec<Member>>);
+pub(super) struct GroupThreads {
+    members: Mutex<Vec<Member>>,
+    /// True: all VMs have one thread, whatever their groups are.
+    is_one: bool,
+}
 
 impl GroupThreads {
+    /// One thread for all VMs. Who has chosen them has put those together that may reach each
+    /// other, and others that were connected by a VM which has left.
+    pub fn one() -> Self {
+        Self { is_one: true, ..Self::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Member>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The VMs, and which of them share a thread.
+    pub fn members(&self) -> Vec<SetMember> {
+        self.lock().iter().map(Member::of_set).collect()
+    }
+
+    /// The thread that a VM joins, if there is one.
+    fn joined(
+        &self,
+        name: &str,
+        groups: &[String],
+        members: &[Member],
+    ) -> Result<Option<Arc<Group>>, VsockServerError> {
+        let joined = match self.is_one {
+            true => members.first(),
+            false => {
+                let all: Vec<_> = members.iter().map(Member::of_set).collect();
+                let set = joined_set(name, groups, &all)?;
+                members.iter().find(|m| Some(Arc::as_ptr(&m.group) as usize) == set)
+            }
+        };
+        Ok(joined.map(|m| m.group.clone()))
     }
 
     /// Has a thread serve a VM in these groups.
@@ -52,10 +93,9 @@ impl GroupThreads {
         let (reply, answer) = sync_channel(1);
         let place = {
             let mut members = self.lock();
-            let group = match sharing(&members, groups).as_slice() {
-                [] => Arc::new(Group::spawn(format!("vsock-{name}")).map_err(resources)?),
-                [one] => one.clone(),
-                several => return Err(apart(name, &members, several)),
+            let group = match self.joined(name, groups, &members)? {
+                Some(group) => group,
+                None => Arc::new(Group::spawn(format!("vsock-{name}")).map_err(resources)?),
             };
             let taken: HashSet<_> =
                 members.iter().filter(|m| Arc::ptr_eq(&m.group, &group)).map(|m| m.place).collect();
@@ -71,53 +111,10 @@ impl GroupThreads {
         Ok(place)
     }
 
-    /// Whether VMs that come can be beside those that stay.
-    ///
-    /// # Errors
-    /// They would connect two threads that run.
-    pub fn check(&self, staying: &[&VsockConfig], coming: &[&VsockConfig]) -> Result<(), VsockServerError> {
-        let members = self.lock();
-        let all: Vec<_> = staying.iter().chain(coming).copied().collect();
-        for set in group_sets(all.iter().copied()) {
-            let (stay, come): (Vec<_>, Vec<_>) = set.into_iter().partition(|i| *i < staying.len());
-            let mut threads: Vec<Arc<Group>> = Vec::new();
-            for m in members.iter().filter(|m| stay.iter().any(|i| all[*i].name == m.vm)) {
-                if !threads.iter().any(|t| Arc::ptr_eq(t, &m.group)) {
-                    threads.push(m.group.clone());
-                }
-            }
-            if let Some(first) = come.first().filter(|_| threads.len() > 1) {
-                return Err(apart(&all[*first].name, &members, &threads));
-            }
-        }
-        Ok(())
-    }
-
     /// Whether all threads still serve.
     pub fn are_alive(&self) -> bool {
         self.lock().iter().all(|m| m.group.is_alive())
     }
-}
-
-/// The threads with VMs in one of these groups.
-fn sharing(members: &[Member], groups: &[String]) -> Vec<Arc<Group>> {
-    let mut threads: Vec<Arc<Group>> = Vec::new();
-    for m in members.iter().filter(|m| m.groups.iter().any(|g| groups.contains(g))) {
-        if !threads.iter().any(|t| Arc::ptr_eq(t, &m.group)) {
-            threads.push(m.group.clone());
-        }
-    }
-    threads
-}
-
-/// The VM would connect these threads.
-fn apart(vm: &str, members: &[Member], threads: &[Arc<Group>]) -> VsockServerError {
-    let (first, rest) = threads.split_at(1);
-    let names = |threads: &[Arc<Group>]| {
-        let of = |m: &&Member| threads.iter().any(|t| Arc::ptr_eq(t, &m.group));
-        members.iter().filter(of).map(|m| m.vm.as_str()).collect::<Vec<_>>().join(", ")
-    };
-    VsockServerError::Apart { vm: vm.to_owned(), stay: names(first), go: names(rest) }
 }
 
 /// A VM's place on its thread. Dropping it drops the VM with its connections and the sockets of

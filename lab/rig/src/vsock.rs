@@ -89,13 +89,25 @@ fn config(dir: &Path, vm: &Vm) -> VsockConfig {
     }
 }
 
+/// A VM's sockets, as another process has opened them, and those of its end on the host.
+fn handed(config: VsockConfig, number: usize) -> ((VsockConfig, HandedVsock), HostSockets) {
+    let own = HostSockets::bind(&config.uds, &config.uds_access).unwrap_or_else(|e| panic!("{e}"));
+    let fds = own.fds().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
+    let listener = UnixListener::bind(config.endpoint.to_string()).expect("a socket");
+    listener.set_nonblocking(true).expect("non-blocking");
+    let sockets = HostSockets::handed(fds);
+    let handed =
+        HandedVsock { number, listener, sockets, capture: None, names: None, sessions: None, session: None };
+    ((config, handed), own)
+}
+
 /// A server in this process with its sockets in a directory of its own.
 pub struct VsockBackend {
     /// The server, which goes before the directory of its sockets.
     pub server: VsockServer,
     dir: tempfile::TempDir,
     /// Those that were handed over, whose files they remove.
-    _sockets: Vec<HostSockets>,
+    sockets: Vec<HostSockets>,
 }
 
 impl VsockBackend {
@@ -112,13 +124,13 @@ impl VsockBackend {
     fn start_in(dir: tempfile::TempDir, vms: &[Vm], capture: Option<Arc<Capture>>) -> Self {
         let configs = Self::configs(&dir, vms).collect();
         let server = VsockServer::start_captured(configs, capture).unwrap_or_else(|e| panic!("{e}"));
-        Self { server, dir, _sockets: Vec::new() }
+        Self { server, dir, sockets: Vec::new() }
     }
 
     /// Without VMs.
     pub fn empty() -> Self {
         let dir = tempfile::tempdir().expect("a directory for sockets");
-        Self { server: VsockServer::empty_captured(None), dir, _sockets: Vec::new() }
+        Self { server: VsockServer::empty_captured(None), dir, sockets: Vec::new() }
     }
 
     /// The configuration of a VM that may be added.
@@ -135,19 +147,17 @@ impl VsockBackend {
     /// connections.
     pub fn handed(vms: &[Vm], keeper: &Arc<dyn HostKeeper>) -> Self {
         let dir = tempfile::tempdir().expect("a directory for sockets");
-        let mut sockets = Vec::new();
-        let hand = |config: VsockConfig| {
-            let own = HostSockets::bind(&config.uds, &config.uds_access).unwrap_or_else(|e| panic!("{e}"));
-            let fds = own.fds().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
-            sockets.push(own);
-            let listener = UnixListener::bind(config.endpoint.to_string()).expect("a socket");
-            listener.set_nonblocking(true).expect("non-blocking");
-            let sockets = HostSockets::handed(fds);
-            (config, HandedVsock { listener, sockets, names: None, sessions: None, session: None })
-        };
-        let vms = Self::configs(&dir, vms).map(hand).collect();
+        let handed = Self::configs(&dir, vms).enumerate().map(|(number, config)| handed(config, number));
+        let (vms, sockets) = handed.unzip();
         let server = VsockServer::start_handed(vms, keeper).unwrap_or_else(|e| panic!("{e}"));
-        Self { server, dir, _sockets: sockets }
+        Self { server, dir, sockets }
+    }
+
+    /// Adds a VM whose sockets are handed over under this number.
+    pub fn add_handed(&mut self, vm: &Vm, number: usize, keeper: &Arc<dyn HostKeeper>) {
+        let ((config, vm), own) = handed(self.config(vm), number);
+        self.sockets.push(own);
+        self.server.add_handed(config, vm, keeper).unwrap_or_else(|e| panic!("{e}"));
     }
 
     fn configs<'a>(dir: &'a tempfile::TempDir, vms: &'a [Vm]) -> impl Iterator<Item = VsockConfig> + use<'a> {

@@ -17,8 +17,8 @@ impl OwnSockets {
         Self(Arc::new(RwLock::new(ids.collect())))
     }
 
-    /// Enters the sockets of a VM, which are there.
-    pub(crate) fn enter(&self, paths: &[PathBuf]) -> OwnEntry {
+    /// Enters the sockets of a VM, which are there by now.
+    pub fn enter(&self, paths: &[PathBuf]) -> OwnEntry {
         let ids: Vec<_> = paths.iter().filter_map(|path| file_id(path).ok()).collect();
         self.0.write().unwrap_or_else(PoisonError::into_inner).extend(&ids);
         OwnEntry { all: self.clone(), ids }
@@ -32,7 +32,7 @@ impl OwnSockets {
 
 /// The sockets of a VM, entered until this value is dropped.
 #[derive(Debug)]
-pub(crate) struct OwnEntry {
+pub struct OwnEntry {
     all: OwnSockets,
     ids: Vec<FileId>,
 }

@@ -15,14 +15,18 @@ use zerowire_vsock::{HostKeeper, HostQuestion, OwnSockets, PathConnector};
 /// Questions that a VM may have under way.
 const QUESTIONS: usize = 64;
 
-/// Keeps what it is asked until the test answers.
+/// Keeps what it is asked until the test answers, and what it is told of front ends.
 #[derive(Debug, Default)]
-struct Keeper(Mutex<VecDeque<HostQuestion>>);
+struct Keeper(Mutex<VecDeque<HostQuestion>>, Mutex<Vec<(usize, bool)>>);
 
 impl HostKeeper for Keeper {
     fn ask(&self, question: HostQuestion) -> io::Result<()> {
         self.0.lock().expect("its questions").push_back(question);
         Ok(())
+    }
+
+    fn connected(&self, vm: usize, now: bool) {
+        self.1.lock().expect("front ends").push((vm, now));
     }
 }
 
@@ -92,6 +96,45 @@ fn a_connection_begins_when_the_answer_comes() {
     scene.answer("b", scene.question());
     has_state(&mut guest, refused, ConnState::Refused);
     assert_eq!(scene.backend.stats("b").totals.connections_refused, 1);
+}
+
+/// Numbers are not places: those of VMs that have gone are nobody's.
+#[test]
+fn vms_come_and_go_by_their_numbers() {
+    let mut scene = Scene::start(&[Vm::new("a", 3), Vm::new("b", 4)]);
+    let keeper: Arc<dyn HostKeeper> = scene.keeper.clone();
+    let mut guest = scene.backend.guest("b");
+    scene.backend.server.remove("a").expect("it goes");
+    scene.backend.add_handed(&Vm::new("c", 5).groups(&["others"]), 7, &keeper);
+    let (b, mut c) = (scene.backend.listen("b", 5000), scene.backend.guest("c"));
+    let listener = scene.backend.listen("c", 5000);
+    let conn = ask(&mut c, 5000, SocketType::Stream);
+    let question = scene.question();
+    assert_eq!(question.vm, 7);
+    // An answer to a VM that has gone is nobody's.
+    scene.backend.server.answer(0, question.number, Err(io::Error::from_raw_os_error(libc::ENOENT)));
+    scene.answer("c", question);
+    let mut program = accept(&listener);
+    has_state(&mut c, conn, ConnState::Established);
+    c.ping(conn, &mut program);
+    let conn = ask(&mut guest, 5000, SocketType::Stream);
+    let question = scene.question();
+    assert_eq!(question.vm, 1);
+    scene.answer("b", question);
+    has_state(&mut guest, conn, ConnState::Established);
+    drop(accept(&b));
+
+    let server = &scene.backend.server;
+    let sets: Vec<_> = server.members().into_iter().map(|m| m.set).collect();
+    assert!(sets.len() == 2 && sets[0] == sets[1], "one thread serves all that were handed over: {sets:?}");
+    assert_eq!((server.handed_name(7).as_deref(), server.handed_name(0)), (Some("c"), None));
+    let told: Vec<_> = server.handed_stats(&[0, 1, 7]).into_iter().map(|(n, vm)| (n, vm.name)).collect();
+    assert_eq!(told, [(1, "b".to_owned()), (7, "c".to_owned())]);
+    drop(c);
+    wait_until("its end is told", || {
+        let told = scene.keeper.1.lock().expect("front ends").clone();
+        told.contains(&(1, true)) && told.ends_with(&[(7, true), (7, false)])
+    });
 }
 
 #[test]

@@ -107,13 +107,13 @@ fn receive(channel: &Channel) -> Result<(GroupSetup, Vec<GivenVm>), String> {
             return Err("what is kept of a session is missing".to_owned());
         };
         let kept = kept.map(|image| (image, files));
-        vms.push(GivenVm { config: vm.config()?, handed: handed(fds).map_err(text)?, kept });
+        vms.push(GivenVm { config: vm.config()?, handed: handed(vms.len(), fds).map_err(text)?, kept });
     }
     Ok((setup, vms))
 }
 
 /// What came with a VM.
-fn handed(mut fds: Vec<OwnedFd>) -> io::Result<HandedVsock> {
+fn handed(number: usize, mut fds: Vec<OwnedFd>) -> io::Result<HandedVsock> {
     let names = fds.pop();
     // The child before this one may have changed that.
     let waits_not = |fd: &OwnedFd| {
@@ -124,7 +124,7 @@ fn handed(mut fds: Vec<OwnedFd>) -> io::Result<HandedVsock> {
     let count = |_| io::Error::other("a VM has four sockets, and memory for names");
     let [listener, sockets @ ..]: [OwnedFd; 4] = fds.try_into().map_err(count)?;
     let (listener, sockets) = (UnixListener::from(listener), HostSockets::handed(sockets));
-    Ok(HandedVsock { listener, sockets, names, sessions: None, session: None })
+    Ok(HandedVsock { number, listener, sockets, capture: None, names, sessions: None, session: None })
 }
 
 /// The supervisor, as the group asks it.
