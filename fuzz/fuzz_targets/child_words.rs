@@ -113,7 +113,7 @@ fn vsock(word: GroupWord) {
         GroupWord::Statistics(_, stats) => {
             let (cpu_seconds, vms) = stats.told();
             assert!(cpu_seconds.is_finite() && cpu_seconds >= 0.0 && vms.len() <= VMS);
-            for mut vm in vms {
+            for (_, mut vm) in vms {
                 vm.features.iter().chain(&vm.totals.last_error).for_each(|text| is_short(text));
                 let mut twice = vm.clone();
                 let sums = twice.numbers().into_iter().zip(vm.numbers());

@@ -53,11 +53,6 @@ pub struct PcapArgs {
 }
 
 impl PcapArgs {
-    /// Whether a capture was asked for.
-    pub fn is_on(&self) -> bool {
-        self.pcap.is_some()
-    }
-
     fn target(&self) -> Option<CaptureTarget> {
         self.pcap.as_ref().map(|path| match path.as_os_str() == "-" {
             true => CaptureTarget::Stdout,

@@ -12,7 +12,7 @@ use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
 use zerowire_net::{Fleet, ServerError};
 use zerowire_vhost::serve::StartError;
-use zerowire_vsock::{VsockServer, VsockServerError};
+use zerowire_vsock::{VsockFleet, VsockServerError};
 
 use crate::service::{Notifier, Watched};
 use crate::signals::Signals;
@@ -84,21 +84,22 @@ impl Watched for Arc<dyn Fleet> {
     }
 }
 
-impl Watched for VsockServer {
+impl Watched for Arc<dyn VsockFleet> {
     fn is_alive(&self) -> bool {
-        self.is_alive()
+        (**self).is_alive()
     }
 
     fn connected(&self) -> (usize, usize) {
-        self.connected()
+        let vms = self.vms();
+        (vms.iter().filter(|vm| vm.connected).count(), vms.len())
     }
 
     fn ask(&self) {
-        self.ask();
+        (**self).ask();
     }
 
     fn silent(&self) -> Vec<String> {
-        self.silent()
+        (**self).silent()
     }
 }
 

@@ -50,11 +50,6 @@ impl ControlArgs {
         self.control.is_some()
     }
 
-    /// Whether anything of it was asked for.
-    pub fn is_on(&self) -> bool {
-        self.control.is_some() || self.metrics.is_some()
-    }
-
     /// Where captures go that the control socket begins.
     pub fn pcap_dir(&self) -> Option<&Path> {
         self.pcap_dir.as_deref()

@@ -22,7 +22,7 @@ use zerowire_confine::{ConfineReport, spawn_apart};
 
 use super::channel::Channel;
 use super::ending::{END_PATIENCE, end, join, words};
-use super::lines::LogRelay;
+use super::lines::{LogRelay, VmNames};
 use super::link::ChildLink;
 use super::lock;
 use super::message::short;
@@ -39,8 +39,11 @@ pub(crate) trait Charge: Send + Sync + 'static {
     /// The argument by which the program is such a child.
     const ARGUMENT: &str;
 
-    /// The VMs that it serves, one at least.
-    fn vms(&self) -> Vec<String>;
+    /// The VMs that it serves, one at least at the start.
+    fn vms(&self) -> VmNames;
+
+    /// Whether nothing is left to serve: the child ends, and none follows.
+    fn is_over(&self) -> bool;
 
     /// Gives a child what is open for it.
     fn hand(&self, channel: &Channel) -> Result<(), String>;
@@ -51,8 +54,9 @@ pub(crate) trait Charge: Send + Sync + 'static {
     /// A child has said what can't be understood, and ends.
     fn garbled(&self);
 
-    /// A child has ended. Returns what that means for the front end of each VM, for the log.
-    fn died(&self, why: &str) -> Vec<String>;
+    /// A child has ended. Returns the name of each VM that the next one serves, and what that means
+    /// for its front end, for the log.
+    fn died(&self, why: &str) -> Vec<(String, String)>;
 }
 
 /// What a child's word means for its keeper.
@@ -76,12 +80,12 @@ pub(crate) struct Keeper<C: Charge> {
 
 /// Starts the program as a child that serves these VMs, by this argument.
 pub(crate) fn start_child(
-    vms: Vec<String>,
+    vms: VmNames,
     argument: &str,
     theirs: OwnedFd,
 ) -> std::io::Result<(Child, LogRelay)> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg0(format!("zerowire: {}", vms.join(", "))).arg(argument);
+    command.arg0(format!("zerowire: {}", vms.all().join(", "))).arg(argument);
     let (log, their_log) = LogRelay::start(vms)?;
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::from(their_log));
     // It may hold secrets of the host.
@@ -98,7 +102,7 @@ impl<C: Charge> Keeper<C> {
     /// # Errors
     /// Why it does not.
     pub(crate) fn start(charge: C) -> Result<Arc<Self>, String> {
-        let name = charge.vms().first().cloned().unwrap_or_default();
+        let name = charge.vms().first();
         let (link, stops, thread) = (Mutex::new(None), AtomicBool::new(false), Mutex::new(None));
         let keeper = Arc::new(Self { charge, link, stops, thread });
         let (ready, started) = sync_channel(1);
@@ -121,7 +125,7 @@ impl<C: Charge> Keeper<C> {
 
     /// The log says what confines the child.
     fn tell(&self, report: &ConfineReport) {
-        for vm in self.charge.vms() {
+        for vm in self.charge.vms().all() {
             match report.missing() {
                 None => tracing::info!(vm, "served by a confined process"),
                 Some(missing) => tracing::warn!(vm, "served by a confined process, without: {missing}"),
@@ -143,13 +147,16 @@ impl<C: Charge> Keeper<C> {
                 return;
             }
             let wait = pace.died(Instant::now());
-            for (vm, then) in self.charge.vms().into_iter().zip(self.charge.died(&why)) {
+            for (vm, then) in self.charge.died(&why) {
                 tracing::error!("{vm}: its process ended: {why}; another one takes its place{then}");
                 if !wait.is_zero() {
                     tracing::warn!(
                         "{vm}: its processes end again and again: the next one starts in {wait:?}"
                     );
                 }
+            }
+            if self.charge.is_over() {
+                return;
             }
             wait_unless(&self.stops, wait);
         }
@@ -173,7 +180,7 @@ impl<C: Charge> Keeper<C> {
         };
         *lock(&self.link) = None;
         link.close();
-        let name = self.charge.vms().swap_remove(0);
+        let name = self.charge.vms().first();
         let status = end(&name, &mut child, END_PATIENCE, &self.stops).map_err(text)?;
         Ok(failed.unwrap_or_else(|| words(&status)))
     }
@@ -191,6 +198,10 @@ impl<C: Charge> Keeper<C> {
                 }
             };
             match self.charge.hear(word, fds, link) {
+                Heard::GoOn if self.charge.is_over() => {
+                    self.stops.store(true, Ordering::Release);
+                    return None;
+                }
                 Heard::GoOn => {}
                 Heard::Failed(why) => return Some(why),
                 Heard::Ready(_) if is_ready => return Some("it says once more that it is ready".to_owned()),
@@ -223,7 +234,7 @@ impl<C: Charge> Keeper<C> {
         self.ask_to_stop();
         let thread = lock(&self.thread).take();
         if let Some(thread) = thread {
-            join(&self.charge.vms().swap_remove(0), thread);
+            join(&self.charge.vms().first(), thread);
         }
     }
 }

@@ -8,7 +8,10 @@ use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use super::lock;
 
 /// Bytes of a line at most; the rest of a longer one is another line.
 const LINE_BYTES: usize = 4096;
@@ -20,6 +23,32 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Stack of the thread, bytes.
 const STACK_BYTES: usize = 64 * 1024;
 
+/// The names of the VMs that a child serves, which come and go. Clones are the same list.
+#[derive(Clone, Default)]
+pub(crate) struct VmNames(Arc<Mutex<Vec<String>>>);
+
+impl VmNames {
+    /// These for now.
+    pub(crate) fn of(names: impl IntoIterator<Item = String>) -> Self {
+        Self(Arc::new(Mutex::new(names.into_iter().collect())))
+    }
+
+    /// These from now on.
+    pub(crate) fn set(&self, names: impl Iterator<Item = String>) {
+        *lock(&self.0) = names.collect();
+    }
+
+    /// The first one.
+    pub(crate) fn first(&self) -> String {
+        lock(&self.0).first().cloned().unwrap_or_default()
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<String> {
+        lock(&self.0).clone()
+    }
+}
+
 /// The log of a child. Dropping it ends it behind what was written, whoever has the child's end by
 /// then.
 pub(crate) struct LogRelay(UnixStream);
@@ -27,7 +56,7 @@ pub(crate) struct LogRelay(UnixStream);
 impl LogRelay {
     /// Logs what a child writes, as lines of these VMs. What names none of them is the first one's.
     /// Returns the child's end as well.
-    pub(crate) fn start(vms: Vec<String>) -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn start(vms: VmNames) -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         relay(vms, ours.try_clone()?);
         Ok((Self(ours), theirs.into()))
@@ -41,17 +70,17 @@ impl Drop for LogRelay {
 }
 
 /// Has a thread log what comes out of `pipe` until its end.
-fn relay(vms: Vec<String>, mut pipe: impl Read + Send + 'static) {
-    let name = vms.first().cloned().unwrap_or_default();
+fn relay(vms: VmNames, mut pipe: impl Read + Send + 'static) {
+    let name = vms.first();
     let thread = std::thread::Builder::new().name(format!("{name}-log")).stack_size(STACK_BYTES);
     let started = thread.spawn(move || {
         let mut lines = Lines::default();
         let mut buffer = [0; LINE_BYTES];
         while let Ok(count @ 1..) = pipe.read(&mut buffer) {
-            lines.take(&buffer[..count], |line| log(&vms, line));
+            lines.take(&buffer[..count], |line| log(&vms.all(), line));
             std::thread::sleep(PAUSE);
         }
-        lines.finish(|line| log(&vms, line));
+        lines.finish(|line| log(&vms.all(), line));
     });
     if let Err(e) = started {
         tracing::error!("{name}: no thread for its log: {e}");
@@ -146,7 +175,7 @@ mod tests {
     fn a_child_that_writes_single_bytes_wakes_nobody_more_often() {
         let (ended, end) = std::sync::mpsc::channel();
         let begin = std::time::Instant::now();
-        relay(vec!["web".to_owned()], Dribble(10, ended));
+        relay(VmNames::of(["web".to_owned()]), Dribble(10, ended));
         end.recv().expect("it is read to its end");
         assert!(begin.elapsed() >= 10 * PAUSE, "{:?}", begin.elapsed());
     }

@@ -74,7 +74,7 @@ impl ImageText {
 #[derive(Debug)]
 pub(crate) struct Teller<W> {
     pub(crate) channel: Arc<Channel>,
-    /// The VM's place among those that the child serves.
+    /// The VM's number among those that the child serves.
     pub(crate) vm: usize,
     /// What the child says then.
     pub(crate) word: fn(usize, SessionWord) -> W,

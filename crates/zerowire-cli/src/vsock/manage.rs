@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use zerowire_capture::{Capture, LINKTYPE_VSOCK};
 use zerowire_vhost::serve::{SocketAccess, StartError};
-use zerowire_vsock::{VsockConfig, VsockServer, VsockServerError, VsockServerStats, VsockVmStats};
+use zerowire_vsock::{VsockConfig, VsockFleet, VsockServerError, VsockServerStats, VsockVmStats};
 
 use super::config::{Defaults, table_of};
 use super::start;
@@ -15,20 +15,23 @@ use crate::file::Vsock;
 
 /// The server, and what the command line says of VMs that are added.
 pub(super) struct Managed {
-    server: Arc<VsockServer>,
+    server: Arc<dyn VsockFleet>,
     defaults: Defaults,
     captures: CaptureControl,
     /// The hard limit of open files, if there is one.
     descriptors: Option<u64>,
 }
 
-impl Captured for VsockServer {
+/// A fleet as it is captured.
+struct FleetCaptured(Arc<dyn VsockFleet>);
+
+impl Captured for FleetCaptured {
     fn capture(&self) -> Option<Arc<Capture>> {
-        self.capture()
+        self.0.capture()
     }
 
     fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
-        self.set_capture(capture)
+        self.0.set_capture(capture)
     }
 }
 
@@ -48,12 +51,13 @@ impl From<VsockServerError> for ManageError {
 
 impl Managed {
     pub fn new(
-        server: Arc<VsockServer>,
+        server: Arc<dyn VsockFleet>,
         defaults: Defaults,
         descriptors: Option<u64>,
         pcap_dir: Option<&Path>,
     ) -> Self {
-        let captures = CaptureControl::new(server.clone(), LINKTYPE_VSOCK, pcap_dir);
+        let captured = Arc::new(FleetCaptured(server.clone()));
+        let captures = CaptureControl::new(captured, LINKTYPE_VSOCK, pcap_dir);
         Self { server, defaults, captures, descriptors }
     }
 
@@ -88,7 +92,7 @@ impl Manage for Managed {
                 None => refusal,
             }
         })?;
-        start::tell(&self.server, &[name.to_owned()], self.descriptors);
+        start::tell(&*self.server, &[name.to_owned()], self.descriptors);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use anyhow::Result;
 use clap::Args;
 use zerowire_capture::LINKTYPE_VSOCK;
 use zerowire_cli::{WrongArguments, logging};
-use zerowire_vsock::{VsockServer, VsockServerStats, check_vms};
+use zerowire_vsock::{VsockFleet, VsockServer};
 
 use self::args::{LimitArgs, MapArgs, UdsArgs};
 pub use self::sandbox::child as confined_child;
@@ -25,9 +25,8 @@ use crate::access::SocketArgs;
 use crate::control::ControlArgs;
 use crate::pcap::{self, PcapArgs};
 use crate::reload::FileReload;
-use crate::service::{self, HandedSockets, Watched};
+use crate::service::{self, HandedSockets};
 use crate::serving::{self, SignalAction};
-use zerowire_cli::signals::Signals;
 
 /// Arguments of `zerowire vsock`.
 #[derive(Args, Debug)]
@@ -119,18 +118,6 @@ QEMU:
   socat UNIX-LISTEN:/run/vm.vsock_5000,fork -
     # in the guest: socat - VSOCK-CONNECT:2:5000";
 
-/// A server of VMs, in this process or in others.
-trait VsockFleet: Watched {
-    /// What was moved so far.
-    fn stats(&self) -> VsockServerStats;
-}
-
-impl VsockFleet for VsockServer {
-    fn stats(&self) -> VsockServerStats {
-        self.stats()
-    }
-}
-
 /// Runs the command, whose children log at level `log`.
 pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
     if args.print_capabilities {
@@ -138,7 +125,7 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let handed = HandedSockets::from_environment().map_err(WrongArguments::because)?;
-    let mut vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
+    let vms = config::vms(&args, &handed).map_err(WrongArguments::because)?;
     handed.check(vms.iter().map(|vm| &vm.endpoint)).map_err(WrongArguments::because)?;
     args.sandbox.check(&args).map_err(WrongArguments::because)?;
     let defaults = config::Defaults::new(&args).map_err(WrongArguments::because)?;
@@ -153,63 +140,35 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
     let capture =
         args.pcap.start(LINKTYPE_VSOCK, (!may_come).then(|| names.iter().map(String::as_str).collect()))?;
     let refused = |e| serving::refused(&args.config, &e);
-    if is_confined {
-        // With the shares that they get of what all may have.
-        check_vms(&mut vms).map_err(refused)?;
-        start::warn(&vms, limit);
-        let lines: Vec<_> = vms.iter().map(start::start_line).collect();
-        let level = logging::effective_level(log);
-        let server = VsockSupervisor::start(vms, args.sandbox.owner(), &level).map_err(refused)?;
-        lines.iter().for_each(|(vm, line)| tracing::info!(vm, "{line}"));
-        return serve(&args, &signals, lasting, &server, || refuse_to_read_again(&args));
-    }
-    let server = match vms.is_empty() {
-        true => Ok(VsockServer::empty_captured(capture)),
-        false => VsockServer::start_captured(vms, capture),
+    let server: Arc<dyn VsockFleet> = if is_confined {
+        let (owner, level) = (args.sandbox.owner(), logging::effective_level(log));
+        Arc::new(VsockSupervisor::start(vms, owner, &level, capture).map_err(refused)?)
+    } else {
+        let server = match vms.is_empty() {
+            true => Ok(VsockServer::empty_captured(capture)),
+            false => VsockServer::start_captured(vms, capture),
+        };
+        Arc::new(server.map_err(refused)?)
     };
-    let server = Arc::new(server.map_err(refused)?);
-    start::tell(&server, &names, limit);
+    start::tell(&*server, &names, limit);
     let managed = manage::Managed::new(server.clone(), defaults, limit, args.control.pcap_dir());
     let doors = args.control.start(&Arc::new(managed))?;
-    let code = serve(&args, &signals, lasting, &*server, || read_again(&args, &mut reload, &server, limit));
-    drop(doors);
-    server.stop();
-    pcap::finish(server.capture().as_ref());
-    code
-}
-
-/// Serves until a signal ends the program.
-fn serve(
-    args: &VsockArgs,
-    signals: &Signals,
-    lasting: bool,
-    server: &dyn VsockFleet,
-    mut reload: impl FnMut(),
-) -> Result<ExitCode> {
     let mut printer = args.pcap.printer();
-    serving::until_stopped(signals, lasting, server, |request| match request {
+    serving::until_stopped(&signals, lasting, &server, |request| match request {
         SignalAction::Statistics => {
             printer.print(serving::wording(&server.stats(), args.json, report::table));
         }
-        SignalAction::Reload => reload(),
+        SignalAction::Reload => read_again(&args, &mut reload, &*server, limit),
     })?;
+    drop(doors);
     let stats = server.stats();
+    server.stop();
+    pcap::finish(server.capture().as_ref());
     Ok(printer.finish(serving::wording(&stats, args.json, report::table)?))
 }
 
-/// SIGHUP, where the VMs are confined.
-fn refuse_to_read_again(args: &VsockArgs) {
-    match &args.config {
-        Some(file) => tracing::error!(
-            "SIGHUP: {} is not read again, since confined VMs can't change; give --sandbox off for that",
-            file.display()
-        ),
-        None => tracing::info!("SIGHUP: there is nothing to read again"),
-    }
-}
-
 /// SIGHUP.
-fn read_again(args: &VsockArgs, before: &mut FileReload, server: &VsockServer, limit: Option<u64>) {
+fn read_again(args: &VsockArgs, before: &mut FileReload, server: &dyn VsockFleet, limit: Option<u64>) {
     let Some(file) = &args.config else {
         tracing::info!("SIGHUP: there is nothing to read again");
         return;

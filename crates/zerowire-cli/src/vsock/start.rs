@@ -1,6 +1,6 @@
 //! What the log says of VMs that begin to be served.
 
-use zerowire_vsock::{VsockConfig, VsockServer};
+use zerowire_vsock::{VsockConfig, VsockFleet};
 
 /// Descriptors of the process: standard streams, signals, statistics.
 const PROCESS_DESCRIPTORS: u64 = 16;
@@ -17,18 +17,13 @@ const MAPPED_DESCRIPTORS: u64 = 2;
 
 /// Says what runs for the VMs of these names, and whether all VMs may need more descriptors than
 /// the hard limit allows.
-pub(super) fn tell(server: &VsockServer, names: &[String], hard: Option<u64>) {
+pub(super) fn tell(server: &dyn VsockFleet, names: &[String], hard: Option<u64>) {
     let vms: Vec<_> = server.vms().into_iter().map(|vm| vm.config).collect();
-    warn(&vms, hard);
+    if let Some(warning) = hard.and_then(|hard| descriptor_warning(&vms, hard)) {
+        tracing::warn!("{warning}");
+    }
     for (name, line) in vms.iter().filter(|vm| names.contains(&vm.name)).map(start_line) {
         tracing::info!(vm = name, "{line}");
-    }
-}
-
-/// Says whether all VMs may need more descriptors than the hard limit allows.
-pub(super) fn warn(vms: &[VsockConfig], hard: Option<u64>) {
-    if let Some(warning) = hard.and_then(|hard| descriptor_warning(vms, hard)) {
-        tracing::warn!("{warning}");
     }
 }
 

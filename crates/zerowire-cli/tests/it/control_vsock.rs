@@ -1,14 +1,49 @@
-//! The control socket of `zerowire vsock`: VMs come, go and change while others are served.
+//! The control socket of `zerowire vsock`: VMs come, go and change while others are served, by the
+//! program itself and by confined processes. Run as root.
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::support::control::{Controlled, dial, say};
+use crate::support::processes::{children, held};
 use crate::support::vsock::Guest;
 use crate::support::{PATIENCE, Program, Restrict, wait_until};
+
+/// The options of a program that serves its VMs itself, or by confined processes.
+type Mode = &'static [&'static str];
+
+const PLAIN: Mode = &["--sandbox", "off"];
+const CONFINED: Mode = &["--sandbox", "on"];
+
+/// Each test is run in both modes.
+macro_rules! in_both_modes {
+    ($($test:ident)*) => {
+        mod plain {
+            use super::PLAIN;
+            $(#[test] fn $test() { super::$test(PLAIN); })*
+        }
+        mod confined {
+            use super::CONFINED;
+            $(#[test] fn $test() { super::$test(CONFINED); })*
+        }
+    };
+}
+
+in_both_modes! {
+    each_route_does_what_it_says
+    limits_change_and_nothing_else_does
+    a_bad_request_changes_nothing_and_says_what_and_where
+    captures_begin_and_end_while_vms_run
+    ctl_and_top_work_on_it
+    vms_that_come_and_go_leave_nothing_behind
+    a_file_that_is_read_again_changes_what_differs
+}
+
+fn start(mode: Mode, more: &[&str]) -> Controlled {
+    Controlled::start_vsock(&[mode, more].concat())
+}
 
 /// The body that adds a VM whose sockets have its name.
 fn table(dir: &Path, name: &str, cid: u64) -> Value {
@@ -25,33 +60,8 @@ fn guest(server: &Controlled, name: &str) -> Guest {
     Guest::start(&server.path(&format!("{name}.s")))
 }
 
-/// A connection of the guest to a host program.
-fn open(
-    server: &Controlled,
-    guest: &mut Guest,
-    name: &str,
-    port: u32,
-) -> (zerowire_guest::vsock::ConnId, UnixStream) {
-    let path = server.path(&format!("{name}_{port}"));
-    let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
-    let conn = guest.connect(2, port).expect("a connection");
-    std::fs::remove_file(path).expect("removed");
-    (conn, listener.accept().expect("the guest's connection").0)
-}
-
-/// Bytes there and back.
-fn ping(guest: &mut Guest, conn: zerowire_guest::vsock::ConnId, stream: &mut UnixStream) {
-    guest.stack.send_all(conn, b"there", PATIENCE).expect("sent");
-    let mut got = [0; 5];
-    stream.read_exact(&mut got).expect("the guest's bytes");
-    stream.write_all(b"back!").expect("written");
-    assert_eq!(guest.stack.recv_exact(conn, 5, PATIENCE).expect("the program's bytes"), b"back!");
-    assert_eq!(&got, b"there");
-}
-
-#[test]
-fn each_route_does_what_it_says() {
-    let server = Controlled::start_vsock(&[]);
+fn each_route_does_what_it_says(mode: Mode) {
+    let server = start(mode, &[]);
     assert_eq!(server.json("/version")["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(server.json("/vms"), json!({ "vms": [] }));
 
@@ -63,8 +73,8 @@ fn each_route_does_what_it_says() {
     server.program.wait_log("listening on");
 
     let mut a = guest(&server, "a");
-    let (conn, mut stream) = open(&server, &mut a, "a", 1000);
-    ping(&mut a, conn, &mut stream);
+    let (conn, mut stream) = a.open(&server.path("a"), 1000);
+    a.ping(conn, &mut stream);
     let shown = server.json("/vms/a");
     assert_eq!((&shown["connected"], &shown["statistics"]["connections_open"]), (&true.into(), &1.into()));
     assert_eq!(server.json("/stats")["vms"][0]["transmit"]["bytes"], 5);
@@ -96,7 +106,7 @@ fn each_route_does_what_it_says() {
         a.stack.turn(std::time::Duration::from_millis(1)).expect("a sound ring");
         a.stack.state(to_b) != zerowire_guest::vsock::ConnState::Established
     });
-    ping(&mut a, conn, &mut stream);
+    a.ping(conn, &mut stream);
 
     // What it was added with adds it again.
     let config = shown["config"].to_string();
@@ -108,17 +118,16 @@ fn each_route_does_what_it_says() {
     let mut a = guest(&server, "a");
     assert_eq!(server.ask("POST", "/vms/another%20name/drain", "").0, 202);
     assert_eq!(server.json("/vms/another%20name")["state"], "draining");
-    let (conn, mut stream) = open(&server, &mut a, "a", 1001);
-    ping(&mut a, conn, &mut stream);
+    let (conn, mut stream) = a.open(&server.path("a"), 1001);
+    a.ping(conn, &mut stream);
     drop(a);
     wait_until("it is gone", || server.names().is_empty());
     let (_, log) = server.program.stop();
     assert!(!log.contains("ERROR"), "{log}");
 }
 
-#[test]
-fn limits_change_and_nothing_else_does() {
-    let server = Controlled::start_vsock(&[]);
+fn limits_change_and_nothing_else_does(mode: Mode) {
+    let server = start(mode, &[]);
     add(&server, "a", 3);
     let (status, text) = server.ask("PATCH", "/vms/a", "{\"tx-limit\": \"1M/s\", \"rx-limit\": \"2M/s\"}");
     let vm: Value = serde_json::from_str(&text).expect("JSON");
@@ -158,9 +167,8 @@ fn limits_change_and_nothing_else_does() {
     assert_eq!(server.json("/vms/a")["config"], vm["config"], "nothing of that has changed it");
 }
 
-#[test]
-fn a_bad_request_changes_nothing_and_says_what_and_where() {
-    let server = Controlled::start_vsock(&[]);
+fn a_bad_request_changes_nothing_and_says_what_and_where(mode: Mode) {
+    let server = start(mode, &[]);
     add(&server, "there", 3);
     let dir = server.dir.path();
     for (name, cid, group) in [("x", 5, "x"), ("y", 6, "y")] {
@@ -213,15 +221,14 @@ fn a_bad_request_changes_nothing_and_says_what_and_where() {
     add(&server, "new", 4);
 }
 
-#[test]
-fn captures_begin_and_end_while_vms_run() {
+fn captures_begin_and_end_while_vms_run(mode: Mode) {
     let dir = tempfile::tempdir().expect("a directory");
-    let server = Controlled::start_vsock(&["--pcap-dir", &dir.path().display().to_string()]);
+    let server = start(mode, &["--pcap-dir", &dir.path().display().to_string()]);
     add(&server, "a", 3);
     let mut a = guest(&server, "a");
-    let (conn, mut stream) = open(&server, &mut a, "a", 1000);
+    let (conn, mut stream) = a.open(&server.path("a"), 1000);
     assert_eq!(server.ask("PUT", "/capture", "{\"file\": \"c.pcapng\"}").0, 201);
-    ping(&mut a, conn, &mut stream);
+    a.ping(conn, &mut stream);
     add(&server, "b", 4);
     wait_until("packets are captured", || {
         server.json("/vms/a")["statistics"]["capture"]["captured"].as_u64() >= Some(2)
@@ -231,7 +238,7 @@ fn captures_begin_and_end_while_vms_run() {
     assert!(server.json("/vms/a")["statistics"]["capture"].is_null());
     let file = zerowire_testkit::captures::read_file(&dir.path().join("c.pcapng"));
     assert!(file.packets.len() >= 2, "{} packets", file.packets.len());
-    ping(&mut a, conn, &mut stream);
+    a.ping(conn, &mut stream);
 }
 
 /// What a command of `zerowire` prints, and its status.
@@ -245,9 +252,8 @@ fn run(server: &Controlled, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-#[test]
-fn ctl_and_top_work_on_it() {
-    let server = Controlled::start_vsock(&[]);
+fn ctl_and_top_work_on_it(mode: Mode) {
+    let server = start(mode, &[]);
     let [socket, uds] = ["a.s", "a"].map(|name| server.path(name).display().to_string());
     let add = ["ctl", "add", "a", "--socket", &socket, "--cid", "3", "--uds", &uds, "--groups", "x+y"];
     let (status, text) = run(&server, &add);
@@ -260,8 +266,8 @@ fn ctl_and_top_work_on_it() {
     let (status, text) = run(&server, &["ctl", "change", "a", "--tx-limit", "1M/s"]);
     assert!(status == Some(0) && text.contains("a: tx-limit "), "{text}");
     let mut a = guest(&server, "a");
-    let (conn, mut stream) = open(&server, &mut a, "a", 1000);
-    ping(&mut a, conn, &mut stream);
+    let (conn, mut stream) = a.open(&server.path("a"), 1000);
+    a.ping(conn, &mut stream);
     for command in [&["ctl", "show", "a"][..], &["ctl", "stats"]] {
         let (status, text) = run(&server, command);
         assert!(status == Some(0) && text.contains("CID 3") && text.contains("groups x, y"), "{text}");
@@ -282,13 +288,13 @@ fn ctl_and_top_work_on_it() {
 }
 
 /// Adding and removing leaves nothing behind. ZEROWIRE_CONTROL_CYCLES says how often.
-#[test]
-fn vms_that_come_and_go_leave_nothing_behind() {
-    let cycles = std::env::var("ZEROWIRE_CONTROL_CYCLES").map_or(1000, |n| n.parse().expect("a number"));
-    let server = Controlled::start_vsock(&[]);
+fn vms_that_come_and_go_leave_nothing_behind(mode: Mode) {
+    let cycles = std::env::var("ZEROWIRE_CONTROL_CYCLES")
+        .map_or(if mode == PLAIN { 1000 } else { 200 }, |n| n.parse().expect("a number"));
+    let server = start(mode, &[]);
     add(&server, "stay", 3);
     let mut stays = guest(&server, "stay");
-    let (conn, mut stream) = open(&server, &mut stays, "stay", 1000);
+    let (conn, mut stream) = stays.open(&server.path("stay"), 1000);
     let cycle = |n: u32| {
         // One in two has a thread of its own.
         let mut vm = table(server.dir.path(), "cycle", 4);
@@ -298,8 +304,8 @@ fn vms_that_come_and_go_leave_nothing_behind() {
         // One in eight has a guest, whose connection goes with it.
         let visitor = (n % 8 < 2 && n % 16 < 8).then(|| {
             let mut guest = guest(&server, "cycle");
-            let (conn, mut stream) = open(&server, &mut guest, "cycle", 1000);
-            ping(&mut guest, conn, &mut stream);
+            let (conn, mut stream) = guest.open(&server.path("cycle"), 1000);
+            guest.ping(conn, &mut stream);
             (guest, stream)
         });
         assert_eq!(server.ask("DELETE", "/vms/cycle", "").0, 204);
@@ -309,9 +315,14 @@ fn vms_that_come_and_go_leave_nothing_behind() {
     };
     (0..64).for_each(cycle);
     let ([descriptors, threads, mappings], kib) = (server.at_rest(), server.resident());
+    // Confined processes: that of the one which stays.
+    let confined = || children(&server.program).into_iter().map(held).collect::<Vec<_>>();
+    let before = confined();
+    assert_eq!(before.len(), usize::from(mode == CONFINED));
     (0..cycles).for_each(cycle);
-    ping(&mut stays, conn, &mut stream);
+    stays.ping(conn, &mut stream);
     wait_until("it holds what it held", || server.holds()[..2] == [descriptors, threads]);
+    wait_until("its child does, too", || confined() == before);
     // malloc(3) has up to eight arenas a CPU, each with two mappings.
     assert!(server.holds()[2] <= mappings + 64, "{} mappings, {mappings} before", server.holds()[2]);
     assert!(server.resident() <= kib + 1024, "{} KiB, {kib} before", server.resident());
@@ -335,12 +346,11 @@ fn file(dir: &Path, vms: &[(&str, u64, &str)]) -> String {
     path.display().to_string()
 }
 
-#[test]
-fn a_file_that_is_read_again_changes_what_differs() {
+fn a_file_that_is_read_again_changes_what_differs(mode: Mode) {
     let dir = tempfile::tempdir().expect("a directory");
     let (x, y) = ("groups = ['x']", "groups = ['y']");
     let config = file(dir.path(), &[("kept", 3, ""), ("gone", 4, ""), ("other", 5, x)]);
-    let program = Program::vsock(&["--sandbox", "off", "--config", &config], Restrict::default());
+    let program = Program::vsock(&[&["--config", &config], mode].concat(), Restrict::default());
     program.wait_log("CID 5");
     let mut kept = Guest::start(&dir.path().join("kept.s"));
     // Two that connect with a third are put together, in whatever order they stand.

@@ -43,6 +43,8 @@ mod statistics;
 mod support;
 mod top;
 mod vsock_arguments;
+mod vsock_pcap;
 mod vsock_sandbox;
+mod vsock_sandbox_control;
 mod vsock_service;
 mod vsock_session;

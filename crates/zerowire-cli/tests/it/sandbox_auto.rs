@@ -108,8 +108,10 @@ fn a_vsock_device_is_served_without_where_no_child_can_do_it() {
 fn a_vsock_device_is_confined_where_nothing_is_said() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("s").display().to_string();
-    let program = vsock(dir.path(), &["--socket", &socket], Restrict::default());
-    program.wait_log("served by a confined process");
+    let [control, pcap] = ["control", "pcap"].map(|name| dir.path().join(name).display().to_string());
+    let more = ["--control", &control, "--metrics", "127.0.0.1:0", "--pcap", &pcap];
+    let program = vsock(dir.path(), &[&["--socket", &socket], &more[..]].concat(), Restrict::default());
+    program.wait_log("control socket at");
     assert_eq!(status(child(&program), "Seccomp"), "2");
     program.stop();
 }

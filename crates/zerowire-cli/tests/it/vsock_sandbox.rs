@@ -367,13 +367,12 @@ fn children_end_with_their_supervisor() {
 fn what_no_child_can_do_is_refused_at_the_start() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let (socket, uds, pcap) = (path("s"), path("u"), path("p"));
+    let (socket, uds) = (path("s"), path("u"));
     let one = ["--cid", "3", "--uds", &uds, "--sandbox", "on"];
     let (connected, _other) = UnixStream::pair().expect("a pair");
     let fd = HANDED_FD.to_string();
     for (args, word) in [
-        (["--socket", &socket, "--pcap", &pcap].as_slice(), "--pcap"),
-        (&["--socket", &socket, "--share-guest-memory"], "--share-guest-memory"),
+        (["--socket", &socket, "--share-guest-memory"].as_slice(), "--share-guest-memory"),
         (&["--fd", &fd], "which is connected"),
     ] {
         let restrict = Restrict { fd: Some(connected.as_raw_fd()), ..Restrict::default() };

@@ -11,12 +11,6 @@ use super::{FileId, file_id};
 pub struct OwnSockets(Arc<RwLock<HashSet<FileId>>>);
 
 impl OwnSockets {
-    /// Those at these paths, which are there by now.
-    pub fn at(paths: impl Iterator<Item = PathBuf>) -> Self {
-        let ids = paths.filter_map(|path| file_id(&path).ok());
-        Self(Arc::new(RwLock::new(ids.collect())))
-    }
-
     /// Enters the sockets of a VM, which are there by now.
     pub fn enter(&self, paths: &[PathBuf]) -> OwnEntry {
         let ids: Vec<_> = paths.iter().filter_map(|path| file_id(path).ok()).collect();

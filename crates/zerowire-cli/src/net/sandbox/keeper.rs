@@ -30,6 +30,7 @@ use crate::sandbox::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use crate::sandbox::channel::Channel;
 use crate::sandbox::ending::{END_PATIENCE, end, join, words};
 use crate::sandbox::keeper::{START_PATIENCE, start_child};
+use crate::sandbox::lines::VmNames;
 use crate::sandbox::link::{self, ANSWER_PATIENCE};
 use crate::sandbox::lock;
 use crate::sandbox::message::{Rates, bounded_report, short};
@@ -225,7 +226,7 @@ impl Keeper {
     fn serve(&self, ready: &mut Option<Ready>, session: &mut KeptSession) -> Result<ChildEnd, String> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
-        let (mut child, _log) = start_child(vec![self.config.name.clone()], CHILD, theirs)
+        let (mut child, _log) = start_child(VmNames::of([self.config.name.clone()]), CHILD, theirs)
             .map_err(|e| format!("it can't be started: {e}"))?;
         // Without it the end of the channel shows the death.
         let _ = ours.hear_until_death(&child);

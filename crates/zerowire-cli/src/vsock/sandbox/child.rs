@@ -6,7 +6,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,13 +14,14 @@ use std::time::Instant;
 use zerowire_cli::logging::{self, LogFormat};
 use zerowire_confine::{ConfinePlan, Owner, confine};
 use zerowire_vsock::system_calls::SYSTEM_CALLS;
-use zerowire_vsock::{HandedVsock, HostKeeper, HostQuestion, HostSockets, VsockConfig, VsockServer};
+use zerowire_vsock::{HostKeeper, HostQuestion, VsockServer};
 
-use super::message::{ChildStats, GroupOrder, GroupSetup, GroupWord};
+use super::message::{ChildStats, GroupOrder, GroupSetup, GroupWord, VmChange};
+use super::orders::{Captures, Changes, ComingVm, GivenVm};
+use crate::pcap;
 use crate::sandbox::channel::Channel;
 use crate::sandbox::keeper::START_PATIENCE;
 use crate::sandbox::link::ANSWER_PATIENCE;
-use crate::sandbox::sessions::{ImageText, Teller};
 use crate::serving::{block_signals, raise_descriptor_limit};
 
 /// Questions under way at most: the supervisor's answers always have room in the channel.
@@ -53,14 +53,19 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
     let report = confine(&plan).map_err(|e| e.to_string())?;
     // From here on there are threads, and nothing else can be opened.
     let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
-    let vms = vms.into_iter().enumerate().map(|(vm, handed)| handed.keep_session(channel, vm)).collect();
     let keeper: Arc<dyn HostKeeper> = supervisor.clone();
-    let server = VsockServer::start_handed(vms, &keeper).map_err(|e| e.to_string())?;
+    let drained: Vec<_> = vms.iter().filter(|vm| vm.setup.drains).map(|vm| vm.setup.number).collect();
+    let mut captures = Captures::new();
+    let coming = |vm: GivenVm| ComingVm::new(vm, channel).map(|vm| vm.split(&mut captures));
+    let vms = vms.into_iter().map(coming).collect::<Result<_, _>>()?;
+    let server = Arc::new(VsockServer::start_handed(vms, &keeper).map_err(|e| e.to_string())?);
+    let changes = Changes::start(supervisor, &server, captures).map_err(|e| e.to_string())?;
+    drained.into_iter().for_each(|vm| changes.carry_out(VmChange::Drain(vm), Vec::new()));
     // Front ends may have told of their sessions by then.
     let ready = GroupWord::Ready(report);
     channel.send_until(&ready, &[], Instant::now() + START_PATIENCE).map_err(|e| e.to_string())?;
     while let Some((order, fds)) = channel.receive().map_err(|e| e.to_string())? {
-        if let Some(word) = supervisor.carry_out(order, fds, &server) {
+        if let Some(word) = supervisor.carry_out(order, fds, &server, &changes) {
             match channel.send_until(&word, &[], Instant::now() + ANSWER_PATIENCE) {
                 // Nobody waits for it that long.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -68,28 +73,11 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
             }
         }
     }
+    let captures = changes.end();
     drop(server);
+    captures.values().for_each(|capture| pcap::finish(Some(capture)));
     drop(log);
     Ok(())
-}
-
-/// A VM, and what is open for it.
-struct GivenVm {
-    config: VsockConfig,
-    handed: HandedVsock,
-    /// The session that a child before has left.
-    kept: Option<(ImageText, Vec<OwnedFd>)>,
-}
-
-impl GivenVm {
-    /// With what the next child needs told to the supervisor. This VM has this place.
-    fn keep_session(self, channel: &Arc<Channel>, vm: usize) -> (VsockConfig, HandedVsock) {
-        let Self { config, handed, kept } = self;
-        let word = |vm, word| GroupWord::Session { vm, word };
-        let teller = Arc::new(Teller { channel: channel.clone(), vm, word });
-        let session = kept.and_then(|(image, fds)| teller.take_up(&config.name, &image, fds));
-        (config, HandedVsock { sessions: Some(teller), session, ..handed })
-    }
 }
 
 /// The VMs, and what is open for them.
@@ -106,31 +94,15 @@ fn receive(channel: &Channel) -> Result<(GroupSetup, Vec<GivenVm>), String> {
         let Some((GroupOrder::Session(kept), files)) = channel.receive().map_err(text)? else {
             return Err("what is kept of a session is missing".to_owned());
         };
-        let kept = kept.map(|image| (image, files));
-        vms.push(GivenVm { config: vm.config()?, handed: handed(vms.len(), fds).map_err(text)?, kept });
+        vms.push(GivenVm { setup: *vm, fds, kept: kept.map(|image| (image, files)) });
     }
     Ok((setup, vms))
 }
 
-/// What came with a VM.
-fn handed(number: usize, mut fds: Vec<OwnedFd>) -> io::Result<HandedVsock> {
-    let names = fds.pop();
-    // The child before this one may have changed that.
-    let waits_not = |fd: &OwnedFd| {
-        let flags = rustix::fs::fcntl_getfl(fd)?;
-        rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)
-    };
-    fds.iter().try_for_each(waits_not)?;
-    let count = |_| io::Error::other("a VM has four sockets, and memory for names");
-    let [listener, sockets @ ..]: [OwnedFd; 4] = fds.try_into().map_err(count)?;
-    let (listener, sockets) = (UnixListener::from(listener), HostSockets::handed(sockets));
-    Ok(HandedVsock { number, listener, sockets, capture: None, names, sessions: None, session: None })
-}
-
 /// The supervisor, as the group asks it.
 #[derive(Debug)]
-struct SupervisorLink {
-    channel: Arc<Channel>,
+pub(super) struct SupervisorLink {
+    pub(super) channel: Arc<Channel>,
     /// Questions whose answers have not come.
     under_way: AtomicUsize,
 }
@@ -148,14 +120,31 @@ impl HostKeeper for SupervisorLink {
         }
         sent
     }
+
+    fn connected(&self, vm: usize, now: bool) {
+        // Without a supervisor there is nobody to tell.
+        let word = GroupWord::FrontEnd(vm, now);
+        let _ = self.channel.send_until(&word, &[], Instant::now() + ANSWER_PATIENCE);
+    }
 }
 
 impl SupervisorLink {
     /// Does what it says. Returns what it asked for.
-    fn carry_out(&self, order: GroupOrder, fds: Vec<OwnedFd>, server: &VsockServer) -> Option<GroupWord> {
+    fn carry_out(
+        &self,
+        order: GroupOrder,
+        fds: Vec<OwnedFd>,
+        server: &VsockServer,
+        changes: &Changes,
+    ) -> Option<GroupWord> {
         match order {
-            GroupOrder::Statistics { number, first } => {
-                Some(GroupWord::Statistics(number, Box::new(ChildStats::of(&server.stats(), first))))
+            GroupOrder::Statistics { number, vms } => {
+                let told = ChildStats::of(&server.handed_stats(&vms));
+                Some(GroupWord::Statistics(number, Box::new(told)))
+            }
+            GroupOrder::Change(change) => {
+                changes.carry_out(change, fds);
+                None
             }
             GroupOrder::Connected { vm, number, errno } => {
                 self.under_way.fetch_sub(1, Ordering::Relaxed);

@@ -2,86 +2,100 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use zerowire_confine::Owner;
-use zerowire_vhost::serve::Listener;
 use zerowire_vsock::packet::Kind;
-use zerowire_vsock::{
-    HostSockets, OwnSockets, PathConnector, RequestRate, VsockConfig, VsockVmStats, names_file,
-};
 
-use super::message::{GroupOrder, GroupSetup, GroupWord, VMS, VmSetup};
-use super::sums::VmSums;
+use super::message::{GroupOrder, GroupSetup, GroupWord, VMS};
+use super::supervisor::VsockRoster;
+use super::vm::KeptVsock;
+use crate::sandbox::capture::PATIENCE;
 use crate::sandbox::channel::Channel;
 use crate::sandbox::keeper::{Charge, Heard, Keeper, START_PATIENCE};
-use crate::sandbox::link::ChildLink;
+use crate::sandbox::lines::VmNames;
+use crate::sandbox::link::{ChildLink, Question};
 use crate::sandbox::lock;
 use crate::sandbox::message::{bounded_report, short};
-use crate::sandbox::sessions::KeptSession;
 
-/// A VM, and what is open for it.
-pub(super) struct KeptVsock {
-    pub config: VsockConfig,
-    listener: Listener,
-    sockets: HostSockets,
-    /// Memory for the names of its connections.
-    names: OwnedFd,
-    /// How its guest reaches host programs, and how often.
-    connector: PathConnector,
-    rate: Mutex<RequestRate>,
-    /// That of its front end.
-    session: Mutex<KeptSession>,
+/// What all children have in common.
+#[derive(Clone)]
+pub(super) struct GroupCommon {
+    /// Whom they belong to.
+    pub owner: Owner,
+    /// What they log.
+    pub log: String,
+    /// Who hears that a VM has left.
+    pub roster: Weak<VsockRoster>,
 }
 
-impl KeptVsock {
-    pub(super) fn new(
-        config: VsockConfig,
-        listener: Listener,
-        sockets: HostSockets,
-        own: OwnSockets,
-    ) -> io::Result<Self> {
-        let names = names_file(config.limits.max_connections)?;
-        let connector = PathConnector::new(&config.uds, own);
-        let rate = Mutex::new(RequestRate::new(config.limits.request_rate));
-        Ok(Self { config, listener, sockets, names, connector, rate, session: Mutex::default() })
-    }
-}
-
-/// VMs that may reach each other.
+/// VMs that one child serves: those that may reach each other.
 pub(super) struct VsockGroup {
-    vms: Vec<KeptVsock>,
-    owner: Owner,
-    log: String,
-    sums: Mutex<GroupSums>,
+    pub(super) members: Mutex<GroupMembers>,
+    common: GroupCommon,
+    names: VmNames,
+    /// CPU time of the children that have ended, and of the one that runs, seconds.
+    cpu_seconds: Mutex<(f64, f64)>,
 }
 
-/// What its children have told.
-struct GroupSums {
-    vms: Vec<VmSums>,
-    /// CPU time of those that have ended, and of the one that runs, seconds.
-    cpu_seconds: (f64, f64),
+/// The VMs of a group as they come and go.
+#[derive(Default)]
+pub(super) struct GroupMembers {
+    pub vms: Vec<Arc<KeptVsock>>,
+    /// True: the child that runs was given its VMs. It gets further ones one by one.
+    pub handed: bool,
+    /// True: the last VM has left, and none can join.
+    pub over: bool,
 }
 
 impl VsockGroup {
-    pub(super) fn new(vms: Vec<KeptVsock>, owner: Owner, log: &str) -> Self {
-        let sums = vms.iter().map(|_| VmSums::default()).collect();
-        let sums = Mutex::new(GroupSums { vms: sums, cpu_seconds: (0.0, 0.0) });
-        Self { vms, owner, log: log.to_owned(), sums }
+    pub(super) fn new(vms: Vec<Arc<KeptVsock>>, common: GroupCommon) -> Self {
+        let members = GroupMembers { vms, ..GroupMembers::default() };
+        let (names, cpu_seconds) = (VmNames::default(), Mutex::new((0.0, 0.0)));
+        let group = Self { members: Mutex::new(members), common, names, cpu_seconds };
+        group.rename(&lock(&group.members));
+        group
     }
 
-    /// Connects a guest to a program of the host's, without waiting. The path is that of the VM
-    /// itself, so a child reaches no other one.
+    /// The VMs are others than before.
+    pub(super) fn rename(&self, members: &GroupMembers) {
+        self.names.set(members.vms.iter().map(|vm| vm.config.name.clone()));
+    }
+
+    fn all(&self) -> Vec<Arc<KeptVsock>> {
+        lock(&self.members).vms.clone()
+    }
+
+    fn vm(&self, number: usize) -> Option<Arc<KeptVsock>> {
+        lock(&self.members).vms.iter().find(|vm| vm.number == number).cloned()
+    }
+
+    /// Takes VMs out. The group is over behind the last one.
+    pub(super) fn take_out(&self, goes: impl Fn(&KeptVsock) -> bool) -> Vec<Arc<KeptVsock>> {
+        let mut members = lock(&self.members);
+        let (gone, stay) = std::mem::take(&mut members.vms).into_iter().partition(|vm| goes(vm));
+        members.vms = stay;
+        members.over = members.vms.is_empty();
+        self.rename(&members);
+        gone
+    }
+
+    /// Connects a guest to a program of the host's, without waiting.
     fn connect(&self, vm: usize, port: u32, kind: u16) -> io::Result<OwnedFd> {
         let wrong = || io::Error::from_raw_os_error(libc::EINVAL);
         let kind = Kind::new(kind).ok_or_else(wrong)?;
-        let vm = self.vms.get(vm).ok_or_else(wrong)?;
-        // A child keeps to the rate by itself, but for those that it tries again.
-        if !lock(&vm.rate).take(Instant::now()) {
-            return Err(io::ErrorKind::WouldBlock.into());
+        self.vm(vm).ok_or_else(wrong)?.connect(port, kind)
+    }
+
+    /// The child says that a VM has left which was drained.
+    fn gone(&self, number: usize) {
+        for vm in self.take_out(|vm| vm.number == number && lock(&vm.state).drains) {
+            vm.close(Instant::now() + PATIENCE);
+            if let Some(roster) = self.common.roster.upgrade() {
+                roster.forget(number);
+            }
         }
-        vm.connector.connect(port, kind)
     }
 
     fn answer(&self, channel: &Channel, vm: usize, number: u64, outcome: io::Result<OwnedFd>) -> Heard {
@@ -99,61 +113,86 @@ impl Charge for VsockGroup {
 
     const ARGUMENT: &str = super::CHILD;
 
-    fn vms(&self) -> Vec<String> {
-        self.vms.iter().map(|vm| vm.config.name.clone()).collect()
+    fn vms(&self) -> VmNames {
+        self.names.clone()
+    }
+
+    fn is_over(&self) -> bool {
+        lock(&self.members).over
     }
 
     fn hand(&self, channel: &Channel) -> Result<(), String> {
-        let Owner { user, group } = self.owner;
+        let GroupCommon { owner: Owner { user, group }, log, .. } = &self.common;
         let text = |e: io::Error| e.to_string();
         let deadline = Instant::now() + START_PATIENCE;
-        let setup = GroupSetup { vms: self.vms.len(), user, group, log: self.log.clone() };
+        // Held until the child has all of them, so that no change falls between.
+        let mut members = lock(&self.members);
+        let vms: Vec<_> = members.vms.iter().filter(|vm| !lock(&vm.state).leaves).collect();
+        let setup = GroupSetup { vms: vms.len(), user: *user, group: *group, log: log.clone() };
         channel.send_until(&GroupOrder::Start(setup), &[], deadline).map_err(text)?;
-        for KeptVsock { config, listener, sockets, names, session, .. } in &self.vms {
-            let listener = listener.socket().ok_or("nobody listens")?;
-            let [streams, messages, mapped] = sockets.fds();
-            let setup = GroupOrder::Vm(Box::new(VmSetup::of(config)));
-            let fds = [listener, streams, messages, mapped, names.as_fd()];
-            channel.send_until(&setup, &fds, deadline).map_err(text)?;
-            let mut session = lock(session);
+        for vm in vms {
+            vm.hand(|setup, fds| channel.send_until(&GroupOrder::Vm(setup), fds, deadline))?;
+            let mut session = lock(&vm.session);
             let (image, files) = session.give();
             channel.send_until(&GroupOrder::Session(image), &files, deadline).map_err(text)?;
         }
+        members.handed = true;
         Ok(())
     }
 
     fn hear(&self, word: GroupWord, fds: Vec<OwnedFd>, link: &ChildLink<GroupWord>) -> Heard {
         match word {
             GroupWord::Ready(report) => {
-                self.vms.iter().for_each(|vm| lock(&vm.session).begin());
-                Heard::Ready(bounded_report(&report))
+                self.all().iter().for_each(|vm| lock(&vm.session).begin());
+                return Heard::Ready(bounded_report(&report));
             }
             GroupWord::Session { vm, word } => {
-                if let Some(vm) = self.vms.get(vm) {
+                if let Some(vm) = self.vm(vm) {
                     lock(&vm.session).hear(word, fds);
                 }
-                Heard::GoOn
             }
-            GroupWord::Failed(why) => Heard::Failed(short(&why)),
+            GroupWord::Failed(why) => return Heard::Failed(short(&why)),
             GroupWord::Connect { vm, number, port, kind } => {
-                self.answer(&link.channel, vm, number, self.connect(vm, port, kind))
+                return self.answer(&link.channel, vm, number, self.connect(vm, port, kind));
             }
-            GroupWord::Statistics(..) => {
-                link.take(word);
-                Heard::GoOn
+            GroupWord::Statistics(..) | GroupWord::Changed(..) => link.take(word),
+            GroupWord::FrontEnd(vm, now) => {
+                if let Some(vm) = self.vm(vm) {
+                    lock(&vm.sums).connected = now;
+                }
             }
+            GroupWord::Gone(vm) => self.gone(vm),
         }
+        Heard::GoOn
     }
 
     fn garbled(&self) {
-        self.vms.iter().for_each(|vm| lock(&vm.session).forget());
+        self.all().iter().for_each(|vm| lock(&vm.session).forget());
     }
 
-    fn died(&self, why: &str) -> Vec<String> {
-        let mut sums = lock(&self.sums);
-        sums.cpu_seconds.0 += std::mem::take(&mut sums.cpu_seconds.1);
-        sums.vms.iter_mut().for_each(|vm| vm.died(why));
-        self.vms.iter().map(|vm| lock(&vm.session).died()).collect()
+    fn died(&self, why: &str) -> Vec<(String, String)> {
+        let deadline = Instant::now() + PATIENCE;
+        let vms = {
+            let mut members = lock(&self.members);
+            members.handed = false;
+            members.vms.clone()
+        };
+        let mut stay = Vec::new();
+        let mut cpu_seconds = lock(&self.cpu_seconds);
+        cpu_seconds.0 += std::mem::take(&mut cpu_seconds.1);
+        for vm in vms {
+            lock(&vm.sums).died(why);
+            // What it has captured is read to its end before another one begins.
+            if let Some(relay) = vm.take_relay() {
+                relay.finish(deadline);
+            }
+            if lock(&vm.state).leaves {
+                lock(&vm.session).forget();
+            } else {
+                stay.push((vm.config.name.clone(), lock(&vm.session).died()));
+            }
+        }
+        stay
     }
 }
 
@@ -162,34 +201,43 @@ fn errno_of(e: &io::Error) -> i32 {
     e.raw_os_error().or(known).unwrap_or(libc::EIO)
 }
 
-/// Asks the child for statistics, and enters them. One that does not answer until `deadline` is
-/// shown as it was.
-pub(super) fn refresh(keeper: &Keeper<VsockGroup>, deadline: Instant) {
-    let VsockGroup { vms, sums, .. } = &keeper.charge;
-    let Some(link) = keeper.link() else { return };
-    for first in (0..vms.len()).step_by(VMS) {
-        let question = link.ask(|number| GroupOrder::Statistics { number, first }, &[]);
-        let Some(question) = question else { return };
-        let Some(GroupWord::Statistics(_, told)) = question.answer(deadline) else { return };
-        let (cpu_seconds, vms) = told.told();
-        let mut sums = lock(sums);
-        // What a child has told that has ended is counted already.
-        if !keeper.link().is_some_and(|now| question.was_asked(&now)) {
-            return;
-        }
-        sums.cpu_seconds.1 = cpu_seconds;
-        for (sums, told) in sums.vms.iter_mut().skip(first).zip(vms) {
-            sums.told(told);
+impl Keeper<VsockGroup> {
+    /// Asks the child for statistics, without waiting.
+    pub(super) fn ask_stats(&self) -> Vec<Question<GroupWord>> {
+        let Some(link) = self.link() else { return Vec::new() };
+        let numbers: Vec<_> = lock(&self.charge.members).vms.iter().map(|vm| vm.number).collect();
+        let ask =
+            |vms: &[usize]| link.ask(|number| GroupOrder::Statistics { number, vms: vms.to_vec() }, &[]);
+        numbers.chunks(VMS).map_while(ask).collect()
+    }
+
+    /// Enters the answers. A child that does not answer until `deadline` is shown as it was.
+    pub(super) fn enter_stats(&self, asked: &[Question<GroupWord>], deadline: Instant) {
+        for question in asked {
+            let Some(GroupWord::Statistics(_, told)) = question.answer(deadline) else { return };
+            // What a child has told that has ended is counted already.
+            let runs = || self.link().is_some_and(|now| question.was_asked(&now));
+            let (seconds, vms) = told.told();
+            let mut cpu_seconds = lock(&self.charge.cpu_seconds);
+            if runs() {
+                cpu_seconds.1 = seconds;
+            }
+            drop(cpu_seconds);
+            for (number, told) in vms {
+                let Some(vm) = self.charge.vm(number) else { continue };
+                let mut sums = lock(&vm.sums);
+                if runs() {
+                    sums.told(told);
+                }
+            }
         }
     }
-}
 
-/// What the VMs of a group have moved so far, and the CPU time of their children, seconds.
-pub(super) fn stats(keeper: &Keeper<VsockGroup>) -> (Vec<VsockVmStats>, f64) {
-    let VsockGroup { vms, sums, .. } = &keeper.charge;
-    let sums = lock(sums);
-    let stats = sums.vms.iter().zip(vms).map(|(sums, vm)| sums.stats(&vm.config)).collect();
-    (stats, sums.cpu_seconds.0 + sums.cpu_seconds.1)
+    /// The CPU time of the children, seconds.
+    pub(super) fn cpu_seconds(&self) -> f64 {
+        let seconds = lock(&self.charge.cpu_seconds);
+        seconds.0 + seconds.1
+    }
 }
 
 #[cfg(test)]
@@ -197,8 +245,10 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::Path;
 
-    use zerowire_vhost::serve::{Endpoint, SocketAccess};
+    use zerowire_vhost::serve::{Endpoint, Listener, SocketAccess};
+    use zerowire_vsock::{HostSockets, OwnSockets, VsockConfig};
 
+    use super::super::vm::OpenVsock;
     use super::*;
 
     const STREAM: u16 = Kind::Stream as u16;
@@ -222,16 +272,20 @@ mod tests {
             config
         };
         let configs = [config("a", 3), config("b", 4)];
+        let own = OwnSockets::default();
         let opened = configs.map(|config| {
             let sockets = HostSockets::bind(&config.uds, &config.uds_access).expect("sockets");
             let listener = Listener::new(&config.endpoint, &config.access).expect("a socket");
-            (config, listener, sockets)
+            let open = OpenVsock::new(&config, listener, sockets, &own);
+            (config, open)
         });
-        let own = OwnSockets::at(opened.iter().flat_map(|(config, ..)| config.paths()));
-        let vms = opened.map(|(config, listener, sockets)| {
-            KeptVsock::new(config, listener, sockets, own.clone()).expect("memory")
-        });
-        VsockGroup::new(vms.into(), Owner { user: 65534, group: 65534 }, "info")
+        let kept = opened
+            .into_iter()
+            .enumerate()
+            .map(|(n, (config, open))| KeptVsock::new(n, config, open, &own, None).expect("memory"));
+        let owner = Owner { user: 65534, group: 65534 };
+        let common = GroupCommon { owner, log: "info".to_owned(), roster: Weak::new() };
+        VsockGroup::new(kept.map(Arc::new).collect(), common)
     }
 
     fn errno(outcome: io::Result<OwnedFd>) -> i32 {
@@ -263,6 +317,26 @@ mod tests {
         let asked: Vec<_> = (0..4).map(|_| errno(group.connect(0, 5000, STREAM))).collect();
         assert_eq!(asked, [libc::ENOENT, libc::ENOENT, libc::EAGAIN, libc::EAGAIN]);
         assert_eq!(errno(group.connect(1, 5000, STREAM)), libc::ENOENT, "the other VM has its own rate");
+    }
+
+    #[test]
+    fn a_vm_goes_by_the_word_of_its_child_if_it_is_drained() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let group = group(dir.path(), 0);
+        let (ours, _child) = Channel::pair().expect("a pair");
+        let link = ChildLink::new(ours);
+        let gone = |vm| {
+            assert!(matches!(group.hear(GroupWord::Gone(vm), Vec::new(), &link), Heard::GoOn));
+            group.names.all()
+        };
+        assert_eq!(gone(0), ["a", "b"], "it is not drained");
+        for vm in &lock(&group.members).vms {
+            lock(&vm.state).drains = true;
+        }
+        assert_eq!(gone(7), ["a", "b"], "no VM has this number");
+        assert_eq!(gone(0), ["b"]);
+        assert!(!dir.path().join("a.s").exists() && dir.path().join("b.s").exists() && !group.is_over());
+        assert!(gone(1).is_empty() && group.is_over(), "nothing is left to serve");
     }
 
     /// A child that reads no answers is ended.

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use zerowire::ledger::{CopyReason, DropReason};
 use zerowire_confine::ConfineReport;
 use zerowire_vhost::host::KickHistogram;
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::serve::{Endpoint, SocketAccess, process_cpu_seconds};
 use zerowire_vsock::mapped::MapPolicy;
-use zerowire_vsock::{KickTotals, VsockConfig, VsockLimits, VsockServerStats, VsockTotals, VsockVmStats};
+use zerowire_vsock::{KickTotals, VsockConfig, VsockLimits, VsockTotals, VsockVmStats};
 
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{Rates, counted, kicks, seconds, short, texts};
@@ -32,6 +32,12 @@ pub(super) struct GroupSetup {
 /// connects, those of its end on the host, and memory for the names of its connections.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct VmSetup {
+    /// Names it in messages.
+    pub number: usize,
+    /// Some: up to this number of bytes of each packet go to one more descriptor.
+    pub snaplen: Option<u32>,
+    /// True: its present front end is the last one.
+    pub drains: bool,
     name: String,
     /// The path of its socket, for the log.
     socket: String,
@@ -45,8 +51,11 @@ pub(super) struct VmSetup {
 }
 
 impl VmSetup {
-    pub(super) fn of(config: &VsockConfig) -> Self {
+    pub(super) fn of(number: usize, config: &VsockConfig, snaplen: Option<u32>, drains: bool) -> Self {
         Self {
+            number,
+            snaplen,
+            drains,
             name: config.name.clone(),
             socket: config.endpoint.to_string(),
             cid: config.cid,
@@ -75,7 +84,7 @@ impl VmSetup {
     }
 }
 
-/// What the supervisor says. A VM is its place in the group.
+/// What the supervisor says. A VM is its number.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum GroupOrder {
     /// The first message.
@@ -85,10 +94,31 @@ pub(super) enum GroupOrder {
     /// Comes behind each VM: the session of its front end that a child before has left, with its
     /// descriptors.
     Session(Option<ImageText>),
-    /// Asks for statistics of up to [`VMS`] VMs from one on. The answer has this number.
-    Statistics { number: u64, first: usize },
+    /// Asks for statistics of up to [`VMS`] VMs. The answer has this number.
+    Statistics { number: u64, vms: Vec<usize> },
     /// The answer to [`GroupWord::Connect`]: a descriptor that comes with it, or why there is none.
     Connected { vm: usize, number: u64, errno: Option<i32> },
+    /// Another VM than before, or other settings of one.
+    Change(VmChange),
+}
+
+/// What changes for a VM of a running child.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum VmChange {
+    /// One more VM, with its descriptors. No child before has left a session of it. The answer has
+    /// this number.
+    Add(u64, Box<VmSetup>),
+    /// A VM less. The answer has this number.
+    Remove(u64, usize),
+    /// The present front end of this VM is the last one.
+    Drain(usize),
+    /// Other limits of the rate.
+    Rates(usize, Rates),
+    /// Has up to this number of bytes (the last one) of each packet of the VM go to the descriptor
+    /// that comes with it. The answer has the first number.
+    Capture(u64, usize, u32),
+    /// Ends that.
+    EndCapture(usize),
 }
 
 /// What a child says. The supervisor trusts none of it.
@@ -105,12 +135,18 @@ pub(super) enum GroupWord {
     /// A VM's guest connects to a port of the host, by a socket of this type. The answer has this
     /// number.
     Connect { vm: usize, number: u64, port: u32, kind: u16 },
+    /// The answer with this number: a VM was added, removed or captured, or why not.
+    Changed(u64, Option<String>),
+    /// A front end of this VM has come, or gone.
+    FrontEnd(usize, bool),
+    /// A VM that was drained has left.
+    Gone(usize),
 }
 
 impl ChildAnswer for GroupWord {
     fn number(&self) -> Option<u64> {
         match self {
-            Self::Statistics(number, _) => Some(*number),
+            Self::Statistics(number, _) | Self::Changed(number, _) => Some(*number),
             _ => None,
         }
     }
@@ -121,13 +157,13 @@ impl ChildAnswer for GroupWord {
 pub(super) struct ChildStats {
     /// CPU time, seconds.
     pub cpu_seconds: f64,
-    pub vms: Vec<ChildVmStats>,
+    /// VMs by their numbers.
+    pub vms: Vec<(usize, ChildVmStats)>,
 }
 
 /// What a child tells of a VM.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ChildVmStats {
-    connected: bool,
     features: Vec<String>,
     protocol_features: String,
     device_status: u64,
@@ -141,14 +177,15 @@ pub(super) struct ChildVmStats {
 }
 
 impl ChildStats {
-    pub(super) fn of(server: &VsockServerStats, first: usize) -> Self {
-        let vms = server.vms.iter().skip(first).take(VMS).map(ChildVmStats::of);
-        Self { cpu_seconds: server.cpu_seconds, vms: vms.collect() }
+    pub(super) fn of(vms: &[(usize, VsockVmStats)]) -> Self {
+        let vms = vms.iter().take(VMS).map(|(number, vm)| (*number, ChildVmStats::of(vm)));
+        Self { cpu_seconds: process_cpu_seconds(), vms: vms.collect() }
     }
 
     /// The CPU time, seconds, and the VMs, with bounds as one may show them.
-    pub(super) fn told(self) -> (f64, Vec<VmTold>) {
-        (seconds(self.cpu_seconds), self.vms.into_iter().take(VMS).map(ChildVmStats::told).collect())
+    pub(super) fn told(self) -> (f64, Vec<(usize, VmTold)>) {
+        let told = self.vms.into_iter().take(VMS).map(|(number, vm)| (number, vm.told()));
+        (seconds(self.cpu_seconds), told.collect())
     }
 }
 
@@ -162,7 +199,6 @@ impl ChildVmStats {
         };
         let limits = &vm.totals.limits;
         Self {
-            connected: vm.connected,
             features: vm.features.clone(),
             protocol_features: vm.protocol_features.clone(),
             device_status: vm.device_status,
@@ -177,7 +213,6 @@ impl ChildVmStats {
 
     fn told(self) -> VmTold {
         let mut told = VmTold {
-            connected: self.connected,
             features: texts(&self.features),
             protocol_features: short(&self.protocol_features),
             device_status: self.device_status,
@@ -199,7 +234,6 @@ impl ChildVmStats {
 /// What a child alone knows of a VM.
 #[derive(Clone, Debug, Default)]
 pub(super) struct VmTold {
-    pub connected: bool,
     pub connections: u64,
     pub connection_errors: u64,
     pub features: Vec<String>,
@@ -280,9 +314,9 @@ mod tests {
             kicks: [(); 2].map(|()| KickHistogram { sum: -1.0, buckets: [u64::MAX; 12] }),
             ..ChildVmStats::default()
         };
-        let (cpu_seconds, vms) = ChildStats { cpu_seconds: f64::INFINITY, vms: vec![vm; 1000] }.told();
+        let (cpu_seconds, vms) = ChildStats { cpu_seconds: f64::INFINITY, vms: vec![(0, vm); 1000] }.told();
         assert_eq!((cpu_seconds, vms.len()), (0.0, VMS));
-        for mut vm in vms {
+        for (_, mut vm) in vms {
             assert!(vm.numbers().iter().all(|n| **n == counted(u64::MAX)));
             let error = vm.totals.last_error.expect("a text");
             assert!(error.len() <= 500 && !error.contains(char::is_control), "{error}");
@@ -303,7 +337,7 @@ mod tests {
             kicks: [(); 2].map(|()| KickHistogram { sum: 1e12, buckets: [u64::MAX; 12] }),
             ..ChildVmStats::default()
         };
-        let stats = ChildStats { cpu_seconds: 1e12, vms: vec![vm; VMS] };
+        let stats = ChildStats { cpu_seconds: 1e12, vms: vec![(usize::MAX, vm); VMS] };
         let bytes = serde_json::to_vec(&GroupWord::Statistics(u64::MAX, Box::new(stats))).expect("JSON");
         assert!(bytes.len() < 64 * 1024, "{}", bytes.len());
     }

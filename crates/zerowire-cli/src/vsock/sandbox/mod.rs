@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! supervisor                                          child of one group
-//!  configuration, signals, statistics     channel      descriptors and nothing else
+//!  configuration, control, metrics        channel      descriptors and nothing else
 //!  opens sockets, keeps them,         ◀───────────▶    vhost-user, virtqueues, connections
 //!  connects guests to host programs
 //! ```
@@ -11,11 +11,15 @@
 //! The supervisor reads nothing that a guest, a front end or a host program has written. It reads
 //! what a child tells ([`message`]) and logs ([`crate::sandbox::lines`]), within bounds.
 
+mod changes;
 mod child;
 mod group;
 mod message;
+mod orders;
+mod roster;
 mod sums;
 mod supervisor;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -80,12 +84,6 @@ impl VsockSandboxArgs {
         let mut users = map.allow.iter().copied().chain(map.listen.iter().map(|l| l.user));
         let names_others = users.any(|user| user != map.own_user);
         let refused = [
-            (args.pcap.is_on(), "--pcap", "packets are in the processes of the VMs"),
-            (
-                args.control.is_on(),
-                "--control or --metrics",
-                "VMs that are in one process can't come and go, and nobody is told what they move",
-            ),
             (
                 map.share_guest_memory,
                 "--share-guest-memory",

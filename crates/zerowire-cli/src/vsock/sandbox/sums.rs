@@ -1,5 +1,6 @@
 //! What the children of a VM have told, summed up.
 
+use zerowire_capture::CaptureStats;
 use zerowire_vhost::host::KickHistogram;
 use zerowire_vsock::{VsockConfig, VsockTotals, VsockVmStats};
 
@@ -12,6 +13,8 @@ use crate::sandbox::message::{counted, kicks};
 pub(super) struct VmSums {
     before: VmTold,
     now: VmTold,
+    /// Whether a front end is connected, as the child that runs says.
+    pub(super) connected: bool,
     /// Why the last child ended.
     death: Option<String>,
 }
@@ -26,11 +29,12 @@ impl VmSums {
     pub(super) fn died(&mut self, why: &str) {
         let last = std::mem::take(&mut self.now);
         add(&mut self.before, last);
+        self.connected = false;
         self.death = Some(format!("its process ended: {why}"));
     }
 
     /// As the statistics have it.
-    pub(super) fn stats(&self, config: &VsockConfig) -> VsockVmStats {
+    pub(super) fn stats(&self, config: &VsockConfig, capture: Option<CaptureStats>) -> VsockVmStats {
         let mut sum = self.before.clone();
         add(&mut sum, self.now.clone());
         sum.forget_unused();
@@ -41,7 +45,7 @@ impl VmSums {
             cid: config.cid,
             uds: config.uds.display().to_string(),
             groups: config.groups.clone(),
-            connected: now.connected,
+            connected: self.connected,
             connections: sum.connections,
             connection_errors: sum.connection_errors,
             features: now.features.clone(),
@@ -54,7 +58,7 @@ impl VmSums {
                 last_error: last_error.or(self.death.as_ref()).cloned(),
                 ..sum.totals
             },
-            capture: None,
+            capture,
         }
     }
 }
@@ -97,7 +101,7 @@ mod tests {
             map: Default::default(),
         };
         let told = |n: u64| {
-            let mut stats = VmTold { connected: true, connections: n, ..VmTold::default() };
+            let mut stats = VmTold { connections: n, ..VmTold::default() };
             (stats.totals.transmit.bytes, stats.totals.resets) = (10 * n, n);
             (stats.totals.connections_open, stats.totals.mapped.mapped_windows) = (n, n);
             stats.totals.kicks.transmit_kick_seconds = KickHistogram { sum: 1.0, buckets: [n; 12] };
@@ -106,14 +110,15 @@ mod tests {
         let mut sums = VmSums::default();
         sums.told(told(3));
         sums.told(told(4));
+        sums.connected = true;
         sums.died("killed by signal 9");
-        let stats = sums.stats(&config);
+        let stats = sums.stats(&config, None);
         assert_eq!((stats.connections, stats.totals.transmit.bytes, stats.totals.resets), (4, 40, 4));
         assert_eq!((stats.connected, stats.totals.connections_open), (false, 0), "these are of now");
         assert_eq!(stats.totals.mapped.mapped_windows, 0);
         assert_eq!(stats.totals.last_error.as_deref(), Some("its process ended: killed by signal 9"));
         sums.told(told(1));
-        let stats = sums.stats(&config);
+        let stats = sums.stats(&config, None);
         assert_eq!((stats.connections, stats.totals.transmit.bytes, stats.totals.resets), (5, 50, 5));
         assert_eq!((stats.totals.connections_open, stats.totals.mapped.mapped_windows), (1, 1));
         let kicks = stats.totals.kicks.transmit_kick_seconds;

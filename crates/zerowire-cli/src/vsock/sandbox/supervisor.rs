@@ -1,30 +1,40 @@
-//! The groups of a supervisor.
+//! The VMs of a supervisor, and the children that serve them.
+//!
+//! VMs that may reach each other, also by way of others, form a set, which has a child. A VM joins
+//! the set whose groups it shares, and stays in it: sets that run can't become one. A set ends with
+//! its last VM.
+//!
+//! The VMs stand in one roster under a lock, which is held to look something up or to enter a
+//! result, never while a child is started, asked or waited for. What changes a set takes turns.
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use zerowire_capture::Capture;
 use zerowire_confine::Owner;
-use zerowire_vhost::serve::{ListenError, Listener, StartError, inherit, process_cpu_seconds};
+use zerowire_vhost::serve::{Endpoint, ListenError, Listener, StartError, inherit, process_cpu_seconds};
 use zerowire_vsock::{
-    HostSockets, OwnSockets, VsockConfig, VsockServerError, VsockServerStats, check_vms, group_sets,
+    HostSockets, Limits, OwnSockets, SetMember, VsockChangeError, VsockConfig, VsockFleet, VsockServerError,
+    VsockServerStats, VsockVmInfo, check_vms, group_sets,
 };
 
-use super::group::{self, KeptVsock, VsockGroup};
+use super::changes::JoinRefusal;
+use super::group::{GroupCommon, VsockGroup};
+pub(super) use super::roster::VsockRoster;
+use super::roster::{ServedVsock, VmSet, stopping};
+use super::vm::{KeptVsock, OpenVsock};
+use crate::sandbox::capture::PATIENCE;
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::ANSWER_PATIENCE;
-use crate::service::Watched;
-use crate::vsock::VsockFleet;
+use crate::sandbox::lock;
 
-/// A process that serves each group of VMs by a confined child.
+/// A process that serves each set of VMs by a confined child.
 pub(in crate::vsock) struct VsockSupervisor {
-    groups: Vec<Arc<Keeper<VsockGroup>>>,
-    /// The names of the VMs, in the order in which they were given.
-    names: Vec<String>,
+    roster: Arc<VsockRoster>,
+    common: GroupCommon,
+    own: OwnSockets,
     start: Instant,
 }
-
-/// A VM's sockets.
-type Sockets = (VsockConfig, Listener, HostSockets);
 
 impl VsockSupervisor {
     /// Opens all sockets and starts the children, which log at level `log`. On an error nothing is
@@ -33,38 +43,37 @@ impl VsockSupervisor {
         mut configs: Vec<VsockConfig>,
         owner: Owner,
         log: &str,
+        capture: Option<Arc<Capture>>,
     ) -> Result<Self, VsockServerError> {
-        check_vms(&mut configs)?;
+        check_vms(&mut configs).or_else(|e| match e {
+            // Others may be added.
+            VsockServerError::Start(StartError::Count(0)) => Ok(()),
+            e => Err(e),
+        })?;
+        let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
+        let roster = Arc::new(VsockRoster::new(capture.clone()));
+        let common = GroupCommon { owner, log: log.to_owned(), roster: Arc::downgrade(&roster) };
+        let supervisor = Self { roster, common, own: OwnSockets::default(), start: Instant::now() };
         let sets = group_sets(configs.iter());
-        let names = configs.iter().map(|config| config.name.clone()).collect();
-        let mut supervisor = Self { groups: Vec::new(), names, start: Instant::now() };
-        let (mut vms, own) = open(configs)?;
+        let opened = configs.into_iter().zip(inherited).zip(1..).map(|((config, inherited), number)| {
+            let open = supervisor.open(&config, inherited)?;
+            supervisor.keep(number, config, open, capture.as_deref())
+        });
+        let vms = opened.collect::<Result<Vec<_>, VsockServerError>>()?;
         for set in sets {
-            let of_set = set.iter().filter_map(|i| vms.get_mut(*i)?.take());
-            let keep = |(config, listener, sockets): Sockets| {
-                let vm = config.name.clone();
-                let kept = KeptVsock::new(config, listener, sockets, own.clone());
-                kept.map_err(|cause| StartError::Resources { vm, cause })
-            };
-            let kept = of_set.map(keep).collect::<Result<Vec<_>, _>>()?;
-            let Some(vm) = kept.first().map(|kept| kept.config.name.clone()) else { continue };
-            let started = Keeper::start(VsockGroup::new(kept, owner, log));
-            supervisor.groups.push(started.map_err(|text| VsockServerError::Process { vm, text })?);
+            let vms: Vec<_> = set.into_iter().map(|i| vms[i].clone()).collect();
+            let keeper = supervisor.begin(vms.clone())?;
+            supervisor.roster.started(&vms, &keeper);
         }
         Ok(supervisor)
     }
-}
 
-/// Opens all sockets. None of them is a host program's.
-fn open(configs: Vec<VsockConfig>) -> Result<(Vec<Option<Sockets>>, OwnSockets), VsockServerError> {
-    let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
-    let mut vms = Vec::new();
-    let mut paths = Vec::new();
-    for (config, inherited) in configs.into_iter().zip(inherited) {
+    /// Opens the sockets of a VM, but for one that was `inherited`.
+    fn open(&self, config: &VsockConfig, inherited: Option<Listener>) -> Result<OpenVsock, VsockServerError> {
         let vm = || config.name.clone();
         let failed = |cause: ListenError| StartError::Listen { vm: vm(), cause };
         if matches!(inherited, Some(Listener::Connected(_))) {
-            let text = super::connected(&config);
+            let text = super::connected(config);
             return Err(StartError::Limit { vm: vm(), text }.into());
         }
         let sockets = HostSockets::bind(&config.uds, &config.uds_access).map_err(failed)?;
@@ -73,60 +82,177 @@ fn open(configs: Vec<VsockConfig>) -> Result<(Vec<Option<Sockets>>, OwnSockets),
             Some(listener) => listener,
             None => Listener::new(&config.endpoint, &config.access).map_err(failed)?,
         };
-        paths.extend(config.paths());
-        paths.extend(listener.path());
-        vms.push(Some((config, listener, sockets)));
+        Ok(OpenVsock::new(config, listener, sockets, &self.own))
     }
-    Ok((vms, OwnSockets::at(paths.into_iter())))
+
+    /// A VM with its `open` sockets, which no child has yet.
+    fn keep(
+        &self,
+        number: usize,
+        config: VsockConfig,
+        open: OpenVsock,
+        capture: Option<&Capture>,
+    ) -> Result<Arc<KeptVsock>, VsockServerError> {
+        let vm = config.name.clone();
+        let kept = KeptVsock::new(number, config, open, &self.own, capture);
+        Ok(Arc::new(kept.map_err(|cause| StartError::Resources { vm, cause })?))
+    }
+
+    /// Starts a child for VMs.
+    fn begin(&self, vms: Vec<Arc<KeptVsock>>) -> Result<Arc<Keeper<VsockGroup>>, VsockServerError> {
+        let vm = vms.first().map(|vm| vm.config.name.clone()).unwrap_or_default();
+        let started = Keeper::start(VsockGroup::new(vms, self.common.clone()));
+        started.map_err(|text| VsockServerError::Process { vm, text })
+    }
+
+    /// Has the child of a set serve one more VM.
+    fn serve(&self, set: &VmSet, vm: &Arc<KeptVsock>) -> Result<Arc<Keeper<VsockGroup>>, VsockServerError> {
+        let mut turn = lock(set);
+        if let Some(keeper) = &*turn {
+            let name = &vm.config.name;
+            match keeper.join(vm) {
+                Ok(()) => {
+                    tracing::info!(vm = name, "served by the confined process of its groups");
+                    return Ok(keeper.clone());
+                }
+                Err(JoinRefusal::Child(text)) => {
+                    return Err(VsockServerError::Process { vm: name.clone(), text });
+                }
+                Err(JoinRefusal::Over) => {}
+            }
+        }
+        let keeper = self.begin(vec![vm.clone()])?;
+        *turn = Some(keeper.clone());
+        Ok(keeper)
+    }
+
+    /// Opens and serves a VM that was entered.
+    fn open_entered(
+        &self,
+        (number, config, set): (usize, VsockConfig, Arc<VmSet>),
+    ) -> Result<(), VsockServerError> {
+        let name = config.name.clone();
+        let capture = self.capture();
+        let open = self.open(&config, None)?;
+        let vm = self.keep(number, config, open, capture.as_deref())?;
+        let closed = || vm.close(Instant::now() + PATIENCE);
+        let keeper = self.serve(&set, &vm).inspect_err(|_| closed())?;
+        let served = ServedVsock { vm: vm.clone(), keeper: keeper.clone() };
+        if !self.roster.keep(number, served, capture.as_ref()) {
+            // The server has stopped meanwhile.
+            keeper.leave(&vm);
+            return Err(stopping(name));
+        }
+        Ok(())
+    }
 }
 
 impl VsockFleet for VsockSupervisor {
-    /// Asks all groups at once: those whose children do not answer cost the time of one.
+    fn vms(&self) -> Vec<VsockVmInfo> {
+        self.roster.vms()
+    }
+
+    /// Asks all children at once: those that do not answer cost the time of one.
     fn stats(&self) -> VsockServerStats {
+        let running = self.roster.running();
+        let keepers = distinct(&running);
+        let asked: Vec<_> = keepers.iter().map(|keeper| keeper.ask_stats()).collect();
         let deadline = Instant::now() + ANSWER_PATIENCE;
-        std::thread::scope(|scope| {
-            for keeper in &self.groups {
-                scope.spawn(|| group::refresh(keeper, deadline));
-            }
-        });
-        let mut cpu_seconds = process_cpu_seconds();
-        let mut vms = Vec::new();
-        for keeper in &self.groups {
-            let (stats, seconds) = group::stats(keeper);
-            cpu_seconds += seconds;
-            vms.extend(stats);
-        }
-        vms.sort_by_key(|vm| self.names.iter().position(|name| *name == vm.name));
+        keepers.iter().zip(asked).for_each(|(keeper, asked)| keeper.enter_stats(&asked, deadline));
         VsockServerStats {
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: self.start.elapsed().as_secs_f64(),
-            cpu_seconds,
-            vms,
+            cpu_seconds: process_cpu_seconds() + keepers.iter().map(|k| k.cpu_seconds()).sum::<f64>(),
+            vms: running.iter().map(|served| served.vm.stats()).collect(),
         }
     }
-}
 
-impl Watched for VsockSupervisor {
-    fn is_alive(&self) -> bool {
-        true
+    fn members(&self) -> Vec<SetMember> {
+        self.roster.members()
     }
 
-    fn connected(&self) -> (usize, usize) {
-        let stats = self.stats();
-        (stats.vms.iter().filter(|vm| vm.connected).count(), stats.vms.len())
+    fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {
+        if let Endpoint::Fd(fd) = config.endpoint {
+            return Err(StartError::late_descriptor(config.name, fd).into());
+        }
+        let entered = self.roster.enter(config)?;
+        let number = entered.0;
+        self.open_entered(entered).inspect_err(|_| self.roster.forget(number))
     }
 
-    /// A child that does not answer is the matter of its group alone.
+    /// No removal gives up: a child that does not let a VM go is ended.
+    fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
+        self.add(config)
+    }
+
+    fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
+        let (ServedVsock { vm, keeper }, set) = self.roster.take(name)?;
+        let turn = lock(&set);
+        keeper.leave(&vm);
+        drop(turn);
+        self.roster.forget(vm.number);
+        tracing::info!("{name}: removed");
+        Ok(())
+    }
+
+    fn drain(&self, name: &str) -> Result<(), VsockChangeError> {
+        let ServedVsock { vm, keeper } = self.roster.served(name)?;
+        keeper.drain(&vm);
+        Ok(())
+    }
+
+    fn set_rates(&self, name: &str, rates: Limits) -> Result<(), VsockChangeError> {
+        let ServedVsock { vm, keeper } = self.roster.served(name)?;
+        keeper.set_rates(&vm, rates);
+        Ok(())
+    }
+
+    fn capture(&self) -> Option<Arc<Capture>> {
+        self.roster.capture()
+    }
+
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        let (before, changes) = self.roster.set_capture(capture);
+        let deadline = Instant::now() + PATIENCE;
+        changes.into_iter().for_each(|change| change.finish(deadline));
+        before
+    }
+
+    /// A child that does not answer is the matter of its set alone.
     fn ask(&self) {}
 
     fn silent(&self) -> Vec<String> {
         Vec::new()
     }
+
+    fn is_alive(&self) -> bool {
+        true
+    }
+
+    fn stop(&self) {
+        let running = self.roster.close();
+        running.iter().for_each(|served| served.keeper.ask_to_stop());
+        let deadline = Instant::now() + PATIENCE;
+        for ServedVsock { vm, keeper } in &running {
+            keeper.stop();
+            vm.close(deadline);
+        }
+    }
 }
 
 impl Drop for VsockSupervisor {
     fn drop(&mut self) {
-        self.groups.iter().for_each(|keeper| keeper.ask_to_stop());
-        self.groups.iter().for_each(|keeper| keeper.stop());
+        self.stop();
     }
+}
+
+/// The children of these VMs, each once.
+fn distinct(running: &[ServedVsock]) -> Vec<&Arc<Keeper<VsockGroup>>> {
+    let mut keepers: Vec<&Arc<Keeper<VsockGroup>>> = Vec::new();
+    for served in running {
+        if !keepers.iter().any(|keeper| Arc::ptr_eq(keeper, &served.keeper)) {
+            keepers.push(&served.keeper);
+        }
+    }
+    keepers
 }

@@ -34,3 +34,8 @@ pub fn status(pid: i32, key: &str) -> String {
     let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {key}")).split_whitespace().next().unwrap_or_default().to_owned()
 }
+
+/// Descriptors and threads of a process.
+pub fn held(pid: i32) -> [usize; 2] {
+    ["fd", "task"].map(|what| std::fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count))
+}

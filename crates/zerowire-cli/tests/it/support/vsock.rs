@@ -1,11 +1,13 @@
 //! A guest with a vsock device.
 
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use zerowire_guest::vsock::{
-    ConnId, SHUTDOWN_SEND, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
+    ConnId, HOST_CID, SHUTDOWN_SEND, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 
@@ -29,6 +31,27 @@ impl Guest {
     pub fn connect(&mut self, cid: u64, port: u32) -> Option<ConnId> {
         let conn = self.stack.connect(cid, port, SocketType::Stream).expect("a free port");
         self.stack.wait_connected(conn, PATIENCE).expect("an answer").then_some(conn)
+    }
+
+    /// A connection to a host program behind this end.
+    pub fn open(&mut self, uds: &Path, port: u32) -> (ConnId, UnixStream) {
+        let path = uds.with_file_name(format!("{}_{port}", uds.file_name().expect("a name").display()));
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let conn = self.connect(HOST_CID, port).expect("a connection");
+        std::fs::remove_file(path).expect("removed");
+        let stream = listener.accept().expect("the guest's connection").0;
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        (conn, stream)
+    }
+
+    /// Bytes there and back.
+    pub fn ping(&mut self, conn: ConnId, stream: &mut UnixStream) {
+        self.stack.send_all(conn, b"there", PATIENCE).expect("sent");
+        let mut got = [0; 5];
+        stream.read_exact(&mut got).expect("the guest's bytes");
+        stream.write_all(b"back!").expect("written");
+        assert_eq!(self.stack.recv_exact(conn, 5, PATIENCE).expect("the program's bytes"), b"back!");
+        assert_eq!(&got, b"there");
     }
 
     /// Takes the connection that a host program, or another guest, makes to `port`.

@@ -1,0 +1,253 @@
+//! The VMs of a supervisor by their names.
+
+use std::sync::{Arc, Mutex};
+
+use zerowire_capture::Capture;
+use zerowire_vhost::serve::{StartError, VmState};
+use zerowire_vsock::{
+    SetMember, VsockChangeError, VsockConfig, VsockServerError, VsockVmInfo, check_vms, joined_set,
+};
+
+use super::changes::CaptureChange;
+use super::group::VsockGroup;
+use super::vm::KeptVsock;
+use crate::sandbox::keeper::Keeper;
+use crate::sandbox::lock;
+
+/// VMs that are served together, and the keeper of their child. Who adds one or removes it holds
+/// the lock.
+pub(super) type VmSet = Mutex<Option<Arc<Keeper<VsockGroup>>>>;
+
+/// A VM, and the keeper of its child.
+#[derive(Clone)]
+pub(super) struct ServedVsock {
+    pub vm: Arc<KeptVsock>,
+    pub keeper: Arc<Keeper<VsockGroup>>,
+}
+
+enum KeptStage {
+    Opening,
+    Running(ServedVsock),
+    Leaving,
+}
+
+struct Entry {
+    number: usize,
+    config: VsockConfig,
+    set: Arc<VmSet>,
+    stage: KeptStage,
+}
+
+impl Entry {
+    fn running(&self) -> Option<&ServedVsock> {
+        match &self.stage {
+            KeptStage::Running(served) => Some(served),
+            KeptStage::Opening | KeptStage::Leaving => None,
+        }
+    }
+
+    fn info(&self) -> VsockVmInfo {
+        let info = |state| VsockVmInfo { config: self.config.clone(), state, connected: false };
+        match &self.stage {
+            KeptStage::Opening => info(VmState::Opening),
+            KeptStage::Leaving => info(VmState::Leaving),
+            KeptStage::Running(ServedVsock { vm, .. }) => {
+                let drains = lock(&vm.state).drains;
+                let state = if drains { VmState::Draining } else { VmState::Running };
+                VsockVmInfo { config: vm.config(), state, connected: lock(&vm.sums).connected }
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Entries {
+    all: Vec<Entry>,
+    /// The number of the VM that was added last.
+    last: usize,
+    /// Where packets go as well.
+    capture: Option<Arc<Capture>>,
+    /// The supervisor stops: nothing may be added.
+    closed: bool,
+}
+
+impl Entries {
+    fn find(&mut self, name: &str) -> Result<&mut Entry, VsockChangeError> {
+        let entry = self.all.iter_mut().find(|entry| entry.config.name == name);
+        entry.ok_or_else(|| VsockChangeError::Unknown(name.to_owned()))
+    }
+
+    fn members(&self) -> Vec<SetMember> {
+        let member = |entry: &Entry| SetMember {
+            vm: entry.config.name.clone(),
+            groups: entry.config.groups.clone(),
+            set: Arc::as_ptr(&entry.set) as usize,
+        };
+        self.all.iter().map(member).collect()
+    }
+}
+
+/// All VMs of a supervisor.
+pub(super) struct VsockRoster(Mutex<Entries>);
+
+impl VsockRoster {
+    /// Without VMs yet.
+    pub(super) fn new(capture: Option<Arc<Capture>>) -> Self {
+        Self(Mutex::new(Entries { capture, ..Entries::default() }))
+    }
+
+    /// VMs of the start are served together, under numbers that are theirs alone.
+    pub(super) fn started(&self, vms: &[Arc<KeptVsock>], keeper: &Arc<Keeper<VsockGroup>>) {
+        let set: Arc<VmSet> = Arc::new(Mutex::new(Some(keeper.clone())));
+        let mut entries = lock(&self.0);
+        for vm in vms {
+            let stage = KeptStage::Running(ServedVsock { vm: vm.clone(), keeper: keeper.clone() });
+            let (number, config) = (vm.number, vm.config.clone());
+            entries.last = entries.last.max(number);
+            entries.all.push(Entry { number, config, set: set.clone(), stage });
+        }
+        entries.all.sort_by_key(|entry| entry.number);
+    }
+
+    /// Enters a VM that is being opened. Returns its number, its complete configuration and its
+    /// set.
+    pub(super) fn enter(
+        &self,
+        config: VsockConfig,
+    ) -> Result<(usize, VsockConfig, Arc<VmSet>), VsockServerError> {
+        let mut entries = lock(&self.0);
+        if entries.closed {
+            return Err(stopping(config.name));
+        }
+        let mut all: Vec<_> = entries.all.iter().map(|entry| entry.config.clone()).chain([config]).collect();
+        check_vms(&mut all)?;
+        let config = all.swap_remove(entries.all.len());
+        let joined = joined_set(&config.name, &config.groups, &entries.members())?;
+        let set =
+            entries.all.iter().map(|entry| &entry.set).find(|set| Some(Arc::as_ptr(set) as usize) == joined);
+        let set = set.cloned().unwrap_or_default();
+        entries.last += 1;
+        let number = entries.last;
+        let entry = Entry { number, config: config.clone(), set: set.clone(), stage: KeptStage::Opening };
+        entries.all.push(entry);
+        Ok((number, config, set))
+    }
+
+    /// A VM that was entered is served, with a capture that may be another one by now. False: the
+    /// supervisor stops.
+    pub(super) fn keep(&self, number: usize, served: ServedVsock, capture: Option<&Arc<Capture>>) -> bool {
+        let mut entries = lock(&self.0);
+        let now = entries.capture.clone();
+        let Some(entry) = entries.all.iter_mut().find(|entry| entry.number == number) else { return false };
+        if now.as_ref().map(Arc::as_ptr) != capture.map(Arc::as_ptr) {
+            served.keeper.set_capture(&served.vm, now.as_deref());
+        }
+        entry.stage = KeptStage::Running(served);
+        true
+    }
+
+    /// A VM has gone, or could not be opened.
+    pub(super) fn forget(&self, number: usize) {
+        lock(&self.0).all.retain(|entry| entry.number != number);
+    }
+
+    /// A VM that runs.
+    pub(super) fn served(&self, name: &str) -> Result<ServedVsock, VsockChangeError> {
+        let mut entries = lock(&self.0);
+        let served = entries.find(name)?.running().cloned();
+        served.ok_or_else(|| VsockChangeError::Busy(name.to_owned()))
+    }
+
+    /// Takes a VM that runs to remove it.
+    pub(super) fn take(&self, name: &str) -> Result<(ServedVsock, Arc<VmSet>), VsockChangeError> {
+        let mut entries = lock(&self.0);
+        let entry = entries.find(name)?;
+        let served = entry.running().cloned().ok_or_else(|| VsockChangeError::Busy(name.to_owned()))?;
+        entry.stage = KeptStage::Leaving;
+        Ok((served, entry.set.clone()))
+    }
+
+    /// All VMs that run.
+    pub(super) fn running(&self) -> Vec<ServedVsock> {
+        lock(&self.0).all.iter().filter_map(Entry::running).cloned().collect()
+    }
+
+    /// Takes out all VMs; no further one is entered. Returns those that run.
+    pub(super) fn close(&self) -> Vec<ServedVsock> {
+        let mut entries = lock(&self.0);
+        entries.closed = true;
+        std::mem::take(&mut entries.all).iter().filter_map(Entry::running).cloned().collect()
+    }
+
+    /// All VMs, in the order in which they were added.
+    pub(super) fn vms(&self) -> Vec<VsockVmInfo> {
+        lock(&self.0).all.iter().map(Entry::info).collect()
+    }
+
+    /// The VMs, and which of them are served together.
+    pub(super) fn members(&self) -> Vec<SetMember> {
+        lock(&self.0).members()
+    }
+
+    /// Where packets go as well.
+    pub(super) fn capture(&self) -> Option<Arc<Capture>> {
+        lock(&self.0).capture.clone()
+    }
+
+    /// Has packets go to another capture from now on, or to none. Returns the one before, and what
+    /// has to be waited for.
+    pub(super) fn set_capture(
+        &self,
+        capture: Option<Arc<Capture>>,
+    ) -> (Option<Arc<Capture>>, Vec<CaptureChange>) {
+        let mut entries = lock(&self.0);
+        let running = entries.all.iter().filter_map(Entry::running);
+        let changes = running.map(|s| s.keeper.set_capture(&s.vm, capture.as_deref())).collect();
+        (std::mem::replace(&mut entries.capture, capture), changes)
+    }
+}
+
+/// Why a VM is not added any more.
+pub(super) fn stopping(vm: String) -> VsockServerError {
+    StartError::Limit { vm, text: "the server stops: it takes no further VM".to_owned() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use zerowire_vhost::serve::Endpoint;
+
+    use super::*;
+
+    fn config(name: &str, cid: u64, groups: &[&str]) -> VsockConfig {
+        VsockConfig {
+            name: name.to_owned(),
+            endpoint: Endpoint::Path(format!("/run/{name}.s").into()),
+            access: Default::default(),
+            cid,
+            uds: format!("/run/{name}").into(),
+            uds_access: Default::default(),
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+            limits: Default::default(),
+            rates: Default::default(),
+            map: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_vm_joins_the_set_whose_groups_it_shares() {
+        let roster = VsockRoster::new(None);
+        let enter = |name, cid, groups: &[&str]| roster.enter(config(name, cid, groups));
+        let (_, _, set) = enter("a", 3, &["x"]).expect("the first");
+        let (_, b, of_b) = enter("b", 4, &["x", "w"]).expect("it shares a group");
+        assert!(Arc::ptr_eq(&set, &of_b) && b.map.max_connections.is_some(), "complete");
+        let (c, _, of_c) = enter("c", 5, &["y"]).expect("it shares none");
+        assert!(!Arc::ptr_eq(&set, &of_c));
+        let apart = enter("both", 6, &["y", "w"]).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(apart.contains("connect VMs a, b with c"), "{apart}");
+        assert!(enter("a", 6, &["z"]).is_err(), "the name is taken");
+        roster.forget(c);
+        let (_, _, of_both) = enter("both", 6, &["y", "w"]).expect("the other set is gone");
+        assert!(Arc::ptr_eq(&set, &of_both));
+        assert!(roster.close().is_empty() && enter("d", 7, &["d"]).is_err(), "the server stops");
+    }
+}

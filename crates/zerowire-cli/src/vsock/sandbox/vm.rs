@@ -1,0 +1,164 @@
+//! A VM of a supervisor: what is open for it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use zerowire_capture::{Capture, LINKTYPE_VSOCK};
+use zerowire_vhost::serve::Listener;
+use zerowire_vsock::packet::Kind;
+use zerowire_vsock::{
+    HostSockets, Limits, OwnEntry, OwnSockets, PathConnector, RequestRate, VsockConfig, VsockVmStats,
+    names_file,
+};
+
+use super::message::VmSetup;
+use super::sums::VmSums;
+use crate::sandbox::capture::{CaptureRelay, KeptCapture};
+use crate::sandbox::lock;
+use crate::sandbox::sessions::KeptSession;
+
+/// The sockets of a VM, which are removed with it.
+pub(super) struct OpenVsock {
+    listener: Listener,
+    sockets: HostSockets,
+    /// Behind the sockets: no guest is connected to one of them.
+    _own: OwnEntry,
+}
+
+impl OpenVsock {
+    /// Enters the sockets of `config`, which are there, among the `own` ones.
+    pub(super) fn new(
+        config: &VsockConfig,
+        listener: Listener,
+        sockets: HostSockets,
+        own: &OwnSockets,
+    ) -> Self {
+        let paths: Vec<_> = config.paths().into_iter().chain(listener.path()).collect();
+        Self { listener, sockets, _own: own.enter(&paths) }
+    }
+}
+
+/// What changes while a VM is served.
+pub(super) struct VsockState {
+    /// None: its sockets are closed.
+    open: Option<OpenVsock>,
+    pub rates: Limits,
+    pub capture: Option<KeptCapture>,
+    /// True: its present front end is the last one.
+    pub drains: bool,
+    /// True: it is being removed, and no further child gets it.
+    pub leaves: bool,
+}
+
+/// A VM, and what is open for it.
+pub(super) struct KeptVsock {
+    /// No other VM has it, also none of the same name.
+    pub number: usize,
+    /// With the limits that it had at first.
+    pub config: VsockConfig,
+    /// Memory for the names of its connections, which one child has after the other.
+    names: OwnedFd,
+    /// How its guest reaches host programs, and how often.
+    connector: PathConnector,
+    rate: Mutex<RequestRate>,
+    pub state: Mutex<VsockState>,
+    /// That of its front end. The thread of its child alone locks it: to close the descriptors of a
+    /// front end may take long.
+    pub session: Mutex<KeptSession>,
+    /// What its children have told.
+    pub sums: Mutex<VmSums>,
+}
+
+impl KeptVsock {
+    pub(super) fn new(
+        number: usize,
+        config: VsockConfig,
+        open: OpenVsock,
+        own: &OwnSockets,
+        capture: Option<&Capture>,
+    ) -> io::Result<Self> {
+        let capture = captured(capture, &config);
+        let rates = config.rates;
+        let state = VsockState { open: Some(open), rates, capture, drains: false, leaves: false };
+        Ok(Self {
+            number,
+            names: names_file(config.limits.max_connections)?,
+            connector: PathConnector::new(&config.uds, own.clone()),
+            rate: Mutex::new(RequestRate::new(config.limits.request_rate)),
+            state: Mutex::new(state),
+            session: Mutex::default(),
+            sums: Mutex::default(),
+            config,
+        })
+    }
+
+    /// As it was configured, with the limits that it has now.
+    pub(super) fn config(&self) -> VsockConfig {
+        VsockConfig { rates: lock(&self.state).rates, ..self.config.clone() }
+    }
+
+    /// Connects its guest to a program of the host's, without waiting. The path is that of this VM,
+    /// so a child reaches no other one.
+    pub(super) fn connect(&self, port: u32, kind: Kind) -> io::Result<OwnedFd> {
+        // A child keeps to the rate by itself, but for those that it tries again.
+        if !lock(&self.rate).take(Instant::now()) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.connector.connect(port, kind)
+    }
+
+    /// Has a child get the VM, by `send`.
+    pub(super) fn hand(
+        &self,
+        send: impl FnOnce(Box<VmSetup>, &[BorrowedFd<'_>]) -> io::Result<()>,
+    ) -> Result<(), String> {
+        let config = self.config();
+        let mut state = lock(&self.state);
+        let VsockState { open, capture, drains, .. } = &mut *state;
+        let OpenVsock { listener, sockets, .. } = open.as_ref().ok_or("its sockets are closed")?;
+        let listener = listener.socket().ok_or("nobody listens")?;
+        let stream = capture.as_mut().map(|capture| capture.begin(&config.name)).transpose();
+        let stream = stream.map_err(|e| format!("its capture: {e}"))?;
+        let [streams, messages, mapped] = sockets.fds();
+        let fds = [listener, streams, messages, mapped, self.names.as_fd()];
+        let fds = fds.into_iter().chain(stream.iter().map(AsFd::as_fd));
+        let snaplen = capture.as_ref().map(|capture| capture.snaplen);
+        let setup = Box::new(VmSetup::of(self.number, &config, snaplen, *drains));
+        send(setup, &fds.collect::<Vec<_>>()).map_err(|e| e.to_string())
+    }
+
+    /// Takes its packets to another capture from now on, or to none. Returns what takes those that
+    /// are under way to the one before.
+    pub(super) fn set_capture(&self, capture: Option<&Capture>) -> Option<CaptureRelay> {
+        let mut state = lock(&self.state);
+        let before = state.capture.take().and_then(|mut capture| capture.take_relay());
+        state.capture = captured(capture, &self.config);
+        before
+    }
+
+    /// What takes the packets of the last child to the capture.
+    pub(super) fn take_relay(&self) -> Option<CaptureRelay> {
+        lock(&self.state).capture.as_mut().and_then(KeptCapture::take_relay)
+    }
+
+    /// Closes and removes its sockets, and writes what was captured.
+    pub(super) fn close(&self, deadline: Instant) {
+        if let Some(relay) = self.take_relay() {
+            relay.finish(deadline);
+        }
+        lock(&self.state).open = None;
+    }
+
+    /// What it has moved so far.
+    pub(super) fn stats(&self) -> VsockVmStats {
+        let capture = lock(&self.state).capture.as_ref().map(KeptCapture::stats);
+        lock(&self.sums).stats(&self.config, capture)
+    }
+}
+
+/// A VM's part of a capture, if it is captured.
+fn captured(capture: Option<&Capture>, vm: &VsockConfig) -> Option<KeptCapture> {
+    KeptCapture::new(capture, LINKTYPE_VSOCK, &vm.name, &format!("CID {}", vm.cid))
+}

@@ -1,0 +1,250 @@
+//! `zerowire vsock --sandbox on --control`: VMs join the processes of others and leave them, and
+//! processes die meanwhile. `control_vsock.rs` runs with the sandbox as well. Run as root.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use zerowire_guest::vsock::{ConnState, SocketType};
+
+use crate::support::control::Controlled;
+use crate::support::processes::{children, held, kill};
+use crate::support::vsock::Guest;
+use crate::support::{PATIENCE, wait_until};
+
+fn start(more: &[&str]) -> Controlled {
+    Controlled::start_vsock(&[&["--sandbox", "on"], more].concat())
+}
+
+/// Adds a VM with these groups. Returns how long that took.
+fn add(server: &Controlled, name: &str, cid: u64, groups: &[&str]) -> Duration {
+    let socket = server.path(&format!("{name}.s"));
+    let body = json!({ "socket": socket, "cid": cid, "uds": server.path(name), "groups": groups });
+    let begin = Instant::now();
+    let (status, text) = server.ask("PUT", &format!("/vms/{name}"), &body.to_string());
+    assert_eq!(status, 201, "{text}");
+    begin.elapsed()
+}
+
+fn guest(server: &Controlled, name: &str) -> Guest {
+    Guest::start(&server.path(&format!("{name}.s")))
+}
+
+fn remove(server: &Controlled, name: &str) {
+    let (status, text) = server.ask("DELETE", &format!("/vms/{name}"), "");
+    assert_eq!(status, 204, "{text}");
+}
+
+/// The one process that is not among `others`.
+fn other_child(server: &Controlled, others: &[i32]) -> i32 {
+    let all: Vec<_> = children(&server.program).into_iter().filter(|pid| !others.contains(pid)).collect();
+    assert_eq!(all.len(), 1, "{}", server.program.log());
+    all[0]
+}
+
+#[test]
+fn vms_join_the_process_of_their_groups_and_leave_it() {
+    let server = start(&[]);
+    let first = add(&server, "a", 3, &["x"]);
+    let a_and_b = other_child(&server, &[]);
+    let alone = held(a_and_b);
+    let second = add(&server, "b", 4, &["x"]);
+    assert_eq!(other_child(&server, &[]), a_and_b, "one process serves both");
+    let third = add(&server, "c", 5, &["y"]);
+    let of_c = other_child(&server, &[a_and_b]);
+    eprintln!("added: a with its process in {first:?}, b in {second:?}, c with its process in {third:?}");
+
+    let (mut a, mut b, mut c) = (guest(&server, "a"), guest(&server, "b"), guest(&server, "c"));
+    let (conn, mut stream) = a.open(&server.path("a"), 1000);
+    a.ping(conn, &mut stream);
+    b.stack.listen(9, SocketType::Stream);
+    let to_b = a.stack.connect(4, 9, SocketType::Stream).expect("a free port");
+    a.stack.turn(Duration::ZERO).expect("a sound ring");
+    b.accept(9);
+    assert!(a.stack.wait_connected(to_b, PATIENCE).expect("an answer"), "b joined a's thread");
+    let of_b = b.open(&server.path("b"), 1000);
+    server.program.wait_log("b: front end connected");
+    assert_eq!(server.json("/vms/b")["statistics"]["connections_open"], 2);
+
+    // What b had goes with it, and a goes on.
+    drop((b, of_b));
+    remove(&server, "b");
+    assert!(!server.path("b").exists() && !server.path("b.s").exists());
+    a.ping(conn, &mut stream);
+    drop((a, stream));
+    wait_until("the process has what it had", || held(a_and_b) == alone);
+    remove(&server, "a");
+    assert_eq!(children(&server.program), [of_c], "a process ends with its last VM");
+
+    // A drained VM goes with its front end, and its process with it.
+    assert_eq!(server.ask("POST", "/vms/c/drain", "").0, 202);
+    assert_eq!(server.json("/vms/c")["state"], "draining");
+    let (conn, mut stream) = c.open(&server.path("c"), 1000);
+    c.ping(conn, &mut stream);
+    drop(c);
+    wait_until("it is gone", || server.names().is_empty() && children(&server.program).is_empty());
+    assert!(!server.path("c").exists() && !server.path("c.s").exists());
+    // Its name and its paths are free.
+    add(&server, "c", 5, &["y"]);
+    let (_, log) = server.program.stop();
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
+/// A VM that connected two others leaves them in one process, which a fourth one joins, also one
+/// that came after a death.
+#[test]
+fn a_set_stays_together_when_the_vm_leaves_that_connected_it() {
+    let server = start(&[]);
+    for (name, cid, groups) in [("a", 3, &["x"][..]), ("middle", 4, &["x", "y"]), ("c", 5, &["y"])] {
+        add(&server, name, cid, groups);
+    }
+    remove(&server, "middle");
+    let pid = other_child(&server, &[]);
+    kill(pid, libc::SIGKILL);
+    wait_until("another one serves", || children(&server.program).iter().any(|other| *other != pid));
+    add(&server, "middle", 4, &["x", "y"]);
+    let (mut middle, mut c) = (guest(&server, "middle"), guest(&server, "c"));
+    c.stack.listen(9, SocketType::Stream);
+    let conn = middle.stack.connect(5, 9, SocketType::Stream).expect("a free port");
+    middle.stack.turn(Duration::ZERO).expect("a sound ring");
+    c.accept(9);
+    assert!(middle.stack.wait_connected(conn, PATIENCE).expect("an answer"));
+    server.program.stop();
+}
+
+#[test]
+fn the_next_process_serves_the_vms_that_are_there() {
+    let server = start(&[]);
+    add(&server, "a", 3, &["x"]);
+    for (name, cid) in [("b", 4), ("gone", 5), ("drained", 6)] {
+        add(&server, name, cid, &["x"]);
+    }
+    remove(&server, "gone");
+    assert_eq!(server.ask("PATCH", "/vms/b", "{\"tx-limit\": \"1M/s\"}").0, 200);
+    let limits = server.json("/vms/b")["config"]["tx-limit"].clone();
+    let drained = guest(&server, "drained");
+    wait_until("it is connected", || server.json("/vms/drained")["connected"] == true);
+    assert_eq!(server.ask("POST", "/vms/drained/drain", "").0, 202);
+
+    let pid = other_child(&server, &[]);
+    kill(pid, libc::SIGKILL);
+    server.program.wait_log("b: its process ended: killed by signal 9; another one takes its place");
+    drop(drained);
+    wait_until("the drained one is gone", || server.names() == ["a", "b"]);
+    let mut b = guest(&server, "b");
+    let (conn, mut stream) = b.open(&server.path("b"), 1000);
+    b.ping(conn, &mut stream);
+    let shown = server.json("/vms/b");
+    let error = shown["statistics"]["last_error"].as_str().unwrap_or_default();
+    assert!(error.contains("killed by signal 9"), "{shown}");
+    assert_eq!((&shown["config"]["tx-limit"], &shown["connected"]), (&limits, &Value::Bool(true)));
+    assert!(!server.program.log().contains("gone: its process"), "{}", server.program.log());
+    // The new process takes further VMs.
+    add(&server, "gone", 5, &["x"]);
+    let mut late = guest(&server, "gone");
+    let (conn, mut stream) = late.open(&server.path("gone"), 1000);
+    late.ping(conn, &mut stream);
+    assert_eq!(children(&server.program).len(), 1);
+    server.program.stop();
+}
+
+/// Front ends of VMs that were added one by one stay connected. Numbers are not places: one has gone.
+#[test]
+fn a_vm_that_has_joined_keeps_its_front_end_when_its_process_dies() {
+    let server = start(&[]);
+    let [descriptors, ..] = server.at_rest();
+    for (name, cid) in [("gone", 3), ("a", 4), ("b", 5), ("drained", 6)] {
+        add(&server, name, cid, &["x"]);
+    }
+    remove(&server, "gone");
+    let (mut a, mut b, mut drained) = (guest(&server, "a"), guest(&server, "b"), guest(&server, "drained"));
+    let of_a = a.open(&server.path("a"), 1000);
+    let of_b = b.open(&server.path("b"), 1000);
+    drop(drained.open(&server.path("drained"), 1000));
+    assert_eq!(server.ask("POST", "/vms/drained/drain", "").0, 202);
+    // Counters of a process count as it told them last.
+    let told = server.json("/stats");
+    assert!(told["vms"].as_array().expect("a list").iter().all(|vm| vm["connections"] == 1), "{told}");
+    for deaths in 1..=2 {
+        let pid = other_child(&server, &[]);
+        kill(pid, libc::SIGKILL);
+        wait_until("another one serves", || children(&server.program).iter().any(|other| *other != pid));
+        if deaths == 1 {
+            // The next process finds the names of their connections.
+            for (guest, (conn, _)) in [(&mut a, &of_a), (&mut b, &of_b)] {
+                let state = guest.stack.wait_closed(*conn, PATIENCE).expect("a sound ring");
+                assert_eq!(state, ConnState::Reset);
+            }
+        }
+        for (guest, name) in [(&mut a, "a"), (&mut b, "b"), (&mut drained, "drained")] {
+            let (conn, mut stream) = guest.open(&server.path(name), 1000 + deaths);
+            guest.ping(conn, &mut stream);
+        }
+    }
+    for name in ["a", "b"] {
+        let shown = server.json(&format!("/vms/{name}"));
+        assert_eq!((&shown["connected"], &shown["statistics"]["connections"]), (&true.into(), &1.into()));
+    }
+    // The front end of a VM that is drained has left now.
+    drop(drained);
+    wait_until("it is gone", || server.names() == ["a", "b"]);
+    // The supervisor keeps no session of a VM that is removed.
+    remove(&server, "a");
+    remove(&server, "b");
+    wait_until("it has what it had", || server.holds()[0] <= descriptors);
+    server.program.stop();
+}
+
+/// Its set alone waits for it.
+#[test]
+fn a_process_that_hangs_keeps_no_vm() {
+    let server = start(&[]);
+    add(&server, "a", 3, &["x"]);
+    add(&server, "b", 4, &["x"]);
+    let hangs = other_child(&server, &[]);
+    kill(hangs, libc::SIGSTOP);
+    std::thread::scope(|scope| {
+        let removed = scope.spawn(|| remove(&server, "a"));
+        wait_until("it is being removed", || server.json("/vms/a")["state"] == "leaving");
+        add(&server, "other", 5, &["y"]);
+        let mut other = guest(&server, "other");
+        let (conn, mut stream) = other.open(&server.path("other"), 1000);
+        other.ping(conn, &mut stream);
+        assert_eq!(server.json("/stats")["vms"][1]["connected"], true);
+        remove(&server, "other");
+        assert!(!removed.is_finished(), "it waits for the process");
+        removed.join().expect("it is removed");
+    });
+    assert!(!server.path("a").exists() && !server.path("a.s").exists());
+    server.program.wait_log("a: its process does not let it go, and is ended");
+    // The next process serves the other VM.
+    let mut b = guest(&server, "b");
+    let (conn, mut stream) = b.open(&server.path("b"), 1000);
+    b.ping(conn, &mut stream);
+    assert_ne!(other_child(&server, &[]), hangs);
+    server.program.stop();
+}
+
+#[test]
+fn metrics_are_served_over_tcp() {
+    let server = start(&["--metrics", "127.0.0.1:0"]);
+    server.program.wait_log("metrics at http://");
+    add(&server, "a", 3, &["x"]);
+    let mut a = guest(&server, "a");
+    let (conn, mut stream) = a.open(&server.path("a"), 1000);
+    a.ping(conn, &mut stream);
+    let log = server.program.log();
+    let address = log.split("metrics at http://").nth(1).and_then(|rest| rest.split('/').next());
+    let mut client = TcpStream::connect(address.expect("an address")).expect("it listens");
+    client.write_all(b"GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n").expect("room");
+    let mut text = String::new();
+    client.read_to_string(&mut text).expect("an answer");
+    for line in [
+        "zerowire_front_end_connected{vm=\"a\"} 1\n",
+        "zerowire_vsock_bytes_total{vm=\"a\",direction=\"transmit\"} 5\n",
+    ] {
+        assert!(text.contains(line), "{line}{text}");
+    }
+    server.program.stop();
+}
