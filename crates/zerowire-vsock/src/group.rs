@@ -1,6 +1,7 @@
 //! The thread that serves a group of VMs.
 
 mod kicked;
+mod review;
 
 use std::io;
 use std::ops::Range;
@@ -11,9 +12,6 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
 use zerowire_vhost::host::mailbox::{Mailbox, mailbox};
 use zerowire_vhost::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use zerowire_vhost::host::{At, HostRing, RingClient, RingCommand, RingSetup, RingThread};
@@ -25,6 +23,7 @@ use super::switch::{Event, Switch, Watch, take_back_all, token, wait_for_chains}
 pub(crate) use super::vm::GroupVm;
 use super::{EVENT_QUEUE, RX_QUEUE, TX_QUEUE};
 use kicked::Kicked;
+use review::Review;
 
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -38,9 +37,6 @@ const STACK_BYTES: usize = 512 * 1024;
 /// - for a program to release all that is lent to it,
 /// - for a guest to send more, before it hears of credit below half of what it may use.
 const SETTLE_AFTER: Duration = Duration::from_millis(1);
-
-/// How often that time passes without a review of credit, in a group that is never idle that long.
-const BUSY_REVIEWS: u32 = 16;
 
 /// How long the end of a group waits for its thread.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -149,46 +145,6 @@ struct Loop {
     /// Its turns come from a harness, which lets the time of a review pass, too.
     stepped: bool,
     kicked: Kicked,
-}
-
-/// When to look at credit that guests don't know of. It has a timer of its own. A short timeout of
-/// each sleep costs more than the sleep, since the processor's timer is set twice.
-struct Review {
-    timer: OwnedFd,
-    set: bool,
-    /// Something has moved since the timer was set.
-    moved: bool,
-    /// Times in a row that something had moved.
-    busy: u32,
-}
-
-impl Review {
-    fn new() -> io::Result<Self> {
-        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
-        Ok(Self { timer, set: false, moved: false, busy: 0 })
-    }
-
-    /// Sets the timer, if it is not set.
-    fn begin(&mut self) {
-        if !self.set {
-            let after = Timespec { tv_sec: 0, tv_nsec: SETTLE_AFTER.subsec_nanos().into() };
-            let once = Itimerspec { it_interval: Timespec::default(), it_value: after };
-            self.set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).is_ok();
-            self.moved = false;
-        }
-    }
-
-    /// The timer has ended. Whether it is time: nothing has moved meanwhile, or something moves all
-    /// the time.
-    fn is_due(&mut self) -> bool {
-        self.set = false;
-        self.busy += 1;
-        let due = !self.moved || self.busy == BUSY_REVIEWS;
-        if due {
-            self.busy = 0;
-        }
-        due
-    }
 }
 
 impl Turns for Loop {
