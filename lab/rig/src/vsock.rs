@@ -1,5 +1,7 @@
 //! The vsock server in this process, guests on it, and host programs on its unix sockets.
 
+mod vm;
+
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,93 +15,15 @@ use zerowire_guest::vsock::{
     ConnId, HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
 };
 use zerowire_guest::{GuestMemory, VhostUser};
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
-use zerowire_vsock::mapped::MapPolicy;
-use zerowire_vsock::{
-    HandedVsock, HostKeeper, HostSockets, Limits, VsockConfig, VsockLimits, VsockServer, VsockVmStats,
-};
+use zerowire_vsock::{HostKeeper, HostSockets, VsockConfig, VsockServer, VsockVmStats};
+
+pub use vm::Vm;
+use vm::{config, handed};
 
 use super::{PATIENCE, guest_memory, wait_until};
 
 /// How long a guest that has nothing to do sleeps before its test looks again at what it waits for.
 const NAP: Duration = Duration::from_micros(300);
-
-/// A VM of a [`VsockBackend`].
-#[derive(Clone, Debug)]
-pub struct Vm {
-    /// Its name.
-    pub name: &'static str,
-    /// The guest's address.
-    pub cid: u64,
-    /// VMs that share one of these reach each other.
-    pub groups: &'static [&'static str],
-    /// Bounds of the device.
-    pub limits: VsockLimits,
-    /// What it may send and receive in a second.
-    pub rates: Limits,
-    /// Who may map receive buffers.
-    pub map: MapPolicy,
-}
-
-impl Vm {
-    /// In the default group, with the default limits.
-    pub fn new(name: &'static str, cid: u64) -> Self {
-        let (limits, rates, map) = (VsockLimits::default(), Limits::default(), MapPolicy::default());
-        Self { name, cid, groups: &[], limits, rates, map }
-    }
-
-    /// With `buffer_bytes` bytes of credit for the guest.
-    pub fn buffer(self, buffer_bytes: u32) -> Self {
-        Self { limits: VsockLimits { buffer_bytes, ..self.limits }, ..self }
-    }
-
-    /// Programs may read the guest's memory.
-    pub fn shared(self) -> Self {
-        Self { map: MapPolicy { share_guest_memory: true, ..self.map }, ..self }
-    }
-
-    /// With at most `max_connections` connections.
-    pub fn most(self, max_connections: usize) -> Self {
-        Self { limits: VsockLimits { max_connections, ..self.limits }, ..self }
-    }
-
-    /// With at most `request_rate` connection requests a second.
-    pub fn request_rate(self, request_rate: u32) -> Self {
-        Self { limits: VsockLimits { request_rate, ..self.limits }, ..self }
-    }
-
-    /// In these groups.
-    pub fn groups(self, groups: &'static [&'static str]) -> Self {
-        Self { groups, ..self }
-    }
-}
-
-fn config(dir: &Path, vm: &Vm) -> VsockConfig {
-    VsockConfig {
-        name: vm.name.to_owned(),
-        endpoint: Endpoint::Path(dir.join(format!("{}.vhost", vm.name))),
-        access: SocketAccess::default(),
-        cid: vm.cid,
-        uds: dir.join(vm.name),
-        uds_access: SocketAccess::default(),
-        groups: vm.groups.iter().map(|g| (*g).to_owned()).collect(),
-        limits: vm.limits,
-        rates: vm.rates,
-        map: vm.map.clone(),
-    }
-}
-
-/// A VM's sockets, as another process has opened them, and those of its end on the host.
-fn handed(config: VsockConfig, number: usize) -> ((VsockConfig, HandedVsock), HostSockets) {
-    let own = HostSockets::bind(&config.uds, &config.uds_access).unwrap_or_else(|e| panic!("{e}"));
-    let fds = own.fds().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
-    let listener = UnixListener::bind(config.endpoint.to_string()).expect("a socket");
-    listener.set_nonblocking(true).expect("non-blocking");
-    let sockets = HostSockets::handed(fds);
-    let handed =
-        HandedVsock { number, listener, sockets, capture: None, names: None, sessions: None, session: None };
-    ((config, handed), own)
-}
 
 /// A server in this process with its sockets in a directory of its own.
 pub struct VsockBackend {
