@@ -8,8 +8,8 @@
 //! * [`Capture`] has the thread, and an interface block for each [`CaptureInterface`].
 //! * [`CaptureQueue`] is a worker's end of a ring (`queue`). To record a packet copies its first
 //!   bytes. If the ring is full the packet is lost to the capture, and counted; nobody waits.
-//! * The thread (`writer`) merges the rings by time, leaves out what does not pass the [`CaptureFilter`],
-//!   and writes blocks (`sink`). If it can't write,
+//! * The thread (`writer`) merges the rings by time, leaves out what does not pass the
+//!   [`CaptureFilter`], and writes blocks (`sink`). If it can't write,
 //!   the capture ends and the log says why. The devices go on.
 //!
 //! **Who owns what.** A ring belongs to one worker and the thread. Its memory goes when both have

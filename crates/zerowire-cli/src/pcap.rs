@@ -46,8 +46,8 @@ pub struct PcapArgs {
     /// Capture the VM of this name, and no others; repeat for more.
     #[arg(long, value_name = "NAME", requires = "pcap")]
     pcap_vm: Vec<String>,
-    /// Capture what passes this filter: a part of what pcap-filter(7) has, such as 'tcp port 443 and
-    /// not host 10.0.0.1'. docs/capture.md has the words.
+    /// Capture what passes this filter: a part of what pcap-filter(7) has, such as 'tcp port 443
+    /// and not host 10.0.0.1'. docs/capture.md has the words.
     #[arg(long, value_name = "FILTER", requires = "pcap")]
     pcap_filter: Option<String>,
 }

@@ -165,8 +165,8 @@ impl BackendProcess {
         [vec![self.pid()], children(self.pid())].concat()
     }
 
-    /// Kills it without a chance to clean up (SIGKILL), and waits until its children have ended: they
-    /// listen until then.
+    /// Kills it without a chance to clean up (SIGKILL), and waits until its children have ended:
+    /// they listen until then.
     pub fn kill(&mut self) {
         let all = children(self.pid());
         self.process.kill();

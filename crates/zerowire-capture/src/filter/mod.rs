@@ -41,7 +41,7 @@ pub struct BadFilter {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     /// Puts a result on the stack.
-    Is(Test),
+    Is(FilterTest),
     /// Turns the last one.
     Not,
     /// Connects the last two.
@@ -51,23 +51,23 @@ enum Step {
 
 /// What one word, or a word with a value, says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Test {
+enum FilterTest {
     /// The EtherType, behind VLAN tags.
     Type(u16),
     /// What an IP packet carries.
     Protocol(u8),
     /// A tag, with this number if there is one.
     Vlan(Option<u16>),
-    Mac(End, [u8; 6]),
+    Mac(PacketEnd, [u8; 6]),
     /// To all stations.
     Broadcast,
     /// To a group of stations, or to all.
     Multicast,
     /// The first bits of an address of IP or ARP.
-    Network(End, IpAddr, u32),
+    Network(PacketEnd, IpAddr, u32),
     /// Of TCP, UDP or vsock.
-    Ports(End, RangeInclusive<u32>),
-    Cid(End, u64),
+    Ports(PacketEnd, RangeInclusive<u32>),
+    Cid(PacketEnd, u64),
     /// At most this many bytes.
     Less(u32),
     /// At least this many bytes.
@@ -77,13 +77,13 @@ enum Test {
 
 /// Which of two addresses or ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum PacketEnd {
     Source,
     Destination,
     Either,
 }
 
-impl End {
+impl PacketEnd {
     fn is<T>(self, ends: Option<(T, T)>, matches: impl Fn(&T) -> bool) -> bool {
         let Some((source, destination)) = ends else { return false };
         match self {
@@ -132,7 +132,7 @@ impl fmt::Display for CaptureFilter {
     }
 }
 
-impl Test {
+impl FilterTest {
     fn holds(&self, facts: &PacketFacts, len: u32, direction: PacketDirection) -> bool {
         match self {
             Self::Type(of) => facts.ether_type == Some(*of),
@@ -140,8 +140,8 @@ impl Test {
             Self::Vlan(None) => facts.vlan.is_some(),
             Self::Vlan(of) => facts.vlan == *of,
             Self::Mac(end, of) => end.is(facts.macs, |mac| mac == of),
-            Self::Broadcast => End::Destination.is(facts.macs, |mac| *mac == ethernet::BROADCAST),
-            Self::Multicast => End::Destination.is(facts.macs, ethernet::is_group),
+            Self::Broadcast => PacketEnd::Destination.is(facts.macs, |mac| *mac == ethernet::BROADCAST),
+            Self::Multicast => PacketEnd::Destination.is(facts.macs, ethernet::is_group),
             Self::Network(end, of, bits) => end.is(facts.addresses, |ip| in_network(*ip, *of, *bits)),
             Self::Ports(end, of) => end.is(facts.ports, |port| of.contains(port)),
             Self::Cid(end, of) => end.is(facts.cids, |cid| cid == of),

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use zerowire_wire::pcapng::PacketDirection;
 use zerowire_wire::{ethernet, ip};
 
-use super::{End, Step, Test};
+use super::{FilterTest, PacketEnd, Step};
 
 /// Bytes of an expression at most.
 const MAX_TEXT_BYTES: usize = 4096;
@@ -83,7 +83,7 @@ impl<'a> Parser<'a> {
         is_there
     }
 
-    fn is(&mut self, test: Test) {
+    fn is(&mut self, test: FilterTest) {
         self.steps.push(Step::Is(test));
     }
 
@@ -127,12 +127,12 @@ impl<'a> Parser<'a> {
     }
 
     /// Words of all devices. None for another word.
-    fn common(&mut self, word: &'a str) -> Result<Option<Test>, String> {
+    fn common(&mut self, word: &'a str) -> Result<Option<FilterTest>, String> {
         Ok(Some(match word {
-            "less" => Test::Less(self.value("a number of bytes")?),
-            "greater" => Test::Greater(self.value("a number of bytes")?),
-            "inbound" => Test::Direction(PacketDirection::Inbound),
-            "outbound" => Test::Direction(PacketDirection::Outbound),
+            "less" => FilterTest::Less(self.value("a number of bytes")?),
+            "greater" => FilterTest::Greater(self.value("a number of bytes")?),
+            "inbound" => FilterTest::Direction(PacketDirection::Inbound),
+            "outbound" => FilterTest::Direction(PacketDirection::Outbound),
             _ => return Ok(None),
         }))
     }
@@ -140,8 +140,8 @@ impl<'a> Parser<'a> {
     fn vsock(&mut self, word: &'a str) -> Result<(), String> {
         let (end, word) = self.end(word)?;
         let test = match word {
-            "cid" => Test::Cid(end, self.value("a CID")?),
-            "port" | "portrange" => Test::Ports(end, self.ports::<u32>(word)?),
+            "cid" => FilterTest::Cid(end, self.value("a CID")?),
+            "port" | "portrange" => FilterTest::Ports(end, self.ports::<u32>(word)?),
             other => return Err(format!("'{other}' is not known: give {OF_VSOCK}, with and, or, not, ( )")),
         };
         self.is(test);
@@ -150,17 +150,17 @@ impl<'a> Parser<'a> {
 
     fn frame(&mut self, word: &'a str) -> Result<(), String> {
         let kind = match word {
-            "ip" => Test::Type(ethernet::IPV4),
-            "ip6" => Test::Type(ethernet::IPV6),
-            "arp" => Test::Type(ethernet::ARP),
-            "tcp" => Test::Protocol(ip::TCP),
-            "udp" => Test::Protocol(ip::UDP),
-            "icmp" => Test::Protocol(ip::ICMP),
-            "icmp6" => Test::Protocol(ip::ICMPV6),
+            "ip" => FilterTest::Type(ethernet::IPV4),
+            "ip6" => FilterTest::Type(ethernet::IPV6),
+            "arp" => FilterTest::Type(ethernet::ARP),
+            "tcp" => FilterTest::Protocol(ip::TCP),
+            "udp" => FilterTest::Protocol(ip::UDP),
+            "icmp" => FilterTest::Protocol(ip::ICMP),
+            "icmp6" => FilterTest::Protocol(ip::ICMPV6),
             "vlan" => self.vlan()?,
             "ether" => self.ether()?,
-            "broadcast" => Test::Broadcast,
-            "multicast" => Test::Multicast,
+            "broadcast" => FilterTest::Broadcast,
+            "multicast" => FilterTest::Multicast,
             _ => return self.ends(word),
         };
         self.is(kind);
@@ -184,10 +184,10 @@ impl<'a> Parser<'a> {
         let test = match word {
             "host" => {
                 let ip: IpAddr = self.value("an IP address")?;
-                Test::Network(end, ip, bits_of(ip))
+                FilterTest::Network(end, ip, bits_of(ip))
             }
             "net" => self.network(end)?,
-            "port" | "portrange" => Test::Ports(end, self.ports::<u16>(word)?),
+            "port" | "portrange" => FilterTest::Ports(end, self.ports::<u16>(word)?),
             other => return Err(format!("'{other}' is not known: give {OF_FRAMES}, with and, or, not, ( )")),
         };
         self.is(test);
@@ -195,41 +195,41 @@ impl<'a> Parser<'a> {
     }
 
     /// Which end a word is about, and the word.
-    fn end(&mut self, word: &'a str) -> Result<(End, &'a str), String> {
+    fn end(&mut self, word: &'a str) -> Result<(PacketEnd, &'a str), String> {
         let end = match word {
-            "src" => End::Source,
-            "dst" => End::Destination,
-            other => return Ok((End::Either, other)),
+            "src" => PacketEnd::Source,
+            "dst" => PacketEnd::Destination,
+            other => return Ok((PacketEnd::Either, other)),
         };
         Ok((end, self.next("what is meant")?))
     }
 
-    fn vlan(&mut self) -> Result<Test, String> {
+    fn vlan(&mut self) -> Result<FilterTest, String> {
         let Some(number) = self.peek().and_then(|word| word.parse::<u16>().ok()) else {
-            return Ok(Test::Vlan(None));
+            return Ok(FilterTest::Vlan(None));
         };
         self.at += 1;
         match VLANS.contains(&number) {
-            true => Ok(Test::Vlan(Some(number))),
+            true => Ok(FilterTest::Vlan(Some(number))),
             false => Err(format!("vlan {number}: numbers go from 0 to {}", VLANS.end())),
         }
     }
 
-    fn ether(&mut self) -> Result<Test, String> {
+    fn ether(&mut self) -> Result<FilterTest, String> {
         let word = self.next("host, broadcast or multicast")?;
         match word {
-            "broadcast" => return Ok(Test::Broadcast),
-            "multicast" => return Ok(Test::Multicast),
+            "broadcast" => return Ok(FilterTest::Broadcast),
+            "multicast" => return Ok(FilterTest::Multicast),
             _ => {}
         }
         let (end, word) = self.end(word)?;
         let mac = if word == "host" { self.next("a MAC address")? } else { word };
         mac_address(mac)
-            .map(|mac| Test::Mac(end, mac))
+            .map(|mac| FilterTest::Mac(end, mac))
             .ok_or_else(|| format!("'{mac}' is no MAC address such as 52:54:00:12:34:56"))
     }
 
-    fn network(&mut self, end: End) -> Result<Test, String> {
+    fn network(&mut self, end: PacketEnd) -> Result<FilterTest, String> {
         let text = self.next("a network")?;
         let wrong = || format!("'{text}' is no network such as 10.0.0.0/8 or fd00::/8");
         let (ip, bits) = text.split_once('/').ok_or_else(wrong)?;
@@ -237,7 +237,7 @@ impl<'a> Parser<'a> {
         if bits > bits_of(ip) {
             return Err(wrong());
         }
-        Ok(Test::Network(end, ip, bits))
+        Ok(FilterTest::Network(end, ip, bits))
     }
 
     fn ports<T: FromStr + Into<u32>>(&mut self, word: &str) -> Result<RangeInclusive<u32>, String> {

@@ -9,7 +9,8 @@
 //!  capture: its frames           ◀─────────  a socket, while they are captured
 //! ```
 //!
-//! [`choice`] settles whether there are any. What a child serves, what it is handed and what it may ask is that of the command:
+//! [`choice`] settles whether there are any. What a child serves, what it is handed and what it may
+//! ask is that of the command:
 //! `net/sandbox/`, `vsock/sandbox/`.
 
 pub(crate) mod capture;

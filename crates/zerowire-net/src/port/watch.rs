@@ -58,7 +58,8 @@ impl LinkWatch {
         Self::new(Of::Any)
     }
 
-    /// A socket that hears of nothing, to ask by about interfaces in the thread's network namespace.
+    /// A socket that hears of nothing, to ask by about interfaces in the thread's network
+    /// namespace.
     ///
     /// # Errors
     /// What the kernel said.

@@ -60,8 +60,9 @@ pub struct Composite {
 }
 
 impl Composite {
-    /// Maps `memory`, at most `most` bytes of it in whole pages, to be pinned: its pages come now. `padding` bytes of private memory
-    /// lie before it and `slab` bytes behind; both are multiples of the page size.
+    /// Maps `memory`, at most `most` bytes of it in whole pages, to be pinned: its pages come now.
+    /// `padding` bytes of private memory lie before it and `slab` bytes behind; both are multiples
+    /// of the page size.
     ///
     /// # Errors
     /// What mmap says.

@@ -135,11 +135,11 @@ fn tree(file: OwnedFd) -> Result<Arc<MetadataTree>, String> {
 #[derive(Debug)]
 pub(super) struct SupervisorLink {
     channel: Arc<Channel>,
-    answered: Mutex<Receiver<Answer>>,
+    answered: Mutex<Receiver<PortReply>>,
 }
 
 /// What the supervisor answers, and the descriptors that come along.
-type Answer = (ChildOrder, Vec<OwnedFd>);
+type PortReply = (ChildOrder, Vec<OwnedFd>);
 
 impl SupervisorLink {
     fn carry_out(&self, verb: PortVerb) -> Result<(), String> {
@@ -149,7 +149,7 @@ impl SupervisorLink {
         }
     }
 
-    fn ask(&self, verb: PortVerb, fds: &[BorrowedFd<'_>]) -> Result<Answer, String> {
+    fn ask(&self, verb: PortVerb, fds: &[BorrowedFd<'_>]) -> Result<PortReply, String> {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         // One to a question before this one came too late.
         while answered.try_recv().is_ok() {}
@@ -204,7 +204,7 @@ struct Loop<'a> {
     server: &'a Server,
     setup: &'a ChildSetup,
     link: Option<Arc<ToldLink>>,
-    answers: Sender<Answer>,
+    answers: Sender<PortReply>,
     /// True: the present front end is the last one.
     is_last: bool,
 }

@@ -120,8 +120,8 @@ fn check(vm: &VmConfig) -> Result<(), String> {
     }
 }
 
-/// Why a child can pin less of this VM's memory than this process can. With `--sandbox on` it may be
-/// enough.
+/// Why a child can pin less of this VM's memory than this process can. With `--sandbox on` it may
+/// be enough.
 fn pins_less(vm: &VmConfig) -> Option<String> {
     let port = &vm.port;
     let pins = matches!(port, PortSpec::Xdp(xdp) if xdp.pin != XdpPin::Off);

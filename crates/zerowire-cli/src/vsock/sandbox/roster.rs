@@ -31,14 +31,14 @@ enum KeptStage {
     Leaving,
 }
 
-struct Entry {
+struct KeptVm {
     number: usize,
     config: VsockConfig,
     set: Arc<VmSet>,
     stage: KeptStage,
 }
 
-impl Entry {
+impl KeptVm {
     fn running(&self) -> Option<&ServedVsock> {
         match &self.stage {
             KeptStage::Running(served) => Some(served),
@@ -62,7 +62,7 @@ impl Entry {
 
 #[derive(Default)]
 struct Entries {
-    all: Vec<Entry>,
+    all: Vec<KeptVm>,
     /// The number of the VM that was added last.
     last: usize,
     /// Where packets go as well.
@@ -72,13 +72,13 @@ struct Entries {
 }
 
 impl Entries {
-    fn find(&mut self, name: &str) -> Result<&mut Entry, VsockChangeError> {
+    fn find(&mut self, name: &str) -> Result<&mut KeptVm, VsockChangeError> {
         let entry = self.all.iter_mut().find(|entry| entry.config.name == name);
         entry.ok_or_else(|| VsockChangeError::Unknown(name.to_owned()))
     }
 
     fn members(&self) -> Vec<SetMember> {
-        let member = |entry: &Entry| SetMember {
+        let member = |entry: &KeptVm| SetMember {
             vm: entry.config.name.clone(),
             groups: entry.config.groups.clone(),
             set: Arc::as_ptr(&entry.set) as usize,
@@ -104,7 +104,7 @@ impl VsockRoster {
             let stage = KeptStage::Running(ServedVsock { vm: vm.clone(), keeper: keeper.clone() });
             let (number, config) = (vm.number, vm.config.clone());
             entries.last = entries.last.max(number);
-            entries.all.push(Entry { number, config, set: set.clone(), stage });
+            entries.all.push(KeptVm { number, config, set: set.clone(), stage });
         }
         entries.all.sort_by_key(|entry| entry.number);
     }
@@ -128,7 +128,7 @@ impl VsockRoster {
         let set = set.cloned().unwrap_or_default();
         entries.last += 1;
         let number = entries.last;
-        let entry = Entry { number, config: config.clone(), set: set.clone(), stage: KeptStage::Opening };
+        let entry = KeptVm { number, config: config.clone(), set: set.clone(), stage: KeptStage::Opening };
         entries.all.push(entry);
         Ok((number, config, set))
     }
@@ -169,19 +169,19 @@ impl VsockRoster {
 
     /// All VMs that run.
     pub(super) fn running(&self) -> Vec<ServedVsock> {
-        lock(&self.0).all.iter().filter_map(Entry::running).cloned().collect()
+        lock(&self.0).all.iter().filter_map(KeptVm::running).cloned().collect()
     }
 
     /// Takes out all VMs; no further one is entered. Returns those that run.
     pub(super) fn close(&self) -> Vec<ServedVsock> {
         let mut entries = lock(&self.0);
         entries.closed = true;
-        std::mem::take(&mut entries.all).iter().filter_map(Entry::running).cloned().collect()
+        std::mem::take(&mut entries.all).iter().filter_map(KeptVm::running).cloned().collect()
     }
 
     /// All VMs, in the order in which they were added.
     pub(super) fn vms(&self) -> Vec<VsockVmInfo> {
-        lock(&self.0).all.iter().map(Entry::info).collect()
+        lock(&self.0).all.iter().map(KeptVm::info).collect()
     }
 
     /// The VMs, and which of them are served together.
@@ -201,7 +201,7 @@ impl VsockRoster {
         capture: Option<Arc<Capture>>,
     ) -> (Option<Arc<Capture>>, Vec<CaptureChange>) {
         let mut entries = lock(&self.0);
-        let running = entries.all.iter().filter_map(Entry::running);
+        let running = entries.all.iter().filter_map(KeptVm::running);
         let changes = running.map(|s| s.keeper.set_capture(&s.vm, capture.as_deref())).collect();
         (std::mem::replace(&mut entries.capture, capture), changes)
     }

@@ -135,7 +135,7 @@ pub trait XdpKeeper: fmt::Debug + Send + Sync {
 }
 
 /// An interface that was found.
-pub(super) struct Found {
+pub(super) struct FoundInterface {
     pub(super) interface: Interface,
     pub(super) facts: XdpFacts,
     /// Tells when it goes or changes.
@@ -223,12 +223,12 @@ impl XdpAccess {
     }
 
     /// The interface that has the name.
-    pub(super) fn find(&self, pair: usize) -> Result<Found, XdpError> {
+    pub(super) fn find(&self, pair: usize) -> Result<FoundInterface, XdpError> {
         let (answer, fds) = self.ask(XdpVerb::Find(pair), &[])?;
         let (XdpAnswer::Found(facts), Some(watch)) = (answer, fds.into_iter().next()) else {
             return Err(another_answer());
         };
-        Ok(Found { interface: self.known(facts.index)?, facts, watch: LinkWatch::handed(watch) })
+        Ok(FoundInterface { interface: self.known(facts.index)?, facts, watch: LinkWatch::handed(watch) })
     }
 
     /// The interface with this number.

@@ -13,7 +13,7 @@ use super::facts::Facts;
 use super::state::{BoundSocket, Wanted};
 use super::{Link, RETRY};
 use crate::port::xdp::RING_ENTRIES;
-use crate::port::xdp::handed::{Found, XdpAccess, XdpFacts};
+use crate::port::xdp::handed::{FoundInterface, XdpAccess, XdpFacts};
 use crate::port::xdp::registrar::Registrar;
 use crate::port::xdp::slab::FIRST_PLACES;
 use crate::port::xdp::umem::{Slab, VmUmem};
@@ -182,7 +182,7 @@ impl Link {
         Ok(self.bind_as(found, false)?)
     }
 
-    fn find(&self) -> Result<Found, XdpError> {
+    fn find(&self) -> Result<FoundInterface, XdpError> {
         self.options.access.find(self.options.pair)
     }
 
@@ -199,8 +199,8 @@ impl Link {
         facts.against_zero_copy()
     }
 
-    fn bind_as(&mut self, found: Found, zero_copy: bool) -> Result<(), XdpError> {
-        let Found { interface, facts, watch } = found;
+    fn bind_as(&mut self, found: FoundInterface, zero_copy: bool) -> Result<(), XdpError> {
+        let FoundInterface { interface, facts, watch } = found;
         self.options.served.store(facts.index, Ordering::Relaxed);
         let umem = self.registered_for(zero_copy)?;
         // Another pair of this guest may have registered the memory, and its mode is that of all.
