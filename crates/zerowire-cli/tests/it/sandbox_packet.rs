@@ -126,7 +126,9 @@ fn an_interface_goes_down_and_up_and_away_and_comes_back() {
         program.wait_log("interface v0 is down");
         ip(&["link", "set", "v0", "up"]);
         wait_until("it is up again", || program.log().matches("interface v0 is up").count() == 2);
-        guest.ping(&mut Peer::new("v1"));
+        let mut peer = Peer::new("v1");
+        guest.wait_for_frames(&mut peer);
+        guest.ping(&mut peer);
         let before = child(&program);
         ip(&["link", "del", "v0"]);
         program.wait_log("no interface v0");
@@ -134,7 +136,9 @@ fn an_interface_goes_down_and_up_and_away_and_comes_back() {
         // Other sockets, and so another child.
         program.wait_log("interface v0 is another one now");
         wait_until("another child is there", || children(&program).iter().any(|now| *now != before));
-        guest.ping(&mut Peer::new("v1"));
+        let mut peer = Peer::new("v1");
+        guest.wait_for_frames(&mut peer);
+        guest.ping(&mut peer);
         assert!(guest.driver.transport().is_alive(), "it was never disconnected");
         // That is no error, and nothing that was counted is lost.
         let vm = stats(&program, 1)["vms"][0].clone();
@@ -163,7 +167,9 @@ fn the_guest_sees_the_link() {
         wait_until("it says so", || program.log().matches("is down").count() > 2);
         ip(&["link", "set", "v0", "up"]);
         program.wait_log("the front end may connect");
-        guest(dir.path()).ping(&mut Peer::new("v1"));
+        let (mut guest, mut peer) = (guest(dir.path()), Peer::new("v1"));
+        guest.wait_for_frames(&mut peer);
+        guest.ping(&mut peer);
         program.stop();
     });
 }

@@ -14,6 +14,7 @@ pub mod vsock;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, QueuePair, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
@@ -82,6 +83,22 @@ impl Guest {
     /// The next frame, which must come.
     pub fn expect(&mut self) -> Vec<u8> {
         self.pairs[0].rx.recv(PATIENCE).expect("a sound ring").expect("a frame").1
+    }
+
+    /// Has the peer send until a frame arrives: the kernel passes none on for a moment behind the
+    /// one in which a link is up.
+    pub fn wait_for_frames(&mut self, peer: &mut Peer) {
+        let begin = Instant::now();
+        for probe in frames::PROBE.. {
+            assert!(begin.elapsed() < PATIENCE, "no frame arrives");
+            peer.send(&frames::frame(probe, 64));
+            let rx = &mut self.pairs[0].rx;
+            while let Some((_, frame)) = rx.recv(Duration::from_millis(20)).expect("a sound ring") {
+                if frame == frames::frame(probe, 64) {
+                    return;
+                }
+            }
+        }
     }
 
     /// Short and long frames each way.
