@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 use zerowire_capture::{Capture, CaptureInterface, CaptureStats};
 
+/// How long a thread that has nothing more to read may take to end.
+const LEFT_BEHIND: Duration = Duration::from_secs(1);
+
 /// How long a child may take to write what it has captured.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// The pause between two looks meanwhile.
@@ -83,6 +86,14 @@ impl CaptureRelay {
         }
         // The thread may wait for a child that does not end.
         let _ = self.socket.shutdown(Shutdown::Both);
-        let _ = self.thread.join();
+        let deadline = Instant::now() + LEFT_BEHIND;
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        // It goes by itself when the kernel lets go of it, as where it closes a descriptor that the
+        // child has sent along.
+        if self.thread.is_finished() {
+            let _ = self.thread.join();
+        }
     }
 }

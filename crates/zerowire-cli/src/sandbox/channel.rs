@@ -74,8 +74,15 @@ impl Hearing {
                 [socket].into_iter().chain(process.map(|p| PollFd::new(p, PollFlags::IN))).collect();
             match poll(&mut fds, timeout.as_ref()) {
                 Ok(0) => return false,
-                Ok(_) if !fds[0].revents().is_empty() => return true,
-                Ok(_) => (self.is_dead, self.until) = (true, Some(Instant::now() + LAST_WORDS)),
+                Ok(_) => {
+                    // First: others may have its end, and keep it full.
+                    if fds.get(1).is_some_and(|process| !process.revents().is_empty()) {
+                        (self.is_dead, self.until) = (true, Some(Instant::now() + LAST_WORDS));
+                    }
+                    if !fds[0].revents().is_empty() {
+                        return true;
+                    }
+                }
                 Err(_) => {}
             }
         }

@@ -217,6 +217,11 @@ impl KeptSession {
             let text = format!("{EARLY_DEATHS} children died as soon as they had its session");
             self.state = SessionState::Lost(text);
         }
+        self.replaced()
+    }
+
+    /// The same of a child that has made room for the next one.
+    pub(crate) fn replaced(&mut self) -> String {
         match std::mem::take(&mut self.state) {
             SessionState::Nothing => String::new(),
             SessionState::Lost(why) => format!("; its front end is disconnected: {why}"),

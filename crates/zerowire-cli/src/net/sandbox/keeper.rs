@@ -80,7 +80,7 @@ enum ChildEnd {
 }
 
 /// A VM with its child.
-pub(super) struct Keeper {
+pub(super) struct VmKeeper {
     config: VmConfig,
     common: Common,
     port: KeptPort,
@@ -96,7 +96,7 @@ pub(super) struct Keeper {
     pub(super) follower: Mutex<Option<OwnedFd>>,
 }
 
-impl Keeper {
+impl VmKeeper {
     /// Opens what the VM needs, but for a socket that was `inherited`, and starts its child. `gone`
     /// is called when a drained VM has ended.
     pub(super) fn start(
@@ -192,7 +192,8 @@ impl Keeper {
                 return;
             }
             lock(&self.state).sums.died(is_error.then(|| why.clone()));
-            let (wait, then) = (pace.died(Instant::now()), session.died());
+            let then = if is_error { session.died() } else { session.replaced() };
+            let wait = pace.died(Instant::now());
             if !self.is_lasting() {
                 return tracing::error!("{name}: its process ended, and its only connection with it: {why}");
             }

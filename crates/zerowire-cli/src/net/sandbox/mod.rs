@@ -31,6 +31,7 @@ use zerowire_confine::Owner;
 use zerowire_net::port::PortSpec;
 use zerowire_net::port::xdp::XdpPin;
 use zerowire_net::{ServerError, VmConfig};
+use zerowire_vhost::memory::PinBudget;
 use zerowire_vhost::serve::{StartError, inherit};
 
 use super::NetArgs;
@@ -127,7 +128,9 @@ fn pins_less(vm: &VmConfig) -> Option<String> {
     let pins = matches!(port, PortSpec::Xdp(xdp) if xdp.pin != XdpPin::Off);
     let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     let is_bound = has.contains(CapabilitySet::IPC_LOCK) && !has.contains(CapabilitySet::SYS_RESOURCE);
-    let limit = getrlimit(Resource::Memlock).maximum.filter(|_| pins && is_bound)?;
+    // As much as --memlock allows.
+    let wanted = PinBudget::of_process().bound();
+    let limit = getrlimit(Resource::Memlock).maximum.filter(|most| pins && is_bound && *most < wanted)?;
     Some(format!(
         "port {port}: without CAP_SYS_RESOURCE a confined process pins {limit} bytes at most; raise that ('ulimit -l \
          unlimited', or LimitMEMLOCK= in a unit), or give --sandbox off"

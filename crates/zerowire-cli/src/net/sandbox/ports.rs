@@ -16,7 +16,7 @@ use zerowire_net::{LinkObserver, LinkState, PortState, VmConfig};
 use zerowire_sys::allowed::AllowedCall;
 
 use super::child::SupervisorLink;
-use super::keeper::Keeper;
+use super::keeper::VmKeeper;
 use super::message::ChildOrder;
 use super::pace::AnswerPace;
 use crate::sandbox::capture::KeptCapture;
@@ -302,7 +302,7 @@ impl PortSetup {
 
 /// Has a thread tell the child of a VM what the state of its interface is, as long as the VM is
 /// there.
-pub(super) fn follow(keeper: &Arc<Keeper>, name: &str, mut observer: LinkObserver) -> io::Result<()> {
+pub(super) fn follow(keeper: &Arc<VmKeeper>, name: &str, mut observer: LinkObserver) -> io::Result<()> {
     let (gone, there) = io::pipe()?;
     *lock(&keeper.follower) = Some(there.into());
     let keeper = Arc::downgrade(keeper);

@@ -12,7 +12,7 @@ use zerowire_net::{
 };
 use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmState};
 
-use super::keeper::{Common, Keeper};
+use super::keeper::{Common, VmKeeper};
 use crate::sandbox::capture::PATIENCE;
 use crate::sandbox::link::ANSWER_PATIENCE;
 
@@ -21,7 +21,7 @@ const ENDING: usize = 16;
 
 enum KeptStage {
     Opening,
-    Running(Arc<Keeper>),
+    Running(Arc<VmKeeper>),
     Leaving,
 }
 
@@ -33,7 +33,7 @@ struct KeptVm {
 }
 
 impl KeptVm {
-    fn running(&self) -> Option<&Arc<Keeper>> {
+    fn running(&self) -> Option<&Arc<VmKeeper>> {
         match &self.stage {
             KeptStage::Running(keeper) => Some(keeper),
             KeptStage::Opening | KeptStage::Leaving => None,
@@ -67,7 +67,7 @@ impl KeptVms {
         kept.ok_or_else(|| ChangeError::Unknown(name.to_owned()))
     }
 
-    fn keeper(&mut self, name: &str) -> Result<Arc<Keeper>, ChangeError> {
+    fn keeper(&mut self, name: &str) -> Result<Arc<VmKeeper>, ChangeError> {
         let running = self.find(name)?.running().cloned();
         running.ok_or_else(|| ChangeError::Busy(name.to_owned()))
     }
@@ -86,7 +86,7 @@ impl KeptVms {
     }
 
     /// Gives a VM that was entered its keeper. One that is gone meanwhile gets none.
-    fn keep(&mut self, number: u64, keeper: Arc<Keeper>) -> Result<Arc<Keeper>, Arc<Keeper>> {
+    fn keep(&mut self, number: u64, keeper: Arc<VmKeeper>) -> Result<Arc<VmKeeper>, Arc<VmKeeper>> {
         match self.all.iter_mut().find(|kept| kept.number == number && !self.closed) {
             Some(kept) => kept.stage = KeptStage::Running(keeper.clone()),
             None => return Err(keeper),
@@ -128,7 +128,7 @@ impl Supervisor {
         Self { vms: Arc::new(Mutex::new(vms)), common, start: Instant::now() }
     }
 
-    fn running(&self) -> Vec<Arc<Keeper>> {
+    fn running(&self) -> Vec<Arc<VmKeeper>> {
         lock(&self.vms).all.iter().filter_map(KeptVm::running).cloned().collect()
     }
 
@@ -141,7 +141,7 @@ impl Supervisor {
             (vms.enter(config.clone())?, vms.capture.clone())
         };
         let (common, gone) = (self.common.clone(), self.gone(number));
-        let started = Keeper::start(config, inherited, common, capture.as_deref(), gone);
+        let started = VmKeeper::start(config, inherited, common, capture.as_deref(), gone);
         let mut vms = lock(&self.vms);
         let is_another = vms.capture.as_ref().map(Arc::as_ptr) != capture.as_ref().map(Arc::as_ptr);
         match started.map(|keeper| vms.keep(number, keeper)) {
@@ -180,7 +180,7 @@ impl Fleet for Supervisor {
         let listed = |kept: &KeptVm| (kept.config.clone(), kept.state(), kept.running().cloned());
         let all: Vec<_> = lock(&self.vms).all.iter().map(listed).collect();
         // Nobody else waits for the VM that is asked.
-        let info = |(config, state, keeper): (VmConfig, VmState, Option<Arc<Keeper>>)| match keeper {
+        let info = |(config, state, keeper): (VmConfig, VmState, Option<Arc<VmKeeper>>)| match keeper {
             Some(keeper) => VmInfo { config: keeper.config(), state, connected: keeper.is_connected() },
             None => VmInfo { config, state, connected: false },
         };

@@ -54,7 +54,7 @@ impl CaptureChange {
 
 impl Keeper<VsockGroup> {
     /// The child that has its VMs.
-    fn handed(&self, members: &GroupMembers) -> Option<Arc<ChildLink<GroupWord>>> {
+    pub(super) fn handed(&self, members: &GroupMembers) -> Option<Arc<ChildLink<GroupWord>>> {
         self.link().filter(|_| members.handed)
     }
 
@@ -157,7 +157,10 @@ impl Keeper<VsockGroup> {
     /// Tells the child that runs, if one does. The next one learns it from its setup.
     fn order(&self, members: &GroupMembers, change: VmChange) {
         if let Some(link) = self.handed(members) {
-            let _ = link.channel.send(&GroupOrder::Change(change), &[]);
+            // One that takes no orders ends. The next one learns it from its setup.
+            if link.channel.send(&GroupOrder::Change(change), &[]).is_err() {
+                link.close();
+            }
         }
     }
 }

@@ -177,9 +177,11 @@ impl Charge for VsockGroup {
             members.handed = false;
             members.vms.clone()
         };
+        {
+            let mut cpu_seconds = lock(&self.cpu_seconds);
+            cpu_seconds.0 += std::mem::take(&mut cpu_seconds.1);
+        }
         let mut stay = Vec::new();
-        let mut cpu_seconds = lock(&self.cpu_seconds);
-        cpu_seconds.0 += std::mem::take(&mut cpu_seconds.1);
         for vm in vms {
             lock(&vm.sums).died(why);
             // What it has captured is read to its end before another one begins.
@@ -189,7 +191,16 @@ impl Charge for VsockGroup {
             if lock(&vm.state).leaves {
                 lock(&vm.session).forget();
             } else {
-                stay.push((vm.config.name.clone(), lock(&vm.session).died()));
+                let (then, is_kept) = {
+                    let mut session = lock(&vm.session);
+                    (session.died(), session.is_kept())
+                };
+                let drains = lock(&vm.state).drains;
+                match drains && !is_kept {
+                    // Its last front end has gone with the child.
+                    true => self.gone(vm.number),
+                    false => stay.push((vm.config.name.clone(), then)),
+                }
             }
         }
         stay
@@ -204,8 +215,10 @@ fn errno_of(e: &io::Error) -> i32 {
 impl Keeper<VsockGroup> {
     /// Asks the child for statistics, without waiting.
     pub(super) fn ask_stats(&self) -> Vec<Question<GroupWord>> {
-        let Some(link) = self.link() else { return Vec::new() };
-        let numbers: Vec<_> = lock(&self.charge.members).vms.iter().map(|vm| vm.number).collect();
+        // A child that has not got all of its VMs yet takes no question.
+        let members = lock(&self.charge.members);
+        let Some(link) = self.handed(&members) else { return Vec::new() };
+        let numbers: Vec<_> = members.vms.iter().map(|vm| vm.number).collect();
         let ask =
             |vms: &[usize]| link.ask(|number| GroupOrder::Statistics { number, vms: vms.to_vec() }, &[]);
         numbers.chunks(VMS).map_while(ask).collect()

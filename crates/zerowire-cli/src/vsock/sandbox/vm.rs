@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use zerowire_capture::{Capture, LINKTYPE_VSOCK};
@@ -18,6 +18,9 @@ use super::sums::VmSums;
 use crate::sandbox::capture::{CaptureRelay, KeptCapture};
 use crate::sandbox::lock;
 use crate::sandbox::sessions::KeptSession;
+
+/// Stack of a thread that closes descriptors.
+const STACK_BYTES: usize = 64 * 1024;
 
 /// The sockets of a VM, which are removed with it.
 pub(super) struct OpenVsock {
@@ -69,6 +72,18 @@ pub(super) struct KeptVsock {
     pub session: Mutex<KeptSession>,
     /// What its children have told.
     pub sums: Mutex<VmSums>,
+}
+
+impl Drop for KeptVsock {
+    /// Whoever lets go of a VM last may not wait: see [`Self::session`].
+    fn drop(&mut self) {
+        let session = std::mem::take(self.session.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if session.is_kept() {
+            let closes = std::thread::Builder::new().name("session".to_owned()).stack_size(STACK_BYTES);
+            // Without a thread this one closes them.
+            let _ = closes.spawn(move || drop(session));
+        }
+    }
 }
 
 impl KeptVsock {

@@ -52,8 +52,6 @@ pub enum XdpVerb {
         least_bytes: u64,
         /// As many are wanted.
         most_bytes: u64,
-        /// True: the part that there is will do.
-        part: bool,
     },
     /// Gives as many bytes back.
     Unpin(u64),
@@ -270,9 +268,10 @@ impl XdpAccess {
         sent.map(drop).map_err(|e| e.to_string())
     }
 
-    /// Takes bytes of what may be pinned: the most as a whole, or the part that there is.
-    pub(super) fn pin(&self, least_bytes: u64, most_bytes: u64, part: bool) -> Result<Pinned, XdpError> {
-        let bytes = self.number(XdpVerb::Pin { least_bytes, most_bytes, part }, &[])?;
+    /// Takes bytes of what may be pinned: the most as a whole, or where the port does with a part
+    /// (`pin=`) what there is.
+    pub(super) fn pin(&self, least_bytes: u64, most_bytes: u64) -> Result<Pinned, XdpError> {
+        let bytes = self.number(XdpVerb::Pin { least_bytes, most_bytes }, &[])?;
         Ok(Pinned { access: self.clone(), bytes })
     }
 }

@@ -1,6 +1,7 @@
 //! The queues of an interface that a port has, and who may open and bind sockets for them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,13 +13,16 @@ use zerowire_vhost::memory::{PinBudget, PinClaim};
 
 use super::geometry::MAX_MTU;
 use super::handed::{XdpAnswer, XdpFacts, XdpKeeper, XdpRefusal, XdpReply, XdpVerb};
-use super::{Promiscuous, XdpMatch, XdpMode, XdpSpec, driver_has_zero_copy, steering, trust};
+use super::{Promiscuous, XdpMatch, XdpMode, XdpPin, XdpSpec, driver_has_zero_copy, steering, trust};
 use crate::port::packet::PacketError;
 use crate::port::{LinkWatch, PortError, PortSpec, send_through};
 use crate::vm::may_pin_all;
 
 /// Claims on what may be pinned at a time. One is usual, and two while memory is registered anew.
 const MOST_CLAIMS: usize = 8;
+
+/// More is never pinned at a time, bytes, so that sums of claims don't overflow.
+const MOST_BYTES: u64 = 1 << 48;
 
 /// The longest frame that is announced, bytes: a RARP request has 60.
 const MOST_ANNOUNCED_BYTES: usize = 128;
@@ -36,6 +40,8 @@ pub struct XdpQueues {
     /// back.
     attached: Mutex<Arc<Steering>>,
     pairs: Box<[Mutex<OnInterface>]>,
+    /// Number of the interface that was found last; 0 before.
+    found: AtomicU32,
     pinned: Mutex<Vec<PinClaim<'static>>>,
 }
 
@@ -92,7 +98,8 @@ impl XdpQueues {
         let attached = Mutex::new(steering::shared(&interface)?);
         let control = LinkWatch::deaf().map_err(|e| other(format!("no socket to ask by: {e}")))?;
         let pairs = (0..spec.queues).map(|_| Mutex::default()).collect();
-        Ok(Self { spec: spec.clone(), has_zero_copy, control, attached, pairs, pinned: Mutex::default() })
+        let (found, pinned) = (AtomicU32::new(0), Mutex::default());
+        Ok(Self { spec: spec.clone(), has_zero_copy, control, attached, pairs, found, pinned })
     }
 
     /// What was asked for.
@@ -118,8 +125,7 @@ impl XdpQueues {
 
     /// The name that the interface has now.
     pub fn interface(&self) -> String {
-        let index = self.pairs.first().map_or(0, |pair| lock(pair).index);
-        let name = netdevice::name(&self.control, index);
+        let name = netdevice::name(&self.control, self.found.load(Ordering::Relaxed));
         name.unwrap_or_else(|_| self.spec.interface.clone())
     }
 
@@ -132,7 +138,19 @@ impl XdpQueues {
                 let _ = steering.stop(self.queue(pair));
             }
         }
+        self.found.store(0, Ordering::Relaxed);
         lock(&self.pinned).clear();
+    }
+
+    /// A socket that can't be bound to another interface, whoever gets it (Linux 6.6).
+    fn open_socket(&self) -> Result<OwnedFd, XdpRefusal> {
+        let socket = OwnSockets.open()?;
+        let index = self.found.load(Ordering::Relaxed);
+        if index == 0 {
+            return Err(XdpRefusal::NoInterface);
+        }
+        zerowire_sys::socket::bind_to_interface(&socket, index).map_err(|_| XdpRefusal::NoInterface)?;
+        Ok(socket)
     }
 
     fn queue(&self, pair: usize) -> u32 {
@@ -144,7 +162,7 @@ impl XdpQueues {
         let number = |number| (XdpAnswer::Number(number), Vec::new());
         match verb {
             XdpVerb::Find(pair) => self.find(pair),
-            XdpVerb::Open => Ok((XdpAnswer::Done, vec![OwnSockets.open()?])),
+            XdpVerb::Open => Ok((XdpAnswer::Done, vec![self.open_socket()?])),
             XdpVerb::Bind(pair, zero_copy) => self.bind(pair, zero_copy, fds).map(done),
             XdpVerb::BePromiscuous(pair) => self.be_promiscuous(pair).map(done),
             XdpVerb::Steer(pair, longest_bytes) => self.steer(pair, longest_bytes, fds).map(number),
@@ -159,12 +177,16 @@ impl XdpQueues {
             XdpVerb::TooLong(pair) => Ok(self.steering(pair)?.dropped(self.queue(pair)).map(number)?),
             XdpVerb::Release(pair) => {
                 let mut on = self.pair(pair)?;
-                *on = OnInterface { is_deaf: on.is_deaf, ..OnInterface::default() };
+                let is_deaf = on.is_deaf;
+                if let Some(steering) =
+                    std::mem::replace(&mut *on, OnInterface { is_deaf, ..OnInterface::default() }).steering
+                {
+                    // With its socket it has gone by itself. A copy of that gets no frame any more.
+                    let _ = steering.stop(self.queue(pair));
+                }
                 Ok(done(()))
             }
-            XdpVerb::Pin { least_bytes, most_bytes, part } => {
-                self.pin(least_bytes, most_bytes, part).map(number)
-            }
+            XdpVerb::Pin { least_bytes, most_bytes } => self.pin(least_bytes, most_bytes).map(number),
             XdpVerb::Unpin(bytes) => {
                 let mut pinned = lock(&self.pinned);
                 if let Some(at) = pinned.iter().position(|claim| claim.bytes() == bytes) {
@@ -213,6 +235,7 @@ impl XdpQueues {
             copies_at_once: trust::copies_at_once(&interface),
         };
         (on.index, on.steering) = (facts.index, Some(steering));
+        self.found.store(facts.index, Ordering::Relaxed);
         Ok((XdpAnswer::Found(facts), vec![watch.into()]))
     }
 
@@ -287,14 +310,17 @@ impl XdpQueues {
         Ok(too_long)
     }
 
-    fn pin(&self, least_bytes: u64, most_bytes: u64, part: bool) -> Result<u64, XdpRefusal> {
+    fn pin(&self, least_bytes: u64, most_bytes: u64) -> Result<u64, XdpRefusal> {
         let (budget, mut pinned) = (PinBudget::of_process(), lock(&self.pinned));
         if pinned.len() >= MOST_CLAIMS {
             return Err(XdpRefusal::Other("what was pinned before is not given back".to_owned()));
         }
-        let claim = match part {
-            true => budget.claim_part(least_bytes, most_bytes),
-            false => budget.claim(most_bytes),
+        if most_bytes > MOST_BYTES {
+            return Err(XdpRefusal::Other(format!("no machine has {most_bytes} bytes of memory")));
+        }
+        let claim = match self.spec.pin {
+            XdpPin::All => budget.claim(most_bytes),
+            XdpPin::Partial | XdpPin::Off => budget.claim_part(least_bytes, most_bytes),
         };
         let claim = claim.map_err(|e| XdpRefusal::Other(e.to_string()))?;
         let bytes = claim.bytes();
@@ -310,5 +336,30 @@ impl XdpKeeper for XdpQueues {
 
     fn is_another(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerowire_testkit::net::{in_netns, interface, veth};
+
+    use super::*;
+
+    #[test]
+    fn who_gets_a_socket_is_bound_to_the_interface() {
+        in_netns(|| {
+            veth::veth("v0", "v1", 1, 1500);
+            let PortSpec::Xdp(spec) = "xdp:v0".parse().expect("a port") else { panic!("an AF_XDP port") };
+            let queues = XdpQueues::open(&spec).expect("queues");
+            let open = || queues.ask(XdpVerb::Open, &[]);
+            assert!(matches!(open(), Err(XdpRefusal::NoInterface)), "none was found yet");
+            queues.ask(XdpVerb::Find(0), &[]).expect("found");
+            let (_, fds) = open().expect("a socket");
+            let tied = zerowire_sys::socket::get_int(&fds[0], libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
+            assert_eq!(tied.ok(), interface("v0"));
+            // More than there can be is no claim.
+            let refused = queues.ask(XdpVerb::Pin { least_bytes: 1, most_bytes: u64::MAX }, &[]);
+            assert!(matches!(refused, Err(XdpRefusal::Other(_))));
+        });
     }
 }

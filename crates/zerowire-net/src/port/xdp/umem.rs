@@ -91,7 +91,7 @@ impl VmUmem {
         let slab = pairs * PAIR_BYTES;
         let beside = (PADDING_BYTES + slab) as u64;
         let most = if pin == XdpPin::Off { beside } else { beside + memory.len() };
-        let claim = access.pin(beside, most, pin != XdpPin::All);
+        let claim = access.pin(beside, most);
         let claim = claim.map_err(|e| XdpError::System {
             what: format!("{} bytes of guest memory and what belongs to it", memory.len()),
             call: "registration",

@@ -34,11 +34,11 @@ pub(in super::super) fn config(dir: &Path, metadata: Option<&Path>) -> VmConfig 
 }
 
 /// A keeper without a thread, whose child is the test.
-fn keeper(dir: &Path, metadata: Option<&Path>) -> Keeper {
+fn keeper(dir: &Path, metadata: Option<&Path>) -> VmKeeper {
     let config = config(dir, metadata);
     let read = |source| KeptMetadata::read(source).expect("metadata");
     let metadata = config.metadata.clone().map(read);
-    Keeper {
+    VmKeeper {
         port: KeptPort::open(&tap().into()).expect("a tap"),
         listener: Mutex::new(Listener::new(&config.endpoint, &config.access).expect("a socket")),
         state: Mutex::new(KeeperState { metadata, ..KeeperState::default() }),
@@ -71,7 +71,7 @@ fn setup(child: &Channel) -> (ChildSetup, String) {
 }
 
 /// What the child says, and why it is ended for that.
-fn why(keeper: &Keeper, words: Vec<ChildWord>) -> Option<String> {
+fn why(keeper: &VmKeeper, words: Vec<ChildWord>) -> Option<String> {
     let (link, child) = link();
     let end = std::thread::scope(|scope| {
         scope.spawn(move || words.iter().for_each(|word| drop(child.send(word, &[]))));
