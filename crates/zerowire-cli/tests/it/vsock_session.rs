@@ -220,6 +220,26 @@ fn guests_of_a_group_go_on_behind_two_deaths() {
     scene.program.stop();
 }
 
+/// Its front end keeps the event queue, and has stopped the rings.
+#[test]
+fn a_guest_that_was_paused_loses_its_connections_when_it_goes_on() {
+    let scene = Scene::start(&[("a", "a")], &[]);
+    let mut guest = Guest::start(&scene, "a", Events::Kept);
+    let mut open = guest.open(&scene);
+    guest.driver.stop().expect("the rings stop");
+    kill(scene.child_of("a"), libc::SIGKILL);
+    open.iter_mut().for_each(|(_, stream)| expect_end(stream));
+    wait_until("another child has the session", || {
+        scene.program.log().matches("served by a confined process").count() == 2
+    });
+    guest.driver.resume(guest.stack.queues()).expect("the rings go on");
+    guest.lose(&[open[0].0, open[1].0], 1);
+    drop(guest.open(&scene));
+    assert!(guest.driver.transport().is_alive(), "never disconnected");
+    drop(guest);
+    scene.program.stop();
+}
+
 /// A front end that lets the back end wait within a message, for 1 s: it does not close its end of
 /// a transfer whose outcome it asks for.
 fn keep_busy(front: &mut VhostUser) -> PipeWriter {

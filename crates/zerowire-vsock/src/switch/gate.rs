@@ -71,7 +71,10 @@ impl Gate {
 pub(super) fn set(vm: &mut GroupVm, lost: bool, timers: &mut Timers) {
     vm.gate = match lost {
         true => Gate::Due { until: timers.now() + GATE_PATIENCE },
-        false => Gate::Open,
+        false => {
+            vm.names.forget_lost();
+            Gate::Open
+        }
     };
     if lost {
         timers.look_after(GATE_PATIENCE);
@@ -79,8 +82,13 @@ pub(super) fn set(vm: &mut GroupVm, lost: bool, timers: &mut Timers) {
 }
 
 /// The session of another process goes on here, whose front end says nothing more of its rings.
-/// Where it keeps the event queue to itself, nothing is waited for.
+/// Where it keeps the event queue to itself, nothing is waited for. Of a VM that is paused no ring
+/// runs: its connections are reset behind the start of its rings, as those of any driver that goes
+/// on.
 pub(super) fn taken_up(vm: &mut GroupVm) {
+    if vm.rings.tx.is_none() {
+        return;
+    }
     if vm.rings.events.is_none() || vm.gate == Gate::Open {
         give_up(vm);
     }
