@@ -177,7 +177,7 @@ impl CaptureWriter {
         times.min()
     }
 
-    /// Whether a packet is to be written. One that is not is taken from its ring.
+    /// Whether a packet passes the filter. One that does not is taken from its ring here.
     fn passes(&mut self, i: usize, packet: &WaitingPacket) -> bool {
         let Some(filter) = &self.filter else { return true };
         self.looked_at.clear();

@@ -52,7 +52,7 @@ pub(super) struct ComingVm {
 }
 
 impl ComingVm {
-    /// What the next child needs of its session is told by this channel.
+    /// By which a child tells what the next one needs of its session.
     pub(super) fn new(given: GivenVm, channel: &Arc<Channel>) -> Result<Self, String> {
         let GivenVm { setup, mut fds, kept } = given;
         let VmSetup { number, snaplen, .. } = setup;

@@ -357,7 +357,7 @@ mod tests {
             let (_, fds) = open().expect("a socket");
             let tied = zerowire_sys::socket::get_int(&fds[0], libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
             assert_eq!(tied.ok(), interface("v0"));
-            // More than there can be is no claim.
+            // No machine has as much.
             let refused = queues.ask(XdpVerb::Pin { least_bytes: 1, most_bytes: u64::MAX }, &[]);
             assert!(matches!(refused, Err(XdpRefusal::Other(_))));
         });
