@@ -125,7 +125,12 @@ impl XdpQueues {
 
     /// The name that the interface has now.
     pub fn interface(&self) -> String {
-        let name = netdevice::name(&self.control, self.found.load(Ordering::Relaxed));
+        // While it is bound, which may take some ms, as it was found last.
+        let index = match self.pairs.first().map(Mutex::try_lock) {
+            Some(Ok(pair)) => pair.index,
+            _ => self.found.load(Ordering::Relaxed),
+        };
+        let name = netdevice::name(&self.control, index);
         name.unwrap_or_else(|_| self.spec.interface.clone())
     }
 
