@@ -1,4 +1,4 @@
-//! Without `--sandbox` the VMs are confined, and where that can't be had they are served all the same.
+//! Without `--sandbox` VMs are confined, and where that can't be had they are served all the same.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;

@@ -149,7 +149,8 @@ fn the_next_process_serves_the_vms_that_are_there() {
     server.program.stop();
 }
 
-/// Front ends of VMs that were added one by one stay connected. Numbers are not places: one has gone.
+/// Front ends of VMs that were added one by one stay connected. One VM has gone, so numbers are not
+/// places.
 #[test]
 fn a_vm_that_has_joined_keeps_its_front_end_when_its_process_dies() {
     let server = start(&[]);
