@@ -11,7 +11,7 @@ use zerowire_guest::{GuestAddr, GuestMemory, Transport, features};
 
 use crate::sandbox::{start, stats};
 use crate::support::control::Controlled;
-use crate::support::processes::{child, children, kill};
+use crate::support::processes::{child, children, kill, wait_idle};
 use crate::support::{Guest, PATIENCE, Peer, Program, connect, frames, in_netns, wait_until};
 
 /// How often the child of each VM is killed. The sixth within 10 s would wait.
@@ -193,19 +193,6 @@ fn a_front_end_stays_connected_while_its_children_are_killed_under_load() {
         let log = program.log();
         assert!(log.contains("and goes on with its front end"), "{log}");
         program.stop();
-    });
-}
-
-/// Waits until no thread of a process runs: it has told what there is to tell.
-fn wait_idle(pid: i32) {
-    let mut idle = 0;
-    wait_until("it is idle", || {
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("/proc").flatten();
-        let mut stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
-        let sleeps = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'));
-        idle = if stats.all(sleeps) { idle + 1 } else { 0 };
-        std::thread::sleep(Duration::from_millis(5));
-        idle == 10
     });
 }
 

@@ -12,7 +12,7 @@ use zerowire_guest::vsock::{
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 
-use crate::support::processes::kill;
+use crate::support::processes::{kill, wait_idle};
 use crate::support::{PATIENCE, connect, wait_until};
 use crate::vsock_sandbox::Scene;
 
@@ -60,6 +60,8 @@ impl Guest {
             queue.kick().expect("a kick");
             queue
         });
+        // The child has told of the last message.
+        wait_idle(scene.child_of(name));
         Self { stack, driver, events, listener: scene.listen(name, 5000), name: name.to_owned() }
     }
 
@@ -227,6 +229,7 @@ fn a_guest_that_was_paused_loses_its_connections_when_it_goes_on() {
     let mut guest = Guest::start(&scene, "a", Events::Kept);
     let mut open = guest.open(&scene);
     guest.driver.stop().expect("the rings stop");
+    wait_idle(scene.child_of("a"));
     kill(scene.child_of("a"), libc::SIGKILL);
     open.iter_mut().for_each(|(_, stream)| expect_end(stream));
     wait_until("another child has the session", || {

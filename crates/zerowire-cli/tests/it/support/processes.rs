@@ -1,6 +1,8 @@
 //! The confined processes that a program has started.
 
-use super::Program;
+use std::time::Duration;
+
+use super::{Program, wait_until};
 
 /// Processes that this program has started and that run.
 pub fn children(program: &Program) -> Vec<i32> {
@@ -38,4 +40,17 @@ pub fn status(pid: i32, key: &str) -> String {
 /// Descriptors and threads of a process.
 pub fn held(pid: i32) -> [usize; 2] {
     ["fd", "task"].map(|what| std::fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count))
+}
+
+/// Waits until no thread of a process runs: it has told what there is to tell.
+pub fn wait_idle(pid: i32) {
+    let mut idle = 0;
+    wait_until("it is idle", || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("/proc").flatten();
+        let mut stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+        let sleeps = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'));
+        idle = if stats.all(sleeps) { idle + 1 } else { 0 };
+        std::thread::sleep(Duration::from_millis(5));
+        idle == 10
+    });
 }
