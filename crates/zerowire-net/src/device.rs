@@ -19,7 +19,7 @@ use crate::guard::FrameGuard;
 use crate::metadata::{MetadataCommand, MetadataDetour, Service};
 use crate::port::Renewal;
 use crate::vm::VmContext;
-use crate::worker::{WorkerCapture, WorkerCommand, WorkerHandle, WorkerSetup};
+use crate::worker::{Direction, WorkerCapture, WorkerCommand, WorkerHandle, WorkerSetup};
 
 /// The protocol features that are implemented. BACKEND_REQ is there for QEMU, which wants it of
 /// every back end that offers ACCESS_PLATFORM; nothing is sent on that channel.
@@ -232,6 +232,11 @@ impl Device for NetDevice<'_> {
             }
             outcome => outcome.map_err(|e| refused(Request::SendRarp, e)),
         }
+    }
+
+    /// A chain that was not used has no frame. One from the guest may have had its frame sent.
+    fn takes_again(&self, queue: u16) -> bool {
+        self.vm.port.keeps_order() && Direction::of(queue) == Direction::Receive
     }
 
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {

@@ -35,7 +35,8 @@ pub(crate) use commands::{WorkerCapture, WorkerCommand};
 use limits::PairLimits;
 use port_events::PortEvents;
 use report::Report;
-use side::{Direction, Side};
+pub(crate) use side::Direction;
+use side::Side;
 use states::{PortWatch, RxWait};
 use waking::TRIM_AFTER;
 

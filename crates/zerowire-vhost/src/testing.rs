@@ -129,6 +129,11 @@ impl Device for Model {
         assert!(self.is_running(queue), "the log of a ring that does not run");
     }
 
+    /// Chains of the even queues are marked.
+    fn takes_again(&self, queue: u16) -> bool {
+        !queue.is_multiple_of(2)
+    }
+
     fn start(&mut self, ring: RingSetup) -> Result<(), String> {
         assert!(!self.is_running(ring.queue), "a ring that runs is started");
         assert!(ring.size.is_power_of_two());

@@ -16,7 +16,7 @@ use crate::{Receive, Transmit};
 
 /// Which of a pair's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub(crate) enum Direction {
     /// Even queue numbers: toward the guest.
     Receive,
     /// Odd queue numbers: from the guest.
@@ -24,7 +24,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    pub(super) fn of(queue: u16) -> Self {
+    pub(crate) fn of(queue: u16) -> Self {
         if queue.is_multiple_of(2) { Self::Receive } else { Self::Transmit }
     }
 }

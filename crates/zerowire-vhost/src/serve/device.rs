@@ -68,6 +68,12 @@ pub trait Device {
         true
     }
 
+    /// Whether the process that goes on after this one died may take chains of a queue once more
+    /// that were taken and not used. They are found by the used index then, and nobody marks them.
+    fn takes_again(&self, queue: u16) -> bool {
+        self.uses_in_order(queue)
+    }
+
     /// Starts a ring.
     fn start(&mut self, ring: RingSetup) -> Result<(), String>;
 

@@ -75,8 +75,9 @@ impl InflightTracking {
         Ok(())
     }
 
-    /// Keeps a region of this side from the first ring on that starts, which has `size` entries. It
-    /// serves a process that goes on after this one. Without it that one goes by the used index.
+    /// Keeps a region of this side from the first ring on that starts and needs one, which has `size`
+    /// entries. It serves a process that goes on after this one. Without it that one goes by the
+    /// used index.
     pub(super) fn keep_own(&mut self, queues: usize, size: u16) {
         if self.shared.is_some() || self.own.is_some() {
             return;
@@ -90,11 +91,11 @@ impl InflightTracking {
         }
     }
 
-    /// What marks the chains of a ring of `size` entries that starts. A ring that grew beyond the
-    /// region of this side goes without.
-    pub(super) fn tracker(&self, queue: u16, size: u16) -> Option<Box<Tracker>> {
+    /// What marks the chains of a ring of `size` entries that starts, in the region of this side
+    /// only if `marks`. A ring that grew beyond that one goes without.
+    pub(super) fn tracker(&self, queue: u16, size: u16, marks: bool) -> Option<Box<Tracker>> {
         let of = |area: &Area| Tracker::new(&area.region, queue);
-        let own = || of(self.own.as_ref().filter(|own| size <= own.region.queue_size())?);
+        let own = || of(self.own.as_ref().filter(|own| marks && size <= own.region.queue_size())?);
         let tracker = self.shared.as_ref().map(of);
         tracker.unwrap_or_else(|| own().map(Tracker::of_this_side)).map(Box::new)
     }

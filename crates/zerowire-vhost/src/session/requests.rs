@@ -270,10 +270,11 @@ impl Session<'_> {
     pub(super) fn start_ring(&mut self, mut setup: RingSetup) -> Result<(), SessionError> {
         let refuse = |text| refused(Request::SetVringKick, text);
         let (queue, kick) = (setup.queue, setup.kick.clone());
-        if self.vm.watch().is_some() {
+        let marks = !self.device.takes_again(queue);
+        if marks && self.vm.watch().is_some() {
             self.inflight.keep_own(self.rings.count(), setup.size);
         }
-        setup.inflight = self.inflight.tracker(queue, setup.size);
+        setup.inflight = self.inflight.tracker(queue, setup.size, marks);
         if setup.log_at.is_some() {
             // The front end may have set its size after its addresses.
             self.renew_log().map_err(|e| refuse(e.to_string()))?;

@@ -138,13 +138,20 @@ impl Front {
 
     /// Shares memory and starts ring 0.
     fn set_up(&mut self) -> SessionImage {
+        self.set_up_ring(0)
+    }
+
+    /// Shares memory and starts a ring. Chains of ring 1 may be taken again, those of ring 0 not.
+    fn set_up_ring(&mut self, index: u32) -> SessionImage {
+        let at = index as usize;
         let file = rustix::fs::memfd_create("front", MemfdFlags::CLOEXEC).expect("a file");
         rustix::fs::ftruncate(&file, MEMORY_BYTES).expect("its length");
         let region = MemoryRegion { guest_addr: 0, size: MEMORY_BYTES, user_addr: 0, mmap_offset: 0 };
         let memory = MemoryTable { regions: vec![region] }.encode();
-        let ring = VringAddr { index: 0, flags: 0, desc: 0, used: 0x2000, avail: 0x1000, log: 0 }.encode();
+        let ring = VringAddr { index, flags: 0, desc: 0, used: 0x2000, avail: 0x1000, log: 0 }.encode();
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd");
-        let state = |num| VringState { index: 0, num }.encode();
+        let number = u64::from(index).to_ne_bytes();
+        let state = |num| VringState { index, num }.encode();
         let features = (f::VERSION_1 | f::VHOST_USER_PROTOCOL_FEATURES).to_ne_bytes();
         let none: &[BorrowedFd<'_>] = &[];
         self.socket
@@ -157,23 +164,23 @@ impl Front {
         let image = self.ask(Request::SetMemTable, &memory, &[file.as_fd()]).expect("an image");
         assert_eq!(json(&image)["memory"]["regions"][0]["len"], MEMORY_BYTES);
         let image = self.ask(Request::SetVringNum, &state(16), none).expect("an image");
-        assert_eq!(json(&image)["rings"][0]["size"], 16);
+        assert_eq!(json(&image)["rings"][at]["size"], 16);
         let image = self.ask(Request::SetVringBase, &state(0), none).expect("an image");
-        assert_eq!(json(&image)["rings"][0]["kick"], Value::Null);
+        assert_eq!(json(&image)["rings"][at]["kick"], Value::Null);
         let image = self.ask(Request::SetVringAddr, &ring, none).expect("an image");
-        assert_eq!(json(&image)["rings"][0]["addresses"]["used"], 0x2000);
-        let image = self.ask(Request::SetVringCall, &[0; 8], &[eventfd.as_fd()]).expect("an image");
+        assert_eq!(json(&image)["rings"][at]["addresses"]["used"], 0x2000);
+        let image = self.ask(Request::SetVringCall, &number, &[eventfd.as_fd()]).expect("an image");
         assert_eq!(
-            (&json(&image)["rings"][0]["call"], json(&image)["inflight"]["own"].is_null()),
+            (&json(&image)["rings"][at]["call"], json(&image)["inflight"]["own"].is_null()),
             (&"file".into(), true)
         );
-        let image = self.ask(Request::SetVringKick, &[0; 8], &[eventfd.as_fd()]).expect("an image");
+        let image = self.ask(Request::SetVringKick, &number, &[eventfd.as_fd()]).expect("an image");
         assert_eq!(
-            (&json(&image)["rings"][0]["kick"], json(&image)["inflight"]["own"].is_null()),
-            (&"file".into(), false)
+            (&json(&image)["rings"][at]["kick"], json(&image)["inflight"]["own"].is_null()),
+            (&"file".into(), index == 1)
         );
         let image = self.ask(Request::SetVringEnable, &state(1), none).expect("an image");
-        assert_eq!(json(&image)["rings"][0]["state"], "enabled");
+        assert_eq!(json(&image)["rings"][at]["state"], "enabled");
         image
     }
 }
@@ -205,6 +212,19 @@ fn each_change_is_told_and_another_process_goes_on_with_it() {
     drop(image);
     assert!(next.stop());
     assert!(matches!(front.word(), Word::Ended));
+}
+
+#[test]
+fn chains_that_may_be_taken_again_are_not_marked() {
+    let (mut front, mut first) = Front::connect(false);
+    let image = pass_on(&front.set_up_ring(1));
+    assert!(first.stop());
+    let (mut next, heard) = serve(None, Some(image), false);
+    front.heard = heard;
+    let again = front.settled().expect("an image");
+    assert_eq!(json(&again)["rings"][1]["state"], "enabled");
+    assert!(json(&again)["inflight"]["own"].is_null());
+    assert!(next.stop());
 }
 
 #[test]
