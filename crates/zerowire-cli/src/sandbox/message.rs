@@ -48,6 +48,17 @@ pub(crate) fn kicks(told: &KickHistogram) -> KickHistogram {
     KickHistogram { sum: seconds(told.sum), buckets: told.buckets.map(counted) }
 }
 
+/// A counter of a child does not fall, whatever it says and whichever answer comes late.
+pub(crate) fn raise(now: &mut u64, before: u64) {
+    *now = (*now).max(before);
+}
+
+/// The same of how long kicks took.
+pub(crate) fn raise_kicks(now: &mut KickHistogram, before: &KickHistogram) {
+    now.sum = now.sum.max(before.sum);
+    now.buckets.iter_mut().zip(before.buckets).for_each(|(now, before)| raise(now, before));
+}
+
 /// A text of a child, as one may show it.
 pub(crate) fn short(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(TEXT_CHARS).collect()

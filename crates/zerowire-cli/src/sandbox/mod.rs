@@ -16,6 +16,7 @@
 pub(crate) mod capture;
 pub(crate) mod channel;
 mod choice;
+pub(crate) mod cpu;
 pub(crate) mod ending;
 pub(crate) mod keeper;
 pub(crate) mod lines;

@@ -349,3 +349,22 @@ fn leave_nothing_behind(cycles: u32, sandbox: &str) {
     let (_, log) = server.program.stop();
     assert!(!log.contains("ERROR"), "{log}");
 }
+
+/// A counter never falls.
+#[test]
+fn the_cpu_time_of_a_process_counts_on_when_its_vm_is_removed() {
+    in_netns(|| {
+        let server = Controlled::start(&["--sandbox", "on"]);
+        let seconds = || server.json("/stats")["cpu_seconds"].as_f64().expect("a number");
+        let mut before = seconds();
+        for _ in 0..3 {
+            server.add("zwcpu");
+            let with = seconds();
+            assert_eq!(server.ask("DELETE", "/vms/zwcpu", "").0, 204);
+            let after = seconds();
+            assert!(before <= with && with <= after, "{before} {with} {after}");
+            before = after;
+        }
+        server.program.stop();
+    });
+}

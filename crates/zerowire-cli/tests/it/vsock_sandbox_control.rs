@@ -197,6 +197,31 @@ fn a_vm_that_has_joined_keeps_its_front_end_when_its_process_dies() {
     server.program.stop();
 }
 
+/// A counter never falls.
+#[test]
+fn the_cpu_time_of_a_process_counts_on_when_it_has_ended() {
+    let server = start(&[]);
+    let seconds = || server.json("/stats")["cpu_seconds"].as_f64().expect("a number");
+    let mut before = seconds();
+    for deaths in 0..2 {
+        add(&server, "a", 3, &["x"]);
+        let mut a = guest(&server, "a");
+        let (conn, mut stream) = a.open(&server.path("a"), 1000);
+        (0..500).for_each(|_| a.ping(conn, &mut stream));
+        let with = seconds();
+        assert!(with >= before, "{with} {before}");
+        if deaths == 1 {
+            kill(other_child(&server, &[]), libc::SIGKILL);
+            server.program.wait_log("a: its process ended");
+            assert!(seconds() >= with);
+        }
+        remove(&server, "a");
+        before = seconds();
+        assert!(before >= with, "{before} {with}");
+    }
+    server.program.stop();
+}
+
 /// Its set alone waits for it.
 #[test]
 fn a_process_that_hangs_keeps_no_vm() {

@@ -28,6 +28,7 @@ use super::ports::{self, KeptPort, PortSetup};
 use super::sums::Sums;
 use crate::sandbox::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use crate::sandbox::channel::Channel;
+use crate::sandbox::cpu::CpuSum;
 use crate::sandbox::ending::{END_PATIENCE, end, join, words};
 use crate::sandbox::keeper::{START_PATIENCE, start_child};
 use crate::sandbox::lines::VmNames;
@@ -53,6 +54,8 @@ pub(super) struct Common {
     pub owner: Owner,
     /// What they log.
     pub log: String,
+    /// CPU time of all of them.
+    pub cpu: CpuSum,
 }
 
 /// What changes while the VM is served.
@@ -121,7 +124,8 @@ impl VmKeeper {
         let capture = ports::captured(capture, &config);
         let interface = observer.as_mut().map(LinkObserver::look);
         let limits = config.limits;
-        let state = KeeperState { metadata, limits, capture, interface, ..KeeperState::default() };
+        let sums = Sums::new(common.cpu.share());
+        let state = KeeperState { sums, metadata, limits, capture, interface, ..KeeperState::default() };
         let keeper = Arc::new(Self {
             config,
             common,
@@ -396,9 +400,9 @@ impl VmKeeper {
         link?.ask(ChildOrder::Statistics, &[])
     }
 
-    /// What the VM has moved so far, and the CPU time that took, seconds. A child that does not
-    /// answer until `deadline` is shown as it was.
-    pub(super) fn stats(&self, asked: Option<Question>, deadline: Instant) -> (VmStats, f64) {
+    /// What the VM has moved so far. A child that does not answer until `deadline` is shown as it
+    /// was.
+    pub(super) fn stats(&self, asked: Option<Question>, deadline: Instant) -> VmStats {
         let told = asked.as_ref().and_then(|question| question.answer(deadline));
         // Before anything is locked that others wait for.
         let port = self.port.state();
@@ -408,9 +412,9 @@ impl VmKeeper {
         if let Some(ChildWord::Statistics(_, told)) = told.filter(|_| runs) {
             state.sums.told(told.bounded());
         }
-        let (mut vm, seconds) = state.sums.stats(&self.config, port);
+        let mut vm = state.sums.stats(&self.config, port);
         vm.port_state.capture = state.capture.as_ref().map(KeptCapture::stats);
-        (vm, seconds)
+        vm
     }
 
     /// Has the VM's frames go to another capture, or to none. Returns what takes those that are

@@ -35,6 +35,7 @@ use zerowire_vhost::memory::PinBudget;
 use zerowire_vhost::serve::{StartError, inherit};
 
 use super::NetArgs;
+use crate::sandbox::cpu::CpuSum;
 use crate::sandbox::{NOBODY, SandboxArg, owner};
 use keeper::Common;
 use supervisor::Supervisor;
@@ -96,7 +97,8 @@ impl SandboxArgs {
         })?;
         let inherited = inherit(vms.iter().map(|vm| (vm.name.as_str(), &vm.endpoint)))?;
         let owner = self.user.unwrap_or(NOBODY);
-        let supervisor = Supervisor::new(Common { owner, log: logging::effective_level(log) }, capture);
+        let common = Common { owner, log: logging::effective_level(log), cpu: CpuSum::default() };
+        let supervisor = Supervisor::new(common, capture);
         vms.into_iter().zip(inherited).try_for_each(|(vm, inherited)| supervisor.open(vm, inherited))?;
         Ok(supervisor)
     }

@@ -193,9 +193,8 @@ impl Fleet for Supervisor {
         let asked: Vec<_> = running.iter().map(|keeper| keeper.ask_stats()).collect();
         let deadline = Instant::now() + ANSWER_PATIENCE;
         let told = running.iter().zip(asked).map(|(keeper, asked)| keeper.stats(asked, deadline));
-        let (vms, seconds): (Vec<_>, Vec<f64>) = told.unzip();
-        let own = ServerStats::since(self.start, vms);
-        ServerStats { cpu_seconds: own.cpu_seconds + seconds.into_iter().sum::<f64>(), ..own }
+        let own = ServerStats::since(self.start, told.collect());
+        ServerStats { cpu_seconds: own.cpu_seconds + self.common.cpu.seconds(), ..own }
     }
 
     fn add(&self, config: VmConfig) -> Result<(), ServerError> {

@@ -13,6 +13,7 @@ use super::supervisor::VsockRoster;
 use super::vm::KeptVsock;
 use crate::sandbox::capture::PATIENCE;
 use crate::sandbox::channel::Channel;
+use crate::sandbox::cpu::{CpuShare, CpuSum};
 use crate::sandbox::keeper::{Charge, Heard, Keeper, START_PATIENCE};
 use crate::sandbox::lines::VmNames;
 use crate::sandbox::link::{ChildLink, Question};
@@ -28,6 +29,8 @@ pub(super) struct GroupCommon {
     pub log: String,
     /// Who hears that a VM has left.
     pub roster: Weak<VsockRoster>,
+    /// CPU time of all of them.
+    pub cpu: CpuSum,
 }
 
 /// VMs that one child serves: those that may reach each other.
@@ -35,8 +38,7 @@ pub(super) struct VsockGroup {
     pub(super) members: Mutex<GroupMembers>,
     common: GroupCommon,
     names: VmNames,
-    /// CPU time of the children that have ended, and of the one that runs, seconds.
-    cpu_seconds: Mutex<(f64, f64)>,
+    cpu: Mutex<CpuShare>,
 }
 
 /// The VMs of a group as they come and go.
@@ -52,8 +54,8 @@ pub(super) struct GroupMembers {
 impl VsockGroup {
     pub(super) fn new(vms: Vec<Arc<KeptVsock>>, common: GroupCommon) -> Self {
         let members = GroupMembers { vms, ..GroupMembers::default() };
-        let (names, cpu_seconds) = (VmNames::default(), Mutex::new((0.0, 0.0)));
-        let group = Self { members: Mutex::new(members), common, names, cpu_seconds };
+        let cpu = Mutex::new(common.cpu.share());
+        let group = Self { members: Mutex::new(members), common, names: VmNames::default(), cpu };
         group.rename(&lock(&group.members));
         group
     }
@@ -177,10 +179,7 @@ impl Charge for VsockGroup {
             members.handed = false;
             members.vms.clone()
         };
-        {
-            let mut cpu_seconds = lock(&self.cpu_seconds);
-            cpu_seconds.0 += std::mem::take(&mut cpu_seconds.1);
-        }
+        lock(&self.cpu).restart();
         let mut stay = Vec::new();
         for vm in vms {
             lock(&vm.sums).died(why);
@@ -231,11 +230,11 @@ impl Keeper<VsockGroup> {
             // What a child has told that has ended is counted already.
             let runs = || self.link().is_some_and(|now| question.was_asked(&now));
             let (seconds, vms) = told.told();
-            let mut cpu_seconds = lock(&self.charge.cpu_seconds);
+            let mut cpu = lock(&self.charge.cpu);
             if runs() {
-                cpu_seconds.1 = seconds;
+                cpu.tell(seconds);
             }
-            drop(cpu_seconds);
+            drop(cpu);
             for (number, told) in vms {
                 let Some(vm) = self.charge.vm(number) else { continue };
                 let mut sums = lock(&vm.sums);
@@ -244,12 +243,6 @@ impl Keeper<VsockGroup> {
                 }
             }
         }
-    }
-
-    /// The CPU time of the children, seconds.
-    pub(super) fn cpu_seconds(&self) -> f64 {
-        let seconds = lock(&self.charge.cpu_seconds);
-        seconds.0 + seconds.1
     }
 }
 
@@ -297,7 +290,7 @@ mod tests {
             .enumerate()
             .map(|(n, (config, open))| KeptVsock::new(n, config, open, &own, None).expect("memory"));
         let owner = Owner { user: 65534, group: 65534 };
-        let common = GroupCommon { owner, log: "info".to_owned(), roster: Weak::new() };
+        let common = GroupCommon { owner, log: "info".to_owned(), roster: Weak::new(), cpu: CpuSum::default() };
         VsockGroup::new(kept.map(Arc::new).collect(), common)
     }
 

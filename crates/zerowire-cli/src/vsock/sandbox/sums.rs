@@ -5,7 +5,7 @@ use zerowire_vhost::host::KickHistogram;
 use zerowire_vsock::{VsockConfig, VsockTotals, VsockVmStats};
 
 use super::message::VmTold;
-use crate::sandbox::message::{counted, kicks};
+use crate::sandbox::message::{counted, kicks, raise, raise_kicks};
 
 /// What the child that runs has told last, and what those before it had told last. What a child
 /// moved behind that is not counted.
@@ -21,7 +21,8 @@ pub(super) struct VmSums {
 
 impl VmSums {
     /// The child that runs has told this.
-    pub(super) fn told(&mut self, stats: VmTold) {
+    pub(super) fn told(&mut self, mut stats: VmTold) {
+        keep_counters(&mut stats, &mut self.now);
         self.now = stats;
     }
 
@@ -63,6 +64,22 @@ impl VmSums {
     }
 }
 
+/// Counters that are lower than before stay as they were.
+fn keep_counters(now: &mut VmTold, before: &mut VmTold) {
+    for (now, before) in now.numbers().into_iter().zip(before.numbers()).skip(VmTold::LEVELS) {
+        raise(now, *before);
+    }
+    let (VsockTotals { limits, kicks, .. }, before) = (&mut now.totals, &before.totals);
+    for (now, before) in [
+        (&mut limits.transmit_limit_wait_seconds, before.limits.transmit_limit_wait_seconds),
+        (&mut limits.receive_limit_wait_seconds, before.limits.receive_limit_wait_seconds),
+    ] {
+        *now = now.max(before);
+    }
+    raise_kicks(&mut kicks.transmit_kick_seconds, &before.kicks.transmit_kick_seconds);
+    raise_kicks(&mut kicks.receive_kick_seconds, &before.kicks.receive_kick_seconds);
+}
+
 /// Adds counters up; the present state is that of `more`.
 fn add(sum: &mut VmTold, mut more: VmTold) {
     for (i, (sum, n)) in sum.numbers().into_iter().zip(more.numbers()).enumerate() {
@@ -84,11 +101,11 @@ fn add_kicks(sum: &mut KickHistogram, more: &KickHistogram) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zerowire::ledger::DropReason;
     use zerowire_vhost::serve::Endpoint;
 
-    #[test]
-    fn counters_of_a_vm_outlive_its_children() {
-        let config = VsockConfig {
+    fn config() -> VsockConfig {
+        VsockConfig {
             name: "a".to_owned(),
             endpoint: Endpoint::Path("/run/a".into()),
             access: Default::default(),
@@ -99,14 +116,39 @@ mod tests {
             limits: Default::default(),
             rates: Default::default(),
             map: Default::default(),
-        };
-        let told = |n: u64| {
-            let mut stats = VmTold { connections: n, ..VmTold::default() };
-            (stats.totals.transmit.bytes, stats.totals.resets) = (10 * n, n);
-            (stats.totals.connections_open, stats.totals.mapped.mapped_windows) = (n, n);
-            stats.totals.kicks.transmit_kick_seconds = KickHistogram { sum: 1.0, buckets: [n; 12] };
-            stats
-        };
+        }
+    }
+
+    fn told(n: u64) -> VmTold {
+        let mut stats = VmTold { connections: n, ..VmTold::default() };
+        (stats.totals.transmit.bytes, stats.totals.resets) = (10 * n, n);
+        (stats.totals.connections_open, stats.totals.mapped.mapped_windows) = (n, n);
+        stats.totals.limits.receive_limit_wait_seconds = n as f64;
+        stats.totals.transmit.dropped_frames.insert(DropReason::ALL[0].name(), n);
+        stats.totals.kicks.transmit_kick_seconds = KickHistogram { sum: 1.0, buckets: [n; 12] };
+        stats
+    }
+
+    /// Two ask at once, and the first answer comes last.
+    #[test]
+    fn a_late_answer_lowers_no_counter() {
+        let mut sums = VmSums::default();
+        sums.told(told(7));
+        sums.told(told(3));
+        let stats = sums.stats(&config(), None);
+        assert_eq!((stats.connections, stats.totals.transmit.bytes, stats.totals.resets), (7, 70, 7));
+        assert_eq!(stats.totals.limits.receive_limit_wait_seconds, 7.0);
+        assert_eq!(stats.totals.transmit.dropped_frames, told(7).totals.transmit.dropped_frames);
+        assert_eq!(stats.totals.kicks.transmit_kick_seconds.buckets, [7; 12]);
+        assert_eq!(stats.totals.connections_open, 3, "that is no counter");
+        sums.died("killed by signal 9");
+        sums.told(told(1));
+        assert_eq!(sums.stats(&config(), None).connections, 8, "the next child begins at 0");
+    }
+
+    #[test]
+    fn counters_of_a_vm_outlive_its_children() {
+        let config = config();
         let mut sums = VmSums::default();
         sums.told(told(3));
         sums.told(told(4));

@@ -24,6 +24,7 @@ pub(super) use super::roster::VsockRoster;
 use super::roster::{ServedVsock, VmSet, stopping};
 use super::vm::{KeptVsock, OpenVsock};
 use crate::sandbox::capture::PATIENCE;
+use crate::sandbox::cpu::CpuSum;
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::ANSWER_PATIENCE;
 use crate::sandbox::lock;
@@ -52,7 +53,8 @@ impl VsockSupervisor {
         })?;
         let inherited = inherit(configs.iter().map(|c| (c.name.as_str(), &c.endpoint)))?;
         let roster = Arc::new(VsockRoster::new(capture.clone()));
-        let common = GroupCommon { owner, log: log.to_owned(), roster: Arc::downgrade(&roster) };
+        let (log, cpu) = (log.to_owned(), CpuSum::default());
+        let common = GroupCommon { owner, log, roster: Arc::downgrade(&roster), cpu };
         let supervisor = Self { roster, common, own: OwnSockets::default(), start: Instant::now() };
         let sets = group_sets(configs.iter());
         let opened = configs.into_iter().zip(inherited).zip(1..).map(|((config, inherited), number)| {
@@ -162,7 +164,7 @@ impl VsockFleet for VsockSupervisor {
         VsockServerStats {
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: self.start.elapsed().as_secs_f64(),
-            cpu_seconds: process_cpu_seconds() + keepers.iter().map(|k| k.cpu_seconds()).sum::<f64>(),
+            cpu_seconds: process_cpu_seconds() + self.common.cpu.seconds(),
             vms: running.iter().map(|served| served.vm.stats()).collect(),
         }
     }

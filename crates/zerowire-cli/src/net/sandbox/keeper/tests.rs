@@ -42,7 +42,11 @@ fn keeper(dir: &Path, metadata: Option<&Path>) -> VmKeeper {
         port: KeptPort::open(&tap().into()).expect("a tap"),
         listener: Mutex::new(Listener::new(&config.endpoint, &config.access).expect("a socket")),
         state: Mutex::new(KeeperState { metadata, ..KeeperState::default() }),
-        common: Common { owner: Owner { user: 65534, group: 65534 }, log: "info".to_owned() },
+        common: Common {
+            owner: Owner { user: 65534, group: 65534 },
+            log: "info".to_owned(),
+            cpu: CpuSum::default(),
+        },
         stops: AtomicBool::new(false),
         drains: AtomicBool::new(false),
         thread: Mutex::new(None),
@@ -184,7 +188,7 @@ fn statistics_of_a_child_that_has_ended_are_not_the_next_ones() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let keeper = keeper(dir.path(), None);
-        let connections = |asked| keeper.stats(asked, Instant::now()).0.connections;
+        let connections = |asked| keeper.stats(asked, Instant::now()).connections;
         let told = |number| {
             let stats = ChildStats { connections: 3, ..Default::default() };
             ChildWord::Statistics(number, Box::new(stats))
