@@ -238,3 +238,15 @@ impl<C: Charge> Keeper<C> {
         }
     }
 }
+
+/// For tests.
+#[cfg(test)]
+impl<C: Charge> Keeper<C> {
+    /// A keeper without a thread, and the end of its child, which the test plays.
+    pub(crate) fn played(charge: C) -> (Arc<Self>, Channel) {
+        let (ours, theirs) = Channel::pair().expect("a pair");
+        let link = Mutex::new(Some(Arc::new(ChildLink::new(ours))));
+        let (stops, thread) = (AtomicBool::new(false), Mutex::new(None));
+        (Arc::new(Self { charge, link, stops, thread }), Channel::of(theirs))
+    }
+}

@@ -53,21 +53,23 @@ impl<W> ChildLink<W> {
         Self { channel, places: Mutex::new(places), changed: Condvar::new() }
     }
 
+    /// A place for the answer to a question that somebody sends.
+    pub(crate) fn expect(self: &Arc<Self>) -> Question<W> {
+        let mut places = lock(&self.places);
+        places.last += 1;
+        let number = places.last;
+        places.awaited.insert(number, None);
+        Question { link: self.clone(), number }
+    }
+
     /// Sends a question, without waiting. None: the child reads nothing, or is gone.
     pub(crate) fn ask<O: Serialize>(
         self: &Arc<Self>,
         order: impl FnOnce(u64) -> O,
         fds: &[BorrowedFd<'_>],
     ) -> Option<Question<W>> {
-        let number = {
-            let mut places = lock(&self.places);
-            places.last += 1;
-            let number = places.last;
-            places.awaited.insert(number, None);
-            number
-        };
-        let question = Question { link: self.clone(), number };
-        self.channel.send(&order(number), fds).ok()?;
+        let question = self.expect();
+        self.channel.send(&order(question.number), fds).ok()?;
         Some(question)
     }
 
@@ -92,13 +94,23 @@ impl<W> ChildLink<W> {
     }
 }
 
-/// A question that was sent.
+/// A question that was sent, or will be.
 pub(crate) struct Question<W> {
     link: Arc<ChildLink<W>>,
     number: u64,
 }
 
 impl<W> Question<W> {
+    /// The number that the answer has.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether the child was left, and no answer comes any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        lock(&self.link.places).closed
+    }
+
     /// Whether it was sent to this child.
     pub(crate) fn was_asked(&self, link: &Arc<ChildLink<W>>) -> bool {
         Arc::ptr_eq(&self.link, link)

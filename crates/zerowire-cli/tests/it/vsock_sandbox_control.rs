@@ -197,6 +197,34 @@ fn a_vm_that_has_joined_keeps_its_front_end_when_its_process_dies() {
     server.program.stop();
 }
 
+/// The process has not answered by then.
+#[test]
+fn a_vm_that_joins_while_its_process_dies_is_served_by_the_next_one() {
+    let server = start(&[]);
+    add(&server, "a", 3, &["x"]);
+    let pid = other_child(&server, &[]);
+    kill(pid, libc::SIGSTOP);
+    std::thread::scope(|scope| {
+        let added = scope.spawn(|| add(&server, "b", 4, &["x"]));
+        wait_until("its sockets are there", || server.path("b.s").exists());
+        // The process is asked.
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!added.is_finished());
+        kill(pid, libc::SIGKILL);
+        added.join().expect("it is added");
+    });
+    for name in ["a", "b"] {
+        let mut guest = guest(&server, name);
+        let (conn, mut stream) = guest.open(&server.path(name), 1000);
+        guest.ping(conn, &mut stream);
+        let shown = server.json(&format!("/vms/{name}"));
+        let error = shown["statistics"]["last_error"].as_str().unwrap_or_default();
+        assert_eq!(error.contains("killed by signal 9"), name == "a", "{shown}");
+    }
+    assert!(!server.program.log().contains("b: its process ended"), "{}", server.program.log());
+    server.program.stop();
+}
+
 /// A counter never falls.
 #[test]
 fn the_cpu_time_of_a_process_counts_on_when_it_has_ended() {

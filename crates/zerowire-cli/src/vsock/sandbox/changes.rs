@@ -3,15 +3,17 @@
 //! A VM comes with its sockets, as at the start. A child that does not let one go in time is ended:
 //! the next one does not get that VM, and goes on with the others.
 
-use std::os::fd::AsFd;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use zerowire_capture::Capture;
 use zerowire_vsock::Limits;
 
-use super::group::{GroupMembers, VsockGroup};
-use super::message::{GroupOrder, GroupWord, VmChange};
+use super::group::VsockGroup;
+use super::members::GroupMembers;
+use super::message::{GroupWord, VmChange};
 use super::vm::KeptVsock;
 use crate::sandbox::capture::{CaptureRelay, PATIENCE};
 use crate::sandbox::keeper::{Charge, Keeper};
@@ -53,44 +55,60 @@ impl CaptureChange {
 }
 
 impl Keeper<VsockGroup> {
-    /// The child that has its VMs.
-    pub(super) fn handed(&self, members: &GroupMembers) -> Option<Arc<ChildLink<GroupWord>>> {
-        self.link().filter(|_| members.handed)
-    }
-
-    /// Has the child serve one more VM. Without a child the next one gets it.
+    /// Has the child serve one more VM. The next one gets it where none is there, or where it dies
+    /// meanwhile.
     pub(super) fn join(&self, vm: &Arc<KeptVsock>) -> Result<(), JoinRefusal> {
         let asked = {
             let mut members = lock(&self.charge.members);
             if members.over {
                 return Err(JoinRefusal::Over);
             }
-            members.vms.push(vm.clone());
+            members.add(vm);
             self.charge.rename(&members);
-            let Some(link) = self.handed(&members) else { return Ok(()) };
-            let mut question = None;
-            let handed = vm.hand(|setup, fds| {
-                question = link.ask(|number| GroupOrder::Change(VmChange::Add(number, setup)), fds);
-                question.as_ref().map(|_| ()).ok_or_else(|| std::io::ErrorKind::WouldBlock.into())
-            });
-            handed.map(|()| question)
+            self.ask_to_add(&mut members, vm)
         };
-        let answer = asked.map(|question| question?.answer(Instant::now() + CHANGE_PATIENCE));
-        let why = match answer {
-            Ok(Some(GroupWord::Changed(_, None))) => return Ok(()),
-            Ok(Some(GroupWord::Changed(_, Some(why)))) => short(&why),
-            Ok(_) => "it has ended, or does not answer".to_owned(),
+        let why = match asked {
+            Ok(None) => return Ok(()),
+            Ok(Some(question)) => match question.answer(Instant::now() + CHANGE_PATIENCE) {
+                Some(GroupWord::Changed(_, None)) => {
+                    let mut members = lock(&self.charge.members);
+                    if self.link().is_some_and(|now| question.was_asked(&now)) {
+                        members.taken(vm.number);
+                    }
+                    return Ok(());
+                }
+                Some(GroupWord::Changed(_, Some(why))) => short(&why),
+                _ if question.is_closed() => return Ok(()),
+                _ => "it does not answer".to_owned(),
+            },
             Err(why) => why,
         };
         self.charge.take_out(|other| other.number == vm.number);
         // One that is late, or the next child, may serve it by now.
-        if let Some(link) = self.handed(&lock(&self.charge.members)) {
-            let _ = link.ask(|number| GroupOrder::Change(VmChange::Remove(number, vm.number)), &[]);
-        }
+        let remove = |number| VmChange::Remove(number, vm.number);
+        let _ = self.ask(&mut lock(&self.charge.members), remove, Vec::new());
         if self.charge.is_over() {
             self.stop();
         }
         Err(JoinRefusal::Child(why))
+    }
+
+    /// None: there is no child, or it has ended.
+    fn ask_to_add(
+        &self,
+        members: &mut GroupMembers,
+        vm: &KeptVsock,
+    ) -> Result<Option<Question<GroupWord>>, String> {
+        if self.taking(members).is_none() {
+            return Ok(None);
+        }
+        let (setup, fds) = vm.setup()?;
+        match self.ask(members, |number| VmChange::Add(number, setup), fds) {
+            Ok(asked) => Ok(asked),
+            Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(None),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Err("it reads nothing".to_owned()),
+            Err(e) => Err(e.to_string()),
+        }
     }
 
     /// Has the child let a VM go, or end behind the last one. Its sockets are closed then.
@@ -100,14 +118,12 @@ impl Keeper<VsockGroup> {
             let mut members = lock(&self.charge.members);
             lock(&vm.state).leaves = true;
             members.over |= members.vms.iter().all(|other| other.number == vm.number);
-            let link = self.handed(&members).filter(|_| !members.over);
-            link.map(|link| {
-                let order = |number| GroupOrder::Change(VmChange::Remove(number, vm.number));
-                (link.ask(order, &[]), link)
-            })
+            let link = self.taking(&members).filter(|_| !members.over && members.has(vm.number));
+            let remove = |number| VmChange::Remove(number, vm.number);
+            link.map(|link| (self.ask(&mut members, remove, Vec::new()), link))
         };
-        if let Some((question, link)) = asked {
-            let answer = question.and_then(|q| q.answer(Instant::now() + CHANGE_PATIENCE));
+        if let Some((asked, link)) = asked {
+            let answer = asked.ok().flatten().and_then(|q| q.answer(Instant::now() + CHANGE_PATIENCE));
             let runs = self.link().is_some_and(|now| Arc::ptr_eq(&now, &link));
             if runs && !matches!(answer, Some(GroupWord::Changed(_, None))) {
                 tracing::error!("{name}: its process does not let it go, and is ended");
@@ -123,44 +139,199 @@ impl Keeper<VsockGroup> {
 
     /// The present front end of a VM is the last one.
     pub(super) fn drain(&self, vm: &KeptVsock) {
-        let members = lock(&self.charge.members);
+        let mut members = lock(&self.charge.members);
         lock(&vm.state).drains = true;
-        self.order(&members, VmChange::Drain(vm.number));
+        self.order(&mut members, vm.number, VmChange::Drain(vm.number));
     }
 
     /// Gives a VM other limits. A child that starts later has them from the start.
     pub(super) fn set_rates(&self, vm: &KeptVsock, rates: Limits) {
-        let members = lock(&self.charge.members);
+        let mut members = lock(&self.charge.members);
         lock(&vm.state).rates = rates;
-        self.order(&members, VmChange::Rates(vm.number, Rates::of(rates)));
+        self.order(&mut members, vm.number, VmChange::Rates(vm.number, Rates::of(rates)));
     }
 
     /// Has a VM's packets go to another capture, or to none.
     pub(super) fn set_capture(&self, vm: &KeptVsock, capture: Option<&Capture>) -> CaptureChange {
-        let members = lock(&self.charge.members);
+        let (mut members, name) = (lock(&self.charge.members), &vm.config.name);
         let before = vm.set_capture(capture);
         if before.is_some() {
-            self.order(&members, VmChange::EndCapture(vm.number));
+            self.order(&mut members, vm.number, VmChange::EndCapture(vm.number));
         }
         let mut begun = None;
-        if let Some((link, capture)) = self.handed(&members).zip(lock(&vm.state).capture.as_mut()) {
-            let (snaplen, to) = (capture.snaplen, capture.begin(&vm.config.name));
-            let order = |number| GroupOrder::Change(VmChange::Capture(number, vm.number, snaplen));
-            begun = to.ok().and_then(|to| link.ask(order, &[to.as_fd()]));
-            if begun.is_none() {
-                tracing::error!("{}: nothing of it is captured: no way to its process", vm.config.name);
+        let is_told = members.has(vm.number) && self.taking(&members).is_some();
+        if let Some(capture) = lock(&vm.state).capture.as_mut().filter(|_| is_told) {
+            let snaplen = capture.snaplen;
+            let ask = |to| {
+                let change = |number| VmChange::Capture(number, vm.number, snaplen);
+                self.ask(&mut members, change, vec![to])
+            };
+            match capture.begin(name).and_then(ask) {
+                Ok(asked) => begun = asked,
+                Err(e) => tracing::error!("{name}: nothing of it is captured: no way to its process: {e}"),
             }
         }
-        CaptureChange { vm: vm.config.name.clone(), before, begun }
+        CaptureChange { vm: name.clone(), before, begun }
     }
 
-    /// Tells the child that runs, if one does. The next one learns it from its setup.
-    fn order(&self, members: &GroupMembers, change: VmChange) {
-        if let Some(link) = self.handed(members) {
-            // One that takes no orders ends. The next one learns it from its setup.
-            if link.channel.send(&GroupOrder::Change(change), &[]).is_err() {
-                link.close();
+    /// The child that takes changes. It gets them at once, or as soon as it has its VMs.
+    fn taking(&self, members: &GroupMembers) -> Option<Arc<ChildLink<GroupWord>>> {
+        self.link().filter(|_| members.has_child())
+    }
+
+    /// Has the child carry out a change, without waiting. None: there is no child.
+    fn ask(
+        &self,
+        members: &mut GroupMembers,
+        change: impl FnOnce(u64) -> VmChange,
+        fds: Vec<OwnedFd>,
+    ) -> io::Result<Option<Question<GroupWord>>> {
+        let Some(link) = self.taking(members) else { return Ok(None) };
+        let question = link.expect();
+        members.tell(&link, change(question.number()), fds)?;
+        Ok(Some(question))
+    }
+
+    /// Tells the child of a change of this VM. A child that does not have it learns of it by the
+    /// VM's setup, and so does the one that follows on a child that takes no orders: that ends.
+    fn order(&self, members: &mut GroupMembers, vm: usize, change: VmChange) {
+        if let Some(link) = self.taking(members).filter(|_| members.has(vm))
+            && members.tell(&link, change, Vec::new()).is_err()
+        {
+            link.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerowire_vsock::OwnSockets;
+
+    use super::super::group::tests::{group, kept};
+    use super::super::message::GroupOrder;
+    use super::super::roster::VsockRoster;
+    use super::*;
+    use crate::sandbox::channel::Channel;
+    use crate::sandbox::keeper::Charge;
+
+    /// The next order that a child gets.
+    fn next(child: &Channel) -> GroupOrder {
+        child.receive().expect("an order").expect("not the end").0
+    }
+
+    /// The VMs that a child is given, with their limits.
+    fn given(child: &Channel) -> Vec<(String, Limits)> {
+        assert!(matches!(next(child), GroupOrder::Start(_)));
+        let mut vms = Vec::new();
+        loop {
+            match next(child) {
+                GroupOrder::Vm(setup) => vms.push(setup.config().expect("a VM")),
+                GroupOrder::Session(None) => {}
+                GroupOrder::Serve => return vms.into_iter().map(|vm| (vm.name, vm.rates)).collect(),
+                other => panic!("{other:?}"),
             }
         }
+    }
+
+    fn limits() -> Limits {
+        Limits { transmit: Some("1M/s".parse().expect("a limit")), receive: None }
+    }
+
+    #[test]
+    fn a_child_that_does_not_read_while_it_is_given_its_vms_holds_nobody_up() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (keeper, child) = Keeper::played(group(dir.path(), 0));
+        let link = keeper.link().expect("a child");
+        let vms = lock(&keeper.charge.members).vms.clone();
+        let roster = VsockRoster::new(None);
+        roster.started(&vms, &keeper);
+        let text = "x".repeat(20_000);
+        let full = (0..).take_while(|_| link.channel.send(&text, &[]).is_ok()).count();
+        std::thread::scope(|scope| {
+            let handed = scope.spawn(|| keeper.charge.hand(&link.channel));
+            while !lock(&keeper.charge.members).has_child() {
+                std::thread::yield_now();
+            }
+            assert!(keeper.ask_stats().is_empty(), "it takes no question yet");
+            keeper.set_rates(&vms[0], limits());
+            assert_eq!(roster.vms().len(), 2);
+            assert!(roster.set_capture(None).1.into_iter().all(|change| change.begun.is_none()));
+            assert!(!handed.is_finished(), "it waits for the child");
+            (0..full).for_each(|_| drop(child.receive::<String>()));
+            let vms = given(&child);
+            assert_eq!(vms, [("a".to_owned(), limits()), ("b".to_owned(), Limits::default())]);
+            assert_eq!(handed.join().expect("no panic"), Ok(()));
+        });
+        assert_eq!(keeper.ask_stats().len(), 1);
+    }
+
+    /// It may have been given another state of them.
+    #[test]
+    fn changes_of_vms_that_a_starting_child_has_come_behind_all_vms() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (keeper, child) = Keeper::played(group(dir.path(), 0));
+        let members = || lock(&keeper.charge.members);
+        let vms = members().begin();
+        let [a, b] = &vms[..] else { panic!("two VMs") };
+        keeper.drain(a);
+        assert!(members().give(a).expect("open").expect("it stays").0.drains, "its setup says so");
+        keeper.set_rates(a, limits());
+        keeper.set_rates(b, limits());
+        lock(&b.state).leaves = true;
+        assert!(members().give(b).expect("open").is_none(), "it has left");
+        let late = members().late_changes();
+        assert!(matches!(&late[..], [(VmChange::Rates(0, _), _)]), "{late:?}");
+        assert!(!members().is_serving());
+        assert!(members().late_changes().is_empty() && members().is_serving());
+        keeper.drain(a);
+        assert!(matches!(next(&child), GroupOrder::Change(VmChange::Drain(0))), "at once, and the first one");
+    }
+
+    /// The child has not answered by then, or was not even asked.
+    #[test]
+    fn a_vm_that_joins_while_the_child_dies_is_the_next_ones() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (keeper, child) = Keeper::played(group(dir.path(), 0));
+        let (link, own) = (keeper.link().expect("a child"), OwnSockets::default());
+        let [c, d] = [(2, "c"), (3, "d")].map(|vm| kept(dir.path(), &own, vm, 0));
+        keeper.charge.hand(&link.channel).expect("room");
+        assert_eq!(given(&child).len(), 2);
+        std::thread::scope(|scope| {
+            let joins = scope.spawn(|| keeper.join(&c).is_ok());
+            assert!(matches!(next(&child), GroupOrder::Change(VmChange::Add(..))));
+            link.close();
+            assert!(joins.join().expect("no panic"), "the next child gets it");
+        });
+        assert!(keeper.join(&d).is_ok());
+        let names = |died: Vec<(String, String)>| died.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(names(keeper.charge.died("killed by signal 9")), ["a", "b"]);
+        let error = |vm: &KeptVsock| vm.stats().totals.last_error;
+        assert_eq!([error(&c), error(&d)], [None, None], "that child did not have them");
+        assert!(lock(&keeper.charge.members).vms.iter().take(2).all(|vm| error(vm).is_some()));
+        let (ours, theirs) = Channel::pair().expect("a pair");
+        keeper.charge.hand(&ours).expect("room");
+        let vms: Vec<_> = given(&Channel::of(theirs)).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(vms, ["a", "b", "c", "d"]);
+        assert_eq!(names(keeper.charge.died("killed by signal 9")), vms);
+        assert!(error(&c).is_some() && error(&d).is_some());
+    }
+
+    #[test]
+    fn a_vm_that_a_child_refuses_does_not_stay() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (keeper, child) = Keeper::played(group(dir.path(), 0));
+        let link = keeper.link().expect("a child");
+        let c = kept(dir.path(), &OwnSockets::default(), (2, "c"), 0);
+        keeper.charge.hand(&link.channel).expect("room");
+        assert_eq!(given(&child).len(), 2);
+        std::thread::scope(|scope| {
+            let joins = scope.spawn(|| keeper.join(&c));
+            let GroupOrder::Change(VmChange::Add(number, _)) = next(&child) else { panic!("another order") };
+            link.take(GroupWord::Changed(number, Some("no room".to_owned())));
+            let refused = joins.join().expect("no panic");
+            assert!(matches!(refused, Err(JoinRefusal::Child(why)) if why == "no room"));
+        });
+        assert!(matches!(next(&child), GroupOrder::Change(VmChange::Remove(_, 2))));
+        assert_eq!(keeper.charge.died("killed by signal 9").len(), 2);
     }
 }

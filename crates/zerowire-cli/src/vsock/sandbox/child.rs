@@ -87,16 +87,17 @@ fn receive(channel: &Channel) -> Result<(GroupSetup, Vec<GivenVm>), String> {
         return Err("its first message is none".to_owned());
     };
     let mut vms = Vec::new();
-    while vms.len() < setup.vms {
-        let Some((GroupOrder::Vm(vm), fds)) = channel.receive().map_err(text)? else {
-            return Err("a VM is missing".to_owned());
+    loop {
+        let (vm, fds) = match channel.receive().map_err(text)? {
+            Some((GroupOrder::Vm(vm), fds)) => (vm, fds),
+            Some((GroupOrder::Serve, _)) => return Ok((setup, vms)),
+            _ => return Err("a VM is missing".to_owned()),
         };
         let Some((GroupOrder::Session(kept), files)) = channel.receive().map_err(text)? else {
             return Err("what is kept of a session is missing".to_owned());
         };
         vms.push(GivenVm { setup: *vm, fds, kept: kept.map(|image| (image, files)) });
     }
-    Ok((setup, vms))
 }
 
 /// The supervisor, as the group asks it.
@@ -153,7 +154,7 @@ impl SupervisorLink {
                 server.answer(vm, number, outcome);
                 None
             }
-            GroupOrder::Start(_) | GroupOrder::Vm(_) | GroupOrder::Session(_) => None,
+            GroupOrder::Start(_) | GroupOrder::Vm(_) | GroupOrder::Session(_) | GroupOrder::Serve => None,
         }
     }
 }

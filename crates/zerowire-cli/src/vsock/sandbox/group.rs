@@ -8,6 +8,7 @@ use std::time::Instant;
 use zerowire_confine::Owner;
 use zerowire_vsock::packet::Kind;
 
+use super::members::GroupMembers;
 use super::message::{GroupOrder, GroupSetup, GroupWord, VMS};
 use super::supervisor::VsockRoster;
 use super::vm::KeptVsock;
@@ -41,20 +42,9 @@ pub(super) struct VsockGroup {
     cpu: Mutex<CpuShare>,
 }
 
-/// The VMs of a group as they come and go.
-#[derive(Default)]
-pub(super) struct GroupMembers {
-    pub vms: Vec<Arc<KeptVsock>>,
-    /// True: the child that runs was given its VMs. It gets further ones one by one.
-    pub handed: bool,
-    /// True: the last VM has left, and none can join.
-    pub over: bool,
-}
-
 impl VsockGroup {
     pub(super) fn new(vms: Vec<Arc<KeptVsock>>, common: GroupCommon) -> Self {
-        let members = GroupMembers { vms, ..GroupMembers::default() };
-        let cpu = Mutex::new(common.cpu.share());
+        let (members, cpu) = (GroupMembers::new(vms), Mutex::new(common.cpu.share()));
         let group = Self { members: Mutex::new(members), common, names: VmNames::default(), cpu };
         group.rename(&lock(&group.members));
         group
@@ -76,9 +66,7 @@ impl VsockGroup {
     /// Takes VMs out. The group is over behind the last one.
     pub(super) fn take_out(&self, goes: impl Fn(&KeptVsock) -> bool) -> Vec<Arc<KeptVsock>> {
         let mut members = lock(&self.members);
-        let (gone, stay) = std::mem::take(&mut members.vms).into_iter().partition(|vm| goes(vm));
-        members.vms = stay;
-        members.over = members.vms.is_empty();
+        let gone = members.take_out(goes);
         self.rename(&members);
         gone
     }
@@ -127,19 +115,29 @@ impl Charge for VsockGroup {
         let GroupCommon { owner: Owner { user, group }, log, .. } = &self.common;
         let text = |e: io::Error| e.to_string();
         let deadline = Instant::now() + START_PATIENCE;
-        // Held until the child has all of them, so that no change falls between.
-        let mut members = lock(&self.members);
-        let vms: Vec<_> = members.vms.iter().filter(|vm| !lock(&vm.state).leaves).collect();
-        let setup = GroupSetup { vms: vms.len(), user: *user, group: *group, log: log.clone() };
-        channel.send_until(&GroupOrder::Start(setup), &[], deadline).map_err(text)?;
+        let send = |order: GroupOrder, fds: &[OwnedFd]| {
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            channel.send_until(&order, &fds, deadline).map_err(text)
+        };
+        // The lock is not held while something is sent: the child may not read.
+        let vms = lock(&self.members).begin();
+        send(GroupOrder::Start(GroupSetup { user: *user, group: *group, log: log.clone() }), &[])?;
         for vm in vms {
-            vm.hand(|setup, fds| channel.send_until(&GroupOrder::Vm(setup), fds, deadline))?;
+            let given = lock(&self.members).give(&vm)?;
+            let Some((setup, fds)) = given else { continue };
+            send(GroupOrder::Vm(setup), &fds)?;
             let mut session = lock(&vm.session);
             let (image, files) = session.give();
             channel.send_until(&GroupOrder::Session(image), &files, deadline).map_err(text)?;
         }
-        members.handed = true;
-        Ok(())
+        send(GroupOrder::Serve, &[])?;
+        loop {
+            let late = lock(&self.members).late_changes();
+            if late.is_empty() {
+                return Ok(());
+            }
+            late.into_iter().try_for_each(|(change, fds)| send(GroupOrder::Change(change), &fds))?;
+        }
     }
 
     fn hear(&self, word: GroupWord, fds: Vec<OwnedFd>, link: &ChildLink<GroupWord>) -> Heard {
@@ -174,20 +172,16 @@ impl Charge for VsockGroup {
 
     fn died(&self, why: &str) -> Vec<(String, String)> {
         let deadline = Instant::now() + PATIENCE;
-        let vms = {
-            let mut members = lock(&self.members);
-            members.handed = false;
-            members.vms.clone()
-        };
+        let vms = lock(&self.members).end();
         lock(&self.cpu).restart();
         let mut stay = Vec::new();
-        for vm in vms {
-            lock(&vm.sums).died(why);
+        for (vm, was_its) in vms {
+            lock(&vm.sums).died(was_its.then_some(why));
             // What it has captured is read to its end before another one begins.
             if let Some(relay) = vm.take_relay() {
                 relay.finish(deadline);
             }
-            if lock(&vm.state).leaves {
+            if vm.leaves() {
                 lock(&vm.session).forget();
             } else {
                 let (then, is_kept) = {
@@ -198,7 +192,9 @@ impl Charge for VsockGroup {
                 match drains && !is_kept {
                     // Its last front end has gone with the child.
                     true => self.gone(vm.number),
-                    false => stay.push((vm.config.name.clone(), then)),
+                    false if was_its => stay.push((vm.config.name.clone(), then)),
+                    // The next one is its first.
+                    false => {}
                 }
             }
         }
@@ -216,7 +212,7 @@ impl Keeper<VsockGroup> {
     pub(super) fn ask_stats(&self) -> Vec<Question<GroupWord>> {
         // A child that has not got all of its VMs yet takes no question.
         let members = lock(&self.charge.members);
-        let Some(link) = self.handed(&members) else { return Vec::new() };
+        let Some(link) = self.link().filter(|_| members.is_serving()) else { return Vec::new() };
         let numbers: Vec<_> = members.vms.iter().map(|vm| vm.number).collect();
         let ask =
             |vms: &[usize]| link.ask(|number| GroupOrder::Statistics { number, vms: vms.to_vec() }, &[]);
@@ -247,7 +243,7 @@ impl Keeper<VsockGroup> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::Path;
 
@@ -259,39 +255,40 @@ mod tests {
 
     const STREAM: u16 = Kind::Stream as u16;
 
-    /// A group of two VMs, `a` and `b`.
-    fn group(dir: &Path, request_rate: u32) -> VsockGroup {
-        let config = |name: &str, cid| {
-            let mut config = VsockConfig {
-                name: name.to_owned(),
-                endpoint: Endpoint::Path(dir.join(format!("{name}.s"))),
-                access: SocketAccess::default(),
-                cid,
-                uds: dir.join(name),
-                uds_access: SocketAccess::default(),
-                groups: Vec::new(),
-                limits: Default::default(),
-                rates: Default::default(),
-                map: Default::default(),
-            };
-            config.limits.request_rate = request_rate;
-            config
+    /// A VM with its sockets in this folder. Its CID is its number and 3.
+    pub fn kept(
+        dir: &Path,
+        own: &OwnSockets,
+        (number, name): (usize, &str),
+        request_rate: u32,
+    ) -> Arc<KeptVsock> {
+        let mut config = VsockConfig {
+            name: name.to_owned(),
+            endpoint: Endpoint::Path(dir.join(format!("{name}.s"))),
+            access: SocketAccess::default(),
+            cid: number as u64 + 3,
+            uds: dir.join(name),
+            uds_access: SocketAccess::default(),
+            groups: Vec::new(),
+            limits: Default::default(),
+            rates: Default::default(),
+            map: Default::default(),
         };
-        let configs = [config("a", 3), config("b", 4)];
+        config.limits.request_rate = request_rate;
+        let sockets = HostSockets::bind(&config.uds, &config.uds_access).expect("sockets");
+        let listener = Listener::new(&config.endpoint, &config.access).expect("a socket");
+        let open = OpenVsock::new(&config, listener, sockets, own);
+        Arc::new(KeptVsock::new(number, config, open, own, None).expect("memory"))
+    }
+
+    /// A group of two VMs, `a` and `b`.
+    pub fn group(dir: &Path, request_rate: u32) -> VsockGroup {
         let own = OwnSockets::default();
-        let opened = configs.map(|config| {
-            let sockets = HostSockets::bind(&config.uds, &config.uds_access).expect("sockets");
-            let listener = Listener::new(&config.endpoint, &config.access).expect("a socket");
-            let open = OpenVsock::new(&config, listener, sockets, &own);
-            (config, open)
-        });
-        let kept = opened
-            .into_iter()
-            .enumerate()
-            .map(|(n, (config, open))| KeptVsock::new(n, config, open, &own, None).expect("memory"));
+        let vms = [(0, "a"), (1, "b")].map(|vm| kept(dir, &own, vm, request_rate));
         let owner = Owner { user: 65534, group: 65534 };
-        let common = GroupCommon { owner, log: "info".to_owned(), roster: Weak::new(), cpu: CpuSum::default() };
-        VsockGroup::new(kept.map(Arc::new).collect(), common)
+        let common =
+            GroupCommon { owner, log: "info".to_owned(), roster: Weak::new(), cpu: CpuSum::default() };
+        VsockGroup::new(vms.to_vec(), common)
     }
 
     fn errno(outcome: io::Result<OwnedFd>) -> i32 {

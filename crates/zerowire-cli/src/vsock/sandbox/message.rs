@@ -15,11 +15,9 @@ use crate::sandbox::sessions::{ImageText, SessionWord};
 /// VMs in an answer at most: their statistics fit a message.
 pub(super) const VMS: usize = 8;
 
-/// What the first message says.
+/// What the first message says. Two for each VM follow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct GroupSetup {
-    /// VMs of the group. A message for each follows.
-    pub vms: usize,
     /// Whom the child belongs to.
     pub user: u32,
     /// Its group.
@@ -94,6 +92,8 @@ pub(super) enum GroupOrder {
     /// Comes behind each VM: the session of its front end that a child before has left, with its
     /// descriptors.
     Session(Option<ImageText>),
+    /// Comes behind the last VM: the child serves them. Changes follow.
+    Serve,
     /// Asks for statistics of up to [`VMS`] VMs. The answer has this number.
     Statistics { number: u64, vms: Vec<usize> },
     /// The answer to [`GroupWord::Connect`]: a descriptor that comes with it, or why there is none.

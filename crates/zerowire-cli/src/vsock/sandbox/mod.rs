@@ -14,6 +14,7 @@
 mod changes;
 mod child;
 mod group;
+mod members;
 mod message;
 mod orders;
 mod roster;

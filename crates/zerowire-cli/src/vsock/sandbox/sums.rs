@@ -26,12 +26,12 @@ impl VmSums {
         self.now = stats;
     }
 
-    /// The child has ended.
-    pub(super) fn died(&mut self, why: &str) {
+    /// The child has ended, and why if it was this VM's.
+    pub(super) fn died(&mut self, why: Option<&str>) {
         let last = std::mem::take(&mut self.now);
         add(&mut self.before, last);
         self.connected = false;
-        self.death = Some(format!("its process ended: {why}"));
+        self.death = why.map(|why| format!("its process ended: {why}")).or(self.death.take());
     }
 
     /// As the statistics have it.
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(stats.totals.transmit.dropped_frames, told(7).totals.transmit.dropped_frames);
         assert_eq!(stats.totals.kicks.transmit_kick_seconds.buckets, [7; 12]);
         assert_eq!(stats.totals.connections_open, 3, "that is no counter");
-        sums.died("killed by signal 9");
+        sums.died(Some("killed by signal 9"));
         sums.told(told(1));
         assert_eq!(sums.stats(&config(), None).connections, 8, "the next child begins at 0");
     }
@@ -153,7 +153,7 @@ mod tests {
         sums.told(told(3));
         sums.told(told(4));
         sums.connected = true;
-        sums.died("killed by signal 9");
+        sums.died(Some("killed by signal 9"));
         let stats = sums.stats(&config, None);
         assert_eq!((stats.connections, stats.totals.transmit.bytes, stats.totals.resets), (4, 40, 4));
         assert_eq!((stats.connected, stats.totals.connections_open), (false, 0), "these are of now");

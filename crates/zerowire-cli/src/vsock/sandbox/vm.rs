@@ -1,7 +1,7 @@
 //! A VM of a supervisor: what is open for it.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -13,6 +13,7 @@ use zerowire_vsock::{
     names_file,
 };
 
+use super::members::GivenSetup;
 use super::message::VmSetup;
 use super::sums::VmSums;
 use crate::sandbox::capture::{CaptureRelay, KeptCapture};
@@ -124,11 +125,8 @@ impl KeptVsock {
         self.connector.connect(port, kind)
     }
 
-    /// Has a child get the VM, by `send`.
-    pub(super) fn hand(
-        &self,
-        send: impl FnOnce(Box<VmSetup>, &[BorrowedFd<'_>]) -> io::Result<()>,
-    ) -> Result<(), String> {
+    /// What a child gets of the VM: copies of what is open for it.
+    pub(super) fn setup(&self) -> Result<GivenSetup, String> {
         let config = self.config();
         let mut state = lock(&self.state);
         let VsockState { open, capture, drains, .. } = &mut *state;
@@ -138,10 +136,15 @@ impl KeptVsock {
         let stream = stream.map_err(|e| format!("its capture: {e}"))?;
         let [streams, messages, mapped] = sockets.fds();
         let fds = [listener, streams, messages, mapped, self.names.as_fd()];
-        let fds = fds.into_iter().chain(stream.iter().map(AsFd::as_fd));
+        let fds = fds.into_iter().map(|fd| fd.try_clone_to_owned()).chain(stream.map(Ok));
+        let fds = fds.collect::<io::Result<_>>().map_err(|e| e.to_string())?;
         let snaplen = capture.as_ref().map(|capture| capture.snaplen);
-        let setup = Box::new(VmSetup::of(self.number, &config, snaplen, *drains));
-        send(setup, &fds.collect::<Vec<_>>()).map_err(|e| e.to_string())
+        Ok((Box::new(VmSetup::of(self.number, &config, snaplen, *drains)), fds))
+    }
+
+    /// Whether it is being removed, and no further child gets it.
+    pub(super) fn leaves(&self) -> bool {
+        lock(&self.state).leaves
     }
 
     /// Takes its packets to another capture from now on, or to none. Returns what takes those that
@@ -163,7 +166,8 @@ impl KeptVsock {
         if let Some(relay) = self.take_relay() {
             relay.finish(deadline);
         }
-        lock(&self.state).open = None;
+        let open = lock(&self.state).open.take();
+        drop(open);
     }
 
     /// What it has moved so far.
