@@ -43,6 +43,7 @@ struct Prepared {
     listener: Listener,
     sessions: Option<Arc<dyn SessionWatch>>,
     session: Option<SessionImage>,
+    drains: bool,
 }
 
 /// What another process has opened for a VM.
@@ -63,6 +64,9 @@ pub struct HandedVsock {
     pub sessions: Option<Arc<dyn SessionWatch>>,
     /// The session of a process before that died. The guest's connections of then are reset.
     pub session: Option<SessionImage>,
+    /// True: the front end of that session is the last one, and the VM leaves with it. Without a
+    /// session it leaves at once.
+    pub drains: bool,
 }
 
 impl Prepared {
@@ -96,7 +100,7 @@ impl Prepared {
         handed: HandedVsock,
         keeper: &Arc<dyn HostKeeper>,
     ) -> Result<Self, VsockServerError> {
-        let HandedVsock { number, listener, sockets, capture, names, sessions, session } = handed;
+        let HandedVsock { number, listener, sockets, capture, names, sessions, session, drains } = handed;
         let connector = HostConnector::Asks(AskingConnector::new(keeper.clone(), number));
         let listener = Listener::Listening { socket: Some(listener), made: None };
         let host = HostSide { sockets, connector, map_policy: config.map.clone() };
@@ -106,7 +110,7 @@ impl Prepared {
             let names = ConnectionNames::open(file, config.limits.max_connections, session.is_some());
             prepared.vm = prepared.vm.with_names(names.map_err(resources)?);
         }
-        Ok(Self { handed: Some((keeper.clone(), number)), sessions, session, ..prepared })
+        Ok(Self { handed: Some((keeper.clone(), number)), sessions, session, drains, ..prepared })
     }
 
     fn new(
@@ -121,7 +125,8 @@ impl Prepared {
         let vm = GroupVm::new(&config.name, config.cid, host, groups, limits, counters.clone())
             .with_random_ports()
             .with_capture(capture.as_ref());
-        Self { counters, vm, own: None, handed: None, capture, listener, sessions: None, session: None }
+        let (own, handed, sessions, session) = (None, None, None, None);
+        Self { counters, vm, own, handed, capture, listener, sessions, session, drains: false }
     }
 
     /// Starts the control thread of the VM, on a thread that serves its groups.
@@ -131,7 +136,7 @@ impl Prepared {
         threads: &Arc<GroupThreads>,
         roster: &Roster<VsockConfig, VsockContext>,
     ) -> Result<Served<VsockContext>, VsockServerError> {
-        let Self { counters, vm, own, handed, capture, listener, sessions, session } = self;
+        let Self { counters, vm, own, handed, capture, listener, sessions, session, drains } = self;
         let resources = |cause| StartError::Resources { vm: config.name.clone(), cause };
         let context = VsockContext {
             control: Control::new(config.name.clone()).map_err(resources)?,
@@ -145,6 +150,10 @@ impl Prepared {
             capture: Mutex::new(capture),
             departure: roster.departure(),
         };
+        if drains {
+            // Before there is a thread that could let another front end in.
+            context.control.drain();
+        }
         Ok(Served::spawn_with(Arc::new(context), listener, None, session).map_err(resources)?)
     }
 }

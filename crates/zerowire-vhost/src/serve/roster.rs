@@ -80,7 +80,10 @@ pub enum ChangeError<E> {
 
 /// What a VM has where it is on its way.
 enum VmStage<B> {
-    Opening,
+    /// `ended`: its control thread is at its end already.
+    Opening {
+        ended: bool,
+    },
     Running(Served<B>),
     /// Somebody waits for its threads. `ended`: its control thread was at its end before.
     Leaving {
@@ -103,7 +106,7 @@ struct RosterEntry<C, B> {
 impl<C, B: Backing> RosterEntry<C, B> {
     fn state(&self) -> VmState {
         match &self.stage {
-            VmStage::Opening => VmState::Opening,
+            VmStage::Opening { .. } => VmState::Opening,
             VmStage::Running(served) if served.vm.control().is_draining() => VmState::Draining,
             VmStage::Running(_) => VmState::Running,
             VmStage::Leaving { .. } | VmStage::Held(_) => VmState::Leaving,
@@ -113,7 +116,7 @@ impl<C, B: Backing> RosterEntry<C, B> {
     fn running(&self) -> Option<&Served<B>> {
         match &self.stage {
             VmStage::Running(served) => Some(served),
-            VmStage::Opening | VmStage::Leaving { .. } | VmStage::Held(_) => None,
+            VmStage::Opening { .. } | VmStage::Leaving { .. } | VmStage::Held(_) => None,
         }
     }
 
@@ -121,7 +124,7 @@ impl<C, B: Backing> RosterEntry<C, B> {
     fn served(&self) -> Option<&Served<B>> {
         match &self.stage {
             VmStage::Running(served) | VmStage::Held(served) => Some(served),
-            VmStage::Opening | VmStage::Leaving { .. } => None,
+            VmStage::Opening { .. } | VmStage::Leaving { .. } => None,
         }
     }
 
@@ -131,7 +134,7 @@ impl<C, B: Backing> RosterEntry<C, B> {
         self.next = None;
         match std::mem::replace(&mut self.stage, VmStage::Leaving { ended: false }) {
             VmStage::Running(served) | VmStage::Held(served) => Some(served),
-            VmStage::Opening | VmStage::Leaving { .. } => None,
+            VmStage::Opening { .. } | VmStage::Leaving { .. } => None,
         }
     }
 
@@ -150,9 +153,8 @@ impl<C, B: Backing> RosterEntry<C, B> {
         match &mut self.stage {
             VmStage::Running(served) if !served.vm.control().is_draining() => None,
             VmStage::Running(_) | VmStage::Held(_) => self.take(),
-            VmStage::Opening => None,
-            // Somebody else removes the VM, and waits for this thread.
-            VmStage::Leaving { ended } => {
+            // Somebody else opens or removes the VM.
+            VmStage::Opening { ended } | VmStage::Leaving { ended } => {
                 *ended = true;
                 None
             }
@@ -227,14 +229,17 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
         let all: Vec<_> = roster.all.iter().map(|e| &e.config).chain(configs).collect();
         check(&all)?;
         C::share_out(&all);
-        let entries =
-            configs.iter().map(|c| RosterEntry { config: c.clone(), stage: VmStage::Opening, next: None });
+        let entries = configs.iter().map(|c| RosterEntry {
+            config: c.clone(),
+            stage: VmStage::Opening { ended: false },
+            next: None,
+        });
         roster.all.extend(entries);
         Ok(())
     }
 
     /// A VM that was entered runs, or could not be opened and is forgotten. `then` hears of one
-    /// that runs.
+    /// that runs. One that was drained before, and has left by now, is forgotten as well.
     ///
     /// # Errors
     /// The one that it has been given; or the server stops.
@@ -247,6 +252,15 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
         let mut roster = self.lock();
         let closed = roster.closed;
         match (opened, roster.entry(name)) {
+            (Ok(mut served), Some(RosterEntry { stage: VmStage::Opening { ended: true }, .. }))
+                if served.vm.control().is_draining() =>
+            {
+                drop(roster);
+                served.stop();
+                drop(served);
+                self.lock().forget(name);
+                tracing::info!("{name}: drained and removed");
+            }
             (Ok(served), Some(entry)) if !closed => {
                 then(&entry.config, &served.vm);
                 entry.stage = VmStage::Running(served);

@@ -1,13 +1,15 @@
-//! A VM that comes as soon as the one of its name has gone.
+//! A VM that comes as soon as the one of its name has gone, and one that comes drained.
 
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use zerowire_testkit::wait_until;
 use zerowire_vhost::serve::{SocketAccess, VmState};
 
 use super::*;
-use crate::VsockLimits;
 use crate::mapped::MapPolicy;
+use crate::{HostQuestion, VsockLimits};
 
 fn vm(dir: &Path, cid: u64) -> VsockConfig {
     VsockConfig {
@@ -71,4 +73,48 @@ fn nothing_comes_after_a_vm_that_is_removed_again() {
     assert!(!server.parts.roster.has_next("held"));
     server.parts.roster.let_go("held");
     wait_until("it is gone", || server.vms().is_empty());
+}
+
+/// Keeps which front ends came and went.
+#[derive(Debug, Default)]
+struct FrontEnds(Mutex<Vec<bool>>);
+
+impl HostKeeper for FrontEnds {
+    fn ask(&self, _question: HostQuestion) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn connected(&self, _vm: usize, now: bool) {
+        self.0.lock().expect("front ends").push(now);
+    }
+}
+
+/// One waits at its socket already.
+#[test]
+fn a_vm_that_comes_drained_lets_no_front_end_in_and_leaves() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = vm(dir.path(), 3);
+    let listener = UnixListener::bind(config.endpoint.to_string()).expect("a socket");
+    listener.set_nonblocking(true).expect("it does not wait");
+    let _waits = UnixStream::connect(config.endpoint.to_string()).expect("room");
+    let own = HostSockets::bind(&config.uds, &config.uds_access).expect("sockets");
+    let front_ends = Arc::<FrontEnds>::default();
+    let keeper: Arc<dyn HostKeeper> = front_ends.clone();
+    // Its thread ends before the VM runs, or behind that.
+    for number in 0..100 {
+        let fds = own.fds().map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
+        let handed = HandedVsock {
+            number,
+            listener: listener.as_fd().try_clone_to_owned().expect("a descriptor").into(),
+            sockets: HostSockets::handed(fds),
+            capture: None,
+            names: None,
+            sessions: None,
+            session: None,
+            drains: true,
+        };
+        let server = VsockServer::start_handed(vec![(config.clone(), handed)], &keeper).expect("a server");
+        wait_until("it has left", || server.vms().is_empty());
+    }
+    assert!(front_ends.0.lock().expect("front ends").is_empty(), "nobody was let in");
 }

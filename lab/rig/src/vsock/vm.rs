@@ -80,7 +80,7 @@ pub(super) fn handed(config: VsockConfig, number: usize) -> ((VsockConfig, Hande
     let listener = UnixListener::bind(config.endpoint.to_string()).expect("a socket");
     listener.set_nonblocking(true).expect("non-blocking");
     let sockets = HostSockets::handed(fds);
-    let handed =
-        HandedVsock { number, listener, sockets, capture: None, names: None, sessions: None, session: None };
+    let (capture, names, sessions, session) = (None, None, None, None);
+    let handed = HandedVsock { number, listener, sockets, capture, names, sessions, session, drains: false };
     ((config, handed), own)
 }

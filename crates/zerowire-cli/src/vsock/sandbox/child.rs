@@ -16,7 +16,7 @@ use zerowire_confine::{ConfinePlan, Owner, confine};
 use zerowire_vsock::system_calls::SYSTEM_CALLS;
 use zerowire_vsock::{HostKeeper, HostQuestion, VsockServer};
 
-use super::message::{ChildStats, GroupOrder, GroupSetup, GroupWord, VmChange};
+use super::message::{ChildStats, GroupOrder, GroupSetup, GroupWord};
 use super::orders::{Captures, Changes, ComingVm, GivenVm};
 use crate::pcap;
 use crate::sandbox::channel::Channel;
@@ -54,13 +54,12 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
     // From here on there are threads, and nothing else can be opened.
     let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
     let keeper: Arc<dyn HostKeeper> = supervisor.clone();
-    let drained: Vec<_> = vms.iter().filter(|vm| vm.setup.drains).map(|vm| vm.setup.number).collect();
+    let vms = vms.into_iter().map(|vm| ComingVm::new(vm, channel)).collect::<Result<Vec<_>, _>>()?;
+    let drained = vms.iter().filter_map(ComingVm::drained).collect();
     let mut captures = Captures::new();
-    let coming = |vm: GivenVm| ComingVm::new(vm, channel).map(|vm| vm.split(&mut captures));
-    let vms = vms.into_iter().map(coming).collect::<Result<_, _>>()?;
+    let vms = vms.into_iter().map(|vm| vm.split(&mut captures)).collect();
     let server = Arc::new(VsockServer::start_handed(vms, &keeper).map_err(|e| e.to_string())?);
-    let changes = Changes::start(supervisor, &server, captures).map_err(|e| e.to_string())?;
-    drained.into_iter().for_each(|vm| changes.carry_out(VmChange::Drain(vm), Vec::new()));
+    let changes = Changes::start(supervisor, &server, captures, drained).map_err(|e| e.to_string())?;
     // Front ends may have told of their sessions by then.
     let ready = GroupWord::Ready(report);
     channel.send_until(&ready, &[], Instant::now() + START_PATIENCE).map_err(|e| e.to_string())?;

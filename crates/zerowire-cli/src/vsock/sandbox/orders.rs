@@ -31,6 +31,9 @@ const STACK_BYTES: usize = 256 * 1024;
 /// A change, and the descriptors that came with it.
 type Order = (VmChange, Vec<OwnedFd>);
 
+/// The number and the name of a VM that is drained.
+pub(super) type DrainedVm = (usize, String);
+
 /// The captures of VMs, by their numbers.
 pub(super) type Captures = HashMap<usize, Arc<Capture>>;
 
@@ -55,7 +58,7 @@ impl ComingVm {
     /// By which a child tells what the next one needs of its session.
     pub(super) fn new(given: GivenVm, channel: &Arc<Channel>) -> Result<Self, String> {
         let GivenVm { setup, mut fds, kept } = given;
-        let VmSetup { number, snaplen, .. } = setup;
+        let VmSetup { number, snaplen, drains, .. } = setup;
         let config = setup.config()?;
         let stream = snaplen.and_then(|snaplen| Some((fds.pop()?, snaplen)));
         let capture = stream.map(|(to, snaplen)| begun(to, snaplen, &config.name)).transpose()?;
@@ -66,9 +69,15 @@ impl ComingVm {
             capture: interface.flatten(),
             session: kept.and_then(|(image, files)| teller.take_up(&config.name, &image, files)),
             sessions: Some(teller),
+            drains,
             ..handed(number, fds).map_err(|e| e.to_string())?
         };
         Ok(Self { number, config, handed, capture })
+    }
+
+    /// Its number and its name, if its present front end is the last one.
+    pub(super) fn drained(&self) -> Option<DrainedVm> {
+        self.handed.drains.then(|| (self.number, self.config.name.clone()))
     }
 
     /// What the server gets. Its capture is kept.
@@ -97,7 +106,16 @@ fn handed(number: usize, mut fds: Vec<OwnedFd>) -> io::Result<HandedVsock> {
     let count = |_| io::Error::other("a VM has four sockets, and memory for names");
     let [listener, sockets @ ..]: [OwnedFd; 4] = fds.try_into().map_err(count)?;
     let (listener, sockets) = (UnixListener::from(listener), HostSockets::handed(sockets));
-    Ok(HandedVsock { number, listener, sockets, capture: None, names, sessions: None, session: None })
+    Ok(HandedVsock {
+        number,
+        listener,
+        sockets,
+        capture: None,
+        names,
+        sessions: None,
+        session: None,
+        drains: false,
+    })
 }
 
 /// Changes of the VMs of a child.
@@ -107,15 +125,16 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Begins with the captures of the VMs that are there.
+    /// Begins with the captures of the VMs that are there, and those of them that are drained.
     pub(super) fn start(
         supervisor: &Arc<SupervisorLink>,
         server: &Arc<VsockServer>,
         captures: Captures,
+        draining: Vec<DrainedVm>,
     ) -> io::Result<Self> {
         let (orders, receiver) = channel();
         let (supervisor, server) = (supervisor.clone(), server.clone());
-        let changer = Changer { supervisor, server, captures, draining: Vec::new() };
+        let changer = Changer { supervisor, server, captures, draining };
         let thread = std::thread::Builder::new().name("changes".to_owned()).stack_size(STACK_BYTES);
         let thread = thread.spawn(move || changer.run(&receiver))?;
         Ok(Self { orders, thread })
@@ -137,8 +156,7 @@ struct Changer {
     supervisor: Arc<SupervisorLink>,
     server: Arc<VsockServer>,
     captures: Captures,
-    /// VMs that are drained, with their numbers.
-    draining: Vec<(usize, String)>,
+    draining: Vec<DrainedVm>,
 }
 
 impl Changer {
@@ -195,15 +213,15 @@ impl Changer {
     }
 
     fn add(&mut self, setup: VmSetup, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let (number, drains) = (setup.number, setup.drains);
+        let number = setup.number;
         let given = GivenVm { setup, fds, kept: None };
         let coming = ComingVm::new(given, &self.supervisor.channel)?;
+        let drained = coming.drained();
         let (config, handed) = coming.split(&mut self.captures);
         let keeper: Arc<dyn HostKeeper> = self.supervisor.clone();
         let added = self.server.add_handed(config, handed, &keeper).map_err(|e| e.to_string());
         match added {
-            Ok(()) if drains => self.drain(number),
-            Ok(()) => {}
+            Ok(()) => self.draining.extend(drained),
             Err(_) => self.end_capture(number),
         }
         added
@@ -223,7 +241,7 @@ impl Changer {
             return;
         }
         let there = self.server.vms();
-        let is_there = |(_, name): &mut (usize, String)| there.iter().any(|vm| vm.config.name == *name);
+        let is_there = |(_, name): &mut DrainedVm| there.iter().any(|vm| vm.config.name == *name);
         let gone: Vec<_> = self.draining.extract_if(.., |vm| !is_there(vm)).collect();
         for (vm, _) in gone {
             self.end_capture(vm);
