@@ -71,6 +71,9 @@ pub struct Handed {
     pub sessions: Option<Arc<dyn SessionWatch>>,
     /// The session of a process before that died.
     pub session: Option<SessionImage>,
+    /// True: the front end of that session is the last one, and the VM leaves with it. Without a
+    /// session it leaves at once.
+    pub drains: bool,
 }
 
 /// Who wants to know whether a VM has a front end.
@@ -97,6 +100,8 @@ struct OpenParts {
     link: Option<Arc<ToldLink>>,
     sessions: Option<Arc<dyn SessionWatch>>,
     session: Option<SessionImage>,
+    /// True: no other front end is let in.
+    drains: bool,
 }
 
 impl OpenParts {
@@ -112,7 +117,8 @@ impl OpenParts {
             None => Listener::new(&config.endpoint, &config.access)
                 .map_err(|cause| StartError::Listen { vm: vm(), cause })?,
         };
-        Ok(Self { tree, port, listener, watch: None, link: None, sessions: None, session: None })
+        let (watch, link, sessions, session) = (None, None, None, None);
+        Ok(Self { tree, port, listener, watch, link, sessions, session, drains: false })
     }
 
     fn take_over(config: &VmConfig, handed: Handed) -> Self {
@@ -124,6 +130,7 @@ impl OpenParts {
             link: handed.link,
             sessions: handed.sessions,
             session: handed.session,
+            drains: handed.drains,
         }
     }
 }
@@ -342,10 +349,11 @@ pub(super) fn start(
     departure: Departure<VmConfig, VmContext>,
     capture: Option<&Capture>,
 ) -> Result<Served<VmContext>, ServerError> {
-    let OpenParts { tree, port: opened, listener, watch, link: told, sessions, session } = match source {
-        Source::Here(inherited) => OpenParts::open(&config, inherited)?,
-        Source::Handed(handed) => OpenParts::take_over(&config, *handed),
-    };
+    let OpenParts { tree, port: opened, listener, watch, link: told, sessions, session, drains } =
+        match source {
+            Source::Here(inherited) => OpenParts::open(&config, inherited)?,
+            Source::Handed(handed) => OpenParts::take_over(&config, *handed),
+        };
     let VmConfig { name, endpoint, port, metadata, mac, guard, limits, postcopy, .. } = config;
     let vm = name.clone();
     let followed = port.followed();
@@ -385,5 +393,9 @@ pub(super) fn start(
         capture: Mutex::new(capture),
         new_capture: AtomicBool::new(false),
     });
+    if drains {
+        // Before there is a thread that could let another front end in.
+        context.control.drain();
+    }
     Ok(Served::spawn_with(context, listener, link, session).map_err(resources)?)
 }

@@ -90,7 +90,8 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let capture = capture.map_err(|e| e.to_string())?;
     let server = Server::start_handed(config, handed, capture).map_err(|e| e.to_string())?;
     channel.send(&ChildWord::Ready(report), &[]).map_err(|e| e.to_string())?;
-    Loop { channel, server: &server, setup: &setup, link, answers, is_last: !lasting }.run()?;
+    Loop { channel, server: &server, setup: &setup, link, answers, is_last: !lasting || setup.drains }
+        .run()?;
     let _ = channel.send(&ChildWord::Last(Box::new(ChildStats::of(&server.stats()))), &[]);
     server.stop();
     pcap::finish(server.set_capture(None).as_ref());
@@ -120,7 +121,8 @@ fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<SupervisorLink>) ->
         Some(_) => Some(tree(fds.next().ok_or_else(missing)?)?),
         None => None,
     };
-    Ok(Handed { listener, port, link, metadata, watch: keeper, sessions: None, session: None })
+    let (sessions, session, drains) = (None, None, setup.drains);
+    Ok(Handed { listener, port, link, metadata, watch: keeper, sessions, session, drains })
 }
 
 /// The metadata in a file of the supervisor's.

@@ -270,6 +270,7 @@ impl VmKeeper {
         let mut state = lock(&self.state);
         let port = PortSetup { spec: config.port.to_string(), kind, link: state.interface };
         let setup = ChildSetup::of(config, port, state.limits, &self.common);
+        let setup = ChildSetup { drains: self.is_draining(), ..setup };
         let file = state.metadata.as_ref().map(KeptMetadata::file).transpose()?;
         let mut listener = lock(&self.listener);
         let socket = listener.socket().ok_or("nobody listens")?;
@@ -315,7 +316,7 @@ impl VmKeeper {
                 Ok(Some((ChildWord::Ready(report), _))) => {
                     is_ready = true;
                     session.begin();
-                    self.begin(link, bounded_report(&report), ready.take());
+                    self.begin(bounded_report(&report), ready.take());
                 }
                 Ok(Some((ChildWord::Failed(why), _))) => return died(&why),
                 Ok(Some((ChildWord::Connected(now), _))) => lock(&self.state).sums.set_connected(now),
@@ -349,14 +350,10 @@ impl VmKeeper {
     }
 
     /// The child serves the VM.
-    fn begin(&self, link: &ChildLink, report: ConfineReport, ready: Option<Ready>) {
+    fn begin(&self, report: ConfineReport, ready: Option<Ready>) {
         match ready {
             Some(ready) => drop(ready.send(Ok(report))),
             None => self.tell(&report),
-        }
-        // The one before it may have died when it was told.
-        if self.is_draining() {
-            let _ = link.channel.send(&ChildOrder::Drain, &[]);
         }
     }
 

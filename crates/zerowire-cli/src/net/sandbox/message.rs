@@ -51,6 +51,8 @@ pub(super) struct ChildSetup {
     pub group: u32,
     /// What it logs.
     pub log: String,
+    /// True: its present front end is the last one.
+    pub drains: bool,
 }
 
 impl ChildSetup {
@@ -70,6 +72,7 @@ impl ChildSetup {
             user: common.owner.user,
             group: common.owner.group,
             log: common.log.clone(),
+            drains: false,
         }
     }
 

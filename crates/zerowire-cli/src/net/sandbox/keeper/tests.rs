@@ -144,10 +144,13 @@ fn what_is_changed_between_two_children_reaches_the_next_one() {
         // The child that has its setup hears of it.
         keeper.set_limits(limit("2M/s"));
         assert!(matches!(child.receive(), Ok(Some((ChildOrder::Limits(_), _)))));
+        keeper.drain();
+        assert!(matches!(child.receive(), Ok(Some((ChildOrder::Drain, _)))));
         keeper.part();
         let (link, child) = self::link();
         keeper.hand(&link, &mut KeptSession::default()).expect("handed");
-        assert_eq!(setup(&child).0.limits.limits(), Ok(limit("2M/s")));
+        let (next, _) = setup(&child);
+        assert_eq!((next.limits.limits(), first.drains, next.drains), (Ok(limit("2M/s")), false, true));
     });
 }
 
