@@ -25,6 +25,9 @@ pub use own::{OwnEntry, OwnSockets};
 /// Questions of a VM that are under way at most. Further connections wait as for a full backlog.
 const MAX_QUESTIONS: usize = 64;
 
+/// Ports of a VM at most that are known to have busy programs. A guest chooses them.
+const MAX_BUSY: usize = 1024;
+
 /// A file, however it is named: its device and inode.
 type FileId = (u64, u64);
 
@@ -162,6 +165,10 @@ impl HostConnector {
     pub fn set_busy(&mut self, port: u32, kind: Kind, is_busy: bool) {
         let Self::Asks(asking) = self else { return };
         if is_busy {
+            // Those that are forgotten are tried once more.
+            if asking.busy.len() >= MAX_BUSY {
+                asking.busy.clear();
+            }
             asking.busy.insert((port, kind));
         } else {
             asking.busy.remove(&(port, kind));
@@ -176,7 +183,7 @@ pub(crate) struct AskingConnector {
     vm: usize,
     /// Connections whose answers have not come, and their ports.
     under_way: HashMap<SlotKey, (u32, Kind)>,
-    /// Ports whose programs had a full backlog when they were tried last.
+    /// Ports whose programs had a full backlog when they were tried last, up to [`MAX_BUSY`].
     busy: HashSet<(u32, Kind)>,
     /// True: the last question could not be asked.
     is_full: bool,
@@ -211,6 +218,37 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+
+    /// Answers nothing.
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl HostKeeper for Nobody {
+        fn ask(&self, _question: HostQuestion) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The guest gives each of them up, so no other answer for its port comes.
+    #[test]
+    fn a_guest_that_asks_for_all_ports_fills_no_memory() {
+        let mut asking = AskingConnector::new(Arc::new(Nobody), 0);
+        let busy = |connector: &HostConnector| match connector {
+            HostConnector::Asks(asking) => asking.busy.len(),
+            HostConnector::Paths(_) => 0,
+        };
+        let place = SlotKey { slot: 0, tenant: 0 };
+        assert!(matches!(asking.ask(7, Kind::Stream, place, 1), Dialled::Later));
+        let mut connector = HostConnector::Asks(asking);
+        for port in 0..100_000 {
+            connector.set_busy(port, Kind::Stream, true);
+            assert!(busy(&connector) <= MAX_BUSY);
+        }
+        connector.set_busy(7, Kind::Stream, true);
+        assert!(connector.is_tried(7, Kind::Stream));
+        connector.set_busy(7, Kind::Stream, false);
+        assert!(!connector.is_tried(7, Kind::Stream));
+    }
 
     /// Somebody puts a link to one of our own sockets in the place of a program's, again and again.
     #[test]
