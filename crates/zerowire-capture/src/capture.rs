@@ -2,10 +2,10 @@
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use zerowire_wire::pcapng::InterfaceCounts;
@@ -17,14 +17,16 @@ use crate::sink::CaptureSink;
 use crate::stream;
 use crate::writer::CaptureWriter;
 
+/// How often the end looks whether the thread has written what is left.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// A capture: a file, and a thread that writes it. Dropping it ends it, without waiting for what is
 /// to be written ([`Self::finish`]).
 #[derive(Debug)]
 pub struct Capture {
     shared: Arc<Shared>,
     options: CaptureOptions,
-    /// Closed when the thread ends.
-    done: Mutex<Receiver<()>>,
+    thread: JoinHandle<()>,
 }
 
 impl Capture {
@@ -55,15 +57,11 @@ impl Capture {
         tells_losses: bool,
     ) -> Result<Self, CaptureError> {
         let shared = Arc::new(Shared::new(options.copied_bytes()));
-        let (ends, done) = sync_channel(0);
         let writer = CaptureWriter::new(shared.clone(), sink, options, program, tells_losses);
         let thread = std::thread::Builder::new().name("capture".to_owned());
-        let thread = thread.spawn(move || {
-            writer.run();
-            drop(ends);
-        });
-        shared.set_thread(thread.map_err(CaptureError::Thread)?.thread().clone());
-        Ok(Self { shared, options: options.clone(), done: Mutex::new(done) })
+        let thread = thread.spawn(move || writer.run()).map_err(CaptureError::Thread)?;
+        shared.set_thread(thread.thread().clone());
+        Ok(Self { shared, options: options.clone(), thread })
     }
 
     /// Adds an interface, whose packets are of this link type. It has a block in each file until
@@ -104,8 +102,14 @@ impl Capture {
     /// Returns false if that took longer than `patience`; the thread is left to itself then.
     pub fn finish(&self, patience: Duration) -> bool {
         self.shared.stop();
-        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        done.recv_timeout(patience) != Err(RecvTimeoutError::Timeout)
+        let begin = Instant::now();
+        while !self.thread.is_finished() {
+            if begin.elapsed() >= patience {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
     }
 }
 

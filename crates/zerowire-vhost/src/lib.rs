@@ -7,6 +7,7 @@
 //! * [`limit`]: what a VM may move in a second.
 //! * [`session`]: one connection with a front end (QEMU docs/interop/vhost-user.rst).
 //! * [`serve`]: a VM's socket and its control thread.
+//! * [`answer`]: what one thread answers another.
 //!
 //! **Threads.** Each VM has a control thread ([`serve`]), which listens on its socket and speaks
 //! the protocol ([`session`]) for a [`Device`](serve::Device). The device has its rings served by
@@ -18,6 +19,7 @@
 //! [`serve::SocketAccess`], [`session::SessionImage`] and the errors of both modules alone.
 #![warn(missing_docs)]
 
+pub mod answer;
 pub mod host;
 pub mod limit;
 pub mod memory;

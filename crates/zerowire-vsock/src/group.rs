@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use zerowire_vhost::answer::Reply;
 use zerowire_vhost::host::mailbox::{Mailbox, mailbox};
 use zerowire_vhost::host::turns::{Armed, TurnLoop, Turns, Woke, Worked};
 use zerowire_vhost::host::{At, HostRing, RingClient, RingCommand, RingSetup, RingThread};
@@ -56,9 +56,9 @@ pub(crate) enum GroupCommand {
     /// why there is none.
     Answered { number: u64, outcome: io::Result<OwnedFd> },
     /// Serve this VM at a place that none has.
-    Join { place: usize, vm: Box<GroupVm>, reply: SyncSender<io::Result<()>> },
+    Join { place: usize, vm: Box<GroupVm>, reply: Reply<io::Result<()>> },
     /// Drop the VM at a place. Its rings have stopped.
-    Leave { place: usize, reply: SyncSender<()> },
+    Leave { place: usize, reply: Reply<()> },
     /// All rings of a VM's session run that did in another process.
     TakenUp { place: usize },
     /// Have a VM's packets go there as well, or nowhere else.

@@ -7,10 +7,10 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use zerowire_vhost::answer::one_answer;
 use zerowire_vhost::host::wait_for;
 use zerowire_vhost::serve::StartError;
 
@@ -90,7 +90,7 @@ impl GroupThreads {
         groups: &[String],
     ) -> Result<GroupPlace, VsockServerError> {
         let resources = |cause| StartError::Resources { vm: name.to_owned(), cause };
-        let (reply, answer) = sync_channel(1);
+        let (reply, answer) = one_answer();
         let place = {
             let mut members = self.lock();
             let group = match self.joined(name, groups, &members)? {
@@ -137,7 +137,7 @@ impl GroupPlace {
 
 impl Drop for GroupPlace {
     fn drop(&mut self) {
-        let (reply, answer) = sync_channel(1);
+        let (reply, answer) = one_answer();
         self.group.give(GroupCommand::Leave { place: self.place, reply });
         let patience = self.group.patience(PATIENCE, LATE_PATIENCE);
         let answers = wait_for(&answer, patience).is_some();

@@ -13,12 +13,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use zerowire_confine::{ConfineReport, spawn_apart};
+use zerowire_vhost::answer::{Reply, one_answer};
 
 use super::channel::Channel;
 use super::ending::{END_PATIENCE, end, join, words};
@@ -94,7 +94,7 @@ pub(crate) fn start_child(
     Ok((spawn_apart(&mut command)?, log))
 }
 
-type Ready = SyncSender<Result<ConfineReport, String>>;
+type Ready = Reply<Result<ConfineReport, String>>;
 
 impl<C: Charge> Keeper<C> {
     /// Starts a child and waits until it serves.
@@ -105,12 +105,12 @@ impl<C: Charge> Keeper<C> {
         let name = charge.vms().first();
         let (link, stops, thread) = (Mutex::new(None), AtomicBool::new(false), Mutex::new(None));
         let keeper = Arc::new(Self { charge, link, stops, thread });
-        let (ready, started) = sync_channel(1);
+        let (ready, started) = one_answer();
         let for_thread = keeper.clone();
         let thread = std::thread::Builder::new().name(format!("{name}-keep"));
         let thread = thread.spawn(move || for_thread.run(ready)).map_err(|e| e.to_string())?;
         *lock(&keeper.thread) = Some(thread);
-        match started.recv_timeout(START_PATIENCE) {
+        match started.wait(START_PATIENCE) {
             Ok(Ok(report)) => {
                 keeper.tell(&report);
                 Ok(keeper)

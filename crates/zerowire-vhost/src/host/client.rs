@@ -2,11 +2,11 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::mailbox::Mailbox;
 use super::{At, RingCommand, RingSetup, RingState, writers};
+use crate::answer::{Answer, NoAnswer, Reply, one_answer};
 use crate::memory::GuestMemory;
 
 /// An answer takes longer only where much memory is registered, or where the thread is held up.
@@ -108,8 +108,8 @@ impl<D> RingClient<D> {
 
     /// Sends a command and waits for its answer; None where the thread is gone. A thread that its
     /// front end holds up is freed.
-    fn ask<T>(&self, command: impl FnOnce(usize, SyncSender<T>) -> RingCommand<D>) -> Option<T> {
-        let (reply, answer) = sync_channel(1);
+    fn ask<T>(&self, command: impl FnOnce(usize, Reply<T>) -> RingCommand<D>) -> Option<T> {
+        let (reply, answer) = one_answer();
         if !self.commands.send(command(self.vm, reply)) {
             return None;
         }
@@ -119,12 +119,12 @@ impl<D> RingClient<D> {
 
 /// Waits for the answer of a thread that serves rings; None where it is gone, or does not answer in
 /// time. A thread that its front end holds up is freed.
-pub fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Option<T> {
+pub fn wait_for<T>(answer: &Answer<T>, patience: Duration) -> Option<T> {
     let start = Instant::now();
     loop {
-        match answer.recv_timeout(LATE.min(patience)) {
-            Err(RecvTimeoutError::Timeout) if start.elapsed() >= patience => return None,
-            Err(RecvTimeoutError::Timeout) => writers::free(),
+        match answer.wait(LATE.min(patience)) {
+            Err(NoAnswer::Late) if start.elapsed() >= patience => return None,
+            Err(NoAnswer::Late) => writers::free(),
             answer => return answer.ok(),
         }
     }

@@ -3,11 +3,12 @@
 use std::ops::{ControlFlow, Range};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 
 use rustix::event::epoll;
 
 use super::{HostRing, RingSetup, RingState};
+use crate::answer::Reply;
 use crate::memory::GuestMemory;
 
 /// Names a ring of a thread.
@@ -26,27 +27,27 @@ pub struct At {
 pub enum RingCommand<D> {
     /// The VM's memory goes: rings stop where they are until [`Self::Memory`] comes, and nothing
     /// stands on it any more.
-    Release { vm: usize, reply: SyncSender<()> },
+    Release { vm: usize, reply: Reply<()> },
     /// From now on this is the VM's memory. Rings that run move over.
-    Memory { vm: usize, memory: Arc<GuestMemory>, reply: SyncSender<()> },
+    Memory { vm: usize, memory: Arc<GuestMemory>, reply: Reply<()> },
     /// The same memory with another dirty log, or none.
-    Log { vm: usize, memory: Arc<GuestMemory>, reply: SyncSender<()> },
+    Log { vm: usize, memory: Arc<GuestMemory>, reply: Reply<()> },
     /// Note writes to the used ring in the dirty log from this guest address on, or not.
-    LogRing { at: At, log_at: Option<u64>, reply: SyncSender<()> },
+    LogRing { at: At, log_at: Option<u64>, reply: Reply<()> },
     /// Start a ring.
-    Start { at: At, ring: Box<RingSetup>, reply: SyncSender<Result<(), String>> },
+    Start { at: At, ring: Box<RingSetup>, reply: Reply<Result<(), String>> },
     /// Stop a ring; the reply is its next available index.
-    Stop { at: At, reply: SyncSender<Option<u16>> },
+    Stop { at: At, reply: Reply<Option<u16>> },
     /// Serve a ring, or not.
-    State { at: At, state: RingState, reply: SyncSender<()> },
+    State { at: At, state: RingState, reply: Reply<()> },
     /// Another descriptor to be notified by.
-    Kick { at: At, fd: Arc<OwnedFd>, reply: SyncSender<Result<(), String>> },
+    Kick { at: At, fd: Arc<OwnedFd>, reply: Reply<Result<(), String>> },
     /// Another descriptor to notify the driver by.
-    Call { at: At, fd: Option<Arc<OwnedFd>>, reply: SyncSender<()> },
+    Call { at: At, fd: Option<Arc<OwnedFd>>, reply: Reply<()> },
     /// Another descriptor to tell of errors by.
-    Err { at: At, fd: Option<Arc<OwnedFd>>, reply: SyncSender<()> },
+    Err { at: At, fd: Option<Arc<OwnedFd>>, reply: Reply<()> },
     /// The front end has left: the VM's rings stop, and its memory goes.
-    Left { vm: usize, reply: SyncSender<()> },
+    Left { vm: usize, reply: Reply<()> },
     /// What the device adds.
     Device(D),
     /// End.
@@ -100,16 +101,16 @@ pub fn carry_out<T: RingThread>(thread: &mut T, command: RingCommand<T::Device>)
     match command {
         RingCommand::Release { vm, reply } => {
             thread.release(vm);
-            answer(&reply, ());
+            answer(reply, ());
         }
         RingCommand::Memory { vm, memory, reply } => {
             thread.release(vm);
             thread.set_memory(vm, memory);
-            answer(&reply, ());
+            answer(reply, ());
         }
         RingCommand::Log { vm, memory, reply } => {
             set_log(thread, vm, memory);
-            answer(&reply, ());
+            answer(reply, ());
         }
         RingCommand::LogRing { at, log_at, reply } => {
             if let Some(ring) = thread.ring_mut(at) {
@@ -117,40 +118,40 @@ pub fn carry_out<T: RingThread>(thread: &mut T, command: RingCommand<T::Device>)
             }
             let memory = thread.memory(at.vm).clone();
             set_log(thread, at.vm, memory);
-            answer(&reply, ());
+            answer(reply, ());
         }
-        RingCommand::Start { at, ring, reply } => answer(&reply, start(thread, at, *ring)),
-        RingCommand::Stop { at, reply } => answer(&reply, stop(thread, at)),
+        RingCommand::Start { at, ring, reply } => answer(reply, start(thread, at, *ring)),
+        RingCommand::Stop { at, reply } => answer(reply, stop(thread, at)),
         RingCommand::State { at, state, reply } => {
             if let Some(ring) = thread.ring_mut(at) {
                 ring.set_state(state);
             }
             thread.changed(at);
-            answer(&reply, ());
+            answer(reply, ());
         }
         RingCommand::Kick { at, fd, reply } => {
             let replaced = replace_kick(thread, at, fd);
             thread.changed(at);
-            answer(&reply, replaced);
+            answer(reply, replaced);
         }
         RingCommand::Call { at, fd, reply } => {
             if let Some(ring) = thread.ring_mut(at) {
                 ring.set_call(fd);
             }
-            answer(&reply, ());
+            answer(reply, ());
         }
         RingCommand::Err { at, fd, reply } => {
             if let Some(ring) = thread.ring_mut(at) {
                 ring.set_err(fd);
             }
-            answer(&reply, ());
+            answer(reply, ());
         }
         RingCommand::Left { vm, reply } => {
             for queue in thread.queues() {
                 stop(thread, At { vm, queue });
             }
             thread.left(vm);
-            answer(&reply, ());
+            answer(reply, ());
         }
         RingCommand::Device(command) => thread.device(command),
         RingCommand::Quit => return ControlFlow::Break(()),
@@ -163,9 +164,9 @@ pub fn refuse_all<D>(queue: &Receiver<RingCommand<D>>, why: &str) {
     while let Ok(command) = queue.recv() {
         match command {
             RingCommand::Start { reply, .. } | RingCommand::Kick { reply, .. } => {
-                answer(&reply, Err(why.to_owned()));
+                answer(reply, Err(why.to_owned()));
             }
-            RingCommand::Stop { reply, .. } => answer(&reply, None),
+            RingCommand::Stop { reply, .. } => answer(reply, None),
             RingCommand::Release { reply, .. }
             | RingCommand::Memory { reply, .. }
             | RingCommand::Log { reply, .. }
@@ -173,7 +174,7 @@ pub fn refuse_all<D>(queue: &Receiver<RingCommand<D>>, why: &str) {
             | RingCommand::State { reply, .. }
             | RingCommand::Call { reply, .. }
             | RingCommand::Err { reply, .. }
-            | RingCommand::Left { reply, .. } => answer(&reply, ()),
+            | RingCommand::Left { reply, .. } => answer(reply, ()),
             RingCommand::Device(_) => {}
             RingCommand::Quit => return,
         }
@@ -239,7 +240,7 @@ fn set_log<T: RingThread>(thread: &mut T, vm: usize, memory: Arc<GuestMemory>) {
 }
 
 /// Who has asked may be gone.
-fn answer<A>(reply: &SyncSender<A>, answer: A) {
+fn answer<A>(reply: Reply<A>, answer: A) {
     let _ = reply.send(answer);
 }
 

@@ -1,14 +1,15 @@
 //! What whoever runs a server has a VM's control thread do: hand its session over, or take one up.
 //!
-//! The thread hands a session over by a channel without room. So an image has a receiver, or the
-//! thread keeps it and goes on with the session itself.
+//! Whoever asks for a session takes its image, or the thread gets the image back and goes on with the
+//! session itself.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use thiserror::Error;
 
 use super::control::{Backing, Waker};
+use crate::answer::{NoAnswer, Reply, one_answer};
 use crate::session::{HandOverError, ImageError, SessionImage};
 
 /// How long a control thread may need until it comes to an order. It waits for a front end that
@@ -16,7 +17,7 @@ use crate::session::{HandOverError, ImageError, SessionImage};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where an answer goes.
-pub(super) type HandOverReply = SyncSender<Result<SessionImage, HandOverError>>;
+pub(super) type HandOverReply = Reply<Result<SessionImage, HandOverError>>;
 
 /// What a control thread is to do.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) enum Order {
     /// Hand the session over.
     HandOver(HandOverReply),
     /// Take a session up.
-    TakeUp(SessionImage, SyncSender<Result<(), TakeUpError>>),
+    TakeUp(SessionImage, Reply<Result<(), TakeUpError>>),
 }
 
 /// Why a session was not taken up. The image is as good as before, for another server or the one
@@ -82,14 +83,14 @@ impl Orders {
     /// # Errors
     /// [`HandOverError`]; the session goes on here then.
     pub fn hand_over(&self) -> Result<SessionImage, HandOverError> {
-        let (reply, answer) = sync_channel(0);
+        let (reply, answer) = one_answer();
         let gone = || HandOverError::NoFrontEnd(self.vm.clone());
         self.orders.send(Order::HandOver(reply)).map_err(|_| gone())?;
         self.waker.wake();
-        match answer.recv_timeout(PATIENCE) {
+        match answer.wait(PATIENCE).or_else(|none| answer.close().ok_or(none)) {
             Ok(answer) => answer,
-            Err(RecvTimeoutError::Timeout) => Err(HandOverError::Busy(self.vm.clone())),
-            Err(RecvTimeoutError::Disconnected) => Err(gone()),
+            Err(NoAnswer::Late) => Err(HandOverError::Busy(self.vm.clone())),
+            Err(NoAnswer::Gone) => Err(gone()),
         }
     }
 
@@ -98,14 +99,14 @@ impl Orders {
     /// # Errors
     /// [`TakeUpError`], with the image for another attempt.
     pub fn take_up(&self, image: SessionImage) -> Result<(), TakeUpError> {
-        let (reply, answer) = sync_channel(1);
+        let (reply, answer) = one_answer();
         let ended = |image| refusal(&self.vm, TakeUpCause::Ended, image);
         self.orders.send(Order::TakeUp(image, reply)).map_err(|failed| match failed.0 {
             Order::TakeUp(image, _) => ended(Some(image)),
             Order::HandOver(_) => ended(None),
         })?;
         self.waker.wake();
-        answer.recv().unwrap_or_else(|_| Err(ended(None)))
+        answer.wait(Duration::MAX).unwrap_or_else(|_| Err(ended(None)))
     }
 }
 

@@ -216,7 +216,7 @@ impl<'a> Seat<'a> {
                 control.connection_errors.fetch_add(1, Ordering::Release);
                 tracing::error!("{}: connection ended: {e}", control.name);
             }
-            End::HandedOver(image, reply) => self.give(image, &reply),
+            End::HandedOver(image, reply) => self.give(image, reply),
         }
         if let Some(queues) = queues {
             let text = format!("front ends leave when they are told that there are {queues}");
@@ -244,7 +244,7 @@ impl<'a> Seat<'a> {
     }
 
     /// Gives a session to who asked for it. Nothing of it is in use here any more.
-    fn give(&mut self, image: SessionImage, reply: &HandOverReply) {
+    fn give(&mut self, image: SessionImage, reply: HandOverReply) {
         let control = self.vm.control();
         let name = &control.name;
         self.set_connected(false);
@@ -253,7 +253,7 @@ impl<'a> Seat<'a> {
             Ok(()) => tracing::info!("{name}: the session was handed over"),
             Err(back) => {
                 tracing::warn!("{name}: nobody took the session any more, so it goes on here");
-                self.back = back.0.ok();
+                self.back = back.ok();
             }
         }
     }

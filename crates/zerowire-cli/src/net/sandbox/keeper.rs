@@ -12,13 +12,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use zerowire_capture::Capture;
 use zerowire_confine::{ConfineReport, Owner};
 use zerowire_net::{Limits, LinkObserver, LinkState, MetadataSource, ServerError, VmConfig, VmStats};
+use zerowire_vhost::answer::{Reply, one_answer};
 use zerowire_vhost::serve::{Listener, StartError};
 
 use super::CHILD;
@@ -42,7 +42,7 @@ use crate::sandbox::sessions::KeptSession;
 pub(super) type ChildLink = link::ChildLink<ChildWord>;
 
 /// What hears that the first child serves, or why not.
-type Ready = SyncSender<Result<ConfineReport, String>>;
+type Ready = Reply<Result<ConfineReport, String>>;
 
 /// A question to a child.
 pub(super) type Question = link::Question<ChildWord>;
@@ -138,7 +138,7 @@ impl VmKeeper {
             metadata_turn: Mutex::new(()),
             follower: Mutex::default(),
         });
-        let (ready, started) = sync_channel(1);
+        let (ready, started) = one_answer();
         let for_thread = keeper.clone();
         let thread = std::thread::Builder::new().name(format!("{vm}-keep"));
         let thread = thread.spawn(move || {
@@ -155,7 +155,7 @@ impl VmKeeper {
             keeper.stop();
             return Err(resources(cause).into());
         }
-        match started.recv_timeout(START_PATIENCE) {
+        match started.wait(START_PATIENCE) {
             Ok(Ok(report)) => {
                 keeper.tell(&report);
                 Ok(keeper)

@@ -1,9 +1,11 @@
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fs::MemfdFlags;
 
 use super::*;
+use crate::answer::one_answer;
 use crate::memory::RegionConfig;
 use crate::ring::RingAddresses;
 
@@ -65,10 +67,10 @@ impl Thread {
         Self { rings: [None, None], memory: guest(), epoll, told: Vec::new() }
     }
 
-    fn carry_out<A>(&mut self, command: impl FnOnce(SyncSender<A>) -> RingCommand<u8>) -> A {
-        let (reply, answer) = sync_channel(1);
+    fn carry_out<A>(&mut self, command: impl FnOnce(Reply<A>) -> RingCommand<u8>) -> A {
+        let (reply, answer) = one_answer();
         assert!(carry_out(self, command(reply)).is_continue());
-        answer.try_recv().expect("it is answered when it has been carried out")
+        answer.wait(Duration::ZERO).expect("it is answered when it has been carried out")
     }
 
     fn set_memory(&mut self, memory: Arc<GuestMemory>) {
@@ -288,9 +290,9 @@ fn memory_that_goes_is_released_first() {
 #[test]
 fn a_thread_that_could_not_start_keeps_nobody_waiting() {
     let (commands, queue) = channel();
-    let (started, start) = sync_channel(1);
-    let (stopped, stop) = sync_channel(1);
-    let (left, leave) = sync_channel(1);
+    let (started, start) = one_answer();
+    let (stopped, stop) = one_answer();
+    let (left, leave) = one_answer();
     for command in [
         RingCommand::Start { at: at(2), ring: Box::new(setup(2, &bell())), reply: started },
         RingCommand::Device(1),
@@ -301,6 +303,6 @@ fn a_thread_that_could_not_start_keeps_nobody_waiting() {
         commands.send(command).expect("it is taken");
     }
     refuse_all(&queue, "no socket");
-    assert_eq!(start.try_recv(), Ok(Err("no socket".to_owned())));
-    assert_eq!((stop.try_recv(), leave.try_recv()), (Ok(None), Ok(())));
+    assert_eq!(start.close(), Some(Err("no socket".to_owned())));
+    assert_eq!((stop.close(), leave.close()), (Some(None), Some(())));
 }

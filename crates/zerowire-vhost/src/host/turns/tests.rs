@@ -218,14 +218,14 @@ fn a_thread_that_can_move_nothing_sleeps_between_its_turns() {
 #[test]
 fn a_thread_without_memory_takes_commands_and_no_turns() {
     let (mut thread, mut turns, commands) = Thread::new();
-    let (reply, answer) = std::sync::mpsc::sync_channel(1);
+    let (reply, answer) = crate::answer::one_answer();
     thread.released = true;
     assert!(commands.send(RingCommand::Device(1)));
     assert!(turns.step(&mut thread, None));
     assert_eq!(thread.seen(), ["sleep", "command"]);
     assert!(commands.send(RingCommand::Memory { vm: 0, memory: Arc::default(), reply }));
     assert!(turns.step(&mut thread, None) && !thread.released);
-    assert_eq!((answer.try_recv(), thread.seen()), (Ok(()), vec!["sleep"]));
+    assert_eq!((answer.close(), thread.seen()), (Some(()), vec!["sleep"]));
     // The next turn looks at what the command changed.
     assert!(turns.step(&mut thread, None));
     assert_eq!(thread.seen(), ["turn"]);

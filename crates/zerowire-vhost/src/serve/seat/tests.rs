@@ -1,8 +1,9 @@
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::channel;
 
 use zerowire_vhost_user::Request;
 
 use super::*;
+use crate::answer::one_answer;
 use crate::session::HandOverError;
 use crate::testing::model;
 
@@ -25,9 +26,9 @@ fn a_session_that_nobody_waits_for_any_more_goes_on() {
     let (mut front, mut session, connection) = connect(&vm);
     let image = session.hand_over(&connection).expect("handed over");
     drop((session, connection));
-    let (reply, answer) = sync_channel(0);
+    let (reply, answer) = one_answer();
     drop(answer);
-    seat.give(image, &reply);
+    seat.give(image, reply);
     let (mut session, mut connection) = seat.take_up().expect("it goes on");
     assert!(!seat.away, "the next front end is accepted");
     front.send_request(Request::GetFeatures, false, &[], &[]).expect("sent");
@@ -43,14 +44,13 @@ fn a_session_that_was_taken_is_gone() {
     let (_front, mut session, connection) = connect(&vm);
     let image = session.hand_over(&connection).expect("handed over");
     drop((session, connection));
-    let (reply, answer) = sync_channel(0);
-    let taken = std::thread::spawn(move || answer.recv().expect("an answer"));
-    seat.give(image, &reply);
-    assert!(taken.join().expect("no panic").is_ok());
+    let (reply, answer) = one_answer();
+    seat.give(image, reply);
+    assert!(matches!(answer.close(), Some(Ok(_))));
     assert!(seat.away && seat.take_up().is_none());
     // There is none to hand over, until there is one again.
-    let (reply, answer) = sync_channel(1);
+    let (reply, answer) = one_answer();
     orders.send(Order::HandOver(reply)).expect("sent");
     assert!(seat.take_up().is_none() && seat.away);
-    assert!(matches!(answer.recv(), Ok(Err(HandOverError::NoFrontEnd(_)))));
+    assert!(matches!(answer.close(), Some(Err(HandOverError::NoFrontEnd(_)))));
 }

@@ -19,9 +19,9 @@ mod sound;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
+use zerowire_vhost::answer::{Reply, one_answer};
 use zerowire_vhost::host::mailbox::{Mailbox, mailbox};
 use zerowire_vhost::host::turns::{TurnLoop, Turns};
 use zerowire_vhost::host::{At, RingSetup, RingState, command};
@@ -153,8 +153,8 @@ impl Harness {
         self.carry_out(|reply| Command::Left { vm, reply });
     }
 
-    fn carry_out(&mut self, make: impl FnOnce(SyncSender<()>) -> Command) {
-        let _ = command::carry_out(&mut self.inner, make(sync_channel(1).0));
+    fn carry_out(&mut self, make: impl FnOnce(Reply<()>) -> Command) {
+        let _ = command::carry_out(&mut self.inner, make(one_answer().0));
     }
 
     /// Whether a guest's packets wait until it takes resets.
