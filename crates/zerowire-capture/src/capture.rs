@@ -119,6 +119,16 @@ impl Drop for Capture {
     }
 }
 
+/// A server whose VMs can be captured.
+pub trait Captured: Send + Sync {
+    /// Where the packets of all VMs go as well.
+    fn capture(&self) -> Option<Arc<Capture>>;
+
+    /// Has the packets of all VMs go to another capture from now on, or to none. The one before
+    /// gets what is under way, and is returned.
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>>;
+}
+
 /// An interface of a capture.
 #[derive(Clone, Debug)]
 pub struct CaptureInterface {

@@ -26,7 +26,7 @@ mod sink;
 mod stream;
 mod writer;
 
-pub use capture::{Capture, CaptureInterface, CaptureStats};
+pub use capture::{Capture, CaptureInterface, CaptureStats, Captured};
 pub use filter::{BadFilter, CaptureFilter};
 pub use options::{CaptureError, CaptureOptions, CaptureRotation, CaptureTarget, MAX_SNAPLEN};
 pub use queue::CaptureQueue;

@@ -10,9 +10,9 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
-use zerowire_net::{Fleet, ServerError};
-use zerowire_vhost::serve::StartError;
-use zerowire_vsock::{VsockFleet, VsockServerError};
+use zerowire_net::ServerError;
+use zerowire_vhost::serve::{StartError, VmFleet};
+use zerowire_vsock::VsockServerError;
 
 use crate::service::{Notifier, Watched};
 use crate::signals::Signals;
@@ -41,7 +41,7 @@ pub fn block_signals() -> Result<Signals> {
 pub fn until_stopped(
     signals: &Signals,
     lasting: bool,
-    server: &(impl Watched + ?Sized),
+    server: &dyn Watched,
     mut answer: impl FnMut(SignalAction),
 ) -> Result<()> {
     let mut manager = Notifier::from_environment();
@@ -65,26 +65,7 @@ pub fn until_stopped(
     Ok(())
 }
 
-impl Watched for Arc<dyn Fleet> {
-    fn is_alive(&self) -> bool {
-        (**self).is_alive()
-    }
-
-    fn connected(&self) -> (usize, usize) {
-        let vms = self.vms();
-        (vms.iter().filter(|vm| vm.connected).count(), vms.len())
-    }
-
-    fn ask(&self) {
-        (**self).ask();
-    }
-
-    fn silent(&self) -> Vec<String> {
-        (**self).silent()
-    }
-}
-
-impl Watched for Arc<dyn VsockFleet> {
+impl<F: VmFleet + ?Sized> Watched for Arc<F> {
     fn is_alive(&self) -> bool {
         (**self).is_alive()
     }

@@ -2,86 +2,29 @@
 
 use std::sync::Arc;
 
-use zerowire_capture::Capture;
+use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::Reloaded;
+use zerowire_vhost::serve::{Reloaded, VmFleet};
 
 use crate::metadata::MetadataSource;
 use crate::reload::reload;
 use crate::server::{ChangeError, Server, VmInfo};
-use crate::stats::ServerStats;
+use crate::stats::{ServerStats, VmStats};
 use crate::vm::{ServerError, VmConfig};
 
-/// VMs that are served. Calls come from several threads at once.
-pub trait Fleet: Send + Sync {
-    /// All VMs, in the order in which they were added.
-    fn vms(&self) -> Vec<VmInfo>;
-
-    /// What was moved so far, of the VMs that run.
-    fn stats(&self) -> ServerStats;
-
-    /// Adds a VM and begins to listen for its front end.
-    ///
-    /// # Errors
-    /// [`ServerError`]. Nothing is left behind, and nothing has changed.
-    fn add(&self, config: VmConfig) -> Result<(), ServerError>;
-
-    /// Adds a VM as soon as the one of its name has gone, whose removal gave up
-    /// ([`ChangeError::Stuck`]). Where no removal gives up it is just added.
-    ///
-    /// # Errors
-    /// As for [`Self::add`].
-    fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
-        self.add(config)
-    }
-
-    /// Removes a VM with its socket and its port. It is gone when this returns.
-    ///
-    /// # Errors
-    /// [`ChangeError`]. The VM stays, but for [`ChangeError::Stuck`]: it is not served any more
-    /// then, and goes as soon as its threads end.
-    fn remove(&self, name: &str) -> Result<(), ChangeError>;
-
-    /// Takes no further front end for a VM, and removes it when the present one has left.
-    ///
-    /// # Errors
-    /// [`ChangeError`].
-    fn drain(&self, name: &str) -> Result<(), ChangeError>;
-
+/// VMs with network devices that are served.
+pub trait Fleet: VmFleet<Config = VmConfig, Error = ServerError, Stats = VmStats> + Captured {
     /// Gives a VM other metadata, or the same file read again.
     ///
     /// # Errors
     /// [`ChangeError`]. The old metadata stay.
     fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError>;
+}
 
-    /// Gives a VM other limits, which hold at once.
-    ///
-    /// # Errors
-    /// [`ChangeError`]. The old limits stay.
-    fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError>;
-
-    /// Where the frames of all VMs go as well.
-    fn capture(&self) -> Option<Arc<Capture>>;
-
-    /// Has the frames of all VMs go to another capture from now on, or to none. The one before gets
-    /// what is under way, and is returned.
-    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>>;
-
-    /// Asks what serves the VMs for a sign of life, see [`Self::silent`].
-    fn ask(&self);
-
-    /// Names of the VMs for which there was none since it was asked for last.
-    fn silent(&self) -> Vec<String>;
-
-    /// Whether a connection is there or may still come.
-    fn is_alive(&self) -> bool;
-
-    /// Stops all VMs; further ones are refused or stopped at once.
-    fn stop(&self);
-
+impl dyn Fleet + '_ {
     /// Reads all metadata files again. A file that can't be read leaves the old metadata in place;
     /// the texts say so.
-    fn reload_metadata(&self) -> Vec<String> {
+    pub fn reload_metadata(&self) -> Vec<String> {
         let sources = self.vms().into_iter().filter_map(|vm| Some((vm.config.name, vm.config.metadata?)));
         let failed = sources.filter_map(|(name, source)| self.set_metadata(&name, source).err());
         // A VM that has left meanwhile needs none.
@@ -100,12 +43,16 @@ pub trait Fleet: Send + Sync {
     /// The VMs can't be beside each other and those of others, or their metadata can't be read.
     /// Nothing has changed then. What fails later, such as a port that another program holds, is
     /// one of [`Reloaded::errors`].
-    fn reload(&self, before: &[String], wanted: Vec<VmConfig>) -> Result<Reloaded, ServerError> {
+    pub fn reload(&self, before: &[String], wanted: Vec<VmConfig>) -> Result<Reloaded, ServerError> {
         reload(self, before, wanted)
     }
 }
 
-impl Fleet for Server {
+impl VmFleet for Server {
+    type Config = VmConfig;
+    type Error = ServerError;
+    type Stats = VmStats;
+
     fn vms(&self) -> Vec<VmInfo> {
         self.vms()
     }
@@ -130,20 +77,8 @@ impl Fleet for Server {
         self.drain(name)
     }
 
-    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
-        self.set_metadata(name, source)
-    }
-
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
         self.set_limits(name, limits)
-    }
-
-    fn capture(&self) -> Option<Arc<Capture>> {
-        self.capture()
-    }
-
-    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
-        self.set_capture(capture)
     }
 
     fn ask(&self) {
@@ -160,5 +95,21 @@ impl Fleet for Server {
 
     fn stop(&self) {
         self.stop();
+    }
+}
+
+impl Captured for Server {
+    fn capture(&self) -> Option<Arc<Capture>> {
+        self.capture()
+    }
+
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        self.set_capture(capture)
+    }
+}
+
+impl Fleet for Server {
+    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
+        self.set_metadata(name, source)
     }
 }

@@ -3,26 +3,16 @@
 use zerowire_vhost::serve::{self, Endpoint, Reloaded, Reloads};
 
 use crate::fleet::Fleet;
-use crate::server::{ChangeError, VmInfo};
+use crate::server::ChangeError;
 use crate::vm::{self, ServerError, VmConfig};
 
-/// A fleet as [`serve::reload`] takes it.
-struct OfFleet<'a, F: ?Sized>(&'a F);
-
-impl<F: Fleet + ?Sized> Reloads for OfFleet<'_, F> {
-    type Config = VmConfig;
-    type Error = ServerError;
-
-    fn vms(&self) -> Vec<VmInfo> {
-        self.0.vms()
-    }
-
-    fn check(&self, all: &[&VmConfig]) -> Result<(), ServerError> {
+impl Reloads for dyn Fleet + '_ {
+    fn check(all: &[&VmConfig]) -> Result<(), ServerError> {
         vm::check(all)
     }
 
     /// The metadata are read again, and the limits set.
-    fn keeps(&self, running: &VmConfig, wanted: &VmConfig) -> bool {
+    fn keeps(running: &VmConfig, wanted: &VmConfig) -> bool {
         let (metadata, limits) = (running.metadata.clone(), running.limits);
         let is_served = metadata.as_ref().map(|m| m.tokens) == wanted.metadata.as_ref().map(|m| m.tokens);
         is_served && VmConfig { metadata, limits, ..wanted.clone() } == *running
@@ -34,27 +24,15 @@ impl<F: Fleet + ?Sized> Reloads for OfFleet<'_, F> {
 
     fn update(&self, wanted: &VmConfig) -> Vec<ChangeError> {
         let source = wanted.metadata.clone();
-        let read = source.map_or(Ok(()), |source| self.0.set_metadata(&wanted.name, source));
-        let set = self.0.set_limits(&wanted.name, wanted.limits);
+        let read = source.map_or(Ok(()), |source| self.set_metadata(&wanted.name, source));
+        let set = self.set_limits(&wanted.name, wanted.limits);
         [read, set].into_iter().filter_map(Result::err).collect()
-    }
-
-    fn add(&self, config: VmConfig) -> Result<(), ServerError> {
-        self.0.add(config)
-    }
-
-    fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
-        self.0.add_later(config)
-    }
-
-    fn remove(&self, name: &str) -> Result<(), ChangeError> {
-        self.0.remove(name)
     }
 }
 
-/// Makes the VMs of a file those of `wanted` ([`Fleet::reload`]).
+/// Makes the VMs of a file those of `wanted` (`Fleet::reload`).
 pub(crate) fn reload(
-    fleet: &(impl Fleet + ?Sized),
+    fleet: &dyn Fleet,
     before: &[String],
     wanted: Vec<VmConfig>,
 ) -> Result<Reloaded, ServerError> {
@@ -64,5 +42,5 @@ pub(crate) fn reload(
             source.load().map_err(failed)?;
         }
     }
-    serve::reload(&OfFleet(fleet), before, wanted)
+    serve::reload(fleet, before, wanted)
 }

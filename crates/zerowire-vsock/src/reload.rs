@@ -8,22 +8,12 @@ use crate::fleet::VsockFleet;
 use crate::server::{VsockChangeError, VsockVmInfo};
 use crate::sets::check_apart;
 
-/// A fleet as [`serve::reload`] takes it.
-struct OfFleet<'a, F: ?Sized>(&'a F);
-
-impl<F: VsockFleet + ?Sized> Reloads for OfFleet<'_, F> {
-    type Config = VsockConfig;
-    type Error = VsockServerError;
-
-    fn vms(&self) -> Vec<VsockVmInfo> {
-        self.0.vms()
-    }
-
-    fn check(&self, all: &[&VsockConfig]) -> Result<(), VsockServerError> {
+impl Reloads for dyn VsockFleet + '_ {
+    fn check(all: &[&VsockConfig]) -> Result<(), VsockServerError> {
         check(all)
     }
 
-    fn keeps(&self, running: &VsockConfig, wanted: &VsockConfig) -> bool {
+    fn keeps(running: &VsockConfig, wanted: &VsockConfig) -> bool {
         keeps(running, wanted)
     }
 
@@ -32,19 +22,7 @@ impl<F: VsockFleet + ?Sized> Reloads for OfFleet<'_, F> {
     }
 
     fn update(&self, wanted: &VsockConfig) -> Vec<VsockChangeError> {
-        self.0.set_rates(&wanted.name, wanted.rates).err().into_iter().collect()
-    }
-
-    fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        self.0.add(config)
-    }
-
-    fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        self.0.add_later(config)
-    }
-
-    fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
-        self.0.remove(name)
+        self.set_limits(&wanted.name, wanted.rates).err().into_iter().collect()
     }
 }
 
@@ -56,9 +34,9 @@ fn keeps(running: &VsockConfig, wanted: &VsockConfig) -> bool {
     same == *running
 }
 
-/// Makes the VMs of a file those of `wanted` ([`VsockFleet::reload`]).
+/// Makes the VMs of a file those of `wanted` (`VsockFleet::reload`).
 pub(crate) fn reload(
-    fleet: &(impl VsockFleet + ?Sized),
+    fleet: &dyn VsockFleet,
     before: &[String],
     mut wanted: Vec<VsockConfig>,
 ) -> Result<Reloaded, VsockServerError> {
@@ -76,5 +54,5 @@ pub(crate) fn reload(
     let order = connected_order(&wanted, &taken);
     let mut wanted: Vec<_> = wanted.into_iter().map(Some).collect();
     let ordered = order.into_iter().filter_map(|i| wanted[i].take()).collect();
-    serve::reload(&OfFleet(fleet), before, ordered)
+    serve::reload(fleet, before, ordered)
 }

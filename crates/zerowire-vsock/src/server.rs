@@ -375,7 +375,8 @@ impl VsockServer {
     /// The VMs can't be beside each other and those of others. Nothing has changed then. What fails
     /// later is one of [`Reloaded::errors`].
     pub fn reload(&self, before: &[String], wanted: Vec<VsockConfig>) -> Result<Reloaded, VsockServerError> {
-        VsockFleet::reload(self, before, wanted)
+        let fleet: &dyn VsockFleet = self;
+        fleet.reload(before, wanted)
     }
 
     /// Where the packets of all VMs go as well.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use zerowire_capture::{Capture, CaptureFilter, CaptureOptions, CaptureTarget, MAX_SNAPLEN};
+use zerowire_capture::{CaptureFilter, CaptureOptions, CaptureTarget, Captured, MAX_SNAPLEN};
 
 use super::manage::ManageError;
 use crate::pcap;
@@ -83,15 +83,6 @@ impl CaptureTable {
             filter: options.filter.as_ref().map(ToString::to_string),
         }
     }
-}
-
-/// A server whose VMs can be captured.
-pub trait Captured: Send + Sync {
-    /// Where the frames of all VMs go as well.
-    fn capture(&self) -> Option<Arc<Capture>>;
-
-    /// Has them go to another capture from now on, or to none. Returns the one before.
-    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>>;
 }
 
 /// Begins and ends captures of a server.

@@ -23,7 +23,7 @@ mod options;
 mod routes;
 mod serve;
 
-pub use capture::{CaptureControl, CaptureTable, Captured};
+pub use capture::{CaptureControl, CaptureTable};
 pub use manage::{Manage, ManageError, ManagedVm, VmReport};
 pub use metrics::{MetricKind, MetricsPage, Moved, OfDirection, OfReason, OfVm};
 pub use options::ControlArgs;

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use zerowire_capture::{Capture, LINKTYPE_ETHERNET};
+use zerowire_capture::LINKTYPE_ETHERNET;
 use zerowire_net::{Fleet, ServerError, ServerStats, VmConfig, VmStats};
 
 use super::config::{Defaults, table_of};
-use crate::control::{CaptureControl, Captured, Manage, ManageError, ManagedVm};
+use crate::control::{CaptureControl, Manage, ManageError, ManagedVm};
 use crate::file::Net;
 
 /// The server, and what the command line says of VMs that are added.
@@ -15,19 +15,6 @@ pub(super) struct Managed {
     server: Arc<dyn Fleet>,
     defaults: Defaults,
     captures: CaptureControl,
-}
-
-/// A fleet as it is captured.
-struct FleetCaptured(Arc<dyn Fleet>);
-
-impl Captured for FleetCaptured {
-    fn capture(&self) -> Option<Arc<Capture>> {
-        self.0.capture()
-    }
-
-    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
-        self.0.set_capture(capture)
-    }
 }
 
 impl From<ServerError> for ManageError {
@@ -46,8 +33,7 @@ impl From<ServerError> for ManageError {
 
 impl Managed {
     pub fn new(server: Arc<dyn Fleet>, defaults: Defaults, pcap_dir: Option<&Path>) -> Self {
-        let captures =
-            CaptureControl::new(Arc::new(FleetCaptured(server.clone())), LINKTYPE_ETHERNET, pcap_dir);
+        let captures = CaptureControl::new(server.clone(), LINKTYPE_ETHERNET, pcap_dir);
         Self { server, defaults, captures }
     }
 

@@ -83,7 +83,7 @@ impl Notifier {
     }
 
     /// All sockets listen, at the start or after [`Self::reloading`].
-    pub fn ready(&mut self, server: &(impl Watched + ?Sized)) {
+    pub fn ready(&mut self, server: &dyn Watched) {
         let Some(manager) = &mut self.0 else { return };
         manager.status = status(server);
         manager.send(&format!("READY=1\nSTATUS={}", manager.status));
@@ -106,7 +106,7 @@ impl Notifier {
     }
 
     /// Tells what is new, and that the service lives.
-    pub fn turn(&mut self, server: &(impl Watched + ?Sized)) {
+    pub fn turn(&mut self, server: &dyn Watched) {
         let Some(manager) = &mut self.0 else { return };
         let now = status(server);
         if now != manager.status {
@@ -152,7 +152,7 @@ impl Manager {
 
 impl Watchdog {
     /// Whether a sign of life is due, and all threads that were asked have answered.
-    fn is_content(&mut self, server: &(impl Watched + ?Sized)) -> bool {
+    fn is_content(&mut self, server: &dyn Watched) -> bool {
         let now = Instant::now();
         if now < self.next {
             return false;
@@ -177,7 +177,7 @@ impl Watchdog {
     }
 }
 
-fn status(server: &(impl Watched + ?Sized)) -> String {
+fn status(server: &dyn Watched) -> String {
     let (connected, all) = server.connected();
     format!("{connected} of {all} VMs connected")
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use zerowire_capture::{Capture, LINKTYPE_VSOCK};
+use zerowire_capture::LINKTYPE_VSOCK;
 use zerowire_vhost::serve::{SocketAccess, StartError};
 use zerowire_vsock::{VsockConfig, VsockFleet, VsockServerError, VsockServerStats, VsockVmStats};
 
 use super::config::{Defaults, table_of};
 use super::start;
-use crate::control::{CaptureControl, Captured, Manage, ManageError, ManagedVm};
+use crate::control::{CaptureControl, Manage, ManageError, ManagedVm};
 use crate::file::Vsock;
 
 /// The server, and what the command line says of VMs that are added.
@@ -20,19 +20,6 @@ pub(super) struct Managed {
     captures: CaptureControl,
     /// The hard limit of open files, if there is one.
     descriptors: Option<u64>,
-}
-
-/// A fleet as it is captured.
-struct FleetCaptured(Arc<dyn VsockFleet>);
-
-impl Captured for FleetCaptured {
-    fn capture(&self) -> Option<Arc<Capture>> {
-        self.0.capture()
-    }
-
-    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
-        self.0.set_capture(capture)
-    }
 }
 
 impl From<VsockServerError> for ManageError {
@@ -56,8 +43,7 @@ impl Managed {
         descriptors: Option<u64>,
         pcap_dir: Option<&Path>,
     ) -> Self {
-        let captured = Arc::new(FleetCaptured(server.clone()));
-        let captures = CaptureControl::new(captured, LINKTYPE_VSOCK, pcap_dir);
+        let captures = CaptureControl::new(server.clone(), LINKTYPE_VSOCK, pcap_dir);
         Self { server, defaults, captures, descriptors }
     }
 
@@ -107,7 +93,7 @@ impl Manage for Managed {
             return Err(ManageError::new(409, text).of_key(key));
         }
         if wanted.rates != now.rates {
-            self.server.set_rates(name, wanted.rates)?;
+            self.server.set_limits(name, wanted.rates)?;
         }
         Ok(())
     }

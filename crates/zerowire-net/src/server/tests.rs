@@ -1,8 +1,9 @@
 use std::path::Path;
 
+use zerowire_capture::Captured;
 use zerowire_testkit::net::in_netns;
 use zerowire_testkit::wait_until;
-use zerowire_vhost::serve::{Endpoint, SocketAccess, VmState};
+use zerowire_vhost::serve::{Endpoint, SocketAccess, VmFleet, VmState};
 
 use super::*;
 use crate::port::PortSpec;
@@ -12,7 +13,11 @@ use crate::{Fleet, Policy};
 /// A server whose removals give up, as if a front end held up the VM's threads.
 struct HeldUp(Server);
 
-impl Fleet for HeldUp {
+impl VmFleet for HeldUp {
+    type Config = VmConfig;
+    type Error = ServerError;
+    type Stats = VmStats;
+
     fn remove(&self, name: &str) -> Result<(), ChangeError> {
         self.0.parts.roster.hold_up(name)
     }
@@ -37,20 +42,8 @@ impl Fleet for HeldUp {
         self.0.drain(name)
     }
 
-    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
-        self.0.set_metadata(name, source)
-    }
-
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
         self.0.set_limits(name, limits)
-    }
-
-    fn capture(&self) -> Option<Arc<Capture>> {
-        self.0.capture()
-    }
-
-    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
-        self.0.set_capture(capture)
     }
 
     fn ask(&self) {}
@@ -65,6 +58,22 @@ impl Fleet for HeldUp {
 
     fn stop(&self) {
         self.0.stop();
+    }
+}
+
+impl Captured for HeldUp {
+    fn capture(&self) -> Option<Arc<Capture>> {
+        self.0.capture()
+    }
+
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        self.0.set_capture(capture)
+    }
+}
+
+impl Fleet for HeldUp {
+    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
+        self.0.set_metadata(name, source)
     }
 }
 
@@ -94,13 +103,14 @@ fn a_vm_of_the_file_whose_removal_gives_up_is_added_when_it_has_gone() {
         let (before, first) = (["zwheld".to_owned()], vm(&dir.path().join("first")));
         let server = HeldUp(Server::start(vec![first.clone()]).expect("a server"));
         let second = vm(&dir.path().join("second"));
-        let done = server.reload(&before, vec![second.clone()]).expect("a good file");
+        let fleet: &dyn Fleet = &server;
+        let done = fleet.reload(&before, vec![second.clone()]).expect("a good file");
         assert!(done.replaced.is_empty() && done.errors.len() == 1, "{done:?}");
         assert!(done.errors[0].contains("zwheld") && done.errors[0].contains("added again"), "{done:?}");
         assert_eq!(states(&server.0), [VmState::Leaving]);
         // The file of before: the VM that leaves is not the one that is wanted.
-        server.reload(&before, vec![first]).expect("a good file");
-        server.reload(&before, vec![second.clone()]).expect("a good file");
+        fleet.reload(&before, vec![first]).expect("a good file");
+        fleet.reload(&before, vec![second.clone()]).expect("a good file");
         server.0.parts.roster.let_go("zwheld");
         wait_until("the next one runs", || states(&server.0) == [VmState::Running]);
         assert_eq!(server.vms()[0].config, second);
@@ -115,7 +125,8 @@ fn a_vm_that_leaves_is_added_again_by_the_same_file() {
         let (before, config) = (["zwheld".to_owned()], vm(&dir.path().join("socket")));
         let server = HeldUp(Server::start(vec![config.clone()]).expect("a server"));
         server.remove("zwheld").expect_err("it is held up");
-        let done = server.0.reload(&before, vec![config]).expect("a good file");
+        let fleet: &dyn Fleet = &server.0;
+        let done = fleet.reload(&before, vec![config]).expect("a good file");
         assert_eq!((done.replaced.as_slice(), done.errors.as_slice()), (before.as_slice(), [].as_slice()));
         assert_eq!(states(&server.0), [VmState::Running]);
     });

@@ -380,7 +380,8 @@ fn requests_for_metadata_are_answered_inside_whichever_queue_they_take() {
         assert!(stats.receive.totals.copied_bytes["metadata"] >= 4 * arp);
         // A file that can't be read leaves all as it was.
         std::fs::write(&file, "{").expect("a broken metadata file");
-        let errors = backend.server.reload_metadata();
+        let fleet: &dyn Fleet = &backend.server;
+        let errors = fleet.reload_metadata();
         assert!(errors.len() == 1 && errors[0].contains("metadata.json"), "{errors:?}");
         guest.send(0, &[(VirtioNetHdr::default(), frames::arp_request())]);
         guest.expect();

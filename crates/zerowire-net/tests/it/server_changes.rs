@@ -208,6 +208,7 @@ fn a_file_that_is_read_again_changes_what_differs() {
         let at = |name: &str| vm(dir.path(), name);
         let server = Server::start(["zwsame", "zwgone", "zwmoved"].map(at).to_vec()).expect("a server");
         server.add(at("zwguest")).expect("added by somebody else");
+        let fleet: &dyn Fleet = &server;
         let before = ["zwsame", "zwgone", "zwmoved"].map(str::to_owned);
         let mut guest = Guest::start(&dir.path().join("zwsame"));
         let mut peer = Peer::new("zwsame");
@@ -219,12 +220,12 @@ fn a_file_that_is_read_again_changes_what_differs() {
             vec![at("zwguest")],
             vec![VmConfig { name: "new".into(), ..at("zwguest") }],
         ] {
-            assert!(server.reload(&before, bad).is_err());
+            assert!(fleet.reload(&before, bad).is_err());
             assert_eq!(server.vms().len(), 4);
         }
         // A VM of the file may take what one that goes has now.
         let new = VmConfig { name: "new".into(), ..at("zwgone") };
-        let done = server.reload(&before, vec![at("zwsame"), moved.clone(), new]).expect("a good file");
+        let done = fleet.reload(&before, vec![at("zwsame"), moved.clone(), new]).expect("a good file");
         assert_eq!(done.added, ["new"]);
         assert_eq!(done.removed, ["zwgone"]);
         assert_eq!(done.replaced, ["zwmoved"]);
@@ -237,7 +238,7 @@ fn a_file_that_is_read_again_changes_what_differs() {
 
         // The file's VMs go when it is empty; the other one stays.
         let before = ["zwsame", "zwmoved", "new"].map(str::to_owned);
-        server.reload(&before, Vec::new()).expect("an empty file");
+        fleet.reload(&before, Vec::new()).expect("an empty file");
         let left: Vec<_> = names(&server).into_iter().map(|(name, _)| name).collect();
         assert_eq!(left, ["zwguest"]);
     });
@@ -251,14 +252,15 @@ fn a_vm_on_a_socket_that_was_handed_over_stays_as_it_is() {
         let endpoint = Endpoint::Fd(UnixListener::bind(&socket).expect("a socket").into_raw_fd());
         let handed = VmConfig { endpoint, ..vm(dir.path(), "zwhanded") };
         let server = Server::start(vec![handed.clone()]).expect("a server");
+        let fleet: &dyn Fleet = &server;
         let before = ["zwhanded".to_owned()];
         let mut guest = Guest::start(&socket);
         let mut peer = Peer::new("zwhanded");
-        let same = server.reload(&before, vec![handed.clone()]).expect("a good file");
+        let same = fleet.reload(&before, vec![handed.clone()]).expect("a good file");
         assert!(same.errors.is_empty() && same.replaced.is_empty(), "{same:?}");
         // Removed, it could not be added again: its descriptor would be closed.
         let mac = "52:54:00:00:00:01".parse().ok();
-        let done = server.reload(&before, vec![VmConfig { mac, ..handed }]).expect("a good file");
+        let done = fleet.reload(&before, vec![VmConfig { mac, ..handed }]).expect("a good file");
         assert!(done.replaced.is_empty(), "{done:?}");
         assert!(done.errors.len() == 1 && done.errors[0].contains("restart the program"), "{done:?}");
         guest.send(&mut peer, 1);

@@ -1,9 +1,8 @@
 //! The VMs of a configuration file that was read again.
 
-use std::fmt::Display;
-
+use super::fleet::VmFleet;
 use super::listen::Endpoint;
-use super::roster::{ChangeError, RosterConfig, VmInfo, VmState};
+use super::roster::{ChangeError, RosterConfig, VmState};
 
 /// What reading a file again has changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -18,36 +17,22 @@ pub struct Reloaded {
     pub errors: Vec<String>,
 }
 
-/// A server whose VMs can become those of a file.
-pub trait Reloads {
-    /// What a VM is configured with.
-    type Config: RosterConfig;
-    /// Why a VM can't be served.
-    type Error: Display;
-
-    /// All VMs.
-    fn vms(&self) -> Vec<VmInfo<Self::Config>>;
-
+/// VMs that can become those of a file.
+pub trait Reloads: VmFleet {
     /// Whether these VMs can be beside each other.
-    fn check(&self, all: &[&Self::Config]) -> Result<(), Self::Error>;
+    ///
+    /// # Errors
+    /// Why they can't.
+    fn check(all: &[&Self::Config]) -> Result<(), Self::Error>;
 
     /// Whether a VM that runs need not be another device for that.
-    fn keeps(&self, running: &Self::Config, wanted: &Self::Config) -> bool;
+    fn keeps(running: &Self::Config, wanted: &Self::Config) -> bool;
 
     /// Where its front end connects.
     fn endpoint(config: &Self::Config) -> &Endpoint;
 
     /// Gives a VM that it keeps what can change in it. Returns what failed.
     fn update(&self, wanted: &Self::Config) -> Vec<ChangeError<Self::Error>>;
-
-    /// Adds a VM.
-    fn add(&self, config: Self::Config) -> Result<(), Self::Error>;
-
-    /// Adds a VM as soon as the one of its name has gone, whose removal gave up.
-    fn add_later(&self, config: Self::Config) -> Result<(), Self::Error>;
-
-    /// Removes a VM.
-    fn remove(&self, name: &str) -> Result<(), ChangeError<Self::Error>>;
 }
 
 /// What a VM of the file needs.
@@ -74,7 +59,7 @@ struct ReloadPlan<C> {
 ///
 /// # Errors
 /// The VMs can't be beside each other and those of others. Nothing has changed then.
-pub fn reload<S: Reloads>(
+pub fn reload<S: Reloads + ?Sized>(
     server: &S,
     before: &[String],
     wanted: Vec<S::Config>,
@@ -127,7 +112,7 @@ pub fn reload<S: Reloads>(
     Ok(done)
 }
 
-fn plan<S: Reloads>(
+fn plan<S: Reloads + ?Sized>(
     server: &S,
     before: &[String],
     wanted: Vec<S::Config>,
@@ -135,13 +120,13 @@ fn plan<S: Reloads>(
     let vms = server.vms();
     let (ours, others): (Vec<_>, Vec<_>) =
         vms.iter().partition(|vm| before.iter().any(|name| name == vm.config.name()));
-    server.check(&others.into_iter().map(|vm| &vm.config).chain(&wanted).collect::<Vec<_>>())?;
+    S::check(&others.into_iter().map(|vm| &vm.config).chain(&wanted).collect::<Vec<_>>())?;
     let is_wanted = |name: &str| wanted.iter().any(|w| w.name() == name);
     let names = ours.iter().map(|vm| vm.config.name());
     let removed = names.filter(|name| !is_wanted(name)).map(str::to_owned).collect();
     let step = |wanted: &S::Config| match ours.iter().find(|vm| vm.config.name() == wanted.name()) {
         None => Step::Add,
-        Some(vm) if vm.state != VmState::Leaving && server.keeps(&vm.config, wanted) => Step::Keep,
+        Some(vm) if vm.state != VmState::Leaving && S::keeps(&vm.config, wanted) => Step::Keep,
         Some(vm) => match S::endpoint(&vm.config) {
             Endpoint::Path(_) => Step::Replace,
             Endpoint::Fd(_) => Step::Restart,

@@ -6,11 +6,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use zerowire_capture::Capture;
+use zerowire_capture::{Capture, Captured};
 use zerowire_net::{
-    ChangeError, Fleet, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo, check_vms,
+    ChangeError, Fleet, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo, VmStats,
+    check_vms,
 };
-use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmState};
+use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState};
 
 use super::keeper::{Common, VmKeeper};
 use crate::sandbox::capture::PATIENCE;
@@ -175,7 +176,11 @@ impl Supervisor {
     }
 }
 
-impl Fleet for Supervisor {
+impl VmFleet for Supervisor {
+    type Config = VmConfig;
+    type Error = ServerError;
+    type Stats = VmStats;
+
     fn vms(&self) -> Vec<VmInfo> {
         let listed = |kept: &KeptVm| (kept.config.clone(), kept.state(), kept.running().cloned());
         let all: Vec<_> = lock(&self.vms).all.iter().map(listed).collect();
@@ -225,38 +230,12 @@ impl Fleet for Supervisor {
         Ok(())
     }
 
-    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
-        let keeper = lock(&self.vms).keeper(name)?;
-        if keeper.config().metadata.is_none_or(|now| now.tokens != source.tokens) {
-            return Err(ServerError::Settled(name.to_owned()).into());
-        }
-        let failed = |text| ServerError::Metadata { vm: name.to_owned(), text };
-        Ok(keeper.set_metadata(source).map_err(failed)?)
-    }
-
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
         let keeper = lock(&self.vms).keeper(name)?;
         keeper.set_limits(limits);
         // A child carries out one order behind the other: when it has answered, the limits hold.
         keeper.stats(keeper.ask_stats(), Instant::now() + ANSWER_PATIENCE);
         Ok(())
-    }
-
-    fn capture(&self) -> Option<Arc<Capture>> {
-        lock(&self.vms).capture.clone()
-    }
-
-    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
-        let (before, relays) = {
-            let mut vms = lock(&self.vms);
-            let running = vms.all.iter().filter_map(KeptVm::running);
-            let relays: Vec<_> =
-                running.filter_map(|keeper| keeper.set_capture(capture.as_deref())).collect();
-            (std::mem::replace(&mut vms.capture, capture), relays)
-        };
-        let deadline = Instant::now() + PATIENCE;
-        relays.into_iter().for_each(|relay| relay.finish(deadline));
-        before
     }
 
     /// A child that does not answer is the matter of its VM alone.
@@ -292,6 +271,36 @@ impl Fleet for Supervisor {
             }
             end();
         });
+    }
+}
+
+impl Captured for Supervisor {
+    fn capture(&self) -> Option<Arc<Capture>> {
+        lock(&self.vms).capture.clone()
+    }
+
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        let (before, relays) = {
+            let mut vms = lock(&self.vms);
+            let running = vms.all.iter().filter_map(KeptVm::running);
+            let relays: Vec<_> =
+                running.filter_map(|keeper| keeper.set_capture(capture.as_deref())).collect();
+            (std::mem::replace(&mut vms.capture, capture), relays)
+        };
+        let deadline = Instant::now() + PATIENCE;
+        relays.into_iter().for_each(|relay| relay.finish(deadline));
+        before
+    }
+}
+
+impl Fleet for Supervisor {
+    fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
+        let keeper = lock(&self.vms).keeper(name)?;
+        if keeper.config().metadata.is_none_or(|now| now.tokens != source.tokens) {
+            return Err(ServerError::Settled(name.to_owned()).into());
+        }
+        let failed = |text| ServerError::Metadata { vm: name.to_owned(), text };
+        Ok(keeper.set_metadata(source).map_err(failed)?)
     }
 }
 

@@ -10,12 +10,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use zerowire_capture::Capture;
+use zerowire_capture::{Capture, Captured};
 use zerowire_confine::Owner;
-use zerowire_vhost::serve::{Endpoint, ListenError, Listener, StartError, inherit, process_cpu_seconds};
+use zerowire_vhost::serve::{
+    Endpoint, ListenError, Listener, StartError, VmFleet, inherit, process_cpu_seconds,
+};
 use zerowire_vsock::{
     HostSockets, Limits, OwnSockets, SetMember, VsockChangeError, VsockConfig, VsockFleet, VsockServerError,
-    VsockServerStats, VsockVmInfo, check_vms, group_sets,
+    VsockServerStats, VsockVmInfo, VsockVmStats, check_vms, group_sets,
 };
 
 use super::changes::JoinRefusal;
@@ -149,7 +151,11 @@ impl VsockSupervisor {
     }
 }
 
-impl VsockFleet for VsockSupervisor {
+impl VmFleet for VsockSupervisor {
+    type Config = VsockConfig;
+    type Error = VsockServerError;
+    type Stats = VsockVmStats;
+
     fn vms(&self) -> Vec<VsockVmInfo> {
         self.roster.vms()
     }
@@ -169,10 +175,6 @@ impl VsockFleet for VsockSupervisor {
         }
     }
 
-    fn members(&self) -> Vec<SetMember> {
-        self.roster.members()
-    }
-
     fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {
         if let Endpoint::Fd(fd) = config.endpoint {
             return Err(StartError::late_descriptor(config.name, fd).into());
@@ -180,11 +182,6 @@ impl VsockFleet for VsockSupervisor {
         let entered = self.roster.enter(config)?;
         let number = entered.0;
         self.open_entered(entered).inspect_err(|_| self.roster.forget(number))
-    }
-
-    /// No removal gives up: a child that does not let a VM go is ended.
-    fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
-        self.add(config)
     }
 
     fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
@@ -203,21 +200,10 @@ impl VsockFleet for VsockSupervisor {
         Ok(())
     }
 
-    fn set_rates(&self, name: &str, rates: Limits) -> Result<(), VsockChangeError> {
+    fn set_limits(&self, name: &str, rates: Limits) -> Result<(), VsockChangeError> {
         let ServedVsock { vm, keeper } = self.roster.served(name)?;
         keeper.set_rates(&vm, rates);
         Ok(())
-    }
-
-    fn capture(&self) -> Option<Arc<Capture>> {
-        self.roster.capture()
-    }
-
-    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
-        let (before, changes) = self.roster.set_capture(capture);
-        let deadline = Instant::now() + PATIENCE;
-        changes.into_iter().for_each(|change| change.finish(deadline));
-        before
     }
 
     /// A child that does not answer is the matter of its set alone.
@@ -239,6 +225,25 @@ impl VsockFleet for VsockSupervisor {
             keeper.stop();
             vm.close(deadline);
         }
+    }
+}
+
+impl Captured for VsockSupervisor {
+    fn capture(&self) -> Option<Arc<Capture>> {
+        self.roster.capture()
+    }
+
+    fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        let (before, changes) = self.roster.set_capture(capture);
+        let deadline = Instant::now() + PATIENCE;
+        changes.into_iter().for_each(|change| change.finish(deadline));
+        before
+    }
+}
+
+impl VsockFleet for VsockSupervisor {
+    fn members(&self) -> Vec<SetMember> {
+        self.roster.members()
     }
 }
 

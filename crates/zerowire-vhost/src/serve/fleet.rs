@@ -1,0 +1,69 @@
+//! What serves VMs that come and go, whatever its device.
+
+use super::roster::{ChangeError, RosterConfig, VmInfo};
+use super::stats::ServerStats;
+use crate::limit::Limits;
+
+/// VMs that are served: by threads of a server, or by processes of a supervisor. Calls come from
+/// several threads at once.
+pub trait VmFleet: Send + Sync {
+    /// What a VM is configured with.
+    type Config: RosterConfig;
+    /// Why a VM can't be served.
+    type Error: std::error::Error;
+    /// What a VM has to tell.
+    type Stats;
+
+    /// All VMs, in the order in which they were added.
+    fn vms(&self) -> Vec<VmInfo<Self::Config>>;
+
+    /// What was moved so far, of the VMs that run.
+    fn stats(&self) -> ServerStats<Self::Stats>;
+
+    /// Adds a VM and begins to listen for its front end.
+    ///
+    /// # Errors
+    /// Why it can't be served. Nothing is left behind, and nothing has changed.
+    fn add(&self, config: Self::Config) -> Result<(), Self::Error>;
+
+    /// Adds a VM as soon as the one of its name has gone, whose removal gave up
+    /// ([`ChangeError::Stuck`]). The log says when, or why it can't. Where no removal gives up it
+    /// is just added.
+    ///
+    /// # Errors
+    /// As for [`Self::add`].
+    fn add_later(&self, config: Self::Config) -> Result<(), Self::Error> {
+        self.add(config)
+    }
+
+    /// Removes a VM with its sockets and its port. It is gone when this returns.
+    ///
+    /// # Errors
+    /// [`ChangeError`]. The VM stays, but for [`ChangeError::Stuck`]: it is not served any more
+    /// then, and goes as soon as its threads end.
+    fn remove(&self, name: &str) -> Result<(), ChangeError<Self::Error>>;
+
+    /// Takes no further front end for a VM, and removes it when the present one has left.
+    ///
+    /// # Errors
+    /// [`ChangeError`].
+    fn drain(&self, name: &str) -> Result<(), ChangeError<Self::Error>>;
+
+    /// Gives a VM other limits, which hold at once.
+    ///
+    /// # Errors
+    /// [`ChangeError`]. The old limits stay.
+    fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError<Self::Error>>;
+
+    /// Asks what serves the VMs for a sign of life, see [`Self::silent`].
+    fn ask(&self);
+
+    /// Names of the VMs for which there was none since it was asked for last.
+    fn silent(&self) -> Vec<String>;
+
+    /// Whether a connection is there or may still come, and can be served.
+    fn is_alive(&self) -> bool;
+
+    /// Stops all VMs; further ones are refused or stopped at once.
+    fn stop(&self);
+}
