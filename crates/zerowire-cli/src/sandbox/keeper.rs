@@ -11,7 +11,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -42,11 +42,23 @@ pub(crate) trait Charge: Send + Sync + 'static {
     /// The VMs that it serves, one at least at the start.
     fn vms(&self) -> VmNames;
 
-    /// Whether nothing is left to serve: the child ends, and none follows.
-    fn is_over(&self) -> bool;
+    /// What the lines of its thread belong to.
+    fn span(&self) -> tracing::Span {
+        tracing::Span::none()
+    }
+
+    /// Whether nothing is left to serve: the child that runs ends, and none follows.
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// Whether a child may end by itself, and none follows.
+    fn may_end(&self) -> bool {
+        false
+    }
 
     /// Gives a child what is open for it.
-    fn hand(&self, channel: &Channel) -> Result<(), String>;
+    fn hand(&self, link: &Arc<ChildLink<Self::Word>>) -> Result<(), String>;
 
     /// A child has said this, with these descriptors.
     fn hear(&self, word: Self::Word, fds: Vec<OwnedFd>, link: &ChildLink<Self::Word>) -> Heard;
@@ -54,9 +66,33 @@ pub(crate) trait Charge: Send + Sync + 'static {
     /// A child has said what can't be understood, and ends.
     fn garbled(&self);
 
-    /// A child has ended. Returns the name of each VM that the next one serves, and what that means
-    /// for its front end, for the log.
-    fn died(&self, why: &str) -> Vec<(String, String)>;
+    /// A child is left, and ends.
+    fn part(&self) {}
+
+    /// The child that was left has ended.
+    fn parted(&self) {}
+
+    /// A child has ended and was not asked to. Returns the name of each VM that the next one serves,
+    /// and what that means for its front end, for the log; None where no child follows.
+    fn died(&self, end: &ChildEnd) -> Option<Vec<(String, String)>>;
+
+    /// What is done when the last child has ended, and the thread has let go of this.
+    fn last_act(&self) -> Option<Box<dyn FnOnce() + Send>> {
+        None
+    }
+}
+
+/// How a child ended that was not asked to.
+pub(crate) struct ChildEnd {
+    pub(crate) why: String,
+    /// False: it has made room for the next one, which goes on with other descriptors.
+    pub(crate) is_error: bool,
+}
+
+impl ChildEnd {
+    fn died(why: String) -> Self {
+        Self { why, is_error: true }
+    }
 }
 
 /// What a child's word means for its keeper.
@@ -67,6 +103,10 @@ pub(crate) enum Heard {
     Ready(ConfineReport),
     /// It has failed, or must end.
     Failed(String),
+    /// It makes room for another one, for this reason, and may tell its last words.
+    Replaced(String),
+    /// These were its last words, or it is gone.
+    End,
 }
 
 /// Keeps a child.
@@ -97,19 +137,31 @@ pub(crate) fn start_child(
 type Ready = Reply<Result<ConfineReport, String>>;
 
 impl<C: Charge> Keeper<C> {
+    /// Without a child.
+    pub(crate) fn new(charge: C) -> Self {
+        Self { charge, link: Mutex::new(None), stops: AtomicBool::new(false), thread: Mutex::new(None) }
+    }
+
     /// Starts a child and waits until it serves.
     ///
     /// # Errors
     /// Why it does not.
     pub(crate) fn start(charge: C) -> Result<Arc<Self>, String> {
         let name = charge.vms().first();
-        let (link, stops, thread) = (Mutex::new(None), AtomicBool::new(false), Mutex::new(None));
-        let keeper = Arc::new(Self { charge, link, stops, thread });
+        let keeper = Arc::new(Self::new(charge));
         let (ready, started) = one_answer();
         let for_thread = keeper.clone();
         let thread = std::thread::Builder::new().name(format!("{name}-keep"));
-        let thread = thread.spawn(move || for_thread.run(ready)).map_err(|e| e.to_string())?;
-        *lock(&keeper.thread) = Some(thread);
+        let thread = thread.spawn(move || {
+            let _lines = for_thread.charge.span().entered();
+            for_thread.run(ready);
+            let act = for_thread.charge.last_act();
+            drop(for_thread);
+            if let Some(act) = act {
+                act();
+            }
+        });
+        *lock(&keeper.thread) = Some(thread.map_err(|e| e.to_string())?);
         match started.wait(START_PATIENCE) {
             Ok(Ok(report)) => {
                 keeper.tell(&report);
@@ -138,32 +190,34 @@ impl<C: Charge> Keeper<C> {
         let mut ready = Some(ready);
         let mut pace = RestartPace::default();
         loop {
-            let why = self.serve(&mut ready).unwrap_or_else(|e| e);
-            if self.stops.load(Ordering::Acquire) {
-                return;
-            }
+            let end = self.serve(&mut ready).unwrap_or_else(|why| Some(ChildEnd::died(why)));
+            let Some(end) = end.filter(|_| !self.stops.load(Ordering::Acquire)) else { return };
             if let Some(ready) = ready.take() {
-                let _ = ready.send(Err(why));
+                let _ = ready.send(Err(end.why));
                 return;
             }
             let wait = pace.died(Instant::now());
-            for (vm, then) in self.charge.died(&why) {
-                tracing::error!("{vm}: its process ended: {why}; another one takes its place{then}");
+            let Some(next) = self.charge.died(&end) else { return };
+            let ChildEnd { why, is_error } = end;
+            for (vm, then) in next {
+                if is_error {
+                    tracing::error!("{vm}: its process ended: {why}; another one takes its place{then}");
+                } else {
+                    tracing::info!("{vm}: {why}; another process takes the place of its own{then}");
+                }
                 if !wait.is_zero() {
                     tracing::warn!(
                         "{vm}: its processes end again and again: the next one starts in {wait:?}"
                     );
                 }
             }
-            if self.charge.is_over() {
-                return;
-            }
             wait_unless(&self.stops, wait);
         }
     }
 
-    /// Starts a child and carries out what it asks until it ends. Returns why it did.
-    fn serve(&self, ready: &mut Option<Ready>) -> Result<String, String> {
+    /// Starts a child and carries out what it asks until it ends. Returns how it did; None where it
+    /// was asked to, or may.
+    fn serve(&self, ready: &mut Option<Ready>) -> Result<Option<ChildEnd>, String> {
         let text = |e: std::io::Error| e.to_string();
         let (ours, theirs) = Channel::pair().map_err(text)?;
         let (mut child, _log) = start_child(self.charge.vms(), C::ARGUMENT, theirs)
@@ -172,29 +226,36 @@ impl<C: Charge> Keeper<C> {
         let _ = ours.hear_until_death(&child);
         let link = Arc::new(ChildLink::new(ours));
         *lock(&self.link) = Some(link.clone());
-        let failed = match self.charge.hand(&link.channel) {
+        let failed = match self.charge.hand(&link) {
             // Who stops the child from now on finds it.
             Ok(()) if self.stops.load(Ordering::Acquire) => None,
             Ok(()) => self.listen(&link, ready),
-            Err(e) => Some(e),
+            Err(e) => Some(ChildEnd::died(e)),
         };
         *lock(&self.link) = None;
+        self.charge.part();
         link.close();
-        let name = self.charge.vms().first();
-        let status = end(&name, &mut child, END_PATIENCE, &self.stops).map_err(text)?;
-        Ok(failed.unwrap_or_else(|| words(&status)))
+        let status = end(&self.charge.vms().first(), &mut child, END_PATIENCE, &self.stops);
+        self.charge.parted();
+        if failed.is_none() && self.charge.may_end() && status.as_ref().is_ok_and(ExitStatus::success) {
+            return Ok(None);
+        }
+        let by_status = || ChildEnd::died(status.map_or_else(text, |status| words(&status)));
+        Ok(Some(failed.unwrap_or_else(by_status)))
     }
 
-    /// Carries out what the child asks. Returns why it failed where that is known.
-    fn listen(&self, link: &ChildLink<C::Word>, ready: &mut Option<Ready>) -> Option<String> {
-        let mut is_ready = false;
+    /// Carries out what the child asks. Returns how it ended where that is known.
+    pub(crate) fn listen(&self, link: &ChildLink<C::Word>, ready: &mut Option<Ready>) -> Option<ChildEnd> {
+        let died = |why| Some(ChildEnd::died(why));
+        let (mut is_ready, mut replaced) = (false, None);
         loop {
             let (word, fds) = match link.channel.receive() {
                 Ok(Some(said)) => said,
-                Ok(None) => return None,
+                Ok(None) => return replaced,
+                Err(_) if replaced.is_some() => return replaced,
                 Err(e) => {
                     self.charge.garbled();
-                    return Some(format!("its message can't be understood: {}", short(&e.to_string())));
+                    return died(format!("its message can't be understood: {}", short(&e.to_string())));
                 }
             };
             match self.charge.hear(word, fds, link) {
@@ -203,8 +264,10 @@ impl<C: Charge> Keeper<C> {
                     return None;
                 }
                 Heard::GoOn => {}
-                Heard::Failed(why) => return Some(why),
-                Heard::Ready(_) if is_ready => return Some("it says once more that it is ready".to_owned()),
+                Heard::Failed(why) => return died(why),
+                Heard::Replaced(why) => replaced = Some(ChildEnd { why, is_error: false }),
+                Heard::End => return replaced,
+                Heard::Ready(_) if is_ready => return died("it says once more that it is ready".to_owned()),
                 Heard::Ready(report) => {
                     is_ready = true;
                     match ready.take() {
@@ -219,6 +282,11 @@ impl<C: Charge> Keeper<C> {
     /// The child that runs.
     pub(crate) fn link(&self) -> Option<Arc<ChildLink<C::Word>>> {
         lock(&self.link).clone()
+    }
+
+    /// Whether a child serves the VMs, or will.
+    pub(crate) fn is_alive(&self) -> bool {
+        lock(&self.thread).as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// Has the child end, without waiting.

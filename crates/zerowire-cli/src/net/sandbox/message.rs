@@ -15,8 +15,8 @@ use zerowire_net::{
 use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
-use super::keeper::Common;
 use super::ports::{PortSetup, PortVerb};
+use super::vm::Common;
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{ENTRIES, Rates, counted, kicks, seconds, short, texts};
 use crate::sandbox::sessions::{ImageText, SessionWord};

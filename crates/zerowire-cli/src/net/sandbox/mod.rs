@@ -10,13 +10,13 @@
 //! tells ([`message`]) and logs ([`crate::sandbox::lines`]), within bounds.
 
 mod child;
-mod keeper;
 mod message;
 mod metadata;
 mod pace;
 mod ports;
 mod sums;
 mod supervisor;
+mod vm;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ use zerowire_vhost::serve::{StartError, inherit};
 use super::NetArgs;
 use crate::sandbox::cpu::CpuSum;
 use crate::sandbox::{NOBODY, SandboxArg, owner};
-use keeper::Common;
 use supervisor::Supervisor;
+use vm::Common;
 
 /// The argument by which the program is a child. Only a supervisor gives it, so it is not in the
 /// help.

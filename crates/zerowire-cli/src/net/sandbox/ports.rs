@@ -16,11 +16,12 @@ use zerowire_net::{LinkObserver, LinkState, PortState, VmConfig};
 use zerowire_sys::allowed::AllowedCall;
 
 use super::child::SupervisorLink;
-use super::keeper::VmKeeper;
 use super::message::ChildOrder;
 use super::pace::AnswerPace;
+use super::vm::NetVm;
 use crate::sandbox::capture::KeptCapture;
 use crate::sandbox::channel::Channel;
+use crate::sandbox::keeper::Keeper;
 use crate::sandbox::lock;
 
 /// Stack of the thread, bytes.
@@ -302,9 +303,9 @@ impl PortSetup {
 
 /// Has a thread tell the child of a VM what the state of its interface is, as long as the VM is
 /// there.
-pub(super) fn follow(keeper: &Arc<VmKeeper>, name: &str, mut observer: LinkObserver) -> io::Result<()> {
+pub(super) fn follow(keeper: &Arc<Keeper<NetVm>>, name: &str, mut observer: LinkObserver) -> io::Result<()> {
     let (gone, there) = io::pipe()?;
-    *lock(&keeper.follower) = Some(there.into());
+    *lock(&keeper.charge.follower) = Some(there.into());
     let keeper = Arc::downgrade(keeper);
     let thread = std::thread::Builder::new().name(format!("{name}-link")).stack_size(STACK_BYTES);
     thread.spawn(move || {
@@ -314,7 +315,7 @@ pub(super) fn follow(keeper: &Arc<VmKeeper>, name: &str, mut observer: LinkObser
             let _ = poll(&mut fds, None);
             let state = observer.look();
             let Some(keeper) = keeper.upgrade() else { return };
-            keeper.tell_link(state);
+            keeper.charge.tell_link(state);
         }
     })?;
     Ok(())

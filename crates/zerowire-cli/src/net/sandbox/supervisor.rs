@@ -13,9 +13,13 @@ use zerowire_net::{
 };
 use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState};
 
-use super::keeper::{Common, VmKeeper};
+use super::vm::{Common, NetVm};
 use crate::sandbox::capture::PATIENCE;
+use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::ANSWER_PATIENCE;
+
+/// A VM with its child.
+type VmKeeper = Keeper<NetVm>;
 
 /// Threads at most that end VMs at once.
 const ENDING: usize = 16;
@@ -44,7 +48,7 @@ impl KeptVm {
     fn state(&self) -> VmState {
         match &self.stage {
             KeptStage::Opening => VmState::Opening,
-            KeptStage::Running(keeper) if keeper.is_draining() => VmState::Draining,
+            KeptStage::Running(keeper) if keeper.charge.is_draining() => VmState::Draining,
             KeptStage::Running(_) => VmState::Running,
             KeptStage::Leaving => VmState::Leaving,
         }
@@ -142,13 +146,13 @@ impl Supervisor {
             (vms.enter(config.clone())?, vms.capture.clone())
         };
         let (common, gone) = (self.common.clone(), self.gone(number));
-        let started = VmKeeper::start(config, inherited, common, capture.as_deref(), gone);
+        let started = NetVm::start(config, inherited, common, capture.as_deref(), gone);
         let mut vms = lock(&self.vms);
         let is_another = vms.capture.as_ref().map(Arc::as_ptr) != capture.as_ref().map(Arc::as_ptr);
         match started.map(|keeper| vms.keep(number, keeper)) {
             Ok(Ok(keeper)) => {
                 if is_another {
-                    keeper.set_capture(vms.capture.as_deref());
+                    keeper.charge.set_capture(vms.capture.as_deref());
                 }
                 Ok(())
             }
@@ -186,7 +190,9 @@ impl VmFleet for Supervisor {
         let all: Vec<_> = lock(&self.vms).all.iter().map(listed).collect();
         // Nobody else waits for the VM that is asked.
         let info = |(config, state, keeper): (VmConfig, VmState, Option<Arc<VmKeeper>>)| match keeper {
-            Some(keeper) => VmInfo { config: keeper.config(), state, connected: keeper.is_connected() },
+            Some(keeper) => {
+                VmInfo { config: keeper.charge.config(), state, connected: keeper.charge.is_connected() }
+            }
             None => VmInfo { config, state, connected: false },
         };
         all.into_iter().map(info).collect()
@@ -195,9 +201,9 @@ impl VmFleet for Supervisor {
     /// Asks all children at once: those that do not answer cost the time of one.
     fn stats(&self) -> ServerStats {
         let running = self.running();
-        let asked: Vec<_> = running.iter().map(|keeper| keeper.ask_stats()).collect();
+        let asked: Vec<_> = running.iter().map(|keeper| keeper.charge.ask_stats()).collect();
         let deadline = Instant::now() + ANSWER_PATIENCE;
-        let told = running.iter().zip(asked).map(|(keeper, asked)| keeper.stats(asked, deadline));
+        let told = running.iter().zip(asked).map(|(keeper, asked)| keeper.charge.stats(asked, deadline));
         let own = ServerStats::since(self.start, told.collect());
         ServerStats { cpu_seconds: own.cpu_seconds + self.common.cpu.seconds(), ..own }
     }
@@ -226,15 +232,15 @@ impl VmFleet for Supervisor {
 
     fn drain(&self, name: &str) -> Result<(), ChangeError> {
         let keeper = lock(&self.vms).keeper(name)?;
-        keeper.drain();
+        keeper.charge.drain();
         Ok(())
     }
 
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
         let keeper = lock(&self.vms).keeper(name)?;
-        keeper.set_limits(limits);
+        keeper.charge.set_limits(limits);
         // A child carries out one order behind the other: when it has answered, the limits hold.
-        keeper.stats(keeper.ask_stats(), Instant::now() + ANSWER_PATIENCE);
+        keeper.charge.stats(keeper.charge.ask_stats(), Instant::now() + ANSWER_PATIENCE);
         Ok(())
     }
 
@@ -284,7 +290,7 @@ impl Captured for Supervisor {
             let mut vms = lock(&self.vms);
             let running = vms.all.iter().filter_map(KeptVm::running);
             let relays: Vec<_> =
-                running.filter_map(|keeper| keeper.set_capture(capture.as_deref())).collect();
+                running.filter_map(|keeper| keeper.charge.set_capture(capture.as_deref())).collect();
             (std::mem::replace(&mut vms.capture, capture), relays)
         };
         let deadline = Instant::now() + PATIENCE;
@@ -296,11 +302,11 @@ impl Captured for Supervisor {
 impl Fleet for Supervisor {
     fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
         let keeper = lock(&self.vms).keeper(name)?;
-        if keeper.config().metadata.is_none_or(|now| now.tokens != source.tokens) {
+        if keeper.charge.config().metadata.is_none_or(|now| now.tokens != source.tokens) {
             return Err(ServerError::Settled(name.to_owned()).into());
         }
         let failed = |text| ServerError::Metadata { vm: name.to_owned(), text };
-        Ok(keeper.set_metadata(source).map_err(failed)?)
+        Ok(keeper.charge.set_metadata(source).map_err(failed)?)
     }
 }
 
@@ -312,7 +318,7 @@ impl Drop for Supervisor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::keeper::tests::config;
+    use super::super::vm::tests::config;
     use super::*;
 
     /// A VM may go while another one of its name comes.

@@ -212,7 +212,7 @@ mod tests {
     use super::super::roster::VsockRoster;
     use super::*;
     use crate::sandbox::channel::Channel;
-    use crate::sandbox::keeper::Charge;
+    use crate::sandbox::keeper::{Charge, ChildEnd};
 
     /// The next order that a child gets.
     fn next(child: &Channel) -> GroupOrder {
@@ -248,7 +248,7 @@ mod tests {
         let text = "x".repeat(20_000);
         let full = (0..).take_while(|_| link.channel.send(&text, &[]).is_ok()).count();
         std::thread::scope(|scope| {
-            let handed = scope.spawn(|| keeper.charge.hand(&link.channel));
+            let handed = scope.spawn(|| keeper.charge.hand(&link));
             while !lock(&keeper.charge.members).has_child() {
                 std::thread::yield_now();
             }
@@ -263,6 +263,12 @@ mod tests {
             assert_eq!(handed.join().expect("no panic"), Ok(()));
         });
         assert_eq!(keeper.ask_stats().len(), 1);
+    }
+
+    /// The VMs that go on, by name, and what that means for their front ends.
+    fn died(keeper: &Keeper<VsockGroup>) -> Vec<(String, String)> {
+        let end = ChildEnd { why: "killed by signal 9".to_owned(), is_error: true };
+        keeper.charge.died(&end).expect("another child follows")
     }
 
     /// It may have been given another state of them.
@@ -294,7 +300,7 @@ mod tests {
         let (keeper, child) = Keeper::played(group(dir.path(), 0));
         let (link, own) = (keeper.link().expect("a child"), OwnSockets::default());
         let [c, d] = [(2, "c"), (3, "d")].map(|vm| kept(dir.path(), &own, vm, 0));
-        keeper.charge.hand(&link.channel).expect("room");
+        keeper.charge.hand(&link).expect("room");
         assert_eq!(given(&child).len(), 2);
         std::thread::scope(|scope| {
             let joins = scope.spawn(|| keeper.join(&c).is_ok());
@@ -304,15 +310,15 @@ mod tests {
         });
         assert!(keeper.join(&d).is_ok());
         let names = |died: Vec<(String, String)>| died.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
-        assert_eq!(names(keeper.charge.died("killed by signal 9")), ["a", "b"]);
+        assert_eq!(names(died(&keeper)), ["a", "b"]);
         let error = |vm: &KeptVsock| vm.stats().totals.last_error;
         assert_eq!([error(&c), error(&d)], [None, None], "that child did not have them");
         assert!(lock(&keeper.charge.members).vms.iter().take(2).all(|vm| error(vm).is_some()));
         let (ours, theirs) = Channel::pair().expect("a pair");
-        keeper.charge.hand(&ours).expect("room");
+        keeper.charge.hand(&Arc::new(ChildLink::new(ours))).expect("room");
         let vms: Vec<_> = given(&Channel::of(theirs)).into_iter().map(|(name, _)| name).collect();
         assert_eq!(vms, ["a", "b", "c", "d"]);
-        assert_eq!(names(keeper.charge.died("killed by signal 9")), vms);
+        assert_eq!(names(died(&keeper)), vms);
         assert!(error(&c).is_some() && error(&d).is_some());
     }
 
@@ -322,7 +328,7 @@ mod tests {
         let (keeper, child) = Keeper::played(group(dir.path(), 0));
         let link = keeper.link().expect("a child");
         let c = kept(dir.path(), &OwnSockets::default(), (2, "c"), 0);
-        keeper.charge.hand(&link.channel).expect("room");
+        keeper.charge.hand(&link).expect("room");
         assert_eq!(given(&child).len(), 2);
         std::thread::scope(|scope| {
             let joins = scope.spawn(|| keeper.join(&c));
@@ -332,6 +338,6 @@ mod tests {
             assert!(matches!(refused, Err(JoinRefusal::Child(why)) if why == "no room"));
         });
         assert!(matches!(next(&child), GroupOrder::Change(VmChange::Remove(_, 2))));
-        assert_eq!(keeper.charge.died("killed by signal 9").len(), 2);
+        assert_eq!(died(&keeper).len(), 2);
     }
 }

@@ -15,7 +15,7 @@ use super::vm::KeptVsock;
 use crate::sandbox::capture::PATIENCE;
 use crate::sandbox::channel::Channel;
 use crate::sandbox::cpu::{CpuShare, CpuSum};
-use crate::sandbox::keeper::{Charge, Heard, Keeper, START_PATIENCE};
+use crate::sandbox::keeper::{Charge, ChildEnd, Heard, Keeper, START_PATIENCE};
 use crate::sandbox::lines::VmNames;
 use crate::sandbox::link::{ChildLink, Question};
 use crate::sandbox::lock;
@@ -111,7 +111,8 @@ impl Charge for VsockGroup {
         lock(&self.members).over
     }
 
-    fn hand(&self, channel: &Channel) -> Result<(), String> {
+    fn hand(&self, link: &Arc<ChildLink<GroupWord>>) -> Result<(), String> {
+        let channel = &link.channel;
         let GroupCommon { owner: Owner { user, group }, log, .. } = &self.common;
         let text = |e: io::Error| e.to_string();
         let deadline = Instant::now() + START_PATIENCE;
@@ -170,13 +171,13 @@ impl Charge for VsockGroup {
         self.all().iter().for_each(|vm| lock(&vm.session).forget());
     }
 
-    fn died(&self, why: &str) -> Vec<(String, String)> {
+    fn died(&self, end: &ChildEnd) -> Option<Vec<(String, String)>> {
         let deadline = Instant::now() + PATIENCE;
         let vms = lock(&self.members).end();
         lock(&self.cpu).restart();
         let mut stay = Vec::new();
         for (vm, was_its) in vms {
-            lock(&vm.sums).died(was_its.then_some(why));
+            lock(&vm.sums).died(was_its.then_some(&end.why));
             // What it has captured is read to its end before another one begins.
             if let Some(relay) = vm.take_relay() {
                 relay.finish(deadline);
@@ -198,7 +199,7 @@ impl Charge for VsockGroup {
                 }
             }
         }
-        stay
+        (!self.is_over()).then_some(stay)
     }
 }
 

@@ -1,6 +1,7 @@
 use std::io::Read;
 use std::path::Path;
 
+use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::port::tap::TapSpec;
 use zerowire_net::{PathMode, Policy};
@@ -11,6 +12,7 @@ use super::super::message::ChildStats;
 use super::super::pace::EACH;
 use super::super::ports::PortVerb;
 use super::*;
+use crate::sandbox::channel::Channel;
 
 fn tap() -> TapSpec {
     TapSpec { name: "zwkeep".to_owned(), queues: 1 }
@@ -33,25 +35,26 @@ pub(in super::super) fn config(dir: &Path, metadata: Option<&Path>) -> VmConfig 
     }
 }
 
-/// A keeper without a thread, whose child is the test.
-fn keeper(dir: &Path, metadata: Option<&Path>) -> VmKeeper {
+/// A VM whose child is the test.
+fn vm(dir: &Path, metadata: Option<&Path>) -> NetVm {
     let config = config(dir, metadata);
     let read = |source| KeptMetadata::read(source).expect("metadata");
     let metadata = config.metadata.clone().map(read);
-    VmKeeper {
-        port: KeptPort::open(&tap().into()).expect("a tap"),
+    let port = KeptPort::open(&tap().into()).expect("a tap");
+    NetVm {
+        hearing: Mutex::new(Hearing::new(&port)),
+        port,
         listener: Mutex::new(Listener::new(&config.endpoint, &config.access).expect("a socket")),
-        state: Mutex::new(KeeperState { metadata, ..KeeperState::default() }),
+        state: Mutex::new(NetState { metadata, ..NetState::default() }),
         common: Common {
             owner: Owner { user: 65534, group: 65534 },
             log: "info".to_owned(),
             cpu: CpuSum::default(),
         },
-        stops: AtomicBool::new(false),
         drains: AtomicBool::new(false),
-        thread: Mutex::new(None),
         metadata_turn: Mutex::new(()),
         follower: Mutex::default(),
+        gone: Mutex::default(),
         config,
     }
 }
@@ -75,15 +78,15 @@ fn setup(child: &Channel) -> (ChildSetup, String) {
 }
 
 /// What the child says, and why it is ended for that.
-fn why(keeper: &VmKeeper, words: Vec<ChildWord>) -> Option<String> {
+fn why(keeper: &Keeper<NetVm>, words: Vec<ChildWord>) -> Option<String> {
     let (link, child) = link();
     let end = std::thread::scope(|scope| {
         scope.spawn(move || words.iter().for_each(|word| drop(child.send(word, &[]))));
-        keeper.listen(&link, &mut None, &mut KeptSession::default())
+        keeper.listen(&link, &mut None)
     });
-    end.map(|end| match end {
-        ChildEnd::Died(why) => why,
-        ChildEnd::Asked | ChildEnd::Replaced(_) => panic!("nobody asked for that"),
+    end.map(|end| {
+        assert!(end.is_error, "nobody asked for that");
+        end.why
     })
 }
 
@@ -91,7 +94,7 @@ fn why(keeper: &VmKeeper, words: Vec<ChildWord>) -> Option<String> {
 fn a_child_that_says_too_much_is_ended() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
-        let keeper = keeper(dir.path(), None);
+        let keeper = Keeper::new(vm(dir.path(), None));
         let ready = || ChildWord::Ready(ConfineReport::default());
         assert_eq!(why(&keeper, vec![ready()]), None, "it has left");
         let said = why(&keeper, vec![ready(), ready()]);
@@ -105,11 +108,11 @@ fn a_child_that_says_too_much_is_ended() {
 fn a_child_that_asks_for_mtus_all_the_time_is_slow() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
-        let keeper = keeper(dir.path(), None);
+        let keeper = Keeper::new(vm(dir.path(), None));
         let (link, child) = link();
         let begin = Instant::now();
         std::thread::scope(|scope| {
-            scope.spawn(|| keeper.listen(&link, &mut None, &mut KeptSession::default()));
+            scope.spawn(|| keeper.listen(&link, &mut None));
             for mtu in [67, 1400, 65_536, 1400, 1400] {
                 child.send(&ChildWord::Port(PortVerb::SetMtu(mtu)), &[]).expect("sent");
                 let Ok(Some((ChildOrder::PortDone(refused), _))) = child.receive() else {
@@ -129,26 +132,26 @@ fn what_is_changed_between_two_children_reaches_the_next_one() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("metadata.json");
         std::fs::write(&file, r#"{"a": "old"}"#).expect("written");
-        let keeper = keeper(dir.path(), Some(&file));
+        let vm = vm(dir.path(), Some(&file));
         std::fs::write(&file, r#"{"a": "new"}"#).expect("written");
         let limit = |text: &str| Limits { transmit: Some(text.parse().expect("a limit")), receive: None };
-        let source = keeper.config().metadata.expect("metadata");
-        keeper.set_limits(limit("1M/s"));
-        keeper.set_metadata(source.clone()).expect("valid");
+        let source = vm.config().metadata.expect("metadata");
+        vm.set_limits(limit("1M/s"));
+        vm.set_metadata(source.clone()).expect("valid");
         // The file is read when somebody says so, and no more.
         std::fs::remove_file(&file).expect("removed");
         let (link, child) = link();
-        keeper.hand(&link, &mut KeptSession::default()).expect("handed");
+        vm.hand(&link).expect("handed");
         let (first, text) = setup(&child);
         assert_eq!((first.limits.limits(), text.as_str()), (Ok(limit("1M/s")), r#"{"a": "new"}"#));
         // The child that has its setup hears of it.
-        keeper.set_limits(limit("2M/s"));
+        vm.set_limits(limit("2M/s"));
         assert!(matches!(child.receive(), Ok(Some((ChildOrder::Limits(_), _)))));
-        keeper.drain();
+        vm.drain();
         assert!(matches!(child.receive(), Ok(Some((ChildOrder::Drain, _)))));
-        keeper.part();
+        vm.part();
         let (link, child) = self::link();
-        keeper.hand(&link, &mut KeptSession::default()).expect("handed");
+        vm.hand(&link).expect("handed");
         let (next, _) = setup(&child);
         assert_eq!((next.limits.limits(), first.drains, next.drains), (Ok(limit("2M/s")), false, true));
     });
@@ -162,9 +165,9 @@ fn metadata_that_a_child_refuses_are_not_kept() {
         for file in [&old, &new] {
             std::fs::write(file, "{}").expect("written");
         }
-        let keeper = keeper(dir.path(), Some(&old));
+        let vm = vm(dir.path(), Some(&old));
         let (link, child) = link();
-        keeper.hand(&link, &mut KeptSession::default()).expect("handed");
+        vm.hand(&link).expect("handed");
         setup(&child);
         let other = MetadataSource { file: new.clone(), tokens: TokenPolicy::Optional };
         let set = |refused: Option<String>| {
@@ -175,14 +178,14 @@ fn metadata_that_a_child_refuses_are_not_kept() {
                     };
                     link.take(ChildWord::Metadata(number, refused));
                 });
-                keeper.set_metadata(other.clone())
+                vm.set_metadata(other.clone())
             })
         };
         let refused = set(Some("\u{1b}no ".repeat(10_000))).expect_err("refused");
         assert!(refused.len() <= 500 && !refused.contains(char::is_control), "{refused}");
-        assert_eq!(keeper.config().metadata.expect("metadata").file, old);
+        assert_eq!(vm.config().metadata.expect("metadata").file, old);
         set(None).expect("taken");
-        assert_eq!(keeper.config().metadata.expect("metadata").file, new);
+        assert_eq!(vm.config().metadata.expect("metadata").file, new);
     });
 }
 
@@ -190,22 +193,22 @@ fn metadata_that_a_child_refuses_are_not_kept() {
 fn statistics_of_a_child_that_has_ended_are_not_the_next_ones() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
-        let keeper = keeper(dir.path(), None);
-        let connections = |asked| keeper.stats(asked, Instant::now()).connections;
+        let vm = vm(dir.path(), None);
+        let connections = |asked| vm.stats(asked, Instant::now()).connections;
         let told = |number| {
             let stats = ChildStats { connections: 3, ..Default::default() };
             ChildWord::Statistics(number, Box::new(stats))
         };
         let (first, _child) = link();
-        keeper.hand(&first, &mut KeptSession::default()).expect("handed");
-        let asked = keeper.ask_stats();
+        vm.hand(&first).expect("handed");
+        let asked = vm.ask_stats();
         first.take(told(1));
-        keeper.part();
-        lock(&keeper.state).sums.died(Some("killed".to_owned()));
+        vm.part();
+        lock(&vm.state).sums.died(Some("killed".to_owned()));
         let (second, _child) = link();
-        keeper.hand(&second, &mut KeptSession::default()).expect("handed");
+        vm.hand(&second).expect("handed");
         assert_eq!(connections(asked), 0, "of the first one");
-        let asked = keeper.ask_stats();
+        let asked = vm.ask_stats();
         second.take(told(1));
         assert_eq!(connections(asked), 3);
     });

@@ -1,0 +1,395 @@
+//! One VM of a supervisor: what is open for it, and what its child may ask.
+//!
+//! The descriptors stay open here, so a front end that connects between two children waits in the
+//! socket's backlog, and a tap stays with its address and its bridge.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use zerowire_capture::Capture;
+use zerowire_confine::Owner;
+use zerowire_net::{Limits, LinkObserver, LinkState, MetadataSource, ServerError, VmConfig, VmStats};
+use zerowire_vhost::serve::{Listener, StartError};
+
+use super::CHILD;
+use super::message::{ChildOrder, ChildSetup, ChildWord};
+use super::metadata::KeptMetadata;
+use super::pace::AnswerPace;
+use super::ports::{self, KeptPort, PortSetup};
+use super::sums::Sums;
+use crate::sandbox::capture::{CaptureRelay, KeptCapture, PATIENCE};
+use crate::sandbox::cpu::CpuSum;
+use crate::sandbox::keeper::{Charge, ChildEnd, Heard, Keeper};
+use crate::sandbox::lines::VmNames;
+use crate::sandbox::link::{self, ANSWER_PATIENCE};
+use crate::sandbox::lock;
+use crate::sandbox::message::{Rates, bounded_report, short};
+use crate::sandbox::sessions::KeptSession;
+
+/// A running child, for those who ask it.
+pub(super) type ChildLink = link::ChildLink<ChildWord>;
+
+/// A question to a child.
+pub(super) type Question = link::Question<ChildWord>;
+
+/// What is done when a VM has gone.
+type WhenGone = Box<dyn FnOnce() + Send>;
+
+/// What all children have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Common {
+    /// Whom they belong to.
+    pub owner: Owner,
+    /// What they log.
+    pub log: String,
+    /// CPU time of all of them.
+    pub cpu: CpuSum,
+}
+
+/// What changes while the VM is served.
+#[derive(Default)]
+struct NetState {
+    /// The child that runs.
+    link: Option<Arc<ChildLink>>,
+    /// What it and those before it have told.
+    sums: Sums,
+    metadata: Option<KeptMetadata>,
+    limits: Limits,
+    capture: Option<KeptCapture>,
+    /// The interface's state, if the guest is to see it.
+    interface: Option<LinkState>,
+}
+
+/// What is known of the child that is heard.
+struct Hearing {
+    session: KeptSession,
+    pace: AnswerPace,
+    /// True: it makes room for another one, and its port is not asked any more.
+    replaced: bool,
+}
+
+impl Hearing {
+    fn new(port: &KeptPort) -> Self {
+        Self { session: KeptSession::default(), pace: port.pace(), replaced: false }
+    }
+}
+
+/// A VM that a child serves.
+pub(super) struct NetVm {
+    config: VmConfig,
+    common: Common,
+    port: KeptPort,
+    /// A connection is the child's alone once it has it.
+    listener: Mutex<Listener>,
+    state: Mutex<NetState>,
+    /// The thread of the keeper has it.
+    hearing: Mutex<Hearing>,
+    drains: AtomicBool,
+    /// Held while the child takes other metadata.
+    metadata_turn: Mutex<()>,
+    /// Ends the thread that follows the interface when it goes.
+    pub(super) follower: Mutex<Option<OwnedFd>>,
+    /// Done when the VM is drained and has gone.
+    gone: Mutex<Option<WhenGone>>,
+}
+
+impl NetVm {
+    /// Opens what the VM needs, but for a socket that was `inherited`, and starts its child. `gone`
+    /// is called when a drained VM has ended.
+    pub(super) fn start(
+        config: VmConfig,
+        inherited: Option<Listener>,
+        common: Common,
+        capture: Option<&Capture>,
+        gone: impl FnOnce() + Send + 'static,
+    ) -> Result<Arc<Keeper<Self>>, ServerError> {
+        let vm = config.name.clone();
+        let metadata = config.metadata.clone().map(KeptMetadata::read).transpose();
+        let metadata = metadata.map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?;
+        let port = KeptPort::open(&config.port);
+        let port = port.map_err(|cause| ServerError::Port { vm: vm.clone(), cause })?;
+        let resources = |cause| StartError::Resources { vm: vm.clone(), cause };
+        let observer = config.port.followed().map(LinkObserver::new).transpose();
+        let mut observer = observer.map_err(resources)?;
+        // The socket comes last: who sees it finds everything else in place.
+        let made = || Listener::new(&config.endpoint, &config.access);
+        let listener = inherited.map_or_else(made, Ok);
+        let listener = listener.map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?;
+        let capture = ports::captured(capture, &config);
+        let interface = observer.as_mut().map(LinkObserver::look);
+        let limits = config.limits;
+        let sums = Sums::new(common.cpu.share());
+        let state = NetState { sums, metadata, limits, capture, interface, ..NetState::default() };
+        let keeper = Keeper::start(Self {
+            config,
+            common,
+            listener: Mutex::new(listener),
+            state: Mutex::new(state),
+            hearing: Mutex::new(Hearing::new(&port)),
+            port,
+            drains: AtomicBool::new(false),
+            metadata_turn: Mutex::new(()),
+            follower: Mutex::default(),
+            gone: Mutex::new(Some(Box::new(gone))),
+        });
+        let keeper = keeper.map_err(|text| ServerError::Process { vm: vm.clone(), text })?;
+        // What has changed meanwhile waits in its socket.
+        if let Err(cause) = observer.map_or(Ok(()), |observer| ports::follow(&keeper, &vm, observer)) {
+            keeper.stop();
+            return Err(resources(cause).into());
+        }
+        Ok(keeper)
+    }
+
+    /// Whether a front end may come after this one.
+    fn is_lasting(&self) -> bool {
+        lock(&self.listener).is_lasting()
+    }
+
+    /// Tells the child that runs, if one does. The next one learns it from its setup.
+    fn order(state: &NetState, order: &ChildOrder) {
+        if let Some(link) = &state.link {
+            let _ = link.channel.send(order, &[]);
+        }
+    }
+
+    /// The VM as it was configured, with the metadata and limits that it has now.
+    pub(super) fn config(&self) -> VmConfig {
+        let state = lock(&self.state);
+        let metadata = state.metadata.as_ref().map(|m| m.source.clone());
+        VmConfig { metadata, limits: state.limits, ..self.config.clone() }
+    }
+
+    /// Gives the VM other limits. A child that starts later has them from the start.
+    pub(super) fn set_limits(&self, limits: Limits) {
+        let mut state = lock(&self.state);
+        state.limits = limits;
+        Self::order(&state, &ChildOrder::Limits(Rates::of(limits)));
+    }
+
+    /// The interface that the guest is to see has this state.
+    pub(super) fn tell_link(&self, interface: LinkState) {
+        let mut state = lock(&self.state);
+        if state.interface.replace(interface) != Some(interface) {
+            Self::order(&state, &ChildOrder::Link(interface));
+        }
+    }
+
+    /// Whether a front end is connected.
+    pub(super) fn is_connected(&self) -> bool {
+        lock(&self.state).sums.is_connected()
+    }
+
+    /// Asks the child for statistics, without waiting.
+    pub(super) fn ask_stats(&self) -> Option<Question> {
+        let link = lock(&self.state).link.clone();
+        link?.ask(ChildOrder::Statistics, &[])
+    }
+
+    /// What the VM has moved so far. A child that does not answer until `deadline` is shown as it
+    /// was.
+    pub(super) fn stats(&self, asked: Option<Question>, deadline: Instant) -> VmStats {
+        let told = asked.as_ref().and_then(|question| question.answer(deadline));
+        // Before anything is locked that others wait for.
+        let port = self.port.state();
+        let mut state = lock(&self.state);
+        // What another child has told before this one is counted already.
+        let runs = state.link.as_ref().zip(asked).is_some_and(|(link, asked)| asked.was_asked(link));
+        if let Some(ChildWord::Statistics(_, told)) = told.filter(|_| runs) {
+            state.sums.told(told.bounded());
+        }
+        let mut vm = state.sums.stats(&self.config, port);
+        vm.port_state.capture = state.capture.as_ref().map(KeptCapture::stats);
+        vm
+    }
+
+    /// Has the VM's frames go to another capture, or to none. Returns what takes those that are
+    /// under way to the one before.
+    pub(super) fn set_capture(&self, capture: Option<&Capture>) -> Option<CaptureRelay> {
+        let mut state = lock(&self.state);
+        let before = state.capture.take().and_then(|mut capture| capture.take_relay());
+        if before.is_some() {
+            Self::order(&state, &ChildOrder::EndCapture);
+        }
+        let mut capture = ports::captured(capture, &self.config);
+        if let Some((link, capture)) = state.link.as_ref().zip(capture.as_mut()) {
+            let (snaplen, begun) = (capture.snaplen, capture.begin(&self.config.name));
+            let sent = begun.and_then(|to| link.channel.send(&ChildOrder::Capture(snaplen), &[to.as_fd()]));
+            if let Err(e) = sent {
+                tracing::error!("{}: nothing of it is captured: {e}", self.config.name);
+            }
+        }
+        state.capture = capture;
+        before
+    }
+
+    /// Gives the VM other metadata.
+    pub(super) fn set_metadata(&self, source: MetadataSource) -> Result<(), String> {
+        let _turn = lock(&self.metadata_turn);
+        let metadata = KeptMetadata::read(source)?;
+        let Some(link) = lock(&self.state).link.clone() else { return self.keep_metadata(metadata, None) };
+        let file = metadata.file()?;
+        let question = link.ask(ChildOrder::Metadata, &[file.as_fd()]);
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        match question.and_then(|question| question.answer(deadline)) {
+            Some(ChildWord::Metadata(_, None)) => self.keep_metadata(metadata, Some(&link)),
+            Some(ChildWord::Metadata(_, Some(refused))) => Err(short(&refused)),
+            _ => Err("its process does not answer".to_owned()),
+        }
+    }
+
+    /// Keeps metadata for the children to come. `taken` is the child that has them.
+    fn keep_metadata(&self, metadata: KeptMetadata, taken: Option<&Arc<ChildLink>>) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        let others = state.link.as_ref().filter(|now| taken.is_none_or(|taken| !Arc::ptr_eq(now, taken)));
+        if others.is_some() {
+            return Err("another process has just taken the place of its own: try again".to_owned());
+        }
+        state.metadata = Some(metadata);
+        Ok(())
+    }
+
+    /// The present front end is the last one.
+    pub(super) fn drain(&self) {
+        self.drains.store(true, Ordering::Release);
+        Self::order(&lock(&self.state), &ChildOrder::Drain);
+    }
+
+    /// Whether [`Self::drain`] was called.
+    pub(super) fn is_draining(&self) -> bool {
+        self.drains.load(Ordering::Acquire)
+    }
+}
+
+impl Charge for NetVm {
+    type Word = ChildWord;
+
+    const ARGUMENT: &str = CHILD;
+
+    fn vms(&self) -> VmNames {
+        VmNames::of([self.config.name.clone()])
+    }
+
+    fn span(&self) -> tracing::Span {
+        tracing::error_span!("vm", name = self.config.name)
+    }
+
+    fn may_end(&self) -> bool {
+        self.is_draining() || !self.is_lasting()
+    }
+
+    /// The child hears of all changes from then on.
+    fn hand(&self, link: &Arc<ChildLink>) -> Result<(), String> {
+        let config = &self.config;
+        let (kind, descriptors) = self.port.hand().map_err(|e| e.to_string())?;
+        // Held until the link is there, so that no change falls between the two.
+        let mut state = lock(&self.state);
+        let port = PortSetup { spec: config.port.to_string(), kind, link: state.interface };
+        let setup = ChildSetup::of(config, port, state.limits, &self.common);
+        let setup = ChildSetup { drains: self.is_draining(), ..setup };
+        let file = state.metadata.as_ref().map(KeptMetadata::file).transpose()?;
+        let mut listener = lock(&self.listener);
+        let socket = listener.socket().ok_or("nobody listens")?;
+        let NetState { capture, .. } = &mut *state;
+        let snaplen = capture.as_ref().map(|capture| capture.snaplen);
+        let stream = capture.as_mut().map(|capture| capture.begin(&config.name)).transpose();
+        let stream = stream.map_err(|e| format!("its capture: {e}"))?;
+        let opened = descriptors.iter().chain(&file).chain(&stream).map(AsFd::as_fd);
+        let fds: Vec<_> = std::iter::once(socket).chain(opened).collect();
+        let order = ChildOrder::Start(Box::new(setup), snaplen);
+        link.channel.send(&order, &fds).map_err(|e| e.to_string())?;
+        let mut hearing = lock(&self.hearing);
+        (hearing.pace, hearing.replaced) = (self.port.pace(), false);
+        let (image, files) = hearing.session.give();
+        link.channel.send(&ChildOrder::Session(image), &files).map_err(|e| e.to_string())?;
+        state.link = Some(link.clone());
+        // A front end sees that the child has gone only if nobody else has the connection.
+        if let Listener::Connected(stream) = &mut *listener {
+            *stream = None;
+        }
+        Ok(())
+    }
+
+    fn hear(&self, word: ChildWord, fds: Vec<OwnedFd>, link: &ChildLink) -> Heard {
+        let mut hearing = lock(&self.hearing);
+        match word {
+            ChildWord::Ready(report) => {
+                hearing.session.begin();
+                return Heard::Ready(bounded_report(&report));
+            }
+            ChildWord::Failed(why) => return Heard::Failed(short(&why)),
+            ChildWord::Connected(now) => lock(&self.state).sums.set_connected(now),
+            ChildWord::Last(stats) => {
+                lock(&self.state).sums.told(stats.bounded());
+                if hearing.replaced {
+                    return Heard::End;
+                }
+            }
+            ChildWord::Session(word) => hearing.session.hear(word, fds),
+            ChildWord::Port(_) if hearing.replaced => {}
+            ChildWord::Port(verb) => {
+                let heard = match self.port.answer(verb, fds, &link.channel) {
+                    Ok(()) => Heard::GoOn,
+                    Err(None) => return Heard::End,
+                    Err(Some(why)) => {
+                        // It waits for no answer, and tells its last numbers then.
+                        let _ = link.channel.send(&ChildOrder::PortDone(Some(why.clone())), &[]);
+                        link.channel.send_no_more(ANSWER_PATIENCE);
+                        hearing.replaced = true;
+                        Heard::Replaced(why)
+                    }
+                };
+                std::thread::sleep(hearing.pace.answered(Instant::now()));
+                return heard;
+            }
+            word => link.take(word),
+        }
+        Heard::GoOn
+    }
+
+    fn garbled(&self) {
+        lock(&self.hearing).session.forget();
+    }
+
+    /// No child is there to be told anything, and none has a front end.
+    fn part(&self) {
+        let mut state = lock(&self.state);
+        state.link = None;
+        state.sums.set_connected(false);
+    }
+
+    fn parted(&self) {
+        self.port.part();
+        // What it has captured is read to its end before another one begins.
+        let relay = lock(&self.state).capture.as_mut().and_then(KeptCapture::take_relay);
+        if let Some(relay) = relay {
+            relay.finish(Instant::now() + PATIENCE);
+        }
+    }
+
+    fn died(&self, end: &ChildEnd) -> Option<Vec<(String, String)>> {
+        let (name, why) = (&self.config.name, &end.why);
+        lock(&self.state).sums.died(end.is_error.then(|| why.clone()));
+        let mut hearing = lock(&self.hearing);
+        let session = &mut hearing.session;
+        let then = if end.is_error { session.died() } else { session.replaced() };
+        if !self.is_lasting() {
+            tracing::error!("{name}: its process ended, and its only connection with it: {why}");
+            return None;
+        }
+        if self.is_draining() && !session.is_kept() {
+            tracing::error!("{name}: its process ended, and its last front end is gone: {why}");
+            return None;
+        }
+        Some(vec![(name.clone(), then)])
+    }
+
+    fn last_act(&self) -> Option<WhenGone> {
+        lock(&self.gone).take().filter(|_| self.is_draining())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;
