@@ -1,7 +1,7 @@
 //! Bodies of requests: JSON, with the place of what is wrong.
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use serde_path_to_error::{Path, Segment};
 
@@ -21,16 +21,20 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, BodyError> {
         return Err(BodyError { pointer: String::new(), text: "expected a JSON object: {…}".to_owned() });
     }
     let mut reader = serde_json::Deserializer::from_slice(body);
-    let value = deserialize(&mut reader)?;
-    let end = reader.end();
-    end.map_err(|e| BodyError { pointer: String::new(), text: e.to_string() })?;
+    let value = serde_path_to_error::deserialize(&mut reader)
+        .map_err(|e| BodyError { pointer: pointer(e.path()), text: e.inner().to_string() })?;
+    reader.end().map_err(whole)?;
     Ok(value)
+}
+
+/// A mistake that has no place.
+fn whole(e: serde_json::Error) -> BodyError {
+    BodyError { pointer: String::new(), text: e.to_string() }
 }
 
 /// `current` with the keys of a merge patch (RFC 7396): null takes a key away.
 pub fn merge<T: DeserializeOwned + Serialize>(current: &T, patch: &[u8]) -> Result<T, BodyError> {
     let patch: Map<String, Value> = parse(patch)?;
-    let whole = |e: serde_json::Error| BodyError { pointer: String::new(), text: e.to_string() };
     let mut merged = serde_json::to_value(current).map_err(whole)?;
     if let Value::Object(keys) = &mut merged {
         for (key, value) in patch {
@@ -40,17 +44,12 @@ pub fn merge<T: DeserializeOwned + Serialize>(current: &T, patch: &[u8]) -> Resu
             }
         }
     }
-    deserialize(merged)
-}
-
-fn deserialize<'de, T, D>(reader: D) -> Result<T, BodyError>
-where
-    T: Deserialize<'de>,
-    D: serde::Deserializer<'de>,
-    D::Error: std::fmt::Display,
-{
-    serde_path_to_error::deserialize(reader)
-        .map_err(|e| BodyError { pointer: pointer(e.path()), text: e.inner().to_string() })
+    let merged = serde_json::to_vec(&merged).map_err(whole)?;
+    parse(&merged).map_err(|mut e: BodyError| {
+        // Whoever sent the patch knows no columns of the whole.
+        e.text.truncate(e.text.rfind(" at line ").unwrap_or(e.text.len()));
+        e
+    })
 }
 
 fn pointer(path: &Path) -> String {
@@ -104,7 +103,12 @@ mod tests {
         assert_eq!(merge(&vm, b"{}"), Ok(vm.clone()));
         assert_eq!(merge(&vm, b"{\"port\": null}").expect_err("no port").pointer, "");
         assert_eq!(merge(&vm, b"{\"port\": []}").expect_err("a list").pointer, "/port");
-        assert_eq!(merge(&vm, b"{\"prt\": 1}").expect_err("unknown").pointer, "/prt");
+        let unknown = merge(&vm, b"{\"prt\": 1}").expect_err("unknown");
+        assert_eq!(unknown.pointer, "/prt");
+        assert!(
+            unknown.text.starts_with("unknown field `prt`") && !unknown.text.contains(" line "),
+            "{unknown:?}"
+        );
         assert!(merge(&vm, b"[]").is_err());
         let deep = format!("{{\"port\": {}", "[".repeat(60_000));
         assert!(merge(&vm, deep.as_bytes()).expect_err("deep").text.contains("recursion limit"));
