@@ -83,7 +83,7 @@ fn find_qemu() -> Vec<(PathBuf, Option<String>)> {
         .filter(|p| p.is_file())
         .filter_map(|p| p.canonicalize().ok())
         .collect();
-    found.sort();
+    found.sort_unstable();
     found.dedup();
     found
         .into_iter()

@@ -158,7 +158,7 @@ impl VsockConfig {
     /// Completes the groups, and the share of mapped connections of one of these VMs.
     pub(super) fn complete(&mut self, vms: usize) {
         self.map.complete(vms, self.limits.max_connections);
-        self.groups.sort();
+        self.groups.sort_unstable();
         self.groups.dedup();
         if self.groups.is_empty() {
             self.groups.push(DEFAULT_GROUP.to_owned());
@@ -217,21 +217,17 @@ pub(super) fn check(configs: &[&VsockConfig]) -> Result<(), VsockServerError> {
 /// its groups are.
 fn check_ports(paths: &Paths, configs: &[&VsockConfig]) -> Result<(), VsockServerError> {
     let ends: HashMap<_, _> = configs.iter().map(|c| (normal(&c.uds), &c.name)).collect();
-    let mut found: Vec<_> = paths
-        .iter()
-        .filter_map(|(path, vm)| {
-            let (uds, port) = port_of(path)?;
-            Some((vm, path, *ends.get(&uds)?, port))
-        })
-        .collect();
+    let found = paths.iter().filter_map(|(path, vm)| {
+        let (uds, port) = port_of(path)?;
+        Some((vm, path, *ends.get(&uds)?, port))
+    });
     // The same one is named at each start.
-    found.sort();
-    match found.first() {
+    match found.min() {
         None => Ok(()),
         Some((vm, path, other, port)) => Err(VsockServerError::PathOfPort {
             vm: (*vm).to_owned(),
             other: (*other).clone(),
-            port: *port,
+            port,
             path: path.to_path_buf(),
         }),
     }

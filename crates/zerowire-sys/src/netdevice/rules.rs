@@ -80,7 +80,7 @@ pub fn read(interface: &str) -> io::Result<Vec<Rule>> {
             Err(e) => return Err(e),
         }
     }
-    rules.sort_by_key(|r| r.location);
+    rules.sort_unstable_by_key(|r| r.location);
     Ok(rules)
 }
 

@@ -54,7 +54,7 @@ impl Netdev {
                 queues.push(queue);
             }
         }
-        queues.sort_by_key(|q| q.id);
+        queues.sort_unstable_by_key(|q| q.id);
         Ok(queues)
     }
 
