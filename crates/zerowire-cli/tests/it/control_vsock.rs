@@ -7,29 +7,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::support::control::{Controlled, dial, say};
+use crate::support::modes::{CONFINED, Mode, PLAIN, in_both_modes};
 use crate::support::processes::{children, held};
-use crate::support::vsock::Guest;
-use crate::support::{PATIENCE, Program, Restrict, wait_until};
-
-/// The options of a program that serves its VMs itself, or by confined processes.
-type Mode = &'static [&'static str];
-
-const PLAIN: Mode = &["--sandbox", "off"];
-const CONFINED: Mode = &["--sandbox", "on"];
-
-/// Each test is run in both modes.
-macro_rules! in_both_modes {
-    ($($test:ident)*) => {
-        mod plain {
-            use super::PLAIN;
-            $(#[test] fn $test() { super::$test(PLAIN); })*
-        }
-        mod confined {
-            use super::CONFINED;
-            $(#[test] fn $test() { super::$test(CONFINED); })*
-        }
-    };
-}
+use crate::support::vsock::{Guest, reach};
+use crate::support::{Program, Restrict, wait_until};
 
 in_both_modes! {
     each_route_does_what_it_says
@@ -96,14 +77,11 @@ fn each_route_does_what_it_says(mode: Mode) {
     // A sibling comes while the connection goes on, and goes again.
     add(&server, "b", 4);
     let mut b = guest(&server, "b");
-    b.stack.listen(9, zerowire_guest::vsock::SocketType::Stream);
-    let to_b = a.stack.connect(4, 9, zerowire_guest::vsock::SocketType::Stream).expect("a free port");
-    let _from_a = b.accept(9);
-    assert!(a.stack.wait_connected(to_b, PATIENCE).expect("an answer"), "it joined a's thread");
+    let (to_b, _) = reach(&mut a.stack, &mut b.stack, 4, 9);
     assert_eq!(server.ask("DELETE", "/vms/b", "").0, 204);
     assert!(!server.path("b.s").exists() && !server.path("b").exists());
     wait_until("the reset", || {
-        a.stack.turn(std::time::Duration::from_millis(1)).expect("a sound ring");
+        a.turn();
         a.stack.state(to_b) != zerowire_guest::vsock::ConnState::Established
     });
     a.ping(conn, &mut stream);
@@ -368,10 +346,7 @@ fn a_file_that_is_read_again_changes_what_differs(mode: Mode) {
     assert!(!dir.path().join("gone").exists() && !dir.path().join("gone.s").exists());
     let mut both = Guest::start(&dir.path().join("both.s"));
     let mut z = Guest::start(&dir.path().join("z.s"));
-    z.stack.listen(9, zerowire_guest::vsock::SocketType::Stream);
-    let conn = both.stack.connect(8, 9, zerowire_guest::vsock::SocketType::Stream).expect("a free port");
-    z.accept(9);
-    assert!(both.stack.wait_connected(conn, PATIENCE).expect("an answer"));
+    reach(&mut both.stack, &mut z.stack, 8, 9);
 
     // A bad file changes nothing, and says why.
     for (refused, (bad, words)) in (1..).zip([

@@ -6,28 +6,19 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::support::pipe::{PIPE_BYTES, fill, small_pipe};
+use crate::support::refused::{repeat_an_error, send_what_is_lost};
 use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns};
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
-use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, features};
+use zerowire_guest::{GuestAddr, GuestMemory, Transport, features};
 
 /// Requests that are refused, a line each: more than wait in any queue.
 const REFUSED: usize = 5000;
-
-/// Bytes of a guest's memory that stay in a file which is truncated.
-const KEPT: u64 = 1 << 20;
 
 /// Two VMs on taps of their names.
 fn start(dir: &Path, names: [&str; 2], sandbox: &str, restrict: Restrict) -> Program {
     let vm = |name| format!("name={name},socket={},port=tap:{name}", dir.join(name).display());
     let vms = ["--vm", &vm(names[0]), "--vm", &vm(names[1])];
     Program::restricted(&[&["--json", "--sandbox", sandbox], &vms[..]].concat(), restrict)
-}
-
-/// Asks for what the back end refuses, again and again on one connection.
-fn repeat_an_error(front: &mut VhostUser) {
-    for _ in 0..REFUSED {
-        front.set_mtu(67).expect_err("an MTU that is too small");
-    }
 }
 
 #[test]
@@ -50,7 +41,7 @@ fn a_log_that_nobody_reads_holds_up_neither_guests_nor_the_end() {
             let memory = GuestMemory::new(&[(GuestAddr(0), 4 << 20)]).expect("guest memory");
             front.negotiate(features::VERSION_1).expect("features");
             front.share_memory(&memory).expect("shared memory");
-            repeat_an_error(&mut front);
+            repeat_an_error(&mut front, REFUSED);
             let mut transmit = RawQueue::start(&memory, &mut front, 1, 16).expect("a queue");
             let mut receive = RawQueue::start(&memory, &mut front, 0, 16).expect("a queue");
             let buffer = receive.place(&[0; 2048]).expect("guest memory");
@@ -79,25 +70,6 @@ fn a_log_that_nobody_reads_holds_up_neither_guests_nor_the_end() {
     }
 }
 
-/// Memory of a guest whose file keeps the first [`KEPT`] bytes alone, with a transmit queue in
-/// these.
-fn lose_memory(front: &mut VhostUser) -> RawQueue {
-    let memory = GuestMemory::new(&[(GuestAddr(0), 4 << 20)]).expect("guest memory");
-    front.negotiate(features::VERSION_1).expect("features");
-    front.share_memory(&memory).expect("shared memory");
-    let queue = RawQueue::start(&memory, front, 1, 16).expect("a queue");
-    rustix::fs::ftruncate(memory.regions()[0].file(), KEPT).expect("truncated");
-    queue
-}
-
-/// Has the back end read a frame that the file has lost.
-fn send_what_is_lost(queue: &mut RawQueue) {
-    queue.write_desc(0, RawDesc { addr: KEPT, len: 72, flags: 0, next: 0 });
-    queue.offer(0);
-    queue.kick().expect("a kick");
-    assert!(queue.wait_used(1, PATIENCE), "the chain comes back");
-}
-
 /// The thread that meets lost memory logs it.
 #[test]
 fn a_log_that_nobody_reads_holds_up_no_thread_that_meets_lost_memory() {
@@ -109,7 +81,7 @@ fn a_log_that_nobody_reads_holds_up_no_thread_that_meets_lost_memory() {
             let restrict = Restrict { stderr: Some(writer.as_raw_fd()), ..Restrict::default() };
             let mut program = start(dir.path(), ["zwloge", "zwlogf"], sandbox, restrict);
             let mut front = connect(&dir.path().join("zwloge"));
-            send_what_is_lost(&mut lose_memory(&mut front));
+            send_what_is_lost(&mut front);
             drop(front);
             let mut next = Guest::start(connect(&dir.path().join("zwloge")));
             next.ping(&mut Peer::new("zwloge"));
@@ -131,7 +103,7 @@ fn lost_memory_fills_no_log() {
             let mut front = connect(&dir.path().join("zwlogg"));
             let begin = Instant::now();
             for _ in 0..TIMES {
-                send_what_is_lost(&mut lose_memory(&mut front));
+                send_what_is_lost(&mut front);
                 front.stop_queue(1).expect("stopped");
             }
             let most = 2 + begin.elapsed().as_secs() as usize;
@@ -150,7 +122,7 @@ fn an_error_that_is_repeated_leaves_the_log_to_others() {
         // The lines of a confined VM are bounded together, also that which counts others.
         let program = start(dir.path(), ["zwlogc", "zwlogd"], "off", Restrict::default());
         let mut front = connect(&dir.path().join("zwlogc"));
-        repeat_an_error(&mut front);
+        repeat_an_error(&mut front, REFUSED);
         let mut other = connect(&dir.path().join("zwlogd"));
         other.set_mtu(66).expect_err("another error");
         program.wait_log("zwlogd: NET_SET_MTU refused: MTU 66");

@@ -6,11 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::refused::{repeat_an_error, send_what_is_lost};
 use crate::support::{Program, connect, in_netns};
-use zerowire_guest::VhostUser;
-use zerowire_guest::misbehave::{RawDesc, RawQueue};
-use zerowire_guest::{GuestAddr, GuestMemory, Transport, features};
-use zerowire_testkit::PATIENCE;
 
 /// Requests that are refused, a line each.
 const REFUSED: usize = 500;
@@ -19,29 +16,6 @@ const REFUSED: usize = 500;
 fn start(dir: &tempfile::TempDir, name: &str, more: &[&str]) -> Program {
     let vm = format!("name={name},socket={},port=tap:{name}", dir.path().join(name).display());
     Program::net(&[&["--json", "--vm", &vm], more].concat())
-}
-
-/// Asks for what the back end refuses, again and again on one connection.
-fn repeat_an_error(front: &mut VhostUser) {
-    for _ in 0..REFUSED {
-        front.set_mtu(67).expect_err("an MTU that is too small");
-    }
-}
-
-/// The first byte of a guest's memory that its file has lost.
-const LOST: u64 = 1 << 20;
-
-/// Has the back end read a frame that the file behind the guest's memory has lost.
-fn send_what_is_lost(front: &mut VhostUser) {
-    let memory = GuestMemory::new(&[(GuestAddr(0), 4 << 20)]).expect("guest memory");
-    front.negotiate(features::VERSION_1).expect("features");
-    front.share_memory(&memory).expect("shared memory");
-    let mut queue = RawQueue::start(&memory, front, 1, 16).expect("a queue");
-    rustix::fs::ftruncate(memory.regions()[0].file(), LOST).expect("truncated");
-    queue.write_desc(0, RawDesc { addr: LOST, len: 72, flags: 0, next: 0 });
-    queue.offer(0);
-    queue.kick().expect("a kick");
-    assert!(queue.wait_used(1, PATIENCE), "the chain comes back");
 }
 
 /// Each line is an object with a level and a message.
@@ -70,7 +44,7 @@ fn lines_of_json_say_which_vm_and_how_many_are_left_out() {
         // All lines of a confined VM are bounded together, also those of its signal handler.
         let program = start(&dir, "zwlogj", &["--sandbox", "off", "--log-format", "json"]);
         let mut front = connect(&dir.path().join("zwlogj"));
-        repeat_an_error(&mut front);
+        repeat_an_error(&mut front, REFUSED);
         send_what_is_lost(&mut front);
         drop(front);
         let (_, log) = program.stop();
@@ -106,7 +80,7 @@ fn lines_for_journald_have_a_priority() {
         let dir = tempfile::tempdir().expect("a directory");
         let program = start(&dir, "zwlogp", &["--log-format", "journal", "--log", "debug"]);
         let mut front = connect(&dir.path().join("zwlogp"));
-        repeat_an_error(&mut front);
+        repeat_an_error(&mut front, REFUSED);
         drop(front);
         let (_, log) = program.stop();
         let has_priority = |line: &str| matches!(line.as_bytes(), [b'<', b'3'..=b'7', b'>', _, ..]);
@@ -123,7 +97,7 @@ fn a_level_leaves_out_what_is_below_it() {
         let dir = tempfile::tempdir().expect("a directory");
         let program = start(&dir, "zwloge", &["--log-format", "json", "--log", "error"]);
         let mut front = connect(&dir.path().join("zwloge"));
-        front.set_mtu(67).expect_err("an MTU that is too small");
+        repeat_an_error(&mut front, 1);
         drop(front);
         let (_, log) = program.stop();
         let lines = objects(&log);

@@ -2,15 +2,13 @@
 
 use std::io::{PipeWriter, Read};
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::pipe::{PIPE_BYTES, fill, small_pipe};
-use crate::support::{PATIENCE, Program, Restrict, connect, wait_until};
-use zerowire_guest::vsock::{HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack};
-use zerowire_guest::{GuestAddr, GuestMemory};
+use crate::support::vsock::Guest;
+use crate::support::{Program, Restrict, wait_until};
 
 /// VMs of the program: their statistics are longer than what a pipe takes at once.
 const VMS: u64 = 8;
@@ -33,21 +31,11 @@ fn start(dir: &Path, out: &PipeWriter) -> Program {
     program
 }
 
-/// A guest sends through a new connection to a program of the host.
+/// A guest and a program of the host exchange bytes over a new connection.
 fn exchange(dir: &Path, port: u32) {
-    let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
-    let (_driver, queues) = VsockDriver::start(connect(&path(dir, "s0")), &memory, &VsockOptions::default())
-        .unwrap_or_else(|e| panic!("{e}"));
-    let mut stack = VsockStack::new(queues, StackOptions::default());
-    let listener = UnixListener::bind(path(dir, &format!("u0_{port}"))).expect("a socket");
-    let conn = stack.connect(HOST_CID, port, SocketType::Stream).expect("a free port");
-    assert!(stack.wait_connected(conn, PATIENCE).expect("an answer"), "the connection is granted");
-    let (mut stream, _) = listener.accept().expect("the guest's connection");
-    stack.send_all(conn, b"still here", PATIENCE).expect("sent");
-    let mut bytes = [0; 10];
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    stream.read_exact(&mut bytes).expect("the guest's bytes");
-    assert_eq!(&bytes, b"still here");
+    let mut guest = Guest::start(&path(dir, "s0"));
+    let (conn, mut stream) = guest.open(&path(dir, "u0"), port);
+    guest.ping(conn, &mut stream);
 }
 
 #[test]

@@ -2,49 +2,19 @@
 //! nothing of another one's end. `vsock_service.rs` runs with it as well. Run as root.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType as HostType};
 use serde_json::Value;
 use zerowire::recv::vsock;
-use zerowire_guest::vsock::{
-    ConnId, ConnState, HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
-};
-use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType};
 
 use crate::support::processes::{children, kill, runs, status};
-use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, connect, wait_until};
-
-struct Guest {
-    stack: VsockStack,
-    _driver: VsockDriver<VhostUser>,
-}
-
-impl Guest {
-    fn turn(&mut self) {
-        self.stack.turn(Duration::from_millis(1)).expect("a sound ring");
-    }
-
-    /// Connects to the host; None where nobody takes it.
-    fn connect(&mut self, port: u32, kind: SocketType) -> Option<ConnId> {
-        let conn = self.stack.connect(HOST_CID, port, kind).expect("a free port");
-        self.stack.wait_connected(conn, PATIENCE).expect("an answer").then_some(conn)
-    }
-
-    /// A few bytes each way.
-    fn ping(&mut self, conn: ConnId, stream: &mut UnixStream) {
-        self.stack.send_all(conn, b"from the guest", PATIENCE).expect("sent");
-        let mut bytes = [0; 14];
-        stream.read_exact(&mut bytes).expect("the guest's bytes");
-        assert_eq!(&bytes, b"from the guest");
-        stream.write_all(b"from the host").expect("room");
-        assert_eq!(self.stack.recv_exact(conn, 13, PATIENCE).expect("the host's"), b"from the host");
-    }
-}
+use crate::support::vsock::{Guest, reach};
+use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, wait_until};
 
 /// VMs with their groups: each of them `(name, groups)`.
 pub struct Scene {
@@ -76,11 +46,7 @@ impl Scene {
     }
 
     fn guest(&self, vm: &str) -> Guest {
-        let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
-        let transport = connect(&self.path(&format!("{vm}.s")));
-        let started = VsockDriver::start(transport, &memory, &VsockOptions::default());
-        let (driver, queues) = started.unwrap_or_else(|e| panic!("{e}"));
-        Guest { stack: VsockStack::new(queues, StackOptions::default()), _driver: driver }
+        Guest::start(&self.path(&format!("{vm}.s")))
     }
 
     pub fn listen(&self, vm: &str, port: u32) -> UnixListener {
@@ -89,11 +55,7 @@ impl Scene {
 
     /// A connection of the guest to a host program.
     fn open(&self, vm: &str, guest: &mut Guest, port: u32) -> (ConnId, UnixStream) {
-        let listener = self.listen(vm, port);
-        let conn = guest.connect(port, SocketType::Stream).expect("a connection");
-        let (stream, _) = listener.accept().expect("the guest's connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        (conn, stream)
+        guest.open(&self.path(&format!("{vm}.u")), port)
     }
 
     pub fn stats(&self, count: usize) -> Value {
@@ -153,7 +115,7 @@ fn messages_go_both_ways() {
     let address = SocketAddrUnix::new(scene.path("a.u_5000")).expect("a path");
     rustix::net::bind(&listener, &address).expect("a free path");
     rustix::net::listen(&listener, 8).expect("it listens");
-    let conn = guest.connect(5000, SocketType::SeqPacket).expect("a connection");
+    let conn = guest.connect_as(HOST_CID, 5000, SocketType::SeqPacket).expect("a connection");
     let program: OwnedFd = rustix::net::accept(&listener).expect("the guest's connection");
     guest.stack.send_all(conn, b"one", PATIENCE).expect("sent");
     guest.stack.send_all(conn, b"another", PATIENCE).expect("sent");
@@ -166,7 +128,7 @@ fn messages_go_both_ways() {
     assert_eq!(guest.stack.recv_exact(conn, 4, PATIENCE).expect("the message"), b"back");
     // A program that takes streams takes no messages.
     let _streams = scene.listen("a", 5001);
-    assert_eq!(guest.connect(5001, SocketType::SeqPacket), None);
+    assert_eq!(guest.connect_as(HOST_CID, 5001, SocketType::SeqPacket), None);
     // One that the host's program connects.
     guest.stack.listen(700, SocketType::SeqPacket);
     let program = socket().expect("a socket");
@@ -207,7 +169,7 @@ fn a_program_maps_its_receive_buffers() {
             assert!(bytes == wanted);
         });
         let conn = match port {
-            5000 => guest.connect(port, SocketType::Stream).expect("a connection"),
+            5000 => guest.connect(HOST_CID, port).expect("a connection"),
             _ => guest.stack.accept_wait(port, PATIENCE).expect("a connection"),
         };
         guest.stack.send_all(conn, &payload, PATIENCE).expect("sent");
@@ -228,16 +190,11 @@ fn a_program_maps_its_receive_buffers() {
 fn guests_of_a_group_reach_each_other_and_no_others() {
     let scene = Scene::start(&[("a", "x"), ("b", "x"), ("c", "y")], &[]);
     let (mut a, mut b, mut c) = (scene.guest("a"), scene.guest("b"), scene.guest("c"));
-    b.stack.listen(9, SocketType::Stream);
+    let (to_b, from_a) = reach(&mut a.stack, &mut b.stack, 4, 9);
     c.stack.listen(9, SocketType::Stream);
-    let to_b = a.stack.connect(4, 9, SocketType::Stream).expect("a free port");
-    a.turn();
-    let from_a = b.stack.accept_wait(9, PATIENCE).expect("a's connection");
-    assert!(a.stack.wait_connected(to_b, PATIENCE).expect("an answer"));
     a.stack.send_all(to_b, b"from a", PATIENCE).expect("sent");
     assert_eq!(b.stack.recv_exact(from_a, 6, PATIENCE).expect("a's bytes"), b"from a");
-    let to_c = a.stack.connect(5, 9, SocketType::Stream).expect("a free port");
-    assert!(!a.stack.wait_connected(to_c, PATIENCE).expect("an answer"));
+    assert_eq!(a.connect(5, 9), None);
     drop((a, b, c));
     let (out, _) = scene.program.stop();
     let last: Value = serde_json::from_str(out.lines().last().expect("a line")).expect("JSON");
@@ -250,15 +207,15 @@ fn a_guest_reaches_its_own_programs_only() {
     let scene = Scene::start(&[("a", "x"), ("b", "x")], &[]);
     let (mut a, mut b) = (scene.guest("a"), scene.guest("b"));
     let listener = scene.listen("b", 5000);
-    assert_eq!(a.connect(5000, SocketType::Stream), None, "that is b's");
-    let conn = b.connect(5000, SocketType::Stream).expect("a connection");
+    assert_eq!(a.connect(HOST_CID, 5000), None, "that is b's");
+    let conn = b.connect(HOST_CID, 5000).expect("a connection");
     let (mut stream, _) = listener.accept().expect("b's connection");
     b.ping(conn, &mut stream);
     // A socket of the supervisor is no program's, by whatever name.
     std::os::unix::fs::symlink(scene.path("b.u"), scene.path("a.u_6000")).expect("a link");
     std::os::unix::fs::symlink(scene.path("b.s"), scene.path("a.u_6001")).expect("a link");
     for port in [6000, 6001] {
-        assert_eq!(a.connect(port, SocketType::Stream), None, "{port}");
+        assert_eq!(a.connect(HOST_CID, port), None, "{port}");
     }
     drop((a, b));
     scene.program.stop();
@@ -287,7 +244,7 @@ fn a_child_that_dies_is_replaced_and_another_group_sees_nothing() {
         let stats = scene.stats(2 * deaths as usize);
         let vm = &stats["vms"][0];
         assert_eq!(vm["connections_open"], 1, "{vm}");
-        assert_eq!(vm["transmit"]["bytes"], u64::from(deaths) * 2 * 14, "counted over all children: {vm}");
+        assert_eq!(vm["transmit"]["bytes"], u64::from(deaths) * 2 * 5, "counted over all children: {vm}");
         assert!(vm["last_error"].as_str().is_some_and(|e| e.contains("killed by signal 9")), "{vm}");
         assert_eq!(stats["vms"][1]["last_error"], Value::Null);
     }
@@ -348,7 +305,7 @@ fn statistics_of_many_vms_come_from_one_child() {
     let stats = scene.stats(1);
     let all = stats["vms"].as_array().expect("VMs");
     assert!(all.iter().zip(&names).all(|(vm, name)| vm["name"] == **name), "{stats}");
-    assert_eq!((&all[39]["connected"], &all[39]["transmit"]["bytes"]), (&true.into(), &14.into()));
+    assert_eq!((&all[39]["connected"], &all[39]["transmit"]["bytes"]), (&true.into(), &5.into()));
     assert_eq!(all[38]["connected"], false);
     drop(guest);
     scene.program.stop();

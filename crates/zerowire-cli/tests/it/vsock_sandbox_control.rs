@@ -6,11 +6,11 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use zerowire_guest::vsock::{ConnState, SocketType};
+use zerowire_guest::vsock::ConnState;
 
 use crate::support::control::Controlled;
 use crate::support::processes::{children, held, kill};
-use crate::support::vsock::Guest;
+use crate::support::vsock::{Guest, reach};
 use crate::support::{PATIENCE, wait_until};
 
 fn start(more: &[&str]) -> Controlled {
@@ -58,11 +58,7 @@ fn vms_join_the_process_of_their_groups_and_leave_it() {
     let (mut a, mut b, mut c) = (guest(&server, "a"), guest(&server, "b"), guest(&server, "c"));
     let (conn, mut stream) = a.open(&server.path("a"), 1000);
     a.ping(conn, &mut stream);
-    b.stack.listen(9, SocketType::Stream);
-    let to_b = a.stack.connect(4, 9, SocketType::Stream).expect("a free port");
-    a.stack.turn(Duration::ZERO).expect("a sound ring");
-    b.accept(9);
-    assert!(a.stack.wait_connected(to_b, PATIENCE).expect("an answer"), "b joined a's thread");
+    reach(&mut a.stack, &mut b.stack, 4, 9);
     let of_b = b.open(&server.path("b"), 1000);
     server.program.wait_log("b: front end connected");
     assert_eq!(server.json("/vms/b")["statistics"]["connections_open"], 2);
@@ -105,11 +101,7 @@ fn a_set_stays_together_when_the_vm_leaves_that_connected_it() {
     wait_until("another one serves", || children(&server.program).iter().any(|other| *other != pid));
     add(&server, "middle", 4, &["x", "y"]);
     let (mut middle, mut c) = (guest(&server, "middle"), guest(&server, "c"));
-    c.stack.listen(9, SocketType::Stream);
-    let conn = middle.stack.connect(5, 9, SocketType::Stream).expect("a free port");
-    middle.stack.turn(Duration::ZERO).expect("a sound ring");
-    c.accept(9);
-    assert!(middle.stack.wait_connected(conn, PATIENCE).expect("an answer"));
+    reach(&mut middle.stack, &mut c.stack, 5, 9);
     server.program.stop();
 }
 

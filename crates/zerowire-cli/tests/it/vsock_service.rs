@@ -9,31 +9,14 @@ use std::path::PathBuf;
 use std::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
+use crate::support::modes::{CONFINED, Mode, PLAIN, in_both_modes};
 use crate::support::processes::{child, children, runs};
-use crate::support::vsock::Guest;
+use crate::support::vsock::{Guest, reach};
 use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, wait_until};
 use serde_json::Value;
 use zerowire::recv::vsock;
 use zerowire_guest::vsock::{ConnState, HOST_CID, SHUTDOWN_SEND, SocketType};
 use zerowire_testkit::own_process;
-
-/// The options of a program that serves its VMs itself, or by a confined process.
-type Mode = &'static [&'static str];
-
-const PLAIN: Mode = &["--sandbox", "off"];
-const CONFINED: Mode = &["--sandbox", "on"];
-
-/// Each test is run in both modes.
-macro_rules! in_both_modes {
-    ($($test:ident)*) => {
-        mod plain {
-            $(#[test] fn $test() { super::$test(super::PLAIN); })*
-        }
-        mod confined {
-            $(#[test] fn $test() { super::$test(super::CONFINED); })*
-        }
-    };
-}
 
 in_both_modes! {
     statistics_count_every_byte_once
@@ -241,7 +224,7 @@ fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log(m
     assert!(count("mapped_bytes") > 2 * (2 << 20), "{vm}");
     drop(open);
     wait_until("all is given back", || {
-        guest.stack.turn(Duration::from_millis(1)).expect("a sound ring");
+        guest.turn();
         taken(pid) == idle
     });
     drop(guest);
@@ -271,10 +254,7 @@ fn vms_of_a_file_reach_those_of_their_group(mode: Mode) {
     let mut a = Guest::start(&dir.path("a.s"));
     let mut b = Guest::start(&dir.path("b.s"));
     let c = Guest::start(&dir.path("c.s"));
-    b.stack.listen(9, SocketType::Stream);
-    let to_b = a.stack.connect(4, 9, SocketType::Stream).expect("a free port");
-    let from_a = b.accept(9);
-    assert!(a.stack.wait_connected(to_b, PATIENCE).expect("an answer"));
+    let (to_b, from_a) = reach(&mut a.stack, &mut b.stack, 4, 9);
     a.stack.send_all(to_b, b"from a", PATIENCE).expect("sent");
     assert_eq!(b.stack.recv_exact(from_a, 6, PATIENCE).expect("a's bytes"), b"from a");
     assert_eq!(a.connect(5, 9), None, "c is a stranger to a");

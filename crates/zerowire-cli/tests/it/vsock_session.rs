@@ -6,14 +6,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use zerowire_guest::VhostUser;
 use zerowire_guest::misbehave::{RawDesc, RawQueue};
-use zerowire_guest::vsock::{
-    ConnId, ConnState, HOST_CID, SocketType, StackOptions, VsockDriver, VsockOptions, VsockStack,
-};
-use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
+use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType, VsockDriver, VsockStack};
 
 use crate::support::processes::{kill, wait_idle};
-use crate::support::{PATIENCE, connect, wait_until};
+use crate::support::{PATIENCE, connect, vsock, wait_until};
 use crate::vsock_sandbox::Scene;
 
 /// How often the child of each VM is killed. The sixth within 10 s would wait.
@@ -44,11 +42,8 @@ struct Guest {
 
 impl Guest {
     fn start(scene: &Scene, name: &str, events: Events) -> Self {
-        let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
-        let transport = connect(&scene.path(&format!("{name}.s")));
-        let started = VsockDriver::start(transport, &memory, &VsockOptions::default());
-        let (mut driver, queues) = started.unwrap_or_else(|e| panic!("{e}"));
-        let mut stack = VsockStack::new(queues, StackOptions::default());
+        let started = vsock::Guest::start(&scene.path(&format!("{name}.s")));
+        let vsock::Guest { mut stack, mut driver, memory } = started;
         stack.listen(PORT, SocketType::Stream);
         let events = (events != Events::Kept).then(|| {
             let mut queue = RawQueue::start(&memory, driver.transport(), 2, 16).expect("a queue");
@@ -63,10 +58,6 @@ impl Guest {
         // The child has told of the last message.
         wait_idle(scene.child_of(name));
         Self { stack, driver, events, listener: scene.listen(name, 5000), name: name.to_owned() }
-    }
-
-    fn turn(&mut self) {
-        self.stack.turn(Duration::from_millis(1)).expect("a sound ring");
     }
 
     /// A connection that the guest has made.
@@ -98,12 +89,7 @@ impl Guest {
     }
 
     fn ping(&mut self, conn: ConnId, stream: &mut UnixStream) {
-        self.stack.send_all(conn, b"from the guest", PATIENCE).expect("sent");
-        let mut bytes = [0; 14];
-        stream.read_exact(&mut bytes).expect("the guest's bytes");
-        assert_eq!(&bytes, b"from the guest");
-        stream.write_all(b"from the host").expect("room");
-        assert_eq!(self.stack.recv_exact(conn, 13, PATIENCE).expect("the host's"), b"from the host");
+        vsock::ping(&mut self.stack, conn, stream);
     }
 
     /// The guest learns that its connections are gone: by the event, or by a reset of each.
@@ -207,10 +193,7 @@ fn guests_of_a_group_go_on_behind_two_deaths() {
     let scene = Scene::start(&[("a", "x"), ("b", "x")], &[]);
     let (mut a, mut b) = (Guest::start(&scene, "a", Events::Taken), Guest::start(&scene, "b", Events::Taken));
     for deaths in 1..=2 {
-        let to_b = a.stack.connect(4, PORT, SocketType::Stream).expect("a free port");
-        a.turn();
-        let from_a = b.stack.accept_wait(PORT, PATIENCE).expect("a's connection");
-        assert!(a.stack.wait_connected(to_b, PATIENCE).expect("an answer"));
+        let (to_b, from_a) = vsock::reach(&mut a.stack, &mut b.stack, 4, PORT);
         a.stack.send_all(to_b, b"from a", PATIENCE).expect("sent");
         assert_eq!(b.stack.recv_exact(from_a, 6, PATIENCE).expect("a's bytes"), b"from a");
         let open = load(&scene, &mut [&mut a, &mut b]);
@@ -292,10 +275,7 @@ fn connections_of_guests_without_events_are_reset_by_name() {
     let (mut a, mut b) = (Guest::start(&scene, "a", Events::Kept), Guest::start(&scene, "b", Events::Kept));
     let mut gaps = Vec::new();
     for deaths in 1..=DEATHS {
-        let to_b = a.stack.connect(4, PORT, SocketType::Stream).expect("a free port");
-        a.turn();
-        let from_a = b.stack.accept_wait(PORT, PATIENCE).expect("a's connection");
-        assert!(a.stack.wait_connected(to_b, PATIENCE).expect("an answer"));
+        let (to_b, from_a) = vsock::reach(&mut a.stack, &mut b.stack, 4, PORT);
         let open = load(&scene, &mut [&mut a, &mut b]);
         gaps.push(survive(&scene, &mut [&mut a, &mut b], open, deaths as u16));
         for (guest, conn) in [(&mut a, to_b), (&mut b, from_a)] {

@@ -2,10 +2,12 @@
 
 pub mod control;
 pub mod http;
+pub mod modes;
 pub mod pipe;
 pub mod processes;
 pub mod program;
 pub mod recv;
+pub mod refused;
 pub mod replay;
 pub mod send;
 pub mod terminal;

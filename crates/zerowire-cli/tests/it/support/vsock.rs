@@ -16,7 +16,28 @@ use super::{PATIENCE, connect, wait_until};
 /// A guest and what its programs see.
 pub struct Guest {
     pub stack: VsockStack,
-    _driver: VsockDriver<VhostUser>,
+    pub driver: VsockDriver<VhostUser>,
+    pub memory: GuestMemory,
+}
+
+/// A connection of one guest to another one that listens on `port`: its two ends.
+pub fn reach(from: &mut VsockStack, to: &mut VsockStack, cid: u64, port: u32) -> (ConnId, ConnId) {
+    to.listen(port, SocketType::Stream);
+    let conn = from.connect(cid, port, SocketType::Stream).expect("a free port");
+    from.turn(Duration::ZERO).expect("a sound ring");
+    let taken = to.accept_wait(port, PATIENCE).expect("a connection");
+    assert!(from.wait_connected(conn, PATIENCE).expect("an answer"), "one thread serves both");
+    (conn, taken)
+}
+
+/// Bytes of a guest's connection there and back.
+pub fn ping(stack: &mut VsockStack, conn: ConnId, stream: &mut UnixStream) {
+    stack.send_all(conn, b"there", PATIENCE).expect("sent");
+    let mut got = [0; 5];
+    stream.read_exact(&mut got).expect("the guest's bytes");
+    stream.write_all(b"back!").expect("written");
+    assert_eq!(stack.recv_exact(conn, 5, PATIENCE).expect("the program's bytes"), b"back!");
+    assert_eq!(&got, b"there");
 }
 
 impl Guest {
@@ -24,12 +45,21 @@ impl Guest {
         let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).expect("guest memory");
         let (driver, queues) = VsockDriver::start(connect(socket), &memory, &VsockOptions::default())
             .unwrap_or_else(|e| panic!("{e}"));
-        Self { stack: VsockStack::new(queues, StackOptions::default()), _driver: driver }
+        Self { stack: VsockStack::new(queues, StackOptions::default()), driver, memory }
+    }
+
+    pub fn turn(&mut self) {
+        self.stack.turn(Duration::from_millis(1)).expect("a sound ring");
     }
 
     /// Connects; None where the connection was refused.
     pub fn connect(&mut self, cid: u64, port: u32) -> Option<ConnId> {
-        let conn = self.stack.connect(cid, port, SocketType::Stream).expect("a free port");
+        self.connect_as(cid, port, SocketType::Stream)
+    }
+
+    /// The same, for streams or messages.
+    pub fn connect_as(&mut self, cid: u64, port: u32, kind: SocketType) -> Option<ConnId> {
+        let conn = self.stack.connect(cid, port, kind).expect("a free port");
         self.stack.wait_connected(conn, PATIENCE).expect("an answer").then_some(conn)
     }
 
@@ -46,12 +76,7 @@ impl Guest {
 
     /// Bytes there and back.
     pub fn ping(&mut self, conn: ConnId, stream: &mut UnixStream) {
-        self.stack.send_all(conn, b"there", PATIENCE).expect("sent");
-        let mut got = [0; 5];
-        stream.read_exact(&mut got).expect("the guest's bytes");
-        stream.write_all(b"back!").expect("written");
-        assert_eq!(self.stack.recv_exact(conn, 5, PATIENCE).expect("the program's bytes"), b"back!");
-        assert_eq!(&got, b"there");
+        ping(&mut self.stack, conn, stream);
     }
 
     /// Takes the connection that a host program, or another guest, makes to `port`.
@@ -69,7 +94,7 @@ impl Guest {
     /// Runs the guest until `thread` has ended, and returns its result.
     pub fn until<T>(&mut self, thread: JoinHandle<T>) -> T {
         wait_until("the host's program", || {
-            self.stack.turn(Duration::from_millis(1)).expect("a sound ring");
+            self.turn();
             thread.is_finished()
         });
         thread.join().expect("its assertions hold")
