@@ -46,12 +46,6 @@ impl VmFleet for HeldUp {
         self.0.set_limits(name, limits)
     }
 
-    fn ask(&self) {}
-
-    fn silent(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn is_alive(&self) -> bool {
         self.0.is_alive()
     }

@@ -55,11 +55,14 @@ pub trait VmFleet: Send + Sync {
     /// [`ChangeError`]. The old limits stay.
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError<Self::Error>>;
 
-    /// Asks what serves the VMs for a sign of life, see [`Self::silent`].
-    fn ask(&self);
+    /// Asks the threads that serve the VMs for a sign of life, see [`Self::silent`]. A process that
+    /// serves some of them and does not answer is the matter of these alone.
+    fn ask(&self) {}
 
     /// Names of the VMs for which there was none since it was asked for last.
-    fn silent(&self) -> Vec<String>;
+    fn silent(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Whether a connection is there or may still come, and can be served.
     fn is_alive(&self) -> bool;

@@ -244,13 +244,6 @@ impl VmFleet for Supervisor {
         Ok(())
     }
 
-    /// A child that does not answer is the matter of its VM alone.
-    fn ask(&self) {}
-
-    fn silent(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn is_alive(&self) -> bool {
         let is_alive = |kept: &KeptVm| kept.running().is_none_or(|keeper| keeper.is_alive());
         lock(&self.vms).all.iter().any(is_alive)

@@ -206,13 +206,6 @@ impl VmFleet for VsockSupervisor {
         Ok(())
     }
 
-    /// A child that does not answer is the matter of its set alone.
-    fn ask(&self) {}
-
-    fn silent(&self) -> Vec<String> {
-        Vec::new()
-    }
-
     fn is_alive(&self) -> bool {
         true
     }
