@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -158,7 +159,7 @@ pub trait Backing: Send + Sync + 'static {
 pub struct Served<B> {
     /// The VM.
     pub vm: Arc<B>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
     orders: Sender<Order>,
 }
 
@@ -175,15 +176,7 @@ impl<B: Backing> Served<B> {
         link: Option<Box<dyn Admission>>,
         session: Option<SessionImage>,
     ) -> io::Result<Self> {
-        let for_thread = vm.clone();
-        let (orders, receiver) = channel();
-        let thread = std::thread::Builder::new()
-            .name(format!("{}-ctl", vm.control().name))
-            .stack_size(STACK_BYTES)
-            .spawn(move || {
-                seat::run(&*for_thread, listener, link, receiver, session);
-                for_thread.ended();
-            })?;
+        let (thread, orders) = spawn(vm.clone(), listener, link, session)?;
         Ok(Self { vm, thread: Some(thread), orders })
     }
 
@@ -240,6 +233,22 @@ impl<B: Backing> Served<B> {
         }
         true
     }
+}
+
+/// Starts a control thread, whatever its VM is.
+fn spawn(
+    vm: Arc<dyn Backing>,
+    listener: Listener,
+    link: Option<Box<dyn Admission>>,
+    session: Option<SessionImage>,
+) -> io::Result<(JoinHandle<()>, Sender<Order>)> {
+    let (orders, receiver) = channel();
+    let thread = std::thread::Builder::new().name(format!("{}-ctl", vm.control().name));
+    let thread = thread.stack_size(STACK_BYTES).spawn(move || {
+        seat::run(&*vm, listener, link, receiver, session);
+        vm.ended();
+    })?;
+    Ok((thread, orders))
 }
 
 /// Ends control threads, each with its connection.
