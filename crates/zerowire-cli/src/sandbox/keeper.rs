@@ -72,7 +72,7 @@ pub(crate) trait Charge: Send + Sync + 'static {
     /// The child that was left has ended.
     fn parted(&self) {}
 
-    /// A child has ended and was not asked to. Returns the name of each VM that the next one serves,
+    /// A child has ended and was not asked to. Returns the name of each VM that the next one has,
     /// and what that means for its front end, for the log; None where no child follows.
     fn died(&self, end: &ChildEnd) -> Option<Vec<(String, String)>>;
 

@@ -1,7 +1,7 @@
 //! What whoever runs a server has a VM's control thread do: hand its session over, or take one up.
 //!
-//! Whoever asks for a session takes its image, or the thread gets the image back and goes on with the
-//! session itself.
+//! Whoever asks for a session takes its image, or the thread gets the image back and goes on with
+//! the session itself.
 
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
