@@ -243,9 +243,10 @@ impl Loop {
     }
 
     /// How long the limits of VMs let the thread sleep; None where nothing waits for one.
-    fn nap(&self) -> Option<Duration> {
-        let now = || self.switch.io.timers.now();
-        let running = self.switch.vms.iter().filter(|vm| vm.is_running());
+    fn nap(&mut self) -> Option<Duration> {
+        let Switch { vms, io } = &mut self.switch;
+        let now = || io.timers.now();
+        let running = vms.iter_mut().filter(|vm| vm.is_running());
         running.filter_map(|vm| vm.paces.nap(vm.rings.state.is_starved(), now)).min()
     }
 

@@ -74,9 +74,9 @@ impl Paces {
         self.receive.is_waiting()
     }
 
-    /// How long the thread may sleep because of the limits; None if nothing waits. A `starved`
-    /// guest is not waited for: its buffers wake the thread.
-    pub fn nap(&self, starved: bool, now: impl Fn() -> Instant) -> Option<Duration> {
+    /// The thread is about to sleep: how long it may because of the limits, None if nothing waits.
+    /// A `starved` guest is not waited for: its buffers wake the thread.
+    pub fn nap(&mut self, starved: bool, now: impl Fn() -> Instant) -> Option<Duration> {
         let receive = self.receive.nap(&now).filter(|_| !starved);
         [self.transmit.nap(&now), receive].into_iter().flatten().min()
     }

@@ -11,8 +11,14 @@
 //! ring, or in the queue of the port. Nothing is dropped. The thread sleeps until there are tokens
 //! for a batch ([`LimitPace::nap`]).
 //!
+//! **Short turns.** A clock and a lock for each frame would cost more than the frame's own count.
+//! So an answer of the limiter holds for several turns of a ring. It ends with so many turns, when
+//! much has passed, when nothing is left, and when the thread is about to sleep. What has passed
+//! is taken from the buckets then. No token is lost or made by that.
+//!
 //! **Who owns what.** All threads that serve a VM's direction share its [`Limiter`]. Each ring has
-//! a [`LimitPace`]. A lock is taken twice a turn while there is a limit, and never without one.
+//! a [`LimitPace`]. A lock is taken at most twice a turn while there is a limit, and never without
+//! one.
 
 mod bucket;
 mod pace;
@@ -25,6 +31,9 @@ use std::time::{Duration, Instant};
 pub use bucket::{BucketSpec, MAX_TOKENS, TokenBucket};
 pub use pace::LimitPace;
 pub use spec::{BadLimit, Limit};
+
+/// What passes before the limiter hears of it: what a bucket holds at most, divided by this.
+const UNPAID_PART: u64 = 64;
 
 /// What may pass in a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +67,47 @@ impl Allowance {
         }
         let by_bytes = (self.bytes / likely.max(1)).min(self.most_bytes / longest.max(1)).max(1);
         usize::try_from(by_bytes.min(self.operations)).unwrap_or(usize::MAX)
+    }
+}
+
+/// An answer of a limiter.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    /// What is left of it.
+    allowed: Allowance,
+    /// Operations and bytes that may pass before the limiter hears of it. By so much the other
+    /// rings of the VM, and the time since the answer, can lengthen a burst.
+    most_unpaid: (u64, u64),
+}
+
+impl Grant {
+    /// Operations and bytes have passed, which `unpaid` has as well. Whether more may pass before
+    /// the limiter hears of it.
+    #[inline]
+    fn holds_behind(&mut self, operations: u64, bytes: u64, unpaid: &Unpaid) -> bool {
+        let allowed = &mut self.allowed;
+        allowed.operations = allowed.operations.saturating_sub(operations);
+        allowed.bytes = allowed.bytes.saturating_sub(bytes);
+        allowed.most_bytes = allowed.most_bytes.saturating_sub(bytes);
+        let (most_operations, most_bytes) = self.most_unpaid;
+        !allowed.is_none() && unpaid.operations < most_operations && unpaid.bytes < most_bytes
+    }
+}
+
+/// What has passed, and was not taken from the buckets yet.
+#[derive(Debug, Default)]
+struct Unpaid {
+    /// Of which buckets it is to be taken. Those of another limit have nothing to do with it.
+    epoch: u64,
+    operations: u64,
+    bytes: u64,
+}
+
+impl Unpaid {
+    #[inline]
+    fn add(&mut self, operations: u64, bytes: u64) {
+        self.operations = self.operations.saturating_add(operations);
+        self.bytes = self.bytes.saturating_add(bytes);
     }
 }
 
@@ -140,34 +190,44 @@ impl Default for Meter {
 #[derive(Debug)]
 struct Buckets {
     limit: Limit,
+    /// Different from that of all buckets before, and not 0.
+    epoch: u64,
     bytes: Option<TokenBucket>,
     operations: Option<TokenBucket>,
 }
 
 impl Buckets {
-    fn new(limit: Limit, now: Instant) -> Self {
+    fn new(limit: Limit, epoch: u64, now: Instant) -> Self {
         let bucket = |spec: Option<BucketSpec>| spec.map(|spec| TokenBucket::new(spec, now));
-        Self { limit, bytes: bucket(limit.bytes()), operations: bucket(limit.operations()) }
+        Self { limit, epoch, bytes: bucket(limit.bytes()), operations: bucket(limit.operations()) }
     }
 
     fn refill(&mut self, now: Instant) {
         [&mut self.bytes, &mut self.operations].into_iter().flatten().for_each(|bucket| bucket.refill(now));
     }
 
-    fn take(&mut self, operations: u64, bytes: u64) {
+    fn take(&mut self, unpaid: &mut Unpaid) {
+        let passed = std::mem::replace(unpaid, Unpaid { epoch: self.epoch, ..Unpaid::default() });
+        if passed.epoch != self.epoch {
+            return;
+        }
         if let Some(bucket) = &mut self.operations {
-            bucket.take(operations);
+            bucket.take(passed.operations);
         }
         if let Some(bucket) = &mut self.bytes {
-            bucket.take(bytes);
+            bucket.take(passed.bytes);
         }
     }
 
-    fn allowance(&self) -> Allowance {
+    fn grant(&self) -> Grant {
         let tokens = |bucket: &Option<TokenBucket>| bucket.as_ref().map_or(u64::MAX, TokenBucket::tokens);
+        let part =
+            |bucket: &Option<TokenBucket>| bucket.as_ref().map_or(u64::MAX, |b| b.size() / UNPAID_PART);
         let bytes = tokens(&self.bytes);
         let size = self.bytes.as_ref().map_or(0, TokenBucket::size);
-        Allowance { operations: tokens(&self.operations), bytes, most_bytes: bytes.saturating_add(size) }
+        let most_bytes = bytes.saturating_add(size);
+        let allowed = Allowance { operations: tokens(&self.operations), bytes, most_bytes };
+        Grant { allowed, most_unpaid: (part(&self.operations), part(&self.bytes)) }
     }
 
     /// How long nothing may pass.
@@ -182,6 +242,8 @@ impl Buckets {
 pub struct Limiter {
     /// True: there is a limit.
     on: AtomicBool,
+    /// Changes of the limit.
+    epochs: AtomicU64,
     buckets: Mutex<Option<Buckets>>,
     waits: AtomicU64,
     waited_nanos: AtomicU64,
@@ -235,7 +297,8 @@ impl Limiter {
     pub fn set(&self, limit: Option<Limit>) {
         let mut buckets = self.lock();
         if buckets.as_ref().map(|b| b.limit) != limit {
-            *buckets = limit.map(|limit| Buckets::new(limit, Instant::now()));
+            let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
+            *buckets = limit.map(|limit| Buckets::new(limit, epoch, Instant::now()));
             self.on.store(limit.is_some(), Ordering::Release);
         }
     }
@@ -254,22 +317,25 @@ impl Limiter {
         }
     }
 
-    /// What may pass now, or how long nothing may.
-    fn ask(&self, now: Instant) -> Result<Allowance, Duration> {
+    /// What may pass now, or how long nothing may. Takes what has passed since the last question.
+    fn ask(&self, unpaid: &mut Unpaid, now: Instant) -> Result<Grant, Duration> {
         let mut buckets = self.lock();
-        let Some(buckets) = buckets.as_mut() else { return Ok(Allowance::ALL) };
+        let Some(buckets) = buckets.as_mut() else {
+            return Ok(Grant { allowed: Allowance::ALL, most_unpaid: (0, 0) });
+        };
+        buckets.take(unpaid);
         buckets.refill(now);
         match buckets.wait() {
-            Duration::ZERO => Ok(buckets.allowance()),
+            Duration::ZERO => Ok(buckets.grant()),
             wait => Err(wait),
         }
     }
 
-    /// This has passed. Returns how long nothing more may.
-    fn take(&self, operations: u64, bytes: u64) -> Duration {
+    /// Takes what has passed. Returns how long nothing more may.
+    fn take(&self, unpaid: &mut Unpaid) -> Duration {
         let mut buckets = self.lock();
         let Some(buckets) = buckets.as_mut() else { return Duration::ZERO };
-        buckets.take(operations, bytes);
+        buckets.take(unpaid);
         buckets.wait()
     }
 

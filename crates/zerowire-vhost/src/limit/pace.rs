@@ -3,17 +3,26 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::{Allowance, Limiter};
+use super::{Allowance, Grant, Limiter, Unpaid};
 
 /// A wait ends after this long at the latest, to see whether the limit is another one.
 const LONGEST_NAP: Duration = Duration::from_millis(100);
+
+/// Turns that one answer of the limiter holds for. In a turn of one frame a reading of the clock
+/// and a lock take longer than the rest of the count.
+const TURNS: u32 = 16;
 
 /// How one ring keeps to the limit of its VM.
 #[derive(Debug, Default)]
 pub struct LimitPace {
     /// The turn before was limited.
     on: bool,
-    /// When this turn began.
+    /// What is left of the limiter's last answer.
+    grant: Option<Grant>,
+    /// Turns that it still holds for.
+    turns: u32,
+    unpaid: Unpaid,
+    /// When the limiter was asked last.
     now: Option<Instant>,
     /// Nothing may pass before.
     until: Option<Instant>,
@@ -29,25 +38,34 @@ impl LimitPace {
         if !self.on && !limiter.is_on() {
             return None;
         }
+        if let Some(grant) = &self.grant
+            && self.turns > 0
+            && limiter.is_on()
+        {
+            self.turns -= 1;
+            return Some(grant.allowed);
+        }
         Some(self.allow(limiter, now()))
     }
 
-    /// What may pass in a turn that begins now.
+    /// What may pass in a turn that begins now. The limiter is asked.
     pub fn allow(&mut self, limiter: &Limiter, now: Instant) -> Allowance {
         self.now = Some(now);
+        self.grant = None;
         self.on = limiter.is_on();
         if !self.on {
+            self.unpaid = Unpaid::default();
             self.end(limiter);
             return Allowance::ALL;
         }
         if self.until.is_some_and(|until| now < until) {
             return Allowance::NONE;
         }
-        match limiter.ask(now) {
-            Ok(allowed) => {
-                self.until = None;
+        match limiter.ask(&mut self.unpaid, now) {
+            Ok(grant) => {
+                (self.grant, self.turns, self.until) = (Some(grant), TURNS - 1, None);
                 self.stop_waiting(limiter, now);
-                allowed
+                grant.allowed
             }
             Err(wait) => {
                 self.rest(now, wait);
@@ -58,10 +76,24 @@ impl LimitPace {
 
     /// Operations and bytes have passed in the turn that was begun last. Of a turn without a limit
     /// they count nowhere.
+    #[inline]
     pub fn passed(&mut self, limiter: &Limiter, (operations, bytes): (u64, u64)) {
-        let Some(now) = self.now.filter(|_| self.on && (operations > 0 || bytes > 0)) else { return };
-        let wait = limiter.take(operations, bytes);
-        if wait > Duration::ZERO {
+        if !self.on || (operations == 0 && bytes == 0) {
+            return;
+        }
+        self.unpaid.add(operations, bytes);
+        let unpaid = &self.unpaid;
+        let grant = self.grant.as_mut();
+        if !grant.is_some_and(|grant| grant.holds_behind(operations, bytes, unpaid)) {
+            self.pay(limiter);
+        }
+    }
+
+    /// The limiter hears of what has passed, and is asked before more does.
+    fn pay(&mut self, limiter: &Limiter) {
+        self.grant = None;
+        let wait = limiter.take(&mut self.unpaid);
+        if let Some(now) = self.now.filter(|_| wait > Duration::ZERO) {
             self.rest(now, wait);
         }
     }
@@ -88,8 +120,10 @@ impl LimitPace {
         self.since.is_some()
     }
 
-    /// How long the thread may sleep because of it; None if nothing waits.
-    pub fn nap(&self, now: impl FnOnce() -> Instant) -> Option<Duration> {
+    /// The thread is about to sleep: how long it may because of the limit, None if nothing waits.
+    /// The limiter is asked before more passes.
+    pub fn nap(&mut self, now: impl FnOnce() -> Instant) -> Option<Duration> {
+        self.turns = 0;
         self.since?;
         Some(self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now())))
     }
@@ -97,6 +131,7 @@ impl LimitPace {
     /// Nothing waits for tokens any more: the ring stopped, or waits for something else.
     #[inline]
     pub fn end(&mut self, limiter: &Limiter) {
+        self.turns = self.turns.saturating_sub(1);
         if self.since.is_some() {
             self.stop_waiting(limiter, Instant::now());
         }

@@ -61,6 +61,85 @@ fn rings_of_a_vm_share_its_limit() {
     assert!(first.allow(&limiter, start).is_none());
 }
 
+/// Both are served in turns of one frame, and neither pays for each.
+#[test]
+fn rings_of_a_vm_lengthen_a_burst_by_a_64th_each() {
+    let limiter = limiter("64M/s,burst=6400k");
+    let mut rings = [LimitPace::default(), LimitPace::default()];
+    let (start, mut sum, mut blocked) = (Instant::now(), 0, 0);
+    while blocked < 2 {
+        blocked = 0;
+        for ring in &mut rings {
+            let allowed = ring.begin(&limiter, || start).expect("a limit");
+            if allowed.is_none() {
+                blocked += 1;
+                continue;
+            }
+            sum += 1500;
+            ring.passed(&limiter, (1, 1500));
+        }
+    }
+    assert!((6_400_000..6_400_000 + 2 * (100_000 + 1500)).contains(&sum), "{sum}");
+}
+
+#[test]
+fn one_answer_holds_for_several_turns_and_not_beyond_a_sleep() {
+    let (limiter, mut pace) = (limiter("1G/s"), LimitPace::default());
+    let (start, mut asked) = (Instant::now(), 0);
+    let mut turn = |pace: &mut LimitPace, at: Instant| {
+        let allowed = pace.begin(&limiter, || {
+            asked += 1;
+            at
+        });
+        pace.passed(&limiter, (1, 1500));
+        (allowed.expect("a limit").bytes, asked)
+    };
+    let turns: Vec<_> = (0..2 * TURNS).map(|_| turn(&mut pace, start)).collect();
+    let wanted: Vec<_> = (0..2 * TURNS).map(|n| (100_000_000 - 1500 * u64::from(n), 1 + n / TURNS)).collect();
+    assert_eq!(turns, wanted);
+    assert_eq!(turn(&mut pace, start).1, 3);
+    assert_eq!(pace.nap(|| start), None);
+    // What came while the thread slept fills the bucket, from which all turns were paid.
+    assert_eq!(turn(&mut pace, start + ms(1)), (100_000_000, 4));
+}
+
+/// Beside the tests of the bucket, which is asked in each turn there.
+#[test]
+fn turns_of_one_frame_have_the_rate_within_two_percent() {
+    for (mbit, len, time) in
+        [(1, 64, 20_000), (100, 1514, 2000), (1000, 64, 400), (1000, 65_549, 2000), (40_000, 1514, 100)]
+    {
+        let rate = mbit * 125_000;
+        let (limiter, mut pace) = (limiter(&format!("{rate}/s")), LimitPace::default());
+        let start = Instant::now();
+        let (mut now, mut bytes) = (start, 0);
+        while now < start + ms(time) {
+            let allowed = pace.begin(&limiter, || now).expect("a limit");
+            if allowed.is_none() {
+                pace.hold(&limiter);
+                // A thread that sleeps wakes up late.
+                now += pace.nap(|| now).expect("something waits") + Duration::from_micros(60);
+            } else {
+                bytes += len;
+                pace.passed(&limiter, (1, len));
+                now += Duration::from_nanos(50);
+            }
+        }
+        let wanted = rate / 10 + rate * time / 1000;
+        assert!(bytes.abs_diff(wanted) * 50 < wanted, "{mbit} Mb/s, {len} bytes: {bytes} of {wanted}");
+    }
+}
+
+#[test]
+fn what_passed_under_one_limit_is_not_taken_from_the_next() {
+    let (limiter, mut pace) = (limiter("1G/s"), LimitPace::default());
+    let start = Instant::now();
+    assert!(pace.begin(&limiter, || start).is_some());
+    pace.passed(&limiter, (1000, 1_500_000));
+    limiter.set(Some("1M/s".parse().unwrap_or_else(|e| panic!("{e}"))));
+    assert_eq!(pace.allow(&limiter, start).bytes, 100_000);
+}
+
 #[test]
 fn a_limit_that_changes_is_seen_before_a_long_wait_is_over() {
     let (limiter, mut pace) = (limiter("10/s,burst=10"), LimitPace::default());

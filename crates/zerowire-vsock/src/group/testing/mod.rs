@@ -200,7 +200,7 @@ impl Harness {
     }
 
     /// How long the limits of VMs let the thread sleep; None where nothing waits for one.
-    pub fn nap(&self) -> Option<Duration> {
+    pub fn nap(&mut self) -> Option<Duration> {
         self.inner.nap()
     }
 
