@@ -10,7 +10,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(100);
 
 /// Turns that one answer of the limiter holds for. In a turn of one frame a reading of the clock
 /// and a lock take longer than the rest of the count.
-const TURNS: u32 = 16;
+const TURNS: u32 = 32;
 
 /// How one ring keeps to the limit of its VM.
 #[derive(Debug, Default)]
