@@ -182,6 +182,11 @@ impl Message {
         Ok(VringFd { index, fd })
     }
 
+    /// The descriptors that came along.
+    pub(crate) fn descriptors_mut(&mut self) -> &mut [OwnedFd] {
+        &mut self.fds
+    }
+
     /// Takes the one descriptor that came along.
     ///
     /// # Errors

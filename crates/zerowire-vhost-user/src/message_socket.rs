@@ -127,7 +127,24 @@ impl MessageSocket {
     /// [`WireError::TooManyFds`], [`WireError::Io`]. All descriptors of the
     /// message are closed then, and the connection is of no more use.
     pub fn recv(&mut self) -> Result<Option<Message>, WireError> {
-        let result = self.recv_parts();
+        self.recv_replacing(|_, _| {})
+    }
+
+    /// The same. `replace` sees the descriptors that have come, also of an
+    /// unfinished message, before any of them is closed. It gets the socket, too.
+    ///
+    /// # Errors
+    /// As [`MessageSocket::recv`].
+    pub fn recv_replacing(
+        &mut self,
+        replace: impl FnOnce(&mut [OwnedFd], &UnixStream),
+    ) -> Result<Option<Message>, WireError> {
+        let mut result = self.recv_parts();
+        let descriptors = match &mut result {
+            Ok(Some(message)) => message.descriptors_mut(),
+            _ => &mut self.fds,
+        };
+        replace(descriptors, &self.stream);
         if !matches!(result, Ok(Some(_)) | Err(WireError::WouldBlock)) {
             self.forget();
         }

@@ -2,11 +2,12 @@
 //!
 //! A file system can be a process of the front end's (FUSE), or a server that is gone (NFS). A call
 //! that it does not answer can't be interrupted: mmap(2) of such a file stops this process for
-//! good, with all its VMs.
+//! good, with all its VMs. Even close(2) is such a call.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::time::timerfd_gettime;
 use thiserror::Error;
@@ -23,6 +24,19 @@ pub struct NotMemory;
 /// those alone (mm/memfd.c, `memfd_file_seals_ptr`).
 pub(crate) fn check_memory(file: impl AsFd) -> Result<(), NotMemory> {
     rustix::fs::fcntl_get_seals(file).map(|_| ()).map_err(|_| NotMemory)
+}
+
+/// Whether closing a descriptor asks no file system that may never answer.
+pub(crate) fn closes_at_once(fd: impl AsFd) -> bool {
+    let of_the_kernel = |kind| matches!(kind, FileType::Fifo | FileType::Socket | FileType::Unknown);
+    check_memory(&fd).is_ok() || file_type(&fd).is_ok_and(of_the_kernel)
+}
+
+/// The type of a file as the kernel knows it. fstat(2) would ask the file system.
+fn file_type(fd: impl AsFd) -> Result<FileType, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let file = statx(fd, c"", flags, StatxFlags::TYPE)?;
+    Ok(FileType::from_raw_mode(file.stx_mode.into()))
 }
 
 /// Whether a descriptor is an eventfd. A process without /proc can't tell eventfds from a few other
@@ -43,7 +57,7 @@ pub(crate) fn is_eventfd(fd: impl AsFd) -> io::Result<bool> {
 /// of the front end's answers for (FUSE, a pipe, a socket) has a type. A timerfd refuses as well,
 /// but says its time: 8 bytes read from it would take an expiry away from who waits for it.
 fn is_counter(fd: impl AsFd) -> io::Result<bool> {
-    if rustix::fs::fstat(&fd)?.st_mode & libc::S_IFMT != 0 {
+    if file_type(&fd)? != FileType::Unknown {
         return Ok(false);
     }
     let mut few = [0; 4];
@@ -66,6 +80,23 @@ mod tests {
         assert!(check_memory(tempfile::tempfile_in("/dev/shm").expect("a file on tmpfs")).is_ok());
         for path in ["/proc/self/maps", "/dev/zero", "/proc/self/exe"] {
             assert!(check_memory(std::fs::File::open(path).expect(path)).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn files_of_file_systems_are_told_from_the_kernels_own() {
+        let open = |path: &str| std::fs::File::open(path).expect(path);
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let (left, _right) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");
+        let memory = tempfile::tempfile_in("/dev/shm").expect("a file on tmpfs");
+        let own: [std::os::fd::OwnedFd; 5] =
+            [reader.into(), writer.into(), left.into(), eventfd, memory.into()];
+        for fd in own {
+            assert!(closes_at_once(&fd), "{fd:?}");
+        }
+        for path in ["/proc/self/exe", "/proc/self/maps", "/", "/dev/null"] {
+            assert!(!closes_at_once(open(path)), "{path}");
         }
     }
 

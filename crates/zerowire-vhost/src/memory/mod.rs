@@ -29,7 +29,7 @@ pub use budget::{OverBudget, PinBudget, PinClaim, Shares};
 pub use composite::Composite;
 pub use error::MemoryError;
 pub use file::NotMemory;
-pub(crate) use file::{check_memory, is_eventfd};
+pub(crate) use file::{check_memory, closes_at_once, is_eventfd};
 pub use io_list::IoList;
 pub use log::{DirtyLog, LogError, PAGE_BYTES};
 pub(crate) use sigbus::Guarded;

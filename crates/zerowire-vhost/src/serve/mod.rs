@@ -6,6 +6,7 @@
 
 mod access;
 mod admission;
+mod closer;
 mod control;
 mod control_socket;
 mod device;

@@ -11,9 +11,10 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use zerowire_vhost_user::{MessageSocket, WireError};
+use zerowire_vhost_user::{Message, MessageSocket, WireError};
 
 use super::admission::Admission;
+use super::closer::Closer;
 use super::control::{Backing, Control};
 use super::listen::Listener;
 use super::orders::{self, HandOverReply, Order, refusal};
@@ -97,6 +98,9 @@ struct Seat<'a> {
     away: bool,
     /// A session that nobody took, or that a process has left which died.
     back: Option<SessionImage>,
+    closer: Closer,
+    /// True: the log has said that the closer is busy.
+    told: bool,
 }
 
 impl<'a> Seat<'a> {
@@ -106,8 +110,19 @@ impl<'a> Seat<'a> {
         link: Option<Box<dyn Admission>>,
         orders: Receiver<Order>,
     ) -> Self {
-        let pace = Pace::default();
-        Self { vm, listener, link, orders, pace, refused: None, not_before: None, away: false, back: None }
+        Self {
+            vm,
+            listener,
+            link,
+            orders,
+            pace: Pace::default(),
+            refused: None,
+            not_before: None,
+            away: false,
+            back: None,
+            closer: Closer::default(),
+            told: false,
+        }
     }
 
     /// Listens where the link has it so. Returns when to look again.
@@ -136,7 +151,16 @@ impl<'a> Seat<'a> {
     }
 
     /// How long the next front end has to wait, if it has to.
-    fn wait(&self) -> Option<Duration> {
+    fn wait(&mut self) -> Option<Duration> {
+        let told = std::mem::replace(&mut self.told, !self.closer.becomes_idle());
+        if self.told {
+            if !told {
+                let name = &self.vm.control().name;
+                tracing::error!("{name}: {UNCLOSED}; the next front end waits for it");
+                self.vm.set_error(UNCLOSED.to_owned());
+            }
+            return Some(RETRY);
+        }
         let wait = self.not_before?.saturating_duration_since(Instant::now());
         (!wait.is_zero()).then_some(wait)
     }
@@ -258,6 +282,19 @@ impl<'a> Seat<'a> {
         }
     }
 
+    /// The next message. Of its descriptors, and of those of an unfinished one, the closer takes
+    /// those that hold up who closes them.
+    fn receive(&mut self, connection: &mut MessageSocket) -> Result<Option<Message>, SessionError> {
+        let mut taken = true;
+        let received = connection.recv_replacing(|descriptors, stream| {
+            taken = self.closer.take(descriptors, stream);
+        });
+        if !taken {
+            return Err(SessionError::Protocol { request: "front end", text: UNCLOSED.to_owned() });
+        }
+        Ok(received?)
+    }
+
     /// Carries out a front end's messages until the session ends.
     fn exchange(
         &mut self,
@@ -290,8 +327,8 @@ impl<'a> Seat<'a> {
             }
             session.attend();
             let received = match watched.may_read(connection) {
-                Ok(true) => connection.recv(),
-                Ok(false) => Err(WireError::WouldBlock),
+                Ok(true) => self.receive(connection),
+                Ok(false) => Err(WireError::WouldBlock.into()),
                 Err(_) => return End::Closed(Ok("nobody keeps the session any more")),
             };
             match received {
@@ -302,7 +339,7 @@ impl<'a> Seat<'a> {
                     }
                 }
                 Ok(None) => return End::Closed(Ok(LEFT)),
-                Err(WireError::WouldBlock) => {
+                Err(SessionError::Wire(WireError::WouldBlock)) => {
                     watched.settle(session, connection);
                     let link = self.link.as_deref();
                     let left = first.map(|at| at.saturating_duration_since(Instant::now()));
@@ -313,11 +350,15 @@ impl<'a> Seat<'a> {
                     let patience = [link.and_then(|l| l.due(true)), left].into_iter().flatten().min();
                     sleep(control, Some(connection.stream().as_fd()), link, patience);
                 }
-                Err(e) => return End::Closed(Err(SessionError::Wire(e))),
+                Err(e) => return End::Closed(Err(e)),
             }
         }
     }
 }
+
+/// What the log says of a front end whose descriptors can't be closed.
+const UNCLOSED: &str =
+    "a file that a front end has sent can't be closed, since its file system does not answer";
 
 /// Why most sessions end.
 const LEFT: &str = "front end left";

@@ -183,6 +183,51 @@ fn only_files_of_shared_memory_are_mapped() {
     });
 }
 
+/// A file on FUSE is sent as memory and refused. Its file system does not answer who closes it.
+fn unclosed(path: &std::path::Path, fuse: &FuseFile) {
+    let memory = guest_memory();
+    let queues = vec![Queue::new(&memory, 0, 16), Queue::new(&memory, 1, 16)];
+    let vu = Device::new(memory, queues, PLAIN).connect(path);
+    fuse.hold(true);
+    vu.set_mem_table(&[region(&fuse.file)]).expect_err("refused");
+    wait_until("it is being closed", || fuse.is_being_closed());
+    assert!(fuse.holds(), "the answer did not wait for that");
+}
+
+#[test]
+fn a_file_that_cant_be_closed_holds_up_the_next_front_end_alone() {
+    own_process!();
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fuse = FuseFile::new(dir.path());
+        let backend = Backend::start(&[Vm::new("zwbad"), Vm::new("zwgood")]);
+        let mut peers = ["zwbad", "zwgood"].map(Peer::new);
+        unclosed(&backend.path("zwbad"), &fuse);
+        wait_until("the next front end waits", || {
+            backend.stats("zwbad").last_error.is_some_and(|e| e.contains("can't be closed"))
+        });
+        backend.guest("zwgood", &options(0, Layout::Split)).ping(&mut peers[1], 1);
+        assert!(fuse.holds());
+        fuse.hold(false);
+        backend.guest("zwbad", &options(0, Layout::Split)).ping(&mut peers[0], 1);
+    });
+}
+
+#[test]
+fn a_file_that_cant_be_closed_holds_up_no_end_of_its_vm() {
+    own_process!();
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fuse = FuseFile::new(dir.path());
+        let backend = Backend::start(&[Vm::new("zwend")]);
+        unclosed(&backend.path("zwend"), &fuse);
+        drop(backend);
+        // Threads that have not ended keep it.
+        wait_until("the tap is gone", || zerowire_testkit::net::interface("zwend").is_none());
+        assert!(fuse.holds());
+    });
+}
+
 #[test]
 fn only_eventfds_are_notified_or_waited_for() {
     in_netns(|| {

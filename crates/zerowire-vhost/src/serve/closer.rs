@@ -1,0 +1,61 @@
+//! Closes descriptors of a front end whose file system may never answer.
+//!
+//! close(2) of a file on FUSE waits for the process that serves it, and nothing interrupts that. A
+//! front end can send such a file with any message, and it has to be closed. So each is closed by
+//! a thread of its own. A duplicate of the connection stands in its place: that is neither memory
+//! nor an eventfd, and is refused as the file would be. The control thread goes on, also to its
+//! end.
+//!
+//! While one is being closed no other one is taken, and no next front end. So a VM takes only a
+//! few descriptors and threads of this process.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::memory::closes_at_once;
+
+/// How long closing may take where a file system answers.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Stack of a thread that closes a descriptor, bytes.
+const STACK_BYTES: usize = 16 * 1024;
+
+/// Descriptors of a VM's front ends that are being closed.
+#[derive(Debug, Default)]
+pub(super) struct Closer {
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Closer {
+    /// Takes the descriptors that may not close at once, and puts duplicates of `connection` in
+    /// their place. Returns false if there were some while others can't be closed.
+    pub(super) fn take(&mut self, descriptors: &mut [OwnedFd], connection: impl AsFd) -> bool {
+        let mut foreign = descriptors.iter_mut().filter(|fd| !closes_at_once(fd)).peekable();
+        if foreign.peek().is_none() {
+            return true;
+        }
+        let was_idle = self.becomes_idle();
+        for descriptor in foreign {
+            // Without a duplicate the descriptor stays, and this thread closes it.
+            let Ok(other) = connection.as_fd().try_clone_to_owned() else { break };
+            let descriptor = std::mem::replace(descriptor, other);
+            let thread = std::thread::Builder::new().name("close".to_owned()).stack_size(STACK_BYTES);
+            // Without a thread it is closed here.
+            self.threads.extend(thread.spawn(move || drop(descriptor)));
+        }
+        was_idle
+    }
+
+    /// Whether all is closed, now or in a moment.
+    pub(super) fn becomes_idle(&mut self) -> bool {
+        let begin = Instant::now();
+        loop {
+            self.threads.retain(|thread| !thread.is_finished());
+            if self.threads.is_empty() || begin.elapsed() > PATIENCE {
+                return self.threads.is_empty();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
