@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use zerowire_sys::map::Mapping;
+use zerowire_vhost::memory::file_len;
 
 use super::packet::{Header, Kind, Op};
 use super::table::ConnectionKey;
@@ -69,7 +70,7 @@ impl ConnectionNames {
     /// names of connections that are lost.
     pub fn open(file: impl AsFd, connections: usize, keeps: bool) -> io::Result<Self> {
         let len = bytes_for(connections);
-        if (rustix::fs::fstat(&file)?.st_size as u64) < len as u64 {
+        if file_len(&file)? < len as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let map = Mapping::shared(file, 0, len)?;

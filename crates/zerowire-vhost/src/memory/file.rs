@@ -7,7 +7,7 @@
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::time::timerfd_gettime;
 use thiserror::Error;
@@ -32,11 +32,31 @@ pub(crate) fn closes_at_once(fd: impl AsFd) -> bool {
     check_memory(&fd).is_ok() || file_type(&fd).is_ok_and(of_the_kernel)
 }
 
-/// The type of a file as the kernel knows it. fstat(2) would ask the file system.
+/// The type of a file as the kernel knows it.
 fn file_type(fd: impl AsFd) -> Result<FileType, Errno> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let file = statx(fd, c"", flags, StatxFlags::TYPE)?;
-    Ok(FileType::from_raw_mode(file.stx_mode.into()))
+    Ok(FileType::from_raw_mode(known(fd, StatxFlags::TYPE)?.stx_mode.into()))
+}
+
+/// Bytes of a file.
+///
+/// # Errors
+/// Those of statx(2).
+pub fn file_len(fd: impl AsFd) -> io::Result<u64> {
+    Ok(known(fd, StatxFlags::SIZE)?.stx_size)
+}
+
+/// Whether two descriptors are of the same file.
+pub(crate) fn is_same_file(a: impl AsFd, b: impl AsFd) -> bool {
+    let id = |fd: &dyn AsFd| {
+        let file = known(fd, StatxFlags::INO).ok()?;
+        Some((file.stx_dev_major, file.stx_dev_minor, file.stx_ino))
+    };
+    id(&a).is_some_and(|a| id(&b) == Some(a))
+}
+
+/// What the kernel knows of a file. fstat(2) would ask the file system.
+fn known(fd: impl AsFd, what: StatxFlags) -> Result<Statx, Errno> {
+    statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, what)
 }
 
 /// Whether a descriptor is an eventfd. A process without /proc can't tell eventfds from a few other

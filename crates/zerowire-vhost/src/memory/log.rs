@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::fs::SeekFrom;
 use thiserror::Error;
 
-use super::file::{NotMemory, check_memory};
+use super::file::{NotMemory, check_memory, file_len};
 use super::page_size;
 use super::sigbus::Guarded;
 use zerowire_sys::map::Mapping;
@@ -142,7 +142,7 @@ impl DirtyLog {
             return Err(overflow);
         };
         check_memory(file)?;
-        let have = rustix::fs::fstat(file).map_err(io::Error::from)?.st_size as u64;
+        let have = file_len(file)?;
         if have < need {
             return Err(LogError::FileTooShort { need, have });
         }

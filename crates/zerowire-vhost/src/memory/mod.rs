@@ -28,7 +28,7 @@ pub use zerowire_sys::map::{Mapping, PrivateMap};
 pub use budget::{OverBudget, PinBudget, PinClaim, Shares};
 pub use composite::Composite;
 pub use error::MemoryError;
-pub use file::NotMemory;
+pub use file::{NotMemory, file_len};
 pub(crate) use file::{check_memory, closes_at_once, is_eventfd};
 pub use io_list::IoList;
 pub use log::{DirtyLog, LogError, PAGE_BYTES};

@@ -9,7 +9,7 @@ use zerowire_sys::map::Mapping;
 
 use super::composite::RegionView;
 use super::error::MemoryError;
-use super::file::check_memory;
+use super::file::{check_memory, file_len, is_same_file};
 use super::log::DirtyLog;
 use super::region_pool::{OWN_REGIONS, POOL, PooledRegion};
 use super::sigbus::Guarded;
@@ -155,8 +155,7 @@ impl GuestMemory {
         }
         check_memory(&file).map_err(|cause| MemoryError::File { guest_addr, cause })?;
         let map_error = |cause| MemoryError::Map { guest_addr, cause };
-        let stat = rustix::fs::fstat(&file).map_err(|e| map_error(e.into()))?;
-        let have = stat.st_size as u64;
+        let have = file_len(&file).map_err(map_error)?;
         let page = page_size(&file).map_err(map_error)?;
         if (len | offset) & (page - 1) != 0 {
             return Err(MemoryError::Unaligned { guest_addr, len, offset, page });
@@ -183,14 +182,10 @@ impl GuestMemory {
         if check_memory(&config.file).is_err() {
             return false;
         }
-        let same_file = |file: &OwnedFd| match (rustix::fs::fstat(file), rustix::fs::fstat(&config.file)) {
-            (Ok(a), Ok(b)) => (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino),
-            _ => false,
-        };
         self.regions.iter().any(|r| {
             (r.guest_addr, r.len, r.user_addr, r.offset)
                 == (config.guest_addr, config.len, config.user_addr, config.offset)
-                && same_file(&r.backing.file)
+                && is_same_file(&r.backing.file, &config.file)
         })
     }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::memory::{Guarded, Mapping, check_memory, page_size};
+use crate::memory::{Guarded, Mapping, check_memory, file_len, page_size};
 
 /// Bytes before the first entry, and of each entry (`QueueRegionSplit`, `DescStateSplit`).
 const HEADER_BYTES: usize = 16;
@@ -67,8 +67,7 @@ impl InflightRegion {
         if !offset.is_multiple_of(page) {
             return Err(format!("offset {offset:#x} is not a multiple of its file's page size {page}"));
         }
-        let size =
-            rustix::fs::fstat(file).map_err(|e| format!("its file can't be used: {e}"))?.st_size as u64;
+        let size = file_len(file).map_err(|e| format!("its file can't be used: {e}"))?;
         if offset.checked_add(needed as u64).is_none_or(|end| end > size) {
             return Err(format!("the file ends at {size}, the region of {needed} bytes is at {offset}"));
         }
