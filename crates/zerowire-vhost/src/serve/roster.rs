@@ -403,9 +403,9 @@ impl<C: RosterConfig, B: Backing> Roster<C, B> {
     pub fn stop(&self) {
         let mut roster = self.lock();
         roster.closed = true;
-        let mut vms: Vec<_> = roster.all.iter_mut().filter_map(RosterEntry::take).collect();
+        let vms = roster.all.iter_mut().filter_map(RosterEntry::take).collect();
         drop(roster);
-        stop_all(vms.iter_mut());
+        stop_all(vms);
     }
 }
 

@@ -11,7 +11,7 @@ use zerowire_net::{
     ChangeError, Fleet, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo, VmStats,
     check_vms,
 };
-use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState};
+use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState, side_by_side};
 
 use super::vm::{Common, NetVm};
 use crate::sandbox::capture::PATIENCE;
@@ -20,9 +20,6 @@ use crate::sandbox::link::ANSWER_PATIENCE;
 
 /// A VM with its child.
 type VmKeeper = Keeper<NetVm>;
-
-/// Threads at most that end VMs at once.
-const ENDING: usize = 16;
 
 enum KeptStage {
     Opening,
@@ -256,19 +253,10 @@ impl VmFleet for Supervisor {
             std::mem::take(&mut vms.all)
         };
         all.iter().filter_map(KeptVm::running).for_each(|keeper| keeper.ask_to_stop());
-        let (count, all) = (all.len(), Mutex::new(all.into_iter()));
-        let next = || all.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let end = || {
-            while let Some(kept) = next() {
-                kept.running().inspect(|keeper| keeper.stop());
+        side_by_side(all, |kept| {
+            if let Some(keeper) = kept.running() {
+                keeper.stop();
             }
-        };
-        // The kernel takes its time to remove a tap, and removes several at once.
-        std::thread::scope(|scope| {
-            for _ in 1..count.min(ENDING) {
-                let _ = std::thread::Builder::new().name("end".to_owned()).spawn_scoped(scope, end);
-            }
-            end();
         });
     }
 }
