@@ -234,6 +234,12 @@ impl Channel {
         }
     }
 
+    /// Whether nothing more comes from the other end.
+    pub(crate) fn is_left(&self) -> bool {
+        let mut ends = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        poll(&mut ends, Some(&Timespec::default())).is_ok_and(|n| n > 0)
+    }
+
     /// Lets the other end see that nothing more comes. What it says is heard, for so long at most.
     pub(crate) fn send_no_more(&self, patience: Duration) {
         if let Some(hearing) = &self.hearing {

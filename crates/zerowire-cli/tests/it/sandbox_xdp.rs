@@ -125,6 +125,21 @@ fn frames_pass_both_ways_for_one_guest_behind_the_other() {
     });
 }
 
+/// The child lets go of what its supervisor has left.
+#[test]
+fn an_orderly_end_is_no_trouble() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = start(dir.path(), "", &[]);
+        let mut guest = guest(dir.path());
+        ping(&mut guest, &mut Peer::new("v1"));
+        let before = program.log().len();
+        let (_, log) = program.stop();
+        let log = &log[before..];
+        assert!(!log.contains("WARN ") && !log.contains("ERROR "), "{log}");
+    });
+}
+
 #[test]
 fn frames_pass_on_two_queues() {
     in_netns(|| {

@@ -192,6 +192,10 @@ impl XdpKeeper for SupervisorLink {
             _ => Err(XdpRefusal::Other(another_answer())),
         }
     }
+
+    fn has_left(&self) -> bool {
+        self.channel.is_left()
+    }
 }
 
 impl FrontEndWatch for SupervisorLink {

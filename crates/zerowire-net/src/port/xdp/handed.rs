@@ -130,6 +130,12 @@ pub trait XdpKeeper: fmt::Debug + Send + Sync {
     fn is_another(&self) -> bool {
         true
     }
+
+    /// Whether it answers nothing any more. This process ends then, and with it all that was done
+    /// for it.
+    fn has_left(&self) -> bool {
+        false
+    }
 }
 
 /// An interface that was found.
@@ -194,6 +200,11 @@ impl XdpAccess {
     /// The MTU of the interface that has the name, bytes.
     pub(super) fn mtu(&self) -> io::Result<usize> {
         netdevice::mtu(&self.control, &self.interface)
+    }
+
+    /// Whether nobody answers any more: what is refused then is no trouble.
+    pub(super) fn is_over(&self) -> bool {
+        self.keeper.has_left()
     }
 
     fn ask(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> Result<(XdpAnswer, Vec<OwnedFd>), XdpError> {

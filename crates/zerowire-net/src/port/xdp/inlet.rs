@@ -302,6 +302,7 @@ impl Inlet for XdpInlet {
         // Before the driver has posted anything frames are the host's: the kernel would drop them.
         if self.posted.len() > 0
             && let Err(e) = link.steer()
+            && !link.is_over()
         {
             tracing::error!("{e}");
         }

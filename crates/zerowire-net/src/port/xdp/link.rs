@@ -146,11 +146,17 @@ impl Link {
         Ok(())
     }
 
+    /// Whether this process ends, and what can't be had is no trouble.
+    pub(super) fn is_over(&self) -> bool {
+        self.options.access.is_over()
+    }
+
     /// Leaves the queue's frames to the host from now on. Some may still be on their way.
     pub fn unsteer(&mut self) {
         if let Some(bound) = &mut self.bound
             && std::mem::take(&mut bound.steered)
             && let Err(e) = self.options.access.unsteer(self.options.pair)
+            && !self.is_over()
         {
             tracing::warn!("{e}");
         }

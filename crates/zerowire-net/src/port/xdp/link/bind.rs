@@ -143,7 +143,7 @@ impl Link {
                 let busy = matches!(e, BindError::Xdp(XdpError::Busy { .. }));
                 binding.busy_since = busy.then(|| binding.busy_since.unwrap_or_else(Instant::now));
                 let text = e.to_string();
-                if binding.problem.as_ref() != Some(&text) {
+                if binding.problem.as_ref() != Some(&text) && !self.options.access.is_over() {
                     tracing::warn!("{text}{}", if e.passes() { "; tried again" } else { "" });
                 }
                 binding.problem = Some(text);
@@ -300,8 +300,10 @@ impl Link {
         self.drop_socket();
         if fence {
             // The device lets go of the buffers some milliseconds later; that it did shows when the
-            // queue can be had again.
-            if let Err(e) = self.find().and_then(|found| self.bind_as(found, true)) {
+            // queue can be had again. A process that ends leaves that to the next one on the queue.
+            if let Err(e) = self.find().and_then(|found| self.bind_as(found, true))
+                && !self.is_over()
+            {
                 tracing::error!("{e}; the device may still write to buffers of a queue that was stopped");
             }
         }
