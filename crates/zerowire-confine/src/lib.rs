@@ -73,6 +73,7 @@ fn confine_to(plan: &ConfinePlan<'_>, threads: Option<u64>) -> Result<ConfineRep
     {
         return Err(ConfineError::Threads(threads));
     }
+    let had = user::effective();
     let rights = namespaces::Rights::acquire();
     let mut steps = Steps::new(plan.without);
     steps.take(Layer::Processes, namespaces::processes);
@@ -80,7 +81,7 @@ fn confine_to(plan: &ConfinePlan<'_>, threads: Option<u64>) -> Result<ConfineRep
     steps.take(Layer::Network, || rights.network());
     steps.take(Layer::Files, || rights.files());
     steps.take(Layer::Capabilities, user::forbid_capabilities);
-    steps.take(Layer::User, || user::change(plan.owner));
+    steps.take(Layer::User, || user::change(plan.owner, had));
     if let Some(most) = threads {
         steps.take(Layer::User, || user::bound_threads(most));
         // A user namespace has all capabilities.

@@ -7,10 +7,10 @@
 use std::io;
 use std::process::{Child, Command};
 
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::CapabilitySet;
 use zerowire_sys::rights::{Namespace, unshare};
 
-use crate::files;
+use crate::{files, user};
 
 /// Starts a program as the first process of a PID namespace. Where none can be had it starts in
 /// this process's own, and [`confine`](crate::confine) reports that.
@@ -48,8 +48,7 @@ pub(crate) struct Rights {
 impl Rights {
     /// Has it, or makes a user namespace.
     pub(crate) fn acquire() -> Self {
-        let is_admin = capabilities(None).is_ok_and(|c| c.effective.contains(CapabilitySet::SYS_ADMIN));
-        if is_admin {
+        if user::effective().contains(CapabilitySet::SYS_ADMIN) {
             return Self { missing: None };
         }
         let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());

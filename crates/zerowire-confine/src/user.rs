@@ -12,6 +12,11 @@ use zerowire_sys::rights::{Namespace, unshare};
 
 use crate::Owner;
 
+/// The capabilities that this thread has.
+pub(crate) fn effective() -> CapabilitySet {
+    capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
+}
+
 /// This thread, and those that it starts, keep these capabilities, as far as they have them. No
 /// program that they become gets others.
 ///
@@ -72,17 +77,27 @@ pub(crate) fn bound_threads(most: u64) -> Result<(), String> {
 }
 
 /// Changes the user and the group of this process, which has one thread, and leaves all other
-/// groups.
-pub(crate) fn change(owner: Owner) -> Result<(), String> {
-    let user = rustix::process::getuid().as_raw();
+/// groups. `had` are the capabilities that it had before it made namespaces.
+pub(crate) fn change(owner: Owner, had: CapabilitySet) -> Result<(), String> {
     let denied = |e: Errno| match e {
-        Errno::PERM | Errno::INVAL => {
-            format!("it stays user {user}: another one takes CAP_SETUID and CAP_SETGID")
-        }
+        Errno::PERM | Errno::INVAL => stays(owner, had),
         e => format!("user {}: {e}", owner.user),
     };
     let (uid, gid) = (Uid::from_raw(owner.user), Gid::from_raw(owner.group));
     set_thread_groups(&[]).map_err(denied)?;
     set_thread_res_gid(gid, gid, gid).map_err(denied)?;
     set_thread_res_uid(uid, uid, uid).map_err(denied)
+}
+
+/// Why this process stays the user that it is, and what that means. Without CAP_SYS_ADMIN it is in
+/// a user namespace of its own, which has no other user.
+fn stays(owner: Owner, had: CapabilitySet) -> String {
+    let user = rustix::process::getuid().as_raw();
+    let takes = CapabilitySet::SYS_ADMIN | CapabilitySet::SETUID | CapabilitySet::SETGID;
+    let lacks: Vec<_> = (takes - had).iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    let why = match lacks.is_empty() {
+        true => format!("this user namespace has no user {} with group {}", owner.user, owner.group),
+        false => format!("another one takes {}", lacks.join(", ")),
+    };
+    format!("it stays user {user}, whose files and processes the other layers alone keep from it: {why}")
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use zerowire_confine::{ConfineError, ConfinePlan, Layer, confine, confine_threads};
 use zerowire_net::port::{packet, tap, xdp};
 use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM};
@@ -183,6 +184,28 @@ fn a_process_has_its_threads_whatever_others_have_and_no_more() {
     });
     others.iter_mut().for_each(|other| other.kill().and_then(|()| other.wait().map(drop)).expect("killed"));
     assert_eq!(threads, 7, "beside the first one");
+}
+
+/// In a user namespace of its own a process has CAP_SETUID, and no other user.
+#[test]
+fn a_process_that_stays_its_user_says_what_another_one_takes() {
+    own_process!();
+    for (lacks, words) in [
+        (CapabilitySet::SYS_ADMIN, "another one takes CAP_SYS_ADMIN)"),
+        (CapabilitySet::SETUID | CapabilitySet::SETGID, "another one takes CAP_SETGID, CAP_SETUID)"),
+    ] {
+        let status = in_process(|| {
+            let mut sets = capabilities(None).expect("capabilities");
+            sets.effective.remove(lacks);
+            sets.permitted.remove(lacks);
+            set_capabilities(None, sets).expect("given up");
+            let plan = ConfinePlan { owner: NOBODY, calls: &[OF_A_PROGRAM], without: &LIST };
+            let missing = confine(&plan).expect("it is confined").missing().unwrap_or_default();
+            let says = missing.contains("own user (it stays user 0, ") && missing.contains(words);
+            if says { 0 } else { panic!("{missing}") }
+        });
+        assert_eq!(status, 0, "{words}");
+    }
 }
 
 /// The harness of tests has a thread beside this one.
