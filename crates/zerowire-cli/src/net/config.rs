@@ -29,6 +29,11 @@ pub(super) fn vms(args: &NetArgs, handed: &HandedSockets) -> Result<Vec<VmConfig
     Ok(vms)
 }
 
+/// The ports that the arguments name. A file's are not among them.
+pub(super) fn ports(args: &NetArgs) -> impl Iterator<Item = Result<PortSpec>> {
+    args.vm.iter().map(|spec| Ok(parse_vm(spec)?.port)).chain([port(&args.port)])
+}
+
 /// What the command line says of VMs that say nothing themselves.
 #[derive(Clone, Debug)]
 pub(super) struct Defaults {

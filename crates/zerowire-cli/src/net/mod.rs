@@ -17,6 +17,7 @@ use rustix::thread::CapabilitySet;
 use zerowire_capture::LINKTYPE_ETHERNET;
 use zerowire_cli::WrongArguments;
 use zerowire_net::config::MacAddress;
+use zerowire_net::port::PortSpec;
 use zerowire_net::{Fleet, GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES, Server};
 use zerowire_vhost::limit::Limit;
 use zerowire_vhost::memory::PinBudget;
@@ -245,8 +246,7 @@ impl NetArgs {
     /// The capabilities that these VMs take, and those that may come later.
     pub fn rights(&self) -> CapabilitySet {
         let may_come = self.control.has_socket() || self.config.is_some();
-        let is_tap = |text: &str| !text.contains("packet:") && !text.contains("xdp:");
-        let are_taps = self.vm.iter().chain([&self.port]).all(|text| is_tap(text));
+        let are_taps = config::ports(self).all(|port| matches!(port, Ok(PortSpec::Tap(_))));
         let mut kept = rights::OF_ANY_VM;
         kept.set(rights::OF_INTERFACES, may_come || !are_taps);
         kept.set(rights::OF_POSTCOPY, self.postcopy);

@@ -95,9 +95,16 @@ fn a_supervisor_keeps_what_its_ports_need() {
         let dir = tempfile::tempdir().expect("a directory");
         let of = NET_RAW | SYS_MODULE | SYS_PTRACE | SYS_ADMIN;
         let socket = dir.path().join("control").display().to_string();
+        // A socket that is called as a packet port is none.
+        let named = dir.path().join("packet:");
+        std::fs::create_dir(&named).expect("a folder");
         // A VM on a packet port may come.
-        for (more, kept) in [(&[][..], SYS_ADMIN), (&["--control", &socket], SYS_ADMIN | NET_RAW)] {
-            let program = start(dir.path(), &["zwkept"], more);
+        for (at, more, kept) in [
+            (dir.path(), &[][..], SYS_ADMIN),
+            (&named, &[], SYS_ADMIN),
+            (dir.path(), &["--control", &socket], SYS_ADMIN | NET_RAW),
+        ] {
+            let program = start(at, &["zwkept"], more);
             for set in ["CapPrm", "CapEff", "CapBnd"] {
                 assert_eq!(capabilities(&program, set) & of, kept, "{set}");
             }
