@@ -7,9 +7,10 @@
 //!
 //! Nobody waits: if the socket is full, the child's capture rings fill up, and what they have no
 //! room for is lost to the capture and counted. The supervisor checks what comes
-//! ([`CaptureInterface::record_stream`]) and books it on the child's own VM.
+//! ([`CaptureInterface::record_stream`]) and books it on the child's own VM. It reads for a quarter
+//! of a CPU ([`HearingPace`]), so that a child which writes all the time takes no more.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -17,6 +18,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use zerowire_capture::{Capture, CaptureInterface, CaptureStats};
+
+use super::pace::{HearingPace, thread_cpu_time};
 
 /// How long a thread that has nothing more to read may take to end.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
@@ -52,7 +55,7 @@ impl KeptCapture {
         let thread = std::thread::Builder::new().name(format!("{vm}-pcap")).stack_size(STACK_BYTES);
         let thread = thread.spawn(move || {
             let _lines = tracing::error_span!("vm", name).entered();
-            if let Err(e) = interface.record_stream(&from) {
+            if let Err(e) = interface.record_stream(Paced(&from, HearingPace::default())) {
                 tracing::error!("{name}: what its process captures can't be taken: {e}");
                 let _ = from.shutdown(Shutdown::Both);
             }
@@ -69,6 +72,16 @@ impl KeptCapture {
     /// What was counted so far.
     pub(crate) fn stats(&self) -> CaptureStats {
         self.interface.stats()
+    }
+}
+
+/// What a child writes, within the time that it may take to hear it.
+struct Paced<'a>(&'a UnixStream, HearingPace);
+
+impl Read for Paced<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        std::thread::sleep(self.1.heard(Instant::now(), thread_cpu_time()));
+        self.0.read(into)
     }
 }
 
@@ -95,5 +108,45 @@ impl CaptureRelay {
         if self.thread.is_finished() {
             let _ = self.thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+
+    use zerowire_capture::{CaptureOptions, CaptureTarget, LINKTYPE_ETHERNET};
+
+    use super::*;
+
+    /// The CPU time that the thread of this name has taken.
+    fn cpu_time(name: &str) -> Duration {
+        let threads = std::fs::read_dir("/proc/self/task").expect("/proc").flatten();
+        let read = |thread: &std::fs::DirEntry, file| std::fs::read_to_string(thread.path().join(file));
+        let named = |thread: &std::fs::DirEntry| read(thread, "comm").is_ok_and(|comm| comm.trim() == name);
+        let thread = threads.into_iter().find(named).expect("the thread");
+        let told = read(&thread, "schedstat").expect("its time");
+        Duration::from_nanos(told.split(' ').next().and_then(|ns| ns.parse().ok()).expect("nanoseconds"))
+    }
+
+    #[test]
+    fn a_child_that_captures_all_the_time_takes_a_part_of_a_cpu() {
+        let target = CaptureTarget::File("/dev/null".into());
+        let options = CaptureOptions { target, snaplen: 64, rotation: None, only: Vec::new(), filter: None };
+        let capture = Capture::start(&options, "a test").expect("a capture");
+        let kept = KeptCapture::new(Some(&capture), LINKTYPE_ETHERNET, "flood", "");
+        let mut kept = kept.expect("it is captured");
+        let mut to = File::from(kept.begin("flood").expect("a socket"));
+        // Descriptions of an interface that say nothing: blocks of the least length.
+        let block: Vec<u8> = [1_u32, 12, 12].into_iter().flat_map(u32::to_le_bytes).collect();
+        let (begin, blocks) = (Instant::now(), block.repeat(5000));
+        while begin.elapsed() < Duration::from_secs(2) {
+            to.write_all(&blocks).expect("they are read");
+        }
+        let (cpu, time) = (cpu_time("flood-pcap"), begin.elapsed());
+        drop(to);
+        kept.take_relay().expect("it has run").finish(Instant::now() + PATIENCE);
+        assert!(cpu < time / 2, "{cpu:?} of {time:?}");
     }
 }
