@@ -65,6 +65,12 @@ pub enum WireError {
     /// The socket failed.
     #[error("vhost-user socket: {0}; the connection is lost")]
     Io(io::Error),
+    /// The kernel lets this user send no further descriptor (ETOOMANYREFS).
+    #[error(
+        "too many descriptors of this user wait in sockets until somebody receives them: raise the limit of open files \
+         ('ulimit -n', or LimitNOFILE= in a unit); the connection is lost"
+    )]
+    Crowded,
     /// The peer refused a request (REPLY_ACK with a value other than 0).
     #[error("{}: the peer refused it with code {code}", Request::describe(*request))]
     Refused {

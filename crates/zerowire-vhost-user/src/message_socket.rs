@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,6 +27,13 @@ use crate::{
 /// How long a sender waits for a peer that reads nothing. Messages are a few
 /// hundred bytes and the socket's buffer holds hundreds of them.
 const SEND_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a sender of descriptors waits while its user has too many under way
+/// in sockets: more than RLIMIT_NOFILE, of all its processes.
+const CROWD_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The pause between two tries.
+const CROWD_LOOK: Duration = Duration::from_millis(5);
 
 /// One end of a vhost-user socket. Owns the socket and what has arrived of an
 /// unfinished message.
@@ -283,7 +290,7 @@ impl MessageSocket {
             return Err(WireError::TooManyFds);
         }
         let total = first.len() + second.len();
-        let mut sent = 0;
+        let (start, mut sent) = (Instant::now(), 0);
         while sent < total {
             let iov = [
                 IoSlice::new(first.get(sent..).unwrap_or_default()),
@@ -300,6 +307,9 @@ impl MessageSocket {
                 Ok(count) => sent += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait_writable(total - sent)?,
+                // Nothing tells when some have been received.
+                Err(Errno::TOOMANYREFS) if start.elapsed() < CROWD_PATIENCE => std::thread::sleep(CROWD_LOOK),
+                Err(Errno::TOOMANYREFS) => return Err(WireError::Crowded),
                 Err(error) => return Err(WireError::Io(error.into())),
             }
         }

@@ -31,6 +31,14 @@ const MESSAGE_BYTES: usize = 64 * 1024;
 /// Descriptors of a message at most: what the kernel takes (SCM_MAX_FD).
 pub(crate) const DESCRIPTORS: usize = 253;
 
+/// How long the supervisor tries to send descriptors to a child that it waits for.
+pub(crate) const SEND_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a child tries to send descriptors while its user has too many under way.
+const CROWD_PATIENCE: Duration = Duration::from_millis(200);
+/// The pause between two tries.
+const CROWD_LOOK: Duration = Duration::from_millis(5);
+
 /// How long what a child has said is read behind its death.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -93,6 +101,19 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() }
 }
 
+/// Why descriptors can't be sent. All processes of a user together may have as many under way in
+/// sockets as one may have open (RLIMIT_NOFILE), but for those with CAP_SYS_RESOURCE.
+fn crowded() -> io::Error {
+    let text = "too many descriptors of this user wait in sockets until somebody receives them: raise the limit of \
+                open files ('ulimit -n', or LimitNOFILE= in a unit), or grant CAP_SYS_RESOURCE";
+    io::Error::new(io::ErrorKind::QuotaExceeded, text)
+}
+
+/// Whether descriptors could not be sent since too many are under way: later they may.
+pub(crate) fn is_crowded(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::QuotaExceeded
+}
+
 /// A descriptor that shows when a child has ended.
 ///
 /// # Errors
@@ -143,23 +164,27 @@ impl Channel {
     /// Sends a message with descriptors, without waiting.
     ///
     /// # Errors
-    /// The other side reads nothing, or is gone; the message is too long.
+    /// The other side reads nothing, or is gone; the message is too long; [`is_crowded`].
     pub(crate) fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let bytes = serde_json::to_vec(message)?;
-        if bytes.len() > MESSAGE_BYTES || fds.len() > DESCRIPTORS {
-            return Err(Errno::MSGSIZE.into());
-        }
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(Errno::MSGSIZE.into());
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, flags)?;
-        Ok(())
+        let now = Instant::now();
+        self.send_within(message, fds, now, now)
     }
 
-    /// Sends as [`Self::send`] does, and waits until `deadline` while the socket has no room.
+    /// Sends as [`Self::send`] does, and waits until `deadline` while too many descriptors are
+    /// under way.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn send_when_few(
+        &self,
+        message: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> io::Result<()> {
+        self.send_within(message, fds, Instant::now(), deadline)
+    }
+
+    /// The same, and waits until `deadline` while the socket has no room as well.
     ///
     /// # Errors
     /// As there.
@@ -169,15 +194,48 @@ impl Channel {
         fds: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> io::Result<()> {
+        self.send_within(message, fds, deadline, deadline)
+    }
+
+    /// Waits until `room` for room in the socket, and until `few` for others' descriptors to arrive.
+    fn send_within(
+        &self,
+        message: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+        room: Instant,
+        mut few: Instant,
+    ) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        if bytes.len() > MESSAGE_BYTES || fds.len() > DESCRIPTORS {
+            return Err(Errno::MSGSIZE.into());
+        }
+        // Another child of a child's user may keep descriptors under way for good.
+        if self.hearing.is_none() {
+            few = few.min(Instant::now() + CROWD_PATIENCE);
+        }
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.send(message, fds) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && !left.is_zero() => {
-                    let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&timespec(left)));
+            let now = Instant::now();
+            match self.try_send(&bytes, fds) {
+                Err(Errno::AGAIN) if now < room => {
+                    let left = timespec(room - now);
+                    let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&left));
                 }
-                other => return other,
+                // Nothing tells when some have been received.
+                Err(Errno::TOOMANYREFS) if now < few => std::thread::sleep(CROWD_LOOK),
+                Err(Errno::TOOMANYREFS) => return Err(crowded()),
+                sent => return Ok(sent?),
             }
         }
+    }
+
+    fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(Errno::MSGSIZE);
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags).map(drop)
     }
 
     /// Waits for a message and its descriptors, all of them or none. None: the other side is gone.
@@ -262,6 +320,9 @@ impl AsFd for Channel {
 
 #[cfg(test)]
 mod tests {
+    use zerowire_testkit::own_process;
+    use zerowire_testkit::process::{become_ordinary, limit};
+
     use super::*;
 
     #[test]
@@ -345,6 +406,35 @@ mod tests {
             used
         });
         assert!(cpu < time / 2, "{cpu:?} of {time:?}");
+    }
+
+    /// A user without rights has so many descriptors under way as a process of it may have.
+    #[test]
+    fn descriptors_wait_until_others_have_arrived() {
+        own_process!();
+        let (ours, theirs) = Channel::pair().expect("a pair");
+        let theirs = Channel::of(theirs);
+        limit(libc::RLIMIT_NOFILE, 32, 32).expect("a lower limit");
+        become_ordinary(60_000 + std::process::id() % 5000, 0);
+        let fds = [ours.as_fd(); 4];
+        let sent = (0..100).take_while(|_| ours.send(&"early", &fds).is_ok()).count();
+        let refused = ours.send(&"early", &fds).expect_err("too many");
+        assert!(is_crowded(&refused) && refused.to_string().contains("'ulimit -n'"), "{refused}");
+        // Nobody waits for good where another child may keep them under way.
+        let late = theirs.send_when_few(&"late", &fds, Instant::now() + Duration::from_secs(600));
+        assert!(is_crowded(&late.expect_err("too many")));
+        std::thread::scope(|scope| {
+            let reads = scope.spawn(|| {
+                std::thread::sleep(3 * CROWD_LOOK);
+                let got = || theirs.receive::<String>().expect("a message").expect("not the end");
+                (0..sent).for_each(|_| assert_eq!(got().1.len(), 4));
+                got()
+            });
+            ours.send_when_few(&"late", &fds, Instant::now() + Duration::from_secs(60))
+                .expect("they are few");
+            let (text, fds) = reads.join().expect("no panic");
+            assert_eq!((text.as_str(), fds.len()), ("late", 4));
+        });
     }
 
     #[test]

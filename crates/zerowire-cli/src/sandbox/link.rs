@@ -11,6 +11,7 @@
 //! waiting.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -62,15 +63,31 @@ impl<W> ChildLink<W> {
         Question { link: self.clone(), number }
     }
 
-    /// Sends a question, without waiting. None: the child reads nothing, or is gone.
+    /// Sends a question, without waiting.
+    ///
+    /// # Errors
+    /// Those of [`Channel::send`].
     pub(crate) fn ask<O: Serialize>(
         self: &Arc<Self>,
         order: impl FnOnce(u64) -> O,
         fds: &[BorrowedFd<'_>],
-    ) -> Option<Question<W>> {
+    ) -> io::Result<Question<W>> {
+        self.ask_when_few(order, fds, Instant::now())
+    }
+
+    /// The same. It waits as [`Channel::send_when_few`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn ask_when_few<O: Serialize>(
+        self: &Arc<Self>,
+        order: impl FnOnce(u64) -> O,
+        fds: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> io::Result<Question<W>> {
         let question = self.expect();
-        self.channel.send(&order(question.number), fds).ok()?;
-        Some(question)
+        self.channel.send_when_few(&order(question.number), fds, deadline)?;
+        Ok(question)
     }
 
     /// The child has said this. It is dropped unless it is the first answer that somebody waits
@@ -159,7 +176,7 @@ mod tests {
     }
 
     fn ask(link: &Arc<ChildLink<Answer>>) -> Option<Question<Answer>> {
-        link.ask(|number| number, &[])
+        link.ask(|number| number, &[]).ok()
     }
 
     #[test]

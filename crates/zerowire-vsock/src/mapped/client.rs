@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use zerowire_wire::mapped::{DESCRIPTORS, MAX_REGIONS, MapOptions, MapReply, MapRequest, REQUEST_LEN};
 
@@ -77,7 +78,8 @@ impl Drop for AskedFor {
     }
 }
 
-/// Sends a reply, and descriptors with it, without waiting.
+/// Sends a reply, and descriptors with it, without waiting. WouldBlock says that the socket has no
+/// room, or that this user has as many descriptors under way in sockets as it may.
 pub fn send_reply(socket: &OwnedFd, reply: &MapReply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = reply.to_bytes();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS + MAX_REGIONS))];
@@ -86,8 +88,10 @@ pub fn send_reply(socket: &OwnedFd, reply: &MapReply, descriptors: &[BorrowedFd<
         return Err(io::Error::other("too many descriptors"));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)?;
-    Ok(())
+    match rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
+        Err(Errno::TOOMANYREFS) => Err(io::ErrorKind::WouldBlock.into()),
+        sent => Ok(sent.map(drop)?),
+    }
 }
 
 /// What the kernel takes of a socket's room for one reply at most, bytes (its sk_buff takes 1280).

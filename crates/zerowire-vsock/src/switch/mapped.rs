@@ -182,6 +182,10 @@ pub(super) fn welcome(vm: &mut GroupVm, slot: u32, mut asked: AskedFor, watch: &
     made.hand_over(vm, slot, &control, &theirs, watch).inspect_err(|e| {
         vm.counters.bad_handshakes.add(1);
         tracing::debug!("{}: a program did not wait for its mapped connection: {e}", vm.id.name);
+        if e.kind() == io::ErrorKind::WouldBlock {
+            let text = "too many descriptors are under way in sockets ('ulimit -n'): connect again";
+            let _ = send_reply(&control, &MapReply::error(libc::EAGAIN as u16, text), &[]);
+        }
     })
 }
 

@@ -155,8 +155,10 @@ impl SupervisorLink {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         // One to a question before this one came too late.
         while answered.try_recv().is_ok() {}
-        self.channel.send(&ChildWord::Port(verb), fds).map_err(|e| e.to_string())?;
-        answered.recv_timeout(PATIENCE).map_err(|_| "the supervisor does not answer".to_owned())
+        let deadline = Instant::now() + PATIENCE;
+        self.channel.send_when_few(&ChildWord::Port(verb), fds, deadline).map_err(|e| e.to_string())?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        answered.recv_timeout(left).map_err(|_| "the supervisor does not answer".to_owned())
     }
 }
 

@@ -4,6 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ use super::message::ChildOrder;
 use super::pace::AnswerPace;
 use super::vm::NetVm;
 use crate::sandbox::capture::KeptCapture;
-use crate::sandbox::channel::Channel;
+use crate::sandbox::channel::{Channel, SEND_PATIENCE};
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::lock;
 
@@ -170,7 +171,12 @@ impl KeptPort {
             PortAnswer::Done(done) => channel.send(&ChildOrder::PortDone(done.err()), &[]),
             PortAnswer::Xdp(done, fds) => {
                 let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-                channel.send(&ChildOrder::XdpDone(done), &fds)
+                let sent =
+                    channel.send_when_few(&ChildOrder::XdpDone(done), &fds, Instant::now() + SEND_PATIENCE);
+                sent.or_else(|e| {
+                    let refused = XdpRefusal::Other(e.to_string());
+                    channel.send(&ChildOrder::XdpDone(Err(refused)), &[])
+                })
             }
             PortAnswer::Nothing => Ok(()),
             PortAnswer::Replace(why) => return Err(Some(why)),

@@ -149,7 +149,7 @@ impl Supervisor {
         match started.map(|keeper| vms.keep(number, keeper)) {
             Ok(Ok(keeper)) => {
                 if is_another {
-                    keeper.charge.set_capture(vms.capture.as_deref());
+                    keeper.charge.set_capture(vms.capture.as_deref(), Instant::now() + PATIENCE);
                 }
                 Ok(())
             }
@@ -267,14 +267,15 @@ impl Captured for Supervisor {
     }
 
     fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
+        let deadline = Instant::now() + PATIENCE;
         let (before, relays) = {
             let mut vms = lock(&self.vms);
             let running = vms.all.iter().filter_map(KeptVm::running);
-            let relays: Vec<_> =
-                running.filter_map(|keeper| keeper.charge.set_capture(capture.as_deref())).collect();
+            let relays: Vec<_> = running
+                .filter_map(|keeper| keeper.charge.set_capture(capture.as_deref(), deadline))
+                .collect();
             (std::mem::replace(&mut vms.capture, capture), relays)
         };
-        let deadline = Instant::now() + PATIENCE;
         relays.into_iter().for_each(|relay| relay.finish(deadline));
         before
     }

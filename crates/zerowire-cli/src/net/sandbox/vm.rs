@@ -20,6 +20,7 @@ use super::pace::AnswerPace;
 use super::ports::{self, KeptPort, PortSetup};
 use super::sums::Sums;
 use crate::sandbox::capture::{CaptureRelay, KeptCapture, PATIENCE};
+use crate::sandbox::channel::SEND_PATIENCE;
 use crate::sandbox::cpu::CpuSum;
 use crate::sandbox::keeper::{Charge, ChildEnd, Heard, Keeper};
 use crate::sandbox::lines::VmNames;
@@ -185,7 +186,7 @@ impl NetVm {
     /// Asks the child for statistics, without waiting.
     pub(super) fn ask_stats(&self) -> Option<Question> {
         let link = lock(&self.state).link.clone();
-        link?.ask(ChildOrder::Statistics, &[])
+        link?.ask(ChildOrder::Statistics, &[]).ok()
     }
 
     /// What the VM has moved so far. A child that does not answer until `deadline` is shown as it
@@ -205,9 +206,9 @@ impl NetVm {
         vm
     }
 
-    /// Has the VM's frames go to another capture, or to none. Returns what takes those that are
-    /// under way to the one before.
-    pub(super) fn set_capture(&self, capture: Option<&Capture>) -> Option<CaptureRelay> {
+    /// Has the VM's frames go to another capture, or to none: the child is told until `deadline`.
+    /// Returns what takes those that are under way to the one before.
+    pub(super) fn set_capture(&self, capture: Option<&Capture>, deadline: Instant) -> Option<CaptureRelay> {
         let mut state = lock(&self.state);
         let before = state.capture.take().and_then(|mut capture| capture.take_relay());
         if before.is_some() {
@@ -216,7 +217,8 @@ impl NetVm {
         let mut capture = ports::captured(capture, &self.config);
         if let Some((link, capture)) = state.link.as_ref().zip(capture.as_mut()) {
             let (snaplen, begun) = (capture.snaplen, capture.begin(&self.config.name));
-            let sent = begun.and_then(|to| link.channel.send(&ChildOrder::Capture(snaplen), &[to.as_fd()]));
+            let order = ChildOrder::Capture(snaplen);
+            let sent = begun.and_then(|to| link.channel.send_when_few(&order, &[to.as_fd()], deadline));
             if let Err(e) = sent {
                 tracing::error!("{}: nothing of it is captured: {e}", self.config.name);
             }
@@ -231,9 +233,9 @@ impl NetVm {
         let metadata = KeptMetadata::read(source)?;
         let Some(link) = lock(&self.state).link.clone() else { return self.keep_metadata(metadata, None) };
         let file = metadata.file()?;
-        let question = link.ask(ChildOrder::Metadata, &[file.as_fd()]);
         let deadline = Instant::now() + ANSWER_PATIENCE;
-        match question.and_then(|question| question.answer(deadline)) {
+        let question = link.ask_when_few(ChildOrder::Metadata, &[file.as_fd()], deadline);
+        match question.map_err(|e| e.to_string())?.answer(deadline) {
             Some(ChildWord::Metadata(_, None)) => self.keep_metadata(metadata, Some(&link)),
             Some(ChildWord::Metadata(_, Some(refused))) => Err(short(&refused)),
             _ => Err("its process does not answer".to_owned()),
@@ -299,11 +301,13 @@ impl Charge for NetVm {
         let opened = descriptors.iter().chain(&file).chain(&stream).map(AsFd::as_fd);
         let fds: Vec<_> = std::iter::once(socket).chain(opened).collect();
         let order = ChildOrder::Start(Box::new(setup), snaplen);
-        link.channel.send(&order, &fds).map_err(|e| e.to_string())?;
+        let deadline = Instant::now() + SEND_PATIENCE;
+        link.channel.send_when_few(&order, &fds, deadline).map_err(|e| e.to_string())?;
         let mut hearing = lock(&self.hearing);
         (hearing.pace, hearing.replaced) = (self.port.pace(), false);
         let (image, files) = hearing.session.give();
-        link.channel.send(&ChildOrder::Session(image), &files).map_err(|e| e.to_string())?;
+        let session = ChildOrder::Session(image);
+        link.channel.send_when_few(&session, &files, deadline).map_err(|e| e.to_string())?;
         state.link = Some(link.clone());
         // A front end sees that the child has gone only if nobody else has the connection.
         if let Listener::Connected(stream) = &mut *listener {

@@ -13,7 +13,7 @@ use super::message::{GroupOrder, GroupSetup, GroupWord, VMS};
 use super::supervisor::VsockRoster;
 use super::vm::KeptVsock;
 use crate::sandbox::capture::PATIENCE;
-use crate::sandbox::channel::Channel;
+use crate::sandbox::channel::{Channel, is_crowded};
 use crate::sandbox::cpu::{CpuShare, CpuSum};
 use crate::sandbox::keeper::{Charge, ChildEnd, Heard, Keeper, START_PATIENCE};
 use crate::sandbox::lines::VmNames;
@@ -91,7 +91,16 @@ impl VsockGroup {
     fn answer(&self, channel: &Channel, vm: usize, number: u64, outcome: io::Result<OwnedFd>) -> Heard {
         let errno = outcome.as_ref().err().map(errno_of);
         let fds: Vec<_> = outcome.iter().map(AsFd::as_fd).collect();
-        match channel.send(&GroupOrder::Connected { vm, number, errno }, &fds) {
+        let sent = match channel.send(&GroupOrder::Connected { vm, number, errno }, &fds) {
+            Err(e) if is_crowded(&e) => {
+                tracing::warn!("connections to host programs are tried again: {e}");
+                // As for a backlog that is full.
+                let errno = Some(libc::EAGAIN);
+                channel.send(&GroupOrder::Connected { vm, number, errno }, &[])
+            }
+            sent => sent,
+        };
+        match sent {
             Ok(()) => Heard::GoOn,
             Err(e) => Heard::Failed(format!("it does not take its answers: {e}")),
         }
@@ -217,7 +226,7 @@ impl Keeper<VsockGroup> {
         let numbers: Vec<_> = members.vms.iter().map(|vm| vm.number).collect();
         let ask =
             |vms: &[usize]| link.ask(|number| GroupOrder::Statistics { number, vms: vms.to_vec() }, &[]);
-        numbers.chunks(VMS).map_while(ask).collect()
+        numbers.chunks(VMS).map_while(|vms| ask(vms).ok()).collect()
     }
 
     /// Enters the answers. A child that does not answer until `deadline` is shown as it was.
@@ -245,9 +254,12 @@ impl Keeper<VsockGroup> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::path::Path;
 
+    use zerowire_testkit::own_process;
+    use zerowire_testkit::process::{become_ordinary, limit};
     use zerowire_vhost::serve::{Endpoint, Listener, SocketAccess};
     use zerowire_vsock::{HostSockets, OwnSockets, VsockConfig};
 
@@ -341,6 +353,36 @@ pub(super) mod tests {
         assert_eq!(gone(0), ["b"]);
         assert!(!dir.path().join("a.s").exists() && dir.path().join("b.s").exists() && !group.is_over());
         assert!(gone(1).is_empty() && group.is_over(), "nothing is left to serve");
+    }
+
+    /// As where the program's backlog is full: the child asks again.
+    #[test]
+    fn a_connection_that_can_not_be_sent_yet_is_tried_again() {
+        own_process!();
+        let dir = tempfile::tempdir().expect("a folder");
+        let group = group(dir.path(), 0);
+        let program = dir.path().join("a_5000");
+        let listener = UnixListener::bind(&program).expect("a socket");
+        for path in [dir.path(), &program] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("for all");
+        }
+        limit(libc::RLIMIT_NOFILE, 100, 100).expect("a lower limit");
+        become_ordinary(60_000 + std::process::id() % 5000, 0);
+        let (other, unread) = Channel::pair().expect("a pair");
+        while other.send(&"", &[listener.as_fd(); 60]).is_ok() {}
+        let (ours, child) = Channel::pair().expect("a pair");
+        let (link, child) = (ChildLink::new(ours), Channel::of(child));
+        let answer = |number| {
+            let word = GroupWord::Connect { vm: 0, number, port: 5000, kind: STREAM };
+            assert!(matches!(group.hear(word, Vec::new(), &link), Heard::GoOn));
+            match child.receive().expect("an answer").expect("not the end") {
+                (GroupOrder::Connected { errno, .. }, fds) => (errno, fds.len()),
+                _ => panic!("another order"),
+            }
+        };
+        assert_eq!(answer(1), (Some(libc::EAGAIN), 0));
+        drop(unread);
+        assert_eq!(answer(2), (None, 1));
     }
 
     /// A child that reads no answers is ended.

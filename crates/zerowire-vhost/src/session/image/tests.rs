@@ -313,6 +313,11 @@ fn a_clone_keeps_its_descriptors() {
 
 mod transfer {
     use std::io::Write;
+    use std::time::Duration;
+
+    use zerowire_testkit::own_process;
+    use zerowire_testkit::process::{become_ordinary, limit};
+    use zerowire_vhost_user::{MessageSocket, WireError};
 
     use super::*;
 
@@ -338,6 +343,32 @@ mod transfer {
                 assert_eq!(inodes(&SessionImage::receive(&far).expect("received")), before);
             }
             sender.join().expect("no panic");
+        }
+    }
+
+    /// A user without rights has as many under way in sockets as a process of it may have.
+    #[test]
+    fn descriptors_wait_until_others_have_arrived() {
+        own_process!();
+        let images = [image(bare()), image(bare())];
+        limit(libc::RLIMIT_NOFILE, 64, 64).expect("a lower limit");
+        become_ordinary(60_000 + std::process::id() % 5000, 0);
+        for image in images {
+            let (near, far) = UnixStream::pair().expect("sockets");
+            let (to, unread) = UnixStream::pair().expect("sockets");
+            let mut to = MessageSocket::new(to);
+            let refused = (0..100).find_map(|_| to.send_raw(&[0], &[near.as_fd(); 32]).err());
+            let refused = refused.expect("too many");
+            assert!(matches!(refused, WireError::Crowded), "{refused}");
+            assert!(refused.to_string().contains("'ulimit -n'"), "{refused}");
+            let goes = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                drop(unread);
+            });
+            let before = inodes(&image);
+            image.send(&near).expect("sent");
+            goes.join().expect("no panic");
+            assert_eq!(inodes(&SessionImage::receive(&far).expect("received")), before);
         }
     }
 
