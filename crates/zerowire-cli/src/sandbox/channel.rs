@@ -167,7 +167,7 @@ impl Channel {
     /// The other side reads nothing, or is gone; the message is too long; [`is_crowded`].
     pub(crate) fn send(&self, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let now = Instant::now();
-        self.send_within(message, fds, now, now)
+        self.send_bytes(&serde_json::to_vec(message)?, fds, now, now)
     }
 
     /// Sends as [`Self::send`] does, and waits until `deadline` while too many descriptors are
@@ -181,7 +181,7 @@ impl Channel {
         fds: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> io::Result<()> {
-        self.send_within(message, fds, Instant::now(), deadline)
+        self.send_bytes(&serde_json::to_vec(message)?, fds, Instant::now(), deadline)
     }
 
     /// The same, and waits until `deadline` while the socket has no room as well.
@@ -194,18 +194,17 @@ impl Channel {
         fds: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> io::Result<()> {
-        self.send_within(message, fds, deadline, deadline)
+        self.send_bytes(&serde_json::to_vec(message)?, fds, deadline, deadline)
     }
 
     /// Waits until `room` for room in the socket, and until `few` for others' descriptors to arrive.
-    fn send_within(
+    fn send_bytes(
         &self,
-        message: &impl Serialize,
+        bytes: &[u8],
         fds: &[BorrowedFd<'_>],
         room: Instant,
         mut few: Instant,
     ) -> io::Result<()> {
-        let bytes = serde_json::to_vec(message)?;
         if bytes.len() > MESSAGE_BYTES || fds.len() > DESCRIPTORS {
             return Err(Errno::MSGSIZE.into());
         }
@@ -215,7 +214,7 @@ impl Channel {
         }
         loop {
             let now = Instant::now();
-            match self.try_send(&bytes, fds) {
+            match self.try_send(bytes, fds) {
                 Err(Errno::AGAIN) if now < room => {
                     let left = timespec(room - now);
                     let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&left));
@@ -244,6 +243,11 @@ impl Channel {
     /// # Errors
     /// What came is another message, or none.
     pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        let Some((bytes, fds)) = self.receive_bytes()? else { return Ok(None) };
+        Ok(Some((serde_json::from_slice(&bytes)?, fds)))
+    }
+
+    fn receive_bytes(&self) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
         if self.hearing.as_ref().is_some_and(|hearing| !lock(hearing).awaits(&self.socket)) {
             return Ok(None);
         }
@@ -274,7 +278,8 @@ impl Channel {
                 // This process has no room for all of them.
                 fds.clear();
             }
-            return Ok(Some((serde_json::from_slice(&bytes[..got.bytes])?, fds)));
+            bytes.truncate(got.bytes);
+            return Ok(Some((bytes, fds)));
         }
     }
 

@@ -269,11 +269,15 @@ pub fn stop_all<B: Backing>(mut served: Vec<Served<B>>) {
 pub fn side_by_side<T: Send>(all: Vec<T>, end: impl Fn(T) + Sync) {
     let (count, all) = (all.len(), Mutex::new(all.into_iter()));
     let next = || all.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let end_some = || {
+    in_threads(count, &|| {
         while let Some(one) = next() {
             end(one);
         }
-    };
+    });
+}
+
+/// Has up to [`ENDING`] threads `end_some` of this many.
+fn in_threads(count: usize, end_some: &(dyn Fn() + Sync)) {
     std::thread::scope(|scope| {
         for _ in 1..count.min(ENDING) {
             // Without a further thread this one ends them.
