@@ -247,7 +247,11 @@ impl Loop {
         let Switch { vms, io } = &mut self.switch;
         let now = || io.timers.now();
         let running = vms.iter_mut().filter(|vm| vm.is_running());
-        running.filter_map(|vm| vm.paces.nap(vm.rings.state.is_starved(), now)).min()
+        let nap = |vm: &mut GroupVm| {
+            let limiters = &vm.counters.limiters;
+            vm.paces.nap(limiters, vm.rings.state.is_starved(), now)
+        };
+        running.filter_map(nap).min()
     }
 
     /// Asks the drivers for notifications before sleeping. Returns whether there is work after all.

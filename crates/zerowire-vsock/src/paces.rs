@@ -76,8 +76,8 @@ impl Paces {
 
     /// The thread is about to sleep: how long it may because of the limits, None if nothing waits.
     /// A `starved` guest is not waited for: its buffers wake the thread.
-    pub fn nap(&mut self, starved: bool, now: impl Fn() -> Instant) -> Option<Duration> {
-        let receive = self.receive.nap(&now).filter(|_| !starved);
-        [self.transmit.nap(&now), receive].into_iter().flatten().min()
+    pub fn nap(&mut self, limiters: &Limiters, starved: bool, now: impl Fn() -> Instant) -> Option<Duration> {
+        let receive = self.receive.nap(&limiters.receive, &now).filter(|_| !starved);
+        [self.transmit.nap(&limiters.transmit, &now), receive].into_iter().flatten().min()
     }
 }

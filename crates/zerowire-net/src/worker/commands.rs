@@ -114,9 +114,16 @@ impl<P: PortPath> RingThread for Worker<P> {
 
     fn remove(&mut self, at: At) -> Option<HostRing> {
         let (counters, memory) = (self.report.counters(), &self.memory);
+        let limiters = self.report.limiters();
         Some(match Direction::of(at.queue) {
-            Direction::Transmit => self.transmit.take()?.end(&mut self.path, memory, &counters.transmit),
-            Direction::Receive => self.receive.take()?.end(&mut self.path, memory, &counters.receive),
+            Direction::Transmit => {
+                self.limits.transmit.finish(&limiters.transmit);
+                self.transmit.take()?.end(&mut self.path, memory, &counters.transmit)
+            }
+            Direction::Receive => {
+                self.limits.receive.finish(&limiters.receive);
+                self.receive.take()?.end(&mut self.path, memory, &counters.receive)
+            }
         })
     }
 

@@ -64,9 +64,10 @@ impl<P: PortPath> Worker<P> {
             _ => None,
         };
         let transmits = self.transmit.as_ref().is_some_and(|s| s.host().is_drained());
+        let limiters = self.report.limiters();
         let limits = [
-            self.limits.transmit.nap(Instant::now).filter(|_| transmits),
-            self.limits.receive.nap(Instant::now).filter(|_| receives),
+            self.limits.transmit.nap(&limiters.transmit, Instant::now).filter(|_| transmits),
+            self.limits.receive.nap(&limiters.receive, Instant::now).filter(|_| receives),
         ];
         let limit = limits.into_iter().flatten().min();
         let patience = (receives && self.rx.is_patient()).then_some(SETTLE_AFTER);

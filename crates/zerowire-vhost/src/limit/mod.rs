@@ -12,9 +12,10 @@
 //! for a batch ([`LimitPace::nap`]).
 //!
 //! **Short turns.** A clock and a lock for each frame would cost more than the frame's own count.
-//! So an answer of the limiter holds for several turns of a ring. It ends with so many turns, when
-//! much has passed, when nothing is left, and when the thread is about to sleep. What has passed
-//! is taken from the buckets then. No token is lost or made by that.
+//! So an answer of the limiter holds for up to 32 turns of a ring. It also ends when much has
+//! passed, when nothing is left, with a change of the limit, and when the thread is about to sleep
+//! or the ring stops. What has passed is taken from the buckets then. No token is lost or made by
+//! that, except where a bucket was full meanwhile.
 //!
 //! **Who owns what.** All threads that serve a VM's direction share its [`Limiter`]. Each ring has
 //! a [`LimitPace`]. A lock is taken at most twice a turn while there is a limit, and never without
@@ -104,6 +105,10 @@ struct Unpaid {
 }
 
 impl Unpaid {
+    fn is_any(&self) -> bool {
+        self.operations > 0 || self.bytes > 0
+    }
+
     #[inline]
     fn add(&mut self, operations: u64, bytes: u64) {
         self.operations = self.operations.saturating_add(operations);
@@ -297,7 +302,7 @@ impl Limiter {
     pub fn set(&self, limit: Option<Limit>) {
         let mut buckets = self.lock();
         if buckets.as_ref().map(|b| b.limit) != limit {
-            let epoch = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
+            let epoch = self.epochs.fetch_add(1, Ordering::Release) + 1;
             *buckets = limit.map(|limit| Buckets::new(limit, epoch, Instant::now()));
             self.on.store(limit.is_some(), Ordering::Release);
         }
@@ -315,6 +320,12 @@ impl Limiter {
             waits: self.waits.load(Ordering::Relaxed),
             waited: Duration::from_nanos(self.waited_nanos.load(Ordering::Relaxed)),
         }
+    }
+
+    /// That of the present limit, or of none.
+    #[inline]
+    fn epoch(&self) -> u64 {
+        self.epochs.load(Ordering::Acquire)
     }
 
     /// What may pass now, or how long nothing may. Takes what has passed since the last question.

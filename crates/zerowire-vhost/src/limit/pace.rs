@@ -19,7 +19,7 @@ pub struct LimitPace {
     on: bool,
     /// What is left of the limiter's last answer.
     grant: Option<Grant>,
-    /// Turns that it still holds for.
+    /// Turns that it still holds for, those in which nothing can pass among them.
     turns: u32,
     unpaid: Unpaid,
     /// When the limiter was asked last.
@@ -40,7 +40,7 @@ impl LimitPace {
         }
         if let Some(grant) = &self.grant
             && self.turns > 0
-            && limiter.is_on()
+            && limiter.epoch() == self.unpaid.epoch
         {
             self.turns -= 1;
             return Some(grant.allowed);
@@ -121,14 +121,26 @@ impl LimitPace {
     }
 
     /// The thread is about to sleep: how long it may because of the limit, None if nothing waits.
-    /// The limiter is asked before more passes.
-    pub fn nap(&mut self, now: impl FnOnce() -> Instant) -> Option<Duration> {
-        self.turns = 0;
+    /// The limiter hears of what has passed, and is asked before more does.
+    pub fn nap(&mut self, limiter: &Limiter, now: impl FnOnce() -> Instant) -> Option<Duration> {
+        if self.unpaid.is_any() {
+            self.pay(limiter);
+        }
+        self.grant = None;
         self.since?;
         Some(self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now())))
     }
 
-    /// Nothing waits for tokens any more: the ring stopped, or waits for something else.
+    /// The ring is served no more: the limiter hears of what has passed.
+    pub fn finish(&mut self, limiter: &Limiter) {
+        if self.unpaid.is_any() {
+            self.pay(limiter);
+        }
+        self.end(limiter);
+    }
+
+    /// Nothing waits for tokens any more: the ring stopped, or waits for something else. It is a
+    /// turn as well.
     #[inline]
     pub fn end(&mut self, limiter: &Limiter) {
         self.turns = self.turns.saturating_sub(1);

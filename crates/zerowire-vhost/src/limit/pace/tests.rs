@@ -14,7 +14,7 @@ fn without_a_limit_nothing_is_asked_and_nothing_counts() {
     let (limiter, mut pace) = (Limiter::default(), LimitPace::default());
     assert!(pace.begin(&limiter, Instant::now).is_none());
     pace.passed(&limiter, (5, 5000));
-    assert_eq!((pace.nap(Instant::now), limiter.stats().waits), (None, 0));
+    assert_eq!((pace.nap(&limiter, Instant::now), limiter.stats().waits), (None, 0));
     assert!(Meter::default().has_room());
 }
 
@@ -26,7 +26,7 @@ fn a_ring_waits_until_there_is_a_batch_and_the_wait_is_counted() {
     assert_eq!((allowed.bytes, allowed.operations), (100_000, u64::MAX));
     pace.passed(&limiter, (70, 104_000));
     pace.hold(&limiter);
-    assert!(pace.is_waiting() && pace.nap(Instant::now).is_some_and(|nap| nap <= ms(5)));
+    assert!(pace.is_waiting() && pace.nap(&limiter, Instant::now).is_some_and(|nap| nap <= ms(5)));
     // 4000 bytes of debt, and the 1000 of a millisecond.
     assert!(pace.allow(&limiter, start + ms(4)).is_none());
     assert!(pace.is_waiting(), "the same wait");
@@ -34,7 +34,7 @@ fn a_ring_waits_until_there_is_a_batch_and_the_wait_is_counted() {
     assert!((1000..=2000).contains(&allowed.bytes), "{allowed:?}");
     let stats = limiter.stats();
     assert_eq!((stats.waits, stats.waited), (1, ms(6)));
-    assert!(!pace.is_waiting() && pace.nap(Instant::now).is_none());
+    assert!(!pace.is_waiting() && pace.nap(&limiter, Instant::now).is_none());
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn one_answer_holds_for_several_turns_and_not_beyond_a_sleep() {
     let wanted: Vec<_> = (0..2 * TURNS).map(|n| (100_000_000 - 1500 * u64::from(n), 1 + n / TURNS)).collect();
     assert_eq!(turns, wanted);
     assert_eq!(turn(&mut pace, start).1, 3);
-    assert_eq!(pace.nap(|| start), None);
+    assert_eq!(pace.nap(&limiter, || start), None);
     // What came while the thread slept fills the bucket, from which all turns were paid.
     assert_eq!(turn(&mut pace, start + ms(1)), (100_000_000, 4));
 }
@@ -118,7 +118,7 @@ fn turns_of_one_frame_have_the_rate_within_two_percent() {
             if allowed.is_none() {
                 pace.hold(&limiter);
                 // A thread that sleeps wakes up late.
-                now += pace.nap(|| now).expect("something waits") + Duration::from_micros(60);
+                now += pace.nap(&limiter, || now).expect("something waits") + Duration::from_micros(60);
             } else {
                 bytes += len;
                 pace.passed(&limiter, (1, len));
@@ -140,6 +140,33 @@ fn what_passed_under_one_limit_is_not_taken_from_the_next() {
     assert_eq!(pace.allow(&limiter, start).bytes, 100_000);
 }
 
+/// It was asked for in a turn of the old one, which holds for more.
+#[test]
+fn another_limit_holds_from_the_next_turn_on() {
+    let (limiter, mut pace) = (limiter("1G/s"), LimitPace::default());
+    let start = Instant::now();
+    for (limit, allowed) in [(Some("1M/s"), 100_000), (Some("2M/s"), 200_000), (None, u64::MAX)] {
+        assert!(pace.begin(&limiter, || start).is_some_and(|allowed| allowed.bytes > 0));
+        pace.passed(&limiter, (1, 1500));
+        limiter.set(limit.map(|text| text.parse().unwrap_or_else(|e| panic!("{e}"))));
+        assert_eq!(pace.begin(&limiter, || start).map_or(u64::MAX, |a| a.bytes), allowed, "{limit:?}");
+    }
+}
+
+#[test]
+fn what_has_passed_is_paid_before_a_sleep_and_by_a_ring_that_stops() {
+    let limiter = limiter("1G/s");
+    let start = Instant::now();
+    let mut left = 100_000_000;
+    for n in 0..20 {
+        let mut pace = LimitPace::default();
+        assert_eq!(pace.begin(&limiter, || start).map(|allowed| allowed.bytes), Some(left));
+        pace.passed(&limiter, (1000, 1_500_000));
+        left -= 1_500_000;
+        if n % 2 == 0 { pace.finish(&limiter) } else { assert_eq!(pace.nap(&limiter, || start), None) }
+    }
+}
+
 #[test]
 fn a_limit_that_changes_is_seen_before_a_long_wait_is_over() {
     let (limiter, mut pace) = (limiter("10/s,burst=10"), LimitPace::default());
@@ -147,7 +174,7 @@ fn a_limit_that_changes_is_seen_before_a_long_wait_is_over() {
     let _ = pace.allow(&limiter, start);
     pace.passed(&limiter, (1, 1_000_000));
     pace.hold(&limiter);
-    assert!(pace.nap(Instant::now).is_some_and(|nap| nap <= LONGEST_NAP), "of a day");
+    assert!(pace.nap(&limiter, Instant::now).is_some_and(|nap| nap <= LONGEST_NAP), "of a day");
     let old: Limit = "10/s,burst=10".parse().unwrap_or_else(|e| panic!("{e}"));
     limiter.set(Some(old));
     assert!(pace.allow(&limiter, start + LONGEST_NAP).is_none(), "the same one: the debt stays");
@@ -165,7 +192,7 @@ fn the_wait_of_a_ring_that_stops_ends() {
     pace.passed(&limiter, (1, 1_000_000));
     pace.hold(&limiter);
     pace.end(&limiter);
-    assert_eq!(pace.nap(Instant::now), None);
+    assert_eq!(pace.nap(&limiter, Instant::now), None);
     assert_eq!(limiter.stats().waits, 1);
 }
 
