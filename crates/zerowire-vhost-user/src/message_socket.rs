@@ -328,6 +328,9 @@ impl MessageSocket {
     }
 }
 
+/// As many descriptors as the kernel passes at once (`SCM_MAX_FD`).
+const PASSED_FDS: usize = 253;
+
 /// The most descriptors that [`MessageSocket::send_raw`] and
 /// [`MessageSocket::send`] attach; more than [`MAX_FDS`], so that tests can send
 /// too many.
@@ -342,7 +345,8 @@ impl AsFd for MessageSocket {
 /// Reads up to `buffer.len()` bytes (not 0) and appends descriptors to `fds`.
 fn read_some(stream: &UnixStream, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<ReadStep, WireError> {
     loop {
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MAX_FDS))];
+        // What has no room the kernel closes here and now.
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(PASSED_FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut iov = [IoSliceMut::new(buffer)];
         let result = match recvmsg(stream, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {

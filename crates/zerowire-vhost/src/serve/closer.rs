@@ -1,12 +1,12 @@
 //! Closes descriptors of a front end whose file system may never answer.
 //!
 //! close(2) of a file on FUSE waits for the process that serves it, and nothing interrupts that. A
-//! front end can send such a file with any message, and it has to be closed. So each is closed by
-//! a thread of its own. A duplicate of the connection stands in its place: that is neither memory
-//! nor an eventfd, and is refused as the file would be. The control thread goes on, also to its
-//! end.
+//! front end can send such files with any message, and they have to be closed. So those that come
+//! together are closed by a thread of their own. A duplicate of the connection stands in the place
+//! of each: that is neither memory nor an eventfd, and is refused as the file would be. The control
+//! thread goes on, also to its end.
 //!
-//! While one is being closed no other one is taken, and no next front end. So a VM takes only a
+//! While some are being closed no others are taken, and no next front end. So a VM takes only a
 //! few descriptors and threads of this process.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,6 +21,15 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// Stack of a thread that closes a descriptor, bytes.
 const STACK_BYTES: usize = 16 * 1024;
 
+/// What was taken of a message's descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Nothing,
+    Some,
+    /// Some, while others can't be closed.
+    Busy,
+}
+
 /// Descriptors of a VM's front ends that are being closed.
 #[derive(Debug, Default)]
 pub(super) struct Closer {
@@ -29,22 +38,20 @@ pub(super) struct Closer {
 
 impl Closer {
     /// Takes the descriptors that may not close at once, and puts duplicates of `connection` in
-    /// their place. Returns false if there were some while others can't be closed.
-    pub(super) fn take(&mut self, descriptors: &mut [OwnedFd], connection: impl AsFd) -> bool {
+    /// their place.
+    pub(super) fn take(&mut self, descriptors: &mut [OwnedFd], connection: impl AsFd) -> Taken {
         let mut foreign = descriptors.iter_mut().filter(|fd| !closes_at_once(fd)).peekable();
         if foreign.peek().is_none() {
-            return true;
+            return Taken::Nothing;
         }
         let was_idle = self.becomes_idle();
-        for descriptor in foreign {
-            // Without a duplicate the descriptor stays, and this thread closes it.
-            let Ok(other) = connection.as_fd().try_clone_to_owned() else { break };
-            let descriptor = std::mem::replace(descriptor, other);
-            let thread = std::thread::Builder::new().name("close".to_owned()).stack_size(STACK_BYTES);
-            // Without a thread it is closed here.
-            self.threads.extend(thread.spawn(move || drop(descriptor)));
-        }
-        was_idle
+        // Without a duplicate a descriptor stays, and this thread closes it.
+        let duplicate = || connection.as_fd().try_clone_to_owned().ok();
+        let taken: Vec<_> = foreign.map_while(|fd| Some(std::mem::replace(fd, duplicate()?))).collect();
+        let thread = std::thread::Builder::new().name("close".to_owned()).stack_size(STACK_BYTES);
+        // Without a thread they are closed here.
+        self.threads.extend(thread.spawn(move || drop(taken)));
+        if was_idle { Taken::Some } else { Taken::Busy }
     }
 
     /// Whether all is closed, now or in a moment.

@@ -11,10 +11,10 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use zerowire_vhost_user::{Message, MessageSocket, WireError};
+use zerowire_vhost_user::{Message, MessageSocket, Request, WireError};
 
 use super::admission::Admission;
-use super::closer::Closer;
+use super::closer::{Closer, Taken};
 use super::control::{Backing, Control};
 use super::listen::Listener;
 use super::orders::{self, HandOverReply, Order, refusal};
@@ -101,6 +101,8 @@ struct Seat<'a> {
     closer: Closer,
     /// True: the log has said that the closer is busy.
     told: bool,
+    /// True: the closer has taken a descriptor of the message that is read.
+    replaced: bool,
 }
 
 impl<'a> Seat<'a> {
@@ -122,6 +124,7 @@ impl<'a> Seat<'a> {
             back: None,
             closer: Closer::default(),
             told: false,
+            replaced: false,
         }
     }
 
@@ -285,14 +288,24 @@ impl<'a> Seat<'a> {
     /// The next message. Of its descriptors, and of those of an unfinished one, the closer takes
     /// those that hold up who closes them.
     fn receive(&mut self, connection: &mut MessageSocket) -> Result<Option<Message>, SessionError> {
-        let mut taken = true;
+        let mut taken = Taken::Nothing;
         let received = connection.recv_replacing(|descriptors, stream| {
             taken = self.closer.take(descriptors, stream);
         });
-        if !taken {
+        if taken == Taken::Busy {
             return Err(SessionError::Protocol { request: "front end", text: UNCLOSED.to_owned() });
         }
-        Ok(received?)
+        self.replaced |= taken == Taken::Some;
+        let message = received?;
+        let replaced = message.is_some() && std::mem::take(&mut self.replaced);
+        let request = message.as_ref().and_then(|message| message.request().ok());
+        // Others refuse what stands in a file's place.
+        match request {
+            Some(request @ (Request::SetDeviceStateFd | Request::SetBackendReqFd)) if replaced => {
+                Err(SessionError::Protocol { request: request.name(), text: FOREIGN.to_owned() })
+            }
+            _ => Ok(message),
+        }
     }
 
     /// Carries out a front end's messages until the session ends.
@@ -359,6 +372,10 @@ impl<'a> Seat<'a> {
 /// What the log says of a front end whose descriptors can't be closed.
 const UNCLOSED: &str =
     "a file that a front end has sent can't be closed, since its file system does not answer";
+
+/// A file came where a socket or a pipe is expected.
+const FOREIGN: &str =
+    "its descriptor is of a file system that may never answer: use a pipe, a socket or a memfd";
 
 /// Why most sessions end.
 const LEFT: &str = "front end left";

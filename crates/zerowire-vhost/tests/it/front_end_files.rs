@@ -11,6 +11,7 @@ use crate::support::fuse::FuseFile;
 use crate::support::vsock::{Vm as VsockVm, VsockBackend};
 use crate::support::{Backend, Peer, Vm, frames, guest_memory, in_netns, options, wait_until};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl};
+use vhost::vhost_user::message::{VhostTransferStateDirection, VhostTransferStatePhase};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo};
 use zerowire_guest::features as f;
@@ -179,6 +180,25 @@ fn only_files_of_shared_memory_are_mapped() {
             file.set_len(LEN).expect("its length");
             let vu = device.connect(&backend.path("zwfile"));
             vu.set_mem_table(&[region(&file)]).expect("memory");
+        }
+    });
+}
+
+/// What stands in a file's place while that is closed is the connection: it is not read from.
+#[test]
+fn a_device_state_comes_from_no_file_on_a_disk() {
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwdisk")]);
+        let memory = guest_memory();
+        let queues = vec![Queue::new(&memory, 0, 16), Queue::new(&memory, 1, 16)];
+        let mut device = Device::new(memory, queues, PLAIN);
+        for (what, file) in no_memory() {
+            let mut vu = device.connect(&backend.path("zwdisk"));
+            device.set_up(&mut vu, false, None);
+            let (load, stopped) = (VhostTransferStateDirection::LOAD, VhostTransferStatePhase::STOPPED);
+            vu.set_device_state_fd(load, stopped, file.into()).expect_err(what);
+            let text = backend.stats("zwdisk").last_error.unwrap_or_default();
+            assert!(text.contains("SET_DEVICE_STATE_FD") && text.contains("use a pipe"), "{text}");
         }
     });
 }
