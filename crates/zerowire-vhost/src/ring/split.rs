@@ -122,7 +122,7 @@ pub struct SplitRing {
     decided_used: u16,
     order: UsedOrder,
     log: Option<RingLog>,
-    /// Where chains in flight are marked, if the front end wants that.
+    /// Where chains in flight are marked, if they are.
     tracker: Option<Box<Tracker>>,
     /// Chains that a process before had taken, and that are given out before those of the available
     /// ring.

@@ -69,7 +69,8 @@ pub trait Device {
     }
 
     /// Whether the process that goes on after this one died may take chains of a queue once more
-    /// that were taken and not used. They are found by the used index then, and nobody marks them.
+    /// that were taken and not used. They are found by the used index then, and marked only where
+    /// the front end keeps a region.
     fn takes_again(&self, queue: u16) -> bool {
         self.uses_in_order(queue)
     }

@@ -75,11 +75,12 @@ impl InflightTracking {
         Ok(())
     }
 
-    /// Keeps a region of this side from the first ring on that starts and needs one, which has `size`
-    /// entries. It serves a process that goes on after this one. Without it that one goes by the
-    /// used index.
-    pub(super) fn keep_own(&mut self, queues: usize, size: u16) {
-        if self.shared.is_some() || self.own.is_some() {
+    /// Keeps a region of this side from the first ring on that starts and needs one: `queue` of
+    /// `queues`, with `size` entries. It serves a process that goes on after this one. Without it
+    /// that one goes by the used index.
+    pub(super) fn keep_own(&mut self, queue: u16, queues: usize, size: u16) {
+        let shares = self.shared.as_ref().is_some_and(|shared| queue < shared.region.queues());
+        if shares || self.own.is_some() {
             return;
         }
         let (queues, size) = (queues as u16, size.max(OWN_ENTRIES));
@@ -96,8 +97,8 @@ impl InflightTracking {
     pub(super) fn tracker(&self, queue: u16, size: u16, marks: bool) -> Option<Box<Tracker>> {
         let of = |area: &Area| Tracker::new(&area.region, queue);
         let own = || of(self.own.as_ref().filter(|own| marks && size <= own.region.queue_size())?);
-        let tracker = self.shared.as_ref().map(of);
-        tracker.unwrap_or_else(|| own().map(Tracker::of_this_side)).map(Box::new)
+        let shared = self.shared.as_ref().and_then(of);
+        shared.or_else(|| own().map(Tracker::of_this_side)).map(Box::new)
     }
 
     /// The regions, for an image.

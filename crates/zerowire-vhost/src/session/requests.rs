@@ -272,7 +272,7 @@ impl Session<'_> {
         let (queue, kick) = (setup.queue, setup.kick.clone());
         let marks = !self.device.takes_again(queue);
         if marks && self.vm.watch().is_some() {
-            self.inflight.keep_own(self.rings.count(), setup.size);
+            self.inflight.keep_own(queue, self.rings.count(), setup.size);
         }
         setup.inflight = self.inflight.tracker(queue, setup.size, marks);
         if setup.log_at.is_some() {

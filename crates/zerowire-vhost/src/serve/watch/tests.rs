@@ -1,6 +1,6 @@
 //! What a watch hears of a session, and that another process goes on with what it has heard.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -220,11 +220,22 @@ fn chains_that_may_be_taken_again_are_not_marked() {
     let (mut front, mut first) = Front::connect(false);
     let image = pass_on(&front.set_up_ring(1));
     assert!(first.stop());
+    let (_, files) = image.clone().encode().expect("encoded");
+    let is_memory = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|s| s.st_size as u64 == MEMORY_BYTES);
+    let memory = files.into_iter().find(is_memory).expect("the guest's memory");
+    // The driver has made five chains available behind those that were used.
+    for (index, at) in [(0xfffe_u16, 0x2002), (3, 0x1002)] {
+        rustix::io::pwrite(&memory, &index.to_le_bytes(), at).expect("written");
+    }
     let (mut next, heard) = serve(None, Some(image), false);
     front.heard = heard;
     let again = front.settled().expect("an image");
     assert_eq!(json(&again)["rings"][1]["state"], "enabled");
     assert!(json(&again)["inflight"]["own"].is_null());
+    let state = VringState { index: 1, num: 0 }.encode();
+    front.socket.send_request(Request::GetVringBase, false, &state, &[]).expect("sent");
+    let base = front.socket.recv_reply(Request::GetVringBase).expect("a reply");
+    assert_eq!(base.vring_state().expect("a ring").num, 0xfffe, "none of them is skipped");
     assert!(next.stop());
 }
 
