@@ -99,5 +99,5 @@ fn stays(owner: Owner, had: CapabilitySet) -> String {
         true => format!("this user namespace has no user {} with group {}", owner.user, owner.group),
         false => format!("another one takes {}", lacks.join(", ")),
     };
-    format!("it stays user {user}, whose files and processes the other layers alone keep from it: {why}")
+    format!("it stays user {user}, and only the other layers protect that user's files and processes: {why}")
 }
