@@ -35,7 +35,7 @@ pub(crate) const DESCRIPTORS: usize = 253;
 pub(crate) const SEND_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a child tries to send descriptors while its user has too many under way.
-const CROWD_PATIENCE: Duration = Duration::from_millis(200);
+pub(crate) const CROWD_PATIENCE: Duration = Duration::from_millis(200);
 /// The pause between two tries.
 const CROWD_LOOK: Duration = Duration::from_millis(5);
 

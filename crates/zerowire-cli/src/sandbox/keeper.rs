@@ -76,6 +76,9 @@ pub(crate) trait Charge: Send + Sync + 'static {
     /// and what that means for its front end, for the log; None where no child follows.
     fn died(&self, end: &ChildEnd) -> Option<Vec<(String, String)>>;
 
+    /// The last child has ended. What may take long to close is closed here, by the keeper's thread.
+    fn ended(&self) {}
+
     /// What is done when the last child has ended, and the thread has let go of this.
     fn last_act(&self) -> Option<Box<dyn FnOnce() + Send>> {
         None
@@ -155,6 +158,7 @@ impl<C: Charge> Keeper<C> {
         let thread = thread.spawn(move || {
             let _lines = for_thread.charge.span().entered();
             for_thread.run(ready);
+            for_thread.charge.ended();
             let act = for_thread.charge.last_act();
             drop(for_thread);
             if let Some(act) = act {

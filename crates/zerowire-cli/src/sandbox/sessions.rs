@@ -193,6 +193,11 @@ impl KeptSession {
         }
     }
 
+    /// It could not be sent: the child has not got it.
+    pub(crate) fn not_given(&mut self) {
+        self.given = false;
+    }
+
     /// The child is ready.
     pub(crate) fn begin(&mut self) {
         self.since = Some(Instant::now());
@@ -309,6 +314,17 @@ mod tests {
         let mut other = KeptSession::default();
         other.hear(kept(30), more);
         assert!(other.died().contains("half of the descriptors"));
+    }
+
+    #[test]
+    fn a_child_that_was_not_sent_the_session_does_not_die_of_it() {
+        let mut session = KeptSession::default();
+        session.hear(kept(1), vec![pipe()]);
+        for _ in 0..2 * EARLY_DEATHS {
+            let _ = session.give();
+            session.not_given();
+            assert_eq!(session.died(), " and goes on with its front end");
+        }
     }
 
     #[test]

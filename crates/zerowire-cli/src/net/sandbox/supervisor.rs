@@ -149,7 +149,7 @@ impl Supervisor {
         match started.map(|keeper| vms.keep(number, keeper)) {
             Ok(Ok(keeper)) => {
                 if is_another {
-                    keeper.charge.set_capture(vms.capture.as_deref(), Instant::now() + PATIENCE);
+                    keeper.charge.set_capture(vms.capture.as_deref(), Instant::now());
                 }
                 Ok(())
             }
@@ -268,14 +268,14 @@ impl Captured for Supervisor {
 
     fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
         let deadline = Instant::now() + PATIENCE;
-        let (before, relays) = {
+        // A child may keep its VM's turn: nobody waits for that with the lock.
+        let (before, running) = {
             let mut vms = lock(&self.vms);
-            let running = vms.all.iter().filter_map(KeptVm::running);
-            let relays: Vec<_> = running
-                .filter_map(|keeper| keeper.charge.set_capture(capture.as_deref(), deadline))
-                .collect();
-            (std::mem::replace(&mut vms.capture, capture), relays)
+            let running: Vec<_> = vms.all.iter().filter_map(KeptVm::running).cloned().collect();
+            (std::mem::replace(&mut vms.capture, capture.clone()), running)
         };
+        let change = |keeper: &Arc<VmKeeper>| keeper.charge.set_capture(capture.as_deref(), deadline);
+        let relays: Vec<_> = running.iter().filter_map(change).collect();
         relays.into_iter().for_each(|relay| relay.finish(deadline));
         before
     }

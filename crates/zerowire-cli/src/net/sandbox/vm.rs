@@ -306,8 +306,11 @@ impl Charge for NetVm {
         let mut hearing = lock(&self.hearing);
         (hearing.pace, hearing.replaced) = (self.port.pace(), false);
         let (image, files) = hearing.session.give();
-        let session = ChildOrder::Session(image);
-        link.channel.send_when_few(&session, &files, deadline).map_err(|e| e.to_string())?;
+        let sent = link.channel.send_when_few(&ChildOrder::Session(image), &files, deadline);
+        sent.map_err(|e| {
+            hearing.session.not_given();
+            e.to_string()
+        })?;
         state.link = Some(link.clone());
         // A front end sees that the child has gone only if nobody else has the connection.
         if let Listener::Connected(stream) = &mut *listener {
@@ -388,6 +391,10 @@ impl Charge for NetVm {
             return None;
         }
         Some(vec![(name.clone(), then)])
+    }
+
+    fn ended(&self) {
+        lock(&self.hearing).session.forget();
     }
 
     fn last_act(&self) -> Option<WhenGone> {

@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use zerowire_capture::Capture;
 use zerowire_vsock::Limits;
@@ -20,9 +20,6 @@ use crate::sandbox::keeper::{Charge, Keeper};
 use crate::sandbox::link::{ChildLink, Question};
 use crate::sandbox::lock;
 use crate::sandbox::message::{Rates, short};
-
-/// How long a child may take for a change. Its threads have 5 s.
-const CHANGE_PATIENCE: Duration = Duration::from_secs(6);
 
 /// Why a VM can't join.
 pub(super) enum JoinRefusal {
@@ -58,6 +55,7 @@ impl Keeper<VsockGroup> {
     /// Has the child serve one more VM. The next one gets it where none is there, or where it dies
     /// meanwhile.
     pub(super) fn join(&self, vm: &Arc<KeptVsock>) -> Result<(), JoinRefusal> {
+        let patience;
         let asked = {
             let mut members = lock(&self.charge.members);
             if members.over {
@@ -65,11 +63,13 @@ impl Keeper<VsockGroup> {
             }
             members.add(vm);
             self.charge.rename(&members);
+            patience = members.patience();
             self.ask_to_add(&mut members, vm)
         };
+        let was_asked = asked.is_ok();
         let why = match asked {
             Ok(None) => return Ok(()),
-            Ok(Some(question)) => match question.answer(Instant::now() + CHANGE_PATIENCE) {
+            Ok(Some(question)) => match question.answer(Instant::now() + patience) {
                 Some(GroupWord::Changed(_, None)) => {
                     let mut members = lock(&self.charge.members);
                     if self.link().is_some_and(|now| question.was_asked(&now)) {
@@ -86,7 +86,11 @@ impl Keeper<VsockGroup> {
         self.charge.take_out(|other| other.number == vm.number);
         // One that is late, or the next child, may serve it by now.
         let remove = |number| VmChange::Remove(number, vm.number);
-        let _ = self.ask(&mut lock(&self.charge.members), remove, Vec::new());
+        let removed = self.ask(&mut lock(&self.charge.members), remove, Vec::new());
+        // A child that reads nothing would take the VM when it goes on.
+        if let Some(link) = self.link().filter(|_| was_asked && removed.is_err()) {
+            link.close();
+        }
         if self.charge.is_over() {
             self.stop();
         }
@@ -119,11 +123,11 @@ impl Keeper<VsockGroup> {
             lock(&vm.state).leaves = true;
             members.over |= members.vms.iter().all(|other| other.number == vm.number);
             let link = self.taking(&members).filter(|_| !members.over && members.has(vm.number));
-            let remove = |number| VmChange::Remove(number, vm.number);
-            link.map(|link| (self.ask(&mut members, remove, Vec::new()), link))
+            let (patience, remove) = (members.patience(), |number| VmChange::Remove(number, vm.number));
+            link.map(|link| (self.ask(&mut members, remove, Vec::new()), link, patience))
         };
-        if let Some((asked, link)) = asked {
-            let answer = asked.ok().flatten().and_then(|q| q.answer(Instant::now() + CHANGE_PATIENCE));
+        if let Some((asked, link, patience)) = asked {
+            let answer = asked.ok().flatten().and_then(|q| q.answer(Instant::now() + patience));
             let runs = self.link().is_some_and(|now| Arc::ptr_eq(&now, &link));
             if runs && !matches!(answer, Some(GroupWord::Changed(_, None))) {
                 tracing::error!("{name}: its process does not let it go, and is ended");
@@ -250,6 +254,7 @@ mod tests {
         std::thread::scope(|scope| {
             let handed = scope.spawn(|| keeper.charge.hand(&link));
             while !lock(&keeper.charge.members).has_child() {
+                assert!(!handed.is_finished(), "it waits for the child");
                 std::thread::yield_now();
             }
             assert!(keeper.ask_stats().is_empty(), "it takes no question yet");

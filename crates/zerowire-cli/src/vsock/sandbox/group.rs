@@ -13,7 +13,7 @@ use super::message::{GroupOrder, GroupSetup, GroupWord, VMS};
 use super::supervisor::VsockRoster;
 use super::vm::KeptVsock;
 use crate::sandbox::capture::PATIENCE;
-use crate::sandbox::channel::{Channel, is_crowded};
+use crate::sandbox::channel::{CROWD_PATIENCE, Channel, is_crowded};
 use crate::sandbox::cpu::{CpuShare, CpuSum};
 use crate::sandbox::keeper::{Charge, ChildEnd, Heard, Keeper, START_PATIENCE};
 use crate::sandbox::lines::VmNames;
@@ -91,9 +91,12 @@ impl VsockGroup {
     fn answer(&self, channel: &Channel, vm: usize, number: u64, outcome: io::Result<OwnedFd>) -> Heard {
         let errno = outcome.as_ref().err().map(errno_of);
         let fds: Vec<_> = outcome.iter().map(AsFd::as_fd).collect();
-        let sent = match channel.send(&GroupOrder::Connected { vm, number, errno }, &fds) {
+        let deadline = Instant::now() + CROWD_PATIENCE;
+        let order = GroupOrder::Connected { vm, number, errno };
+        let sent = match channel.send_when_few(&order, &fds, deadline) {
             Err(e) if is_crowded(&e) => {
-                tracing::warn!("connections to host programs are tried again: {e}");
+                let name = self.vm(vm).map_or_else(String::new, |vm| vm.config.name.clone());
+                tracing::warn!("{name}: a connection to a host program is tried again: {e}");
                 // As for a backlog that is full.
                 let errno = Some(libc::EAGAIN);
                 channel.send(&GroupOrder::Connected { vm, number, errno }, &[])
@@ -138,7 +141,11 @@ impl Charge for VsockGroup {
             send(GroupOrder::Vm(setup), &fds)?;
             let mut session = lock(&vm.session);
             let (image, files) = session.give();
-            channel.send_until(&GroupOrder::Session(image), &files, deadline).map_err(text)?;
+            let sent = channel.send_until(&GroupOrder::Session(image), &files, deadline);
+            sent.map_err(|e| {
+                session.not_given();
+                text(e)
+            })?;
         }
         send(GroupOrder::Serve, &[])?;
         loop {
@@ -200,8 +207,11 @@ impl Charge for VsockGroup {
                 };
                 let drains = lock(&vm.state).drains;
                 match drains && !is_kept {
-                    // Its last front end has gone with the child.
-                    true => self.gone(vm.number),
+                    true => {
+                        let (name, why) = (&vm.config.name, &end.why);
+                        tracing::error!("{name}: its process ended, and its last front end is gone: {why}");
+                        self.gone(vm.number);
+                    }
                     false if was_its => stay.push((vm.config.name.clone(), then)),
                     // The next one is its first.
                     false => {}

@@ -10,10 +10,15 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::message::{GroupOrder, GroupWord, VmChange, VmSetup};
 use super::vm::KeptVsock;
+use crate::sandbox::keeper::START_PATIENCE;
 use crate::sandbox::link::ChildLink;
+
+/// How long a child may take for a change. Its threads have 5 s.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(6);
 
 /// A change, and the descriptors that go with it.
 pub(super) type SentChange = (VmChange, Vec<OwnedFd>);
@@ -63,6 +68,14 @@ impl GroupMembers {
     /// Whether the child has got all of its VMs, and takes questions.
     pub(super) fn is_serving(&self) -> bool {
         matches!(self.stage, ChildStage::Serving)
+    }
+
+    /// How long the child that is there may take for a change.
+    pub(super) fn patience(&self) -> Duration {
+        match self.stage {
+            ChildStage::Starting(_) => START_PATIENCE + CHANGE_PATIENCE,
+            ChildStage::Away | ChildStage::Serving => CHANGE_PATIENCE,
+        }
     }
 
     /// A child is given the VMs from now on. Returns them.

@@ -1,4 +1,5 @@
 use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use zerowire_confine::ConfineReport;
@@ -88,6 +89,23 @@ fn why(keeper: &Keeper<NetVm>, words: Vec<ChildWord>) -> Option<String> {
         assert!(end.is_error, "nobody asked for that");
         end.why
     })
+}
+
+/// Who asks about the VM may keep it for longer.
+#[test]
+fn a_front_end_is_disconnected_when_no_child_follows() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let vm = vm(dir.path(), None);
+        let (mut front, connection) = UnixStream::pair().expect("a pair");
+        front.set_nonblocking(true).expect("it does not wait");
+        let word = r#"{"Session": {"Kept": {"text": "", "files": 1}}}"#;
+        let (link, _child) = link();
+        vm.hear(serde_json::from_str(word).expect("a word"), vec![connection.into()], &link);
+        assert!(front.read(&mut [0]).is_err(), "it is kept");
+        vm.ended();
+        assert_eq!(front.read(&mut [0]).expect("the end"), 0);
+    });
 }
 
 #[test]
