@@ -43,7 +43,7 @@ fn run(limiter: &Limiter, batch: usize) -> f64 {
             meter.pass(black_box(64));
         }
         if pace.is_on() {
-            pace.passed(limiter, meter.passed());
+            pace.passed(limiter, meter.passed(), Instant::now);
         }
     }
     black_box(&meter);

@@ -32,8 +32,8 @@ impl Paces {
 
     /// It has ended.
     #[inline]
-    pub fn end_transmit(&mut self, limiters: &Limiters, meter: &Meter) {
-        self.transmit.passed(&limiters.transmit, meter.passed());
+    pub fn end_transmit(&mut self, limiters: &Limiters, meter: &Meter, now: impl FnOnce() -> Instant) {
+        self.transmit.passed(&limiters.transmit, meter.passed(), now);
     }
 
     /// Nothing waits in the transmit ring.
@@ -56,8 +56,14 @@ impl Paces {
 
     /// It has ended; `left`: there is payload that has not gone.
     #[inline]
-    pub fn end_receive(&mut self, limiters: &Limiters, meter: &Meter, left: bool) {
-        self.receive.passed(&limiters.receive, meter.passed());
+    pub fn end_receive(
+        &mut self,
+        limiters: &Limiters,
+        meter: &Meter,
+        left: bool,
+        now: impl FnOnce() -> Instant,
+    ) {
+        self.receive.passed(&limiters.receive, meter.passed(), now);
         if left && !meter.has_room() {
             self.receive.hold(&limiters.receive);
         }

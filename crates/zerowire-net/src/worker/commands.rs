@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use zerowire_capture::CaptureInterface;
 use zerowire_vhost::host::{At, HostRing, RingSetup, RingThread};
@@ -117,11 +118,11 @@ impl<P: PortPath> RingThread for Worker<P> {
         let limiters = self.report.limiters();
         Some(match Direction::of(at.queue) {
             Direction::Transmit => {
-                self.limits.transmit.finish(&limiters.transmit);
+                self.limits.transmit.finish(&limiters.transmit, Instant::now);
                 self.transmit.take()?.end(&mut self.path, memory, &counters.transmit)
             }
             Direction::Receive => {
-                self.limits.receive.finish(&limiters.receive);
+                self.limits.receive.finish(&limiters.receive, Instant::now);
                 self.receive.take()?.end(&mut self.path, memory, &counters.receive)
             }
         })

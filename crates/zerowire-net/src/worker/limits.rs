@@ -39,7 +39,7 @@ impl PairLimits {
         if !self.transmit.is_on() {
             return;
         }
-        self.transmit.passed(limiter, side.meter.passed());
+        self.transmit.passed(limiter, side.meter.passed(), Instant::now);
         if side.meter.is_cut() {
             self.transmit.hold(limiter);
         }
@@ -91,7 +91,7 @@ impl PairLimits {
         let frames = frames.saturating_sub(frames_before);
         let headers = frames.saturating_mul(header_len as u64);
         let passed = (frames, bytes.saturating_sub(bytes_before).saturating_sub(headers));
-        self.receive.passed(limiter, passed);
+        self.receive.passed(limiter, passed, Instant::now);
         passed
     }
 }

@@ -14,8 +14,8 @@
 //! **Short turns.** A clock and a lock for each frame would cost more than the frame's own count.
 //! So an answer of the limiter holds for up to 32 turns of a ring. It also ends when much has
 //! passed, when nothing is left, with a change of the limit, and when the thread is about to sleep
-//! or the ring stops. What has passed is taken from the buckets then. No token is lost or made by
-//! that, except where a bucket was full meanwhile.
+//! or the ring stops. What has passed is taken from the buckets then. No token is made by that, and
+//! none is lost unless a bucket is full by then.
 //!
 //! **Who owns what.** All threads that serve a VM's direction share its [`Limiter`]. Each ring has
 //! a [`LimitPace`]. A lock is taken at most twice a turn while there is a limit, and never without
@@ -211,7 +211,10 @@ impl Buckets {
         [&mut self.bytes, &mut self.operations].into_iter().flatten().for_each(|bucket| bucket.refill(now));
     }
 
-    fn take(&mut self, unpaid: &mut Unpaid) {
+    /// Tokens that have come by now, and then those of what has passed. The other way round a bucket
+    /// that was full would get tokens for the time before something passed.
+    fn settle(&mut self, unpaid: &mut Unpaid, now: Instant) {
+        self.refill(now);
         let passed = std::mem::replace(unpaid, Unpaid { epoch: self.epoch, ..Unpaid::default() });
         if passed.epoch != self.epoch {
             return;
@@ -334,8 +337,7 @@ impl Limiter {
         let Some(buckets) = buckets.as_mut() else {
             return Ok(Grant { allowed: Allowance::ALL, most_unpaid: (0, 0) });
         };
-        buckets.take(unpaid);
-        buckets.refill(now);
+        buckets.settle(unpaid, now);
         match buckets.wait() {
             Duration::ZERO => Ok(buckets.grant()),
             wait => Err(wait),
@@ -343,10 +345,10 @@ impl Limiter {
     }
 
     /// Takes what has passed. Returns how long nothing more may.
-    fn take(&self, unpaid: &mut Unpaid) -> Duration {
+    fn take(&self, unpaid: &mut Unpaid, now: Instant) -> Duration {
         let mut buckets = self.lock();
         let Some(buckets) = buckets.as_mut() else { return Duration::ZERO };
-        buckets.take(unpaid);
+        buckets.settle(unpaid, now);
         buckets.wait()
     }
 

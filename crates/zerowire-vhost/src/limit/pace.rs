@@ -77,7 +77,12 @@ impl LimitPace {
     /// Operations and bytes have passed in the turn that was begun last. Of a turn without a limit
     /// they count nowhere.
     #[inline]
-    pub fn passed(&mut self, limiter: &Limiter, (operations, bytes): (u64, u64)) {
+    pub fn passed(
+        &mut self,
+        limiter: &Limiter,
+        (operations, bytes): (u64, u64),
+        now: impl FnOnce() -> Instant,
+    ) {
         if !self.on || (operations == 0 && bytes == 0) {
             return;
         }
@@ -85,15 +90,15 @@ impl LimitPace {
         let unpaid = &self.unpaid;
         let grant = self.grant.as_mut();
         if !grant.is_some_and(|grant| grant.holds_behind(operations, bytes, unpaid)) {
-            self.pay(limiter);
+            self.pay(limiter, now());
         }
     }
 
     /// The limiter hears of what has passed, and is asked before more does.
-    fn pay(&mut self, limiter: &Limiter) {
+    fn pay(&mut self, limiter: &Limiter, now: Instant) {
         self.grant = None;
-        let wait = limiter.take(&mut self.unpaid);
-        if let Some(now) = self.now.filter(|_| wait > Duration::ZERO) {
+        let wait = limiter.take(&mut self.unpaid, now);
+        if wait > Duration::ZERO {
             self.rest(now, wait);
         }
     }
@@ -122,9 +127,9 @@ impl LimitPace {
 
     /// The thread is about to sleep: how long it may because of the limit, None if nothing waits.
     /// The limiter hears of what has passed, and is asked before more does.
-    pub fn nap(&mut self, limiter: &Limiter, now: impl FnOnce() -> Instant) -> Option<Duration> {
+    pub fn nap(&mut self, limiter: &Limiter, now: impl Fn() -> Instant) -> Option<Duration> {
         if self.unpaid.is_any() {
-            self.pay(limiter);
+            self.pay(limiter, now());
         }
         self.grant = None;
         self.since?;
@@ -132,9 +137,9 @@ impl LimitPace {
     }
 
     /// The ring is served no more: the limiter hears of what has passed.
-    pub fn finish(&mut self, limiter: &Limiter) {
+    pub fn finish(&mut self, limiter: &Limiter, now: impl FnOnce() -> Instant) {
         if self.unpaid.is_any() {
-            self.pay(limiter);
+            self.pay(limiter, now());
         }
         self.end(limiter);
     }

@@ -63,7 +63,7 @@ pub(super) fn receive_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
     }
     let filled = fill(vm, rest);
     let left = !vm.lists.limited.is_empty();
-    vm.paces.end_receive(&vm.counters.limiters, &rest.io.meter, left);
+    vm.paces.end_receive(&vm.counters.limiters, &rest.io.meter, left, || rest.io.timers.now());
     match filled {
         Ok(()) => {
             let moved = vm.rings.used() != Some(before);

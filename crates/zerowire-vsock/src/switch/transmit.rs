@@ -52,7 +52,7 @@ pub(super) fn send_turn(vm: &mut GroupVm, rest: &mut Rest<'_>) -> bool {
     let mut packets = std::mem::take(&mut rest.io.scratch.packets);
     let mut segments = std::mem::take(&mut rest.io.scratch.segments);
     let error = take_batch(vm, &mut packets, &mut segments, &mut meter, rest.io).err();
-    vm.paces.end_transmit(&vm.counters.limiters, &meter);
+    vm.paces.end_transmit(&vm.counters.limiters, &meter, || rest.io.timers.now());
     let mut run = std::mem::take(&mut rest.io.scratch.run);
     run.loan.at = None;
     if !packets.is_empty() {

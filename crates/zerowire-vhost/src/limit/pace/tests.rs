@@ -13,7 +13,7 @@ fn ms(n: u64) -> Duration {
 fn without_a_limit_nothing_is_asked_and_nothing_counts() {
     let (limiter, mut pace) = (Limiter::default(), LimitPace::default());
     assert!(pace.begin(&limiter, Instant::now).is_none());
-    pace.passed(&limiter, (5, 5000));
+    pace.passed(&limiter, (5, 5000), Instant::now);
     assert_eq!((pace.nap(&limiter, Instant::now), limiter.stats().waits), (None, 0));
     assert!(Meter::default().has_room());
 }
@@ -24,7 +24,7 @@ fn a_ring_waits_until_there_is_a_batch_and_the_wait_is_counted() {
     let start = Instant::now();
     let allowed = pace.allow(&limiter, start);
     assert_eq!((allowed.bytes, allowed.operations), (100_000, u64::MAX));
-    pace.passed(&limiter, (70, 104_000));
+    pace.passed(&limiter, (70, 104_000), || start);
     pace.hold(&limiter);
     assert!(pace.is_waiting() && pace.nap(&limiter, Instant::now).is_some_and(|nap| nap <= ms(5)));
     // 4000 bytes of debt, and the 1000 of a millisecond.
@@ -42,7 +42,7 @@ fn operations_and_bytes_both_count() {
     let (limiter, mut pace) = (limiter("1M/s,burst=1M,ops=1000/s,ops-burst=10"), LimitPace::default());
     let start = Instant::now();
     assert_eq!(pace.allow(&limiter, start).operations, 10);
-    pace.passed(&limiter, (10, 640));
+    pace.passed(&limiter, (10, 640), || start);
     assert!(pace.allow(&limiter, start).is_none(), "bytes are left, operations are not");
     let allowed = pace.allow(&limiter, start + ms(3));
     assert!((1..=3).contains(&allowed.operations), "{allowed:?}");
@@ -54,10 +54,10 @@ fn rings_of_a_vm_share_its_limit() {
     let [mut first, mut second] = [LimitPace::default(), LimitPace::default()];
     let start = Instant::now();
     let _ = first.allow(&limiter, start);
-    first.passed(&limiter, (1, 60_000));
+    first.passed(&limiter, (1, 60_000), || start);
     let left = second.allow(&limiter, start).bytes;
     assert!((40_000..42_000).contains(&left), "{left}");
-    second.passed(&limiter, (1, 60_000));
+    second.passed(&limiter, (1, 60_000), || start);
     assert!(first.allow(&limiter, start).is_none());
 }
 
@@ -76,7 +76,7 @@ fn rings_of_a_vm_lengthen_a_burst_by_a_64th_each() {
                 continue;
             }
             sum += 1500;
-            ring.passed(&limiter, (1, 1500));
+            ring.passed(&limiter, (1, 1500), || start);
         }
     }
     assert!((6_400_000..6_400_000 + 2 * (100_000 + 1500)).contains(&sum), "{sum}");
@@ -91,7 +91,7 @@ fn one_answer_holds_for_several_turns_and_not_beyond_a_sleep() {
             asked += 1;
             at
         });
-        pace.passed(&limiter, (1, 1500));
+        pace.passed(&limiter, (1, 1500), || start);
         (allowed.expect("a limit").bytes, asked)
     };
     let turns: Vec<_> = (0..2 * TURNS).map(|_| turn(&mut pace, start)).collect();
@@ -101,6 +101,20 @@ fn one_answer_holds_for_several_turns_and_not_beyond_a_sleep() {
     assert_eq!(pace.nap(&limiter, || start), None);
     // What came while the thread slept fills the bucket, from which all turns were paid.
     assert_eq!(turn(&mut pace, start + ms(1)), (100_000_000, 4));
+}
+
+/// Time in which nothing passed and the bucket was full is none that fills it.
+#[test]
+fn turns_without_a_frame_make_no_tokens() {
+    let (limiter, mut pace) = (limiter("1M/s,burst=20k"), LimitPace::default());
+    let start = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(pace.begin(&limiter, || start).map(|allowed| allowed.bytes), Some(20_000));
+        pace.end(&limiter);
+    }
+    pace.passed(&limiter, (20, 20_000), || start + ms(6));
+    assert!(pace.begin(&limiter, || start + ms(6)).is_some_and(|allowed| allowed.is_none()));
+    assert_eq!(pace.begin(&limiter, || start + ms(8)).map(|allowed| allowed.bytes), Some(2000));
 }
 
 /// Beside the tests of the bucket, which is asked in each turn there.
@@ -121,7 +135,7 @@ fn turns_of_one_frame_have_the_rate_within_two_percent() {
                 now += pace.nap(&limiter, || now).expect("something waits") + Duration::from_micros(60);
             } else {
                 bytes += len;
-                pace.passed(&limiter, (1, len));
+                pace.passed(&limiter, (1, len), || now);
                 now += Duration::from_nanos(50);
             }
         }
@@ -135,7 +149,7 @@ fn what_passed_under_one_limit_is_not_taken_from_the_next() {
     let (limiter, mut pace) = (limiter("1G/s"), LimitPace::default());
     let start = Instant::now();
     assert!(pace.begin(&limiter, || start).is_some());
-    pace.passed(&limiter, (1000, 1_500_000));
+    pace.passed(&limiter, (1000, 1_500_000), || start);
     limiter.set(Some("1M/s".parse().unwrap_or_else(|e| panic!("{e}"))));
     assert_eq!(pace.allow(&limiter, start).bytes, 100_000);
 }
@@ -147,7 +161,7 @@ fn another_limit_holds_from_the_next_turn_on() {
     let start = Instant::now();
     for (limit, allowed) in [(Some("1M/s"), 100_000), (Some("2M/s"), 200_000), (None, u64::MAX)] {
         assert!(pace.begin(&limiter, || start).is_some_and(|allowed| allowed.bytes > 0));
-        pace.passed(&limiter, (1, 1500));
+        pace.passed(&limiter, (1, 1500), || start);
         limiter.set(limit.map(|text| text.parse().unwrap_or_else(|e| panic!("{e}"))));
         assert_eq!(pace.begin(&limiter, || start).map_or(u64::MAX, |a| a.bytes), allowed, "{limit:?}");
     }
@@ -161,9 +175,13 @@ fn what_has_passed_is_paid_before_a_sleep_and_by_a_ring_that_stops() {
     for n in 0..20 {
         let mut pace = LimitPace::default();
         assert_eq!(pace.begin(&limiter, || start).map(|allowed| allowed.bytes), Some(left));
-        pace.passed(&limiter, (1000, 1_500_000));
+        pace.passed(&limiter, (1000, 1_500_000), || start);
         left -= 1_500_000;
-        if n % 2 == 0 { pace.finish(&limiter) } else { assert_eq!(pace.nap(&limiter, || start), None) }
+        if n % 2 == 0 {
+            pace.finish(&limiter, || start)
+        } else {
+            assert_eq!(pace.nap(&limiter, || start), None)
+        }
     }
 }
 
@@ -172,7 +190,7 @@ fn a_limit_that_changes_is_seen_before_a_long_wait_is_over() {
     let (limiter, mut pace) = (limiter("10/s,burst=10"), LimitPace::default());
     let start = Instant::now();
     let _ = pace.allow(&limiter, start);
-    pace.passed(&limiter, (1, 1_000_000));
+    pace.passed(&limiter, (1, 1_000_000), || start);
     pace.hold(&limiter);
     assert!(pace.nap(&limiter, Instant::now).is_some_and(|nap| nap <= LONGEST_NAP), "of a day");
     let old: Limit = "10/s,burst=10".parse().unwrap_or_else(|e| panic!("{e}"));
@@ -189,7 +207,7 @@ fn a_limit_that_changes_is_seen_before_a_long_wait_is_over() {
 fn the_wait_of_a_ring_that_stops_ends() {
     let (limiter, mut pace) = (limiter("1M/s"), LimitPace::default());
     let _ = pace.allow(&limiter, Instant::now());
-    pace.passed(&limiter, (1, 1_000_000));
+    pace.passed(&limiter, (1, 1_000_000), Instant::now);
     pace.hold(&limiter);
     pace.end(&limiter);
     assert_eq!(pace.nap(&limiter, Instant::now), None);
