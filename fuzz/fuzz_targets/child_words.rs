@@ -33,7 +33,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-mod keeper {
+mod vm {
     pub struct Common {
         pub owner: zerowire_confine::Owner,
         pub log: String,

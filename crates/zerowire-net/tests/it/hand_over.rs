@@ -257,12 +257,13 @@ fn chains_in_flight_are_marked_where_the_image_says() {
         let region = &files[of_region.expect("a region in the image")];
         let size = u64::from(guest.pairs[0].rx.ring().setup().size);
         take_up(&backend, pass_on(image));
-        assert_eq!([version(region, 0, size), version(region, 1, size)], [1, 1], "rings run");
+        // Buffers that the guest has posted may be taken again: they are not marked.
+        assert_eq!([version(region, 0, size), version(region, 1, size)], [0, 1], "rings run");
         guest.ping(&mut peer, 1);
         // It goes with the session from now on.
         return_to(&backend);
         guest.ping(&mut peer, 2);
-        assert_eq!([version(region, 0, size), version(region, 1, size)], [1, 1]);
+        assert_eq!([version(region, 0, size), version(region, 1, size)], [0, 1]);
         guest.driver.stop().expect("stopped");
         assert_eq!([version(region, 0, size), version(region, 1, size)], [0, 0]);
     });
