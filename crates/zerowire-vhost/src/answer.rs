@@ -10,13 +10,13 @@ use std::time::Duration;
 /// What both sides share.
 #[derive(Debug)]
 struct Shared<T> {
-    place: Mutex<Place<T>>,
+    place: Mutex<AnswerPlace<T>>,
     /// The place is not empty any more.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-enum Place<T> {
+enum AnswerPlace<T> {
     /// The answer may still come.
     Empty,
     Full(T),
@@ -25,7 +25,7 @@ enum Place<T> {
 }
 
 impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, Place<T>> {
+    fn lock(&self) -> MutexGuard<'_, AnswerPlace<T>> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -49,7 +49,7 @@ pub enum NoAnswer {
 
 /// The two sides of an answer.
 pub fn one_answer<T>() -> (Reply<T>, Answer<T>) {
-    let shared = Arc::new(Shared { place: Mutex::new(Place::Empty), changed: Condvar::new() });
+    let shared = Arc::new(Shared { place: Mutex::new(AnswerPlace::Empty), changed: Condvar::new() });
     (Reply(shared.clone()), Answer(shared))
 }
 
@@ -60,10 +60,10 @@ impl<T> Reply<T> {
     /// Nobody waits for it any more: it comes back.
     pub fn send(self, answer: T) -> Result<(), T> {
         let mut place = self.0.lock();
-        if matches!(*place, Place::Closed) {
+        if matches!(*place, AnswerPlace::Closed) {
             return Err(answer);
         }
-        *place = Place::Full(answer);
+        *place = AnswerPlace::Full(answer);
         Ok(())
     }
 }
@@ -71,8 +71,8 @@ impl<T> Reply<T> {
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
         let mut place = self.0.lock();
-        if matches!(*place, Place::Empty) {
-            *place = Place::Closed;
+        if matches!(*place, AnswerPlace::Empty) {
+            *place = AnswerPlace::Closed;
         }
         drop(place);
         self.0.changed.notify_one();
@@ -85,11 +85,11 @@ impl<T> Answer<T> {
     /// # Errors
     /// [`NoAnswer`]. One that is late can be waited for again.
     pub fn wait(&self, patience: Duration) -> Result<T, NoAnswer> {
-        let is_empty = |place: &mut Place<T>| matches!(place, Place::Empty);
+        let is_empty = |place: &mut AnswerPlace<T>| matches!(place, AnswerPlace::Empty);
         let waited = self.0.changed.wait_timeout_while(self.0.lock(), patience, is_empty);
         let mut place = waited.unwrap_or_else(PoisonError::into_inner).0;
         match &*place {
-            Place::Empty => Err(NoAnswer::Late),
+            AnswerPlace::Empty => Err(NoAnswer::Late),
             _ => Self::take(&mut place).ok_or(NoAnswer::Gone),
         }
     }
@@ -100,10 +100,10 @@ impl<T> Answer<T> {
         Self::take(&mut self.0.lock())
     }
 
-    fn take(place: &mut Place<T>) -> Option<T> {
-        match std::mem::replace(place, Place::Closed) {
-            Place::Full(answer) => Some(answer),
-            Place::Empty | Place::Closed => None,
+    fn take(place: &mut AnswerPlace<T>) -> Option<T> {
+        match std::mem::replace(place, AnswerPlace::Closed) {
+            AnswerPlace::Full(answer) => Some(answer),
+            AnswerPlace::Empty | AnswerPlace::Closed => None,
         }
     }
 }

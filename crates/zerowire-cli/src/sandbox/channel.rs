@@ -197,7 +197,7 @@ impl Channel {
         self.send_bytes(&serde_json::to_vec(message)?, fds, deadline, deadline)
     }
 
-    /// Waits until `room` for room in the socket, and until `few` for others' descriptors to arrive.
+    /// Waits until `room` for room in the socket, and until `few` for descriptors to arrive.
     fn send_bytes(
         &self,
         bytes: &[u8],

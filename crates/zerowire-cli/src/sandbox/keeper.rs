@@ -76,7 +76,7 @@ pub(crate) trait Charge: Send + Sync + 'static {
     /// and what that means for its front end, for the log; None where no child follows.
     fn died(&self, end: &ChildEnd) -> Option<Vec<(String, String)>>;
 
-    /// The last child has ended. What may take long to close is closed here, by the keeper's thread.
+    /// The last child has ended. What may take long to close is closed here, by its own thread.
     fn ended(&self) {}
 
     /// What is done when the last child has ended, and the thread has let go of this.

@@ -211,8 +211,8 @@ impl Buckets {
         [&mut self.bytes, &mut self.operations].into_iter().flatten().for_each(|bucket| bucket.refill(now));
     }
 
-    /// Tokens that have come by now, and then those of what has passed. The other way round a bucket
-    /// that was full would get tokens for the time before something passed.
+    /// Tokens that have come by now, and then those of what has passed. The other way round a
+    /// bucket that was full would get tokens for the time before something passed.
     fn settle(&mut self, unpaid: &mut Unpaid, now: Instant) {
         self.refill(now);
         let passed = std::mem::replace(unpaid, Unpaid { epoch: self.epoch, ..Unpaid::default() });

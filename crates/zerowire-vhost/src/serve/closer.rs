@@ -23,7 +23,7 @@ const STACK_BYTES: usize = 16 * 1024;
 
 /// What was taken of a message's descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum TakenFiles {
     Nothing,
     Some,
     /// Some, while others can't be closed.
@@ -39,10 +39,10 @@ pub(super) struct Closer {
 impl Closer {
     /// Takes the descriptors that may not close at once, and puts duplicates of `connection` in
     /// their place.
-    pub(super) fn take(&mut self, descriptors: &mut [OwnedFd], connection: impl AsFd) -> Taken {
+    pub(super) fn take(&mut self, descriptors: &mut [OwnedFd], connection: impl AsFd) -> TakenFiles {
         let mut foreign = descriptors.iter_mut().filter(|fd| !closes_at_once(fd)).peekable();
         if foreign.peek().is_none() {
-            return Taken::Nothing;
+            return TakenFiles::Nothing;
         }
         let was_idle = self.becomes_idle();
         // Without a duplicate a descriptor stays, and this thread closes it.
@@ -51,7 +51,7 @@ impl Closer {
         let thread = std::thread::Builder::new().name("close".to_owned()).stack_size(STACK_BYTES);
         // Without a thread they are closed here.
         self.threads.extend(thread.spawn(move || drop(taken)));
-        if was_idle { Taken::Some } else { Taken::Busy }
+        if was_idle { TakenFiles::Some } else { TakenFiles::Busy }
     }
 
     /// Whether all is closed, now or in a moment.

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use zerowire_vhost_user::{Message, MessageSocket, Request, WireError};
 
 use super::admission::Admission;
-use super::closer::{Closer, Taken};
+use super::closer::{Closer, TakenFiles};
 use super::control::{Backing, Control};
 use super::listen::Listener;
 use super::orders::{self, HandOverReply, Order, refusal};
@@ -288,14 +288,14 @@ impl<'a> Seat<'a> {
     /// The next message. Of its descriptors, and of those of an unfinished one, the closer takes
     /// those that hold up who closes them.
     fn receive(&mut self, connection: &mut MessageSocket) -> Result<Option<Message>, SessionError> {
-        let mut taken = Taken::Nothing;
+        let mut taken = TakenFiles::Nothing;
         let received = connection.recv_replacing(|descriptors, stream| {
             taken = self.closer.take(descriptors, stream);
         });
-        if taken == Taken::Busy {
+        if taken == TakenFiles::Busy {
             return Err(SessionError::Protocol { request: "front end", text: UNCLOSED.to_owned() });
         }
-        self.replaced |= taken == Taken::Some;
+        self.replaced |= taken == TakenFiles::Some;
         let message = received?;
         let replaced = message.is_some() && std::mem::take(&mut self.replaced);
         let request = message.as_ref().and_then(|message| message.request().ok());

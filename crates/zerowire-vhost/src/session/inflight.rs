@@ -17,7 +17,7 @@ const OWN_ENTRIES: u16 = 1024;
 
 /// A region, and where it lies in its file.
 #[derive(Debug)]
-struct Area {
+struct KeptRegion {
     region: Arc<InflightRegion>,
     file: Arc<OwnedFd>,
     offset: u64,
@@ -27,10 +27,10 @@ struct Area {
 #[derive(Debug, Default)]
 pub(super) struct InflightTracking {
     /// The region that the front end keeps, if it wants one.
-    shared: Option<Area>,
+    shared: Option<KeptRegion>,
     /// The region that whoever runs this process keeps. It serves rings that the front end has no
     /// region for.
-    own: Option<Area>,
+    own: Option<KeptRegion>,
 }
 
 impl InflightTracking {
@@ -48,7 +48,7 @@ impl InflightTracking {
         let (mmap_size, file) = match InflightRegion::create(queues, queue_size) {
             Ok((region, file)) => {
                 let (region, file) = (Arc::new(region), Arc::new(file));
-                self.shared = Some(Area { region, file: file.clone(), offset: 0 });
+                self.shared = Some(KeptRegion { region, file: file.clone(), offset: 0 });
                 (InflightRegion::bytes_for(queues, queue_size) as u64, Some(file))
             }
             Err(e) => {
@@ -71,7 +71,8 @@ impl InflightTracking {
         self.shared = None;
         let region = InflightRegion::open(&file, r.mmap_offset, r.mmap_size, r.num_queues, r.queue_size)
             .map_err(|text| refused(request, text))?;
-        self.shared = Some(Area { region: Arc::new(region), file: Arc::new(file), offset: r.mmap_offset });
+        self.shared =
+            Some(KeptRegion { region: Arc::new(region), file: Arc::new(file), offset: r.mmap_offset });
         Ok(())
     }
 
@@ -86,7 +87,7 @@ impl InflightTracking {
         let (queues, size) = (queues as u16, size.max(OWN_ENTRIES));
         match InflightRegion::create(queues, size) {
             Ok((region, file)) => {
-                self.own = Some(Area { region: Arc::new(region), file: Arc::new(file), offset: 0 });
+                self.own = Some(KeptRegion { region: Arc::new(region), file: Arc::new(file), offset: 0 });
             }
             Err(e) => tracing::warn!("a region for chains in flight can't be made: {e}"),
         }
@@ -95,7 +96,7 @@ impl InflightTracking {
     /// What marks the chains of a ring of `size` entries that starts, in the region of this side
     /// only if `marks`. A ring that grew beyond that one goes without.
     pub(super) fn tracker(&self, queue: u16, size: u16, marks: bool) -> Option<Box<Tracker>> {
-        let of = |area: &Area| Tracker::new(&area.region, queue);
+        let of = |area: &KeptRegion| Tracker::new(&area.region, queue);
         let own = || of(self.own.as_ref().filter(|own| marks && size <= own.region.queue_size())?);
         let shared = self.shared.as_ref().and_then(of);
         shared.or_else(|| own().map(Tracker::of_this_side)).map(Box::new)
@@ -103,7 +104,7 @@ impl InflightTracking {
 
     /// The regions, for an image.
     pub(super) fn image(&self) -> InflightImage<File> {
-        let image = |area: &Area| AreaImage {
+        let image = |area: &KeptRegion| AreaImage {
             queues: area.region.queues(),
             queue_size: area.region.queue_size(),
             offset: area.offset,
@@ -114,11 +115,11 @@ impl InflightTracking {
 
     /// The regions of an image. What lies in them is checked when a ring starts.
     pub(super) fn restore(image: &InflightImage<File>) -> Result<Self, String> {
-        let open = |image: &AreaImage<File>| -> Result<Area, String> {
+        let open = |image: &AreaImage<File>| -> Result<KeptRegion, String> {
             let &AreaImage { queues, queue_size, offset, ref file } = image;
             let bytes = InflightRegion::bytes_for(queues, queue_size) as u64;
             let region = InflightRegion::open(file, offset, bytes, queues, queue_size)?;
-            Ok(Area { region: Arc::new(region), file: file.clone(), offset })
+            Ok(KeptRegion { region: Arc::new(region), file: file.clone(), offset })
         };
         let area = |image: &Option<AreaImage<File>>| image.as_ref().map(open).transpose();
         Ok(Self { shared: area(&image.shared)?, own: area(&image.own)? })

@@ -35,8 +35,8 @@ const CROWD_LOOK: Duration = Duration::from_millis(5);
 const MAX_FILES: usize = 8 + MAX_FDS + MAX_REGIONS + 3 * MAX_RINGS;
 
 impl SessionImage {
-    /// Sends the image. The socket's own time limit bounds how long that takes, and 1 s for each 253
-    /// descriptors where too many are under way.
+    /// Sends the image. The socket's own time limit bounds how long that takes, and 1 s for each
+    /// 253 descriptors where too many are under way.
     ///
     /// # Errors
     /// Those of [`Self::encode`], and [`ImageError::System`] with what the socket says.
