@@ -317,6 +317,8 @@ impl<'a> Seat<'a> {
     ) -> End {
         let control = self.vm.control();
         let mut watched = WatchedSession::new(self.vm.watch());
+        // Of a message that the front end before did not end.
+        self.replaced = false;
         loop {
             control.answer();
             if control.stopped() {
