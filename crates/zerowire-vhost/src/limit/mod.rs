@@ -76,8 +76,8 @@ impl Allowance {
 struct Grant {
     /// What is left of it.
     allowed: Allowance,
-    /// Operations and bytes that may pass before the limiter hears of it. By so much the other
-    /// rings of the VM, and the time since the answer, can lengthen a burst.
+    /// Operations and bytes that may pass before the limiter hears of it. By so much each ring of
+    /// the VM can lengthen a burst.
     most_unpaid: (u64, u64),
 }
 

@@ -6,8 +6,9 @@
 //! of each: that is neither memory nor an eventfd, and is refused as the file would be. The control
 //! thread goes on, also to its end.
 //!
-//! While some are being closed no others are taken, and no next front end. So a VM takes only a
-//! few descriptors and threads of this process.
+//! While some are being closed a message with others ends the connection, and no next front end is
+//! taken. So a VM takes a few threads of this process, and as many descriptors as come with a few
+//! messages.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
