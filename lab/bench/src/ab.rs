@@ -28,8 +28,9 @@ const AMOUNTS: [&str; 5] = ["working_set_bytes", "rounds", "frames", "bytes", "s
 /// Options of [`run_ab`].
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(after_help = "\
-For benchmarks whose library is linked into this program: packet-tx, tcp-rx. Each round runs OLD and NEW in turns, with one round \
-each, and divides the CPU figures of NEW by those of OLD. 'net' and 'vsock' compare builds of 'zerowire' by --program.\n\
+For benchmarks whose library is linked into this program: packet-tx, tcp-rx. 'vsock-rx --table' runs the 'zerowire' beside each \
+build. Each round runs OLD and NEW in turns, with one round each, and divides the CPU figures of NEW by those of OLD. 'net' and \
+'vsock' compare builds of 'zerowire' by --program.\n\
 \n\
 Example:\n  zerowire-bench ab /tmp/before /tmp/after -- packet-tx --quick --sizes 1000 --columns zc")]
 pub struct AbOptions {

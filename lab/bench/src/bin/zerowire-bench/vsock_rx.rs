@@ -158,10 +158,6 @@ fn print(output: &(impl Serialize + std::fmt::Display), json: Option<&Path>) -> 
 fn table(mut options: TableOptions) -> Result<ExitCode> {
     options.program = measured_program(options.floor_only)?;
     options.tool = own_path()?;
-    // Standard output again, for it is a file's path here.
-    if options.files.json.as_deref() == Some(Path::new("-")) {
-        options.files.json = Some("/dev/stdout".into());
-    }
     let report = run_table(&options, &mut *super::output(&options.files.json))?;
     Ok(super::status(&report.failures(), &[]))
 }
