@@ -1,10 +1,10 @@
 //! System calls that rustix has no function for with raw memory.
 //!
-//! A loop of system calls has no function that returns between two of them: [`call`] is inlined. Where
-//! the kernel guards its own returns against speculation (`Safe RET`,
+//! Where the kernel guards its own returns against speculation (`Safe RET`,
 //! Documentation/admin-guide/hw-vuln/srso.rst), a call leaves addresses of the kernel in the
-//! processor's return predictor. The next return of the program is predicted into the kernel, and
-//! costs some hundred nanoseconds.
+//! processor's return predictor. Returns of the program behind it are predicted into the kernel, and
+//! cost some hundred nanoseconds. [`call`] is inlined, so a loop of calls has no return. Functions
+//! that make one call and return have one. The feature `refill` makes that one cheaper.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -25,30 +25,64 @@ pub unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize,
     result
 }
 
-/// The instruction, with the registers of the kernel's convention (System V ABI for x86-64, A.2).
+/// The instruction and what is to stand behind it, with the registers of the kernel's convention
+/// (System V ABI for x86-64, A.2).
+#[cfg(target_arch = "x86_64")]
+macro_rules! instruction {
+    ($number:expr, $arguments:expr $(, $behind:literal)*) => {{
+        let [a, b, c, d, e, f] = $arguments;
+        let result: isize;
+        std::arch::asm!(
+            "syscall",
+            $($behind,)*
+            inlateout("rax") $number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+        );
+        match result {
+            -4095..=-1 => Err(-result as i32),
+            done => Ok(done as usize),
+        }
+    }};
+}
+
+/// Nothing stands behind it.
 ///
 /// # Safety
 /// As [`call`].
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(feature = "refill")))]
 #[inline(always)]
-unsafe fn enter(number: libc::c_long, [a, b, c, d, e, f]: [usize; 6]) -> Result<usize, i32> {
-    let result: isize;
-    // SAFETY: the caller answers for what the call does. The kernel changes no other registers, and
-    // no stack.
+unsafe fn enter(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, i32> {
+    // SAFETY: the caller answers for what the call does. The kernel changes no other registers.
+    unsafe { instruction!(number, arguments) }
+}
+
+/// 16 calls stand behind it that never return. Each leaves an entry of the program in the return
+/// predictor, and eight bytes on the stack, which are taken off at the end. It ends a process with
+/// user shadow stacks, which nothing that Rust builds asks for.
+///
+/// # Safety
+/// As [`call`].
+#[cfg(all(target_arch = "x86_64", any(feature = "refill", test)))]
+#[inline(always)]
+unsafe fn refilled(number: libc::c_long, arguments: [usize; 6]) -> Result<usize, i32> {
+    // SAFETY: as above. The assembler may push to the stack, which is as it was at the end.
     unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-    }
-    match result {
-        -4095..=-1 => Err(-result as i32),
-        done => Ok(done as usize),
+        instruction!(
+            number,
+            arguments,
+            ".rept 16",
+            "call 22f",
+            "int3",
+            "22:",
+            ".endr",
+            "lea rsp, [rsp + 128]"
+        )
     }
 }
+
+#[cfg(all(target_arch = "x86_64", feature = "refill"))]
+use refilled as enter;
 
 /// As the C library makes it.
 ///
@@ -151,6 +185,24 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::time::Instant;
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_refilled_call_returns_as_any_other() {
+        #[inline(never)]
+        fn deep(depth: usize) -> (usize, Result<usize, i32>, Result<usize, i32>) {
+            // SAFETY: takes nothing.
+            let here = || unsafe { refilled(libc::SYS_gettid, [0; 6]) };
+            let none = [usize::MAX, 0, 0, 0, 0, 0];
+            // SAFETY: there is no such descriptor.
+            let failed = || unsafe { refilled(libc::SYS_close, none) };
+            let (depth, ..) = if depth == 0 { (0, here(), failed()) } else { deep(depth - 1) };
+            (depth + 1, here(), failed())
+        }
+        // SAFETY: takes nothing.
+        let here = unsafe { call(libc::SYS_gettid, [0; 6]) };
+        assert_eq!(deep(40), (41, here, Err(libc::EBADF)));
+    }
 
     #[test]
     fn waits_end_with_an_event_or_their_time() {
