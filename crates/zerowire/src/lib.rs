@@ -46,7 +46,7 @@
 //! * `send_area`: sends standard input from buffers that it lends.
 //!
 //! # Features
-//! All are on by default. Without them the library sends and receives by plain system calls.
+//! All but `refill` are on by default. Without them the library sends and receives by plain system calls.
 //!
 //! | feature | what it adds |
 //! | --- | --- |
@@ -55,6 +55,7 @@
 //! | `vsock` | [`recv::vsock`] |
 //! | `packet` | [`packet`] |
 //! | `xdp` | [`xdp`] |
+//! | `refill` | cheaper system calls where the kernel guards its returns (docs/send.md) |
 #![warn(missing_docs)]
 #![warn(clippy::missing_errors_doc)]
 // What all paths stand on has parts for one of them alone, and for tests. With `testing`, which
