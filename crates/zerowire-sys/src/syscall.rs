@@ -2,9 +2,9 @@
 //!
 //! Where the kernel guards its own returns against speculation (`Safe RET`,
 //! Documentation/admin-guide/hw-vuln/srso.rst), a call leaves addresses of the kernel in the
-//! processor's return predictor. Returns of the program behind it are predicted into the kernel, and
-//! cost some hundred nanoseconds. [`call`] is inlined, so a loop of calls has no return. Functions
-//! that make one call and return have one. The feature `refill` makes that one cheaper.
+//! processor's return predictor. Returns of the program behind it are predicted into the kernel,
+//! and cost some hundred nanoseconds. [`call`] is inlined, so a loop of calls has no return.
+//! Functions that make one call and return have one. The feature `refill` makes that one cheaper.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};

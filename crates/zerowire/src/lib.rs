@@ -46,7 +46,8 @@
 //! * `send_area`: sends standard input from buffers that it lends.
 //!
 //! # Features
-//! All but `refill` are on by default. Without them the library sends and receives by plain system calls.
+//! All but `refill` are on by default. Without them the library sends and receives by plain system
+//! calls.
 //!
 //! | feature | what it adds |
 //! | --- | --- |
