@@ -8,7 +8,8 @@
 //! - [`MessageSocket`] moves whole messages over a socket,
 //! - [`Message`] is one received message with typed, checked readers,
 //! - [`payload`] has the payload structs, each with `encode` and `decode`,
-//! - [`features`] and [`protocol`] name the bits.
+//! - [`features`] and [`protocol`] name the bits,
+//! - [`retry_while_crowded`] sends descriptors as soon as the kernel takes them.
 //!
 //! # Who owns what
 //! Received file descriptors become [`std::os::fd::OwnedFd`] before anything else is read. So
@@ -36,6 +37,7 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+mod crowd;
 mod error;
 pub mod features;
 mod header;
@@ -45,6 +47,7 @@ pub mod payload;
 pub mod protocol;
 mod request;
 
+pub use crowd::retry_while_crowded;
 pub use error::WireError;
 pub use header::{FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, VERSION};
 pub use message::{Message, VringFd};

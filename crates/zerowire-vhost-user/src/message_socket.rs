@@ -22,6 +22,7 @@ use rustix::net::{
 
 use crate::{
     FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, MAX_BODY, MAX_FDS, Message, Request, VERSION, WireError,
+    retry_while_crowded,
 };
 
 /// How long a sender waits for a peer that reads nothing. Messages are a few
@@ -31,9 +32,6 @@ const SEND_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a sender of descriptors waits while its user has too many under way
 /// in sockets: more than RLIMIT_NOFILE, of all its processes.
 const CROWD_PATIENCE: Duration = Duration::from_secs(1);
-
-/// The pause between two tries.
-const CROWD_LOOK: Duration = Duration::from_millis(5);
 
 /// One end of a vhost-user socket. Owns the socket and what has arrived of an
 /// unfinished message.
@@ -290,7 +288,7 @@ impl MessageSocket {
             return Err(WireError::TooManyFds);
         }
         let total = first.len() + second.len();
-        let (start, mut sent) = (Instant::now(), 0);
+        let (deadline, mut sent) = (Instant::now() + CROWD_PATIENCE, 0);
         while sent < total {
             let iov = [
                 IoSlice::new(first.get(sent..).unwrap_or_default()),
@@ -303,12 +301,11 @@ impl MessageSocket {
             if sent == 0 && !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
                 return Err(WireError::TooManyFds);
             }
-            match sendmsg(&self.stream, &iov, &mut control, SendFlags::NOSIGNAL) {
+            let send = || sendmsg(&self.stream, &iov, &mut control, SendFlags::NOSIGNAL);
+            match retry_while_crowded(deadline, send) {
                 Ok(count) => sent += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait_writable(total - sent)?,
-                // Nothing tells when some have been received.
-                Err(Errno::TOOMANYREFS) if start.elapsed() < CROWD_PATIENCE => std::thread::sleep(CROWD_LOOK),
                 Err(Errno::TOOMANYREFS) => return Err(WireError::Crowded),
                 Err(error) => return Err(WireError::Io(error.into())),
             }

@@ -21,6 +21,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zerowire_vhost_user::retry_while_crowded;
 
 use super::lock;
 use super::pace::{HearingPace, thread_cpu_time};
@@ -36,8 +37,6 @@ pub(crate) const SEND_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a child tries to send descriptors while its user has too many under way.
 pub(crate) const CROWD_PATIENCE: Duration = Duration::from_millis(200);
-/// The pause between two tries.
-const CROWD_LOOK: Duration = Duration::from_millis(5);
 
 /// How long what a child has said is read behind its death.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -213,14 +212,11 @@ impl Channel {
             few = few.min(Instant::now() + CROWD_PATIENCE);
         }
         loop {
-            let now = Instant::now();
-            match self.try_send(bytes, fds) {
-                Err(Errno::AGAIN) if now < room => {
-                    let left = timespec(room - now);
+            match retry_while_crowded(few, || self.try_send(bytes, fds)) {
+                Err(Errno::AGAIN) if Instant::now() < room => {
+                    let left = timespec(room.saturating_duration_since(Instant::now()));
                     let _ = poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&left));
                 }
-                // Nothing tells when some have been received.
-                Err(Errno::TOOMANYREFS) if now < few => std::thread::sleep(CROWD_LOOK),
                 Err(Errno::TOOMANYREFS) => return Err(crowded()),
                 sent => return Ok(sent?),
             }
@@ -430,7 +426,7 @@ mod tests {
         assert!(is_crowded(&late.expect_err("too many")));
         std::thread::scope(|scope| {
             let reads = scope.spawn(|| {
-                std::thread::sleep(3 * CROWD_LOOK);
+                std::thread::sleep(Duration::from_millis(20));
                 let got = || theirs.receive::<String>().expect("a message").expect("not the end");
                 (0..sent).for_each(|_| assert_eq!(got().1.len(), 4));
                 got()

@@ -14,12 +14,12 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
-use rustix::io::{Errno, retry_on_intr};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use zerowire_vhost_user::MAX_FDS;
+use zerowire_vhost_user::{MAX_FDS, retry_while_crowded};
 
 use super::{ImageError, MAX_RINGS, SessionImage, at_most, check_length};
 use crate::memory::MAX_REGIONS;
@@ -27,9 +27,8 @@ use crate::memory::MAX_REGIONS;
 /// Descriptors of a message at most.
 const PART: usize = 253;
 
-/// How long descriptors wait while too many others are under way, and the pause between two tries.
+/// How long descriptors wait while too many others are under way.
 const CROWD_PATIENCE: Duration = Duration::from_secs(1);
-const CROWD_LOOK: Duration = Duration::from_millis(5);
 
 /// Descriptors of an image at most: eight stand once in it, and each ring has three.
 const MAX_FILES: usize = 8 + MAX_FDS + MAX_REGIONS + 3 * MAX_RINGS;
@@ -80,21 +79,6 @@ impl SessionImage {
 }
 
 fn send_part(socket: &UnixStream, part: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let start = Instant::now();
-    loop {
-        match try_send_part(socket, part) {
-            // This user has too many under way in sockets. Nothing tells when some have arrived.
-            Err(e) if is_crowded(&e) && start.elapsed() < CROWD_PATIENCE => std::thread::sleep(CROWD_LOOK),
-            sent => return sent,
-        }
-    }
-}
-
-fn is_crowded(e: &io::Error) -> bool {
-    Errno::from_io_error(e) == Some(Errno::TOOMANYREFS)
-}
-
-fn try_send_part(socket: &UnixStream, part: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(PART))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     // The space fits a part, so the push can't fail.
@@ -102,7 +86,8 @@ fn try_send_part(socket: &UnixStream, part: &[BorrowedFd<'_>]) -> io::Result<()>
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let byte = [IoSlice::new(&[0])];
-    retry_on_intr(|| sendmsg(socket, &byte, &mut control, SendFlags::NOSIGNAL))?;
+    let mut send = || sendmsg(socket, &byte, &mut control, SendFlags::NOSIGNAL);
+    retry_while_crowded(Instant::now() + CROWD_PATIENCE, || retry_on_intr(&mut send))?;
     Ok(())
 }
 
