@@ -21,7 +21,7 @@ use zerowire_capture::{Capture, CaptureInterface, CaptureStats};
 
 use super::pace::{HearingPace, thread_cpu_time};
 
-/// How long a thread that has nothing more to read may take to end.
+/// How long threads that have nothing more to read may take to end.
 const LEFT_BEHIND: Duration = Duration::from_secs(1);
 
 /// How long a child may take to write what it has captured.
@@ -92,22 +92,28 @@ pub(crate) struct CaptureRelay {
 }
 
 impl CaptureRelay {
-    /// Waits until the child has written all, or until `deadline`.
-    pub(crate) fn finish(self, deadline: Instant) {
-        while !self.thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
+    /// Waits until the children have written all, or until `deadline`. False: a thread was left
+    /// behind.
+    pub(crate) fn finish(relays: impl IntoIterator<Item = Self>, deadline: Instant) -> bool {
+        let mut relays: Vec<_> = relays.into_iter().collect();
+        let ended = |relays: &[Self]| relays.iter().all(|relay| relay.thread.is_finished());
+        let wait = |relays: &[Self], deadline| {
+            while !ended(relays) && Instant::now() < deadline {
+                std::thread::sleep(LOOK);
+            }
+        };
+        wait(&relays, deadline);
+        // Threads may wait for a child that does not end.
+        for relay in &relays {
+            let _ = relay.socket.shutdown(Shutdown::Both);
         }
-        // The thread may wait for a child that does not end.
-        let _ = self.socket.shutdown(Shutdown::Both);
-        let deadline = Instant::now() + LEFT_BEHIND;
-        while !self.thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
+        wait(&relays, Instant::now() + LEFT_BEHIND);
+        // One that has not ended goes by itself when the kernel lets go of it, as where it closes a
+        // descriptor that the child has sent along.
+        for relay in relays.extract_if(.., |relay| relay.thread.is_finished()) {
+            let _ = relay.thread.join();
         }
-        // It goes by itself when the kernel lets go of it, as where it closes a descriptor that the
-        // child has sent along.
-        if self.thread.is_finished() {
-            let _ = self.thread.join();
-        }
+        relays.is_empty()
     }
 }
 
@@ -146,7 +152,19 @@ mod tests {
         }
         let (cpu, time) = (cpu_time("flood-pcap"), begin.elapsed());
         drop(to);
-        kept.take_relay().expect("it has run").finish(Instant::now() + PATIENCE);
+        assert!(CaptureRelay::finish(kept.take_relay(), Instant::now() + PATIENCE));
         assert!(cpu < time / 2, "{cpu:?} of {time:?}");
+    }
+
+    /// A child that keeps its end open does not make the others wait one after the other.
+    #[test]
+    fn ends_of_captures_share_one_time_limit() {
+        let [(first, _first), (second, _second)] = [(); 2].map(|()| UnixStream::pair().expect("sockets"));
+        let relay = |socket, thread| CaptureRelay { socket, thread };
+        let mut shut = second.try_clone().expect("a descriptor");
+        // It ends when both of them are shut, and not before.
+        let thread = std::thread::spawn(move || drop(shut.read(&mut [0])));
+        let relays = [relay(first, thread), relay(second, std::thread::spawn(|| {}))];
+        assert!(CaptureRelay::finish(relays, Instant::now()), "none is left behind");
     }
 }

@@ -14,7 +14,7 @@ use zerowire_net::{
 use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState, side_by_side};
 
 use super::vm::{Common, NetVm};
-use crate::sandbox::capture::PATIENCE;
+use crate::sandbox::capture::{CaptureRelay, PATIENCE};
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::ANSWER_PATIENCE;
 
@@ -275,8 +275,7 @@ impl Captured for Supervisor {
             (std::mem::replace(&mut vms.capture, capture.clone()), running)
         };
         let change = |keeper: &Arc<VmKeeper>| keeper.charge.set_capture(capture.as_deref(), deadline);
-        let relays: Vec<_> = running.iter().filter_map(change).collect();
-        relays.into_iter().for_each(|relay| relay.finish(deadline));
+        CaptureRelay::finish(running.iter().filter_map(change), deadline);
         before
     }
 }

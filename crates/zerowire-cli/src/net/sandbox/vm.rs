@@ -371,9 +371,7 @@ impl Charge for NetVm {
         self.port.part();
         // What it has captured is read to its end before another one begins.
         let relay = lock(&self.state).capture.as_mut().and_then(KeptCapture::take_relay);
-        if let Some(relay) = relay {
-            relay.finish(Instant::now() + PATIENCE);
-        }
+        CaptureRelay::finish(relay, Instant::now() + PATIENCE);
     }
 
     fn died(&self, end: &ChildEnd) -> Option<Vec<(String, String)>> {

@@ -39,14 +39,14 @@ pub(super) struct CaptureChange {
 }
 
 impl CaptureChange {
-    /// Waits until the one before has its packets and the child captures, or until `deadline`.
-    pub(super) fn finish(self, deadline: Instant) {
-        if let Some(before) = self.before {
-            before.finish(deadline);
-        }
-        let answer = self.begun.and_then(|question| question.answer(deadline));
-        if let Some(GroupWord::Changed(_, Some(why))) = answer {
-            tracing::error!("{}: nothing of it is captured: {}", self.vm, short(&why));
+    /// Waits until the ones before have their packets and the children capture, or until `deadline`.
+    pub(super) fn finish(mut changes: Vec<Self>, deadline: Instant) {
+        CaptureRelay::finish(changes.iter_mut().filter_map(|change| change.before.take()), deadline);
+        for Self { vm, begun, .. } in changes {
+            let answer = begun.and_then(|question| question.answer(deadline));
+            if let Some(GroupWord::Changed(_, Some(why))) = answer {
+                tracing::error!("{vm}: nothing of it is captured: {}", short(&why));
+            }
         }
     }
 }

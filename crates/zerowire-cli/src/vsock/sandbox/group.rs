@@ -12,7 +12,7 @@ use super::members::GroupMembers;
 use super::message::{GroupOrder, GroupSetup, GroupWord, VMS};
 use super::supervisor::VsockRoster;
 use super::vm::KeptVsock;
-use crate::sandbox::capture::PATIENCE;
+use crate::sandbox::capture::{CaptureRelay, PATIENCE};
 use crate::sandbox::channel::{CROWD_PATIENCE, Channel, is_crowded};
 use crate::sandbox::cpu::{CpuShare, CpuSum};
 use crate::sandbox::keeper::{Charge, ChildEnd, Heard, Keeper, START_PATIENCE};
@@ -191,13 +191,11 @@ impl Charge for VsockGroup {
         let deadline = Instant::now() + PATIENCE;
         let vms = lock(&self.members).end();
         lock(&self.cpu).restart();
+        vms.iter().for_each(|(vm, was_its)| lock(&vm.sums).died(was_its.then_some(&end.why)));
+        // What it has captured is read to its end before another one begins.
+        CaptureRelay::finish(vms.iter().filter_map(|(vm, _)| vm.take_relay()), deadline);
         let mut stay = Vec::new();
         for (vm, was_its) in vms {
-            lock(&vm.sums).died(was_its.then_some(&end.why));
-            // What it has captured is read to its end before another one begins.
-            if let Some(relay) = vm.take_relay() {
-                relay.finish(deadline);
-            }
             if vm.leaves() {
                 lock(&vm.session).forget();
             } else {

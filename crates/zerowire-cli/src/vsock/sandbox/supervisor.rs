@@ -20,12 +20,12 @@ use zerowire_vsock::{
     VsockServerStats, VsockVmInfo, VsockVmStats, check_vms, group_sets,
 };
 
-use super::changes::JoinRefusal;
+use super::changes::{CaptureChange, JoinRefusal};
 use super::group::{GroupCommon, VsockGroup};
 pub(super) use super::roster::VsockRoster;
 use super::roster::{ServedVsock, VmSet, stopping};
 use super::vm::{KeptVsock, OpenVsock};
-use crate::sandbox::capture::PATIENCE;
+use crate::sandbox::capture::{CaptureRelay, PATIENCE};
 use crate::sandbox::cpu::CpuSum;
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::ANSWER_PATIENCE;
@@ -214,10 +214,9 @@ impl VmFleet for VsockSupervisor {
         let running = self.roster.close();
         running.iter().for_each(|served| served.keeper.ask_to_stop());
         let deadline = Instant::now() + PATIENCE;
-        for ServedVsock { vm, keeper } in &running {
-            keeper.stop();
-            vm.close(deadline);
-        }
+        running.iter().for_each(|served| served.keeper.stop());
+        CaptureRelay::finish(running.iter().filter_map(|served| served.vm.take_relay()), deadline);
+        running.iter().for_each(|served| served.vm.close(deadline));
     }
 }
 
@@ -229,7 +228,7 @@ impl Captured for VsockSupervisor {
     fn set_capture(&self, capture: Option<Arc<Capture>>) -> Option<Arc<Capture>> {
         let (before, changes) = self.roster.set_capture(capture);
         let deadline = Instant::now() + PATIENCE;
-        changes.into_iter().for_each(|change| change.finish(deadline));
+        CaptureChange::finish(changes, deadline);
         before
     }
 }

@@ -163,9 +163,7 @@ impl KeptVsock {
 
     /// Closes and removes its sockets, and writes what was captured.
     pub(super) fn close(&self, deadline: Instant) {
-        if let Some(relay) = self.take_relay() {
-            relay.finish(deadline);
-        }
+        CaptureRelay::finish(self.take_relay(), deadline);
         let open = lock(&self.state).open.take();
         drop(open);
     }
