@@ -86,7 +86,7 @@ impl<W> ChildLink<W> {
         deadline: Instant,
     ) -> io::Result<Question<W>> {
         let question = self.expect();
-        self.channel.send_when_few(&order(question.number), fds, deadline)?;
+        question.send_when_few(&order(question.number), fds, deadline)?;
         Ok(question)
     }
 
@@ -121,6 +121,19 @@ impl<W> Question<W> {
     /// The number that the answer has.
     pub(crate) fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Sends it, as [`Channel::send_when_few`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn send_when_few(
+        &self,
+        order: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> io::Result<()> {
+        self.link.channel.send_when_few(order, fds, deadline)
     }
 
     /// Whether the child was left, and no answer comes any more.

@@ -2,9 +2,12 @@
 //!
 //! A VM comes with its sockets, as at the start. A child that does not let one go in time is ended:
 //! the next one does not get that VM, and goes on with the others.
+//!
+//! A change with descriptors waits while the kernel takes none, so it is sent without a lock. Each
+//! VM has one such change at a time.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,10 +15,11 @@ use zerowire_capture::Capture;
 use zerowire_vsock::Limits;
 
 use super::group::VsockGroup;
-use super::members::GroupMembers;
-use super::message::{GroupWord, VmChange};
+use super::members::{GroupMembers, SentChange};
+use super::message::{GroupOrder, GroupWord, VmChange};
 use super::vm::KeptVsock;
 use crate::sandbox::capture::{CaptureRelay, PATIENCE};
+use crate::sandbox::channel::SEND_PATIENCE;
 use crate::sandbox::keeper::{Charge, Keeper};
 use crate::sandbox::link::{ChildLink, Question};
 use crate::sandbox::lock;
@@ -29,22 +33,52 @@ pub(super) enum JoinRefusal {
     Over,
 }
 
+/// A change that the child carries out.
+struct AskedChange {
+    question: Question<GroupWord>,
+    /// None: it comes behind the child's VMs.
+    unsent: Option<SentChange>,
+}
+
+impl AskedChange {
+    /// Sends it, and waits until `deadline` while too many descriptors are under way. None: the
+    /// child has ended.
+    fn send(self, deadline: Instant) -> io::Result<Option<Question<GroupWord>>> {
+        let Self { question, unsent } = self;
+        let Some((change, fds)) = unsent else { return Ok(Some(question)) };
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        match question.send_when_few(&GroupOrder::Change(change), &fds, deadline) {
+            Ok(()) => Ok(Some(question)),
+            Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
 /// The capture of a VM becomes another one.
 pub(super) struct CaptureChange {
     vm: String,
     /// What takes the packets that are under way to the one before.
     before: Option<CaptureRelay>,
-    /// The child is asked to begin.
-    begun: Option<Question<GroupWord>>,
+    /// Has the child begin.
+    begin: Option<AskedChange>,
 }
 
 impl CaptureChange {
-    /// Waits until the ones before have their packets and the children capture, or until `deadline`.
-    pub(super) fn finish(mut changes: Vec<Self>, deadline: Instant) {
-        CaptureRelay::finish(changes.iter_mut().filter_map(|change| change.before.take()), deadline);
-        for Self { vm, begun, .. } in changes {
-            let answer = begun.and_then(|question| question.answer(deadline));
-            if let Some(GroupWord::Changed(_, Some(why))) = answer {
+    /// Has the children begin. Waits until the captures before have their packets and the children
+    /// capture, or until `deadline`.
+    pub(super) fn finish(changes: Vec<Self>, deadline: Instant) {
+        let (mut relays, mut begun) = (Vec::new(), Vec::new());
+        for Self { vm, before, begin } in changes {
+            relays.extend(before);
+            match begin.map_or(Ok(None), |begin| begin.send(deadline)) {
+                Ok(question) => begun.extend(question.map(|question| (vm, question))),
+                Err(e) => tracing::error!("{vm}: nothing of it is captured: no way to its process: {e}"),
+            }
+        }
+        CaptureRelay::finish(relays, deadline);
+        for (vm, question) in begun {
+            if let Some(GroupWord::Changed(_, Some(why))) = question.answer(deadline) {
                 tracing::error!("{vm}: nothing of it is captured: {}", short(&why));
             }
         }
@@ -55,17 +89,19 @@ impl Keeper<VsockGroup> {
     /// Has the child serve one more VM. The next one gets it where none is there, or where it dies
     /// meanwhile.
     pub(super) fn join(&self, vm: &Arc<KeptVsock>) -> Result<(), JoinRefusal> {
-        let patience;
-        let asked = {
+        let (asked, patience) = {
             let mut members = lock(&self.charge.members);
             if members.over {
                 return Err(JoinRefusal::Over);
             }
             members.add(vm);
             self.charge.rename(&members);
-            patience = members.patience();
-            self.ask_to_add(&mut members, vm)
+            (self.ask_to_add(&mut members, vm), members.patience())
         };
+        let asked = asked.and_then(|asked| match asked.map(|add| add.send(Instant::now() + SEND_PATIENCE)) {
+            Some(Err(e)) if e.kind() == ErrorKind::WouldBlock => Err("it reads nothing".to_owned()),
+            sent => sent.transpose().map(Option::flatten).map_err(|e| e.to_string()),
+        });
         let was_asked = asked.is_ok();
         let why = match asked {
             Ok(None) => return Ok(()),
@@ -87,8 +123,9 @@ impl Keeper<VsockGroup> {
         // One that is late, or the next child, may serve it by now.
         let remove = |number| VmChange::Remove(number, vm.number);
         let removed = self.ask(&mut lock(&self.charge.members), remove, Vec::new());
+        let removed = removed.map(|removed| removed.send(Instant::now()));
         // A child that reads nothing would take the VM when it goes on.
-        if let Some(link) = self.link().filter(|_| was_asked && removed.is_err()) {
+        if let Some(link) = self.link().filter(|_| was_asked && matches!(removed, Some(Err(_)))) {
             link.close();
         }
         if self.charge.is_over() {
@@ -97,22 +134,13 @@ impl Keeper<VsockGroup> {
         Err(JoinRefusal::Child(why))
     }
 
-    /// None: there is no child, or it has ended.
-    fn ask_to_add(
-        &self,
-        members: &mut GroupMembers,
-        vm: &KeptVsock,
-    ) -> Result<Option<Question<GroupWord>>, String> {
+    /// None: there is no child.
+    fn ask_to_add(&self, members: &mut GroupMembers, vm: &KeptVsock) -> Result<Option<AskedChange>, String> {
         if self.taking(members).is_none() {
             return Ok(None);
         }
         let (setup, fds) = vm.setup()?;
-        match self.ask(members, |number| VmChange::Add(number, setup), fds) {
-            Ok(asked) => Ok(asked),
-            Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(None),
-            Err(e) if e.kind() == ErrorKind::WouldBlock => Err("it reads nothing".to_owned()),
-            Err(e) => Err(e.to_string()),
-        }
+        Ok(self.ask(members, |number| VmChange::Add(number, setup), fds))
     }
 
     /// Has the child let a VM go, or end behind the last one. Its sockets are closed then.
@@ -127,7 +155,8 @@ impl Keeper<VsockGroup> {
             link.map(|link| (self.ask(&mut members, remove, Vec::new()), link, patience))
         };
         if let Some((asked, link, patience)) = asked {
-            let answer = asked.ok().flatten().and_then(|q| q.answer(Instant::now() + patience));
+            let asked = asked.and_then(|remove| remove.send(Instant::now()).ok().flatten());
+            let answer = asked.and_then(|question| question.answer(Instant::now() + patience));
             let runs = self.link().is_some_and(|now| Arc::ptr_eq(&now, &link));
             if runs && !matches!(answer, Some(GroupWord::Changed(_, None))) {
                 tracing::error!("{name}: its process does not let it go, and is ended");
@@ -155,27 +184,25 @@ impl Keeper<VsockGroup> {
         self.order(&mut members, vm.number, VmChange::Rates(vm.number, Rates::of(rates)));
     }
 
-    /// Has a VM's packets go to another capture, or to none.
+    /// Has a VM's packets go to another capture, or to none, as soon as that is
+    /// [finished](CaptureChange::finish).
     pub(super) fn set_capture(&self, vm: &KeptVsock, capture: Option<&Capture>) -> CaptureChange {
         let (mut members, name) = (lock(&self.charge.members), &vm.config.name);
         let before = vm.set_capture(capture);
         if before.is_some() {
             self.order(&mut members, vm.number, VmChange::EndCapture(vm.number));
         }
-        let mut begun = None;
+        let mut begin = None;
         let is_told = members.has(vm.number) && self.taking(&members).is_some();
         if let Some(capture) = lock(&vm.state).capture.as_mut().filter(|_| is_told) {
             let snaplen = capture.snaplen;
-            let ask = |to| {
-                let change = |number| VmChange::Capture(number, vm.number, snaplen);
-                self.ask(&mut members, change, vec![to])
-            };
-            match capture.begin(name).and_then(ask) {
-                Ok(asked) => begun = asked,
+            let change = |number| VmChange::Capture(number, vm.number, snaplen);
+            match capture.begin(name) {
+                Ok(to) => begin = self.ask(&mut members, change, vec![to]),
                 Err(e) => tracing::error!("{name}: nothing of it is captured: no way to its process: {e}"),
             }
         }
-        CaptureChange { vm: name.clone(), before, begun }
+        CaptureChange { vm: name.clone(), before, begin }
     }
 
     /// The child that takes changes. It gets them at once, or as soon as it has its VMs.
@@ -183,24 +210,24 @@ impl Keeper<VsockGroup> {
         self.link().filter(|_| members.has_child())
     }
 
-    /// Has the child carry out a change, without waiting. None: there is no child.
+    /// A change for the child. None: there is no child.
     fn ask(
         &self,
         members: &mut GroupMembers,
         change: impl FnOnce(u64) -> VmChange,
         fds: Vec<OwnedFd>,
-    ) -> io::Result<Option<Question<GroupWord>>> {
-        let Some(link) = self.taking(members) else { return Ok(None) };
-        let question = link.expect();
-        members.tell(&link, change(question.number()), fds)?;
-        Ok(Some(question))
+    ) -> Option<AskedChange> {
+        let question = self.taking(members)?.expect();
+        let unsent = members.defer(change(question.number()), fds);
+        Some(AskedChange { question, unsent })
     }
 
     /// Tells the child of a change of this VM. A child that does not have it learns of it by the
     /// VM's setup, and so does the one that follows on a child that takes no orders: that ends.
     fn order(&self, members: &mut GroupMembers, vm: usize, change: VmChange) {
         if let Some(link) = self.taking(members).filter(|_| members.has(vm))
-            && members.tell(&link, change, Vec::new()).is_err()
+            && let Some((change, _)) = members.defer(change, Vec::new())
+            && link.channel.send(&GroupOrder::Change(change), &[]).is_err()
         {
             link.close();
         }
@@ -209,10 +236,15 @@ impl Keeper<VsockGroup> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::time::Duration;
+
+    use zerowire_capture::{CaptureOptions, CaptureTarget};
+    use zerowire_testkit::own_process;
+    use zerowire_testkit::process::{become_ordinary, limit};
     use zerowire_vsock::OwnSockets;
 
     use super::super::group::tests::{group, kept};
-    use super::super::message::GroupOrder;
     use super::super::roster::VsockRoster;
     use super::*;
     use crate::sandbox::channel::Channel;
@@ -260,7 +292,7 @@ mod tests {
             assert!(keeper.ask_stats().is_empty(), "it takes no question yet");
             keeper.set_rates(&vms[0], limits());
             assert_eq!(roster.vms().len(), 2);
-            assert!(roster.set_capture(None).1.into_iter().all(|change| change.begun.is_none()));
+            assert!(roster.set_capture(None).1.into_iter().all(|change| change.begin.is_none()));
             assert!(!handed.is_finished(), "it waits for the child");
             (0..full).for_each(|_| drop(child.receive::<String>()));
             let vms = given(&child);
@@ -344,5 +376,66 @@ mod tests {
         });
         assert!(matches!(next(&child), GroupOrder::Change(VmChange::Remove(_, 2))));
         assert_eq!(died(&keeper).len(), 2);
+    }
+
+    /// Sends descriptors until the kernel takes no further one.
+    fn crowd() -> Channel {
+        let null = File::open("/dev/null").expect("it is there");
+        let (other, unread) = Channel::pair().expect("a pair");
+        while other.send(&"", &[null.as_fd(); 60]).is_ok() {}
+        Channel::of(unread)
+    }
+
+    /// Others go on meanwhile.
+    #[test]
+    fn a_vm_that_joins_and_captures_wait_until_descriptors_have_arrived() {
+        own_process!();
+        let dir = tempfile::tempdir().expect("a folder");
+        let (keeper, child) = Keeper::played(group(dir.path(), 0));
+        let (link, roster) = (keeper.link().expect("a child"), VsockRoster::new(None));
+        let vms = lock(&keeper.charge.members).vms.clone();
+        roster.started(&vms, &keeper);
+        let c = kept(dir.path(), &OwnSockets::default(), (2, "c"), 0);
+        let target = CaptureTarget::File("/dev/null".into());
+        let options = CaptureOptions { target, snaplen: 64, rotation: None, only: Vec::new(), filter: None };
+        let capture = Capture::start(&options, "a test").expect("a capture");
+        keeper.charge.hand(&link).expect("room");
+        assert_eq!(given(&child).len(), 2);
+        limit(libc::RLIMIT_NOFILE, 100, 100).expect("a lower limit");
+        become_ordinary(60_000 + std::process::id() % 5000, 0);
+        let others_go_on = || {
+            std::thread::sleep(Duration::from_millis(20));
+            keeper.set_rates(&vms[0], limits());
+            assert!(matches!(next(&child), GroupOrder::Change(VmChange::Rates(0, _))));
+            assert_eq!(roster.vms().len(), 2);
+        };
+        let unread = crowd();
+        std::thread::scope(|scope| {
+            let joins = scope.spawn(|| keeper.join(&c).is_ok());
+            others_go_on();
+            assert!(!joins.is_finished(), "it waits");
+            drop(unread);
+            let GroupOrder::Change(VmChange::Add(number, _)) = next(&child) else { panic!("another order") };
+            link.take(GroupWord::Changed(number, None));
+            assert!(joins.join().expect("no panic"));
+        });
+        let unread = crowd();
+        let changes = roster.set_capture(Some(Arc::new(capture))).1;
+        std::thread::scope(|scope| {
+            let deadline = Instant::now() + PATIENCE;
+            let captured = scope.spawn(move || CaptureChange::finish(changes, deadline));
+            others_go_on();
+            assert!(!captured.is_finished(), "it waits");
+            drop(unread);
+            for vm in 0..2 {
+                let begins = next(&child);
+                let GroupOrder::Change(VmChange::Capture(number, of, _)) = begins else {
+                    panic!("{begins:?}")
+                };
+                assert_eq!(of, vm);
+                link.take(GroupWord::Changed(number, None));
+            }
+            captured.join().expect("no panic");
+        });
     }
 }

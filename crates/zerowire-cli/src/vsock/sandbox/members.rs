@@ -8,14 +8,13 @@
 //!
 //! They stand under a lock, which nobody holds while a child may keep him waiting.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::message::{GroupOrder, GroupWord, VmChange, VmSetup};
+use super::message::{VmChange, VmSetup};
 use super::vm::KeptVsock;
 use crate::sandbox::keeper::START_PATIENCE;
-use crate::sandbox::link::ChildLink;
 
 /// How long a child may take for a change. Its threads have 5 s.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(6);
@@ -136,18 +135,12 @@ impl GroupMembers {
         self.vms.iter().map(|vm| (vm.clone(), !coming.contains(&vm.number))).collect()
     }
 
-    /// Sends the child a change, or has it wait until the child has its VMs.
-    pub(super) fn tell(
-        &mut self,
-        link: &ChildLink<GroupWord>,
-        change: VmChange,
-        fds: Vec<OwnedFd>,
-    ) -> std::io::Result<()> {
+    /// Has a change wait until the child has its VMs. Some: it has them, and this can be sent.
+    pub(super) fn defer(&mut self, change: VmChange, fds: Vec<OwnedFd>) -> Option<SentChange> {
         if let ChildStage::Starting(late) = &mut self.stage {
             late.push((change, fds));
-            return Ok(());
+            return None;
         }
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        link.channel.send(&GroupOrder::Change(change), &fds)
+        Some((change, fds))
     }
 }

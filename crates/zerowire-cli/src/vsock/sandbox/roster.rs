@@ -87,6 +87,15 @@ impl Entries {
     }
 }
 
+/// Whether a VM that was entered is served from now on.
+pub(super) enum KeepOutcome {
+    Running,
+    /// Not yet: packets go to another capture by now, or to none.
+    OtherCapture(Option<Arc<Capture>>),
+    /// The supervisor stops.
+    Stopping,
+}
+
 /// All VMs of a supervisor.
 pub(super) struct VsockRoster(Mutex<Entries>);
 
@@ -133,17 +142,23 @@ impl VsockRoster {
         Ok((number, config, set))
     }
 
-    /// A VM that was entered is served, with a capture that may be another one by now. False: the
-    /// supervisor stops.
-    pub(super) fn keep(&self, number: usize, served: ServedVsock, capture: Option<&Arc<Capture>>) -> bool {
+    /// A VM that was entered is served. Its packets go to this capture.
+    pub(super) fn keep(
+        &self,
+        number: usize,
+        served: &ServedVsock,
+        capture: Option<&Arc<Capture>>,
+    ) -> KeepOutcome {
         let mut entries = lock(&self.0);
         let now = entries.capture.clone();
-        let Some(entry) = entries.all.iter_mut().find(|entry| entry.number == number) else { return false };
+        let Some(entry) = entries.all.iter_mut().find(|entry| entry.number == number) else {
+            return KeepOutcome::Stopping;
+        };
         if now.as_ref().map(Arc::as_ptr) != capture.map(Arc::as_ptr) {
-            served.keeper.set_capture(&served.vm, now.as_deref());
+            return KeepOutcome::OtherCapture(now);
         }
-        entry.stage = KeptStage::Running(served);
-        true
+        entry.stage = KeptStage::Running(served.clone());
+        KeepOutcome::Running
     }
 
     /// A VM has gone, or could not be opened.
