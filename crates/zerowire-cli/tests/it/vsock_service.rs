@@ -1,8 +1,9 @@
 //! `zerowire vsock` as a service: host programs, several VMs from a file, handed-over sockets,
 //! statistics, restarts.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
+use std::io::{BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -13,10 +14,12 @@ use crate::support::modes::{CONFINED, Mode, PLAIN, in_both_modes};
 use crate::support::processes::{child, children, runs};
 use crate::support::vsock::{Guest, reach};
 use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, wait_until};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde_json::Value;
 use zerowire::recv::vsock;
 use zerowire_guest::vsock::{ConnState, HOST_CID, SHUTDOWN_SEND, SocketType};
 use zerowire_testkit::own_process;
+use zerowire_testkit::process::become_ordinary;
 
 in_both_modes! {
     statistics_count_every_byte_once
@@ -46,9 +49,13 @@ impl Dir {
 
     /// Starts the program for one VM with CID 3, its sockets `s` and `u`.
     fn program(&self, more: &[&str]) -> Program {
+        self.restricted(more, Restrict::default())
+    }
+
+    fn restricted(&self, more: &[&str], restrict: Restrict) -> Program {
         let (socket, uds) = (self.text("s"), self.text("u"));
         let args = [&["--socket", &socket, "--cid", "3", "--uds", &uds, "--json"], more, self.1].concat();
-        Program::vsock(&args, Restrict::default())
+        Program::vsock(&args, restrict)
     }
 
     /// A host program that takes one connection on `port`, reads it to its end, and sends it back
@@ -231,6 +238,60 @@ fn mapped_connections_beyond_their_number_cost_nothing_and_one_line_in_the_log(m
     let (out, log) = program.stop();
     assert_eq!(json(out.lines().last().expect("a line"))["vms"][0]["mapped_connections"], 0, "{out}");
     assert_eq!(log.matches("a mapped connection is refused").count(), 1, "{log}");
+}
+
+/// 200 descriptors of this user are under way in sockets until this is dropped.
+fn crowd() -> UnixStream {
+    let (to, unread) = UnixStream::pair().expect("sockets");
+    let fds = [to.as_fd(); 50];
+    for _ in 0..4 {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(50))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        sendmsg(&to, &[IoSlice::new(&[0])], &mut control, SendFlags::empty()).expect("room");
+    }
+    unread
+}
+
+/// All processes of a user together have as many under way as one may have open.
+#[test]
+fn mapped_connections_that_wait_for_descriptors_of_others_are_in_the_log() {
+    own_process!();
+    become_ordinary(60_000 + std::process::id() % 5000, 0);
+    let few = Restrict { descriptors: Some((128, 128)), ..Restrict::default() };
+    let options = vsock::MappedOptions::default;
+    let dir = Dir::new(PLAIN);
+    let program = dir.restricted(&[], few);
+    program.wait_log("8192 connections");
+    let mut guest = Guest::start(&dir.path("s"));
+    guest.stack.listen(700, SocketType::Stream);
+    let unread = crowd();
+    let path = dir.path("u.map");
+    let connected = spawn(move || vsock::connect(&path, 700, &options()).map(drop));
+    let refused = guest.until(connected).expect_err("too many are under way");
+    assert!(refused.to_string().contains("connect again"), "{refused}");
+    program.wait_log("a mapped connection is refused: too many descriptors of this user");
+    drop((unread, guest));
+    program.stop();
+
+    let dir = Dir::new(PLAIN);
+    let program = dir.restricted(&[], few);
+    program.wait_log("8192 connections");
+    let mut guest = Guest::start(&dir.path("s"));
+    let listener = vsock::MappedListener::bind(&dir.path("u.map"), 5000, &options()).expect("it may");
+    let unread = crowd();
+    let conn = guest.stack.connect(HOST_CID, 5000, SocketType::Stream).expect("a free port");
+    wait_until("the log says it", || {
+        guest.turn();
+        program.log().contains("a mapped connection waits, and is tried again: too many descriptors")
+    });
+    drop(unread);
+    let accepted = spawn(move || listener.accept().map(drop));
+    guest.until(accepted).expect("the guest's connection");
+    assert!(guest.stack.wait_connected(conn, PATIENCE).expect("an answer"));
+    drop(guest);
+    let (_, log) = program.stop();
+    assert_eq!(log.matches("a mapped connection").count(), 1, "{log}");
 }
 
 fn vms_of_a_file_reach_those_of_their_group(mode: Mode) {

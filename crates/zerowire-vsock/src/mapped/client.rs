@@ -78,8 +78,18 @@ impl Drop for AskedFor {
     }
 }
 
+/// Why a connection is not handed over yet ([`is_crowded`]).
+pub const CROWDED: &str = "too many descriptors of this user are under way in sockets: raise the limit of open files \
+                           ('ulimit -n', or LimitNOFILE= in a unit)";
+
+/// Whether descriptors could not be sent since this user has as many under way in sockets as it
+/// may: later they may.
+pub fn is_crowded(e: &io::Error) -> bool {
+    Errno::from_io_error(e) == Some(Errno::TOOMANYREFS)
+}
+
 /// Sends a reply, and descriptors with it, without waiting. WouldBlock says that the socket has no
-/// room, or that this user has as many descriptors under way in sockets as it may.
+/// room; see [`is_crowded`], too.
 pub fn send_reply(socket: &OwnedFd, reply: &MapReply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = reply.to_bytes();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS + MAX_REGIONS))];
@@ -88,17 +98,15 @@ pub fn send_reply(socket: &OwnedFd, reply: &MapReply, descriptors: &[BorrowedFd<
         return Err(io::Error::other("too many descriptors"));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    match rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
-        Err(Errno::TOOMANYREFS) => Err(io::ErrorKind::WouldBlock.into()),
-        sent => Ok(sent.map(drop)?),
-    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)?;
+    Ok(())
 }
 
 /// What the kernel takes of a socket's room for one reply at most, bytes (its sk_buff takes 1280).
 const REPLY_NEEDS: usize = 4096;
 
 /// Sends a connection's reply, with the table of guest memory behind it unless that is empty. Both
-/// or none: WouldBlock says that the program was told nothing.
+/// or none: WouldBlock and [`is_crowded`] say that the program was told nothing.
 pub fn send_connection(
     socket: &OwnedFd,
     reply: &MapReply,

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use client::{AskedFor, MapClient, Stage, receive_request, send_connection, send_reply};
+pub use client::{
+    AskedFor, CROWDED, MapClient, Stage, is_crowded, receive_request, send_connection, send_reply,
+};
 pub use direct::{Direct, DirectChain, files as region_files, region_table};
 pub use memory::ProgramFiles;
 pub use quota::{MapClaim, MapUse};

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use zerowire::ledger::CopyReason;
@@ -18,8 +19,8 @@ use crate::credit::FromGuest;
 use crate::held::Held;
 use crate::loans::Loans;
 use crate::mapped::{
-    AskedFor, Direct, MapClaim, MapClient, ProgramFiles, Stage, Windows, region_files, region_table,
-    send_connection, send_reply,
+    AskedFor, CROWDED, Direct, MapClaim, MapClient, ProgramFiles, Stage, Windows, is_crowded, region_files,
+    region_table, send_connection, send_reply,
 };
 use crate::packet::Kind;
 use crate::protocol::{Fate, Shut};
@@ -180,12 +181,14 @@ pub(super) fn welcome(vm: &mut GroupVm, slot: u32, mut asked: AskedFor, watch: &
         let _ = send_reply(&control, &MapReply::error(libc::ENOMEM as u16, text), &[]);
     })?;
     made.hand_over(vm, slot, &control, &theirs, watch).inspect_err(|e| {
-        vm.counters.bad_handshakes.add(1);
-        tracing::debug!("{}: a program did not wait for its mapped connection: {e}", vm.id.name);
-        if e.kind() == io::ErrorKind::WouldBlock {
+        if is_crowded(e) {
+            vm.refuse_map(CROWDED, Instant::now());
             let text = "too many descriptors are under way in sockets ('ulimit -n'): connect again";
             let _ = send_reply(&control, &MapReply::error(libc::EAGAIN as u16, text), &[]);
+            return;
         }
+        vm.counters.bad_handshakes.add(1);
+        tracing::debug!("{}: a program did not wait for its mapped connection: {e}", vm.id.name);
     })
 }
 
@@ -257,7 +260,7 @@ fn make_windows(
 }
 
 impl Made {
-    /// Hands windows over to their program. WouldBlock is an error before it was told anything.
+    /// Hands windows over to their program. Errors are those of [`send_connection`].
     fn hand_over(
         self,
         vm: &mut GroupVm,
@@ -316,12 +319,17 @@ pub(super) fn attach_mapped(vm: &mut GroupVm, slot: u32, client: usize, io: &Io)
         c.protocol.from = FromGuest::new(options.credit);
     }
     let given = match make_windows(vm, slot, options, claim, &io.watch) {
-        Ok(made) => made.hand_over(vm, slot, &control, &theirs, &io.watch).inspect_err(|e| {
+        Ok(made) => made.hand_over(vm, slot, &control, &theirs, &io.watch).map_err(|e| {
             // A program that does not take its connections fills its control socket: tried again,
             // as a full backlog is.
-            if e.kind() != io::ErrorKind::WouldBlock {
-                lost_listener(vm, client, e);
+            if is_crowded(&e) {
+                vm.delay_map(CROWDED, io.timers.now());
+                return io::ErrorKind::WouldBlock.into();
             }
+            if e.kind() != io::ErrorKind::WouldBlock {
+                lost_listener(vm, client, &e);
+            }
+            e
         }),
         Err(e) => {
             vm.refuse_map(&format!("windows can't be had: {e}; see 'ulimit -n'"), io.timers.now());

@@ -44,7 +44,7 @@ fn a_user_may_have_too_many_descriptors_under_way() {
     let reply = MapReply::error(0, String::new());
     while send_reply(&other, &reply, &[other.as_fd(); DESCRIPTORS]).is_ok() {}
     let e = send_connection(&ours, &reply, &[ours.as_fd()], &[7]).expect_err("too many");
-    assert_eq!(e.kind(), io::ErrorKind::WouldBlock, "{e}");
+    assert!(is_crowded(&e), "{e}");
     assert!(recv(&theirs, &mut [0; 16], RecvFlags::empty()).is_err());
     send_reply(&ours, &reply, &[]).expect("no descriptors");
 }
