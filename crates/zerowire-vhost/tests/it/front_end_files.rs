@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::support::attack::PLAIN;
 use crate::support::cloud_hypervisor::{Device, Queue};
@@ -18,6 +18,7 @@ use zerowire_guest::features as f;
 use zerowire_guest::misbehave::RawDesc;
 use zerowire_guest::net::Layout;
 use zerowire_testkit::own_process;
+use zerowire_vhost_user::{MAX_FDS, MessageSocket, Request};
 
 /// Fills an eventfd, and has who writes to it wait.
 fn wedge(fd: &impl AsRawFd) {
@@ -244,6 +245,29 @@ fn a_file_that_cant_be_closed_holds_up_no_end_of_its_vm() {
         drop(backend);
         // Threads that have not ended keep it.
         wait_until("the tap is gone", || zerowire_testkit::net::interface("zwend").is_none());
+        assert!(fuse.holds());
+    });
+}
+
+#[test]
+fn more_files_than_a_message_may_carry_hold_up_their_own_vm_alone() {
+    own_process!();
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let fuse = FuseFile::new(dir.path());
+        let backend = Backend::start(&[Vm::new("zwbad"), Vm::new("zwgood")]);
+        let mut peer = Peer::new("zwgood");
+        let mut front_end = MessageSocket::connect(backend.path("zwbad")).expect("it listens");
+        fuse.hold(true);
+        let files = [fuse.file.as_fd(); MAX_FDS + 1];
+        front_end.send_request(Request::SetMemTable, false, &[0; 8], &files).expect("sent");
+        wait_until("the next front end waits", || {
+            backend.stats("zwbad").last_error.is_some_and(|e| e.contains("can't be closed"))
+        });
+        backend.guest("zwgood", &options(0, Layout::Split)).ping(&mut peer, 1);
+        drop(backend);
+        // Threads that have not ended keep it.
+        wait_until("the tap is gone", || zerowire_testkit::net::interface("zwbad").is_none());
         assert!(fuse.holds());
     });
 }
