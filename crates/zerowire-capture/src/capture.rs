@@ -107,7 +107,7 @@ impl Capture {
             if begin.elapsed() >= patience {
                 return false;
             }
-            std::thread::sleep(LOOK);
+            std::thread::park_timeout(LOOK);
         }
         true
     }

@@ -67,7 +67,7 @@ impl CaptureSink {
                 Ok(0) => return self.cut(&blocks[..done], ErrorKind::WriteZero.into()),
                 Ok(n) => done += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::park_timeout(RETRY),
                 Err(e) => return self.cut(&blocks[..done], e),
             }
         }

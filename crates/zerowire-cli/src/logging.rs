@@ -152,10 +152,10 @@ impl Drop for Log {
             if begin.elapsed() > PATIENCE {
                 return;
             }
-            std::thread::sleep(LOOK);
+            std::thread::park_timeout(LOOK);
         }
         while !thread.is_finished() && begin.elapsed() < PATIENCE {
-            std::thread::sleep(LOOK);
+            std::thread::park_timeout(LOOK);
         }
     }
 }

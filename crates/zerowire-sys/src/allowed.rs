@@ -118,9 +118,8 @@ pub const OF_A_PROGRAM: &[AllowedCall] = &[
     any(libc::SYS_gettid),
     // Time. Clocks are read without a call where the kernel's clock allows it.
     any(libc::SYS_clock_gettime),
-    any(libc::SYS_clock_nanosleep),
+    // Whoever only waits is parked until a time (futex), or polls no descriptor.
     any(libc::SYS_restart_syscall),
-    any(libc::SYS_poll),
     any(libc::SYS_ppoll),
     any(libc::SYS_getrandom),
 ];

@@ -11,7 +11,7 @@ pub mod rules;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::thread::sleep;
+use std::thread::park_timeout;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -53,7 +53,7 @@ pub fn name(socket: impl AsFd, index: u32) -> io::Result<String> {
         let name = rustix::net::netdevice::index_to_name(&socket, index)?;
         match rustix::net::netdevice::name_to_index(&socket, &name) {
             Ok(found) if found == index => return Ok(name),
-            Ok(_) | Err(Errno::NODEV) => sleep(Duration::from_millis(1)),
+            Ok(_) | Err(Errno::NODEV) => park_timeout(Duration::from_millis(1)),
             Err(e) => return Err(e.into()),
         }
     }

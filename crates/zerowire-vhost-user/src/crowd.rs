@@ -22,7 +22,7 @@ pub fn retry_while_crowded<T>(
 ) -> Result<T, Errno> {
     loop {
         match send() {
-            Err(Errno::TOOMANYREFS) if Instant::now() < deadline => std::thread::sleep(CROWD_LOOK),
+            Err(Errno::TOOMANYREFS) if Instant::now() < deadline => std::thread::park_timeout(CROWD_LOOK),
             sent => return sent,
         }
     }

@@ -127,7 +127,7 @@ impl Drop for Group {
         // process.
         let start = Instant::now();
         while !thread.is_finished() && start.elapsed() < STOP_PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::park_timeout(Duration::from_millis(1));
         }
         if thread.is_finished() {
             let _ = thread.join();

@@ -154,7 +154,7 @@ fn a_confined_process_starts_threads_and_has_memory() {
         let thread = std::thread::Builder::new().name("worker".to_owned()).stack_size(64 * 1024);
         let thread = thread.spawn(|| {
             let bytes = vec![1_u8; 8 << 20];
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::park_timeout(Duration::from_millis(1));
             bytes.iter().map(|b| usize::from(*b)).sum::<usize>()
         });
         match thread.map(std::thread::JoinHandle::join) {
@@ -178,7 +178,7 @@ fn a_process_has_its_threads_whatever_others_have_and_no_more() {
         }
         let thread = || {
             let thread = std::thread::Builder::new().stack_size(64 * 1024);
-            thread.spawn(|| std::thread::sleep(Duration::from_secs(100))).ok()
+            thread.spawn(|| std::thread::park_timeout(Duration::from_secs(100))).ok()
         };
         (1..100).take_while(|_| thread().is_some()).last().unwrap_or(0)
     });

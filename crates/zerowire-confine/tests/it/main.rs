@@ -3,4 +3,5 @@
 mod acts;
 mod layers;
 mod processes;
+mod sources;
 mod stage;

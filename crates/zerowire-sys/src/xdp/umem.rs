@@ -360,7 +360,7 @@ impl Inner {
                 Err(XdpError::Memlock { need_bytes, limit_bytes })
                     if need_bytes <= limit_bytes && start.elapsed() < patience =>
                 {
-                    std::thread::sleep(Duration::from_millis(1));
+                    std::thread::park_timeout(Duration::from_millis(1));
                 }
                 done => return done,
             }

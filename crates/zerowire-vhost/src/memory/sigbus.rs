@@ -223,12 +223,13 @@ fn say(lines: &'static [&'static str; 3]) {
     let message = lines[FORMAT.load(Ordering::Relaxed)];
     let piece = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
     let mut stderr = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the line, the piece and the pollfd are valid for the calls; none of them is written
     // to but the pollfd. A terminal can't be written to by the first call, and a pipe can become
     // full between the second and the third.
     unsafe {
         if libc::pwritev2(stderr.fd, &raw const piece, 1, -1, libc::RWF_NOWAIT) < 0
-            && libc::poll(&raw mut stderr, 1, 0) > 0
+            && libc::ppoll(&raw mut stderr, 1, &raw const now, std::ptr::null()) > 0
         {
             libc::write(stderr.fd, message.as_ptr().cast(), message.len());
         }

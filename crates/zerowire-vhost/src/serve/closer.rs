@@ -63,7 +63,7 @@ impl Closer {
             if self.threads.is_empty() || begin.elapsed() > PATIENCE {
                 return self.threads.is_empty();
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::park_timeout(Duration::from_millis(1));
         }
     }
 }

@@ -225,7 +225,7 @@ impl<B: Backing> Served<B> {
 
     fn wait(&mut self, since: Instant) -> bool {
         while self.is_alive() && since.elapsed() < STOP_PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::park_timeout(Duration::from_millis(1));
         }
         if self.is_alive() {
             tracing::error!("{}: its threads did not stop within {STOP_PATIENCE:?}", self.vm.control().name);

@@ -183,7 +183,7 @@ impl<'a> Seat<'a> {
             Err(e) => {
                 // Out of descriptors, most likely: try again a little later.
                 tracing::error!("{}: accept failed: {e}", control.name);
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::park_timeout(Duration::from_millis(100));
             }
         }
         None

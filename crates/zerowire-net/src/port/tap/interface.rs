@@ -368,7 +368,7 @@ fn make_or_find(name: &str, multi: bool) -> Result<(OwnedFd, bool), TapError> {
         if start.elapsed() >= BUSY_PATIENCE {
             return Err(busy);
         }
-        std::thread::sleep(BUSY_PAUSE);
+        std::thread::park_timeout(BUSY_PAUSE);
     }
 }
 

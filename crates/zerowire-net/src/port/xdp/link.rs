@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::event::poll;
 use rustix::io::Errno;
 use zerowire_sys::xdp::{Descriptor, Socket, XdpError};
 
@@ -169,7 +170,7 @@ impl Link {
         self.unsteer();
         // Otherwise frames get time to come in.
         if self.options.access.await_steered().is_err() {
-            std::thread::sleep(NAPS.1);
+            let _ = poll(&mut [], NAPS.1.try_into().ok().as_ref());
         }
     }
 
@@ -182,7 +183,7 @@ impl Link {
             if self.outgoing.loans.is_empty() || self.outgoing.is_down() {
                 return;
             }
-            std::thread::sleep(NAPS.0);
+            std::thread::park_timeout(NAPS.0);
         }
     }
 

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use rustix::event::{Timespec, poll};
 use rustix::net::{AddressFamily, sockopt};
 use zerowire_sys::netdevice;
 use zerowire_sys::xdp::program::{Rule, Steering};
@@ -28,7 +28,7 @@ const MOST_BYTES: u64 = 1 << 48;
 const MOST_ANNOUNCED_BYTES: usize = 128;
 
 /// How long frames get to come in where the kernel does not tell when they have.
-const ON_THEIR_WAY: Duration = Duration::from_millis(1);
+const ON_THEIR_WAY: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Queues of an interface. The sockets that are opened here belong to who asks for them.
 #[derive(Debug)]
@@ -175,7 +175,7 @@ impl XdpQueues {
             XdpVerb::AwaitSteered => {
                 // Programs and their flushes run under RCU.
                 if zerowire_sys::syscall::barrier().is_err() {
-                    std::thread::sleep(ON_THEIR_WAY);
+                    let _ = poll(&mut [], Some(&ON_THEIR_WAY));
                 }
                 Ok(done(()))
             }

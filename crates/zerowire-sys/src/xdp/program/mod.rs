@@ -242,7 +242,7 @@ fn attach(program: &OwnedFd, interface: &Interface, hook: Hook) -> Result<(Owned
             Some(libc::EBUSY | libc::EEXIST) => {
                 let other = other::on(interface.name());
                 if other.is_own() && start.elapsed() < OWN_GOES {
-                    std::thread::sleep(Duration::from_millis(10));
+                    std::thread::park_timeout(Duration::from_millis(10));
                     continue;
                 }
                 let interface = interface.name().to_owned();

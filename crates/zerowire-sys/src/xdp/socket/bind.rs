@@ -76,7 +76,7 @@ pub(super) fn bind_claimed(
         if waited >= options.busy_timeout {
             return Err(translate(Errno::BUSY, interface, options, waited));
         }
-        std::thread::sleep(pause.min(options.busy_timeout - waited));
+        std::thread::park_timeout(pause.min(options.busy_timeout - waited));
         pause = (pause * 2).min(Duration::from_millis(10));
     }
 }
