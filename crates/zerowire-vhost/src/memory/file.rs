@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
-use rustix::time::timerfd_gettime;
 use thiserror::Error;
 
 /// The file may not be mapped.
@@ -59,9 +58,7 @@ fn known(fd: impl AsFd, what: StatxFlags) -> Result<Statx, Errno> {
     statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, what)
 }
 
-/// Whether a descriptor is an eventfd. A process without /proc can't tell eventfds from a few other
-/// files of the kernel's, and takes those for eventfds, too. To write to them fails and never
-/// waits, and so does reading 8 bytes.
+/// Whether a descriptor is an eventfd.
 ///
 /// # Errors
 /// The kernel doesn't tell what it is.
@@ -72,17 +69,16 @@ pub(crate) fn is_eventfd(fd: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Whether a descriptor is an eventfd, or another file without a type of its own that refuses to be
-/// read in less than 8 bytes without waiting: a signalfd, a userfaultfd, an epoll. What a process
-/// of the front end's answers for (FUSE, a pipe, a socket) has a type. A timerfd refuses as well,
-/// but says its time: 8 bytes read from it would take an expiry away from who waits for it.
+/// As [`is_eventfd`] says it without /proc. What a process of the front end's answers for (FUSE, a
+/// pipe, a socket) has a type, and an eventfd has none. Like few files without one it refuses to be
+/// read in less than 8 bytes, without waiting. Of those it alone can be written.
 fn is_counter(fd: impl AsFd) -> io::Result<bool> {
     if file_type(&fd)? != FileType::Unknown {
         return Ok(false);
     }
     let mut few = [0; 4];
     let read = preadv2(&fd, &mut [IoSliceMut::new(&mut few)], u64::MAX, ReadWriteFlags::NOWAIT);
-    Ok(read == Err(Errno::INVAL) && timerfd_gettime(&fd).is_err())
+    Ok(read == Err(Errno::INVAL) && zerowire_sys::fd::takes_eight_bytes(&fd))
 }
 
 #[cfg(test)]
@@ -146,8 +142,10 @@ mod tests {
         let memfd = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
         let null = std::fs::File::open("/dev/null").expect("a device");
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).expect("a timer");
-        let files: [std::os::fd::OwnedFd; 6] =
-            [reader.into(), writer.into(), left.into(), memfd, null.into(), timer];
+        let epoll =
+            rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).expect("an epoll");
+        let files: [std::os::fd::OwnedFd; 7] =
+            [reader.into(), writer.into(), left.into(), memfd, null.into(), timer, epoll];
         for file in files {
             assert!(!is_counter(&file).expect("told"), "{file:?}");
         }

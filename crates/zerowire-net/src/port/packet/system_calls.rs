@@ -1,7 +1,7 @@
 //! The system calls of a process that serves a VM on packet sockets which another process has
 //! opened. They are those of the front end's socket, the rings, guest memory and the sockets.
 
-use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM, absent, any, values};
+use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM, any, values};
 use zerowire_sys::packet::IOCTLS;
 use zerowire_vhost::serve::{FCNTL, OF_A_FRONT_END};
 
@@ -32,8 +32,6 @@ const OF_THE_DEVICE: &[AllowedCall] = &[
     FCNTL.on_descriptors_below(FIRST_NUMBER),
     // The sockets, and questions about their interface.
     values(libc::SYS_ioctl, 1, IOCTLS),
-    // The process has no timers that a front end's descriptors could be mistaken for.
-    absent(libc::SYS_timerfd_gettime),
 ];
 
 #[cfg(test)]

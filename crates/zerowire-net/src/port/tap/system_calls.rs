@@ -17,8 +17,6 @@ const OF_THE_DEVICE: &[AllowedCall] = &[
     FCNTL,
     // The tap, and questions about its interface.
     values(libc::SYS_ioctl, 1, IOCTLS),
-    // The process has no timers that a front end's descriptors could be mistaken for.
-    absent(libc::SYS_timerfd_gettime),
     // What comes as the front end's socket is found to be another one when it is read.
     absent(libc::SYS_getsockopt),
 ];

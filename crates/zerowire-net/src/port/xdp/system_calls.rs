@@ -37,8 +37,6 @@ const OF_THE_DEVICE: &[AllowedCall] = &[
     absent(libc::SYS_capget),
     // Old kernels tell of pages by it.
     absent(libc::SYS_pread64),
-    // The process has no timers that a front end's descriptors could be mistaken for.
-    absent(libc::SYS_timerfd_gettime),
 ];
 
 #[cfg(test)]
