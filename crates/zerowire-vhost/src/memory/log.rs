@@ -12,12 +12,12 @@
 //! back from it but to set bits. A truncated log is caught as lost guest memory is (`sigbus`). Its
 //! length was checked when it was mapped, and bits beyond it are not set.
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use rustix::fs::SeekFrom;
+use rustix::io::{ReadWriteFlags, preadv2};
 use thiserror::Error;
 
 use super::file::{NotMemory, check_memory, file_len};
@@ -34,6 +34,12 @@ const BYTE_COVERS: u64 = 8 * PAGE_BYTES;
 /// Bytes of a log at most, for guest addresses below 32 TiB, which no guest reaches. A front end
 /// that describes memory at the end of the address space can't have this process look through more.
 const MAX_BYTES: u64 = 1 << 30;
+
+/// Bytes of a log that are read at once.
+const READ_BYTES: usize = 4096;
+
+/// So many without a bit.
+const NOTHING_SET: [u8; READ_BYTES] = [0; READ_BYTES];
 
 /// What can be wrong with a log. The text is what the log file shows.
 #[derive(Debug, Error)]
@@ -253,35 +259,31 @@ impl DirtyLog {
     /// Sets all bits that are set in `other`, as far as this log reaches.
     pub fn take_over(&self, other: &Self) {
         let end = self.len.min(other.len);
-        let mut at = 0;
-        while let Some(part) = other.written(at, end) {
-            at = part.end;
-            for byte in part {
-                let mask = other.byte(byte).load(Ordering::Acquire);
-                if mask != 0 {
-                    self.set(byte, mask);
-                }
+        let mut read = [0; READ_BYTES];
+        for at in (0..end).step_by(READ_BYTES) {
+            let part = &mut read[..READ_BYTES.min((end - at) as usize)];
+            let got = other.read(at, part);
+            if part[..got] == NOTHING_SET[..got] {
+                continue;
+            }
+            for (byte, mask) in (at..).zip(&part[..got]).filter(|(_, mask)| **mask != 0) {
+                self.set(byte, *mask);
             }
         }
     }
 
-    /// The first bytes from `at` on that may have been written, up to `end`. Reading the others
-    /// would have the kernel find memory for a front end's whole log, which is as long as its
-    /// address space is wide.
-    fn written(&self, at: u64, end: u64) -> Option<std::ops::Range<u64>> {
-        if at >= end {
-            return None;
+    /// Copies bytes from `at` on, and returns how many. A front end's log is read from its file:
+    /// to touch what was never written would have the kernel find memory for the whole log, which
+    /// is as long as the front end's address space is wide.
+    fn read(&self, at: u64, to: &mut [u8]) -> usize {
+        if let Some((file, offset)) = &self.file
+            && let list = &mut [IoSliceMut::new(to)]
+            && let Ok(got) = preadv2(file, list, offset + at, ReadWriteFlags::empty())
+        {
+            return got;
         }
-        let Some((file, offset)) = &self.file else { return Some(at..end) };
-        let from = match rustix::fs::seek(file, SeekFrom::Data(offset + at)) {
-            Ok(found) => found.saturating_sub(*offset).max(at),
-            Err(rustix::io::Errno::NXIO) => return None,
-            // A file that can't tell: all of it.
-            Err(_) => return Some(at..end),
-        };
-        let hole = rustix::fs::seek(file, SeekFrom::Hole(offset + from));
-        let to = hole.map_or(end, |hole| hole.saturating_sub(*offset).max(from + 1));
-        (from < end).then(|| from..to.min(end))
+        (at..).zip(&mut *to).for_each(|(at, to)| *to = self.byte(at).load(Ordering::Acquire));
+        to.len()
     }
 
     /// Tells the front end that bits were set, if it wants to know.

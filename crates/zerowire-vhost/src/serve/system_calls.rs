@@ -17,7 +17,6 @@ pub const OF_A_FRONT_END: &[AllowedCall] = &[
     any(libc::SYS_statx),
     any(libc::SYS_fstatfs),
     any(libc::SYS_preadv2),
-    any(libc::SYS_lseek),
     any(libc::SYS_ftruncate),
     any(libc::SYS_memfd_create),
     // There are no files and no sockets to make: who looks for some goes on without.
