@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, statx};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use thiserror::Error;
+use zerowire_sys::map::Mapping;
 
 /// The file may not be mapped.
 #[derive(Debug, Error)]
@@ -42,6 +43,25 @@ fn file_type(fd: impl AsFd) -> Result<FileType, Errno> {
 /// Those of statx(2).
 pub fn file_len(fd: impl AsFd) -> io::Result<u64> {
     Ok(known(fd, StatxFlags::SIZE)?.stx_size)
+}
+
+/// Bytes of a page of memory: that of huge pages where `file` lies on hugetlbfs.
+///
+/// # Errors
+/// Those of statx(2) and mmap(2).
+pub(crate) fn page_size(file: impl AsFd) -> io::Result<u64> {
+    const PAGE: u64 = 4096;
+    let block = u64::from(known(&file, StatxFlags::TYPE)?.stx_blksize);
+    if block <= PAGE {
+        return Ok(PAGE);
+    }
+    // tmpfs says so, too, where it may use huge pages. Of hugetlbfs a mapping begins with a whole
+    // page (fs/hugetlbfs/inode.c).
+    match Mapping::shared(file, PAGE, PAGE as usize) {
+        Ok(_) => Ok(PAGE),
+        Err(Errno::INVAL) => Ok(block),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// Whether two descriptors are of the same file.
@@ -84,6 +104,13 @@ fn is_counter(fd: impl AsFd) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::OwnedFd;
+
+    use rustix::fs::{MemfdFlags, Mode, OFlags};
+    use rustix::mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    };
+    use zerowire_testkit::not_run;
 
     #[test]
     fn shared_memory_is_taken_and_no_other_file() {
@@ -97,6 +124,30 @@ mod tests {
         for path in ["/proc/self/maps", "/dev/zero", "/proc/self/exe"] {
             assert!(check_memory(std::fs::File::open(path).expect(path)).is_err(), "{path}");
         }
+    }
+
+    #[test]
+    fn a_page_is_huge_on_hugetlbfs_alone() {
+        let memfd = |flags| rustix::fs::memfd_create("test", flags | MemfdFlags::CLOEXEC).expect("a memfd");
+        let page = |flags| page_size(memfd(flags)).expect("its page");
+        assert_eq!(page(MemfdFlags::empty()), 4096);
+        assert_eq!(page(MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB), 2 << 20);
+        match file_on_tmpfs_of_huge_pages() {
+            Ok(file) => {
+                assert_eq!(known(&file, StatxFlags::TYPE).expect("known").stx_blksize, 2 << 20);
+                assert_eq!(page_size(file).expect("its page"), 4096);
+            }
+            Err(e) => not_run(&format!("a tmpfs with huge pages: {e}")),
+        }
+    }
+
+    /// The file system goes with it.
+    fn file_on_tmpfs_of_huge_pages() -> Result<OwnedFd, Errno> {
+        let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(tmpfs.as_fd(), "huge", "always")?;
+        fsconfig_create(tmpfs.as_fd())?;
+        let root = fsmount(tmpfs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        rustix::fs::openat(root, "memory", OFlags::CREATE | OFlags::RDWR, Mode::RUSR | Mode::WUSR)
     }
 
     #[test]

@@ -20,8 +20,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::io::{ReadWriteFlags, preadv2};
 use thiserror::Error;
 
-use super::file::{NotMemory, check_memory, file_len};
-use super::page_size;
+use super::file::{NotMemory, check_memory, file_len, page_size};
 use super::sigbus::Guarded;
 use zerowire_sys::map::Mapping;
 

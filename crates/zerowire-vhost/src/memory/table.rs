@@ -9,7 +9,7 @@ use zerowire_sys::map::Mapping;
 
 use super::composite::RegionView;
 use super::error::MemoryError;
-use super::file::{check_memory, file_len, is_same_file};
+use super::file::{check_memory, file_len, is_same_file, page_size};
 use super::log::DirtyLog;
 use super::region_pool::{OWN_REGIONS, POOL, PooledRegion};
 use super::sigbus::Guarded;
@@ -309,7 +309,7 @@ impl GuestMemory {
     /// Bytes of the smallest page behind any of the memory; 0 where there is none.
     ///
     /// # Errors
-    /// Those of fstatfs.
+    /// Those of statx(2) and mmap(2).
     pub fn smallest_page(&self) -> io::Result<usize> {
         Ok(self.region_views()?.iter().map(|r| r.page).min().unwrap_or(0))
     }
@@ -441,13 +441,4 @@ fn check(guest_addr: u64, len: u64, user_addr: u64, offset: u64) -> Result<(), M
         }
     }
     Ok(())
-}
-
-/// Bytes of a page of `file`: that of huge pages where it lies on hugetlbfs (fs/hugetlbfs/inode.c).
-/// Other file systems' block size is not a page size.
-pub(crate) fn page_size(file: impl AsFd) -> io::Result<u64> {
-    const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
-    let fs = rustix::fs::fstatfs(file)?;
-    let huge = fs.f_type as i64 & 0xffff_ffff == HUGETLBFS_MAGIC;
-    Ok(if huge { (fs.f_bsize as u64).max(4096) } else { 4096 })
 }

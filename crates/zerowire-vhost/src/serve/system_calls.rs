@@ -15,7 +15,6 @@ pub const OF_A_FRONT_END: &[AllowedCall] = &[
     any(libc::SYS_recvmsg),
     // Descriptors that it sends, and memory for it.
     any(libc::SYS_statx),
-    any(libc::SYS_fstatfs),
     any(libc::SYS_preadv2),
     any(libc::SYS_ftruncate),
     any(libc::SYS_memfd_create),
