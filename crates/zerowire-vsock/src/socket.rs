@@ -1,10 +1,14 @@
 //! Unix sockets with scatter lists over guest memory.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
 use zerowire_sys::socket;
 pub use zerowire_sys::socket::{MAX_IOV, Received, peek_message};
 use zerowire_vhost::memory::IoList;
@@ -73,7 +77,16 @@ pub fn send_runs<'a>(
 /// Sends private bytes.
 pub fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    Ok(rustix::net::send(socket, bytes, flags)?)
+    let mut no_descriptors = SendAncillaryBuffer::default();
+    Ok(rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut no_descriptors, flags)?)
+}
+
+/// Receives private bytes, in one call that does not wait. Descriptors beside them are not taken.
+pub fn receive_bytes(socket: &OwnedFd, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
+    let mut no_descriptors = RecvAncillaryBuffer::default();
+    let list = &mut [IoSliceMut::new(bytes)];
+    let got = rustix::net::recvmsg(socket, list, &mut no_descriptors, flags | RecvFlags::DONTWAIT)?;
+    Ok(got.bytes)
 }
 
 /// Receives into the memory that the list names, in one call that does not wait.

@@ -182,12 +182,13 @@ pub fn unsent(socket: impl AsFd) -> io::Result<usize> {
 /// Length of the next message, without taking it.
 ///
 /// # Errors
-/// Those of recv(2); EAGAIN without a message.
+/// Those of recvmsg(2); EAGAIN without a message.
 pub fn peek_message(socket: impl AsFd) -> io::Result<usize> {
     let flags = libc::MSG_PEEK | libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-    // SAFETY: a buffer of no bytes is written by nobody.
-    let n = unsafe { libc::recv(socket.as_fd().as_raw_fd(), std::ptr::null_mut(), 0, flags) };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+    let mut message = header(&[]);
+    let (fd, flags) = (socket.as_fd().as_raw_fd() as usize, flags as usize);
+    // SAFETY: the message has no bytes to be written, and lives until the call returns.
+    unsafe { syscall::checked(libc::SYS_recvmsg, [fd, &raw mut message as usize, flags, 0, 0, 0]) }
 }
 
 /// Sends `len` bytes at `at`, with further `MSG_*` bits `flags`. How many were taken, or the errno.

@@ -4,6 +4,7 @@ use rustix::net::RecvFlags;
 
 use super::Handshake;
 use crate::packet::Kind;
+use crate::socket::receive_bytes;
 
 /// The word that a host program begins with.
 const COMMAND: &str = "CONNECT";
@@ -24,9 +25,9 @@ pub(crate) enum HostLine {
 /// Takes the line "CONNECT port", and nothing behind it: the rest is the connection's.
 pub(crate) fn read_line(h: &Handshake) -> HostLine {
     let mut buffer = [0u8; MAX_LINE];
-    let n = match rustix::net::recv(&h.socket, &mut buffer[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Ok((0, _)) => return HostLine::Bad("it closed before its line was complete"),
-        Ok((n, _)) => n.min(MAX_LINE),
+    let n = match receive_bytes(&h.socket, &mut buffer, RecvFlags::PEEK) {
+        Ok(0) => return HostLine::Bad("it closed before its line was complete"),
+        Ok(n) => n,
         Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return HostLine::NotYet,
         Err(_) => return HostLine::Bad("its socket failed"),
     };
@@ -41,8 +42,8 @@ pub(crate) fn read_line(h: &Handshake) -> HostLine {
     let Some(port) = port_of(&buffer[..end]) else { return HostLine::Bad("not CONNECT and a port") };
     let mut line = [0u8; MAX_LINE];
     // Of a message the rest goes with it.
-    match rustix::net::recv(&h.socket, &mut line[..=end], RecvFlags::DONTWAIT) {
-        Ok((n, _)) if n == end + 1 => HostLine::Connect(port),
+    match receive_bytes(&h.socket, &mut line[..=end], RecvFlags::empty()) {
+        Ok(n) if n == end + 1 => HostLine::Connect(port),
         _ => HostLine::Bad("its socket failed"),
     }
 }

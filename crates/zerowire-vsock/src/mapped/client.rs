@@ -1,7 +1,7 @@
 //! Programs that ask for mapped connections, and what is said with them over `UDS.map`.
 
 use std::io;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use zerowire_wire::mapped::{DESCRIPTORS, MAX_REGIONS, MapOptions, MapReply, MapR
 
 use super::quota::MapClaim;
 use crate::packet::Kind;
-use crate::socket::unread;
+use crate::socket::{receive_bytes, send_bytes, unread};
 
 /// A program at the control socket.
 #[derive(Debug)]
@@ -123,13 +123,7 @@ pub fn send_connection(
     }
     send_reply(socket, reply, descriptors)?;
     // Whoever has the reply and not this is out of step for good.
-    send_bytes(socket, table).map_err(io::Error::other)
-}
-
-/// Sends a further message.
-fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
-    rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
-    Ok(())
+    send_bytes(socket, table).map(drop).map_err(io::Error::other)
 }
 
 /// Takes a request if one is there: None where nothing has come yet, an empty error text where the
@@ -137,12 +131,10 @@ fn send_bytes(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
 pub fn receive_request(socket: &OwnedFd) -> Result<Option<MapRequest>, String> {
     // One byte more than is due shows a message that is too long.
     let mut bytes = [0u8; REQUEST_LEN + 1];
-    let mut nothing = rustix::net::RecvAncillaryBuffer::default();
-    let list = &mut [IoSliceMut::new(&mut bytes)];
-    match rustix::net::recvmsg(socket, list, &mut nothing, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
-        Ok(r) if r.bytes == 0 => Err(String::new()),
-        Ok(r) => MapRequest::from_bytes(&bytes[..r.bytes]).map(Some),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+    match receive_bytes(socket, &mut bytes, RecvFlags::empty()) {
+        Ok(0) => Err(String::new()),
+        Ok(n) => MapRequest::from_bytes(&bytes[..n]).map(Some),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
         Err(_) => Err(String::new()),
     }
 }

@@ -3,8 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU32;
 
-use rustix::net::SendFlags;
 use zerowire_wire::doorbell;
+
+use crate::socket::send_bytes;
 
 /// Bytes published in one turn after which the program is woken before the turn's end. One call for
 /// several windows spares both sides' CPU time. A program with a CPU of its own should not wait for
@@ -42,8 +43,7 @@ impl Bell {
         self.untold = 0;
         if std::mem::take(&mut self.due) && doorbell::wake_if_sleeping(sleeps) {
             // Where it is full, the program has enough to wake it.
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let _ = rustix::net::send(&self.ready, &[1], flags);
+            let _ = send_bytes(&self.ready, &[1]);
         }
     }
 }
