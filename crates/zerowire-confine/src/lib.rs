@@ -14,6 +14,7 @@
 //! taken back.
 #![warn(missing_docs)]
 
+mod ends;
 mod files;
 mod namespaces;
 mod report;
@@ -94,6 +95,7 @@ fn confine_to(plan: &ConfinePlan<'_>, threads: Option<u64>) -> Result<ConfineRep
         rustix::thread::set_no_new_privs(true).map_err(|e| format!("prctl: {e}"))
     });
     steps.take(Layer::Landlock, || landlock_all().map_err(|e| landlock_reason(&e)));
+    ends::report_without_calls();
     steps.take(Layer::SystemCalls, || system_calls::restrict(plan.calls));
     steps.finish()
 }

@@ -63,6 +63,12 @@ pub fn without<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
+/// Has a signal do what it does without a handler.
+pub fn take_default_action(signal: libc::c_int) {
+    // SAFETY: runs no code of this program any more.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
 /// Those of `signals` that this program was not started to ignore, as nohup(1) does with SIGHUP.
 pub fn not_ignored(signals: &[libc::c_int]) -> Vec<libc::c_int> {
     let is_ignored = |signal: &libc::c_int| {

@@ -33,6 +33,6 @@ pub(crate) use file::{check_memory, closes_at_once, is_eventfd, page_size};
 pub use io_list::IoList;
 pub use log::{DirtyLog, LogError, PAGE_BYTES};
 pub(crate) use sigbus::Guarded;
-pub use sigbus::{LineFormat, write_lines_as};
+pub use sigbus::{LineFormat, catch_lost_pages, write_lines_as};
 pub use table::{GuestMemory, MAX_REGIONS, ReadOnlyRegion, Region, RegionConfig, Segment, SegmentList};
 pub use userfault::Userfault;

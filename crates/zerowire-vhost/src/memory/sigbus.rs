@@ -7,7 +7,8 @@
 //! mappings (vm.max_map_count).
 //!
 //! Two faults are no business of a front end's. A page with a hardware error keeps its fault: zeros
-//! in its place would go out as data. A fault outside guest memory keeps the default action.
+//! in its place would go out as data. A fault outside guest memory ends the process. For both the
+//! handler leaves the signal blocked: the kernel ends the process when the fault comes again.
 //!
 //! The handler runs in signal context: it uses atomics and system calls, and nothing else. It
 //! writes its line itself, for the thread that it runs on can be anywhere. It waits for no reader
@@ -98,7 +99,7 @@ pub struct Guarded {
 impl Guarded {
     /// Takes a mapping of guest memory whose file has pages of `page` bytes, a power of two.
     pub fn new(map: Mapping, page: usize) -> Self {
-        INSTALL.call_once(install);
+        catch_lost_pages();
         let start = map.as_ptr().addr();
         let slot = TABLE
             .iter()
@@ -132,6 +133,11 @@ impl Drop for Guarded {
     }
 }
 
+/// Installs the handler, once. A process that may not do so later does it before it is confined.
+pub fn catch_lost_pages() {
+    INSTALL.call_once(install);
+}
+
 fn install() {
     // SAFETY: an all-zero sigaction is valid; its fields are set below.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -157,7 +163,7 @@ enum Action {
     GoOn,
     /// The page that the process needs has a hardware error: end the process, and say so.
     End,
-    /// No guest memory: the default action.
+    /// No guest memory: end the process.
     Default,
 }
 
@@ -175,7 +181,7 @@ fn action(code: libc::c_int, at: usize, mapping: Option<(Range<usize>, usize)>) 
     }
 }
 
-extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo, whose address field is set for
     // SIGBUS.
     let (code, at) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
@@ -201,8 +207,9 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
         Action::Default => false,
     };
     if !handled {
-        // SAFETY: the default action takes over when the thread repeats the access.
-        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        // SAFETY: with SA_SIGINFO the kernel passes the context to which the thread returns, with
+        // the signals that are blocked from then on.
+        unsafe { libc::sigaddset(&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask, signal) };
     }
 }
 

@@ -73,6 +73,7 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let (lasting, link) = (handed.listener.is_lasting(), handed.link.clone());
     let config = setup.config()?;
     setup.port.prepare();
+    zerowire_vhost::memory::catch_lost_pages();
     let plan = ConfinePlan {
         owner: Owner { user: setup.user, group: setup.group },
         calls: setup.port.calls(),

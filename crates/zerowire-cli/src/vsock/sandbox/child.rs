@@ -45,6 +45,7 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
     block_signals().map_err(|e| e.to_string())?;
     raise_descriptor_limit();
     let (setup, vms) = receive(channel)?;
+    zerowire_vhost::memory::catch_lost_pages();
     let plan = ConfinePlan {
         owner: Owner { user: setup.user, group: setup.group },
         calls: SYSTEM_CALLS,
