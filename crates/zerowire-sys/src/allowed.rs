@@ -90,7 +90,8 @@ pub const OF_A_PROGRAM: &[AllowedCall] = &[
     any(libc::SYS_close),
     any(libc::SYS_brk),
     any(libc::SYS_munmap),
-    any(libc::SYS_mremap),
+    // Without it the C library copies what grows.
+    absent(libc::SYS_mremap),
     any(libc::SYS_madvise),
     // No memory is code.
     without(libc::SYS_mmap, 2, libc::PROT_EXEC),
@@ -102,9 +103,12 @@ pub const OF_A_PROGRAM: &[AllowedCall] = &[
         Only::Bits { index: 0, mask: APART as u64, set: libc::CLONE_THREAD as u64 },
     ),
     any(libc::SYS_futex),
-    any(libc::SYS_set_robust_list),
+    // The C library ends a process whose threads lose it.
     any(libc::SYS_rseq),
-    any(libc::SYS_sched_yield),
+    // No mutex is robust.
+    absent(libc::SYS_set_robust_list),
+    // Who spins in std does so a little longer.
+    absent(libc::SYS_sched_yield),
     // The C library counts processors by it, and does without.
     absent(libc::SYS_sched_getaffinity),
     // A thread's name, and what the kernel has told the program at its start.

@@ -35,7 +35,8 @@ pub fn named(name: &str) -> &'static Act {
     ACTS.iter().find(|a| a.name == name).unwrap_or_else(|| panic!("no act is named '{name}'"))
 }
 
-fn call(number: libc::c_long, arguments: &[usize]) -> Result<usize, i32> {
+/// Makes a system call, or says the errno.
+pub fn call(number: libc::c_long, arguments: &[usize]) -> Result<usize, i32> {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     // SAFETY: each act of this file passes numbers, or addresses of memory that lives until the

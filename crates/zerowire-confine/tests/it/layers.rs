@@ -15,7 +15,7 @@ use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM};
 use zerowire_sys::rights::landlock_version;
 use zerowire_testkit::{not_run, own_process};
 
-use crate::acts::{ACTS, named};
+use crate::acts::{ACTS, call, named};
 use crate::stage::{NOBODY, Seen, Stage, attempt, attempt_by, in_process};
 
 /// What is left out where another layer is looked at.
@@ -69,6 +69,38 @@ fn a_child_that_serves_an_xdp_port_can_do_none_of_these() {
 fn a_child_that_serves_vsock_can_do_none_of_these() {
     own_process!();
     can_do_none_of_these(zerowire_vsock::system_calls::SYSTEM_CALLS);
+}
+
+/// std and the C library go on without those that are absent.
+#[test]
+fn a_child_has_no_call_that_another_one_does_for() {
+    own_process!();
+    let by = |number| {
+        let act = || call(number, &[usize::MAX; 3]).map(drop);
+        attempt_by(zerowire_vsock::system_calls::SYSTEM_CALLS, &[], act)
+    };
+    for number in [
+        libc::SYS_clock_nanosleep,
+        libc::SYS_nanosleep,
+        libc::SYS_poll,
+        libc::SYS_fstatfs,
+        libc::SYS_lseek,
+        libc::SYS_timerfd_gettime,
+        libc::SYS_recvfrom,
+        libc::SYS_sendto,
+    ] {
+        assert_eq!(by(number), Seen::Killed(libc::SIGSYS), "{number}");
+    }
+    for number in [
+        libc::SYS_mremap,
+        libc::SYS_set_robust_list,
+        libc::SYS_sched_yield,
+        libc::SYS_sigaltstack,
+        libc::SYS_gettid,
+        libc::SYS_rt_sigaction,
+    ] {
+        assert_eq!(by(number), Seen::Errno(libc::ENOSYS), "{number}");
+    }
 }
 
 /// By sendmsg(2) a packet socket sends to any interface.
@@ -153,7 +185,8 @@ fn a_confined_process_starts_threads_and_has_memory() {
     let seen = attempt(&[], || {
         let thread = std::thread::Builder::new().name("worker".to_owned()).stack_size(64 * 1024);
         let thread = thread.spawn(|| {
-            let bytes = vec![1_u8; 8 << 20];
+            let mut bytes = vec![1_u8; 1 << 20];
+            bytes.resize(8 << 20, 1);
             std::thread::park_timeout(Duration::from_millis(1));
             bytes.iter().map(|b| usize::from(*b)).sum::<usize>()
         });
