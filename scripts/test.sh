@@ -29,13 +29,14 @@ ZEROWIRE_BIN=$PWD/target/x86_64-unknown-linux-gnu/release/zerowire
 drivers=target/debug
 
 # Builds what runs in guests, the programs of the tests among it: they are emulated, so they are optimised, but soon built.
+# What drives the guests is not.
 build_static() {
-    set --
-    for package in zerowire-vhost zerowire-net zerowire-vsock zerowire-cli; do
-        set -- "$@" --config "profile.release.package.$package.codegen-units=16"
+    set -- --package zerowire-vmtest
+    for program in zerowire zerowire-bench zw-vsock zw-recv zw-xdp zw-front; do
+        set -- "$@" --bin "$program"
     done
     CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
-        scripts/static.sh --package zerowire-vmtest "$@"
+        scripts/static.sh "$@"
 }
 
 say() { printf '\n== %s\n' "$*"; }
