@@ -19,8 +19,10 @@ PATH=$PATH:${HOME:-/root}/.cargo/bin:/usr/sbin:/sbin
 export PATH
 # The results are read from what cargo prints.
 export CARGO_TERM_COLOR=never
-# What it would save the next build costs this one time.
-[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
+# What it would save the next build costs this one time. Where builds were incremental already, they stay so.
+if [ -n "${CI:-}" ] || [ -z "$(ls -A target/debug/incremental 2>/dev/null)" ]; then
+    export CARGO_INCREMENTAL=0
+fi
 CARGO=${CARGO:-cargo}
 passed=0 failed=0 skipped=0
 failures=
