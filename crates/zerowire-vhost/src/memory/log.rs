@@ -37,7 +37,7 @@ const MAX_BYTES: u64 = 1 << 30;
 /// Bytes of a log that are read at once.
 const READ_BYTES: usize = 4096;
 
-/// So many without a bit.
+/// A piece in which no bit is set.
 const NOTHING_SET: [u8; READ_BYTES] = [0; READ_BYTES];
 
 /// What can be wrong with a log. The text is what the log file shows.
@@ -126,7 +126,8 @@ pub struct DirtyLog {
     skip: usize,
     /// Bytes of the log.
     len: u64,
-    /// Its file, and where in it the log starts: what was never written of it need not be read.
+    /// Its file, and where in it the log starts, in bytes. Holes of a file get no memory when they are
+    /// read.
     file: Option<(Arc<OwnedFd>, u64)>,
     /// Is notified when bits were set.
     signal: Option<Arc<OwnedFd>>,
@@ -259,15 +260,20 @@ impl DirtyLog {
     pub fn take_over(&self, other: &Self) {
         let end = self.len.min(other.len);
         let mut read = [0; READ_BYTES];
-        for at in (0..end).step_by(READ_BYTES) {
+        let mut at = 0;
+        while at < end {
             let part = &mut read[..READ_BYTES.min((end - at) as usize)];
             let got = other.read(at, part);
-            if part[..got] == NOTHING_SET[..got] {
-                continue;
+            // Its file is shorter now.
+            if got == 0 {
+                break;
             }
-            for (byte, mask) in (at..).zip(&part[..got]).filter(|(_, mask)| **mask != 0) {
-                self.set(byte, *mask);
+            if part[..got] != NOTHING_SET[..got] {
+                for (byte, mask) in (at..).zip(&part[..got]).filter(|(_, mask)| **mask != 0) {
+                    self.set(byte, *mask);
+                }
             }
+            at += got as u64;
         }
     }
 

@@ -170,10 +170,13 @@ enum Action {
 /// `code` is the signal's si_code, `at` the address of the fault, `mapping` the guarded one around
 /// it and its page size.
 fn action(code: libc::c_int, at: usize, mapping: Option<(Range<usize>, usize)>) -> Action {
+    // Of any memory: nothing repeats an access.
+    if code == libc::BUS_MCEERR_AO {
+        return Action::GoOn;
+    }
     let Some((mapping, page)) = mapping else { return Action::Default };
     match code {
         libc::BUS_MCEERR_AR => Action::End,
-        libc::BUS_MCEERR_AO => Action::GoOn,
         _ => {
             let first = at & !(page - 1);
             if first < mapping.start { Action::Default } else { Action::Replace(first..mapping.end) }
