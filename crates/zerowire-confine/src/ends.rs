@@ -1,7 +1,8 @@
 //! How a confined process ends by a fault of its own.
 //!
-//! std's reports take system calls that no list has: those of its handler of SIGSEGV, which looks
-//! whether a stack is full, and the number of the thread in the message of a panic.
+//! std's reports take system calls that no list allows: those of its handler of SIGSEGV, which
+//! checks whether a stack is full, and the number of the thread in the message of a panic. An abort
+//! ends it by SIGSYS, since it sends a signal.
 
 use std::io::Write;
 

@@ -52,6 +52,9 @@ pub struct ConfinePlan<'a> {
 
 /// Confines this process, which has one thread. The report says which layers the platform refused.
 ///
+/// The process has another hook for panics and the default action of SIGSEGV from then on. Its
+/// handlers of other signals, such as that of lost guest memory, have to be installed before.
+///
 /// # Errors
 /// [`ConfineError`]: the process has several threads, or a layer that every platform has can't be
 /// put up. The process must end then: it has lost some of its rights.

@@ -107,13 +107,13 @@ pub const OF_A_PROGRAM: &[AllowedCall] = &[
     any(libc::SYS_rseq),
     // No mutex is robust.
     absent(libc::SYS_set_robust_list),
-    // Who spins in std does so a little longer.
+    // Spin loops of std then spin a little longer.
     absent(libc::SYS_sched_yield),
     // The C library counts processors by it, and does without.
     absent(libc::SYS_sched_getaffinity),
     // A thread's name, and what the kernel has told the program at its start.
     values(libc::SYS_prctl, 0, &[libc::PR_SET_NAME as u32, PR_GET_AUXV]),
-    // By these std reports a stack overflow. It goes on without.
+    // std asks for these when a thread starts and in its reports, and goes on without.
     absent(libc::SYS_sigaltstack),
     absent(libc::SYS_gettid),
     // Handlers are installed before. The C library's own one is for a change of the user.
@@ -124,7 +124,7 @@ pub const OF_A_PROGRAM: &[AllowedCall] = &[
     any(libc::SYS_exit_group),
     // Time. Clocks are read without a call where the kernel's clock allows it.
     any(libc::SYS_clock_gettime),
-    // Whoever only waits is parked until a time (futex), or polls no descriptor.
+    // Threads wait for a time by futex(2), or by ppoll(2) without descriptors.
     any(libc::SYS_restart_syscall),
     any(libc::SYS_ppoll),
     any(libc::SYS_getrandom),

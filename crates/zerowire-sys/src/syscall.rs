@@ -25,7 +25,7 @@ pub unsafe fn call(number: libc::c_long, arguments: [usize; 6]) -> Result<usize,
     result
 }
 
-/// The instruction and what is to stand behind it, with the registers of the kernel's convention
+/// The instruction and those behind it, with the registers of the kernel's convention
 /// (System V ABI for x86-64, A.2).
 #[cfg(target_arch = "x86_64")]
 macro_rules! instruction {

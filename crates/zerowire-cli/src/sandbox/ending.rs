@@ -93,7 +93,7 @@ pub(crate) fn join(vm: &str, thread: JoinHandle<()>) {
 pub(crate) fn words(status: &ExitStatus) -> String {
     match status.signal() {
         Some(libc::SIGSYS) => {
-            "killed by SIGSYS: it made a system call that is not on its list, which the kernel's log may name"
+            "killed by SIGSYS: it made a system call that is not on its list, as an abort does; the kernel's log may name it"
                 .to_owned()
         }
         Some(signal) => format!("killed by signal {signal}"),

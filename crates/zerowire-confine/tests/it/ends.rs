@@ -23,6 +23,10 @@ fn a_fault_ends_it_by_its_signal() {
     });
     assert_eq!(seen, Seen::Killed(libc::SIGSEGV));
 
+    // Signals are on no list: so ends a panic that meets another one.
+    let seen = attempt_by(SYSTEM_CALLS, &[], || std::process::abort());
+    assert_eq!(seen, Seen::Killed(libc::SIGSYS));
+
     let file = memfd_create("empty", MemfdFlags::CLOEXEC).expect("a file");
     let beyond = Mapping::shared(file.as_fd(), 0, 4096).expect("a mapping");
     let seen = attempt_by(SYSTEM_CALLS, &[], || {
