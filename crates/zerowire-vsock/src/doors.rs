@@ -127,6 +127,8 @@ pub(super) struct Doors {
     pub(super) map_policy: MapPolicy,
     /// Mapped connections that can't be had, for the log.
     pub(super) map_refusals: News,
+    /// When the log last said that one waits for descriptors under way.
+    pub(super) map_delays: News,
     /// Programs that have asked for mapped connections, or are about to.
     pub(super) map_clients: Vec<Option<MapClient>>,
     pub(super) handshakes: Vec<Option<Handshake>>,
@@ -143,6 +145,7 @@ impl Doors {
             map_listening: Some(mapped),
             map_policy,
             map_refusals: News::default(),
+            map_delays: News::default(),
             map_clients: Vec::new(),
             handshakes: Vec::new(),
             connector,
@@ -159,6 +162,7 @@ impl Doors {
             // A confined process may not ask who it is.
             map_policy: MapPolicy::of_user(0),
             map_refusals: News::default(),
+            map_delays: News::default(),
             map_clients: Vec::new(),
             handshakes: Vec::new(),
             connector,

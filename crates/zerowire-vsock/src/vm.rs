@@ -178,17 +178,15 @@ impl GroupVm {
     pub(super) fn refuse_map(&mut self, why: &str, now: Instant) {
         self.counters.mapped.refused.add(1);
         let next = "the next ones are counted in mapped_refused, and not told for a minute";
-        self.tell_map(format_args!("is refused: {why}; {next}"), now);
+        if self.doors.map_refusals.is_due(now) {
+            tracing::warn!("{}: a mapped connection is refused: {why}; {next}", self.id.name);
+        }
     }
 
     /// A mapped connection is tried again for this reason; the log says so as often.
     pub(super) fn delay_map(&mut self, why: &str, now: Instant) {
-        self.tell_map(format_args!("waits, and is tried again: {why}"), now);
-    }
-
-    fn tell_map(&mut self, what: std::fmt::Arguments<'_>, now: Instant) {
-        if self.doors.map_refusals.is_due(now) {
-            tracing::warn!("{}: a mapped connection {what}", self.id.name);
+        if self.doors.map_delays.is_due(now) {
+            tracing::warn!("{}: a mapped connection waits, and is tried again: {why}", self.id.name);
         }
     }
 

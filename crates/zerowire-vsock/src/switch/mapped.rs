@@ -182,6 +182,7 @@ pub(super) fn welcome(vm: &mut GroupVm, slot: u32, mut asked: AskedFor, watch: &
     })?;
     made.hand_over(vm, slot, &control, &theirs, watch).inspect_err(|e| {
         if is_crowded(e) {
+            vm.counters.refused.add(1);
             vm.refuse_map(CROWDED, Instant::now());
             let text = "too many descriptors are under way in sockets ('ulimit -n'): connect again";
             let _ = send_reply(&control, &MapReply::error(libc::EAGAIN as u16, text), &[]);
