@@ -113,6 +113,9 @@ impl CaptureRelay {
         for relay in relays.extract_if(.., |relay| relay.thread.is_finished()) {
             let _ = relay.thread.join();
         }
+        if !relays.is_empty() {
+            tracing::warn!("captures of {} VMs may lack their ends: a process holds them up", relays.len());
+        }
         relays.is_empty()
     }
 }

@@ -183,7 +183,8 @@ impl Channel {
         self.send_bytes(&serde_json::to_vec(message)?, fds, Instant::now(), deadline)
     }
 
-    /// The same, and waits until `deadline` while the socket has no room as well.
+    /// The same, and waits until `deadline` while the socket has no room, but no longer than
+    /// [`SEND_PATIENCE`] for descriptors to arrive.
     ///
     /// # Errors
     /// As there.
@@ -193,7 +194,8 @@ impl Channel {
         fds: &[BorrowedFd<'_>],
         deadline: Instant,
     ) -> io::Result<()> {
-        self.send_bytes(&serde_json::to_vec(message)?, fds, deadline, deadline)
+        let few = deadline.min(Instant::now() + SEND_PATIENCE);
+        self.send_bytes(&serde_json::to_vec(message)?, fds, deadline, few)
     }
 
     /// Waits until `room` for room in the socket, and until `few` for descriptors to arrive.

@@ -215,15 +215,18 @@ impl NetVm {
             Self::order(&state, &ChildOrder::EndCapture);
         }
         let mut capture = ports::captured(capture, &self.config);
-        if let Some((link, capture)) = state.link.as_ref().zip(capture.as_mut()) {
-            let (snaplen, begun) = (capture.snaplen, capture.begin(&self.config.name));
-            let order = ChildOrder::Capture(snaplen);
-            let sent = begun.and_then(|to| link.channel.send_when_few(&order, &[to.as_fd()], deadline));
-            if let Err(e) = sent {
-                tracing::error!("{}: nothing of it is captured: {e}", self.config.name);
-            }
-        }
+        let begun = state.link.clone().zip(capture.as_mut()).map(|(link, capture)| {
+            let order = ChildOrder::Capture(capture.snaplen);
+            (link, order, capture.begin(&self.config.name))
+        });
         state.capture = capture;
+        // Nobody waits for descriptors to arrive with the state locked.
+        drop(state);
+        if let Some((link, order, begun)) = begun
+            && let Err(e) = begun.and_then(|to| link.channel.send_when_few(&order, &[to.as_fd()], deadline))
+        {
+            tracing::error!("{}: nothing of it is captured: {e}", self.config.name);
+        }
         before
     }
 

@@ -4,7 +4,8 @@
 //! the next one does not get that VM, and goes on with the others.
 //!
 //! A change with descriptors waits while the kernel takes none, so it is sent without a lock. Each
-//! VM has one such change at a time.
+//! VM has one such change at a time: captures begin and end in turns, and a VM that comes is in no
+//! capture's list before it is kept.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,6 +57,7 @@ impl AskedChange {
 }
 
 /// The capture of a VM becomes another one.
+#[must_use = "the other capture begins when this is finished"]
 pub(super) struct CaptureChange {
     vm: String,
     /// What takes the packets that are under way to the one before.
@@ -184,7 +186,7 @@ impl Keeper<VsockGroup> {
         self.order(&mut members, vm.number, VmChange::Rates(vm.number, Rates::of(rates)));
     }
 
-    /// Has a VM's packets go to another capture, or to none, as soon as that is
+    /// Ends the capture of a VM's packets. The other one, if any, begins when the change is
     /// [finished](CaptureChange::finish).
     pub(super) fn set_capture(&self, vm: &KeptVsock, capture: Option<&Capture>) -> CaptureChange {
         let (mut members, name) = (lock(&self.charge.members), &vm.config.name);
