@@ -29,7 +29,7 @@ const AMOUNTS: [&str; 5] = ["working_set_bytes", "rounds", "frames", "bytes", "s
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(after_help = "\
 For benchmarks whose library is linked into this program: packet-tx, tcp-rx. 'vsock-rx --table' runs the 'zerowire' beside each \
-build. Each round runs OLD and NEW in turns, with one round each, and divides the CPU figures of NEW by those of OLD. 'net' and \
+build, in a folder of its own. Each round runs OLD and NEW in turns, with one round each, and divides the CPU figures of NEW by those of OLD. 'net' and \
 'vsock' compare builds of 'zerowire' by --program.\n\
 \n\
 Example:\n  zerowire-bench ab /tmp/before /tmp/after -- packet-tx --quick --sizes 1000 --columns zc")]
@@ -99,8 +99,27 @@ pub fn run_ab(options: &AbOptions, out: &mut dyn Write) -> Result<AbReport> {
     if let Some(own) = options.command.iter().find(|word| ["--rounds", "--json"].contains(&word.as_str())) {
         wrong!("{own} behind --: give it before OLD; each run has one round");
     }
+    beside(options)?;
     let files = Files { json: options.json.clone(), svg: None };
     measured(&files, out, || measure(options))
+}
+
+/// `vsock-rx` runs the program beside each build, which must not be the same one.
+fn beside(options: &AbOptions) -> Result<()> {
+    let runs_it = options.command.first().is_some_and(|word| word == "vsock-rx");
+    if !runs_it || options.command.iter().any(|word| word == "--floor-only") {
+        return Ok(());
+    }
+    let program = |build: &Path| build.with_file_name("zerowire");
+    if let Some(missing) =
+        [&options.old, &options.new].map(|build| program(build)).iter().find(|p| !p.exists())
+    {
+        wrong!("{} is missing: vsock-rx measures the 'zerowire' beside each build", missing.display());
+    }
+    if program(&options.old) == program(&options.new) {
+        wrong!("both builds lie beside one 'zerowire': put each in a folder of its own with its 'zerowire'");
+    }
+    Ok(())
 }
 
 fn measure(options: &AbOptions) -> Result<AbReport> {

@@ -71,5 +71,11 @@ fn builds_without_a_figure_in_common_and_wrong_options_are_named() {
     assert!(failed(AbOptions { rounds: 0, ..options.clone() }).contains("at least 1"));
     let twice = vec!["tcp-rx".into(), "--rounds".into()];
     assert!(failed(AbOptions { command: twice, ..options.clone() }).contains("--rounds behind --"));
-    assert!(failed(options).contains("can't start /old"));
+    assert!(failed(options.clone()).contains("can't start /old"));
+    let of_device = AbOptions { command: vec!["vsock-rx".into(), "--table".into()], ..options };
+    assert!(failed(of_device.clone()).contains("/zerowire is missing"));
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("zerowire"), "").unwrap();
+    let [old, new] = ["old", "new"].map(|name| folder.path().join(name));
+    assert!(failed(AbOptions { old, new, ..of_device }).contains("a folder of its own"));
 }
