@@ -19,9 +19,9 @@ pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
     io::fcntl_dupfd_cloexec(fd, 0)
 }
 
-/// Whether a file without a type (an anonymous inode) takes 8 bytes by write(2). Nothing is written:
-/// the kernel can't read the bytes. A file that can't be written says so before. For other files
-/// it tells nothing, and may wait: for room in a pipe or a socket.
+/// Whether a file without a type (an anonymous inode) takes 8 bytes by write(2). Nothing is
+/// written: the kernel can't read the bytes. A file that can't be written says so before. For other
+/// files it tells nothing, and may wait: for room in a pipe or a socket.
 pub fn takes_eight_bytes(fd: impl AsFd) -> bool {
     let arguments = [fd.as_fd().as_raw_fd() as usize, 0, 8, 0, 0, 0];
     // SAFETY: the kernel reads no memory of this process: nothing is mapped at address 0.

@@ -126,8 +126,8 @@ pub struct DirtyLog {
     skip: usize,
     /// Bytes of the log.
     len: u64,
-    /// Its file, and where in it the log starts, in bytes. Holes of a file get no memory when they are
-    /// read.
+    /// Its file, and where in it the log starts, in bytes. Holes of a file get no memory when they
+    /// are read.
     file: Option<(Arc<OwnedFd>, u64)>,
     /// Is notified when bits were set.
     signal: Option<Arc<OwnedFd>>,
