@@ -9,8 +9,8 @@ const CRATES: [&str; 8] = ["capture", "metadata", "net", "sys", "vhost", "vhost-
 /// Code of tests stands in these, or in a module at the end.
 const OF_TESTS: [&str; 3] = ["tests", "tests.rs", "testing"];
 
-/// Functions whose system calls are on no list (clock_nanosleep, recvfrom, sendto, poll, lseek). Some
-/// are called in rare cases only: the process would end there.
+/// Functions whose system calls are on no list (clock_nanosleep, recvfrom, sendto, poll, lseek).
+/// Some are called in rare cases only: the process would end there.
 const FORBIDDEN: [&str; 8] = [
     "thread::sleep",
     "nanosleep",
