@@ -6,11 +6,11 @@
 
 use std::io::Write;
 
-use zerowire_sys::signal::take_default_action;
+use zerowire_sys::signal::restore_default_action;
 
 /// Has a fault end this process by SIGSEGV, and a panic write its message without such calls.
 pub(crate) fn report_without_calls() {
-    take_default_action(libc::SIGSEGV);
+    restore_default_action(libc::SIGSEGV);
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let text = format!("thread '{}' {panic}\n", thread.name().unwrap_or("<unnamed>"));

@@ -63,8 +63,8 @@ pub fn without<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
-/// Has a signal do what it does without a handler.
-pub fn take_default_action(signal: libc::c_int) {
+/// Has a signal do from now on what it does without a handler.
+pub fn restore_default_action(signal: libc::c_int) {
     // SAFETY: runs no code of this program any more.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }

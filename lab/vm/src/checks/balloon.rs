@@ -42,7 +42,7 @@ pub fn discards(env: &Env<'_>) -> Result<String> {
     // What is taken before the memory is registered anew is not missed, so it is taken again.
     wait_for("a third notice", LINK, || {
         balloon::leave(&mut net.guest, all - TAKEN)?;
-        let third = notices(&mut net).nth(2);
+        let third = notices(&mut net).get(2).cloned();
         balloon::leave(&mut net.guest, all)?;
         Ok(third)
     })?;
@@ -62,18 +62,17 @@ pub fn discards(env: &Env<'_>) -> Result<String> {
 }
 
 /// What the back end has said of discarded memory, behind a frame each way.
-fn notices(net: &mut Net) -> impl Iterator<Item = String> + use<> {
+fn notices(net: &mut Net) -> Vec<String> {
     // Frames in memory that was discarded are lost.
     let _ = net.on_host(&["ping", "-c", "1", "-W", "1", GUEST], LINK);
     let log = net.backend.log_text();
-    let lines = log.lines().filter(|line| line.contains("were discarded")).map(str::to_owned);
-    lines.collect::<Vec<_>>().into_iter()
+    log.lines().filter(|line| line.contains("were discarded")).map(str::to_owned).collect()
 }
 
 /// Lets frames pass until the back end has said `n` times that memory was discarded. Returns how
 /// much it was the last time, KiB.
 fn notice(net: &mut Net, n: usize) -> Result<u64> {
-    let line = wait_for("the notice of discarded memory", LINK, || Ok(notices(net).nth(n - 1)))?;
+    let line = wait_for("the notice of discarded memory", LINK, || Ok(notices(net).get(n - 1).cloned()))?;
     let next = if n < 3 { "it is registered anew" } else { "it is not registered any more" };
     for words in [next, "no balloon", "no free-page-reporting"] {
         ensure!(line.contains(words), "no '{words}' in '{line}'");
