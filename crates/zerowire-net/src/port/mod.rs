@@ -14,6 +14,7 @@ mod watch;
 pub mod xdp;
 
 use std::io;
+use std::sync::Arc;
 
 use thiserror::Error;
 use zerowire_sys::xdp::XdpError;
@@ -158,7 +159,7 @@ pub enum HandedPort {
     /// A tap.
     Tap(Tap),
     /// The sockets of a packet port.
-    Packet(PacketSpec, PacketSockets),
+    Packet(PacketSpec, Arc<PacketSockets>),
     /// Queues of an AF_XDP port, and whether their driver has a zero-copy mode.
     Xdp(XdpSpec, XdpAccess, bool),
 }

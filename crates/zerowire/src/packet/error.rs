@@ -56,6 +56,12 @@ pub enum OpenError {
         /// What the kernel said.
         cause: io::Error,
     },
+    /// The ring that the socket has is in use.
+    #[error("the ring from before is in use still ({cause}): try again when its frames are out")]
+    Busy {
+        /// What the kernel said.
+        cause: io::Error,
+    },
     /// The kernel refuses transmit rings of both versions.
     #[error(
         "transmit rings are refused (TPACKET_V3: {v3}; TPACKET_V2: {v2}): send with a PacketSocket, which copies"

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::error::OpenError;
@@ -20,12 +21,12 @@ const MTU_EVERY: Duration = Duration::from_millis(50);
 const VLAN: [u8; 2] = ethernet::TAG.to_be_bytes();
 
 pub(super) struct PacketLink {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     pub(super) interface: String,
     pub(super) mtu: usize,
     index: u32,
-    /// Frames begin with an Ethernet header.
-    ethernet: bool,
+    /// Calls name the interface and the protocol of frames, which begin with an Ethernet header.
+    by_address: bool,
     mtu_read: Instant,
     offload: bool,
 }
@@ -40,20 +41,32 @@ impl PacketLink {
         let missing = |cause| OpenError::NoInterface { interface: interface.to_owned(), cause };
         let index = netdevice::index(&socket, interface).map_err(missing)?;
         let mtu = netdevice::mtu(&socket, interface).map_err(missing)?;
-        let ethernet = netdevice::is_ethernet(&socket, interface).map_err(missing)?;
-        let switches = [
-            (options.has_headers(), sys::PACKET_VNET_HDR, "PACKET_VNET_HDR (offload, copy_up_to)"),
-            (options.bypass_queue, sys::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS (bypass_queue)"),
-            (options.skip_refused, sys::PACKET_LOSS, "PACKET_LOSS (skip_refused)"),
-        ];
-        for (on, number, option) in switches {
-            if on {
-                sys::set(socket.as_fd(), libc::SOL_PACKET, number, 1)
-                    .map_err(|cause| OpenError::Option { option, cause })?;
-            }
-        }
+        let by_address = netdevice::is_ethernet(&socket, interface).map_err(missing)?;
+        configure(socket.as_fd(), options)?;
         let (interface, offload) = (interface.to_owned(), options.offload);
-        Ok(Self { socket, interface, mtu, index, ethernet, mtu_read: Instant::now(), offload })
+        Ok(Self {
+            socket: Arc::new(socket),
+            interface,
+            mtu,
+            index,
+            by_address,
+            mtu_read: Instant::now(),
+            offload,
+        })
+    }
+
+    /// A socket that another process has [configured](configure) and bound to the interface of this
+    /// number. It does not block, and sends by calls that name no interface.
+    pub(super) fn take_over(
+        socket: Arc<OwnedFd>,
+        interface: &str,
+        index: u32,
+        options: &PacketOptions,
+    ) -> Result<Self, OpenError> {
+        let missing = |cause| OpenError::NoInterface { interface: interface.to_owned(), cause };
+        let mtu = netdevice::mtu(&socket, interface).map_err(missing)?;
+        let (interface, offload) = (interface.to_owned(), options.offload);
+        Ok(Self { socket, interface, mtu, index, by_address: false, mtu_read: Instant::now(), offload })
     }
 
     pub(super) fn bind(&self) -> Result<(), OpenError> {
@@ -64,21 +77,10 @@ impl PacketLink {
         })
     }
 
-    /// Lets `bytes` be in flight: the frames of the ring bound that, not the socket's buffer.
-    /// Without CAP_NET_ADMIN net.core.wmem_max bounds it, and the kernel takes fewer frames at
-    /// once.
-    pub(super) fn send_buffer(&self, bytes: usize) {
-        let bytes = bytes.min(1 << 30) as i32;
-        let set = |option| sys::set(self.socket.as_fd(), libc::SOL_SOCKET, option, bytes);
-        if set(libc::SO_SNDBUFFORCE).is_err() {
-            let _ = set(libc::SO_SNDBUF);
-        }
-    }
-
     /// Tells the kernel to look at the transmit ring. All frames there have the EtherType `all`, if
     /// that is known.
     pub(super) fn kick(&self, all: Option<[u8; 2]>) -> io::Result<usize> {
-        let to = all.filter(|_| self.ethernet).map(|protocol| (self.index, protocol));
+        let to = all.filter(|_| self.by_address).map(|protocol| (self.index, protocol));
         sys::kick(self.socket.as_fd(), to)
     }
 
@@ -210,5 +212,31 @@ impl PacketLink {
             Some(libc::ENETDOWN) => FrameError::Down { interface, frames },
             _ => FrameError::System { interface, call, cause },
         }
+    }
+}
+
+/// Has a socket, which has no ring, do what the options ask.
+pub(super) fn configure(socket: BorrowedFd<'_>, options: &PacketOptions) -> Result<(), OpenError> {
+    let switches = [
+        (options.has_headers(), sys::PACKET_VNET_HDR, "PACKET_VNET_HDR (offload, copy_up_to)"),
+        (options.bypass_queue, sys::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS (bypass_queue)"),
+        (options.skip_refused, sys::PACKET_LOSS, "PACKET_LOSS (skip_refused)"),
+    ];
+    for (on, number, option) in switches {
+        if on {
+            sys::set(socket, libc::SOL_PACKET, number, 1)
+                .map_err(|cause| OpenError::Option { option, cause })?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets `bytes` be in flight: the frames of the ring bound that, not the socket's buffer. Without
+/// CAP_NET_ADMIN net.core.wmem_max bounds it, and the kernel takes fewer frames at once.
+pub(super) fn send_buffer(socket: BorrowedFd<'_>, bytes: usize) {
+    let bytes = bytes.min(1 << 30) as i32;
+    let set = |option| sys::set(socket, libc::SOL_SOCKET, option, bytes);
+    if set(libc::SO_SNDBUFFORCE).is_err() {
+        let _ = set(libc::SO_SNDBUF);
     }
 }

@@ -80,8 +80,13 @@ impl PacketOptions {
     /// # Errors
     /// [`OpenError::Slots`], [`OpenError::FrameBytes`], [`OpenError::RingBytes`].
     pub fn ring_bytes(&self) -> Result<usize, OpenError> {
+        Ok(self.geometry()?.total_bytes())
+    }
+
+    /// The ring of these options, which give the length of frames: an MTU is not looked at.
+    pub(super) fn geometry(&self) -> Result<Geometry, OpenError> {
         let version = self.version.unwrap_or(Version::V3);
-        Ok(Geometry::new(self.slots, self.data_bytes(0)?, version)?.total_bytes())
+        Ok(Geometry::new(self.slots, self.data_bytes(0)?, version)?)
     }
 
     /// Whether frames have a virtio-net header: with offload, and to tell the kernel how much of a

@@ -112,7 +112,6 @@ fn refusal(args: &NetArgs) -> Option<String> {
 
 /// Refuses a VM that no child can serve.
 fn check(vm: &VmConfig) -> Result<(), String> {
-    ports::check(&vm.port)?;
     let allowed = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     match &vm.port {
         port @ PortSpec::Packet(_) if allowed < PACKET_DESCRIPTORS => Err(format!(

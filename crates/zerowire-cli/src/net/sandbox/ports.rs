@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use zerowire_capture::{Capture, LINKTYPE_ETHERNET};
-use zerowire_net::port::packet::{self, PacketRings, PacketSockets, PacketSpec, PacketVerb};
+use zerowire_net::port::packet::{self, PacketFacts, PacketSockets, PacketSpec, PacketVerb};
 use zerowire_net::port::tap::{self, Tap};
 use zerowire_net::port::xdp::{self, XdpAccess, XdpAnswer, XdpKeeper, XdpQueues, XdpRefusal, XdpVerb};
 use zerowire_net::port::{HandedPort, PortError, PortSpec, PortSpecError};
@@ -33,7 +33,7 @@ const STACK_BYTES: usize = 64 * 1024;
 pub(super) enum KeptPort {
     Tap(Tap),
     /// Each child has sockets of its own.
-    Packet(PacketSpec, Mutex<PacketSockets>),
+    Packet(PacketSpec, Mutex<Box<PacketSockets>>),
     /// Each child has sockets of its own.
     Xdp(XdpQueues),
 }
@@ -55,10 +55,7 @@ pub(super) enum PortKind {
         /// Whether this program has made the tap.
         made: bool,
     },
-    Packet {
-        /// The interface's number; 0 while it is gone.
-        index: u32,
-    },
+    Packet(PacketFacts),
     Xdp {
         /// Whether the interface's driver has a zero-copy mode.
         has_zero_copy: bool,
@@ -89,29 +86,19 @@ pub(super) enum PortAnswer {
     Replace(String),
 }
 
-/// Refuses a port that no child can serve.
-pub(super) fn check(port: &PortSpec) -> Result<(), String> {
-    match port {
-        PortSpec::Tap(_) => Ok(()),
-        PortSpec::Packet(spec) if spec.rings == PacketRings::On => Err(format!(
-            "--sandbox on with port {port}: a confined process has no transmit ring; give rings=auto, or --sandbox off"
-        )),
-        PortSpec::Packet(_) | PortSpec::Xdp(_) => Ok(()),
-    }
-}
-
 /// A VM's part of a capture, if it is captured.
 pub(super) fn captured(capture: Option<&Capture>, vm: &VmConfig) -> Option<KeptCapture> {
     KeptCapture::new(capture, LINKTYPE_ETHERNET, &vm.name, &vm.port.to_string())
 }
 
 impl KeptPort {
-    /// Opens a port that was [checked](check).
+    /// Opens a port.
     pub(super) fn open(spec: &PortSpec) -> Result<Self, PortError> {
         match spec {
             PortSpec::Tap(tap) => Ok(Self::Tap(Tap::open(tap)?)),
             PortSpec::Packet(packet) => {
-                Ok(Self::Packet(packet.clone(), Mutex::new(PacketSockets::open(packet)?)))
+                let sockets = Box::new(PacketSockets::open(packet)?);
+                Ok(Self::Packet(packet.clone(), Mutex::new(sockets)))
             }
             PortSpec::Xdp(xdp) => Ok(Self::Xdp(XdpQueues::open(xdp)?)),
         }
@@ -126,10 +113,10 @@ impl KeptPort {
             }
             Self::Packet(spec, sockets) => {
                 let (new, _) = PacketSockets::open_or_wait(spec).map_err(io::Error::other)?;
-                let (index, fds) = new.parts();
+                let (facts, fds) = new.parts();
                 let fds: io::Result<_> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
-                *lock(sockets) = new;
-                Ok((PortKind::Packet { index }, fds?))
+                **lock(sockets) = new;
+                Ok((PortKind::Packet(facts), fds?))
             }
             Self::Xdp(queues) => {
                 let kind =
@@ -262,7 +249,7 @@ impl PortSetup {
     pub(super) fn calls(&self) -> &'static [&'static [AllowedCall]] {
         match self.kind {
             PortKind::Tap { .. } => tap::SYSTEM_CALLS,
-            PortKind::Packet { .. } => packet::SYSTEM_CALLS,
+            PortKind::Packet(_) => packet::SYSTEM_CALLS,
             PortKind::Xdp { .. } => xdp::SYSTEM_CALLS,
         }
     }
@@ -290,11 +277,12 @@ impl PortSetup {
                 let tap = Tap::take_over(spec.name, queues, *made, keeper.clone());
                 tap.map(HandedPort::Tap).map_err(|e| e.to_string())
             }
-            (PortSpec::Packet(spec), PortKind::Packet { index }) => {
-                let sockets: Vec<_> = fds.take(3).collect();
+            (PortSpec::Packet(spec), PortKind::Packet(facts)) => {
+                let sockets: Vec<_> = fds.take(packet::SOCKETS).collect();
                 let sockets = sockets.try_into().map_err(|_| missing())?;
-                let sockets = PacketSockets::take_over(&spec.interface, *index, sockets, keeper.clone());
-                sockets.map(|sockets| HandedPort::Packet(spec, sockets)).map_err(|e| {
+                let (facts, keeper) = (facts.clone(), keeper.clone());
+                let sockets = PacketSockets::take_over(&spec.interface, facts, sockets, keeper);
+                sockets.map(|sockets| HandedPort::Packet(spec, Arc::new(sockets))).map_err(|e| {
                     format!("the numbers of its sockets are too high: 'ulimit -n 1024' allows them: {e}")
                 })
             }

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use zerowire_sys::netdevice;
-use zerowire_sys::netlink::LinkInfo;
 
+use super::outbound::is_wanted;
 use super::{
     Frames, InterfaceState, KERNEL_COPIES, LOOKS, PacketError, PacketInlet, PacketOutlet, PacketQueue,
     PacketRings, PacketSend, PacketSocket, PacketSockets, PacketSpec,
@@ -48,9 +48,9 @@ impl PacketPort {
     }
 
     /// Goes on with sockets that another process has opened.
-    pub(in crate::port) fn take_over(spec: &PacketSpec, sockets: PacketSockets, policy: Policy) -> Self {
+    pub(in crate::port) fn take_over(spec: &PacketSpec, sockets: Arc<PacketSockets>, policy: Policy) -> Self {
         let control = sockets.control.clone();
-        Self { spec: spec.clone(), control, handed: Some(Arc::new(sockets)), policy }
+        Self { spec: spec.clone(), control, handed: Some(sockets), policy }
     }
 
     /// The control socket, bound to an interface if there is one: one that was deleted may be there
@@ -64,21 +64,10 @@ impl PacketPort {
 
     /// Whether frames of the guest go by a ring, and why not.
     fn rings(&self) -> Result<(), String> {
-        let name = &self.spec.interface;
-        if self.handed.is_some() {
-            return Err("no ring, since a confined process has none".to_owned());
-        }
-        match (self.policy.mode, self.spec.rings) {
+        match (self.policy.mode, &self.handed) {
             (PathMode::Copy, _) => Err("no ring, since copies were asked for".to_owned()),
-            (_, PacketRings::Off) => Err("no ring, as asked".to_owned()),
-            (_, PacketRings::On) => Ok(()),
-            (_, PacketRings::Auto) => {
-                let kind = LinkInfo::find(name).ok().and_then(|l| l.kind).unwrap_or_default();
-                match zerowire::packet::PacketOptions::lending_is_lost(&kind) {
-                    true => Err(format!("no ring, since a {kind} copies what it is lent")),
-                    false => Ok(()),
-                }
-            }
+            (_, Some(sockets)) => sockets.facts.no_ring.clone().map_or(Ok(()), Err),
+            (_, None) => is_wanted(&self.spec),
         }
     }
 }

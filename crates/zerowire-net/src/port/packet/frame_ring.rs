@@ -9,6 +9,7 @@
 //! What a ring can't say (UDP fragmentation, ECN) goes by the socket.
 
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use zerowire::ledger::{Counters, DropReason};
@@ -16,11 +17,16 @@ use zerowire::packet::{Gso, OpenError, PacketOptions, PacketRing, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire_vhost::memory::access;
 
+use super::{PacketError, PacketSocket, PacketVerb};
 use crate::header::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, headers_len};
 use crate::transmit::TxFrame;
 
 /// Places in the ring: as many frames may be under way. They take 17 MiB of the kernel's memory.
 const SLOTS: usize = 256;
+
+fn options() -> PacketOptions {
+    PacketOptions::default().slots(SLOTS).offload(true)
+}
 
 /// A ring on an interface.
 pub(super) struct FrameRing {
@@ -40,9 +46,38 @@ impl FrameRing {
     /// # Errors
     /// Those of [`PacketRing::open`].
     pub fn open(interface: &str) -> Result<Self, OpenError> {
-        let options = PacketOptions::default().slots(SLOTS).offload(true);
-        let ring = PacketRing::open(interface, &options)?;
-        Ok(Self { own: ring.counters(), ring, told: 0, next: 0, gone: false })
+        Ok(Self::of(PacketRing::open(interface, &options())?))
+    }
+
+    /// Gives a socket a ring that another process [takes over](Self::take_over).
+    ///
+    /// # Errors
+    /// Those of [`PacketRing::set_up`].
+    pub fn set_up(socket: &PacketSocket) -> Result<(), OpenError> {
+        PacketRing::set_up(socket.as_fd(), &options())
+    }
+
+    /// Takes it away again.
+    ///
+    /// # Errors
+    /// Those of [`PacketRing::end`].
+    pub fn take_away(socket: &PacketSocket) -> Result<(), OpenError> {
+        PacketRing::end(socket.as_fd())
+    }
+
+    /// The ring of a socket that another process keeps.
+    ///
+    /// # Errors
+    /// What that process says, and those of [`PacketRing::take_over`].
+    pub fn take_over(socket: &PacketSocket) -> Result<Self, PacketError> {
+        let (index, name) = (socket.keeper().map_or(0, |(index, _)| *index), socket.name());
+        socket.by_keeper(PacketVerb::TransmitRing).unwrap_or(Ok(())).map_err(PacketError::Keeper)?;
+        let ring = PacketRing::take_over(socket.file(), &name.unwrap_or_default(), index, &options());
+        ring.map(Self::of).map_err(|e| PacketError::Keeper(e.to_string()))
+    }
+
+    fn of(ring: PacketRing) -> Self {
+        Self { own: ring.counters(), ring, told: 0, next: 0, gone: false }
     }
 
     /// In words.

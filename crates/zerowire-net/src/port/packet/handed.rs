@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  opens, filters, binds, sets options             verbs             reads and writes frames,
-//!  (PacketSockets::open, carry_out)         ◀──────────────────      maps the receive ring
+//!  (PacketSockets::open, carry_out)         ◀──────────────────      maps the rings
 //! ```
 //!
 //! The child makes none of the calls by which a packet socket gets to other frames: it binds
@@ -22,6 +22,8 @@ use rustix::net::RecvFlags;
 use serde::{Deserialize, Serialize};
 use zerowire_sys::{netdevice, packet as sys};
 
+use super::frame_ring::FrameRing;
+use super::outbound::is_wanted;
 use super::{Frames, PacketError, PacketSocket, PacketSpec, Slots};
 
 /// Bytes of the virtio-net header that sockets have at first.
@@ -30,6 +32,9 @@ pub(super) const HEADER_BYTES: usize = 12;
 /// Numbers of the sockets in the process that serves them: from this one on. The usual limit of
 /// open files allows them.
 pub(super) const FIRST_NUMBER: u32 = 1000;
+
+/// How many sockets a port has.
+pub const SOCKETS: usize = 4;
 
 /// Frames that wait in a socket at most: no more are thrown away.
 const MOST_WAITING: usize = 65_536;
@@ -46,6 +51,8 @@ pub enum PacketVerb {
     HeaderBytes(usize),
     /// Untagged frames come by a ring, or no more.
     ReceiveRing(bool),
+    /// Frames go by a new ring, until the next guest comes or none is there.
+    TransmitRing,
     /// No guest is there. Nobody waits for an answer.
     End,
 }
@@ -62,16 +69,26 @@ pub trait PacketKeeper: fmt::Debug + Send + Sync {
     fn end(&self);
 }
 
+/// What the child can't find out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PacketFacts {
+    /// The number of the interface whose frames the sockets may get; 0 without one.
+    pub index: u32,
+    /// Why frames of the guest go by no ring; None where they are to.
+    pub no_ring: Option<String>,
+}
+
 /// The sockets of one packet port.
 #[derive(Debug)]
 pub struct PacketSockets {
     interface: String,
-    /// The number of the interface whose frames they may get; 0 without one.
-    index: u32,
+    pub(super) facts: PacketFacts,
     pub(super) untagged: PacketSocket,
     pub(super) tagged: PacketSocket,
     /// To ask by and to send by; it reads nothing.
     pub(super) control: PacketSocket,
+    /// For frames of the guest that go by a ring; it reads nothing.
+    pub(super) ring: PacketSocket,
 }
 
 impl PacketSockets {
@@ -94,12 +111,15 @@ impl PacketSockets {
         let interface = &spec.interface;
         let open = |frames| PacketSocket::open(interface, frames, HEADER_BYTES);
         let (untagged, tagged) = (open(Frames::Untagged)?, open(Frames::Tagged)?);
-        let control = open(Frames::Nothing)?;
+        let (control, ring) = (open(Frames::Nothing)?, open(Frames::Nothing)?);
         let missing = control.bind().err();
         let index = sys::bound_to(control.as_fd()).unwrap_or(0);
-        for (socket, of) in
-            [(&untagged, Some((index, false))), (&tagged, Some((index, true))), (&control, None)]
-        {
+        for (socket, of) in [
+            (&untagged, Some((index, false))),
+            (&tagged, Some((index, true))),
+            (&control, None),
+            (&ring, None),
+        ] {
             sys::filter_for_good(socket.as_fd(), of).map_err(|cause| PacketError::System {
                 interface: interface.clone(),
                 call: "SO_LOCK_FILTER",
@@ -110,7 +130,8 @@ impl PacketSockets {
             tracing::warn!("{warning}");
         }
         let _ = tagged.enlarge_buffers();
-        Ok((Self { interface: interface.clone(), index, untagged, tagged, control }, missing))
+        let facts = PacketFacts { index, no_ring: is_wanted(spec).err() };
+        Ok((Self { interface: interface.clone(), facts, untagged, tagged, control, ring }, missing))
     }
 
     /// Goes on with sockets that another process has opened.
@@ -119,19 +140,20 @@ impl PacketSockets {
     /// This process may not have descriptors with numbers as high as that.
     pub fn take_over(
         interface: &str,
-        index: u32,
-        sockets: [OwnedFd; 3],
+        facts: PacketFacts,
+        sockets: [OwnedFd; SOCKETS],
         keeper: Arc<dyn PacketKeeper>,
     ) -> io::Result<Self> {
         let high = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_NUMBER as i32);
-        let [untagged, tagged, control] = sockets.map(high);
-        let handed = |fd, frames| PacketSocket::handed(fd, interface, frames, (index, keeper.clone()));
+        let [untagged, tagged, control, ring] = sockets.map(high);
+        let handed = |fd, frames| PacketSocket::handed(fd, interface, frames, (facts.index, keeper.clone()));
         Ok(Self {
             interface: interface.to_owned(),
-            index,
             untagged: handed(untagged?, Frames::Untagged),
             tagged: handed(tagged?, Frames::Tagged),
             control: handed(control?, Frames::Nothing),
+            ring: handed(ring?, Frames::Nothing),
+            facts,
         })
     }
 
@@ -147,10 +169,10 @@ impl PacketSockets {
         }
     }
 
-    /// What [`Self::take_over`] goes on with: the number of the interface, 0 without one, and the
-    /// sockets.
-    pub fn parts(&self) -> (u32, [BorrowedFd<'_>; 3]) {
-        (self.index, [self.untagged.as_fd(), self.tagged.as_fd(), self.control.as_fd()])
+    /// What [`Self::take_over`] goes on with.
+    pub fn parts(&self) -> (PacketFacts, [BorrowedFd<'_>; SOCKETS]) {
+        let sockets = [&self.untagged, &self.tagged, &self.control, &self.ring];
+        (self.facts.clone(), sockets.map(AsFd::as_fd))
     }
 
     /// The name that the interface has now.
@@ -160,7 +182,7 @@ impl PacketSockets {
 
     /// Whether the interface of that name is another one than these sockets are for.
     pub fn are_outdated(&self) -> bool {
-        netdevice::index(&self.control, &self.interface).is_ok_and(|now| now != self.index)
+        netdevice::index(&self.control, &self.interface).is_ok_and(|now| now != self.facts.index)
     }
 
     /// Carries out what the child asks.
@@ -177,6 +199,7 @@ impl PacketSockets {
             PacketVerb::HeaderBytes(bytes) => Err(format!("headers of {bytes} bytes: there are 10 and 12")),
             PacketVerb::ReceiveRing(true) => Slots::set_up(self.untagged.as_fd()).map_err(|e| e.to_string()),
             PacketVerb::ReceiveRing(false) => Slots::close(self.untagged.as_fd()).map_err(|e| e.to_string()),
+            PacketVerb::TransmitRing => FrameRing::set_up(&self.ring).map_err(|e| e.to_string()),
         }
     }
 
@@ -184,8 +207,8 @@ impl PacketSockets {
         for socket in [&self.untagged, &self.tagged] {
             socket.unbind();
         }
-        // One that has none says nothing of it.
-        let _ = Slots::close(self.untagged.as_fd());
+        // One that has none says nothing of it, and one whose frames are not out is for later.
+        let _ = (Slots::close(self.untagged.as_fd()), FrameRing::take_away(&self.ring));
         for socket in [&self.untagged, &self.tagged] {
             let read =
                 || rustix::net::recv(socket, &mut [0u8; 1][..], RecvFlags::DONTWAIT | RecvFlags::TRUNC);
@@ -205,8 +228,8 @@ impl PacketSockets {
         if self.are_outdated() {
             return Err(PacketError::Another { interface });
         }
-        for socket in [&self.untagged, &self.tagged, &self.control] {
-            if sys::bound_to(socket.as_fd()) != Some(self.index) {
+        for socket in [&self.untagged, &self.tagged, &self.control, &self.ring] {
+            if sys::bound_to(socket.as_fd()) != Some(self.facts.index) {
                 socket.bind()?;
             }
         }

@@ -6,15 +6,41 @@
 use std::time::{Duration, Instant};
 
 use zerowire::ledger::Counters;
+use zerowire::packet::PacketOptions;
+use zerowire_sys::netlink::LinkInfo;
 
-use super::Link;
 use super::frame_ring::FrameRing;
+use super::{Link, PacketRings, PacketSend, PacketSocket, PacketSpec};
 
 /// How long to wait before another attempt to open a ring.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// Whether frames of the guest go by a ring on a port, or why not.
+pub(super) fn is_wanted(spec: &PacketSpec) -> Result<(), String> {
+    match spec.rings {
+        PacketRings::Off => Err("no ring, as asked".to_owned()),
+        PacketRings::On => Ok(()),
+        PacketRings::Auto => {
+            let kind = LinkInfo::find(&spec.interface).ok().and_then(|l| l.kind).unwrap_or_default();
+            match PacketOptions::lending_is_lost(&kind) {
+                true => Err(format!("no ring, since a {kind} copies what it is lent")),
+                false => Ok(()),
+            }
+        }
+    }
+}
+
+/// What has the ring.
+pub(super) enum RingSource {
+    /// A socket of this process's own.
+    Own,
+    /// One that another process has opened.
+    Handed(PacketSocket),
+}
+
 /// How frames of the guest go.
 pub(super) struct Outbound {
+    source: RingSource,
     /// Whether to use a ring, or why not.
     wanted: Result<(), String>,
     /// True: if the ring can't be opened, retry again and again (`rings=on`).
@@ -26,8 +52,8 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(wanted: Result<(), String>, insists: bool) -> Self {
-        Self { wanted, insists, ring: None, problem: None, retry_at: None }
+    pub(super) fn new(source: RingSource, PacketSend { ring: wanted, insists }: PacketSend) -> Self {
+        Self { source, wanted, insists, ring: None, problem: None, retry_at: None }
     }
 
     /// In words.
@@ -59,15 +85,20 @@ impl Outbound {
             return;
         }
         let before = self.problem.take();
-        match FrameRing::open(&link.name()) {
+        let opened = match &self.source {
+            RingSource::Own => FrameRing::open(&link.name()).map_err(|e| e.to_string()),
+            RingSource::Handed(socket) => FrameRing::take_over(socket).map_err(|e| e.to_string()),
+        };
+        match opened {
             Ok(ring) => (self.ring, self.retry_at) = (Some(Box::new(ring)), None),
-            Err(e) if self.insists => {
+            // The frames of the guest before may not be out of it.
+            Err(e) if self.insists || matches!(self.source, RingSource::Handed(_)) => {
                 (self.problem, self.retry_at) =
                     (Some(format!("no ring: {e}; tried again")), Some(now + RETRY));
                 if self.problem == before {
                     return;
                 }
-                tracing::error!("{e}; frames go by the packet socket until there is a ring (rings=on)");
+                tracing::error!("{e}; frames go by the packet socket until there is a ring");
             }
             Err(e) => {
                 tracing::warn!(
@@ -99,9 +130,9 @@ impl Outbound {
         self.ring.take_if(|r| r.is_gone());
     }
 
-    /// Hands over what the kernel takes; the rest is lost and counted.
+    /// Hands over what the kernel takes, and lets go of the ring; the rest is lost and counted.
     pub(super) fn end(&mut self, counters: &Counters) {
-        if let Some(ring) = &mut self.ring {
+        if let Some(mut ring) = self.ring.take() {
             ring.end(counters);
         }
     }

@@ -6,7 +6,7 @@ use zerowire::ledger::Counters;
 
 use super::Link;
 use super::handed::PacketSockets;
-use super::outbound::Outbound;
+use super::outbound::{Outbound, RingSource};
 use crate::io::PortIo;
 use crate::port::packet::{PacketError, PacketReceive};
 
@@ -42,7 +42,7 @@ impl PacketQueue {
         send: PacketSend,
     ) -> Result<Self, PacketError> {
         let (link, io) = Link::open(interface, receive, no_ring)?;
-        Ok(Self { io, link, outbound: Outbound::new(send.ring, send.insists) })
+        Ok(Self { io, link, outbound: Outbound::new(RingSource::Own, send) })
     }
 
     /// The same with sockets that another process has opened.
@@ -57,7 +57,7 @@ impl PacketQueue {
         send: PacketSend,
     ) -> Result<Self, PacketError> {
         let (link, io) = Link::take_over(interface, sockets, receive, no_ring)?;
-        Ok(Self { io, link, outbound: Outbound::new(send.ring, send.insists) })
+        Ok(Self { io, link, outbound: Outbound::new(RingSource::Handed(sockets.ring.clone()), send) })
     }
 
     /// In words, for the log and the statistics.

@@ -1,11 +1,13 @@
 //! Opens a ring and reports its properties.
 
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use zerowire_sys::packet::{Geometry, TransmitRing, Version, set_transmit_ring};
+use zerowire_sys::packet::{Geometry, TransmitRing, Version, end_transmit_ring, set_transmit_ring};
 
 use super::super::error::OpenError;
-use super::super::link::PacketLink;
+use super::super::link::{self, PacketLink};
 use super::super::options::PacketOptions;
 use super::super::wait::Waiter;
 use super::PacketRing;
@@ -14,6 +16,11 @@ use super::slots::RingSlots;
 /// Bytes that the kernel counts for a frame in flight besides its data (struct sk_buff and the head
 /// of the frame).
 const OVERHEAD_BYTES: usize = 2048;
+
+/// Lets all frames of a ring be in flight.
+fn make_room(socket: BorrowedFd<'_>, geometry: &Geometry) {
+    link::send_buffer(socket, geometry.slots().saturating_mul(geometry.slot_bytes() + OVERHEAD_BYTES));
+}
 
 impl PacketRing {
     /// Opens a ring on an interface of the calling thread's network namespace.
@@ -31,7 +38,11 @@ impl PacketRing {
             let link = PacketLink::new(interface, options)?;
             let geometry = Geometry::new(options.slots, options.data_bytes(link.mtu)?, version)?;
             match set_transmit_ring(link.fd(), &geometry) {
-                Ok(()) => return Self::start(link, geometry, options),
+                Ok(()) => {
+                    link.bind()?;
+                    make_room(link.fd(), &geometry);
+                    return Self::start(link, geometry, options);
+                }
                 Err(cause) if cause.raw_os_error() == Some(libc::ENOMEM) => {
                     return Err(OpenError::NoMemory { bytes: geometry.total_bytes(), cause });
                 }
@@ -47,14 +58,54 @@ impl PacketRing {
         Err(OpenError::NoRing { v3, v2 })
     }
 
+    /// Gives a packet socket a ring for a process that [goes on](Self::take_over) with it. One that
+    /// it has ends. The socket's owner binds it, and has it not block.
+    ///
+    /// # Errors
+    /// [`OpenError::Busy`] while a process has the ring mapped, or the kernel has frames of it. Else
+    /// as [`open`](Self::open).
+    pub fn set_up(socket: BorrowedFd<'_>, options: &PacketOptions) -> Result<(), OpenError> {
+        Self::end(socket)?;
+        let geometry = options.geometry()?;
+        link::configure(socket, options)?;
+        set_transmit_ring(socket, &geometry).map_err(|cause| match cause.raw_os_error() {
+            Some(libc::ENOMEM) => OpenError::NoMemory { bytes: geometry.total_bytes(), cause },
+            _ => OpenError::Option { option: "PACKET_TX_RING", cause },
+        })?;
+        make_room(socket, &geometry);
+        Ok(())
+    }
+
+    /// Takes the ring of a socket away that was [set up](Self::set_up), if it has one.
+    ///
+    /// # Errors
+    /// [`OpenError::Busy`]
+    pub fn end(socket: BorrowedFd<'_>) -> Result<(), OpenError> {
+        end_transmit_ring(socket).map_err(|cause| OpenError::Busy { cause })
+    }
+
+    /// Goes on with a socket whose ring another process has [set up](Self::set_up) with the same
+    /// options, and that it has bound to `interface`, which has the number `index`. Its system
+    /// calls name no interface.
+    ///
+    /// # Errors
+    /// [`OpenError::NoInterface`]; [`OpenError::System`] if the ring can't be mapped.
+    pub fn take_over(
+        socket: Arc<OwnedFd>,
+        interface: &str,
+        index: u32,
+        options: &PacketOptions,
+    ) -> Result<Self, OpenError> {
+        let link = PacketLink::take_over(socket, interface, index, options)?;
+        Self::start(link, options.geometry()?, options)
+    }
+
     fn start(link: PacketLink, geometry: Geometry, options: &PacketOptions) -> Result<Self, OpenError> {
         let failed = |call| {
             let interface = link.interface.clone();
             move |cause| OpenError::System { interface, call, cause }
         };
         let memory = TransmitRing::map(link.fd(), geometry).map_err(failed("mmap of the ring"))?;
-        link.bind()?;
-        link.send_buffer(geometry.slots().saturating_mul(geometry.slot_bytes() + OVERHEAD_BYTES));
         let waiter = Waiter::new().map_err(failed("epoll"))?;
         Ok(Self {
             slots: RingSlots::new(memory, options),
