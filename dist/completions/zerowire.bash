@@ -547,7 +547,7 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__change)
-            opts="-h --metadata --tx-limit --rx-limit --control --json --log --log-format --help"
+            opts="-h --metadata --tx-limit --rx-limit --guard --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -562,6 +562,10 @@ _zerowire() {
                     return 0
                     ;;
                 --rx-limit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --guard)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

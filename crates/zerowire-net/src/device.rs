@@ -118,7 +118,7 @@ impl<'a> NetDevice<'a> {
             memory: self.memory.clone(),
             shared: self.vm.shared.clone(),
             detour,
-            guard: self.vm.guard.clone(),
+            guard: self.vm.guard(),
             forwarded: self.forwarded.clone(),
             control: self.vm.control.waker(),
             capture: self.vm.capture(),
@@ -209,7 +209,8 @@ impl Device for NetDevice<'_> {
     }
 
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), SessionError> {
-        let guard = self.vm.guard.as_deref();
+        let guard = self.vm.guard();
+        let guard = guard.as_deref();
         let frame = rarp(mac, guard.and_then(FrameGuard::vlan));
         // A front end names its guest alone. Where it doesn't, the guest is served all the same.
         if guard.is_some_and(|guard| guard.check(&[], &frame).is_err()) {
@@ -312,6 +313,11 @@ impl Device for NetDevice<'_> {
             && let Some(Some(w)) = self.workers.first()
         {
             w.rings.send(WorkerCommand::Metadata(MetadataCommand::Tree(tree)));
+        }
+        if let Some(guard) = self.vm.new_guard() {
+            for w in self.workers.iter().flatten() {
+                w.rings.send(WorkerCommand::Guard(guard.clone()));
+            }
         }
         if let Some(capture) = self.vm.new_capture() {
             for w in self.workers.iter().flatten() {

@@ -6,6 +6,7 @@ use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{Reloaded, VmFleet};
 
+use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
 use crate::reload::reload;
 use crate::server::{ChangeError, Server, VmInfo};
@@ -19,6 +20,12 @@ pub trait Fleet: VmFleet<Config = VmConfig, Error = ServerError, Stats = VmStats
     /// # Errors
     /// [`ChangeError`]. The old metadata stay.
     fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError>;
+
+    /// Lets a guest send other frames than before, or all.
+    ///
+    /// # Errors
+    /// The VM is unknown, or just comes or goes.
+    fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError>;
 }
 
 impl dyn Fleet + '_ {
@@ -35,7 +42,7 @@ impl dyn Fleet + '_ {
     /// was read last: those that it has no more are removed. Further VMs, which somebody else has
     /// added, stay as they are.
     ///
-    /// A VM that is the same in all but its metadata and limits keeps its front end. Another one
+    /// A VM that is the same in all but its metadata, limits and guard keeps its front end. Another one
     /// that was there is removed and added again, unless it is on a descriptor that was handed
     /// over. If its front end holds up its removal, it is added as soon as it has gone.
     ///
@@ -111,5 +118,9 @@ impl Captured for Server {
 impl Fleet for Server {
     fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
         self.set_metadata(name, source)
+    }
+
+    fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
+        self.set_guard(name, guard)
     }
 }

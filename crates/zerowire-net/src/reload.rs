@@ -11,11 +11,11 @@ impl Reloads for dyn Fleet + '_ {
         vm::check(all)
     }
 
-    /// The metadata are read again, and the limits set.
+    /// The metadata are read again, and the limits and the guard set.
     fn keeps(running: &VmConfig, wanted: &VmConfig) -> bool {
-        let (metadata, limits) = (running.metadata.clone(), running.limits);
+        let (metadata, limits, guard) = (running.metadata.clone(), running.limits, running.guard.clone());
         let is_served = metadata.as_ref().map(|m| m.tokens) == wanted.metadata.as_ref().map(|m| m.tokens);
-        is_served && VmConfig { metadata, limits, ..wanted.clone() } == *running
+        is_served && VmConfig { metadata, limits, guard, ..wanted.clone() } == *running
     }
 
     fn endpoint(config: &VmConfig) -> &Endpoint {
@@ -25,8 +25,9 @@ impl Reloads for dyn Fleet + '_ {
     fn update(&self, wanted: &VmConfig) -> Vec<ChangeError> {
         let source = wanted.metadata.clone();
         let read = source.map_or(Ok(()), |source| self.set_metadata(&wanted.name, source));
-        let set = self.set_limits(&wanted.name, wanted.limits);
-        [read, set].into_iter().filter_map(Result::err).collect()
+        let limited = self.set_limits(&wanted.name, wanted.limits);
+        let guarded = self.set_guard(&wanted.name, wanted.guard.clone());
+        [read, limited, guarded].into_iter().filter_map(Result::err).collect()
     }
 }
 

@@ -9,11 +9,12 @@ use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{Endpoint, NextVm, Roster, Served, StartError, TakeUpError, inherit};
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
+use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
 use crate::stats::{ServerStats, VmStats};
 use crate::vm::{self, Handed, ServerError, Source, VmConfig, VmContext};
 
-/// A VM as it was configured, with the metadata and the limits that it has now.
+/// A VM as it was configured, with the metadata, limits and guard that it has now.
 pub type VmInfo = zerowire_vhost::serve::VmInfo<VmConfig>;
 
 /// Why a running server refuses a change. The text is what the user reads.
@@ -222,6 +223,18 @@ impl Server {
         self.parts.roster.change(name, |config, served| {
             served.vm.shared.limiters.set(limits);
             config.limits = limits;
+        })
+    }
+
+    /// Lets a guest send other frames than before, or all. That holds as soon as each worker has
+    /// ended the batch that it is at.
+    ///
+    /// # Errors
+    /// The VM is unknown, or just comes or goes.
+    pub fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
+        self.parts.roster.change(name, |config, served| {
+            served.vm.set_guard(guard.clone());
+            config.guard = guard;
         })
     }
 

@@ -249,7 +249,8 @@ pub(super) struct VmContext {
     pub port: Box<dyn Port>,
     pub shared: Arc<Shared>,
     pub mac: Option<MacAddress>,
-    pub guard: Option<Arc<FrameGuard>>,
+    guard: Mutex<Option<Arc<FrameGuard>>>,
+    new_guard: AtomicBool,
     pub postcopy: bool,
     sessions: Option<Arc<dyn SessionWatch>>,
     metadata: Mutex<Option<(MetadataSource, Arc<MetadataTree>)>>,
@@ -274,6 +275,23 @@ impl VmContext {
             return None;
         }
         self.metadata().map(|(tree, _)| tree)
+    }
+
+    /// What the guest may send.
+    pub(super) fn guard(&self) -> Option<Arc<FrameGuard>> {
+        self.guard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the guest may send, if that is new since the last call.
+    pub(super) fn new_guard(&self) -> Option<Option<Arc<FrameGuard>>> {
+        self.new_guard.swap(false, Ordering::AcqRel).then(|| self.guard())
+    }
+
+    /// The guest may send something else from now on.
+    pub(super) fn set_guard(&self, guard: Option<FrameGuard>) {
+        *self.guard.lock().unwrap_or_else(PoisonError::into_inner) = guard.map(Arc::new);
+        self.new_guard.store(true, Ordering::Release);
+        self.control.wake();
     }
 
     /// Where frames go as well.
@@ -383,7 +401,8 @@ pub(super) fn start(
         port: opened,
         shared,
         mac,
-        guard: guard.map(Arc::new),
+        guard: Mutex::new(guard.map(Arc::new)),
+        new_guard: AtomicBool::new(false),
         postcopy,
         sessions,
         metadata: Mutex::new(metadata),

@@ -40,7 +40,7 @@ enum CtlCommand {
     Show(Name),
     /// Add a VM.
     Add(Box<Add>),
-    /// Give a VM other limits, or other metadata, which its guest sees at once.
+    /// Give a VM other limits, another guard, or other metadata, which its guest sees at once.
     #[command(override_usage = "zerowire ctl change [OPTIONS] <NAME>")]
     Change(Change),
     /// Remove a VM: its front end is disconnected.
@@ -120,16 +120,20 @@ struct ChangeKeys {
     /// What the guest may receive in a second; 'off' for no limit.
     #[arg(long, value_name = "LIMIT")]
     rx_limit: Option<String>,
+    /// What the guest may send, as for 'zerowire net --guard'; 'off' for all frames.
+    #[arg(long, value_name = "CHECKS")]
+    guard: Option<String>,
 }
 
 impl ChangeKeys {
     /// The merge patch.
     fn patch(&self) -> Value {
-        let limit = |limit: &String| if limit == "off" { Value::Null } else { json!(limit) };
+        let or_off = |text: &String| if text == "off" { Value::Null } else { json!(text) };
         let keys = [
             ("metadata", self.metadata.as_ref().map(|file| json!(file))),
-            ("tx-limit", self.tx_limit.as_ref().map(limit)),
-            ("rx-limit", self.rx_limit.as_ref().map(limit)),
+            ("tx-limit", self.tx_limit.as_ref().map(or_off)),
+            ("rx-limit", self.rx_limit.as_ref().map(or_off)),
+            ("guard", self.guard.as_ref().map(or_off)),
         ];
         let given = keys.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
         Value::Object(given.collect())
@@ -407,8 +411,13 @@ mod tests {
 
     #[test]
     fn a_patch_has_what_was_given() {
-        let keys = ChangeKeys { metadata: Some("/m".into()), tx_limit: None, rx_limit: Some("off".into()) };
-        assert_eq!(keys.patch(), json!({ "metadata": "/m", "rx-limit": null }));
+        let keys = ChangeKeys {
+            metadata: Some("/m".into()),
+            tx_limit: None,
+            rx_limit: Some("off".into()),
+            guard: Some("arp".into()),
+        };
+        assert_eq!(keys.patch(), json!({ "metadata": "/m", "rx-limit": null, "guard": "arp" }));
     }
 
     #[test]

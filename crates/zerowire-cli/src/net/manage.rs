@@ -71,16 +71,19 @@ impl Manage for Managed {
         if let Some(key) = device_key(&now, &vm) {
             let text = format!(
                 "VM {name}: '{key}' belongs to the device that its front end has: remove the VM and add it again; only the \
-                 path of 'metadata' and the limits can change"
+                 path of 'metadata', the limits and the guard can change"
             );
             return Err(ManageError::new(409, text).of_key(key));
         }
-        let limits = self.defaults.vm(name, vm.clone())?.limits;
+        let wanted = self.defaults.vm(name, vm.clone())?;
         if now.metadata.is_some() || vm.metadata.is_some() {
             self.change_metadata(name, vm)?;
         }
-        if limits != config.limits {
-            self.server.set_limits(name, limits)?;
+        if wanted.limits != config.limits {
+            self.server.set_limits(name, wanted.limits)?;
+        }
+        if wanted.guard != config.guard {
+            self.server.set_guard(name, wanted.guard)?;
         }
         Ok(())
     }
@@ -105,7 +108,6 @@ fn device_key(now: &Net, wanted: &Net) -> Option<&'static str> {
         (now.port != wanted.port, "port"),
         (now.metadata_token != wanted.metadata_token, "metadata-token"),
         (now.mac != wanted.mac, "mac"),
-        (now.guard != wanted.guard, "guard"),
         (now.socket_owner != wanted.socket_owner, "socket-owner"),
         (now.socket_group != wanted.socket_group, "socket-group"),
         (now.socket_mode != wanted.socket_mode, "socket-mode"),

@@ -2,11 +2,13 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::support::control::{Controlled, dial, say, split};
-use crate::support::{Guest, Peer, connect, http, in_netns, interface, wait_until};
+use crate::support::processes::{child, kill};
+use crate::support::{Guest, Peer, connect, frames, http, in_netns, interface, wait_until};
 
 #[test]
 fn each_route_does_what_it_says() {
@@ -121,6 +123,51 @@ fn metadata_change_while_the_guest_runs() {
         assert_eq!(server.ask("PATCH", "/vms/zwbare", &patch).0, 409);
         assert_eq!(server.ask("PATCH", "/vms/zwbare", "{}").0, 200);
     });
+}
+
+#[test]
+fn a_guard_changes_while_the_guest_runs_and_the_next_process_has_it() {
+    for sandbox in ["on", "off"] {
+        in_netns(move || {
+            let server = Controlled::start(&["--sandbox", sandbox]);
+            server.add("zwgd");
+            let mut guest = Guest::start(connect(&server.path("zwgd")));
+            let mut peer = Peer::new("zwgd");
+            guest.ping(&mut peer);
+            let (status, text) =
+                server.ask("PATCH", "/vms/zwgd", "{\"guard\": \"mac=02:00:00:00:00:77+vlan=off\"}");
+            let vm: Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!(
+                (status, vm["config"]["guard"].as_str()),
+                (200, Some("mac=02:00:00:00:00:77+vlan=off"))
+            );
+            let refused = |server: &Controlled| {
+                server.json("/vms/zwgd")["statistics"]["transmit"]["dropped_frames"]["guard_mac"].as_u64()
+            };
+            wait_until("the guard holds", || {
+                guest.send(&frames::frame(1, 100));
+                refused(&server) > Some(0)
+            });
+            if sandbox == "on" {
+                kill(child(&server.program), libc::SIGKILL);
+                let before = refused(&server);
+                wait_until("the next process has it", || {
+                    guest.send(&frames::frame(2, 100));
+                    refused(&server) > before
+                });
+            }
+            let (status, text) = server.ask("PATCH", "/vms/zwgd", "{\"guard\": \"ip=\"}");
+            let said: Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!((status, said["pointer"].as_str()), (400, Some("/guard")), "{text}");
+            assert_eq!(server.ask("PATCH", "/vms/zwgd", "{\"guard\": null}").0, 200);
+            assert_eq!(server.json("/vms/zwgd")["config"]["guard"], Value::Null);
+            let mut peer = Peer::new("zwgd");
+            wait_until("frames pass", || {
+                guest.send(&frames::frame(3, 100));
+                peer.recv(Duration::from_millis(50)).is_some_and(|got| got.bytes == frames::frame(3, 100))
+            });
+        });
+    }
 }
 
 /// Method, target, body; status, pointer, words of the error.

@@ -1,9 +1,10 @@
 //! SIGHUP reads the configuration file again and changes what differs.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::support::control::Controlled;
-use crate::support::{Guest, Peer, Program, connect, in_netns, interface, wait_until};
+use crate::support::{Guest, Peer, Program, connect, frames, in_netns, interface, wait_until};
 
 /// A file with VMs, each with its own lines.
 fn file(dir: &Path, vms: &[(&str, &str)]) -> String {
@@ -63,10 +64,20 @@ fn a_file_that_is_read_again_changes_what_differs() {
         }
         guest.ping(&mut peer);
         // The next good one is compared with what runs.
-        file(dir.path(), &[("zwkept", "")]);
+        file(dir.path(), &[("zwkept", "guard = 'vlan=7'")]);
         program.signal(libc::SIGHUP);
         program.wait_log("read again; removed: zwmac, zwnew");
-        guest.ping(&mut peer);
+        // Its guard is another one, and its front end stays.
+        wait_until("the guard holds", || {
+            guest.send(&frames::frame(1, 100));
+            peer.recv(Duration::from_millis(50)).is_none()
+        });
+        file(dir.path(), &[("zwkept", "")]);
+        program.signal(libc::SIGHUP);
+        wait_until("it holds no more", || {
+            guest.send(&frames::frame(2, 100));
+            peer.recv(Duration::from_millis(50)).is_some_and(|got| got.bytes == frames::frame(2, 100))
+        });
         drop(guest);
         let (out, _) = program.stop();
         // A long line is broken.

@@ -69,6 +69,10 @@ impl Fleet for HeldUp {
     fn set_metadata(&self, name: &str, source: MetadataSource) -> Result<(), ChangeError> {
         self.0.set_metadata(name, source)
     }
+
+    fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
+        self.0.set_guard(name, guard)
+    }
 }
 
 fn vm(socket: &Path) -> VmConfig {

@@ -12,6 +12,7 @@ use zerowire_vhost::memory::GuestMemory;
 
 use super::side::{Direction, Side};
 use super::{Life, TAG_RECEIVE, TAG_TRANSMIT, Worker};
+use crate::FrameGuard;
 use crate::capture::FrameCapture;
 use crate::metadata::{MetadataCommand, MetadataDetour};
 use crate::port::PortPath;
@@ -23,6 +24,8 @@ use crate::{Receive, Transmit};
 pub(crate) enum WorkerCommand {
     /// About metadata.
     Metadata(MetadataCommand),
+    /// What the guest may send from now on.
+    Guard(Option<Arc<FrameGuard>>),
     /// Frames go there as well from now on, or nowhere else.
     Capture(Option<Box<WorkerCapture>>),
 }
@@ -45,6 +48,19 @@ impl WorkerCapture {
 }
 
 impl<P: PortPath> Worker<P> {
+    fn set_guard(&mut self, guard: Option<Arc<FrameGuard>>) {
+        self.guard = guard;
+        self.bound_groups();
+    }
+
+    /// Has the receive side keep to the guard's bound.
+    fn bound_groups(&mut self) {
+        let bound = self.guard.as_ref().and_then(|guard| guard.storm_bound());
+        if let Some(side) = &mut self.receive {
+            side.bound_groups(bound);
+        }
+    }
+
     /// Has frames of both directions go elsewhere as well, or nowhere else.
     fn set_capture(&mut self, capture: Option<Box<WorkerCapture>>) {
         let parts = capture.map(|capture| (capture.interface, (capture.transmit, capture.receive)));
@@ -105,9 +121,9 @@ impl<P: PortPath> RingThread for Worker<P> {
             }
             Direction::Receive => {
                 let (mut side, _) = Receive::<P::Inlet>::start(&mut self.path, setup, &self.memory)?;
-                side.bound_groups(self.guard.as_ref().and_then(|guard| guard.storm_bound()));
                 side.set_capture(capture);
                 self.receive = Some(side);
+                self.bound_groups();
             }
         }
         Ok(())
@@ -175,6 +191,7 @@ impl<P: PortPath> RingThread for Worker<P> {
     fn device(&mut self, command: WorkerCommand) {
         let command = match command {
             WorkerCommand::Metadata(command) => command,
+            WorkerCommand::Guard(guard) => return self.set_guard(guard),
             WorkerCommand::Capture(capture) => return self.set_capture(capture),
         };
         if matches!(command, MetadataCommand::Frame(_)) {

@@ -8,7 +8,7 @@ use crate::support::frames::{self, EXPERIMENT, GUEST_MAC, HOST_MAC, frame, tcp_f
 use crate::support::lab::Lab;
 use crate::support::pair::{HEADER, Pair};
 use crate::support::wire::{read_frame, receive, rx_policy, wire};
-use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
+use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire::ledger::{Counters, Totals};
 use zerowire_guest::features as f;
 use zerowire_guest::net::{Layout, VirtioNetHdr};
@@ -285,6 +285,55 @@ fn each_vm_has_its_own_guard() {
             assert_eq!(dropped.get("guard_mac").copied(), guarded.then_some(1), "{vm}: {dropped:?}");
         }
     });
+}
+
+#[test]
+fn another_guard_holds_while_the_guest_runs_on_each_port() {
+    for (port, peer) in [("tap:zwgdlive", "zwgdlive"), ("packet:v0", "v1"), ("xdp:v0,mode=copy", "v1")] {
+        in_netns(move || {
+            if peer == "v1" {
+                veth("v0", "v1", 1, 1500);
+            }
+            let backend = Backend::start(&[Vm::on("zwgdlive", port)]);
+            let mut peer = Peer::new(peer);
+            let mut guest = backend.guest("zwgdlive", &options(0, Layout::Split));
+            let foreign = spoofed(&frame(7, 200), MAC_AT);
+            let passes = |peer: &mut Peer, guest: &mut Guest, n: u32| {
+                let own = frame(n, 300);
+                for bytes in [&foreign, &own] {
+                    guest.send(0, &[(VirtioNetHdr::default(), bytes.clone())]);
+                }
+                let is_one = |bytes: &[u8]| bytes == foreign || bytes == own;
+                let came = next(peer, is_one) == foreign;
+                if came {
+                    assert_eq!(next(peer, is_one), own, "{port}");
+                }
+                came
+            };
+            assert!(passes(&mut peer, &mut guest, 1), "{port}: no guard");
+            let mac = "mac=02:00:00:00:00:01";
+            for (n, (text, storms)) in
+                [(Some(mac), false), (None, false), (Some("storm=1"), true)].iter().enumerate()
+            {
+                backend.server.set_guard("zwgdlive", text.map(guard)).expect("the VM");
+                let mut count = 100 * (n as u32 + 1);
+                wait_until("it holds", || {
+                    count += 1;
+                    passes(&mut peer, &mut guest, count) != (*text == Some(mac))
+                });
+                if *storms {
+                    wait_until("groups are bounded", || {
+                        let mut group = frame(9, 200);
+                        group[0] |= 1;
+                        peer.send(&group);
+                        let dropped = backend.stats("zwgdlive").receive.totals.dropped_frames;
+                        dropped.get("storm").is_some_and(|n| *n > 0)
+                    });
+                }
+            }
+            assert!(backend.server.set_guard("zwnone", None).is_err());
+        });
+    }
 }
 
 /// A front end has the guest announced, by whatever address it says (SEND_RARP). The rule of tags

@@ -24,7 +24,7 @@ use zerowire_net::port::xdp::{XdpKeeper, XdpRefusal, XdpReply, XdpVerb};
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
 use zerowire_vhost::serve::Listener;
 
-use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord};
+use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord, guard};
 use super::ports::PortVerb;
 use crate::pcap;
 use crate::sandbox::channel::Channel;
@@ -270,6 +270,13 @@ impl Loop<'_> {
                 // The supervisor has parsed them, and they are gone with the VM.
                 if let Ok(limits) = rates.limits() {
                     let _ = self.server.set_limits(&self.setup.name, limits);
+                }
+                None
+            }
+            ChildOrder::Guard(text) => {
+                // It names the guest's address where it needs it.
+                if let Ok(guard) = guard(text.as_deref(), None) {
+                    let _ = self.server.set_guard(&self.setup.name, guard);
                 }
                 None
             }

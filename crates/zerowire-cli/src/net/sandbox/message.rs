@@ -9,7 +9,7 @@ use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
 use zerowire_net::port::xdp::{XdpAnswer, XdpRefusal};
 use zerowire_net::{
-    DirectionStats, FrameGuard, Limits, LinkState, LinkStats, MetadataSource, Negotiated, PathMode, Policy,
+    DirectionStats, FrameGuard, LinkState, LinkStats, MetadataSource, Negotiated, PathMode, Policy,
     ServerStats, VmConfig, VmStats,
 };
 use zerowire_vhost::host::KickHistogram;
@@ -56,8 +56,8 @@ pub(super) struct ChildSetup {
 }
 
 impl ChildSetup {
-    /// Of a VM with this port and these limits, for a child that belongs to `common`'s owner.
-    pub(super) fn of(config: &VmConfig, port: PortSetup, limits: Limits, common: &Common) -> Self {
+    /// Of a VM with this port, for a child that belongs to `common`'s owner.
+    pub(super) fn of(config: &VmConfig, port: PortSetup, common: &Common) -> Self {
         Self {
             name: config.name.clone(),
             socket: config.endpoint.to_string(),
@@ -68,7 +68,7 @@ impl ChildSetup {
             rx_copybreak_bytes: config.policy.rx_copybreak_bytes,
             mac: config.mac.map(|mac| mac.to_string()),
             guard: config.guard.as_ref().map(|guard| guard.to_string()),
-            limits: Rates::of(limits),
+            limits: Rates::of(config.limits),
             user: common.owner.user,
             group: common.owner.group,
             log: common.log.clone(),
@@ -94,16 +94,17 @@ impl ChildSetup {
                 gather_max_bytes: self.gather_max_bytes,
                 rx_copybreak_bytes: self.rx_copybreak_bytes,
             },
-            guard: self
-                .guard
-                .as_deref()
-                .map(|g| FrameGuard::parse(g, mac).map_err(|e| e.to_string()))
-                .transpose()?,
+            guard: guard(self.guard.as_deref(), mac)?,
             limits: self.limits.limits()?,
             mac,
             postcopy: false,
         })
     }
+}
+
+/// What a guest with this address may send, as a user would say it.
+pub(super) fn guard(text: Option<&str>, mac: Option<MacAddress>) -> Result<Option<FrameGuard>, String> {
+    text.map(|text| FrameGuard::parse(text, mac).map_err(|e| e.to_string())).transpose()
 }
 
 /// What the supervisor says.
@@ -120,6 +121,8 @@ pub(super) enum ChildOrder {
     Metadata(u64),
     /// Gives other limits of the rate.
     Limits(Rates),
+    /// Lets the guest send other frames.
+    Guard(Option<String>),
     /// Has up to this number of bytes of each frame go to the descriptor that comes with it.
     Capture(u32),
     /// Ends that.

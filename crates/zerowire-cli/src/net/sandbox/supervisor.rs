@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_net::{
-    ChangeError, Fleet, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo, VmStats,
-    check_vms,
+    ChangeError, Fleet, FrameGuard, Limits, MetadataSource, ServerError, ServerStats, VmConfig, VmInfo,
+    VmStats, check_vms,
 };
 use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState, side_by_side};
 
@@ -288,6 +288,12 @@ impl Fleet for Supervisor {
         }
         let failed = |text| ServerError::Metadata { vm: name.to_owned(), text };
         Ok(keeper.charge.set_metadata(source).map_err(failed)?)
+    }
+
+    fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
+        let keeper = lock(&self.vms).keeper(name)?;
+        keeper.charge.set_guard(guard);
+        Ok(())
     }
 }
 

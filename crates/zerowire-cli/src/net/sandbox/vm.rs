@@ -10,7 +10,9 @@ use std::time::Instant;
 
 use zerowire_capture::Capture;
 use zerowire_confine::Owner;
-use zerowire_net::{Limits, LinkObserver, LinkState, MetadataSource, ServerError, VmConfig, VmStats};
+use zerowire_net::{
+    FrameGuard, Limits, LinkObserver, LinkState, MetadataSource, ServerError, VmConfig, VmStats,
+};
 use zerowire_vhost::serve::{Listener, StartError};
 
 use super::CHILD;
@@ -58,6 +60,7 @@ struct NetState {
     sums: Sums,
     metadata: Option<KeptMetadata>,
     limits: Limits,
+    guard: Option<FrameGuard>,
     capture: Option<KeptCapture>,
     /// The interface's state, if the guest is to see it.
     interface: Option<LinkState>,
@@ -120,9 +123,9 @@ impl NetVm {
         let listener = listener.map_err(|cause| StartError::Listen { vm: vm.clone(), cause })?;
         let capture = ports::captured(capture, &config);
         let interface = observer.as_mut().map(LinkObserver::look);
-        let limits = config.limits;
+        let (limits, guard) = (config.limits, config.guard.clone());
         let sums = Sums::new(common.cpu.share());
-        let state = NetState { sums, metadata, limits, capture, interface, ..NetState::default() };
+        let state = NetState { sums, metadata, limits, guard, capture, interface, ..NetState::default() };
         let keeper = Keeper::start(Self {
             config,
             common,
@@ -156,11 +159,11 @@ impl NetVm {
         }
     }
 
-    /// The VM as it was configured, with the metadata and limits that it has now.
+    /// The VM as it was configured, with the metadata, limits and guard that it has now.
     pub(super) fn config(&self) -> VmConfig {
         let state = lock(&self.state);
         let metadata = state.metadata.as_ref().map(|m| m.source.clone());
-        VmConfig { metadata, limits: state.limits, ..self.config.clone() }
+        VmConfig { metadata, limits: state.limits, guard: state.guard.clone(), ..self.config.clone() }
     }
 
     /// Gives the VM other limits. A child that starts later has them from the start.
@@ -168,6 +171,13 @@ impl NetVm {
         let mut state = lock(&self.state);
         state.limits = limits;
         Self::order(&state, &ChildOrder::Limits(Rates::of(limits)));
+    }
+
+    /// Lets the guest send other frames. A child that starts later knows it from the start.
+    pub(super) fn set_guard(&self, guard: Option<FrameGuard>) {
+        let mut state = lock(&self.state);
+        Self::order(&state, &ChildOrder::Guard(guard.as_ref().map(FrameGuard::to_string)));
+        state.guard = guard;
     }
 
     /// The interface that the guest is to see has this state.
@@ -292,7 +302,8 @@ impl Charge for NetVm {
         // Held until the link is there, so that no change falls between the two.
         let mut state = lock(&self.state);
         let port = PortSetup { spec: config.port.to_string(), kind, link: state.interface };
-        let setup = ChildSetup::of(config, port, state.limits, &self.common);
+        let now = VmConfig { limits: state.limits, guard: state.guard.clone(), ..config.clone() };
+        let setup = ChildSetup::of(&now, port, &self.common);
         let setup = ChildSetup { drains: self.is_draining(), ..setup };
         let file = state.metadata.as_ref().map(KeptMetadata::file).transpose()?;
         let mut listener = lock(&self.listener);
