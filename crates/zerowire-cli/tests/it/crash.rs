@@ -97,10 +97,10 @@ fn an_af_xdp_back_end_that_is_killed_repeats_no_frame_and_loses_no_descriptor() 
     });
 }
 
-/// Frames both ways between a guest on `port` and `peer`, while the program is killed again and
-/// again. Toward the peer some have up to `longest` bytes. `in_order`: chains are used in the order
-/// in which they became available.
-fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
+/// Frames both ways between a guest on `port` and a peer on `interface`, while the program is
+/// killed again and again. Toward the peer some have up to `longest` bytes. `in_order`: chains are
+/// used in the order in which they became available.
+fn killed_under_load(port: &str, interface: &str, longest: usize, in_order: bool) {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("net");
     let start = || {
@@ -109,7 +109,7 @@ fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
     };
     let mut program = start();
     let mut guest = Guest::start(connect(&socket, None));
-    let mut peer = Peer::new(peer);
+    let mut peer = Peer::new(interface);
     let mut dice = Dice(7);
     // Mostly short ones, so that the program is busier than the test; some that go out as they lie
     // in guest memory.
@@ -178,6 +178,7 @@ fn killed_under_load(port: &str, peer: &str, longest: usize, in_order: bool) {
         program.stop();
         return;
     }
+    tap::wait_for_carrier(interface);
     guest.ping(&mut peer);
     // All receive buffers are the device's, and it has lost none: what it did not use it would take
     // next.

@@ -377,6 +377,7 @@ fn a_program_that_is_killed_and_started_again_goes_on_where_it_was() {
                     seen = seen.max(n + 1);
                 }
                 assert_eq!(seen, out, "every frame came, round {round}");
+                tap::wait_for_carrier(NAME);
                 // Toward the guest: what came is whole, in order, and once.
                 peer.send(&frames::frame(u32::MAX, 60));
                 loop {

@@ -12,7 +12,7 @@ use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, frames, in_netns, optio
 use serde_json::Value;
 use zerowire_guest::net::{Layout, NetOptions, QueuePair, VirtioNetHdr};
 use zerowire_guest::{DirtyLog, Transport};
-use zerowire_testkit::net::tap::persistent;
+use zerowire_testkit::net::tap::{persistent, wait_for_carrier};
 use zerowire_vhost::session::{HandOverError, SessionImage};
 use zerowire_vhost_user::{HEADER_LEN, Header, LogRegion, Request, VERSION};
 
@@ -26,11 +26,18 @@ fn take_up(backend: &Backend, image: SessionImage) {
     backend.server.take_up(TAP, image).unwrap_or_else(|e| panic!("{e}"));
 }
 
+/// A server on the tap that stays. Frames for the guest are not lost from now on.
+fn start(vms: &[Vm]) -> Backend {
+    let backend = Backend::start(vms);
+    wait_for_carrier(TAP);
+    backend
+}
+
 /// Another server on the same port goes on. The first one is gone before it begins.
 fn succeed(backend: Backend, vms: &[Vm]) -> Backend {
     let image = hand_over(&backend);
     drop(backend);
-    let next = Backend::start(vms);
+    let next = start(vms);
     take_up(&next, image);
     next
 }
@@ -60,7 +67,7 @@ fn each_frame_of_the_guest_goes_out_once_through_one_server_after_the_other() {
     in_netns(|| {
         persistent(TAP, 0);
         let vms = [Vm::new(TAP)];
-        let first = Backend::start(&vms);
+        let first = start(&vms);
         let mut peer = Peer::new(TAP);
         let mut guest = first.guest(TAP, &options(0, Layout::Split));
         guest.ping(&mut peer, 1);
@@ -134,7 +141,7 @@ fn the_front_end_goes_on_with_the_successor() {
     in_netns(|| {
         persistent(TAP, 0);
         let vms = [Vm::new(TAP)];
-        let mut backend = Backend::start(&vms);
+        let mut backend = start(&vms);
         let mut peer = Peer::new(TAP);
         let mut guest = backend.guest(TAP, &options(0, Layout::Pages));
         let status = guest.driver.transport().status().expect("a status");
@@ -170,7 +177,7 @@ fn a_message_is_received_in_two_halves_by_two_servers() {
     in_netns(|| {
         persistent(TAP, 0);
         let vms = [Vm::new(TAP)];
-        let mut backend = Backend::start(&vms);
+        let mut backend = start(&vms);
         let mut peer = Peer::new(TAP);
         let mut guest = backend.guest(TAP, &options(0, Layout::Split));
         let flags = rustix::event::EventfdFlags::NONBLOCK | rustix::event::EventfdFlags::CLOEXEC;
@@ -198,7 +205,7 @@ fn writes_are_noted_in_the_front_end_s_log_by_the_successor() {
     in_netns(|| {
         persistent(TAP, 0);
         let vms = [Vm::new(TAP)];
-        let backend = Backend::start(&vms);
+        let backend = start(&vms);
         let peer = Peer::new(TAP);
         let mut guest = backend.guest(TAP, &options(0, Layout::Split));
         let rings: Vec<_> =

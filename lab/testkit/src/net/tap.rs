@@ -1,7 +1,7 @@
 //! A tap that is there before the program and stays when the program is killed.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -12,18 +12,38 @@ const TUNSETPERSIST: libc::Ioctl = 0x4004_54cb;
 /// those of a tap with a virtio-net header.
 pub fn persistent(name: &str, flags: libc::c_int) {
     make(name, libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags);
-    let flags = rustix::net::SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(
-        rustix::net::AddressFamily::INET,
-        rustix::net::SocketType::DGRAM,
-        flags,
-        None,
-    )
-    .expect("a socket");
+    set_up(name);
+}
+
+/// Waits until the kernel passes frames on to the tap `name`, whose one queue has just been opened.
+/// A tap without a queue has no carrier. The kernel drops what is sent to it until some time after
+/// the carrier has come (net/core/link_watch.c).
+pub fn wait_for_carrier(name: &str) {
+    let socket = socket();
+    let mut request = ifreq(name);
+    crate::wait_until("the tap has a carrier", || {
+        // SAFETY: SIOCGIFFLAGS reads and fills the ifreq.
+        check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) });
+        // SAFETY: every member of the union is made of integers: any bytes are a valid value.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        libc::c_int::from(flags) & libc::IFF_RUNNING != 0
+    });
+    // Frames pass a moment behind the flag. The kernel holds the lock meanwhile that this takes.
+    set_up(name);
+}
+
+fn set_up(name: &str) {
     let mut request = ifreq(name);
     request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
     // SAFETY: SIOCSIFFLAGS reads the ifreq.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) });
+    check(unsafe { libc::ioctl(socket().as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) });
+}
+
+/// A socket of this thread's namespace, to ask for interfaces by.
+fn socket() -> OwnedFd {
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let kind = rustix::net::SocketType::DGRAM;
+    rustix::net::socket_with(rustix::net::AddressFamily::INET, kind, flags, None).expect("a socket")
 }
 
 /// Makes the interface `name`, a tap or a tun, as `flags` say.
