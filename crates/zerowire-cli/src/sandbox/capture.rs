@@ -14,6 +14,7 @@ use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -120,14 +121,51 @@ impl CaptureRelay {
     }
 }
 
+/// Whether a VM that was opened is served from now on.
+pub(crate) enum KeepOutcome {
+    Running,
+    /// Not yet: what it moves goes to another capture by now, or to none.
+    OtherCapture(Option<Arc<Capture>>),
+    /// The supervisor stops.
+    Stopping,
+}
+
+/// Has a VM that was opened with `capture` be served. `keep` enters it among those that are
+/// captured, with these locked. A capture that has begun meanwhile misses it: `change` gives it
+/// that one, and waits for its child until a deadline, without the lock. False: the supervisor
+/// stops.
+pub(crate) fn keep_captured(
+    mut capture: Option<Arc<Capture>>,
+    keep: impl Fn(Option<&Arc<Capture>>) -> KeepOutcome,
+    change: impl Fn(Option<&Capture>, Instant),
+) -> bool {
+    loop {
+        match keep(capture.as_ref()) {
+            KeepOutcome::Running => return true,
+            KeepOutcome::OtherCapture(now) => {
+                change(now.as_deref(), Instant::now() + PATIENCE);
+                capture = now;
+            }
+            KeepOutcome::Stopping => return false,
+        }
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs::File;
     use std::io::Write;
 
     use zerowire_capture::{CaptureOptions, CaptureTarget, LINKTYPE_ETHERNET};
 
     use super::*;
+
+    /// A capture that nobody reads.
+    pub(crate) fn capture() -> Arc<Capture> {
+        let target = CaptureTarget::File("/dev/null".into());
+        let options = CaptureOptions { target, snaplen: 64, rotation: None, only: Vec::new(), filter: None };
+        Arc::new(Capture::start(&options, "a test").expect("a capture"))
+    }
 
     /// The CPU time that the thread of this name has taken.
     fn cpu_time(name: &str) -> Duration {
@@ -141,9 +179,7 @@ mod tests {
 
     #[test]
     fn a_child_that_captures_all_the_time_takes_a_part_of_a_cpu() {
-        let target = CaptureTarget::File("/dev/null".into());
-        let options = CaptureOptions { target, snaplen: 64, rotation: None, only: Vec::new(), filter: None };
-        let capture = Capture::start(&options, "a test").expect("a capture");
+        let capture = capture();
         let kept = KeptCapture::new(Some(&capture), LINKTYPE_ETHERNET, "flood", "");
         let mut kept = kept.expect("it is captured");
         let mut to = File::from(kept.begin("flood").expect("a socket"));

@@ -322,11 +322,22 @@ impl AsFd for Channel {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::fs::File;
+
     use zerowire_testkit::own_process;
     use zerowire_testkit::process::{become_ordinary, limit};
 
     use super::*;
+
+    /// Sends descriptors until the kernel takes no further one. They are under way as long as the
+    /// other end is there, which this returns.
+    pub(crate) fn crowd() -> Channel {
+        let null = File::open("/dev/null").expect("it is there");
+        let (other, unread) = Channel::pair().expect("a pair");
+        while other.send(&"", &[null.as_fd(); 60]).is_ok() {}
+        Channel::of(unread)
+    }
 
     #[test]
     fn messages_keep_their_bounds_and_their_descriptors() {

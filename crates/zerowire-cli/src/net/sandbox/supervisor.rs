@@ -3,7 +3,7 @@
 //! They stand in one roster under a lock, which is held to look something up or to enter a result,
 //! never while a child is started, asked or waited for.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use zerowire_capture::{Capture, Captured};
@@ -14,9 +14,10 @@ use zerowire_net::{
 use zerowire_vhost::serve::{Endpoint, Listener, RosterConfig, StartError, VmFleet, VmState, side_by_side};
 
 use super::vm::{Common, NetVm};
-use crate::sandbox::capture::{CaptureRelay, PATIENCE};
+use crate::sandbox::capture::{CaptureRelay, KeepOutcome, PATIENCE, keep_captured};
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::link::ANSWER_PATIENCE;
+use crate::sandbox::lock;
 
 /// A VM with its child.
 type VmKeeper = Keeper<NetVm>;
@@ -87,13 +88,16 @@ impl KeptVms {
         Ok(self.last)
     }
 
-    /// Gives a VM that was entered its keeper. One that is gone meanwhile gets none.
-    fn keep(&mut self, number: u64, keeper: Arc<VmKeeper>) -> Result<Arc<VmKeeper>, Arc<VmKeeper>> {
-        match self.all.iter_mut().find(|kept| kept.number == number && !self.closed) {
-            Some(kept) => kept.stage = KeptStage::Running(keeper.clone()),
-            None => return Err(keeper),
+    /// Gives a VM that was entered its keeper. Its frames go to this capture.
+    fn keep(&mut self, number: u64, keeper: &Arc<VmKeeper>, capture: Option<&Arc<Capture>>) -> KeepOutcome {
+        let Some(kept) = self.all.iter_mut().find(|kept| kept.number == number) else {
+            return KeepOutcome::Stopping;
+        };
+        if self.capture.as_ref().map(Arc::as_ptr) != capture.map(Arc::as_ptr) {
+            return KeepOutcome::OtherCapture(self.capture.clone());
         }
-        Ok(keeper)
+        kept.stage = KeptStage::Running(keeper.clone());
+        KeepOutcome::Running
     }
 
     fn forget(&mut self, number: u64) {
@@ -110,10 +114,6 @@ impl KeptVms {
 /// Why a VM is not added any more.
 fn stopping(vm: String) -> ServerError {
     StartError::Limit { vm, text: "the server stops: it takes no further VM".to_owned() }.into()
-}
-
-fn lock(vms: &Mutex<KeptVms>) -> MutexGuard<'_, KeptVms> {
-    vms.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A process that serves each VM by a confined child.
@@ -144,26 +144,21 @@ impl Supervisor {
         };
         let (common, gone) = (self.common.clone(), self.gone(number));
         let started = NetVm::start(config, inherited, common, capture.as_deref(), gone);
-        let mut vms = lock(&self.vms);
-        let is_another = vms.capture.as_ref().map(Arc::as_ptr) != capture.as_ref().map(Arc::as_ptr);
-        match started.map(|keeper| vms.keep(number, keeper)) {
-            Ok(Ok(keeper)) => {
-                if is_another {
-                    keeper.charge.set_capture(vms.capture.as_deref(), Instant::now());
-                }
-                Ok(())
-            }
-            // The server has stopped meanwhile.
-            Ok(Err(keeper)) => {
-                drop(vms);
-                keeper.stop();
-                Err(stopping(name))
-            }
-            Err(e) => {
-                vms.forget(number);
-                Err(e)
-            }
+        let keeper = started.inspect_err(|_| lock(&self.vms).forget(number))?;
+        if !self.keep(number, &keeper, capture) {
+            keeper.stop();
+            return Err(stopping(name));
         }
+        Ok(())
+    }
+
+    /// Serves a VM that was entered, and opened with this capture. False: the server has stopped
+    /// meanwhile.
+    fn keep(&self, number: u64, keeper: &Arc<VmKeeper>, capture: Option<Arc<Capture>>) -> bool {
+        let keep = |capture: Option<&Arc<Capture>>| lock(&self.vms).keep(number, keeper, capture);
+        keep_captured(capture, keep, |capture, deadline| {
+            CaptureRelay::finish(keeper.charge.set_capture(capture, deadline), deadline);
+        })
     }
 
     /// What takes a drained VM out of the roster.
@@ -305,8 +300,18 @@ impl Drop for Supervisor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::vm::tests::config;
+    use std::time::Duration;
+
+    use zerowire_testkit::net::in_netns;
+    use zerowire_testkit::own_process;
+    use zerowire_testkit::process::{become_ordinary, limit};
+
+    use super::super::message::ChildOrder;
+    use super::super::vm::tests::{common, config, setup, vm};
     use super::*;
+    use crate::sandbox::capture::tests::capture;
+    use crate::sandbox::channel::tests::crowd;
+    use crate::sandbox::keeper::Charge;
 
     /// A VM may go while another one of its name comes.
     #[test]
@@ -322,5 +327,34 @@ mod tests {
         vms.closed = true;
         vms.forget(second);
         assert!(vms.enter(config(dir.path(), None)).is_err(), "the server stops");
+    }
+
+    /// Others go on meanwhile.
+    #[test]
+    fn a_vm_that_comes_while_a_capture_begins_waits_until_descriptors_have_arrived() {
+        own_process!();
+        in_netns(|| {
+            let dir = tempfile::tempdir().expect("a directory");
+            let (keeper, child) = Keeper::played(vm(dir.path(), None));
+            let supervisor = Supervisor::new(common(), None);
+            let number = lock(&supervisor.vms).enter(config(dir.path(), None)).expect("entered");
+            keeper.charge.hand(&keeper.link().expect("a child")).expect("handed");
+            setup(&child);
+            supervisor.set_capture(Some(capture()));
+            let state = || supervisor.vms().first().map(|vm| vm.state);
+            limit(libc::RLIMIT_NOFILE, 100, 100).expect("a lower limit");
+            become_ordinary(60_000 + std::process::id() % 5000, 0);
+            let unread = crowd();
+            std::thread::scope(|scope| {
+                let comes = scope.spawn(|| supervisor.keep(number, &keeper, None));
+                std::thread::sleep(Duration::from_millis(20));
+                assert_eq!(state(), Some(VmState::Opening));
+                assert!(!comes.is_finished(), "it waits");
+                drop(unread);
+                assert!(comes.join().expect("no panic"));
+            });
+            let Ok(Some((ChildOrder::Capture(64), fds))) = child.receive() else { panic!("no capture") };
+            assert_eq!((fds.len(), state()), (1, Some(VmState::Running)));
+        });
     }
 }

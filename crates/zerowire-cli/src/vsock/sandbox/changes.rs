@@ -238,10 +238,8 @@ impl Keeper<VsockGroup> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
     use std::time::Duration;
 
-    use zerowire_capture::{CaptureOptions, CaptureTarget};
     use zerowire_testkit::own_process;
     use zerowire_testkit::process::{become_ordinary, limit};
     use zerowire_vsock::OwnSockets;
@@ -249,7 +247,9 @@ mod tests {
     use super::super::group::tests::{group, kept};
     use super::super::roster::VsockRoster;
     use super::*;
+    use crate::sandbox::capture::tests::capture;
     use crate::sandbox::channel::Channel;
+    use crate::sandbox::channel::tests::crowd;
     use crate::sandbox::keeper::{Charge, ChildEnd};
 
     /// The next order that a child gets.
@@ -380,14 +380,6 @@ mod tests {
         assert_eq!(died(&keeper).len(), 2);
     }
 
-    /// Sends descriptors until the kernel takes no further one.
-    fn crowd() -> Channel {
-        let null = File::open("/dev/null").expect("it is there");
-        let (other, unread) = Channel::pair().expect("a pair");
-        while other.send(&"", &[null.as_fd(); 60]).is_ok() {}
-        Channel::of(unread)
-    }
-
     /// Others go on meanwhile.
     #[test]
     fn a_vm_that_joins_and_captures_wait_until_descriptors_have_arrived() {
@@ -398,9 +390,6 @@ mod tests {
         let vms = lock(&keeper.charge.members).vms.clone();
         roster.started(&vms, &keeper);
         let c = kept(dir.path(), &OwnSockets::default(), (2, "c"), 0);
-        let target = CaptureTarget::File("/dev/null".into());
-        let options = CaptureOptions { target, snaplen: 64, rotation: None, only: Vec::new(), filter: None };
-        let capture = Capture::start(&options, "a test").expect("a capture");
         keeper.charge.hand(&link).expect("room");
         assert_eq!(given(&child).len(), 2);
         limit(libc::RLIMIT_NOFILE, 100, 100).expect("a lower limit");
@@ -422,7 +411,7 @@ mod tests {
             assert!(joins.join().expect("no panic"));
         });
         let unread = crowd();
-        let changes = roster.set_capture(Some(Arc::new(capture))).1;
+        let changes = roster.set_capture(Some(capture())).1;
         std::thread::scope(|scope| {
             let deadline = Instant::now() + PATIENCE;
             let captured = scope.spawn(move || CaptureChange::finish(changes, deadline));

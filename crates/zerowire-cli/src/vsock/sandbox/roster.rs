@@ -11,6 +11,7 @@ use zerowire_vsock::{
 use super::changes::CaptureChange;
 use super::group::VsockGroup;
 use super::vm::KeptVsock;
+use crate::sandbox::capture::{KeepOutcome, keep_captured};
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::lock;
 
@@ -77,6 +78,18 @@ impl Entries {
         entry.ok_or_else(|| VsockChangeError::Unknown(name.to_owned()))
     }
 
+    /// A VM that was entered is served. Its packets go to this capture.
+    fn keep(&mut self, number: usize, served: &ServedVsock, capture: Option<&Arc<Capture>>) -> KeepOutcome {
+        let Some(entry) = self.all.iter_mut().find(|entry| entry.number == number) else {
+            return KeepOutcome::Stopping;
+        };
+        if self.capture.as_ref().map(Arc::as_ptr) != capture.map(Arc::as_ptr) {
+            return KeepOutcome::OtherCapture(self.capture.clone());
+        }
+        entry.stage = KeptStage::Running(served.clone());
+        KeepOutcome::Running
+    }
+
     fn members(&self) -> Vec<SetMember> {
         let member = |entry: &KeptVm| SetMember {
             vm: entry.config.name.clone(),
@@ -85,15 +98,6 @@ impl Entries {
         };
         self.all.iter().map(member).collect()
     }
-}
-
-/// Whether a VM that was entered is served from now on.
-pub(super) enum KeepOutcome {
-    Running,
-    /// Not yet: packets go to another capture by now, or to none.
-    OtherCapture(Option<Arc<Capture>>),
-    /// The supervisor stops.
-    Stopping,
 }
 
 /// All VMs of a supervisor.
@@ -142,23 +146,12 @@ impl VsockRoster {
         Ok((number, config, set))
     }
 
-    /// A VM that was entered is served. Its packets go to this capture.
-    pub(super) fn keep(
-        &self,
-        number: usize,
-        served: &ServedVsock,
-        capture: Option<&Arc<Capture>>,
-    ) -> KeepOutcome {
-        let mut entries = lock(&self.0);
-        let now = entries.capture.clone();
-        let Some(entry) = entries.all.iter_mut().find(|entry| entry.number == number) else {
-            return KeepOutcome::Stopping;
-        };
-        if now.as_ref().map(Arc::as_ptr) != capture.map(Arc::as_ptr) {
-            return KeepOutcome::OtherCapture(now);
-        }
-        entry.stage = KeptStage::Running(served.clone());
-        KeepOutcome::Running
+    /// A VM that was entered, and opened with this capture, is served. False: the supervisor stops.
+    pub(super) fn keep(&self, number: usize, served: &ServedVsock, capture: Option<Arc<Capture>>) -> bool {
+        let keep = |capture: Option<&Arc<Capture>>| lock(&self.0).keep(number, served, capture);
+        keep_captured(capture, keep, |capture, deadline| {
+            CaptureChange::finish(vec![served.keeper.set_capture(&served.vm, capture)], deadline);
+        })
     }
 
     /// A VM has gone, or could not be opened.

@@ -23,7 +23,7 @@ use zerowire_vsock::{
 use super::changes::{CaptureChange, JoinRefusal};
 use super::group::{GroupCommon, VsockGroup};
 pub(super) use super::roster::VsockRoster;
-use super::roster::{KeepOutcome, ServedVsock, VmSet, stopping};
+use super::roster::{ServedVsock, VmSet, stopping};
 use super::vm::{KeptVsock, OpenVsock};
 use crate::sandbox::capture::{CaptureRelay, PATIENCE};
 use crate::sandbox::cpu::CpuSum;
@@ -136,27 +136,17 @@ impl VsockSupervisor {
         (number, config, set): (usize, VsockConfig, Arc<VmSet>),
     ) -> Result<(), VsockServerError> {
         let name = config.name.clone();
-        let mut capture = self.capture();
+        let capture = self.capture();
         let open = self.open(&config, None)?;
         let vm = self.keep(number, config, open, capture.as_deref())?;
         let closed = || vm.close(Instant::now() + PATIENCE);
         let keeper = self.serve(&set, &vm).inspect_err(|_| closed())?;
         let served = ServedVsock { vm, keeper };
-        let ServedVsock { vm, keeper } = &served;
-        loop {
-            match self.roster.keep(number, &served, capture.as_ref()) {
-                KeepOutcome::Running => return Ok(()),
-                KeepOutcome::OtherCapture(now) => {
-                    let change = keeper.set_capture(vm, now.as_deref());
-                    CaptureChange::finish(vec![change], Instant::now() + PATIENCE);
-                    capture = now;
-                }
-                KeepOutcome::Stopping => {
-                    keeper.leave(vm);
-                    return Err(stopping(name));
-                }
-            }
+        if !self.roster.keep(number, &served, capture) {
+            served.keeper.leave(&served.vm);
+            return Err(stopping(name));
         }
+        Ok(())
     }
 }
 

@@ -36,8 +36,14 @@ pub(in super::super) fn config(dir: &Path, metadata: Option<&Path>) -> VmConfig 
     }
 }
 
+/// What all children of a test have in common.
+pub(in super::super) fn common() -> Common {
+    let owner = Owner { user: 65534, group: 65534 };
+    Common { owner, log: "info".to_owned(), cpu: CpuSum::default() }
+}
+
 /// A VM whose child is the test.
-fn vm(dir: &Path, metadata: Option<&Path>) -> NetVm {
+pub(in super::super) fn vm(dir: &Path, metadata: Option<&Path>) -> NetVm {
     let config = config(dir, metadata);
     let read = |source| KeptMetadata::read(source).expect("metadata");
     let metadata = config.metadata.clone().map(read);
@@ -47,11 +53,7 @@ fn vm(dir: &Path, metadata: Option<&Path>) -> NetVm {
         port,
         listener: Mutex::new(Listener::new(&config.endpoint, &config.access).expect("a socket")),
         state: Mutex::new(NetState { metadata, ..NetState::default() }),
-        common: Common {
-            owner: Owner { user: 65534, group: 65534 },
-            log: "info".to_owned(),
-            cpu: CpuSum::default(),
-        },
+        common: common(),
         drains: AtomicBool::new(false),
         metadata_turn: Mutex::new(()),
         follower: Mutex::default(),
@@ -66,7 +68,7 @@ fn link() -> (Arc<ChildLink>, Channel) {
 }
 
 /// The setup that the child gets, and its metadata.
-fn setup(child: &Channel) -> (ChildSetup, String) {
+pub(in super::super) fn setup(child: &Channel) -> (ChildSetup, String) {
     let Ok(Some((ChildOrder::Start(setup, _), fds))) = child.receive() else { panic!("no setup") };
     let mut text = String::new();
     if setup.tokens_required.is_some() {
