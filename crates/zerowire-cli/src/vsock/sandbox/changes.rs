@@ -237,7 +237,7 @@ impl Keeper<VsockGroup> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use zerowire_testkit::own_process;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     /// The VMs that a child is given, with their limits.
-    fn given(child: &Channel) -> Vec<(String, Limits)> {
+    pub fn given(child: &Channel) -> Vec<(String, Limits)> {
         assert!(matches!(next(child), GroupOrder::Start(_)));
         let mut vms = Vec::new();
         loop {
@@ -378,6 +378,35 @@ mod tests {
         });
         assert!(matches!(next(&child), GroupOrder::Change(VmChange::Remove(_, 2))));
         assert_eq!(died(&keeper).len(), 2);
+    }
+
+    /// Its descriptors have not left yet.
+    #[test]
+    fn a_vm_whose_child_dies_while_its_descriptors_wait_is_the_next_ones() {
+        own_process!();
+        let dir = tempfile::tempdir().expect("a folder");
+        let (keeper, child) = Keeper::played(group(dir.path(), 0));
+        let link = keeper.link().expect("a child");
+        let c = kept(dir.path(), &OwnSockets::default(), (2, "c"), 0);
+        keeper.charge.hand(&link).expect("room");
+        assert_eq!(given(&child).len(), 2);
+        limit(libc::RLIMIT_NOFILE, 100, 100).expect("a lower limit");
+        become_ordinary(60_000 + std::process::id() % 5000, 0);
+        let unread = crowd();
+        std::thread::scope(|scope| {
+            let joins = scope.spawn(|| keeper.join(&c).is_ok());
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!joins.is_finished(), "it waits");
+            drop(child);
+            assert!(joins.join().expect("no panic"), "the next child gets it");
+        });
+        drop(unread);
+        let names = |died: Vec<(String, String)>| died.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(names(died(&keeper)), ["a", "b"]);
+        let (ours, theirs) = Channel::pair().expect("a pair");
+        keeper.charge.hand(&Arc::new(ChildLink::new(ours))).expect("room");
+        let vms: Vec<_> = given(&Channel::of(theirs)).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(vms, ["a", "b", "c"]);
     }
 
     /// Others go on meanwhile.

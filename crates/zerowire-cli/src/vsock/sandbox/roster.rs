@@ -224,7 +224,12 @@ pub(super) fn stopping(vm: String) -> VsockServerError {
 mod tests {
     use zerowire_vhost::serve::Endpoint;
 
+    use super::super::changes::tests::given;
+    use super::super::group::tests::group;
+    use super::super::message::{GroupOrder, GroupWord, VmChange};
     use super::*;
+    use crate::sandbox::capture::tests::capture;
+    use crate::sandbox::keeper::Charge;
 
     fn config(name: &str, cid: u64, groups: &[&str]) -> VsockConfig {
         VsockConfig {
@@ -257,5 +262,55 @@ mod tests {
         let (_, _, of_both) = enter("both", 6, &["y", "w"]).expect("the other set is gone");
         assert!(Arc::ptr_eq(&set, &of_both));
         assert!(roster.close().is_empty() && enter("d", 7, &["d"]).is_err(), "the server stops");
+    }
+
+    /// It is in no list of VMs yet that they are changed by.
+    #[test]
+    fn captures_that_begin_and_end_while_a_vm_comes_are_its_own_as_well() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (keeper, child) = Keeper::played(group(dir.path(), 0));
+        let link = keeper.link().expect("a child");
+        let vm = lock(&keeper.charge.members).vms[1].clone();
+        keeper.charge.hand(&link).expect("room");
+        assert_eq!(given(&child).len(), 2);
+        let roster = VsockRoster::new(None);
+        let (number, ..) = roster.enter(vm.config.clone()).expect("the first");
+        assert_eq!(number, vm.number);
+        let served = ServedVsock { vm, keeper: keeper.clone() };
+        let changes = |capture| assert!(roster.set_capture(capture).1.is_empty(), "it is served by nobody");
+        let next = || child.receive::<GroupOrder>().expect("an order").expect("not the end");
+        let begins = || {
+            let (order, fds) = next();
+            let GroupOrder::Change(VmChange::Capture(begin, 1, 64)) = order else { panic!("{order:?}") };
+            assert_eq!(fds.len(), 1);
+            (begin, fds)
+        };
+        let ends = |fds| {
+            let (order, _) = next();
+            assert!(matches!(order, GroupOrder::Change(VmChange::EndCapture(1))), "{order:?}");
+            // What was captured has all been written.
+            drop::<Vec<std::os::fd::OwnedFd>>(fds);
+        };
+        changes(Some(capture()));
+        std::thread::scope(|scope| {
+            let comes = scope.spawn(|| {
+                let is_kept = roster.keep(number, &served, None);
+                link.close();
+                is_kept
+            });
+            let (begin, first) = begins();
+            changes(Some(capture()));
+            link.take(GroupWord::Changed(begin, None));
+            ends(first);
+            let (begin, second) = begins();
+            assert!(roster.served("b").is_err(), "it is not captured as the others are");
+            changes(None);
+            link.take(GroupWord::Changed(begin, None));
+            ends(second);
+            assert!(comes.join().expect("no panic"));
+        });
+        assert!(roster.served("b").is_ok());
+        roster.close();
+        assert!(!roster.keep(number, &served, None), "the server stops");
     }
 }
