@@ -34,11 +34,11 @@ const BYTE_COVERS: u64 = 8 * PAGE_BYTES;
 /// that describes memory at the end of the address space can't have this process look through more.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Bytes of a log that are read at once.
-const READ_BYTES: usize = 4096;
+/// Bytes of a log that are read at once. More take as long.
+const READ_BYTES: usize = 64 * 1024;
 
-/// A piece in which no bit is set.
-const NOTHING_SET: [u8; READ_BYTES] = [0; READ_BYTES];
+/// A piece of a log in which no bit is set.
+const NOTHING_SET: [u8; 4096] = [0; 4096];
 
 /// What can be wrong with a log. The text is what the log file shows.
 #[derive(Debug, Error)]
@@ -259,7 +259,8 @@ impl DirtyLog {
     /// Sets all bits that are set in `other`, as far as this log reaches.
     pub fn take_over(&self, other: &Self) {
         let end = self.len.min(other.len);
-        let mut read = [0; READ_BYTES];
+        // The threads that come here have small stacks.
+        let mut read = vec![0; READ_BYTES];
         let mut at = 0;
         while at < end {
             let part = &mut read[..READ_BYTES.min((end - at) as usize)];
@@ -268,18 +269,21 @@ impl DirtyLog {
             if got == 0 {
                 break;
             }
-            if part[..got] != NOTHING_SET[..got] {
-                for (byte, mask) in (at..).zip(&part[..got]).filter(|(_, mask)| **mask != 0) {
-                    self.set(byte, *mask);
+            for piece in part[..got].chunks(NOTHING_SET.len()) {
+                if piece != &NOTHING_SET[..piece.len()] {
+                    for (byte, mask) in (at..).zip(piece).filter(|(_, mask)| **mask != 0) {
+                        self.set(byte, *mask);
+                    }
                 }
+                at += piece.len() as u64;
             }
-            at += got as u64;
         }
     }
 
     /// Copies bytes from `at` on, and returns how many. A front end's log is read from its file:
     /// to touch what was never written would have the kernel find memory for the whole log, which
-    /// is as long as the front end's address space is wide.
+    /// is as long as the front end's address space is wide. One piece is touched where the file
+    /// can't be read, as at memory with a hardware error.
     fn read(&self, at: u64, to: &mut [u8]) -> usize {
         if let Some((file, offset)) = &self.file
             && let list = &mut [IoSliceMut::new(to)]
@@ -287,8 +291,9 @@ impl DirtyLog {
         {
             return got;
         }
-        (at..).zip(&mut *to).for_each(|(at, to)| *to = self.byte(at).load(Ordering::Acquire));
-        to.len()
+        let len = to.len().min(NOTHING_SET.len());
+        (at..).zip(&mut to[..len]).for_each(|(at, to)| *to = self.byte(at).load(Ordering::Acquire));
+        len
     }
 
     /// Tells the front end that bits were set, if it wants to know.

@@ -93,6 +93,13 @@ fn an_early_log_goes_over_to_the_front_ends() {
     assert_eq!(bytes(&file, 0, 13), [0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
 }
 
+/// Reads by this thread so far.
+fn reads() -> u64 {
+    let io = std::fs::read_to_string("/proc/thread-self/io").expect("a kernel with TASK_IO_ACCOUNTING");
+    let reads = io.lines().find_map(|line| line.strip_prefix("syscr: "));
+    reads.and_then(|n| n.parse().ok()).expect("a number")
+}
+
 #[test]
 fn taking_over_a_sparse_log_fills_no_holes() {
     let file = file(64 << 20);
@@ -101,13 +108,33 @@ fn taking_over_a_sparse_log_fills_no_holes() {
         old.wrote(page * PAGE_BYTES, 1);
     }
     let blocks = || rustix::fs::fstat(&file).expect("its size").st_blocks;
-    let before = blocks();
+    let before = (blocks(), reads());
     let new = DirtyLog::private(BYTE_COVERS * (32 << 20)).expect("a log");
     new.take_over(&old);
-    assert_eq!(blocks(), before, "nothing was allocated by reading");
+    assert!(reads() - before.1 < 520, "it is read in pieces of 64 KiB");
+    assert_eq!(blocks(), before.0, "nothing was allocated by reading");
     let bits = |at: u64| new.byte(at).load(Ordering::Relaxed);
     assert_eq!([bits(0), bits(40_000), bits(20 << 20)], [1, 1, 8]);
     assert_eq!((0..32u64 << 20).filter(|at| bits(*at) != 0).count(), 3);
+}
+
+/// Bits on both sides of each place where one read or one piece ends.
+#[test]
+fn each_bit_of_a_log_goes_over_once_as_far_as_its_file_reaches() {
+    const OFFSET: u64 = 12_345;
+    const LEN: u64 = 3 * READ_BYTES as u64 + 4097;
+    let file = file(OFFSET + LEN);
+    let old = DirtyLog::new(file.as_fd(), OFFSET, LEN).expect("a log");
+    let at = (0..LEN).filter(|at| (at + 1) % 4096 < 2 || (at + 1 + OFFSET) % 4096 < 2);
+    let at: Vec<_> = at.collect();
+    at.iter().for_each(|at| old.wrote(at * BYTE_COVERS, 1));
+    for end in [LEN, 2 * READ_BYTES as u64 + 5000, 1, 0] {
+        rustix::fs::ftruncate(&file, OFFSET + end).expect("its new size");
+        let new = DirtyLog::private(LEN * BYTE_COVERS).expect("a log");
+        new.take_over(&old);
+        let set = (0..LEN).filter(|at| new.byte(*at).load(Ordering::Relaxed) != 0);
+        assert!(set.eq(at.iter().copied().filter(|at| *at < end)), "{end} bytes");
+    }
 }
 
 #[test]
