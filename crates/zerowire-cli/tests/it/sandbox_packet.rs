@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::sandbox::stats;
+use crate::support::control::Controlled;
 use crate::support::processes::{child, children, kill};
 use crate::support::{Guest, Peer, Program, connect, frames, in_netns, wait_until};
 use zerowire_testkit::captures::read_file;
@@ -112,6 +113,24 @@ fn a_child_that_dies_is_replaced_and_the_vm_goes_on() {
         drop(guest);
         self::guest(dir.path()).ping(&mut Peer::new("v1"));
         program.stop();
+    });
+}
+
+/// It closes its sockets then.
+#[test]
+fn a_child_whose_vm_is_drained_ends_by_itself() {
+    in_netns(|| {
+        veth::veth("v0", "v1", 1, 30_000);
+        let server = Controlled::start(&["--sandbox", "on"]);
+        let socket = server.path("s");
+        let body = format!("{{\"socket\": \"{}\", \"port\": \"packet:v0\"}}", socket.display());
+        assert_eq!(server.ask("PUT", "/vms/boxed", &body).0, 201);
+        let mut guest = Guest::start(connect(&socket));
+        guest.ping(&mut Peer::new("v1"));
+        assert_eq!(server.ask("POST", "/vms/boxed/drain", "").0, 202);
+        drop(guest);
+        wait_until("it is gone", || server.names().is_empty());
+        assert!(!server.program.log().contains("its process ended"), "{}", server.program.log());
     });
 }
 
