@@ -6,6 +6,7 @@
 # Fails if the program `zerowire` or the C library depends on a package of lab/, or on one that only
 # the lab needs. Fails if one device depends on the other one, or what both stand on depends on a
 # device. Fails if a type has `impl` blocks in more than three files.
+# Fails if code outside zerowire-wire reads a packet's field at an offset of its own.
 # Fails if PROGRAM (default target/release/zerowire) has more than 5 MB when stripped.
 # A program that was not built, or whose sources have changed since, is left out.
 set -eu
@@ -61,6 +62,20 @@ spread=$(find crates lab -name '*.rs' | grep -v '/tests[/.]' | xargs awk '
     END { for (type in count) if (count[type] > 3) print type " has impl blocks in " count[type] " files:" files[type] }')
 if [ -n "$spread" ]; then
     echo "wall: $spread" >&2
+    status=1
+fi
+
+# Fields of packets that are named by a number. Tests read with code of their own.
+offsets=$(find crates -name '*.rs' | grep -v '/zerowire-\(wire\|vhost-user\|sys\)/\|/\(tests\|testing\|examples\)[/.]' | xargs awk '
+    FNR == 1 { is_test = 0 }
+    /^#\[cfg\(test\)\]/ { is_test = 1 }
+    is_test || /^ *\/\// { next }
+    /from_be_bytes\(\[[a-z_]+\[[0-9]|\.get\([0-9]+\.\.[0-9]+\)/ ||
+    /(arp|frame|head|header|ip|network|packet|private|reply|request|segment|start|tcp|transport|udp|vnet)\[[0-9]+(\.\.[0-9]+)?\]/ {
+        print FILENAME ":" FNR " names an offset: put the field into zerowire-wire"
+    }')
+if [ -n "$offsets" ]; then
+    echo "wall: $offsets" >&2
     status=1
 fi
 

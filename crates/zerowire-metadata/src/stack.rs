@@ -21,12 +21,12 @@ use smoltcp::wire::{
     NdiscRepr,
 };
 
+use zerowire_wire::arp::{self, ArpPacket};
+use zerowire_wire::{ethernet, ip, ipv4, ipv6, tcp};
+
 use crate::neighbours::Neighbours;
 use crate::stats::Stats;
-use crate::wants::{
-    ETHERNET_HEADER_LEN, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, SERVICE_ADDRESS, SERVICE_ADDRESS_V6,
-    SERVICE_PORT,
-};
+use crate::wants::{ETHERNET_HEADER_LEN, SERVICE_ADDRESS, SERVICE_ADDRESS_V6, SERVICE_PORT};
 
 /// The longest frame taken from the guest, in bytes. Segments that the guest
 /// leaves to offloads fit, since a receive window is smaller.
@@ -38,16 +38,10 @@ pub const MAX_QUEUED_FRAMES: usize = 64;
 /// The most bytes of frames waiting from the guest.
 pub const MAX_QUEUED_BYTES: usize = 128 * 1024;
 
-/// Length of an IPv4 header without options (RFC 791).
-const IPV4_HEADER_LEN: usize = 20;
-/// Length of an IPv6 header (RFC 8200).
-const IPV6_HEADER_LEN: usize = zerowire_wire::ipv6::HEADER_BYTES;
 /// Where a neighbour advertisement goes that no unicast address can take, and
 /// its MAC address (RFC 4861 section 7.2.4, RFC 2464 section 7).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
-/// IP protocol number of TCP.
-const PROTOCOL_TCP: u8 = 6;
 
 /// The queues between frames and the TCP stack.
 #[derive(Debug)]
@@ -100,13 +94,11 @@ impl Queues {
     pub(crate) fn ingest(&mut self, frame: &[u8], stats: &mut Stats) {
         stats.traffic.frames_in += 1;
         stats.traffic.bytes_in += frame.len() as u64;
-        let taken = match frame.get(12..14) {
+        let taken = match ethernet::first_type(frame) {
             _ if frame.len() > MAX_FRAME_BYTES => None,
-            Some(ethertype) if ethertype == ETHERTYPE_ARP => self.answer_arp(frame),
-            Some(ethertype) if ethertype == ETHERTYPE_IPV4 => self.queue_ipv4(frame, stats),
-            Some(ethertype) if ethertype == ETHERTYPE_IPV6 => {
-                self.answer_solicitation(frame).or_else(|| self.queue_ipv6(frame, stats))
-            }
+            Some(ethernet::ARP) => self.answer_arp(frame),
+            Some(ethernet::IPV4) => self.queue_ipv4(frame, stats),
+            Some(ethernet::IPV6) => self.answer_solicitation(frame).or_else(|| self.queue_ipv6(frame, stats)),
             _ => None,
         };
         if taken.is_none() {
@@ -116,48 +108,43 @@ impl Queues {
 
     /// Answers an ARP request for the service (RFC 826); `None` if it's none.
     fn answer_arp(&mut self, frame: &[u8]) -> Option<()> {
-        let request = frame.get(ETHERNET_HEADER_LEN..ETHERNET_HEADER_LEN + 28)?;
-        // Ethernet, IPv4, their address lengths, request.
-        if request[..8] != [0, 1, 8, 0, 6, 4, 0, 1] || request[24..28] != SERVICE_ADDRESS {
+        let request = ArpPacket::parse(frame.get(ETHERNET_HEADER_LEN..)?).ok()?;
+        if request.operation != arp::REQUEST || request.target != SERVICE_ADDRESS {
             return None;
         }
-        let sender = unicast_mac(frame.get(6..12)?)?;
-        let mut reply = Vec::with_capacity(ETHERNET_HEADER_LEN + 28);
-        reply.extend_from_slice(&sender);
-        reply.extend_from_slice(&self.outgoing.mac);
-        reply.extend_from_slice(&ETHERTYPE_ARP);
-        reply.extend_from_slice(&[0, 1, 8, 0, 6, 4, 0, 2]);
-        reply.extend_from_slice(&self.outgoing.mac);
-        reply.extend_from_slice(&SERVICE_ADDRESS);
-        // The asker's own hardware and protocol address, as it wrote them.
-        reply.extend_from_slice(&request[8..18]);
-        self.outgoing.push(reply);
+        let sender = sender(frame)?;
+        let reply = ArpPacket {
+            operation: arp::REPLY,
+            sender_mac: self.outgoing.mac,
+            sender: SERVICE_ADDRESS,
+            // The asker's own hardware and protocol address, as it wrote them.
+            target_mac: request.sender_mac,
+            target: request.sender,
+        };
+        let header = ethernet::header(sender, self.outgoing.mac, ethernet::ARP);
+        self.outgoing.push([&header[..], &reply.to_bytes()].concat());
         Some(())
     }
 
     /// Checks an IPv4 packet as far as the queues rely on it and queues it.
     fn queue_ipv4(&mut self, frame: &[u8], stats: &mut Stats) -> Option<()> {
-        let sender = unicast_mac(frame.get(6..12)?)?;
+        let sender = sender(frame)?;
         let packet = frame.get(ETHERNET_HEADER_LEN..)?;
-        let header = packet.get(..IPV4_HEADER_LEN)?;
-        let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff;
-        if header[0] >> 4 != 4
-            || total_len < IPV4_HEADER_LEN
-            || fragment != 0
-            || header[16..20] != SERVICE_ADDRESS
+        let header = ipv4::Header::parse(packet).ok()?;
+        let packet = packet.get(..usize::from(header.total_bytes))?;
+        if packet.len() < header.header_bytes
+            || header.is_fragment
+            || ipv4::destination(packet)? != SERVICE_ADDRESS
         {
             return None;
         }
-        let packet = packet.get(..total_len)?;
-        let source = source_address(header)?;
-        self.queue(source, sender, packet, stats)
+        self.queue(ipv4::source(packet)?.into(), sender, packet, stats)
     }
 
     /// Answers a neighbour solicitation for the service (RFC 4861 section 7.2.4);
     /// `None` if it's none.
     fn answer_solicitation(&mut self, frame: &[u8]) -> Option<()> {
-        let sender = unicast_mac(frame.get(6..12)?)?;
+        let sender = sender(frame)?;
         let packet = Ipv6Packet::new_checked(frame.get(ETHERNET_HEADER_LEN..)?).ok()?;
         // A smaller hop limit has come through a router (section 7.1.1).
         if packet.next_header() != IpProtocol::Icmpv6 || packet.hop_limit() != 255 {
@@ -189,8 +176,8 @@ impl Queues {
             payload_len: advertisement.buffer_len(),
             hop_limit: 255,
         };
-        let mut reply = vec![0; ETHERNET_HEADER_LEN + IPV6_HEADER_LEN + header.payload_len];
-        self.outgoing.write_ethernet(&mut reply, receiver, ETHERTYPE_IPV6);
+        let mut reply = vec![0; ETHERNET_HEADER_LEN + ipv6::HEADER_BYTES + header.payload_len];
+        self.outgoing.write_ethernet(&mut reply, receiver, ethernet::IPV6);
         let mut packet = Ipv6Packet::new_unchecked(&mut reply[ETHERNET_HEADER_LEN..]);
         header.emit(&mut packet);
         let mut message = Icmpv6Packet::new_unchecked(packet.payload_mut());
@@ -201,16 +188,14 @@ impl Queues {
 
     /// Checks an IPv6 packet as far as the queues rely on it and queues it.
     fn queue_ipv6(&mut self, frame: &[u8], stats: &mut Stats) -> Option<()> {
-        let sender = unicast_mac(frame.get(6..12)?)?;
+        let sender = sender(frame)?;
         let packet = frame.get(ETHERNET_HEADER_LEN..)?;
-        let header = packet.get(..IPV6_HEADER_LEN)?;
-        if header[0] >> 4 != 6 || header[24..40] != SERVICE_ADDRESS_V6.octets() {
+        let header = ipv6::Header::parse(packet).ok()?;
+        let packet = packet.get(..ipv6::HEADER_BYTES + usize::from(header.payload_bytes))?;
+        if ipv6::destination(packet)? != SERVICE_ADDRESS_V6.octets() {
             return None;
         }
-        let len = IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([header[4], header[5]]));
-        let packet = packet.get(..len)?;
-        let source = source_address(header)?;
-        self.queue(source, sender, packet, stats)
+        self.queue(ipv6::source(packet)?.into(), sender, packet, stats)
     }
 
     fn queue(&mut self, source: IpAddr, sender: [u8; 6], packet: &[u8], stats: &mut Stats) -> Option<()> {
@@ -290,10 +275,9 @@ impl ReplyPath {
         self.frames.push_back(frame);
     }
 
-    fn write_ethernet(&self, frame: &mut [u8], receiver: [u8; 6], ethertype: [u8; 2]) {
-        frame[0..6].copy_from_slice(&receiver);
-        frame[6..12].copy_from_slice(&self.mac);
-        frame[12..14].copy_from_slice(&ethertype);
+    fn write_ethernet(&self, frame: &mut [u8], receiver: [u8; 6], ether_type: u16) {
+        let header = ethernet::header(receiver, self.mac, ether_type);
+        frame[..ETHERNET_HEADER_LEN].copy_from_slice(&header);
     }
 
     /// Lets `write` fill an IP packet of `len` bytes, then frames it.
@@ -301,11 +285,11 @@ impl ReplyPath {
         let mut frame = vec![0; ETHERNET_HEADER_LEN + len];
         let packet = &mut frame[ETHERNET_HEADER_LEN..];
         let result = write(packet);
-        let to = address(packet, 16, 24);
+        let to = address(packet, ipv4::destination, ipv6::destination);
         match to.and_then(|to| Some((to, self.neighbours.lookup(to)?))) {
             Some((to, receiver)) => {
-                let ethertype = if to.is_ipv6() { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 };
-                self.write_ethernet(&mut frame, receiver, ethertype);
+                let ether_type = if to.is_ipv6() { ethernet::IPV6 } else { ethernet::IPV4 };
+                self.write_ethernet(&mut frame, receiver, ether_type);
                 self.push(frame);
             }
             None => self.stats.dropped += 1,
@@ -318,34 +302,32 @@ impl ReplyPath {
 /// the service; `None` for other packets. `packet` is a queued IP packet; one
 /// over IPv6 with extension headers asks for nothing.
 pub(crate) fn connection_request(packet: &[u8]) -> Option<(IpAddr, u16)> {
-    /// Bits of the TCP header's flag byte (RFC 9293 section 3.1).
-    const SYN: u8 = 0x02;
-    const RST_ACK: u8 = 0x04 | 0x10;
-    let first = *packet.first()?;
-    let (protocol, header_len) = match first >> 4 {
-        6 => (*packet.get(6)?, IPV6_HEADER_LEN),
-        _ => (*packet.get(9)?, (usize::from(first & 0x0f) * 4).max(IPV4_HEADER_LEN)),
+    let (protocol, segment_at) = match ip::version(packet)? {
+        6 => (ipv6::Header::parse(packet).ok()?.next, ipv6::HEADER_BYTES),
+        _ => {
+            let header = ipv4::Header::parse(packet).ok()?;
+            (header.protocol, header.header_bytes)
+        }
     };
-    if protocol != PROTOCOL_TCP {
+    if protocol != ip::TCP {
         return None;
     }
-    let tcp = packet.get(header_len..)?;
-    let flags = *tcp.get(13)?;
-    let to_service = tcp.get(2..4)? == SERVICE_PORT.to_be_bytes();
-    let port = u16::from_be_bytes([tcp[0], tcp[1]]);
-    let source = source_address(packet)?;
-    (to_service && flags & SYN != 0 && flags & RST_ACK == 0).then_some((source, port))
+    let segment = packet.get(segment_at..)?;
+    let is_request = tcp::flags(segment)? & (tcp::SYN | tcp::RST | tcp::ACK) == tcp::SYN;
+    let (from, to) = tcp::ports(segment)?;
+    let source = address(packet, ipv4::source, ipv6::source)?;
+    (is_request && to == SERVICE_PORT).then_some((source, from))
 }
 
-fn source_address(packet: &[u8]) -> Option<IpAddr> {
-    address(packet, 12, 8)
-}
-
-/// The address in an IP packet that begins at `v4` or, over IPv6, at `v6`.
-fn address(packet: &[u8], v4: usize, v6: usize) -> Option<IpAddr> {
-    match packet.first()? >> 4 {
-        6 => Some(<[u8; 16]>::try_from(packet.get(v6..v6 + 16)?).ok()?.into()),
-        _ => Some(<[u8; 4]>::try_from(packet.get(v4..v4 + 4)?).ok()?.into()),
+/// An address of an IP packet, read by `v4` or, over IPv6, by `v6`.
+fn address(
+    packet: &[u8],
+    v4: impl Fn(&[u8]) -> Option<[u8; 4]>,
+    v6: impl Fn(&[u8]) -> Option<[u8; 16]>,
+) -> Option<IpAddr> {
+    match ip::version(packet)? {
+        6 => v6(packet).map(IpAddr::from),
+        _ => v4(packet).map(IpAddr::from),
     }
 }
 
@@ -362,14 +344,14 @@ fn can_be_guest(address: IpAddr) -> bool {
     }
 }
 
-fn unicast_mac(bytes: &[u8]) -> Option<[u8; 6]> {
-    let mac: [u8; 6] = bytes.try_into().ok()?;
-    is_unicast(&mac).then_some(mac)
+/// The MAC address that an answer to `frame` goes to.
+fn sender(frame: &[u8]) -> Option<[u8; 6]> {
+    ethernet::source(frame).filter(is_unicast)
 }
 
 /// Whether a MAC address names one station.
 pub(crate) fn is_unicast(mac: &[u8; 6]) -> bool {
-    mac[0] & 1 == 0 && mac != &[0; 6]
+    !ethernet::is_group(mac) && mac != &[0; 6]
 }
 
 /// A packet on its way into the stack.

@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 use std::ops::Range;
 
 use zerowire_wire::ip::ICMPV6;
-use zerowire_wire::{arp, ethernet, ipv4, ipv6};
+use zerowire_wire::{arp, ethernet, icmpv6, ipv4, ipv6, ndp};
 
 /// The IPv4 address of the service: the link-local address that cloud images
 /// ask for metadata (link-local range: RFC 3927).
@@ -21,11 +21,6 @@ pub const SERVICE_ADDRESS_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0
 pub const SERVICE_PORT: u16 = 80;
 
 pub(crate) use zerowire_wire::ethernet::HEADER_BYTES as ETHERNET_HEADER_LEN;
-
-/// EtherTypes as they stand in a frame.
-pub(crate) const ETHERTYPE_IPV4: [u8; 2] = ethernet::IPV4.to_be_bytes();
-pub(crate) const ETHERTYPE_IPV6: [u8; 2] = ethernet::IPV6.to_be_bytes();
-pub(crate) const ETHERTYPE_ARP: [u8; 2] = ethernet::ARP.to_be_bytes();
 
 /// A field of what the Ethernet header carries.
 #[inline]
@@ -61,20 +56,19 @@ pub fn wants(headers: &[u8]) -> bool {
     }
 }
 
-/// A neighbour solicitation (RFC 4861 section 4.3) has its type behind the IPv6
-/// header, and its target 8 bytes on.
+/// A neighbour solicitation goes to a group, and names its target.
 #[inline]
 fn wants_ipv6(headers: &[u8]) -> bool {
-    const NEIGHBOUR_SOLICITATION: u8 = 135;
-    const TYPE_AT: usize = ETHERNET_HEADER_LEN + ipv6::HEADER_BYTES;
-    const TARGET: Range<usize> = ipv6::HEADER_BYTES + 8..ipv6::HEADER_BYTES + 24;
+    const MESSAGE_AT: usize = ETHERNET_HEADER_LEN + ipv6::HEADER_BYTES;
     let service = SERVICE_ADDRESS_V6.octets();
     match field(headers, ipv6::DESTINATION) {
         Some(destination) if destination == service => true,
         Some([0xff, 2, ..]) => {
             headers[ETHERNET_HEADER_LEN + ipv6::NEXT_AT] == ICMPV6
-                && headers.get(TYPE_AT) == Some(&NEIGHBOUR_SOLICITATION)
-                && matches!(field(headers, TARGET), Some(target) if target == service)
+                && headers.get(MESSAGE_AT..).is_some_and(|message| {
+                    icmpv6::kind(message) == Some(ndp::NEIGHBOUR_SOLICITATION)
+                        && ndp::target(message) == Some(service)
+                })
         }
         _ => false,
     }

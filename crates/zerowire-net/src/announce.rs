@@ -1,8 +1,6 @@
 //! Telling switches where a guest is, after it came from another host (vhost-user SEND_RARP).
 
-use zerowire_wire::ethernet;
-
-use super::ETH_HEADER_BYTES;
+use zerowire_wire::{arp, ethernet};
 
 /// The shortest Ethernet frame without its check sum and tags, bytes.
 const FRAME_BYTES: usize = 60;
@@ -11,17 +9,17 @@ const FRAME_BYTES: usize = 60;
 /// way note on which side it is now. Nobody has to answer it. With `vlan` it has a tag of this
 /// number.
 pub fn rarp(mac: [u8; 6], vlan: Option<u16>) -> Vec<u8> {
-    /// Ethernet, IPv4, their address lengths, and opcode 3, request reverse.
-    const OPERATION: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 3];
-    let mut frame = vec![0; FRAME_BYTES];
-    frame[..6].fill(0xff);
-    frame[6..12].copy_from_slice(&mac);
-    frame[12..14].copy_from_slice(&[0x80, 0x35]);
-    let arp = &mut frame[ETH_HEADER_BYTES..];
-    arp[..8].copy_from_slice(&OPERATION);
     // Sender and target are the same station; their IP addresses are not known.
-    arp[8..14].copy_from_slice(&mac);
-    arp[18..24].copy_from_slice(&mac);
+    let request = arp::ArpPacket {
+        operation: arp::REQUEST_REVERSE,
+        sender_mac: mac,
+        sender: [0; 4],
+        target_mac: mac,
+        target: [0; 4],
+    };
+    let header = ethernet::header(ethernet::BROADCAST, mac, ethernet::REVERSE_ARP);
+    let mut frame = [&header[..], &request.to_bytes()].concat();
+    frame.resize(FRAME_BYTES, 0);
     if let Some(number) = vlan {
         let tag = [ethernet::TAG.to_be_bytes(), number.to_be_bytes()].concat();
         frame.splice(ethernet::ADDRESSES_BYTES..ethernet::ADDRESSES_BYTES, tag);

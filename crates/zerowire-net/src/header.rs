@@ -8,6 +8,7 @@ use thiserror::Error;
 use zerowire_vhost_user::features as f;
 
 use zerowire_wire::ethernet;
+use zerowire_wire::vnet::{FLAGS_AT, Fields, LENGTHS, NUM_BUFFERS_AT, OFFLOAD};
 pub use zerowire_wire::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
 use zerowire_wire::{tcp, udp};
 
@@ -61,10 +62,6 @@ pub enum OffloadError {
     },
 }
 
-fn u16_le(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
-}
-
 /// Checks the header at the start of `private` (at least 10 bytes) for a frame of `frame_len`
 /// bytes. The frame's first bytes lie at `header_len` in `private`. Rewrites what the device must
 /// not pass on: unknown flags, `num_buffers`.
@@ -75,26 +72,24 @@ pub fn check(
     frame_len: usize,
     acked: u64,
 ) -> Result<(), OffloadError> {
+    let fields = Fields::of(private);
+    private[FLAGS_AT] = fields.flags & NEEDS_CSUM;
+    private[NUM_BUFFERS_AT..header_len].fill(0);
     // Most frames ask for nothing.
-    let plain = private[0] & NEEDS_CSUM == 0 && private[1] == GSO_NONE;
-    private[0] &= NEEDS_CSUM;
-    if header_len == 12 {
-        private[10] = 0;
-        private[11] = 0;
-    }
-    if plain {
+    if fields.is_plain() {
         // Without an offload the other fields mean nothing: the kernel shall not look at them
         // either.
-        private[2..10].fill(0);
+        private[OFFLOAD].fill(0);
         return Ok(());
     }
-    check_offload(private, header_len, frame_len, acked)?;
-    if private[1] == GSO_NONE {
+    check_offload(fields, frame_len, acked)?;
+    if fields.gso_type == GSO_NONE {
         // hdr_len and gso_size mean nothing without segmentation, and the kernel refuses frames
         // shorter than hdr_len.
-        private[2..6].fill(0);
+        private[LENGTHS].fill(0);
+        return Ok(());
     }
-    Ok(())
+    check_protocol(fields.gso_type, &private[header_len..])
 }
 
 /// Bytes of all headers of a checked frame that goes out as TCP or UDP segments, read from the
@@ -103,8 +98,9 @@ pub fn check(
 /// less than its headers.
 #[inline]
 pub fn headers_len(private: &[u8], header_len: usize) -> Option<usize> {
-    let start = usize::from(u16_le(private, 6));
-    let transport = match private[1] & !GSO_ECN {
+    let fields = Fields::of(private);
+    let start = usize::from(fields.csum_start);
+    let transport = match fields.gso_kind() {
         GSO_TCPV4 | GSO_TCPV6 => tcp::header_bytes(private.get(header_len + start..)?)?,
         GSO_UDP_L4 => udp::HEADER_BYTES,
         // Fragments have no header of a transport protocol's.
@@ -113,16 +109,9 @@ pub fn headers_len(private: &[u8], header_len: usize) -> Option<usize> {
     Some(start + transport)
 }
 
-fn check_offload(
-    private: &[u8],
-    header_len: usize,
-    frame_len: usize,
-    acked: u64,
-) -> Result<(), OffloadError> {
-    let needs_csum = private[0] & NEEDS_CSUM != 0;
-    let gso_type = private[1];
-    let (hdr_len, gso_size) = (u16_le(private, 2), u16_le(private, 4));
-    let (start, offset) = (u16_le(private, 6), u16_le(private, 8));
+fn check_offload(fields: Fields, frame_len: usize, acked: u64) -> Result<(), OffloadError> {
+    let Fields { flags, gso_type, hdr_len, gso_size, csum_start: start, csum_offset: offset } = fields;
+    let needs_csum = flags & NEEDS_CSUM != 0;
     if needs_csum {
         if acked & f::NET_CSUM == 0 {
             return Err(OffloadError::CsumNotNegotiated);
@@ -155,7 +144,7 @@ fn check_offload(
     if usize::from(hdr_len) > frame_len {
         return Err(OffloadError::HdrLen { hdr_len, len: frame_len });
     }
-    check_protocol(gso_type, &private[header_len..])
+    Ok(())
 }
 
 /// The segmentation type must fit the frame's network protocol: the kernel segments by the type.

@@ -37,8 +37,9 @@ use zerowire_vhost::host::HostRing;
 use zerowire_vhost::limit::Meter;
 use zerowire_vhost::memory::{MAX_REGIONS, Segment, access};
 use zerowire_vhost::ring::{RingError, SplitRing};
+use zerowire_wire::vnet::Fields;
 
-use super::offload::{Request, longest_segment};
+use super::offload::longest_segment;
 use super::policy::MAX_IOV;
 use super::{ETH_HEADER_BYTES, MAX_FRAME_BYTES, header};
 use crate::capture::FrameCapture;
@@ -395,7 +396,7 @@ impl<O: Outlet> Transmit<O> {
         let start = self.outlet.bytes(&place);
         access::read(frame.segments, 0, start);
         if !O::OFFLOADS {
-            if start.first_chunk().is_some_and(Request::is_any) {
+            if !Fields::of(start).is_plain() {
                 return self.offloaded(head, len, place, port, cx);
             }
             if frame_len > longest {
@@ -405,7 +406,7 @@ impl<O: Outlet> Transmit<O> {
         if let Err(e) = header::check(start, header_len, frame_len, self.acked) {
             return Err(self.errors.log(&e));
         }
-        if segment_bytes != usize::MAX && start[1] != header::GSO_NONE {
+        if segment_bytes != usize::MAX && Fields::of(start).gso_type != header::GSO_NONE {
             let (vnet, frame) = start.split_at(header_len);
             match vnet.first_chunk().map(|vnet| longest_segment(vnet, frame)) {
                 Some(Ok(n)) if n <= segment_bytes => {}

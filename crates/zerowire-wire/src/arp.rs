@@ -15,6 +15,8 @@ pub const OPERATION: Range<usize> = 6..8;
 pub const REQUEST: [u8; 2] = [0, 1];
 /// The operation "reply", as it stands in a packet.
 pub const REPLY: [u8; 2] = [0, 2];
+/// The operation "request reverse", as it stands in a packet (RFC 903).
+pub const REQUEST_REVERSE: [u8; 2] = [0, 3];
 /// The IPv4 address that the sender asks for.
 pub const TARGET_ADDRESS: Range<usize> = 24..28;
 
@@ -30,7 +32,7 @@ pub enum ArpError {
     Kind,
 }
 
-/// What a packet says of its sender.
+/// What a packet says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpPacket {
     /// [`REQUEST`], [`REPLY`], or something else.
@@ -39,6 +41,10 @@ pub struct ArpPacket {
     pub sender_mac: [u8; 6],
     /// The sender's IPv4 address; 0.0.0.0 in a probe (RFC 5227).
     pub sender: [u8; 4],
+    /// The target's MAC address; a request doesn't know it.
+    pub target_mac: [u8; 6],
+    /// The target's IPv4 address.
+    pub target: [u8; 4],
 }
 
 impl ArpPacket {
@@ -56,15 +62,16 @@ impl ArpPacket {
             operation: [p[6], p[7]],
             sender_mac: [p[8], p[9], p[10], p[11], p[12], p[13]],
             sender: [p[14], p[15], p[16], p[17]],
+            target_mac: [p[18], p[19], p[20], p[21], p[22], p[23]],
+            target: [p[24], p[25], p[26], p[27]],
         })
     }
-}
 
-/// The IPv4 addresses of sender and target; None where the packet is another one.
-#[inline]
-pub fn addresses(packet: &[u8]) -> Option<([u8; 4], [u8; 4])> {
-    let sender = ArpPacket::parse(packet).ok()?.sender;
-    Some((sender, packet.get(TARGET_ADDRESS)?.try_into().ok()?))
+    /// The packet's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Self { operation, sender_mac, sender, target_mac, target } = self;
+        [&KIND[..], operation, sender_mac, sender, target_mac, target].concat()
+    }
 }
 
 #[cfg(test)]
@@ -72,12 +79,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sender_is_read_and_other_kinds_are_refused() {
-        let mut packet = [KIND.as_slice(), &REPLY, &[2, 3, 4, 5, 6, 7], &[10, 0, 0, 9], &[0; 10]].concat();
-        let want = ArpPacket { operation: REPLY, sender_mac: [2, 3, 4, 5, 6, 7], sender: [10, 0, 0, 9] };
+    fn packets_are_read_and_other_kinds_are_refused() {
+        let ends = [[2, 3, 4, 5, 6, 7, 10, 0, 0, 9], [2, 3, 4, 5, 6, 8, 10, 0, 0, 1]];
+        let mut packet = [KIND.as_slice(), &REPLY, &ends[0], &ends[1]].concat();
+        let want = ArpPacket {
+            operation: REPLY,
+            sender_mac: [2, 3, 4, 5, 6, 7],
+            sender: [10, 0, 0, 9],
+            target_mac: [2, 3, 4, 5, 6, 8],
+            target: [10, 0, 0, 1],
+        };
         assert_eq!(ArpPacket::parse(&packet), Ok(want));
-        packet[TARGET_ADDRESS].copy_from_slice(&[10, 0, 0, 1]);
-        assert_eq!(addresses(&packet), Some(([10, 0, 0, 9], [10, 0, 0, 1])));
+        assert_eq!(packet[OPERATION], want.operation);
+        assert_eq!(packet[TARGET_ADDRESS], want.target);
+        assert_eq!(want.to_bytes(), packet);
         for len in 0..PACKET_BYTES {
             assert_eq!(ArpPacket::parse(&packet[..len]), Err(ArpError::Short), "{len}");
         }

@@ -16,6 +16,8 @@ pub const TAG_BYTES: usize = 4;
 pub const IPV4: u16 = 0x0800;
 /// EtherType of ARP (RFC 826).
 pub const ARP: u16 = 0x0806;
+/// EtherType of reverse ARP (RFC 903).
+pub const REVERSE_ARP: u16 = 0x8035;
 /// EtherType of IPv6 (RFC 2464).
 pub const IPV6: u16 = 0x86dd;
 /// EtherType of a tag (IEEE 802.1Q).
@@ -32,6 +34,16 @@ const VLAN: u16 = 0x0fff;
 
 /// The address of all stations.
 pub const BROADCAST: [u8; 6] = [0xff; 6];
+
+/// A header without tags.
+#[inline]
+pub fn header(destination: [u8; 6], source: [u8; 6], ether_type: u16) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..6].copy_from_slice(&destination);
+    header[6..ADDRESSES_BYTES].copy_from_slice(&source);
+    header[ADDRESSES_BYTES..].copy_from_slice(&ether_type.to_be_bytes());
+    header
+}
 
 /// Whom the frame is for; None where the frame ends before.
 #[inline]
@@ -95,6 +107,13 @@ pub fn payload(frame: &[u8], most_tags: usize) -> Option<(u16, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_header_reads_as_it_was_written() {
+        let frame = header(BROADCAST, [2, 3, 4, 5, 6, 7], REVERSE_ARP);
+        assert_eq!((destination(&frame), source(&frame)), (Some(BROADCAST), Some([2, 3, 4, 5, 6, 7])));
+        assert_eq!(payload(&frame, 0), Some((0x8035, HEADER_BYTES)));
+    }
 
     #[test]
     fn the_source_and_the_first_vlan_are_read() {

@@ -21,6 +21,12 @@ pub enum IpError {
     Version(u8),
 }
 
+/// The version that `packet` says it has: 4, 6, or another one. None where there is nothing.
+#[inline]
+pub fn version(packet: &[u8]) -> Option<u8> {
+    packet.first().map(|first| first >> 4)
+}
+
 /// The sum of the pseudo header (RFC 9293 §3.1, RFC 768, RFC 8200 §8.1). It covers both addresses
 /// as they stand in the IP header, the protocol, and the length of the transport's part in bytes.
 #[inline]

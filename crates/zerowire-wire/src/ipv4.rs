@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use crate::checksum::Checksum;
 use crate::ip::IpError;
 
 /// Bytes of a header without options.
@@ -15,9 +16,9 @@ pub const MIN_HEADER_BYTES: usize = 20;
 /// Bytes of the packet, header included.
 pub const TOTAL_LEN: Range<usize> = 2..4;
 /// A number that fragments of one packet share.
-pub const IDENTIFICATION: Range<usize> = 4..6;
+const IDENTIFICATION: Range<usize> = 4..6;
 /// The header's checksum.
-pub const CHECKSUM: Range<usize> = 10..12;
+const CHECKSUM: Range<usize> = 10..12;
 /// Source and destination.
 pub const ADDRESSES: Range<usize> = 12..20;
 /// Source.
@@ -87,6 +88,22 @@ pub fn source(packet: &[u8]) -> Option<[u8; 4]> {
     packet.get(SOURCE)?.try_into().ok()
 }
 
+/// Adds to the identification of `packet`, which has it.
+#[inline]
+pub fn add_to_identification(packet: &mut [u8], n: u16) {
+    let id = crate::word(packet, IDENTIFICATION.start).map_or(0, |id| id.wrapping_add(n));
+    packet[IDENTIFICATION].copy_from_slice(&id.to_be_bytes());
+}
+
+/// Writes the checksum of a header, which `header` is to its last option.
+#[inline]
+pub fn complete_checksum(header: &mut [u8]) {
+    header[CHECKSUM].fill(0);
+    let mut sum = Checksum::new();
+    sum.add(header);
+    header[CHECKSUM].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
 /// Bytes of a header that begins with this byte.
 #[inline]
 pub const fn header_bytes(first: u8) -> usize {
@@ -115,5 +132,12 @@ mod tests {
             packet[0] = first;
             assert_eq!(Header::parse(&packet), Err(IpError::Version(first)));
         }
+    }
+
+    #[test]
+    fn the_identification_wraps() {
+        let mut packet = [0x45, 0, 1, 2, 0xff, 0xfe, 3, 4];
+        add_to_identification(&mut packet, 0x103);
+        assert_eq!(packet, [0x45, 0, 1, 2, 1, 1, 3, 4]);
     }
 }

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
+use zerowire_wire::arp::ArpPacket;
 use zerowire_wire::ipv6::Ipv6Part;
-use zerowire_wire::{arp, ethernet, ip, ipv4, ipv6, udp, vsockmon};
+use zerowire_wire::{ethernet, ip, ipv4, ipv6, udp, vsockmon};
 
 /// VLAN tags that are passed.
 const MOST_TAGS: usize = 2;
@@ -51,7 +52,9 @@ impl PacketFacts {
 
     fn see_payload(&mut self, ether_type: u16, packet: &[u8]) {
         match ether_type {
-            ethernet::ARP => self.addresses = arp::addresses(packet).map(pair),
+            ethernet::ARP => {
+                self.addresses = ArpPacket::parse(packet).ok().map(|arp| pair((arp.sender, arp.target)));
+            }
             ethernet::IPV4 => {
                 let Ok(header) = ipv4::Header::parse(packet) else { return };
                 self.addresses = ipv4::source(packet).zip(ipv4::destination(packet)).map(pair);

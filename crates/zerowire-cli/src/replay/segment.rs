@@ -6,7 +6,6 @@
 
 use zerowire::packet::{VnetError, VnetHeader};
 
-use zerowire_wire::checksum::Checksum;
 use zerowire_wire::ethernet::{self, HEADER_BYTES as ETHERNET_BYTES, TAG_BYTES};
 use zerowire_wire::ip::{IpError, TCP};
 use zerowire_wire::{ipv4, ipv6, tcp};
@@ -100,13 +99,8 @@ impl Headers {
             return Err(format!("its IP header speaks of {says} bytes and it has {is}"));
         };
         network[field].copy_from_slice(&is.to_be_bytes());
-        if self.v4 {
-            let header_bytes = ipv4::header_bytes(network[0]);
-            let header = &mut network[..header_bytes];
-            header[ipv4::CHECKSUM].fill(0);
-            let mut sum = Checksum::new();
-            sum.add(header);
-            header[ipv4::CHECKSUM].copy_from_slice(&sum.finish().to_be_bytes());
+        if let Ok(header) = ipv4::Header::parse(network) {
+            ipv4::complete_checksum(&mut network[..header.header_bytes]);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@ use super::*;
 
 fn ipv4(dst: [u8; 4]) -> Vec<u8> {
     let mut frame = vec![0u8; 54];
-    frame[12..14].copy_from_slice(&ETHERTYPE_IPV4);
+    frame[12..14].copy_from_slice(&ethernet::IPV4.to_be_bytes());
     frame[14] = 0x45;
     frame[30..34].copy_from_slice(&dst);
     frame
@@ -10,7 +10,7 @@ fn ipv4(dst: [u8; 4]) -> Vec<u8> {
 
 fn arp(operation: u8, target: [u8; 4]) -> Vec<u8> {
     let mut frame = vec![0u8; 42];
-    frame[12..14].copy_from_slice(&ETHERTYPE_ARP);
+    frame[12..14].copy_from_slice(&ethernet::ARP.to_be_bytes());
     frame[21] = operation;
     frame[38..42].copy_from_slice(&target);
     frame
@@ -34,7 +34,7 @@ fn takes_arp_requests_for_the_service_only() {
 
 fn ipv6(dst: Ipv6Addr, next: u8) -> Vec<u8> {
     let mut frame = vec![0u8; 86];
-    frame[12..14].copy_from_slice(&ETHERTYPE_IPV6);
+    frame[12..14].copy_from_slice(&ethernet::IPV6.to_be_bytes());
     frame[14] = 0x60;
     frame[20] = next;
     frame[38..54].copy_from_slice(&dst.octets());

@@ -349,6 +349,8 @@ fn malformed_frames_are_dropped_and_counted() {
         changed(&|frame| frame[6] |= 1),
         changed(&|frame| frame[6..12].fill(0)),
         changed(&|frame| frame[14] = 0x65),
+        changed(&|frame| frame[14] = 0x44),
+        changed(&|frame| frame[14] = 0x4f),
         changed(&|frame| frame[16..18].fill(0)),
         changed(&|frame| frame[33] ^= 1),
     ];

@@ -1,6 +1,6 @@
 //! What the virtio-net header of a frame asks for.
 
-use zerowire_wire::vnet::{Fields, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM};
+use zerowire_wire::vnet::{Fields, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 use zerowire_wire::{tcp, udp};
 
 /// What is cut into segments.
@@ -52,13 +52,6 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether the header that begins with these bytes asks for anything, by which more of the
-    /// frame has to be read. The header need not have been checked.
-    #[inline]
-    pub fn is_any(vnet: &[u8; 2]) -> bool {
-        vnet[0] & NEEDS_CSUM != 0 || vnet[1] != GSO_NONE
-    }
-
     /// Reads a header that [`crate::header::check`] accepted. None where it asks for segments
     /// that this code does not make; those are not offered.
     #[inline]
@@ -66,7 +59,7 @@ impl Request {
         let vnet = Fields::from_bytes(vnet);
         let (size, start, offset) = (vnet.gso_size, vnet.csum_start, vnet.csum_offset);
         let kind = match vnet.gso_kind() {
-            GSO_NONE if vnet.flags & NEEDS_CSUM == 0 => return Some(Self::Plain),
+            GSO_NONE if vnet.is_plain() => return Some(Self::Plain),
             GSO_NONE => return Some(Self::Checksum { start, offset }),
             GSO_TCPV4 => Kind::Tcp4,
             GSO_TCPV6 => Kind::Tcp6,
@@ -91,6 +84,5 @@ mod tests {
             assert_eq!(Request::read(&header(1, gso)), Some(segments));
         }
         assert_eq!(Request::read(&header(1, 3)), None, "UDP fragments");
-        assert!(Request::is_any(&[1, 0]) && Request::is_any(&[0, 3]) && !Request::is_any(&[0xfe, 0]));
     }
 }

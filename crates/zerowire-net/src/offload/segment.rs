@@ -120,17 +120,11 @@ impl Segmenter {
         } else {
             let total = network.len() as u16 + transport_len;
             network[ipv4::TOTAL_LEN].copy_from_slice(&total.to_be_bytes());
-            let id = u16::from_be_bytes([network[4], network[5]]).wrapping_add(i as u16);
-            network[ipv4::IDENTIFICATION].copy_from_slice(&id.to_be_bytes());
-            network[ipv4::CHECKSUM].fill(0);
-            let mut sum = Checksum::new();
-            sum.add(network);
-            network[ipv4::CHECKSUM].copy_from_slice(&sum.finish().to_be_bytes());
+            ipv4::add_to_identification(network, i as u16);
+            ipv4::complete_checksum(network);
         }
         if is_tcp {
-            let first = u32::from_be_bytes([transport[4], transport[5], transport[6], transport[7]]);
-            let sequence = first.wrapping_add((i * self.size) as u32);
-            transport[4..8].copy_from_slice(&sequence.to_be_bytes());
+            tcp::add_to_sequence(transport, (i * self.size) as u32);
             if !last {
                 transport[FLAGS_AT] &= !(FIN | PSH);
             }

@@ -6,6 +6,7 @@ use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_vhost::host::HostRing;
 use zerowire_vhost::memory::{GuestMemory, Segment, access};
 use zerowire_vhost::ring::{RingError, RxChains};
+use zerowire_wire::vnet::{FLAGS_AT, NUM_BUFFERS_AT};
 
 use super::fit::Fit;
 use super::inlet::{Given, Inlet};
@@ -15,12 +16,6 @@ use crate::MAX_FRAME_BYTES;
 use crate::capture::FrameCapture;
 use crate::guard::StormBound;
 use crate::io::MAX_BATCH;
-
-/// Where `flags` is in the virtio-net header (virtio 1.3 §5.1.6).
-const FLAGS_AT: usize = 0;
-
-/// Where `num_buffers` is in the virtio-net header (virtio 1.3 §5.1.6).
-const NUM_BUFFERS_AT: usize = 10;
 
 /// The virtio-net header of a frame that asks for nothing, in one buffer (virtio 1.3 §5.1.6.4.1).
 pub const PLAIN_HEADER: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];

@@ -7,6 +7,7 @@
 
 use zerowire::ledger::{Counters, DropReason};
 use zerowire_vhost::memory::{Segment, access};
+use zerowire_wire::vnet::Fields;
 
 use super::outlet::{Outlet, TxFrame, TxPlace};
 use super::{OffloadErrors, Pushed, Taken, Transmit, TransmitContext, TxSlot};
@@ -243,12 +244,14 @@ fn sum(frame: &TxFrame<'_>, head: &mut [u8], start: u16, offset: u16) -> Result<
 /// How many bytes of the frame to read into private memory for what the header at the begin of
 /// `start` asks for. The header has not been checked yet.
 fn start_len(start: &[u8], frame_len: usize) -> usize {
-    let word = |at: usize| start.get(at..at + 2).map_or(0, |b| usize::from(u16::from_le_bytes([b[0], b[1]])));
-    let cut = start.get(1).is_some_and(|gso| *gso != header::GSO_NONE);
+    let fields = Fields::of(start);
+    let cut = fields.gso_type != header::GSO_NONE;
     let most = frame_len.min(HEADERS_BYTES);
     if cut || frame_len <= HEADERS_BYTES {
         most
     } else {
-        (word(6) + word(8) + 2).max(FIRST_PIECE_BYTES).min(most)
+        (usize::from(fields.csum_start) + usize::from(fields.csum_offset) + 2)
+            .max(FIRST_PIECE_BYTES)
+            .min(most)
     }
 }

@@ -12,11 +12,20 @@
 mod transport;
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::{tcp, udp};
 
 /// Bytes of the header without `num_buffers`.
 pub const VNET_HEADER_BYTES: usize = 10;
+/// Where `flags` stands.
+pub const FLAGS_AT: usize = 0;
+/// What counts with an offload only: `hdr_len` to `csum_offset`.
+pub const OFFLOAD: Range<usize> = 2..10;
+/// What counts with segmentation only: `hdr_len` and `gso_size`.
+pub const LENGTHS: Range<usize> = 2..6;
+/// Where `num_buffers` stands, if the header has it.
+pub const NUM_BUFFERS_AT: usize = VNET_HEADER_BYTES;
 
 /// Flag `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the receiver of the header completes the checksum.
 pub const NEEDS_CSUM: u8 = 1;
@@ -63,6 +72,18 @@ impl Fields {
             csum_start: word(6),
             csum_offset: word(8),
         }
+    }
+
+    /// Reads the header that `bytes` begin with; where they end before, it asks for nothing.
+    #[inline]
+    pub fn of(bytes: &[u8]) -> Self {
+        bytes.first_chunk().map(Self::from_bytes).unwrap_or_default()
+    }
+
+    /// Whether the header asks for nothing; its other fields mean nothing then.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.flags & NEEDS_CSUM == 0 && self.gso_type == GSO_NONE
     }
 
     /// The kind of segments, without [`GSO_ECN`].

@@ -17,6 +17,13 @@ fn segments_are_checked() {
 }
 
 #[test]
+fn a_header_that_is_plain_asks_for_neither() {
+    let plain = |header: &[u8]| Fields::of(header).is_plain();
+    assert!(plain(&[0xfe, 0, 9, 9, 9, 9, 9, 9, 9, 9]) && plain(&[1, 3]));
+    assert!(!plain(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0]) && !plain(&[0, 3, 0, 0, 0, 0, 0, 0, 0, 0]));
+}
+
+#[test]
 fn a_checksum_outside_is_found() {
     assert_eq!(VnetHeader::checksum(34, 6).check(42), Ok(()));
     assert_eq!(VnetHeader::checksum(34, 6).check(41), Err(VnetError::Outside { end: 42, frame_bytes: 41 }));

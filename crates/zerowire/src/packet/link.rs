@@ -16,10 +16,6 @@ use zerowire_wire::vnet::VnetHeader;
 /// Where the kernel leaves the MTU to this process, it is read again this often.
 const MTU_EVERY: Duration = Duration::from_millis(50);
 
-/// EtherType of a VLAN tag: the only frames that may be longer than the MTU
-/// (`packet_extra_vlan_len_allowed`).
-const VLAN: [u8; 2] = ethernet::TAG.to_be_bytes();
-
 pub(super) struct PacketLink {
     socket: Arc<OwnedFd>,
     pub(super) interface: String,
@@ -79,8 +75,8 @@ impl PacketLink {
 
     /// Tells the kernel to look at the transmit ring. All frames there have the EtherType `all`, if
     /// that is known.
-    pub(super) fn kick(&self, all: Option<[u8; 2]>) -> io::Result<usize> {
-        let to = all.filter(|_| self.by_address).map(|protocol| (self.index, protocol));
+    pub(super) fn kick(&self, all: Option<u16>) -> io::Result<usize> {
+        let to = all.filter(|_| self.by_address).map(|protocol| (self.index, protocol.to_be_bytes()));
         sys::kick(self.socket.as_fd(), to)
     }
 
@@ -145,15 +141,15 @@ impl PacketLink {
     }
 
     /// Checks a built frame whose longest segment is `wire_bytes`: beyond the MTU by a VLAN tag
-    /// only if it has one.
+    /// only if it has one (`packet_extra_vlan_len_allowed`).
     #[inline]
     pub(super) fn check_tag(
         &mut self,
         number: u64,
         wire_bytes: usize,
-        ethertype: [u8; 2],
+        ethertype: u16,
     ) -> Result<(), FrameError> {
-        if wire_bytes > self.longest() && ethertype != VLAN {
+        if wire_bytes > self.longest() && ethertype != ethernet::TAG {
             self.read_mtu();
             if wire_bytes > self.longest() {
                 return Err(self.too_long(number, wire_bytes));

@@ -16,6 +16,7 @@ use crate::ledger::{CopyReason, Counters, DropReason};
 use crate::send::frame::{FrameError, FrameSender};
 use zerowire_sys::packet as sys;
 use zerowire_sys::socket::Messages;
+use zerowire_wire::ethernet;
 use zerowire_wire::vnet::VnetHeader;
 
 /// Slots begin at the same place of a cache line. A UDP payload (behind 42 bytes of headers, and
@@ -125,7 +126,8 @@ impl PacketSocket {
             head.copy_from_slice(&header.to_bytes());
         }
         build(frame);
-        self.link.check_tag(number, header.longest_segment(len), [frame[12], frame[13]])?;
+        let ethertype = ethernet::first_type(frame).unwrap_or_default();
+        self.link.check_tag(number, header.longest_segment(len), ethertype)?;
         self.waiting.push_back((number, len));
         self.next_number += 1;
         Ok(true)

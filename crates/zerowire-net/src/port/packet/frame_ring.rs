@@ -16,9 +16,10 @@ use zerowire::ledger::{Counters, DropReason};
 use zerowire::packet::{Gso, OpenError, PacketOptions, PacketRing, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire_vhost::memory::access;
+use zerowire_wire::vnet::Fields;
 
 use super::{PacketError, PacketSocket, PacketVerb};
-use crate::header::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, headers_len};
+use crate::header::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, headers_len};
 use crate::transmit::TxFrame;
 
 /// Places in the ring: as many frames may be under way. They take 17 MiB of the kernel's memory.
@@ -168,10 +169,10 @@ impl FrameRing {
 /// The header that says the same of a frame whose checked head, the virtio-net header of
 /// `header_len` bytes first, is `private`; None where a ring has none.
 pub(super) fn vnet(private: &[u8], header_len: usize) -> Option<VnetHeader> {
-    let word = |at: usize| u16::from_le_bytes([private[at], private[at + 1]]);
-    let (size, start, offset) = (word(4), word(6), word(8));
-    let gso = match private[1] {
-        GSO_NONE if private[0] & NEEDS_CSUM == 0 => return Some(VnetHeader::NONE),
+    let fields = Fields::of(private);
+    let (size, start, offset) = (fields.gso_size, fields.csum_start, fields.csum_offset);
+    let gso = match fields.gso_type {
+        GSO_NONE if fields.is_plain() => return Some(VnetHeader::NONE),
         GSO_NONE => return Some(VnetHeader::checksum(start, offset)),
         GSO_TCPV4 => Gso::TcpV4,
         GSO_TCPV6 => Gso::TcpV6,

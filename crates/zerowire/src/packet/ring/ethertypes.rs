@@ -10,8 +10,8 @@ pub(super) enum EtherTypes {
     /// There are none.
     #[default]
     None,
-    /// All have this one, as it stands in the frame.
-    All([u8; 2]),
+    /// All have this one.
+    All(u16),
     /// There are several.
     Mixed,
 }
@@ -19,7 +19,7 @@ pub(super) enum EtherTypes {
 impl EtherTypes {
     /// One more frame waits.
     #[inline]
-    pub(super) fn add(&mut self, ethertype: [u8; 2]) {
+    pub(super) fn add(&mut self, ethertype: u16) {
         *self = match *self {
             Self::None => Self::All(ethertype),
             Self::All(all) if all == ethertype => return,
@@ -28,7 +28,7 @@ impl EtherTypes {
     }
 
     /// The one that all have.
-    pub(super) fn all(self) -> Option<[u8; 2]> {
+    pub(super) fn all(self) -> Option<u16> {
         match self {
             Self::All(ethertype) => Some(ethertype),
             Self::None | Self::Mixed => None,
@@ -38,18 +38,20 @@ impl EtherTypes {
 
 #[cfg(test)]
 mod tests {
+    use zerowire_wire::ethernet;
+
     use super::*;
 
     #[test]
     fn one_that_differs_makes_them_mixed_for_good() {
         let mut types = EtherTypes::default();
         assert_eq!(types.all(), None);
-        types.add([8, 0]);
-        types.add([8, 0]);
-        assert_eq!(types.all(), Some([8, 0]));
-        types.add([8, 6]);
+        types.add(ethernet::IPV4);
+        types.add(ethernet::IPV4);
+        assert_eq!(types.all(), Some(ethernet::IPV4));
+        types.add(ethernet::ARP);
         assert_eq!(types.all(), None);
-        types.add([8, 0]);
+        types.add(ethernet::IPV4);
         assert_eq!(types, EtherTypes::Mixed);
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct PacketSlot {
     pub(super) outside: bool,
     /// Loaded by `load`: it may be sent again.
     pub(super) loaded: bool,
-    pub(super) ethertype: [u8; 2],
+    pub(super) ethertype: u16,
 }
 
 /// A position that only grows, and its slot, kept beside it to save a division a frame.

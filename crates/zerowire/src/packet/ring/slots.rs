@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use zerowire_sys::packet::{Status, TransmitRing};
+use zerowire_wire::ethernet;
 use zerowire_wire::vnet::VnetHeader;
 
 use super::super::link::PacketLink;
@@ -62,7 +63,7 @@ impl RingSlots {
         header: &VnetHeader,
         len: usize,
         mut build: impl FnMut(&mut [u8]),
-    ) -> Result<[u8; 2], FrameError> {
+    ) -> Result<u16, FrameError> {
         let skip = self.header_bytes;
         let copied = self.described(header, len).copied;
         let slots = self.order.len();
@@ -76,21 +77,21 @@ impl RingSlots {
         }
         let frame = &mut data[skip..skip + len];
         build(frame);
-        let ethertype = [frame[12], frame[13]];
+        let ethertype = ethernet::first_type(frame).unwrap_or_default();
         link.check_tag(self.order.next_number(), header.longest_segment(len), ethertype)?;
         Ok(ethertype)
     }
 
     /// The frame in `slot`, which is the one at the head, waits to be handed over.
     #[inline]
-    pub(super) fn push(&mut self, slot: usize, len: usize, ethertype: [u8; 2]) {
+    pub(super) fn push(&mut self, slot: usize, len: usize, ethertype: u16) {
         self.waiting.add(ethertype);
         self.memory.request(slot, self.header_bytes + len);
         self.order.push();
     }
 
     /// The EtherType that all frames have that are not handed over.
-    pub(super) fn common_ethertype(&self) -> Option<[u8; 2]> {
+    pub(super) fn common_ethertype(&self) -> Option<u16> {
         self.waiting.all()
     }
 

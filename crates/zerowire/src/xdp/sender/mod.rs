@@ -22,7 +22,7 @@ use self::slots::XdpSlots;
 use zerowire_sys::xdp::{
     Descriptor, Interface, RingSizes, Socket, SocketOptions, Statistics, Umem, UmemOptions, XdpError,
 };
-use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
+use zerowire_wire::ethernet::{self, TAG_BYTES as VLAN_TAG_BYTES};
 
 use crate::ledger::{CopyReason, Counters, DropReason};
 use crate::send::frame::{ETHERNET_HEADER_BYTES, FrameError, FrameSender};
@@ -32,9 +32,6 @@ pub use resident::Resident;
 
 /// AF_XDP needs a fill ring, which stays empty here.
 const FILL_ENTRIES: u32 = 64;
-
-/// EtherTypes of VLAN tags (`ETH_P_8021Q`, `ETH_P_8021AD`).
-const VLAN: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 
 /// The MTU can change at any time and nobody tells; it is read again this often, in flushes.
 const MTU_EVERY: u32 = 256;
@@ -149,7 +146,7 @@ impl XdpSender {
     /// [`FrameError::Slot`] if the memory has no room for it.
     pub fn load(&mut self, frame: &[u8]) -> Result<Resident, FrameError> {
         self.check_len(frame.len())?;
-        self.check_tag(frame.len(), [frame[12], frame[13]])?;
+        self.check_tag(frame.len(), ethernet::first_type(frame).unwrap_or_default())?;
         let full = FrameError::Slot {
             slot: self.residents.used(),
             slots: self.residents.bytes(),
@@ -214,9 +211,9 @@ impl XdpSender {
 
     /// Only a frame with a VLAN tag may be longer than the MTU, by the tag.
     #[inline]
-    fn check_tag(&self, len: usize, ethertype: [u8; 2]) -> Result<(), FrameError> {
+    fn check_tag(&self, len: usize, ethertype: u16) -> Result<(), FrameError> {
         let longer = len > self.mtu + ETHERNET_HEADER_BYTES;
-        if longer && !VLAN.contains(&ethertype) {
+        if longer && !matches!(ethertype, ethernet::TAG | ethernet::SERVICE_TAG) {
             return Err(self.longer_than_mtu(len));
         }
         Ok(())
@@ -332,7 +329,7 @@ impl FrameSender for XdpSender {
         let Some(slot) = self.free_place(len) else { return Ok(false) };
         let frame = self.place(slot, len)?;
         build(frame);
-        let ethertype = [frame[12], frame[13]];
+        let ethertype = ethernet::first_type(frame).unwrap_or_default();
         if let Err(e) = self.check_tag(len, ethertype) {
             self.read_mtu();
             return Err(e);
