@@ -201,8 +201,8 @@ pub(crate) mod tests {
         let [(first, _first), (second, _second)] = [(); 2].map(|()| UnixStream::pair().expect("sockets"));
         let relay = |socket, thread| CaptureRelay { socket, thread };
         let mut shut = second.try_clone().expect("a descriptor");
-        // The first one's thread ends when the second socket is shut: too late, if one waits for the
-        // other.
+        // The first one's thread ends when the second socket is shut. That is too late if one waits
+        // for the other.
         let thread = std::thread::spawn(move || drop(shut.read(&mut [0])));
         let relays = [relay(first, thread), relay(second, std::thread::spawn(|| {}))];
         assert!(CaptureRelay::finish(relays, Instant::now()), "none is left behind");

@@ -62,8 +62,8 @@ impl PacketRing {
     /// it has ends. The socket's owner binds it, and has it not block.
     ///
     /// # Errors
-    /// [`OpenError::Busy`] while a process has the ring mapped, or the kernel has frames of it. Else
-    /// as [`open`](Self::open).
+    /// [`OpenError::Busy`] while a process has the ring mapped, or the kernel has frames of it.
+    /// Otherwise as [`open`](Self::open).
     pub fn set_up(socket: BorrowedFd<'_>, options: &PacketOptions) -> Result<(), OpenError> {
         Self::end(socket)?;
         let geometry = options.geometry()?;
