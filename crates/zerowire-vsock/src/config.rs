@@ -285,5 +285,4 @@ pub(super) fn connected_order(configs: &[VsockConfig], taken: &[String]) -> Vec<
 }
 
 #[cfg(test)]
-#[path = "config_tests.rs"]
 mod tests;
