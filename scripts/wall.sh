@@ -6,7 +6,8 @@
 # Fails if the program `zerowire` or the C library depends on a package of lab/, or on one that only
 # the lab needs. Fails if one device depends on the other one, or what both stand on depends on a
 # device. Fails if a type has `impl` blocks in more than three files.
-# Fails if code outside zerowire-wire reads a packet's field at an offset of its own.
+# Fails if code outside zerowire-wire reads a packet's field at an offset of its own, or code outside
+# zerowire-sys makes a system call of the C library.
 # Fails if PROGRAM (default target/release/zerowire) has more than 5 MB when stripped.
 # A program that was not built, or whose sources have changed since, is left out.
 set -eu
@@ -65,17 +66,18 @@ if [ -n "$spread" ]; then
     status=1
 fi
 
-# Fields of packets that are named by a number. Tests read with code of their own.
-offsets=$(find crates -name '*.rs' | grep -v '/zerowire-\(wire\|vhost-user\|sys\)/\|/\(tests\|testing\|examples\)[/.]' | xargs awk '
+# Fields of packets that are named by a number, and system calls. Tests have code of their own.
+strays=$(find crates -name '*.rs' | grep -v '/zerowire-\(wire\|vhost-user\|sys\)/\|/\(tests\|testing\|examples\)[/.]' | xargs awk '
     FNR == 1 { is_test = 0 }
     /^#\[cfg\(test\)\]/ { is_test = 1 }
     is_test || /^ *\/\// { next }
     /from_be_bytes\(\[[a-z_]+\[[0-9]|\.get\([0-9]+\.\.[0-9]+\)/ ||
     /(arp|frame|head|header|ip|network|packet|private|reply|request|segment|start|tcp|transport|udp|vnet)\[[0-9]+(\.\.[0-9]+)?\]/ {
         print FILENAME ":" FNR " names an offset: put the field into zerowire-wire"
-    }')
-if [ -n "$offsets" ]; then
-    echo "wall: $offsets" >&2
+    }
+    /libc::[a-z_0-9]+\(/ { print FILENAME ":" FNR " makes a system call: put it into zerowire-sys" }')
+if [ -n "$strays" ]; then
+    echo "wall: $strays" >&2
     status=1
 fi
 

@@ -225,10 +225,9 @@ pub(crate) unsafe fn gathered(
 
 /// Fails unless `fd` is open.
 pub(crate) fn open(fd: c_int) -> Result<(), Failure> {
-    // SAFETY: takes a number only.
-    match unsafe { libc::fcntl(fd, libc::F_GETFD) } {
-        0.. => Ok(()),
-        _ => Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor"))),
+    match zerowire_sys::fd::is_open(fd) {
+        true => Ok(()),
+        false => Err(Failure::new(libc::EBADF, format!("{fd} is no open descriptor"))),
     }
 }
 

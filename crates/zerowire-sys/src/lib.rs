@@ -12,7 +12,7 @@
 //! * [`packet`]: packet sockets, and the memory of their rings.
 //! * [`pages`]: whether pages of a mapping are still there.
 //! * [`rights`]: rights that a process gives up.
-//! * [`signal`]: signals, taken one at a time.
+//! * [`signal`]: signals, taken one at a time; faults.
 //! * [`socket`]: options of sockets, their error queue, and messages over lists of memory.
 //! * [`syscall`]: calls with raw arguments.
 //! * [`tap`]: tap interfaces.

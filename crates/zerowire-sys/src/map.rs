@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU32};
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -248,9 +249,43 @@ impl Drop for Mapping {
 }
 
 /// Leaves addresses out of core dumps: guests' data must not end up in a file of the host's.
-pub fn leave_out_of_dumps(at: *mut u8, len: usize) {
+fn leave_out_of_dumps(at: *mut u8, len: usize) {
     // SAFETY: the advice changes no bytes; the kernel checks the range.
     let _ = unsafe { madvise(at.cast(), len, Advice::LinuxDontDump) };
+}
+
+/// Puts zeroed memory in the place of `len` bytes at `at`. It makes system calls and nothing else,
+/// so that a signal handler may call it.
+///
+/// # Errors
+/// What mmap(2), memfd_create(2) and ftruncate(2) say.
+///
+/// # Safety
+/// These are whole pages of a mapping of the caller's, to which nobody holds a reference.
+pub unsafe fn replace_by_zeros(at: *mut u8, len: usize) -> io::Result<()> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    // A kernel that never overcommits (vm.overcommit_memory = 2) may refuse private memory as long
+    // as this.
+    // SAFETY: the caller's promise.
+    if unsafe { mmap_anonymous(at.cast(), len, READ_WRITE, flags) }.is_err() {
+        // SAFETY: as above.
+        unsafe { replace_by_file(at, len) }?;
+    }
+    leave_out_of_dumps(at, len);
+    Ok(())
+}
+
+/// As [`replace_by_zeros`], by a file without content: the kernel charges only its pages that are
+/// touched.
+///
+/// # Safety
+/// As [`replace_by_zeros`].
+unsafe fn replace_by_file(at: *mut u8, len: usize) -> io::Result<()> {
+    let file = memfd_create(c"zerowire-lost", MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, len as u64)?;
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: the caller's promise.
+    unsafe { mmap(at.cast(), len, READ_WRITE, flags, &file, 0) }.map(drop)
 }
 
 /// Offsets have 63 bits.

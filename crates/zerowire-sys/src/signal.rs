@@ -1,6 +1,7 @@
-//! Signals, taken one at a time by the main thread.
+//! Signals: taken one at a time by the main thread, or where a fault raises them.
 
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// A set of signals that are blocked in all threads and waited for.
@@ -45,6 +46,42 @@ impl Signals {
             Some(libc::EAGAIN | libc::EINTR) => Ok(None),
             _ => Err(e),
         }
+    }
+}
+
+/// What is done about a SIGBUS: for its si_code, and the address of the fault. False blocks the
+/// signal: the kernel ends the process when the fault comes again.
+pub type BusErrorHandler = fn(libc::c_int, usize) -> bool;
+
+static BUS_ERROR: OnceLock<BusErrorHandler> = OnceLock::new();
+
+/// Has `handler` decide about each SIGBUS from now on, on the thread that it came to. The first one
+/// that is installed stays.
+///
+/// # Safety
+/// `handler` keeps to what is allowed in signal context: atomics, and functions that make system
+/// calls and nothing else.
+///
+/// # Errors
+/// Those of sigaction(2).
+pub unsafe fn on_bus_error(handler: BusErrorHandler) -> io::Result<()> {
+    BUS_ERROR.get_or_init(|| handler);
+    // SAFETY: an all-zero sigaction is valid; its fields are set below.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = take_bus_error as *const () as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: the handler was set above, and the caller answers for it.
+    crate::check(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) }).map(drop)
+}
+
+extern "C" fn take_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo, whose address field is set for
+    // SIGBUS.
+    let (code, at) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+    if !BUS_ERROR.get().is_some_and(|handler| handler(code, at)) {
+        // SAFETY: with SA_SIGINFO the kernel passes the context to which the thread returns, with
+        // the signals that are blocked from then on.
+        unsafe { libc::sigaddset(&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask, signal) };
     }
 }
 

@@ -2,10 +2,12 @@
 //! refused while it can't, with `link=follow`.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::fd::IntoRawFd;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Stdio};
 use std::time::Duration;
+
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::support::frames::{frame, number};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
@@ -331,9 +333,11 @@ fn a_descriptor_can_not_be_followed() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
         let dir = tempfile::tempdir().expect("a directory");
-        let listening = UnixListener::bind(dir.path().join("s")).expect("a socket").into_raw_fd();
+        let listening = UnixListener::bind(dir.path().join("s")).expect("a socket");
         let (near, mut far) = UnixStream::pair().expect("a pair");
-        for fd in [listening, near.into_raw_fd()] {
+        for socket in [OwnedFd::from(listening), near.into()] {
+            fcntl_setfd(&socket, FdFlags::empty()).expect("as if it was inherited");
+            let fd = socket.into_raw_fd();
             let config = |link: &str| VmConfig {
                 name: "a".to_owned(),
                 endpoint: Endpoint::Fd(fd),

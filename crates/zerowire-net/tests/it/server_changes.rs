@@ -4,6 +4,8 @@ use std::os::fd::IntoRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
+use rustix::io::{FdFlags, fcntl_setfd};
+
 use crate::support::{PATIENCE, Peer, frames, in_netns, wait_until};
 use zerowire_guest::net::{NetDriver, NetOptions, QueuePair, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
@@ -249,7 +251,9 @@ fn a_vm_on_a_socket_that_was_handed_over_stays_as_it_is() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = dir.path().join("s");
-        let endpoint = Endpoint::Fd(UnixListener::bind(&socket).expect("a socket").into_raw_fd());
+        let listening = UnixListener::bind(&socket).expect("a socket");
+        fcntl_setfd(&listening, FdFlags::empty()).expect("as if it was inherited");
+        let endpoint = Endpoint::Fd(listening.into_raw_fd());
         let handed = VmConfig { endpoint, ..vm(dir.path(), "zwhanded") };
         let server = Server::start(vec![handed.clone()]).expect("a server");
         let fleet: &dyn Fleet = &server;

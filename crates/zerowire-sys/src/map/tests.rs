@@ -36,3 +36,25 @@ fn ranges_and_words_outside_are_refused() {
         assert_eq!((slice.len(), slice.get(0)), (inside, Some(7).filter(|_| inside > 0)), "{len} at {at}");
     }
 }
+
+#[test]
+fn a_file_without_content_takes_the_place_where_private_memory_is_refused() {
+    const PAGE: usize = 4096;
+    let mapping = Mapping::private(64 * PAGE).expect("a mapping");
+    let at = |page: usize| mapping.as_ptr().wrapping_add(page * PAGE);
+    for page in 0..64 {
+        // SAFETY: within the mapping.
+        unsafe { at(page).write_volatile(1) };
+    }
+    // SAFETY: pages of this mapping, which has no other user.
+    unsafe { replace_by_file(at(4), 60 * PAGE) }.expect("a file");
+    for page in 4..64 {
+        // SAFETY: within the mapping.
+        unsafe {
+            assert_eq!(at(page).read_volatile(), 0, "{page}");
+            at(page).write_volatile(2);
+        }
+    }
+    // SAFETY: within the mapping.
+    assert_eq!(unsafe { (at(3).read_volatile(), at(63).read_volatile()) }, (1, 2));
+}

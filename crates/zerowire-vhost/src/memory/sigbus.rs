@@ -10,15 +10,21 @@
 //! in its place would go out as data. A fault outside guest memory ends the process. For both the
 //! handler leaves the signal blocked: the kernel ends the process when the fault comes again.
 //!
-//! The handler runs in signal context: it uses atomics and system calls, and nothing else. It
-//! writes its line itself, for the thread that it runs on can be anywhere. It waits for no reader
-//! of standard error, and writes one line a second at most.
+//! The handler runs in signal context: it uses atomics, and functions of rustix and zerowire-sys
+//! that make system calls and nothing else. It writes its line itself, for the thread that it runs
+//! on can be anywhere. It waits for no reader of standard error, and writes one line a second at
+//! most.
 
+use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
-use zerowire_sys::map::{Mapping, leave_out_of_dumps};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{ReadWriteFlags, pwritev2};
+use rustix::time::{ClockId, clock_gettime};
+use zerowire_sys::map::{Mapping, replace_by_zeros};
+use zerowire_sys::signal::on_bus_error;
 
 use super::region_pool::{OWN_REGIONS, SHARED_REGIONS};
 
@@ -139,14 +145,8 @@ pub fn catch_lost_pages() {
 }
 
 fn install() {
-    // SAFETY: an all-zero sigaction is valid; its fields are set below.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handle as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the handler keeps to what is allowed in signal context (see the module's head).
-    let r = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
-    if r < 0 {
-        let e = std::io::Error::last_os_error();
+    if let Err(e) = unsafe { on_bus_error(handle) } {
         tracing::warn!(
             "no SIGBUS handler ({e}): a front end that truncates its memory file ends this process"
         );
@@ -184,20 +184,20 @@ fn action(code: libc::c_int, at: usize, mapping: Option<(Range<usize>, usize)>) 
     }
 }
 
-extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes a valid siginfo, whose address field is set for
-    // SIGBUS.
-    let (code, at) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+fn handle(code: libc::c_int, at: usize) -> bool {
     let range = |s: &Slot| s.start.load(Ordering::Acquire)..s.end.load(Ordering::Acquire);
     let slot = TABLE.iter().find(|s| {
         let range = range(s);
         range.start != 0 && range.contains(&at)
     });
-    let handled = match action(code, at, slot.map(|s| (range(s), s.page.load(Ordering::Relaxed)))) {
+    match action(code, at, slot.map(|s| (range(s), s.page.load(Ordering::Relaxed)))) {
         Action::Replace(lost) => {
-            let replaced = replace(&lost);
+            let start = std::ptr::with_exposed_provenance_mut(lost.start);
+            // SAFETY: whole pages at the end of a mapping of guest memory, to which nobody holds a
+            // reference.
+            let replaced = unsafe { replace_by_zeros(start, lost.len()) }.is_ok();
             let is_first = slot.is_some_and(|s| !s.lost.swap(true, Ordering::Relaxed));
-            if replaced && is_first && is_due(&TOLD_AT, seconds()) {
+            if replaced && is_first && is_due(&TOLD_AT, clock_gettime(ClockId::Monotonic).tv_sec) {
                 say(&TRUNCATED);
             }
             replaced
@@ -208,11 +208,6 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
             false
         }
         Action::Default => false,
-    };
-    if !handled {
-        // SAFETY: with SA_SIGINFO the kernel passes the context to which the thread returns, with
-        // the signals that are blocked from then on.
-        unsafe { libc::sigaddset(&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask, signal) };
     }
 }
 
@@ -221,65 +216,18 @@ fn is_due(told_at: &AtomicI64, now: i64) -> bool {
     told_at.swap(now, Ordering::Relaxed) != now
 }
 
-fn seconds() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: now is valid for writes.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec
-}
-
-/// Writes a line if standard error takes it at once.
+/// Writes a line if standard error takes it at once. A terminal can't be written to by the first
+/// call, and a pipe can become full between the second and the third.
 fn say(lines: &'static [&'static str; 3]) {
-    let message = lines[FORMAT.load(Ordering::Relaxed)];
-    let piece = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
-    let mut stderr = libc::pollfd { fd: libc::STDERR_FILENO, events: libc::POLLOUT, revents: 0 };
-    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the line, the piece and the pollfd are valid for the calls; none of them is written
-    // to but the pollfd. A terminal can't be written to by the first call, and a pipe can become
-    // full between the second and the third.
-    unsafe {
-        if libc::pwritev2(stderr.fd, &raw const piece, 1, -1, libc::RWF_NOWAIT) < 0
-            && libc::ppoll(&raw mut stderr, 1, &raw const now, std::ptr::null()) > 0
-        {
-            libc::write(stderr.fd, message.as_ptr().cast(), message.len());
-        }
+    let line = lines[FORMAT.load(Ordering::Relaxed)].as_bytes();
+    let stderr = std::io::stderr();
+    if pwritev2(&stderr, &[IoSlice::new(line)], u64::MAX, ReadWriteFlags::NOWAIT).is_ok() {
+        return;
     }
-}
-
-/// Puts zeroed memory in the place of `lost`, whole pages at the end of a mapping of guest memory.
-fn replace(lost: &Range<usize>) -> bool {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // A kernel that never overcommits (vm.overcommit_memory = 2) may refuse private memory as long
-    // as this.
-    map_zeros(lost, flags, -1) || replace_by_file(lost)
-}
-
-/// As [`replace`], by a file without content: the kernel charges only its pages that are touched.
-fn replace_by_file(lost: &Range<usize>) -> bool {
-    // SAFETY: the name is a C string.
-    let file = unsafe { libc::memfd_create(c"zerowire-lost".as_ptr(), libc::MFD_CLOEXEC) };
-    if file < 0 {
-        return false;
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&now)).is_ok_and(|ready| ready > 0) {
+        let _ = rustix::io::write(&stderr, line);
     }
-    // SAFETY: a descriptor of this function's own.
-    let sized = unsafe { libc::ftruncate(file, lost.len() as libc::off_t) } == 0;
-    let mapped = sized && map_zeros(lost, libc::MAP_SHARED, file);
-    // SAFETY: as above; the mapping keeps the file.
-    unsafe { libc::close(file) };
-    mapped
-}
-
-fn map_zeros(lost: &Range<usize>, flags: libc::c_int, file: libc::c_int) -> bool {
-    let at = std::ptr::with_exposed_provenance_mut(lost.start);
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = flags | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: the addresses lie in a mapping of guest memory (the handler looked it up), to which
-    // nobody holds a reference.
-    if unsafe { libc::mmap(at, lost.len(), access, flags, file, 0) } == libc::MAP_FAILED {
-        return false;
-    }
-    leave_out_of_dumps(at.cast(), lost.len());
-    true
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The socket on which front ends connect.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -188,25 +188,17 @@ impl Listener {
     /// opened. A number that the user got wrong then isn't open, and can't be a descriptor of this
     /// process's own.
     pub fn inherit(fd: RawFd) -> Result<Self, ListenError> {
-        let bad = |cause: io::Error| ListenError::BadFd { fd, cause };
-        if fd < 0 {
-            return Err(bad(io::Error::from_raw_os_error(libc::EBADF)));
-        }
-        // SAFETY: only asks; a number that names no descriptor gives EBADF.
-        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
-            return Err(bad(io::Error::last_os_error()));
-        }
-        // SAFETY: the descriptor is open, and nothing closes it before this function returns.
-        let asked = unsafe { BorrowedFd::borrow_raw(fd) };
-        let domain = rustix::net::sockopt::socket_domain(asked).map_err(|e| bad(e.into()))?;
-        let kind = rustix::net::sockopt::socket_type(asked).map_err(|e| bad(e.into()))?;
-        if (domain, kind) != (AddressFamily::UNIX, SocketType::STREAM) {
-            return Err(bad(io::Error::from_raw_os_error(libc::EPROTOTYPE)));
-        }
-        rustix::io::fcntl_setfd(asked, rustix::io::FdFlags::CLOEXEC).map_err(|e| bad(e.into()))?;
-        // SAFETY: the descriptor is open, and the user handed it to this process for this purpose.
-        let owned = unsafe { OwnedFd::from_raw_fd(fd) };
-        Self::of(owned).map_err(bad)
+        let taken = || {
+            // What is of another kind stays as it is: it can be standard error.
+            let asked = zerowire_sys::fd::duplicate(fd)?;
+            let domain = rustix::net::sockopt::socket_domain(&asked)?;
+            let kind = rustix::net::sockopt::socket_type(&asked)?;
+            match (domain, kind) {
+                (AddressFamily::UNIX, SocketType::STREAM) => zerowire_sys::fd::take_inherited(fd),
+                _ => Err(Errno::PROTOTYPE),
+            }
+        };
+        taken().map_err(io::Error::from).and_then(Self::of).map_err(|cause| ListenError::BadFd { fd, cause })
     }
 
     /// A unix stream socket that another process has opened: one that listens, or a connection.

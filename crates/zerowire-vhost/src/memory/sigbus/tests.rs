@@ -44,18 +44,6 @@ fn however_many_pages_are_lost_a_mapping_splits_once() {
 }
 
 #[test]
-fn a_file_without_content_takes_the_place_where_private_memory_is_refused() {
-    let map = truncated(64, 4);
-    let start = map.as_ptr().addr();
-    assert!(replace_by_file(&(start + 4 * PAGE..start + 64 * PAGE)));
-    for page in 4..64 {
-        assert_eq!(read(&map, page), 0);
-        write(&map, page, 2);
-    }
-    assert_eq!((map.parts(), read(&map, 63), read(&map, 3)), (2, 2, 1));
-}
-
-#[test]
 fn one_line_a_second_is_written() {
     let told_at = AtomicI64::new(i64::MIN);
     let due = [7, 7, 7, 8, 8, 10].map(|now| is_due(&told_at, now));
