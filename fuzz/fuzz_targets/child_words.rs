@@ -45,8 +45,6 @@ mod ports {
     use serde::{Deserialize, Serialize};
     use zerowire_net::port::PortSpec;
 
-    pub type PortVerb = serde_json::Value;
-
     #[derive(Clone, Debug, Serialize, Deserialize)]
     pub struct PortSetup(String);
 

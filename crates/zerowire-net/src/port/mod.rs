@@ -6,6 +6,7 @@
 //! * The rest: what a path sends and receives by, an `Outlet` ([`transmit`](crate::transmit)) and
 //!   an `Inlet` ([`receive`](crate::receive)).
 
+mod kept;
 pub mod packet;
 mod path;
 mod spec;
@@ -23,6 +24,7 @@ use crate::Policy;
 use crate::features::Offloads;
 use crate::link::LinkState;
 use crate::worker::{WorkerHandle, WorkerSetup};
+pub use kept::{PortKeeper, PortReply};
 use packet::{PacketError, PacketPort, PacketSockets, PacketSpec};
 pub(crate) use path::PortPath;
 pub use spec::{FollowLink, MAX_QUEUES, PortSpec, PortSpecError};

@@ -18,14 +18,11 @@ use zerowire_capture::Capture;
 use zerowire_cli::logging::{self, LogFormat};
 use zerowire_confine::{ConfinePlan, ConfineReport, Owner, confine_threads};
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
-use zerowire_net::port::packet::{PacketKeeper, PacketVerb};
-use zerowire_net::port::tap::TapKeeper;
-use zerowire_net::port::xdp::{XdpKeeper, XdpRefusal, XdpReply, XdpVerb};
+use zerowire_net::port::{PortKeeper, PortReply};
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
 use zerowire_vhost::serve::Listener;
 
 use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord, guard};
-use super::ports::PortVerb;
 use crate::pcap;
 use crate::sandbox::channel::Channel;
 use crate::sandbox::link::ANSWER_PATIENCE;
@@ -141,59 +138,24 @@ pub(super) struct SupervisorLink {
     answered: Mutex<Receiver<PortReply>>,
 }
 
-/// What the supervisor answers, and the descriptors that come along.
-type PortReply = (ChildOrder, Vec<OwnedFd>);
-
-impl SupervisorLink {
-    fn carry_out(&self, verb: PortVerb) -> Result<(), String> {
-        match self.ask(verb, &[])? {
-            (ChildOrder::PortDone(refused), _) => refused.map_or(Ok(()), Err),
-            _ => Err(another_answer()),
-        }
+impl PortKeeper for SupervisorLink {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
     }
 
-    fn ask(&self, verb: PortVerb, fds: &[BorrowedFd<'_>]) -> Result<PortReply, String> {
+    fn ask(&self, verb: String, fds: &[BorrowedFd<'_>]) -> PortReply {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         // One to a question before this one came too late.
         while answered.try_recv().is_ok() {}
         let deadline = Instant::now() + PATIENCE;
         self.channel.send_when_few(&ChildWord::Port(verb), fds, deadline).map_err(|e| e.to_string())?;
         let left = deadline.saturating_duration_since(Instant::now());
-        answered.recv_timeout(left).map_err(|_| "the supervisor does not answer".to_owned())
-    }
-}
-
-fn another_answer() -> String {
-    "the supervisor answers another question".to_owned()
-}
-
-impl TapKeeper for SupervisorLink {
-    fn socket(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
+        answered.recv_timeout(left).map_err(|_| "the supervisor does not answer".to_owned())?
     }
 
-    fn set_mtu(&self, mtu: usize) -> Result<(), String> {
-        self.carry_out(PortVerb::SetMtu(mtu))
-    }
-}
-
-impl PacketKeeper for SupervisorLink {
-    fn ask(&self, verb: PacketVerb) -> Result<(), String> {
-        self.carry_out(PortVerb::Packet(verb))
-    }
-
-    fn end(&self) {
+    fn tell(&self, verb: String) {
         // Without a supervisor there is nobody to tell.
-        let _ = self.channel.send(&ChildWord::Port(PortVerb::Packet(PacketVerb::End)), &[]);
-    }
-}
-
-impl XdpKeeper for SupervisorLink {
-    fn ask(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> XdpReply {
-        match self.ask(PortVerb::Xdp(verb), fds).map_err(XdpRefusal::Other)? {
-            (ChildOrder::XdpDone(answer), fds) => answer.map(|answer| (answer, fds)),
-            _ => Err(XdpRefusal::Other(another_answer())),
-        }
+        let _ = self.channel.send(&ChildWord::Port(verb), &[]);
     }
 
     fn has_left(&self) -> bool {
@@ -256,8 +218,8 @@ impl Loop<'_> {
                 let _ = self.server.drain(&self.setup.name);
                 None
             }
-            ChildOrder::PortDone(_) | ChildOrder::XdpDone(_) => {
-                let _ = self.answers.send((order, fds));
+            ChildOrder::PortDone(answer) => {
+                let _ = self.answers.send(answer.map(|answer| (answer, fds)));
                 None
             }
             ChildOrder::Link(state) => {

@@ -7,7 +7,6 @@ use zerowire::ledger::{CopyReason, DropReason, Totals};
 use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
-use zerowire_net::port::xdp::{XdpAnswer, XdpRefusal};
 use zerowire_net::{
     DirectionStats, FrameGuard, LinkState, LinkStats, MetadataSource, Negotiated, PathMode, Policy,
     ServerStats, VmConfig, VmStats,
@@ -15,7 +14,7 @@ use zerowire_net::{
 use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
-use super::ports::{PortSetup, PortVerb};
+use super::ports::PortSetup;
 use super::vm::Common;
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{ENTRIES, Rates, counted, kicks, seconds, short, texts};
@@ -129,10 +128,8 @@ pub(super) enum ChildOrder {
     EndCapture,
     /// The present front end is the last one. The child ends behind it.
     Drain,
-    /// The answer to [`ChildWord::Port`]: what is wrong, if anything is.
-    PortDone(Option<String>),
-    /// The answer to one about an AF_XDP port, with its descriptors.
-    XdpDone(Result<XdpAnswer, XdpRefusal>),
+    /// The answer to [`ChildWord::Port`], or what is wrong. Descriptors come with it.
+    PortDone(Result<String, String>),
     /// The interface that the guest is to see has this state.
     Link(LinkState),
 }
@@ -148,8 +145,8 @@ pub(super) enum ChildWord {
     Statistics(u64, Box<ChildStats>),
     /// The answer with this number: metadata were taken, or what is wrong with them.
     Metadata(u64, Option<String>),
-    /// Asks for something about its port.
-    Port(PortVerb),
+    /// Asks for something about its port, with descriptors.
+    Port(String),
     /// A front end has come, or gone.
     Connected(bool),
     /// Where its front end's session is.

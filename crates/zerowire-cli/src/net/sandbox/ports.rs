@@ -10,9 +10,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 use zerowire_capture::{Capture, LINKTYPE_ETHERNET};
 use zerowire_net::port::packet::{self, PacketFacts, PacketSockets, PacketSpec, PacketVerb};
-use zerowire_net::port::tap::{self, Tap};
-use zerowire_net::port::xdp::{self, XdpAccess, XdpAnswer, XdpKeeper, XdpQueues, XdpRefusal, XdpVerb};
-use zerowire_net::port::{HandedPort, PortError, PortSpec, PortSpecError};
+use zerowire_net::port::tap::{self, Tap, TapVerb};
+use zerowire_net::port::xdp::{self, XdpAccess, XdpOutcome, XdpQueues};
+use zerowire_net::port::{HandedPort, PortError, PortReply, PortSpec, PortSpecError};
 use zerowire_net::{LinkObserver, LinkState, PortState, VmConfig};
 use zerowire_sys::allowed::AllowedCall;
 
@@ -64,22 +64,10 @@ pub(super) enum PortKind {
     },
 }
 
-/// What a port asks of the supervisor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum PortVerb {
-    /// Another MTU of the tap, bytes.
-    SetMtu(usize),
-    Packet(PacketVerb),
-    /// With descriptors.
-    Xdp(XdpVerb),
-}
-
 /// What became of it.
 pub(super) enum PortAnswer {
     /// It was carried out, or not.
-    Done(Result<(), String>),
-    /// The same of an AF_XDP port, with descriptors.
-    Xdp(Result<XdpAnswer, XdpRefusal>, Vec<OwnedFd>),
+    Done(PortReply),
     /// Nobody waits for an answer.
     Nothing,
     /// Another child has to go on with other descriptors.
@@ -147,7 +135,7 @@ impl KeptPort {
     /// It is gone, or why another child has to take its place.
     pub(super) fn answer(
         &self,
-        verb: PortVerb,
+        verb: &str,
         fds: Vec<OwnedFd>,
         channel: &Channel,
     ) -> Result<(), Option<String>> {
@@ -155,15 +143,15 @@ impl KeptPort {
         // What came along is the child's alone again.
         drop(fds);
         let sent = match answer {
-            PortAnswer::Done(done) => channel.send(&ChildOrder::PortDone(done.err()), &[]),
-            PortAnswer::Xdp(done, fds) => {
+            PortAnswer::Done(done) => {
+                let (done, fds) = match done {
+                    Ok((answer, fds)) => (Ok(answer), fds),
+                    Err(refused) => (Err(refused), Vec::new()),
+                };
                 let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-                let sent =
-                    channel.send_when_few(&ChildOrder::XdpDone(done), &fds, Instant::now() + SEND_PATIENCE);
-                sent.or_else(|e| {
-                    let refused = XdpRefusal::Other(e.to_string());
-                    channel.send(&ChildOrder::XdpDone(Err(refused)), &[])
-                })
+                let order = ChildOrder::PortDone(done);
+                let sent = channel.send_when_few(&order, &fds, Instant::now() + SEND_PATIENCE);
+                sent.or_else(|e| channel.send(&ChildOrder::PortDone(Err(e.to_string())), &[]))
             }
             PortAnswer::Nothing => Ok(()),
             PortAnswer::Replace(why) => return Err(Some(why)),
@@ -171,28 +159,43 @@ impl KeptPort {
         sent.map_err(|_| None)
     }
 
-    fn carry_out(&self, verb: PortVerb, fds: &[OwnedFd]) -> PortAnswer {
-        match (self, verb) {
-            (Self::Tap(tap), PortVerb::SetMtu(mtu)) => PortAnswer::Done(set_mtu(tap, mtu)),
-            (Self::Packet(_, sockets), PortVerb::Packet(verb)) => {
+    fn carry_out(&self, verb: &str, fds: &[OwnedFd]) -> PortAnswer {
+        let done =
+            |done: Result<(), String>| PortAnswer::Done(done.map(|()| ("null".to_owned(), Vec::new())));
+        let unknown = |_| done(Err("the port has no such verb".to_owned()));
+        match self {
+            Self::Tap(tap) => match serde_json::from_str(verb) {
+                Ok(TapVerb::SetMtu(mtu)) => done(set_mtu(tap, mtu)),
+                Err(e) => unknown(e),
+            },
+            Self::Packet(_, sockets) => {
+                let verb = match serde_json::from_str(verb) {
+                    Ok(verb) => verb,
+                    Err(e) => return unknown(e),
+                };
                 let sockets = lock(sockets);
-                let done = sockets.carry_out(verb);
+                let carried = sockets.carry_out(verb);
                 match verb {
                     PacketVerb::End => PortAnswer::Nothing,
-                    _ if done.is_err() && sockets.are_outdated() => {
+                    _ if carried.is_err() && sockets.are_outdated() => {
                         PortAnswer::Replace(format!("interface {} is another one now", sockets.interface()))
                     }
-                    _ => PortAnswer::Done(done),
+                    _ => done(carried),
                 }
             }
-            (Self::Xdp(queues), PortVerb::Xdp(verb)) => {
+            Self::Xdp(queues) => {
+                let verb = match serde_json::from_str(verb) {
+                    Ok(verb) => verb,
+                    Err(e) => return unknown(e),
+                };
                 let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-                match queues.ask(verb, &fds) {
-                    Ok((answer, fds)) => PortAnswer::Xdp(Ok(answer), fds),
-                    Err(refusal) => PortAnswer::Xdp(Err(refusal), Vec::new()),
-                }
+                let (outcome, fds) = match queues.carry_out(verb, &fds) {
+                    Ok((answer, fds)) => (XdpOutcome::Ok(answer), fds),
+                    Err(refusal) => (Err(refusal), Vec::new()),
+                };
+                let answer = serde_json::to_string(&outcome).map_err(|e| e.to_string());
+                PortAnswer::Done(answer.map(|answer| (answer, fds)))
             }
-            _ => PortAnswer::Done(Err("the port has no such verb".to_owned())),
         }
     }
 

@@ -351,12 +351,12 @@ impl Charge for NetVm {
             ChildWord::Session(word) => hearing.session.hear(word, fds),
             ChildWord::Port(_) if hearing.replaced => {}
             ChildWord::Port(verb) => {
-                let heard = match self.port.answer(verb, fds, &link.channel) {
+                let heard = match self.port.answer(&verb, fds, &link.channel) {
                     Ok(()) => Heard::GoOn,
                     Err(None) => return Heard::End,
                     Err(Some(why)) => {
                         // It waits for no answer, and tells its last numbers then.
-                        let _ = link.channel.send(&ChildOrder::PortDone(Some(why.clone())), &[]);
+                        let _ = link.channel.send(&ChildOrder::PortDone(Err(why.clone())), &[]);
                         link.channel.send_no_more(ANSWER_PATIENCE);
                         hearing.replaced = true;
                         Heard::Replaced(why)

@@ -13,7 +13,6 @@
 //! A packet socket sends to any interface that a message names. The child's system calls name none:
 //! its sockets have numbers from [`FIRST_NUMBER`] on, and sendmsg(2) is there for lower ones.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -25,6 +24,7 @@ use zerowire_sys::{netdevice, packet as sys};
 use super::frame_ring::FrameRing;
 use super::outbound::is_wanted;
 use super::{Frames, PacketError, PacketSocket, PacketSpec, Slots};
+use crate::port::{PortKeeper, kept};
 
 /// Bytes of the virtio-net header that sockets have at first.
 pub(super) const HEADER_BYTES: usize = 12;
@@ -55,18 +55,6 @@ pub enum PacketVerb {
     TransmitRing,
     /// No guest is there. Nobody waits for an answer.
     End,
-}
-
-/// The process that has opened the sockets of a packet port for this one.
-pub trait PacketKeeper: fmt::Debug + Send + Sync {
-    /// Has it carry out a verb, and waits for that.
-    ///
-    /// # Errors
-    /// What the user reads.
-    fn ask(&self, verb: PacketVerb) -> Result<(), String>;
-
-    /// Tells it that no guest is there.
-    fn end(&self);
 }
 
 /// What the child can't find out.
@@ -142,7 +130,7 @@ impl PacketSockets {
         interface: &str,
         facts: PacketFacts,
         sockets: [OwnedFd; SOCKETS],
-        keeper: Arc<dyn PacketKeeper>,
+        keeper: Arc<dyn PortKeeper>,
     ) -> io::Result<Self> {
         let high = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_NUMBER as i32);
         let [untagged, tagged, control, ring] = sockets.map(high);
@@ -165,7 +153,7 @@ impl PacketSockets {
     /// Tells that process that no guest is there.
     pub(super) fn end(&self) {
         if let Some((_, keeper)) = self.control.keeper() {
-            keeper.end();
+            let _ = kept::text(&PacketVerb::End).map(|verb| keeper.tell(verb));
         }
     }
 

@@ -33,7 +33,7 @@ mod system_calls;
 mod tagged;
 
 pub(super) use control::PacketPort;
-pub use handed::{PacketFacts, PacketKeeper, PacketSockets, PacketVerb, SOCKETS};
+pub use handed::{PacketFacts, PacketSockets, PacketVerb, SOCKETS};
 pub use inlet::{LOOKS, PacketInlet};
 pub use link::Link;
 pub use outlet::PacketOutlet;

@@ -15,7 +15,8 @@ use std::sync::Arc;
 use thiserror::Error;
 use zerowire_sys::{netdevice, packet as sys};
 
-use super::handed::{HEADER_BYTES, PacketKeeper, PacketVerb};
+use super::handed::{HEADER_BYTES, PacketVerb};
+use crate::port::{PortKeeper, kept};
 
 pub use zerowire_sys::packet::{Arrived, SLOT_BYTES, SLOTS, Slots, Tag};
 
@@ -139,7 +140,7 @@ pub struct PacketSocket {
     interface: String,
     frames: Frames,
     /// The number of the interface, and who has opened the socket for this process.
-    handed: Option<(u32, Arc<dyn PacketKeeper>)>,
+    handed: Option<(u32, Arc<dyn PortKeeper>)>,
 }
 
 impl PacketSocket {
@@ -176,7 +177,7 @@ impl PacketSocket {
         fd: OwnedFd,
         interface: &str,
         frames: Frames,
-        by: (u32, Arc<dyn PacketKeeper>),
+        by: (u32, Arc<dyn PortKeeper>),
     ) -> Self {
         Self { fd: Arc::new(fd), interface: interface.to_owned(), frames, handed: Some(by) }
     }
@@ -187,7 +188,7 @@ impl PacketSocket {
     }
 
     /// That process, with the number of the interface.
-    pub(super) fn keeper(&self) -> Option<&(u32, Arc<dyn PacketKeeper>)> {
+    pub(super) fn keeper(&self) -> Option<&(u32, Arc<dyn PortKeeper>)> {
         self.handed.as_ref()
     }
 
@@ -195,7 +196,10 @@ impl PacketSocket {
     /// frames asks for nothing. None where this process has opened it.
     pub(super) fn by_keeper(&self, verb: PacketVerb) -> Option<Result<(), String>> {
         let (_, keeper) = self.keeper()?;
-        Some(if self.frames == Frames::Tagged { Ok(()) } else { keeper.ask(verb) })
+        if self.frames == Frames::Tagged {
+            return Some(Ok(()));
+        }
+        Some(kept::ask(&**keeper, &verb, &[]).map(|((), _)| ()))
     }
 
     /// Another length of the virtio-net header, 10 or 12 bytes.

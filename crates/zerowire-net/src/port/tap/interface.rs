@@ -1,20 +1,20 @@
 //! A tap interface (Documentation/networking/tuntap.rst, drivers/net/tun.c).
 
-use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zerowire_sys::netdevice;
 use zerowire_sys::tap::{self, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN_EXCL, IFF_VNET_HDR};
 
 use super::spec::TapSpec;
 use crate::features::Offloads;
-use crate::port::MAX_QUEUES;
 use crate::port::packet::PacketError;
+use crate::port::{MAX_QUEUES, PortKeeper, kept};
 
 /// How long to wait for a busy tap, and how long between two tries.
 ///
@@ -92,17 +92,11 @@ impl TapError {
     }
 }
 
-/// The process that has opened a tap for this one. It may do here what this one may not.
-pub trait TapKeeper: fmt::Debug + Send + Sync {
-    /// A socket of any kind that was made in the tap's network namespace. Requests about
-    /// interfaces go by it.
-    fn socket(&self) -> BorrowedFd<'_>;
-
-    /// Sets the tap's MTU, bytes.
-    ///
-    /// # Errors
-    /// What the user reads.
-    fn set_mtu(&self, mtu: usize) -> Result<(), String>;
+/// What a child asks of the process that has opened its tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TapVerb {
+    /// Another MTU, bytes.
+    SetMtu(usize),
 }
 
 /// An open tap with all its queues.
@@ -117,7 +111,7 @@ pub struct Tap {
     /// It was made here, so that its settings are this process's to choose.
     created: bool,
     /// Who has opened it, if not this process.
-    keeper: Option<Arc<dyn TapKeeper>>,
+    keeper: Option<Arc<dyn PortKeeper>>,
 }
 
 impl Tap {
@@ -155,7 +149,7 @@ impl Tap {
         name: String,
         queues: Vec<OwnedFd>,
         made: bool,
-        keeper: Arc<dyn TapKeeper>,
+        keeper: Arc<dyn PortKeeper>,
     ) -> Result<Self, TapError> {
         let mut tap = Self::of(name, queues, made)?;
         tap.keeper = Some(keeper);
@@ -256,7 +250,8 @@ impl Tap {
             return Ok(());
         }
         if let Some(keeper) = &self.keeper {
-            return self.check(keeper.set_mtu(mtu).map_err(io::Error::other), "setting its MTU");
+            let set = kept::ask(&**keeper, &TapVerb::SetMtu(mtu), &[]).map(|((), _)| ());
+            return self.check(set.map_err(io::Error::other), "setting its MTU");
         }
         let socket = self.socket()?;
         self.check(netdevice::set_mtu(&socket, &self.name, mtu), "SIOCSIFMTU")

@@ -7,7 +7,7 @@ mod spec;
 mod system_calls;
 
 pub(super) use control::TapPort;
-pub use interface::{Tap, TapError, TapKeeper};
+pub use interface::{Tap, TapError, TapVerb};
 pub use queue::{TapInlet, TapOutlet};
 pub use spec::TapSpec;
 pub use system_calls::SYSTEM_CALLS;

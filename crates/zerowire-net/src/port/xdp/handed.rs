@@ -9,7 +9,6 @@
 //! no path, interface or queue. Descriptors come along: a socket with its answer, and with a verb
 //! that is about one. So sockets belong to the child alone: what it closes is closed.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use zerowire_sys::netdevice;
 use zerowire_sys::xdp::{Interface, Mode, Socket, SocketMaker, SocketOptions, XdpError};
 
 use super::{XdpQueues, XdpSpec};
-use crate::port::LinkWatch;
+use crate::port::{LinkWatch, PortKeeper, kept};
 
 /// What a child asks of the process that has the interface. The first number is a queue pair, from
 /// 0.
@@ -115,27 +114,19 @@ impl From<XdpError> for XdpRefusal {
     }
 }
 
+/// What another process hears.
+pub type XdpOutcome = Result<XdpAnswer, XdpRefusal>;
+
 /// An answer with the descriptors that come along.
 pub type XdpReply = Result<(XdpAnswer, Vec<OwnedFd>), XdpRefusal>;
 
-/// The process that has the interface.
-pub trait XdpKeeper: fmt::Debug + Send + Sync {
-    /// Has it carry out a verb, and waits for that. Descriptors come along.
-    ///
-    /// # Errors
-    /// Why it did not.
-    fn ask(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> XdpReply;
-
-    /// Whether it is another process than this one, which is confined.
-    fn is_another(&self) -> bool {
-        true
-    }
-
-    /// Whether it answers nothing any more. This process ends then, and with it all that was done
-    /// for it.
-    fn has_left(&self) -> bool {
-        false
-    }
+/// Who has the interface.
+#[derive(Clone, Debug)]
+enum XdpHolder {
+    /// This process.
+    Own(Arc<XdpQueues>),
+    /// Another one. This one is confined.
+    Another(Arc<dyn PortKeeper>),
 }
 
 /// An interface that was found.
@@ -169,7 +160,7 @@ pub struct XdpAccess {
     queue: u32,
     /// To ask the kernel by what the interface is called, and the like. It gets no message.
     control: Arc<OwnedFd>,
-    keeper: Arc<dyn XdpKeeper>,
+    holder: XdpHolder,
 }
 
 impl XdpAccess {
@@ -179,12 +170,16 @@ impl XdpAccess {
     /// No descriptor is left.
     pub fn new(queues: Arc<XdpQueues>) -> io::Result<Self> {
         let control = queues.control().try_clone_to_owned()?;
-        Ok(Self::take_over(&queues.spec().clone(), control, queues))
+        Ok(Self::of(&queues.spec().clone(), control, XdpHolder::Own(queues)))
     }
 
     /// To those of another process, which gives this socket to ask by.
-    pub fn take_over(spec: &XdpSpec, control: OwnedFd, keeper: Arc<dyn XdpKeeper>) -> Self {
-        Self { interface: spec.interface.clone(), queue: spec.queue, control: Arc::new(control), keeper }
+    pub fn take_over(spec: &XdpSpec, control: OwnedFd, keeper: Arc<dyn PortKeeper>) -> Self {
+        Self::of(spec, control, XdpHolder::Another(keeper))
+    }
+
+    fn of(spec: &XdpSpec, control: OwnedFd, holder: XdpHolder) -> Self {
+        Self { interface: spec.interface.clone(), queue: spec.queue, control: Arc::new(control), holder }
     }
 
     /// The name of the interface, as it was given.
@@ -204,7 +199,7 @@ impl XdpAccess {
 
     /// Whether nobody answers any more: what is refused then is no trouble.
     pub(super) fn is_over(&self) -> bool {
-        self.keeper.has_left()
+        matches!(&self.holder, XdpHolder::Another(keeper) if keeper.has_left())
     }
 
     fn ask(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> Result<(XdpAnswer, Vec<OwnedFd>), XdpError> {
@@ -213,7 +208,14 @@ impl XdpAccess {
             _ => self.queue,
         };
         let interface = || self.interface.clone();
-        self.keeper.ask(verb, fds).map_err(|refusal| match refusal {
+        let reply = match &self.holder {
+            XdpHolder::Own(queues) => queues.carry_out(verb, fds),
+            XdpHolder::Another(keeper) => match kept::ask(&**keeper, &verb, fds) {
+                Ok((answer, fds)) => XdpOutcome::map(answer, |answer| (answer, fds)),
+                Err(text) => Err(XdpRefusal::Other(text)),
+            },
+        };
+        reply.map_err(|refusal| match refusal {
             XdpRefusal::NoInterface => XdpError::NoInterface { interface: interface() },
             XdpRefusal::Down => XdpError::Down { interface: interface() },
             XdpRefusal::Busy => XdpError::Busy { interface: interface(), queue, waited: Default::default() },
@@ -310,7 +312,7 @@ impl SocketMaker for XdpAccess {
     }
 
     fn is_confined(&self) -> bool {
-        self.keeper.is_another()
+        matches!(self.holder, XdpHolder::Another(_))
     }
 }
 

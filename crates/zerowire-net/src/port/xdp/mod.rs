@@ -49,7 +49,7 @@ mod umem;
 use std::time::Duration;
 
 pub(super) use control::XdpPort;
-pub use handed::{XdpAccess, XdpAnswer, XdpFacts, XdpKeeper, XdpRefusal, XdpReply, XdpVerb, prepare};
+pub use handed::{XdpAccess, XdpAnswer, XdpFacts, XdpOutcome, XdpRefusal, XdpReply, XdpVerb, prepare};
 pub use inlet::XdpInlet;
 pub use link::{Link, LinkOptions};
 pub use outlet::XdpOutlet;

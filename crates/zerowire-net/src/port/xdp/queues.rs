@@ -12,7 +12,7 @@ use zerowire_sys::xdp::{Interface, Mode, OwnSockets, SocketMaker, SocketOptions,
 use zerowire_vhost::memory::{PinBudget, PinClaim};
 
 use super::geometry::MAX_MTU;
-use super::handed::{XdpAnswer, XdpFacts, XdpKeeper, XdpRefusal, XdpReply, XdpVerb};
+use super::handed::{XdpAnswer, XdpFacts, XdpRefusal, XdpReply, XdpVerb};
 use super::{Promiscuous, XdpMatch, XdpMode, XdpPin, XdpSpec, driver_has_zero_copy, steering, trust};
 use crate::port::packet::PacketError;
 use crate::port::{LinkWatch, PortError, PortSpec, send_through};
@@ -162,7 +162,11 @@ impl XdpQueues {
         self.spec.queue + pair as u32
     }
 
-    fn carry_out(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> XdpReply {
+    /// Carries out what who moves the frames asks.
+    ///
+    /// # Errors
+    /// Why it did not.
+    pub fn carry_out(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> XdpReply {
         let done = |()| (XdpAnswer::Done, Vec::new());
         let number = |number| (XdpAnswer::Number(number), Vec::new());
         match verb {
@@ -334,16 +338,6 @@ impl XdpQueues {
     }
 }
 
-impl XdpKeeper for XdpQueues {
-    fn ask(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> XdpReply {
-        self.carry_out(verb, fds)
-    }
-
-    fn is_another(&self) -> bool {
-        false
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use zerowire_testkit::net::{in_netns, interface, veth};
@@ -356,14 +350,14 @@ mod tests {
             veth::veth("v0", "v1", 1, 1500);
             let PortSpec::Xdp(spec) = "xdp:v0".parse().expect("a port") else { panic!("an AF_XDP port") };
             let queues = XdpQueues::open(&spec).expect("queues");
-            let open = || queues.ask(XdpVerb::Open, &[]);
+            let open = || queues.carry_out(XdpVerb::Open, &[]);
             assert!(matches!(open(), Err(XdpRefusal::NoInterface)), "none was found yet");
-            queues.ask(XdpVerb::Find(0), &[]).expect("found");
+            queues.carry_out(XdpVerb::Find(0), &[]).expect("found");
             let (_, fds) = open().expect("a socket");
             let tied = zerowire_sys::socket::get_int(&fds[0], libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
             assert_eq!(tied.ok(), interface("v0"));
             // No machine has as much.
-            let refused = queues.ask(XdpVerb::Pin { least_bytes: 1, most_bytes: u64::MAX }, &[]);
+            let refused = queues.carry_out(XdpVerb::Pin { least_bytes: 1, most_bytes: u64::MAX }, &[]);
             assert!(matches!(refused, Err(XdpRefusal::Other(_))));
         });
     }

@@ -251,20 +251,28 @@ mod tests {
     use zerowire_vhost::memory::RegionConfig;
 
     use super::*;
-    use crate::port::xdp::{XdpAnswer, XdpKeeper, XdpReply, XdpSpec, XdpVerb};
+    use crate::port::xdp::{XdpAnswer, XdpOutcome, XdpSpec, XdpVerb};
+    use crate::port::{PortKeeper, PortReply, kept};
 
     /// Opens sockets, and lets all memory be pinned.
     #[derive(Debug)]
     struct Opens;
 
-    impl XdpKeeper for Opens {
-        fn ask(&self, verb: XdpVerb, _fds: &[BorrowedFd<'_>]) -> XdpReply {
-            match verb {
-                XdpVerb::Pin { most_bytes, .. } => Ok((XdpAnswer::Number(most_bytes), Vec::new())),
-                XdpVerb::Open => Ok((XdpAnswer::Done, vec![OwnSockets.open()?])),
-                _ => Ok((XdpAnswer::Done, Vec::new())),
-            }
+    impl PortKeeper for Opens {
+        fn socket(&self) -> BorrowedFd<'_> {
+            unreachable!("a port has one of its own")
         }
+
+        fn ask(&self, verb: String, _fds: &[BorrowedFd<'_>]) -> PortReply {
+            let (answer, fds) = match serde_json::from_str(&verb).expect("a verb") {
+                XdpVerb::Pin { most_bytes, .. } => (XdpAnswer::Number(most_bytes), Vec::new()),
+                XdpVerb::Open => (XdpAnswer::Done, vec![OwnSockets.open().map_err(|e| e.to_string())?]),
+                _ => (XdpAnswer::Done, Vec::new()),
+            };
+            Ok((kept::text(&XdpOutcome::Ok(answer))?, fds))
+        }
+
+        fn tell(&self, _verb: String) {}
     }
 
     fn file_of(len: u64) -> OwnedFd {

@@ -1,8 +1,9 @@
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use zerowire_testkit::net::in_netns;
 
 use super::*;
+use crate::port::PortReply;
 
 #[test]
 fn a_device_that_can_not_be_opened_is_named_with_the_remedy() {
@@ -35,14 +36,16 @@ fn another_interface_of_the_name_is_told_apart_by_what_it_can_be() {
 #[derive(Debug)]
 struct AnyKeeper(OwnedFd);
 
-impl TapKeeper for AnyKeeper {
+impl PortKeeper for AnyKeeper {
     fn socket(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    fn set_mtu(&self, _mtu: usize) -> Result<(), String> {
-        Ok(())
+    fn ask(&self, verb: String, _fds: &[BorrowedFd<'_>]) -> PortReply {
+        Err(format!("{verb} is not carried out"))
     }
+
+    fn tell(&self, _verb: String) {}
 }
 
 /// A process that served the tap before may have changed what all processes share that have it.
