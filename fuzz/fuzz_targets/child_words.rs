@@ -40,21 +40,6 @@ mod vm {
     }
 }
 
-/// Any port: opening one is not the messages' part.
-mod ports {
-    use serde::{Deserialize, Serialize};
-    use zerowire_net::port::PortSpec;
-
-    #[derive(Clone, Debug, Serialize, Deserialize)]
-    pub struct PortSetup(String);
-
-    impl PortSetup {
-        pub fn spec(&self) -> Result<PortSpec, String> {
-            self.0.parse().map_err(|_| "it is none".to_owned())
-        }
-    }
-}
-
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libfuzzer_sys::fuzz_target;

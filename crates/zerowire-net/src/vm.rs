@@ -22,7 +22,7 @@ use crate::device::NetDevice;
 use crate::guard::FrameGuard;
 use crate::link::{Follower, LinkEyes, ToldLink};
 use crate::metadata::MetadataSource;
-use crate::port::{self, HandedPort, Port, PortError, PortSpec};
+use crate::port::{HandedPort, Port, PortError, PortSpec};
 use crate::stats::Shared;
 
 /// One VM.
@@ -55,7 +55,6 @@ pub struct VmConfig {
 }
 
 /// What another process has opened for a VM.
-#[derive(Debug)]
 pub struct Handed {
     /// Where its front end connects, or its connection.
     pub listener: Listener,
@@ -110,7 +109,7 @@ impl OpenParts {
         let load =
             |source: &MetadataSource| source.load().map_err(|text| ServerError::Metadata { vm: vm(), text });
         let tree = config.metadata.as_ref().map(load).transpose()?;
-        let port = port::open(&config.port, config.policy);
+        let port = config.port.open(config.policy);
         let port = port.map_err(|cause| ServerError::Port { vm: vm(), cause })?;
         let listener = match inherited {
             Some(listener) => listener,
@@ -124,7 +123,7 @@ impl OpenParts {
     fn take_over(config: &VmConfig, handed: Handed) -> Self {
         Self {
             tree: handed.metadata,
-            port: port::take_over(handed.port, config.policy),
+            port: handed.port.open(config.policy),
             listener: handed.listener,
             watch: Some(handed.watch),
             link: handed.link,

@@ -1,15 +1,78 @@
-//! A port that one process keeps open for another one, its child, which serves it.
+//! A port that one process, the supervisor, keeps open for another one, its child, which serves it.
 //!
-//! What the two sides of a port tell each other are texts. Who carries them reads none.
+//! ```text
+//!  supervisor, a KeptPort                               child, a Port
+//!   hand ────────────── facts, descriptors ──────────▶   PortSpec::take_over
+//!   carry_out  ◀─────── verb, descriptors ────────────   PortKeeper::ask
+//!              ──────── answer, descriptors ─────────▶
+//! ```
+//!
+//! Facts, verbs and answers are texts that the folder of the port writes and reads. Who carries
+//! them reads none.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// An answer with the descriptors that come along, or what the user reads.
-pub type PortReply = Result<(String, Vec<OwnedFd>), String>;
+use super::Port;
+use crate::Policy;
+
+/// What one side of a port tells the other one, with the descriptors that come along.
+pub type PortText = (String, Vec<OwnedFd>);
+
+/// A port that is open for a child.
+pub trait KeptPort: Send + Sync {
+    /// What the next child gets: facts and descriptors.
+    ///
+    /// # Errors
+    /// What the user reads.
+    fn hand(&self) -> Result<PortText, String>;
+
+    /// Carries out what a child asks, which may be anything.
+    fn carry_out(&self, verb: &str, fds: &[BorrowedFd<'_>]) -> PortAnswer;
+
+    /// Queue pairs that ask in bursts, since each ring that starts takes some verbs; None where a
+    /// child asks little.
+    fn asking_pairs(&self) -> Option<usize> {
+        None
+    }
+
+    /// The child has ended.
+    fn part(&self) {}
+
+    /// The name that the interface has now. Nobody waits for what a child has asked meanwhile.
+    fn interface(&self) -> String;
+
+    /// Copies on the way of frames that no process makes.
+    fn kernel_copies(&self) -> &'static str;
+}
+
+/// What became of a verb.
+#[derive(Debug)]
+pub enum PortAnswer {
+    /// It was carried out, or not; then the user reads why.
+    Done(Result<PortText, String>),
+    /// Nobody waits for an answer.
+    Nothing,
+    /// Another child has to go on with other descriptors, for this reason.
+    Replace(String),
+}
+
+impl PortAnswer {
+    /// Has `carry_out` carry out a verb, if the port has such a verb.
+    pub(super) fn to<V: DeserializeOwned>(verb: &str, carry_out: impl FnOnce(V) -> Self) -> Self {
+        let unknown = |_| Self::Done(Err("the port has no such verb".to_owned()));
+        serde_json::from_str(verb).map_or_else(unknown, carry_out)
+    }
+
+    /// The answer that [`ask`] returns.
+    pub(super) fn done(answer: Result<impl Serialize, String>, fds: Vec<OwnedFd>) -> Self {
+        Self::Done(answer.and_then(|answer| Ok((text(&answer)?, fds))))
+    }
+}
 
 /// The process that keeps a port open for this one. It may do here what this one may not.
 pub trait PortKeeper: fmt::Debug + Send + Sync {
@@ -17,11 +80,11 @@ pub trait PortKeeper: fmt::Debug + Send + Sync {
     /// interfaces go by it.
     fn socket(&self) -> BorrowedFd<'_>;
 
-    /// Has it carry out a verb, and waits for that. Descriptors come along.
+    /// Has it carry out a verb, and waits for the answer.
     ///
     /// # Errors
     /// What the user reads.
-    fn ask(&self, verb: String, fds: &[BorrowedFd<'_>]) -> PortReply;
+    fn ask(&self, verb: String, fds: &[BorrowedFd<'_>]) -> Result<PortText, String>;
 
     /// Has it carry out a verb that it does not answer.
     fn tell(&self, verb: String);
@@ -33,7 +96,41 @@ pub trait PortKeeper: fmt::Debug + Send + Sync {
     }
 }
 
-/// Has the other process carry out a verb of a port, and waits for that. Descriptors come along.
+/// What a child takes its port over by.
+pub struct PortParts<'a> {
+    /// What [`KeptPort::hand`] returned.
+    pub facts: &'a str,
+    /// The descriptors that came along, of which the port takes its own.
+    pub fds: &'a mut dyn Iterator<Item = OwnedFd>,
+    /// Who keeps the port.
+    pub keeper: Arc<dyn PortKeeper>,
+}
+
+impl PortParts<'_> {
+    pub(super) fn facts<F: DeserializeOwned>(&self) -> Result<F, String> {
+        serde_json::from_str(self.facts).map_err(|e| format!("what is known of its port: {e}"))
+    }
+
+    /// The next descriptor.
+    pub(super) fn fd(&mut self) -> Result<OwnedFd, String> {
+        self.fds.next().ok_or_else(|| "a descriptor is missing".to_owned())
+    }
+}
+
+/// A port that was taken over, for a policy.
+pub struct HandedPort(Box<dyn FnOnce(Policy) -> Box<dyn Port> + Send>);
+
+impl HandedPort {
+    pub(super) fn new(open: impl FnOnce(Policy) -> Box<dyn Port> + Send + 'static) -> Self {
+        Self(Box::new(open))
+    }
+
+    pub(crate) fn open(self, policy: Policy) -> Box<dyn Port> {
+        (self.0)(policy)
+    }
+}
+
+/// Has the other process carry out a verb of a port, and waits for the answer.
 ///
 /// # Errors
 /// What the user reads.

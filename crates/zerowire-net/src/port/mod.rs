@@ -3,6 +3,7 @@
 //! * `spec.rs` of a folder: what a user asks for, as text and as a value ([`PortSpec`]).
 //! * `control.rs`: the open port as a control thread sees it (`Port`), and a path for a worker
 //!   (`PortPath`).
+//! * `kept.rs`: the port that one process keeps open for another one ([`KeptPort`]).
 //! * The rest: what a path sends and receives by, an `Outlet` ([`transmit`](crate::transmit)) and
 //!   an `Inlet` ([`receive`](crate::receive)).
 
@@ -15,22 +16,19 @@ mod watch;
 pub mod xdp;
 
 use std::io;
-use std::sync::Arc;
 
 use thiserror::Error;
 use zerowire_sys::xdp::XdpError;
 
-use crate::Policy;
 use crate::features::Offloads;
 use crate::link::LinkState;
 use crate::worker::{WorkerHandle, WorkerSetup};
-pub use kept::{PortKeeper, PortReply};
-use packet::{PacketError, PacketPort, PacketSockets, PacketSpec};
+pub use kept::{HandedPort, KeptPort, PortAnswer, PortKeeper, PortParts, PortText};
+use packet::PacketError;
 pub(crate) use path::PortPath;
 pub use spec::{FollowLink, MAX_QUEUES, PortSpec, PortSpecError};
-use tap::{Tap, TapError, TapPort};
+use tap::TapError;
 pub use watch::LinkWatch;
-use xdp::{XdpAccess, XdpPort, XdpSpec};
 
 /// Why a port can't be had. The text is what the user reads.
 #[derive(Debug, Error)]
@@ -144,35 +142,6 @@ pub(crate) trait Port: Send + Sync {
 
     /// Starts the worker of a queue pair.
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle>;
-}
-
-/// Opens a port. On an error nothing is left behind.
-pub(crate) fn open(spec: &PortSpec, policy: Policy) -> Result<Box<dyn Port>, PortError> {
-    match spec {
-        PortSpec::Tap(tap) => Ok(Box::new(TapPort::open(tap, policy)?)),
-        PortSpec::Xdp(xdp) => Ok(Box::new(XdpPort::open(xdp, policy)?)),
-        PortSpec::Packet(packet) => Ok(Box::new(PacketPort::open(packet, policy)?)),
-    }
-}
-
-/// What another process has opened for a port.
-#[derive(Debug)]
-pub enum HandedPort {
-    /// A tap.
-    Tap(Tap),
-    /// The sockets of a packet port.
-    Packet(PacketSpec, Arc<PacketSockets>),
-    /// Queues of an AF_XDP port, and whether their driver has a zero-copy mode.
-    Xdp(XdpSpec, XdpAccess, bool),
-}
-
-/// A port on what another process has opened.
-pub(crate) fn take_over(handed: HandedPort, policy: Policy) -> Box<dyn Port> {
-    match handed {
-        HandedPort::Tap(tap) => Box::new(TapPort::of(tap, policy)),
-        HandedPort::Packet(spec, sockets) => Box::new(PacketPort::take_over(&spec, sockets, policy)),
-        HandedPort::Xdp(spec, access, zero_copy) => Box::new(XdpPort::of(&spec, access, zero_copy, policy)),
-    }
 }
 
 /// Sends one frame on an interface, by a packet socket that is there for it alone.

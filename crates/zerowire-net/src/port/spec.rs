@@ -4,10 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
+use zerowire_sys::allowed::AllowedCall;
 
 use super::packet::PacketSpec;
 use super::tap::TapSpec;
 use super::xdp::XdpSpec;
+use super::{HandedPort, KeptPort, Port, PortError, PortParts};
+use crate::Policy;
 
 /// At most this many queue pairs: vhost-user names rings by 8 bits in SET_VRING_KICK, two a pair.
 /// (A tap would take 256 queues, `MAX_TAP_QUEUES` in drivers/net/tun.c.)
@@ -80,6 +83,18 @@ pub(super) trait Spec: fmt::Display {
     fn pins_in_part(&self) -> bool {
         false
     }
+
+    /// Opens it. On an error nothing is left behind.
+    fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError>;
+
+    /// Opens it for children of this process.
+    fn keep(&self) -> Result<Box<dyn KeptPort>, PortError>;
+
+    /// Goes on with what another process [hands](KeptPort::hand), before this one is confined.
+    fn take_over(&self, parts: PortParts<'_>) -> Result<HandedPort, String>;
+
+    /// The system calls of a process that has taken it over.
+    fn system_calls(&self) -> &'static [&'static [AllowedCall]];
 }
 
 /// A port that can't be understood. The text is what the user reads.
@@ -141,6 +156,33 @@ impl PortSpec {
     /// Whether it can do with a part of the memory that it would have pinned.
     pub(crate) fn pins_in_part(&self) -> bool {
         self.spec().pins_in_part()
+    }
+
+    /// Opens it. On an error nothing is left behind.
+    pub(crate) fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError> {
+        self.spec().open(policy)
+    }
+
+    /// Opens it for children of this process.
+    ///
+    /// # Errors
+    /// Why it can't be had. Nothing is left behind.
+    pub fn keep(&self) -> Result<Box<dyn KeptPort>, PortError> {
+        self.spec().keep()
+    }
+
+    /// Goes on with what another process [hands](KeptPort::hand) this one, which is not confined
+    /// yet.
+    ///
+    /// # Errors
+    /// What the user reads.
+    pub fn take_over(&self, parts: PortParts<'_>) -> Result<HandedPort, String> {
+        self.spec().take_over(parts)
+    }
+
+    /// The system calls of a process that has taken it over.
+    pub fn system_calls(&self) -> &'static [&'static [AllowedCall]] {
+        self.spec().system_calls()
     }
 
     fn parse(text: &str) -> Result<Self, String> {

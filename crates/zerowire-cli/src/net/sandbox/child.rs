@@ -18,7 +18,7 @@ use zerowire_capture::Capture;
 use zerowire_cli::logging::{self, LogFormat};
 use zerowire_confine::{ConfinePlan, ConfineReport, Owner, confine_threads};
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
-use zerowire_net::port::{PortKeeper, PortReply};
+use zerowire_net::port::{PortKeeper, PortParts, PortText};
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
 use zerowire_vhost::serve::Listener;
 
@@ -69,11 +69,10 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
     let mut handed = handed(&setup, fds, keeper)?;
     let (lasting, link) = (handed.listener.is_lasting(), handed.link.clone());
     let config = setup.config()?;
-    setup.port.prepare();
     zerowire_vhost::memory::catch_lost_pages();
     let plan = ConfinePlan {
         owner: Owner { user: setup.user, group: setup.group },
-        calls: setup.port.calls(),
+        calls: config.port.system_calls(),
         without: &[],
     };
     bound_descriptors();
@@ -112,7 +111,8 @@ fn handed(setup: &ChildSetup, fds: Vec<OwnedFd>, keeper: Arc<SupervisorLink>) ->
     let missing = || "a descriptor is missing".to_owned();
     // One that listens does not wait: the child before this one may have changed that.
     let listener = Listener::of(fds.next().ok_or_else(missing)?).map_err(|e| e.to_string())?;
-    let port = setup.port.take_over(&mut fds, &keeper)?;
+    let parts = PortParts { facts: &setup.port.facts, fds: &mut fds, keeper: keeper.clone() };
+    let port = setup.port.spec()?.take_over(parts)?;
     let link = setup.port.link.map(|state| ToldLink::new(state).map(Arc::new));
     let link = link.transpose().map_err(|e| e.to_string())?;
     let metadata = match setup.tokens_required {
@@ -133,9 +133,9 @@ fn tree(file: OwnedFd) -> Result<Arc<MetadataTree>, String> {
 
 /// The supervisor, as the port asks it.
 #[derive(Debug)]
-pub(super) struct SupervisorLink {
+struct SupervisorLink {
     channel: Arc<Channel>,
-    answered: Mutex<Receiver<PortReply>>,
+    answered: Mutex<Receiver<Result<PortText, String>>>,
 }
 
 impl PortKeeper for SupervisorLink {
@@ -143,7 +143,7 @@ impl PortKeeper for SupervisorLink {
         self.channel.as_fd()
     }
 
-    fn ask(&self, verb: String, fds: &[BorrowedFd<'_>]) -> PortReply {
+    fn ask(&self, verb: String, fds: &[BorrowedFd<'_>]) -> Result<PortText, String> {
         let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         // One to a question before this one came too late.
         while answered.try_recv().is_ok() {}
@@ -175,7 +175,7 @@ struct Loop<'a> {
     server: &'a Server,
     setup: &'a ChildSetup,
     link: Option<Arc<ToldLink>>,
-    answers: Sender<PortReply>,
+    answers: Sender<Result<PortText, String>>,
     /// True: the present front end is the last one.
     is_last: bool,
 }

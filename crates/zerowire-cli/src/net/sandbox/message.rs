@@ -7,6 +7,7 @@ use zerowire::ledger::{CopyReason, DropReason, Totals};
 use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::config::MacAddress;
+use zerowire_net::port::{PortSpec, PortSpecError};
 use zerowire_net::{
     DirectionStats, FrameGuard, LinkState, LinkStats, MetadataSource, Negotiated, PathMode, Policy,
     ServerStats, VmConfig, VmStats,
@@ -14,7 +15,6 @@ use zerowire_net::{
 use zerowire_vhost::host::KickHistogram;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
 
-use super::ports::PortSetup;
 use super::vm::Common;
 use crate::sandbox::link::ChildAnswer;
 use crate::sandbox::message::{ENTRIES, Rates, counted, kicks, seconds, short, texts};
@@ -52,6 +52,24 @@ pub(super) struct ChildSetup {
     pub log: String,
     /// True: its present front end is the last one.
     pub drains: bool,
+}
+
+/// A port as a child must know it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct PortSetup {
+    /// As the user gives it.
+    pub spec: String,
+    /// What the port alone reads.
+    pub facts: String,
+    /// The state of the interface, if the guest is to see it.
+    pub link: Option<LinkState>,
+}
+
+impl PortSetup {
+    /// The port that a child serves.
+    pub(super) fn spec(&self) -> Result<PortSpec, String> {
+        self.spec.parse().map_err(|e: PortSpecError| e.to_string())
+    }
 }
 
 impl ChildSetup {

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use zerowire_net::port::KeptPort;
+
 /// So that a child has 100 answers a second at most.
 pub(super) const EACH: Duration = Duration::from_millis(10);
 
@@ -15,14 +17,19 @@ pub(super) struct AnswerPace {
 }
 
 impl AnswerPace {
+    /// How fast who serves this port is answered.
+    pub(super) fn of(port: &dyn KeptPort) -> Self {
+        port.asking_pairs().map_or_else(Self::steady, Self::in_bursts)
+    }
+
     /// 100 answers a second, one behind the other.
-    pub(super) fn steady() -> Self {
+    fn steady() -> Self {
         Self { each: EACH, early: Duration::ZERO, due: Instant::now() }
     }
 
     /// 100 answers a second for each of these queue pairs, half of them at once: to start a ring
     /// takes some.
-    pub(super) fn in_bursts(pairs: usize) -> Self {
+    fn in_bursts(pairs: usize) -> Self {
         let each = 2 * EACH / u32::try_from(pairs).unwrap_or(u32::MAX).max(1);
         Self { each, early: Duration::from_secs(1), due: Instant::now() }
     }

@@ -10,16 +10,17 @@ use std::time::Instant;
 
 use zerowire_capture::Capture;
 use zerowire_confine::Owner;
+use zerowire_net::port::KeptPort;
 use zerowire_net::{
     FrameGuard, Limits, LinkObserver, LinkState, MetadataSource, ServerError, VmConfig, VmStats,
 };
 use zerowire_vhost::serve::{Listener, StartError};
 
 use super::CHILD;
-use super::message::{ChildOrder, ChildSetup, ChildWord};
+use super::message::{ChildOrder, ChildSetup, ChildWord, PortSetup};
 use super::metadata::KeptMetadata;
 use super::pace::AnswerPace;
-use super::ports::{self, KeptPort, PortSetup};
+use super::ports;
 use super::sums::Sums;
 use crate::sandbox::capture::{CaptureRelay, KeptCapture, PATIENCE};
 use crate::sandbox::channel::SEND_PATIENCE;
@@ -75,8 +76,8 @@ struct Hearing {
 }
 
 impl Hearing {
-    fn new(port: &KeptPort) -> Self {
-        Self { session: KeptSession::default(), pace: port.pace(), replaced: false }
+    fn new(port: &dyn KeptPort) -> Self {
+        Self { session: KeptSession::default(), pace: AnswerPace::of(port), replaced: false }
     }
 }
 
@@ -84,7 +85,7 @@ impl Hearing {
 pub(super) struct NetVm {
     config: VmConfig,
     common: Common,
-    port: KeptPort,
+    port: Box<dyn KeptPort>,
     /// A connection is the child's alone once it has it.
     listener: Mutex<Listener>,
     state: Mutex<NetState>,
@@ -112,7 +113,7 @@ impl NetVm {
         let vm = config.name.clone();
         let metadata = config.metadata.clone().map(KeptMetadata::read).transpose();
         let metadata = metadata.map_err(|text| ServerError::Metadata { vm: vm.clone(), text })?;
-        let port = KeptPort::open(&config.port);
+        let port = config.port.keep();
         let port = port.map_err(|cause| ServerError::Port { vm: vm.clone(), cause })?;
         let resources = |cause| StartError::Resources { vm: vm.clone(), cause };
         let observer = config.port.followed().map(LinkObserver::new).transpose();
@@ -131,7 +132,7 @@ impl NetVm {
             common,
             listener: Mutex::new(listener),
             state: Mutex::new(state),
-            hearing: Mutex::new(Hearing::new(&port)),
+            hearing: Mutex::new(Hearing::new(&*port)),
             port,
             drains: AtomicBool::new(false),
             metadata_turn: Mutex::new(()),
@@ -204,7 +205,7 @@ impl NetVm {
     pub(super) fn stats(&self, asked: Option<Question>, deadline: Instant) -> VmStats {
         let told = asked.as_ref().and_then(|question| question.answer(deadline));
         // Before anything is locked that others wait for.
-        let port = self.port.state();
+        let port = ports::state(&*self.port);
         let mut state = lock(&self.state);
         // What another child has told before this one is counted already.
         let runs = state.link.as_ref().zip(asked).is_some_and(|(link, asked)| asked.was_asked(link));
@@ -298,10 +299,10 @@ impl Charge for NetVm {
     /// The child hears of all changes from then on.
     fn hand(&self, link: &Arc<ChildLink>) -> Result<(), String> {
         let config = &self.config;
-        let (kind, descriptors) = self.port.hand().map_err(|e| e.to_string())?;
+        let (facts, descriptors) = self.port.hand()?;
         // Held until the link is there, so that no change falls between the two.
         let mut state = lock(&self.state);
-        let port = PortSetup { spec: config.port.to_string(), kind, link: state.interface };
+        let port = PortSetup { spec: config.port.to_string(), facts, link: state.interface };
         let now = VmConfig { limits: state.limits, guard: state.guard.clone(), ..config.clone() };
         let setup = ChildSetup::of(&now, port, &self.common);
         let setup = ChildSetup { drains: self.is_draining(), ..setup };
@@ -318,7 +319,7 @@ impl Charge for NetVm {
         let deadline = Instant::now() + SEND_PATIENCE;
         link.channel.send_when_few(&order, &fds, deadline).map_err(|e| e.to_string())?;
         let mut hearing = lock(&self.hearing);
-        (hearing.pace, hearing.replaced) = (self.port.pace(), false);
+        (hearing.pace, hearing.replaced) = (AnswerPace::of(&*self.port), false);
         let (image, files) = hearing.session.give();
         let sent = link.channel.send_when_few(&ChildOrder::Session(image), &files, deadline);
         sent.map_err(|e| {
@@ -351,7 +352,7 @@ impl Charge for NetVm {
             ChildWord::Session(word) => hearing.session.hear(word, fds),
             ChildWord::Port(_) if hearing.replaced => {}
             ChildWord::Port(verb) => {
-                let heard = match self.port.answer(&verb, fds, &link.channel) {
+                let heard = match ports::answer(&*self.port, &verb, fds, &link.channel) {
                     Ok(()) => Heard::GoOn,
                     Err(None) => return Heard::End,
                     Err(Some(why)) => {

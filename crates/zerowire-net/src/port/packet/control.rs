@@ -22,7 +22,7 @@ use crate::worker::{LINGER, WorkerHandle, WorkerSetup};
 use crate::{PathMode, Policy};
 
 /// An interface with what its workers need to know.
-pub(in crate::port) struct PacketPort {
+pub(super) struct PacketPort {
     spec: PacketSpec,
     /// Bound where the connection's frames pass, or passed last, so that it follows an interface
     /// that is renamed; it reads nothing.
@@ -35,7 +35,7 @@ pub(in crate::port) struct PacketPort {
 impl PacketPort {
     /// Makes sure that there is such an interface, and that this user and this kernel may have it;
     /// the workers' sockets come with the guest.
-    pub(in crate::port) fn open(spec: &PacketSpec, policy: Policy) -> Result<Self, PacketError> {
+    pub(super) fn open(spec: &PacketSpec, policy: Policy) -> Result<Self, PacketError> {
         let control = PacketSocket::open(&spec.interface, Frames::Nothing, 12)?;
         control.bind()?;
         if control.state() == InterfaceState::Down {
@@ -48,7 +48,7 @@ impl PacketPort {
     }
 
     /// Goes on with sockets that another process has opened.
-    pub(in crate::port) fn take_over(spec: &PacketSpec, sockets: Arc<PacketSockets>, policy: Policy) -> Self {
+    pub(super) fn take_over(spec: &PacketSpec, sockets: Arc<PacketSockets>, policy: Policy) -> Self {
         let control = sockets.control.clone();
         Self { spec: spec.clone(), control, handed: Some(sockets), policy }
     }

@@ -14,7 +14,7 @@
 //! its sockets have numbers from [`FIRST_NUMBER`] on, and sendmsg(2) is there for lower ones.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::net::RecvFlags;
@@ -32,9 +32,6 @@ pub(super) const HEADER_BYTES: usize = 12;
 /// Numbers of the sockets in the process that serves them: from this one on. The usual limit of
 /// open files allows them.
 pub(super) const FIRST_NUMBER: u32 = 1000;
-
-/// How many sockets a port has.
-pub const SOCKETS: usize = 4;
 
 /// Frames that wait in a socket at most: no more are thrown away.
 const MOST_WAITING: usize = 65_536;
@@ -129,7 +126,7 @@ impl PacketSockets {
     pub fn take_over(
         interface: &str,
         facts: PacketFacts,
-        sockets: [OwnedFd; SOCKETS],
+        sockets: [OwnedFd; 4],
         keeper: Arc<dyn PortKeeper>,
     ) -> io::Result<Self> {
         let high = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(&fd, FIRST_NUMBER as i32);
@@ -158,9 +155,9 @@ impl PacketSockets {
     }
 
     /// What [`Self::take_over`] goes on with.
-    pub fn parts(&self) -> (PacketFacts, [BorrowedFd<'_>; SOCKETS]) {
+    pub fn parts(&self) -> io::Result<Vec<OwnedFd>> {
         let sockets = [&self.untagged, &self.tagged, &self.control, &self.ring];
-        (self.facts.clone(), sockets.map(AsFd::as_fd))
+        sockets.into_iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
     }
 
     /// The name that the interface has now.

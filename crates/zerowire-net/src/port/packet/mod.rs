@@ -22,6 +22,7 @@ mod frame_ring;
 mod handed;
 mod inbound;
 mod inlet;
+mod kept;
 mod link;
 mod outbound;
 mod outlet;
@@ -32,8 +33,8 @@ mod spec;
 mod system_calls;
 mod tagged;
 
-pub(super) use control::PacketPort;
-pub use handed::{PacketFacts, PacketSockets, PacketVerb, SOCKETS};
+use control::PacketPort;
+use handed::{PacketSockets, PacketVerb};
 pub use inlet::{LOOKS, PacketInlet};
 pub use link::Link;
 pub use outlet::PacketOutlet;

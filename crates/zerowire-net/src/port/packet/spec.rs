@@ -2,7 +2,13 @@
 
 use std::fmt;
 
+use zerowire_sys::allowed::AllowedCall;
+
+use super::kept::{self, KeptPacket};
+use super::{PacketPort, SYSTEM_CALLS};
+use crate::Policy;
 use crate::port::spec::{FollowLink, Spec};
+use crate::port::{HandedPort, KeptPort, Port, PortError, PortParts};
 
 /// What may be asked of a packet port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +100,22 @@ impl Spec for PacketSpec {
     /// An interface can have any number of packet sockets.
     fn sole(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError> {
+        Ok(Box::new(PacketPort::open(self, policy)?))
+    }
+
+    fn keep(&self) -> Result<Box<dyn KeptPort>, PortError> {
+        Ok(Box::new(KeptPacket::open(self)?))
+    }
+
+    fn take_over(&self, parts: PortParts<'_>) -> Result<HandedPort, String> {
+        kept::take_over(self, parts)
+    }
+
+    fn system_calls(&self) -> &'static [&'static [AllowedCall]] {
+        SYSTEM_CALLS
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{KERNEL_COPIES, Tap, TapError, TapInlet, TapOutlet, TapSpec};
+use super::{KERNEL_COPIES, Tap, TapInlet, TapOutlet};
 use crate::Policy;
 use crate::features::{Offloads, header_len, toward_guest};
 use crate::io::PortIo;
@@ -16,17 +16,13 @@ use crate::stats::Shared;
 use crate::worker::{WorkerHandle, WorkerSetup};
 
 /// A tap with what its workers need to know.
-pub(in crate::port) struct TapPort {
+pub(super) struct TapPort {
     tap: Tap,
     policy: Policy,
 }
 
 impl TapPort {
-    pub(in crate::port) fn open(spec: &TapSpec, policy: Policy) -> Result<Self, TapError> {
-        Ok(Self::of(Tap::open(spec)?, policy))
-    }
-
-    pub(in crate::port) fn of(tap: Tap, policy: Policy) -> Self {
+    pub(super) fn of(tap: Tap, policy: Policy) -> Self {
         Self { tap, policy }
     }
 }

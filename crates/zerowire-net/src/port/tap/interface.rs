@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use zerowire_sys::netdevice;
 use zerowire_sys::tap::{self, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN_EXCL, IFF_VNET_HDR};
 
-use super::spec::TapSpec;
+use super::TapSpec;
+use super::kept::TapVerb;
 use crate::features::Offloads;
 use crate::port::packet::PacketError;
 use crate::port::{MAX_QUEUES, PortKeeper, kept};
@@ -90,13 +90,6 @@ impl TapError {
     fn is_busy(&self) -> bool {
         matches!(self, Self::Attach { cause, .. } if cause.raw_os_error() == Some(libc::EBUSY))
     }
-}
-
-/// What a child asks of the process that has opened its tap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum TapVerb {
-    /// Another MTU, bytes.
-    SetMtu(usize),
 }
 
 /// An open tap with all its queues.

@@ -2,12 +2,13 @@
 
 mod control;
 mod interface;
+mod kept;
 mod queue;
 mod spec;
 mod system_calls;
 
-pub(super) use control::TapPort;
-pub use interface::{Tap, TapError, TapVerb};
+use control::TapPort;
+pub use interface::{Tap, TapError};
 pub use queue::{TapInlet, TapOutlet};
 pub use spec::TapSpec;
 pub use system_calls::SYSTEM_CALLS;

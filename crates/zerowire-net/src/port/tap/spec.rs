@@ -2,8 +2,12 @@
 
 use std::fmt;
 
-use crate::port::PortSpec;
+use zerowire_sys::allowed::AllowedCall;
+
+use super::{SYSTEM_CALLS, Tap, TapPort, kept};
+use crate::Policy;
 use crate::port::spec::{FollowLink, Spec, queue_pairs};
+use crate::port::{HandedPort, KeptPort, Port, PortError, PortParts, PortSpec};
 
 /// What may be asked of a tap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +49,22 @@ impl Spec for TapSpec {
 
     fn sole(&self) -> Vec<String> {
         vec![format!("tap '{}'", self.name)]
+    }
+
+    fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError> {
+        Ok(Box::new(TapPort::of(Tap::open(self)?, policy)))
+    }
+
+    fn keep(&self) -> Result<Box<dyn KeptPort>, PortError> {
+        Ok(Box::new(Tap::open(self)?))
+    }
+
+    fn take_over(&self, parts: PortParts<'_>) -> Result<HandedPort, String> {
+        kept::take_over(self, parts)
+    }
+
+    fn system_calls(&self) -> &'static [&'static [AllowedCall]] {
+        SYSTEM_CALLS
     }
 }
 

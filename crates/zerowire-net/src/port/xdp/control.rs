@@ -26,7 +26,7 @@ use crate::worker::{WorkerHandle, WorkerSetup};
 const METADATA_CHAINS: usize = 8;
 
 /// Queues of an interface with what their workers need to know.
-pub(in crate::port) struct XdpPort {
+pub(super) struct XdpPort {
     spec: XdpSpec,
     access: XdpAccess,
     /// Number of the interface that the connection's frames pass by, whatever it is called by now;
@@ -39,7 +39,7 @@ pub(in crate::port) struct XdpPort {
 
 impl XdpPort {
     /// On queues that this process opens.
-    pub(in crate::port) fn open(spec: &XdpSpec, policy: Policy) -> Result<Self, PortError> {
+    pub(super) fn open(spec: &XdpSpec, policy: Policy) -> Result<Self, PortError> {
         let queues = Arc::new(XdpQueues::open(spec)?);
         let zero_copy = queues.has_zero_copy();
         let access = XdpAccess::new(queues).map_err(|e| PortError::Other {
@@ -50,7 +50,7 @@ impl XdpPort {
     }
 
     /// On queues whose driver has a zero-copy mode, or not.
-    pub(in crate::port) fn of(spec: &XdpSpec, access: XdpAccess, zero_copy: bool, policy: Policy) -> Self {
+    pub(super) fn of(spec: &XdpSpec, access: XdpAccess, zero_copy: bool, policy: Policy) -> Self {
         let registrar = Arc::new(Registrar::new(access.clone(), spec.queues, spec.pin));
         let offloads = spec.does_offloads(zero_copy);
         let word = if offloads { "on" } else { "off" };

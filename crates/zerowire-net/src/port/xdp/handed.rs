@@ -13,7 +13,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use zerowire_sys::netdevice;
 use zerowire_sys::xdp::{Interface, Mode, Socket, SocketMaker, SocketOptions, XdpError};
@@ -114,11 +113,11 @@ impl From<XdpError> for XdpRefusal {
     }
 }
 
-/// What another process hears.
-pub type XdpOutcome = Result<XdpAnswer, XdpRefusal>;
-
 /// An answer with the descriptors that come along.
 pub type XdpReply = Result<(XdpAnswer, Vec<OwnedFd>), XdpRefusal>;
+
+/// An answer as a text says it.
+pub(super) type XdpOutcome = Result<XdpAnswer, XdpRefusal>;
 
 /// Who has the interface.
 #[derive(Clone, Debug)]
@@ -135,21 +134,6 @@ pub(super) struct FoundInterface {
     pub(super) facts: XdpFacts,
     /// Tells when it goes or changes.
     pub(super) watch: LinkWatch,
-}
-
-/// Prepares a process to move frames for another one before it is confined: it may pin this many
-/// bytes; None leaves it its limit.
-pub fn prepare(pin_bytes: Option<u64>) {
-    if let Some(bytes) = pin_bytes {
-        let limit = Some(bytes).filter(|bytes| *bytes != u64::MAX);
-        if setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).is_err() {
-            // That takes CAP_SYS_RESOURCE. An error names the limit if guest memory exceeds it.
-            let maximum = getrlimit(Resource::Memlock).maximum;
-            let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
-        }
-    }
-    zerowire_sys::xdp::read_limit_for_good();
-    zerowire_sys::pages::open_for_good();
 }
 
 /// How those who move frames reach the interface. A clone is another handle.
@@ -209,7 +193,7 @@ impl XdpAccess {
         };
         let interface = || self.interface.clone();
         let reply = match &self.holder {
-            XdpHolder::Own(queues) => queues.carry_out(verb, fds),
+            XdpHolder::Own(queues) => queues.ask(verb, fds),
             XdpHolder::Another(keeper) => match kept::ask(&**keeper, &verb, fds) {
                 Ok((answer, fds)) => XdpOutcome::map(answer, |answer| (answer, fds)),
                 Err(text) => Err(XdpRefusal::Other(text)),

@@ -31,6 +31,7 @@ mod control;
 pub mod geometry;
 mod handed;
 mod inlet;
+mod kept;
 mod link;
 mod loans;
 mod outlet;
@@ -48,8 +49,8 @@ mod umem;
 
 use std::time::Duration;
 
-pub(super) use control::XdpPort;
-pub use handed::{XdpAccess, XdpAnswer, XdpFacts, XdpOutcome, XdpRefusal, XdpReply, XdpVerb, prepare};
+use control::XdpPort;
+pub use handed::XdpAccess;
 pub use inlet::XdpInlet;
 pub use link::{Link, LinkOptions};
 pub use outlet::XdpOutlet;

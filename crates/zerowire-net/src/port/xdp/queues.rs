@@ -124,7 +124,7 @@ impl XdpQueues {
     }
 
     /// The name that the interface has now.
-    pub fn interface(&self) -> String {
+    pub(super) fn name(&self) -> String {
         // While it is bound, which may take some ms, as it was found last.
         let index = match self.pairs.first().map(Mutex::try_lock) {
             Some(Ok(pair)) => pair.index,
@@ -166,7 +166,7 @@ impl XdpQueues {
     ///
     /// # Errors
     /// Why it did not.
-    pub fn carry_out(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> XdpReply {
+    pub(super) fn ask(&self, verb: XdpVerb, fds: &[BorrowedFd<'_>]) -> XdpReply {
         let done = |()| (XdpAnswer::Done, Vec::new());
         let number = |number| (XdpAnswer::Number(number), Vec::new());
         match verb {
@@ -207,7 +207,7 @@ impl XdpQueues {
                 Err(XdpRefusal::Other(format!("a frame of {} bytes announces nothing", frame.len())))
             }
             XdpVerb::Announce(frame) => {
-                send_through(&self.interface(), &frame).map(done).map_err(XdpRefusal::Other)
+                send_through(&self.name(), &frame).map(done).map_err(XdpRefusal::Other)
             }
         }
     }
@@ -350,14 +350,14 @@ mod tests {
             veth::veth("v0", "v1", 1, 1500);
             let PortSpec::Xdp(spec) = "xdp:v0".parse().expect("a port") else { panic!("an AF_XDP port") };
             let queues = XdpQueues::open(&spec).expect("queues");
-            let open = || queues.carry_out(XdpVerb::Open, &[]);
+            let open = || queues.ask(XdpVerb::Open, &[]);
             assert!(matches!(open(), Err(XdpRefusal::NoInterface)), "none was found yet");
-            queues.carry_out(XdpVerb::Find(0), &[]).expect("found");
+            queues.ask(XdpVerb::Find(0), &[]).expect("found");
             let (_, fds) = open().expect("a socket");
             let tied = zerowire_sys::socket::get_int(&fds[0], libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX);
             assert_eq!(tied.ok(), interface("v0"));
             // No machine has as much.
-            let refused = queues.carry_out(XdpVerb::Pin { least_bytes: 1, most_bytes: u64::MAX }, &[]);
+            let refused = queues.ask(XdpVerb::Pin { least_bytes: 1, most_bytes: u64::MAX }, &[]);
             assert!(matches!(refused, Err(XdpRefusal::Other(_))));
         });
     }

@@ -2,8 +2,13 @@
 
 use std::fmt;
 
+use zerowire_sys::allowed::AllowedCall;
+
+use super::{SYSTEM_CALLS, XdpPort, XdpQueues, kept};
+use crate::Policy;
 use crate::config::six_bytes;
 use crate::port::spec::{FollowLink, Spec, queue_pairs};
+use crate::port::{HandedPort, KeptPort, Port, PortError, PortParts};
 
 /// What may be asked of an AF_XDP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,6 +165,22 @@ impl Spec for XdpSpec {
 
     fn pins_in_part(&self) -> bool {
         self.pin == XdpPin::Partial
+    }
+
+    fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError> {
+        Ok(Box::new(XdpPort::open(self, policy)?))
+    }
+
+    fn keep(&self) -> Result<Box<dyn KeptPort>, PortError> {
+        Ok(Box::new(XdpQueues::open(self)?))
+    }
+
+    fn take_over(&self, parts: PortParts<'_>) -> Result<HandedPort, String> {
+        kept::take_over(self, parts)
+    }
+
+    fn system_calls(&self) -> &'static [&'static [AllowedCall]] {
+        SYSTEM_CALLS
     }
 }
 

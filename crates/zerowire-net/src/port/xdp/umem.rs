@@ -251,8 +251,9 @@ mod tests {
     use zerowire_vhost::memory::RegionConfig;
 
     use super::*;
-    use crate::port::xdp::{XdpAnswer, XdpOutcome, XdpSpec, XdpVerb};
-    use crate::port::{PortKeeper, PortReply, kept};
+    use crate::port::xdp::XdpSpec;
+    use crate::port::xdp::handed::{XdpAnswer, XdpOutcome, XdpVerb};
+    use crate::port::{PortKeeper, PortText, kept};
 
     /// Opens sockets, and lets all memory be pinned.
     #[derive(Debug)]
@@ -263,7 +264,7 @@ mod tests {
             unreachable!("a port has one of its own")
         }
 
-        fn ask(&self, verb: String, _fds: &[BorrowedFd<'_>]) -> PortReply {
+        fn ask(&self, verb: String, _fds: &[BorrowedFd<'_>]) -> Result<PortText, String> {
             let (answer, fds) = match serde_json::from_str(&verb).expect("a verb") {
                 XdpVerb::Pin { most_bytes, .. } => (XdpAnswer::Number(most_bytes), Vec::new()),
                 XdpVerb::Open => (XdpAnswer::Done, vec![OwnSockets.open().map_err(|e| e.to_string())?]),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
-use zerowire_net::port::tap::TapSpec;
+use zerowire_net::port::PortSpec;
 use zerowire_net::{PathMode, Policy};
 use zerowire_testkit::net::in_netns;
 use zerowire_vhost::serve::{Endpoint, SocketAccess};
@@ -14,8 +14,8 @@ use super::super::pace::EACH;
 use super::*;
 use crate::sandbox::channel::Channel;
 
-fn tap() -> TapSpec {
-    TapSpec { name: "zwkeep".to_owned(), queues: 1 }
+fn tap() -> PortSpec {
+    "tap:zwkeep".parse().expect("a port")
 }
 
 /// A VM whose socket is in this folder.
@@ -24,7 +24,7 @@ pub(in super::super) fn config(dir: &Path, metadata: Option<&Path>) -> VmConfig 
         name: "vm".to_owned(),
         endpoint: Endpoint::Path(dir.join("socket")),
         access: SocketAccess::default(),
-        port: tap().into(),
+        port: tap(),
         metadata: metadata
             .map(|file| MetadataSource { file: file.to_owned(), tokens: TokenPolicy::Optional }),
         policy: Policy { mode: PathMode::Auto, gather_max_bytes: 0, rx_copybreak_bytes: 0 },
@@ -46,9 +46,9 @@ pub(in super::super) fn vm(dir: &Path, metadata: Option<&Path>) -> NetVm {
     let config = config(dir, metadata);
     let read = |source| KeptMetadata::read(source).expect("metadata");
     let metadata = config.metadata.clone().map(read);
-    let port = KeptPort::open(&tap().into()).expect("a tap");
+    let port = config.port.keep().expect("a tap");
     NetVm {
-        hearing: Mutex::new(Hearing::new(&port)),
+        hearing: Mutex::new(Hearing::new(&*port)),
         port,
         listener: Mutex::new(Listener::new(&config.endpoint, &config.access).expect("a socket")),
         state: Mutex::new(NetState { metadata, ..NetState::default() }),

@@ -3,7 +3,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use zerowire_testkit::net::in_netns;
 
 use super::*;
-use crate::port::PortReply;
+use crate::port::PortText;
 
 #[test]
 fn a_device_that_can_not_be_opened_is_named_with_the_remedy() {
@@ -41,7 +41,7 @@ impl PortKeeper for AnyKeeper {
         self.0.as_fd()
     }
 
-    fn ask(&self, verb: String, _fds: &[BorrowedFd<'_>]) -> PortReply {
+    fn ask(&self, verb: String, _fds: &[BorrowedFd<'_>]) -> Result<PortText, String> {
         Err(format!("{verb} is not carried out"))
     }
 

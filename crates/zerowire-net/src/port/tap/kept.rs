@@ -1,0 +1,53 @@
+//! A tap that one process keeps open for another one. It stays with its address and its bridge.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use serde::{Deserialize, Serialize};
+
+use super::{KERNEL_COPIES, Tap, TapPort, TapSpec};
+use crate::port::kept::text;
+use crate::port::{HandedPort, KeptPort, PortAnswer, PortParts, PortText};
+
+/// What a child asks of the process that has opened its tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum TapVerb {
+    /// Another MTU, bytes.
+    SetMtu(usize),
+}
+
+impl KeptPort for Tap {
+    /// The facts are whether this program has made the tap.
+    fn hand(&self) -> Result<PortText, String> {
+        let queues: io::Result<_> = (0..self.pairs()).map(|i| self.queue(i)).collect();
+        Ok((text(&self.is_made_here())?, queues.map_err(|e| e.to_string())?))
+    }
+
+    fn carry_out(&self, verb: &str, _fds: &[BorrowedFd<'_>]) -> PortAnswer {
+        PortAnswer::to(verb, |TapVerb::SetMtu(mtu)| PortAnswer::done(set_mtu(self, mtu), Vec::new()))
+    }
+
+    fn interface(&self) -> String {
+        self.name().to_owned()
+    }
+
+    fn kernel_copies(&self) -> &'static str {
+        KERNEL_COPIES
+    }
+}
+
+/// What a guest may ask of its own tap (virtio 1.3 §5.1.4).
+fn set_mtu(tap: &Tap, mtu: usize) -> Result<(), String> {
+    if !(68..=65535).contains(&mtu) {
+        return Err(format!("MTU {mtu} is not within 68 to 65535"));
+    }
+    tap.raise_mtu(mtu).map_err(|e| e.to_string())
+}
+
+/// A tap of another process.
+pub(super) fn take_over(spec: &TapSpec, mut parts: PortParts<'_>) -> Result<HandedPort, String> {
+    let queues = (0..spec.queues).map(|_| parts.fd()).collect::<Result<_, _>>()?;
+    let tap =
+        Tap::take_over(spec.name.clone(), queues, parts.facts()?, parts.keeper).map_err(|e| e.to_string())?;
+    Ok(HandedPort::new(move |policy| Box::new(TapPort::of(tap, policy))))
+}
