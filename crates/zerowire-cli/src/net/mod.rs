@@ -17,7 +17,6 @@ use rustix::thread::CapabilitySet;
 use zerowire_capture::LINKTYPE_ETHERNET;
 use zerowire_cli::WrongArguments;
 use zerowire_net::config::MacAddress;
-use zerowire_net::port::PortSpec;
 use zerowire_net::{Fleet, GATHER_MAX_BYTES, MAX_FRAME_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES, Server};
 use zerowire_vhost::limit::Limit;
 use zerowire_vhost::memory::PinBudget;
@@ -246,9 +245,9 @@ impl NetArgs {
     /// The capabilities that these VMs take, and those that may come later.
     pub fn rights(&self) -> CapabilitySet {
         let may_come = self.control.has_socket() || self.config.is_some();
-        let are_taps = config::ports(self).all(|port| matches!(port, Ok(PortSpec::Tap(_))));
+        let are_made = config::ports(self).all(|port| port.is_ok_and(|port| !port.takes_interface()));
         let mut kept = rights::OF_ANY_VM;
-        kept.set(rights::OF_INTERFACES, may_come || !are_taps);
+        kept.set(rights::OF_INTERFACES, may_come || !are_made);
         kept.set(rights::OF_POSTCOPY, self.postcopy);
         kept
     }

@@ -79,9 +79,24 @@ pub(super) trait Spec: fmt::Display {
     /// What only one VM can have, in the words of an error text.
     fn sole(&self) -> Vec<String>;
 
+    /// Whether opening it takes rights over an interface that is there: CAP_NET_RAW and the like.
+    fn takes_interface(&self) -> bool {
+        false
+    }
+
+    /// Whether it pins memory of the guest.
+    fn pins(&self) -> bool {
+        false
+    }
+
     /// Whether it can do with a part of the memory that it would have pinned.
     fn pins_in_part(&self) -> bool {
         false
+    }
+
+    /// Whether a process that may have as many descriptors as `most` can take it over.
+    fn check_descriptors(&self, _most: u64) -> Result<(), String> {
+        Ok(())
     }
 
     /// Opens it. On an error nothing is left behind.
@@ -153,9 +168,27 @@ impl PortSpec {
         self.spec().sole()
     }
 
+    /// Whether opening it takes rights over an interface that is there: CAP_NET_RAW and the like.
+    pub fn takes_interface(&self) -> bool {
+        self.spec().takes_interface()
+    }
+
+    /// Whether it pins memory of the guest.
+    pub fn pins(&self) -> bool {
+        self.spec().pins()
+    }
+
     /// Whether it can do with a part of the memory that it would have pinned.
     pub(crate) fn pins_in_part(&self) -> bool {
         self.spec().pins_in_part()
+    }
+
+    /// Whether a process that may have as many descriptors as `most` can take it over.
+    ///
+    /// # Errors
+    /// Why it can't, and what to do.
+    pub fn check_descriptors(&self, most: u64) -> Result<(), String> {
+        self.spec().check_descriptors(most)
     }
 
     /// Opens it. On an error nothing is left behind.

@@ -28,8 +28,6 @@ use rustix::thread::{CapabilitySet, capabilities};
 use zerowire_capture::Capture;
 use zerowire_cli::logging;
 use zerowire_confine::Owner;
-use zerowire_net::port::PortSpec;
-use zerowire_net::port::xdp::XdpPin;
 use zerowire_net::{ServerError, VmConfig};
 use zerowire_vhost::memory::PinBudget;
 use zerowire_vhost::serve::{StartError, inherit};
@@ -43,9 +41,6 @@ use vm::Common;
 /// The argument by which the program is a child. Only a supervisor gives it, so it is not in the
 /// help.
 const CHILD: &str = "--confined-child";
-
-/// The least limit of open files with packet ports.
-const PACKET_DESCRIPTORS: u64 = 1024;
 
 /// How a front end is kept from other VMs and from the host.
 #[derive(Args, Clone, Debug)]
@@ -113,25 +108,21 @@ fn refusal(args: &NetArgs) -> Option<String> {
 /// Refuses a VM that no child can serve.
 fn check(vm: &VmConfig) -> Result<(), String> {
     let allowed = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    match &vm.port {
-        port @ PortSpec::Packet(_) if allowed < PACKET_DESCRIPTORS => Err(format!(
-            "--sandbox on with port {port}: its sockets have numbers from 1000 on, and the limit is {allowed}: give \
-             'ulimit -n {PACKET_DESCRIPTORS}', or --sandbox off"
-        )),
-        _ => Ok(()),
-    }
+    let port = &vm.port;
+    let checked = port.check_descriptors(allowed);
+    checked.map_err(|why| format!("--sandbox on with port {port}: {why}, or --sandbox off"))
 }
 
 /// Why a child can pin less of this VM's memory than this process can. With `--sandbox on` it may
 /// be enough.
 fn pins_less(vm: &VmConfig) -> Option<String> {
     let port = &vm.port;
-    let pins = matches!(port, PortSpec::Xdp(xdp) if xdp.pin != XdpPin::Off);
     let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     let is_bound = has.contains(CapabilitySet::IPC_LOCK) && !has.contains(CapabilitySet::SYS_RESOURCE);
     // As much as --memlock allows.
     let wanted = PinBudget::of_process().bound();
-    let limit = getrlimit(Resource::Memlock).maximum.filter(|most| pins && is_bound && *most < wanted)?;
+    let limit =
+        getrlimit(Resource::Memlock).maximum.filter(|most| port.pins() && is_bound && *most < wanted)?;
     Some(format!(
         "port {port}: without CAP_SYS_RESOURCE a confined process pins {limit} bytes at most; raise that ('ulimit -l \
          unlimited', or LimitMEMLOCK= in a unit), or give --sandbox off"

@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::handed::{PacketSockets, PacketVerb};
+use super::spec::LEAST_DESCRIPTORS;
 use super::{KERNEL_COPIES, PacketError, PacketPort, PacketSpec};
 use crate::port::kept::text;
 use crate::port::{HandedPort, KeptPort, PortAnswer, PortParts, PortText};
@@ -60,8 +61,9 @@ impl KeptPort for KeptPacket {
 pub(super) fn take_over(spec: &PacketSpec, mut parts: PortParts<'_>) -> Result<HandedPort, String> {
     let sockets = [parts.fd()?, parts.fd()?, parts.fd()?, parts.fd()?];
     let sockets = PacketSockets::take_over(&spec.interface, parts.facts()?, sockets, parts.keeper);
-    let sockets = sockets
-        .map_err(|e| format!("the numbers of its sockets are too high: 'ulimit -n 1024' allows them: {e}"))?;
+    let sockets = sockets.map_err(|e| {
+        format!("the numbers of its sockets are too high: 'ulimit -n {LEAST_DESCRIPTORS}' allows them: {e}")
+    })?;
     let (spec, sockets) = (spec.clone(), Arc::new(sockets));
     Ok(HandedPort::new(move |policy| Box::new(PacketPort::take_over(&spec, sockets, policy))))
 }

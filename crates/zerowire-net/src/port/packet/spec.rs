@@ -4,11 +4,15 @@ use std::fmt;
 
 use zerowire_sys::allowed::AllowedCall;
 
+use super::handed::FIRST_NUMBER;
 use super::kept::{self, KeptPacket};
 use super::{PacketPort, SYSTEM_CALLS};
 use crate::Policy;
 use crate::port::spec::{FollowLink, Spec};
 use crate::port::{HandedPort, KeptPort, Port, PortError, PortParts};
+
+/// The least limit of open files of a process that takes one over.
+pub(super) const LEAST_DESCRIPTORS: u64 = 1024;
 
 /// What may be asked of a packet port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +104,19 @@ impl Spec for PacketSpec {
     /// An interface can have any number of packet sockets.
     fn sole(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    fn takes_interface(&self) -> bool {
+        true
+    }
+
+    fn check_descriptors(&self, most: u64) -> Result<(), String> {
+        if most >= LEAST_DESCRIPTORS {
+            return Ok(());
+        }
+        Err(format!(
+            "its sockets have numbers from {FIRST_NUMBER} on, and the limit is {most}: give 'ulimit -n {LEAST_DESCRIPTORS}'"
+        ))
     }
 
     fn open(&self, policy: Policy) -> Result<Box<dyn Port>, PortError> {

@@ -163,6 +163,14 @@ impl Spec for XdpSpec {
             .collect()
     }
 
+    fn takes_interface(&self) -> bool {
+        true
+    }
+
+    fn pins(&self) -> bool {
+        self.pin != XdpPin::Off
+    }
+
     fn pins_in_part(&self) -> bool {
         self.pin == XdpPin::Partial
     }
