@@ -8,6 +8,7 @@
 # device. Fails if a type has `impl` blocks in more than three files.
 # Fails if code outside zerowire-wire reads a packet's field at an offset of its own, or code outside
 # zerowire-sys makes a system call of the C library.
+# Fails if who serves VMs on ports names one of them: what is particular to a port lies in its folder.
 # Fails if PROGRAM (default target/release/zerowire) has more than 5 MB when stripped.
 # A program that was not built, or whose sources have changed since, is left out.
 set -eu
@@ -78,6 +79,15 @@ strays=$(find crates -name '*.rs' | grep -v '/zerowire-\(wire\|vhost-user\|sys\)
     /libc::[a-z_0-9]+\(/ { print FILENAME ":" FNR " makes a system call: put it into zerowire-sys" }')
 if [ -n "$strays" ]; then
     echo "wall: $strays" >&2
+    status=1
+fi
+
+ports=crates/zerowire-net/src/port
+kinds=$(find $ports -mindepth 1 -maxdepth 1 -type d -exec basename {} \; | paste -s -d '|')
+named=$(grep -rnE "\bport::.*\b($kinds)\b|^\s*($kinds)::|PortSpec::[A-Z][a-z]" \
+    crates/zerowire-net/src crates/zerowire-cli/src/net --include='*.rs' | grep -vE "^$ports/|/tests(/|\.rs)" || true)
+if [ -n "$named" ]; then
+    echo "wall: a port is named outside of its folder: $named" >&2
     status=1
 fi
 
