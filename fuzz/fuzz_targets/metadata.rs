@@ -90,7 +90,7 @@ fuzz_target!(|bytes: &[u8]| {
         Arc::new(MetadataTree::from_json_str(&text).expect("a tree"))
     });
     let token_policy = if choice & 1 == 0 { TokenPolicy::Optional } else { TokenPolicy::Required };
-    let config = Config { token_policy, ..Config::new(tree.clone()) };
+    let config = Config::new(tree.clone()).token_policy(token_policy);
     let mut service = MetadataService::new(config).expect("a service");
     let mut connections = [[Tcp { seq: 1, ack: 0 }; 4]; 2];
     let mut now = Duration::ZERO;

@@ -26,11 +26,9 @@ fuzz_target!(|bytes: &[u8]| {
     let (addresses, base, _) = guest.ring(RX);
     let ring = SplitRing::new(RX, RING_SIZE, addresses, base, choice & 1 != 0, &memory).expect("a ring");
     let setup = ReceiveSetup { mergeable: choice & 2 != 0, header_len: HEADER, clears_flags: false };
-    let policy = Policy {
-        mode: if choice & 4 == 0 { PathMode::Auto } else { PathMode::Copy },
-        rx_copybreak_bytes: if choice & 8 == 0 { 0 } else { 4096 },
-        ..Policy::default()
-    };
+    let policy = Policy::default()
+        .mode(if choice & 4 == 0 { PathMode::Auto } else { PathMode::Copy })
+        .rx_copybreak_bytes(if choice & 8 == 0 { 0 } else { 4096 });
     let inlet = TapInlet::new(policy, 1500, setup).expect("memory");
     let mut receive = Receive::new(ring, inlet, setup);
     // Frames may then be cut, or be dropped.

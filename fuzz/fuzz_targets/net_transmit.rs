@@ -23,11 +23,9 @@ fuzz_target!(|bytes: &[u8]| {
     let memory = guest.memory();
     let (addresses, base, _) = guest.ring(TX);
     let ring = SplitRing::new(TX, RING_SIZE, addresses, base, choice & 1 != 0, &memory).expect("a ring");
-    let policy = Policy {
-        mode: if choice & 2 == 0 { PathMode::Auto } else { PathMode::Copy },
-        gather_max_bytes: if choice & 4 == 0 { 256 } else { 4096 },
-        ..Policy::default()
-    };
+    let policy = Policy::default()
+        .mode(if choice & 2 == 0 { PathMode::Auto } else { PathMode::Copy })
+        .gather_max_bytes(if choice & 4 == 0 { 256 } else { 4096 });
     let acked = if choice & 8 == 0 { u64::MAX } else { 0 };
     let outlet = TapOutlet::new(policy).expect("memory");
     let mut transmit = Transmit::new(ring, outlet, acked, HEADER);

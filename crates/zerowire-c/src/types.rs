@@ -113,15 +113,14 @@ impl VsockOptions {
         }
         let default = MapOptions::default();
         let or = |n: u32, default: u32| if n == 0 { default } else { n };
-        let map = MapOptions {
-            windows: or(self.windows, default.windows),
-            header_pages: or(self.header_pages, default.header_pages),
-            data_pages: or(self.data_pages, default.data_pages),
-            packed: self.flags & ZW_UNPACKED == 0,
-            lowat: or(self.lowat, default.lowat),
-            credit: self.credit,
-            direct: self.flags & ZW_DIRECT != 0,
-        };
+        let map = MapOptions::default()
+            .windows(or(self.windows, default.windows))
+            .header_pages(or(self.header_pages, default.header_pages))
+            .data_pages(or(self.data_pages, default.data_pages))
+            .packed(self.flags & ZW_UNPACKED == 0)
+            .lowat(or(self.lowat, default.lowat))
+            .credit(self.credit)
+            .direct(self.flags & ZW_DIRECT != 0);
         Ok(MappedOptions::from(map).kind(kind))
     }
 }

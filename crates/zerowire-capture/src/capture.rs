@@ -45,7 +45,7 @@ impl Capture {
     /// [`CaptureError::Thread`].
     pub fn stream(to: OwnedFd, snaplen: u32) -> Result<Self, CaptureError> {
         let target = CaptureTarget::File("another process".into());
-        let options = CaptureOptions { target, snaplen, rotation: None, only: Vec::new(), filter: None };
+        let options = CaptureOptions::new(target).snaplen(snaplen);
         let sink = CaptureSink::stream(to.into(), options.target.clone());
         Self::write(sink, &options, "", true)
     }

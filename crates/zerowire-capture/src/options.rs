@@ -39,6 +39,7 @@ pub struct CaptureRotation {
 
 /// What a capture is made with.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CaptureOptions {
     /// Where it goes.
     pub target: CaptureTarget,
@@ -53,6 +54,18 @@ pub struct CaptureOptions {
 }
 
 impl CaptureOptions {
+    /// All packets, whole, in one file.
+    pub fn new(target: CaptureTarget) -> Self {
+        Self { target, snaplen: MAX_SNAPLEN, rotation: None, only: Vec::new(), filter: None }
+    }
+
+    zerowire_wire::setters! {
+        snaplen: u32,
+        rotation: Option<CaptureRotation>,
+        only: Vec<String>,
+        filter: Option<CaptureFilter>,
+    }
+
     /// Bytes of a packet that the writer gets: those that are kept, and those that the filter looks
     /// at.
     pub(crate) fn copied_bytes(&self) -> u32 {
@@ -62,6 +75,7 @@ impl CaptureOptions {
 
 /// Why a capture can't begin. The text is what the user reads.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum CaptureError {
     /// The file, or standard output, can't be had.
     #[error("the capture can't be written to {target}: {cause}")]

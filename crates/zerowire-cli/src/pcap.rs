@@ -77,7 +77,11 @@ impl PcapArgs {
         let (snaplen, rotation) = (self.pcap_snaplen, self.pcap_rotate);
         let filter = self.pcap_filter.as_deref().map(|text| CaptureFilter::parse(text, link)).transpose();
         let filter = filter.map_err(|e: BadFilter| WrongArguments(format!("--pcap-filter: {e}")))?;
-        let options = CaptureOptions { target, snaplen, rotation, only: self.pcap_vm.clone(), filter };
+        let options = CaptureOptions::new(target)
+            .snaplen(snaplen)
+            .rotation(rotation)
+            .only(self.pcap_vm.clone())
+            .filter(filter);
         let capture = begin(&options)?;
         tracing::info!("capturing to {}", options.target);
         Ok(Some(capture))

@@ -92,14 +92,10 @@ pub trait StartRefusal: Display {
 
 impl StartRefusal for StartError {
     fn is_wrong_argument(&self) -> bool {
-        match self {
-            Self::Count(_)
-            | Self::Name(_)
-            | Self::BadName(_)
-            | Self::PathTaken { .. }
-            | Self::Limit { .. } => true,
-            Self::Listen { .. } | Self::Resources { .. } => false,
-        }
+        matches!(
+            self,
+            Self::Count(_) | Self::Name(_) | Self::BadName(_) | Self::PathTaken { .. } | Self::Limit { .. }
+        )
     }
 }
 
@@ -108,7 +104,7 @@ impl StartRefusal for ServerError {
         match self {
             Self::Start(e) => e.is_wrong_argument(),
             Self::PortTaken { .. } => true,
-            Self::Port { .. } | Self::Metadata { .. } | Self::Settled(_) | Self::Process { .. } => false,
+            _ => false,
         }
     }
 }
@@ -118,7 +114,7 @@ impl StartRefusal for VsockServerError {
         match self {
             Self::Start(e) => e.is_wrong_argument(),
             Self::Cid { .. } | Self::CidTaken { .. } | Self::PathOfPort { .. } | Self::Apart { .. } => true,
-            Self::Process { .. } => false,
+            _ => false,
         }
     }
 }

@@ -98,6 +98,7 @@ impl ConfineReport {
 
 /// Why a process can't be confined. The text is what the user reads.
 #[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConfineError {
     /// Others could act with the rights that one thread gives up.
     #[error("a process of {0} threads can't be confined: it must have one")]

@@ -33,6 +33,7 @@ pub enum TokenPolicy {
 
 /// What a [`crate::MetadataService`] is made from.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// The metadata to serve; shared, so that many guests can have one tree.
     pub tree: Arc<MetadataTree>,
@@ -52,6 +53,8 @@ impl Config {
     pub fn new(tree: Arc<MetadataTree>) -> Self {
         Self { tree, token_policy: TokenPolicy::default(), mac: DEFAULT_MAC, mtu: DEFAULT_MTU_BYTES }
     }
+
+    zerowire_wire::setters! { token_policy: TokenPolicy, mac: [u8; 6], mtu: u16 }
 }
 
 /// Why metadata or a configuration was refused. Each message is what the user

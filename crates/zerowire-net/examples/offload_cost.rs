@@ -19,7 +19,7 @@ use zerowire_net::offload::Kind;
 use zerowire_net::offload::testing::Example;
 use zerowire_net::{PathMode, Policy, Server, VmConfig};
 use zerowire_testkit::net::in_netns;
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::serve::Endpoint;
 
 /// Payload of a round, bytes.
 const ROUND_BYTES: usize = 64 << 20;
@@ -71,17 +71,9 @@ fn measure() {
         }
     }
     let dir = tempfile::tempdir().expect("a directory");
-    let vm = |name: &str, port: &str, mode| VmConfig {
-        name: name.to_owned(),
-        endpoint: Endpoint::Path(dir.path().join(name)),
-        access: SocketAccess::default(),
-        port: port.parse().expect("a port"),
-        metadata: None,
-        policy: Policy { mode, ..Policy::default() },
-        mac: None,
-        guard: None,
-        limits: zerowire_net::Limits::default(),
-        postcopy: false,
+    let vm = |name: &str, port: &str, mode| {
+        VmConfig::new(name, Endpoint::Path(dir.path().join(name)), port.parse().expect("a port"))
+            .policy(Policy::default().mode(mode))
     };
     let server = Server::start(vec![
         vm("lend", "xdp:v0,mode=copy,offloads=on", PathMode::Auto),

@@ -19,9 +19,9 @@ use zerowire::packet::{Gso, PacketOptions, PacketSocket, VnetHeader};
 use zerowire::send::frame::FrameSender;
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions, RxMode, RxOptions, VirtioNetHdr};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser};
-use zerowire_net::{Policy, Server, VmConfig};
+use zerowire_net::{Server, VmConfig};
 use zerowire_testkit::net::in_netns;
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::serve::Endpoint;
 
 const ROUNDS: usize = 7;
 /// UDP frames longer than the MTU are to be segmented.
@@ -137,18 +137,7 @@ fn spent() -> Result<u64, Box<dyn Error>> {
 }
 
 fn serve(port: &str, socket: &Path) -> Result<Server, Box<dyn Error>> {
-    let config = VmConfig {
-        name: "vm".to_owned(),
-        endpoint: Endpoint::Path(socket.to_owned()),
-        access: SocketAccess::default(),
-        port: port.parse()?,
-        metadata: None,
-        policy: Policy::default(),
-        mac: None,
-        guard: None,
-        limits: zerowire_net::Limits::default(),
-        postcopy: false,
-    };
+    let config = VmConfig::new("vm", Endpoint::Path(socket.to_owned()), port.parse()?);
     Ok(Server::start(vec![config])?)
 }
 

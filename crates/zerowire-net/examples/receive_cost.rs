@@ -68,7 +68,7 @@ fn run(descriptors: usize, len: usize) -> Result<f64, Error> {
     let ring_side = SplitRing::new(0, SIZE, at, 0, false, &memory)?;
     // Frames of 1514 bytes go straight into the chains.
     let options = ReceiveSetup { mergeable: false, header_len: 12, clears_flags: false };
-    let policy = Policy { rx_copybreak_bytes: 1024, ..Policy::default() };
+    let policy = Policy::default().rx_copybreak_bytes(1024);
     let mut side = Receive::new(ring_side, TapInlet::new(policy, 1500, options)?, options);
     let counters = Counters::default();
     let frame = vec![0; 12 + len];

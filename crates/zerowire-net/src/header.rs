@@ -19,6 +19,7 @@ pub const MAX_TAGS: usize = 2;
 
 /// An offload field that is wrong. The frame is dropped; the text appears in the log once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum OffloadError {
     /// NEEDS_CSUM without the feature CSUM.
     #[error("a partial checksum, but CSUM was not negotiated (virtio 1.3 §5.1.6.2.1)")]

@@ -89,7 +89,7 @@ pub(crate) struct Service {
 
 impl Service {
     pub(super) fn new(tree: Arc<MetadataTree>, tokens: TokenPolicy) -> Result<Self, String> {
-        let config = Config { token_policy: tokens, ..Config::new(tree) };
+        let config = Config::new(tree).token_policy(tokens);
         let service = MetadataService::new(config).map_err(|e| e.to_string())?;
         Ok(Self { service, start: Instant::now() })
     }

@@ -24,6 +24,7 @@ pub enum PathMode {
 
 /// What decides whether a frame is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Policy {
     /// What the user asked for.
     pub mode: PathMode,
@@ -52,6 +53,8 @@ const SCATTER_MEAN_BYTES: usize = 2048;
 pub(super) const MAX_IOV: usize = 1024;
 
 impl Policy {
+    zerowire_wire::setters! { mode: PathMode, gather_max_bytes: usize, rx_copybreak_bytes: usize }
+
     /// Why to gather a frame of `len` bytes in `segments` segments; None to scatter it.
     #[inline]
     pub fn gather(&self, len: usize, segments: usize) -> Option<zerowire::ledger::CopyReason> {

@@ -27,6 +27,7 @@ use crate::stats::Shared;
 
 /// One VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VmConfig {
     /// A name for the log and the statistics.
     pub name: String,
@@ -52,6 +53,37 @@ pub struct VmConfig {
     /// this process. It can also write into any of this process's memory that has not been touched
     /// yet, not only into its own VM's.
     pub postcopy: bool,
+}
+
+impl VmConfig {
+    /// Without metadata, checks of frames and limits of the rate. Its socket is this user's alone.
+    pub fn new(name: impl Into<String>, endpoint: Endpoint, port: PortSpec) -> Self {
+        Self {
+            name: name.into(),
+            endpoint,
+            access: SocketAccess::default(),
+            port,
+            metadata: None,
+            policy: Policy::default(),
+            mac: None,
+            guard: None,
+            limits: Limits::default(),
+            postcopy: false,
+        }
+    }
+
+    zerowire_wire::setters! {
+        name: String,
+        endpoint: Endpoint,
+        access: SocketAccess,
+        port: PortSpec,
+        metadata: Option<MetadataSource>,
+        policy: Policy,
+        mac: Option<MacAddress>,
+        guard: Option<FrameGuard>,
+        limits: Limits,
+        postcopy: bool,
+    }
 }
 
 /// What another process has opened for a VM.
@@ -167,6 +199,7 @@ pub(crate) fn may_pin_all() -> bool {
 
 /// Why a server can't start. The text is what the user reads.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ServerError {
     /// For a reason that a server of any device may have.
     #[error(transparent)]

@@ -101,6 +101,7 @@ fn wrong_map(map: &MapPolicy, max_connections: usize) -> Option<String> {
 
 /// One VM with a vsock device.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VsockConfig {
     /// A name for the log and the statistics.
     pub name: String,
@@ -127,6 +128,35 @@ pub struct VsockConfig {
 }
 
 impl VsockConfig {
+    /// In the default group, with the default limits. Its sockets are this user's alone.
+    pub fn new(name: impl Into<String>, endpoint: Endpoint, cid: u64, uds: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            endpoint,
+            access: SocketAccess::default(),
+            cid,
+            uds: uds.into(),
+            uds_access: SocketAccess::default(),
+            groups: Vec::new(),
+            limits: VsockLimits::default(),
+            rates: Limits::default(),
+            map: MapPolicy::default(),
+        }
+    }
+
+    zerowire_wire::setters! {
+        name: String,
+        endpoint: Endpoint,
+        access: SocketAccess,
+        cid: u64,
+        uds: PathBuf,
+        uds_access: SocketAccess,
+        groups: Vec<String>,
+        limits: VsockLimits,
+        rates: Limits,
+        map: MapPolicy,
+    }
+
     fn limit(&self, text: String) -> VsockServerError {
         StartError::Limit { vm: self.name.clone(), text }.into()
     }

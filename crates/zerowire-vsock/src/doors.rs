@@ -159,8 +159,7 @@ impl Doors {
         Self {
             listening: Vec::new(),
             map_listening: None,
-            // A confined process may not ask who it is.
-            map_policy: MapPolicy::of_user(0),
+            map_policy: MapPolicy::default(),
             map_refusals: News::default(),
             map_delays: News::default(),
             map_clients: Vec::new(),

@@ -7,6 +7,7 @@ use zerowire_vhost::serve::StartError;
 
 /// Why a vsock server can't serve VMs. The text is what the user reads.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum VsockServerError {
     /// For a reason that a server of any device may have.
     #[error(transparent)]

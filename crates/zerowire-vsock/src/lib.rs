@@ -91,6 +91,7 @@ pub fn offered(lends: bool) -> u64 {
 
 /// Bounds of one VM's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct VsockLimits {
     /// Bytes that a guest may send on a connection before the other side has taken them; 4 KiB to
     /// 16 MiB. They are the credit that it is given (`buf_alloc`, virtio 1.3 §5.10.6.3), and the
@@ -122,6 +123,14 @@ impl Default for VsockLimits {
 }
 
 impl VsockLimits {
+    zerowire_wire::setters! {
+        buffer_bytes: u32,
+        max_connections: usize,
+        peer_connections: Option<usize>,
+        sibling_connections: Option<usize>,
+        request_rate: u32,
+    }
+
     /// Connections with one other guest at most.
     pub fn of_peer(&self) -> usize {
         self.peer_connections.unwrap_or((self.max_connections / 4).max(2))

@@ -24,6 +24,7 @@ pub mod ipv6;
 pub mod mapped;
 pub mod ndp;
 pub mod pcapng;
+mod setters;
 pub mod tcp;
 pub mod udp;
 pub mod vnet;

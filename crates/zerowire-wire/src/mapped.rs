@@ -51,6 +51,7 @@ pub const DATA_PAGES: std::ops::RangeInclusive<u32> = 1..=4096;
 
 /// Options of a mapped connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MapOptions {
     /// Windows in the ring: [`WINDOWS`].
     pub windows: u32,
@@ -84,6 +85,16 @@ impl Default for MapOptions {
 }
 
 impl MapOptions {
+    crate::setters! {
+        windows: u32,
+        header_pages: u32,
+        data_pages: u32,
+        packed: bool,
+        lowat: u32,
+        credit: u32,
+        direct: bool,
+    }
+
     /// Checks them.
     ///
     /// # Errors

@@ -69,7 +69,6 @@ pub mod ledger;
 pub mod packet;
 pub mod recv;
 pub mod send;
-mod setters;
 mod socket_error;
 #[cfg(feature = "xdp")]
 pub mod xdp;

@@ -23,8 +23,8 @@ use zerowire_net::port::tap::TapSpec;
 use zerowire_net::{FrameGuard, Limits, MetadataSource, Policy, Server, VmConfig, VmStats};
 pub use zerowire_testkit::net::{PEER_HEADER, Peer, in_netns, ip};
 pub use zerowire_testkit::{PATIENCE, frames, wait_until};
+use zerowire_vhost::serve::Endpoint;
 pub use zerowire_vhost::serve::VmState;
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
 use zerowire_vhost::session::SessionImage;
 
 /// A VM of a [`Backend`]; its tap bears its name.
@@ -73,7 +73,7 @@ impl Vm {
 
     fn spec(&self) -> PortSpec {
         match self.port.as_str() {
-            "" => TapSpec { name: self.name.to_owned(), queues: self.queues }.into(),
+            "" => TapSpec::new(self.name).queues(self.queues).into(),
             port => port.parse().unwrap_or_else(|e| panic!("{e}")),
         }
     }
@@ -99,18 +99,13 @@ impl Backend {
             .iter()
             .map(|v| {
                 let mac = v.mac.map(|mac| mac.parse::<MacAddress>().unwrap_or_else(|e| panic!("{e}")));
-                VmConfig {
-                    name: v.name.to_owned(),
-                    endpoint: Endpoint::Path(dir.path().join(v.name)),
-                    access: SocketAccess::default(),
-                    port: v.spec(),
-                    metadata: v.metadata.clone(),
-                    policy: v.policy,
-                    mac,
-                    guard: v.guard.map(|g| FrameGuard::parse(g, mac).unwrap_or_else(|e| panic!("{e}"))),
-                    limits: v.limits,
-                    postcopy: v.postcopy,
-                }
+                VmConfig::new(v.name, Endpoint::Path(dir.path().join(v.name)), v.spec())
+                    .metadata(v.metadata.clone())
+                    .policy(v.policy)
+                    .mac(mac)
+                    .guard(v.guard.map(|g| FrameGuard::parse(g, mac).unwrap_or_else(|e| panic!("{e}"))))
+                    .limits(v.limits)
+                    .postcopy(v.postcopy)
             })
             .collect();
         let server = Server::start_captured(configs, capture).unwrap_or_else(|e| panic!("{e}"));

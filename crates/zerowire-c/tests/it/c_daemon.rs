@@ -13,9 +13,9 @@ use zerowire_guest::vsock::{
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use zerowire_testkit::PATIENCE;
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::serve::Endpoint;
 use zerowire_vsock::mapped::MapPolicy;
-use zerowire_vsock::{VsockConfig, VsockLimits, VsockServer};
+use zerowire_vsock::{VsockConfig, VsockServer};
 
 const PORT: u32 = 5000;
 
@@ -31,18 +31,9 @@ impl Lab {
     fn new(share_guest_memory: bool) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let socket = dir.path().join("vm.vhost");
-        let config = VsockConfig {
-            name: "vm".to_owned(),
-            endpoint: Endpoint::Path(socket.clone()),
-            access: SocketAccess::default(),
-            cid: 3,
-            uds: dir.path().join("vm"),
-            uds_access: SocketAccess::default(),
-            groups: vec!["default".to_owned()],
-            limits: VsockLimits::default(),
-            rates: zerowire_vsock::Limits::default(),
-            map: MapPolicy { share_guest_memory, ..MapPolicy::default() },
-        };
+        let config = VsockConfig::new("vm", Endpoint::Path(socket.clone()), 3, dir.path().join("vm"))
+            .groups(vec!["default".to_owned()])
+            .map(MapPolicy::default().share_guest_memory(share_guest_memory));
         let server = VsockServer::start(vec![config]).unwrap_or_else(|e| panic!("{e}"));
         let memory = GuestMemory::new(&[(GuestAddr(0), 32 << 20)]).unwrap_or_else(|e| panic!("{e}"));
         let front_end = VhostUser::connect(socket, PATIENCE).unwrap_or_else(|e| panic!("{e}"));

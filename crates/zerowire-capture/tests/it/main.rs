@@ -15,13 +15,7 @@ use zerowire_testkit::{PATIENCE, wait_until};
 const ANY: &str = "an interface of any name";
 
 fn options(path: &Path) -> CaptureOptions {
-    CaptureOptions {
-        target: CaptureTarget::File(path.to_owned()),
-        snaplen: MAX_SNAPLEN,
-        rotation: None,
-        only: Vec::new(),
-        filter: None,
-    }
+    CaptureOptions::new(CaptureTarget::File(path.to_owned()))
 }
 
 fn start(options: &CaptureOptions) -> Capture {
@@ -328,9 +322,9 @@ fn what_cant_be_opened_is_named() {
     let said = error(&options(&nowhere));
     assert!(said.contains(&*nowhere.to_string_lossy()) && said.contains("No such file"), "{said}");
     let rotation = Some(CaptureRotation { bytes: 1 << 20, files: 2 });
-    let said = error(&CaptureOptions { rotation, ..options("/dev/null".as_ref()) });
+    let said = error(&options("/dev/null".as_ref()).rotation(rotation));
     assert!(said.contains("/dev/null") && said.contains("regular file"), "{said}");
-    let said = error(&CaptureOptions { rotation, target: CaptureTarget::Stdout, ..options(dir.path()) });
+    let said = error(&CaptureOptions::new(CaptureTarget::Stdout).rotation(rotation));
     assert!(said.contains("standard output"), "{said}");
 }
 

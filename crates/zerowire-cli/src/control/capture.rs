@@ -64,13 +64,11 @@ impl CaptureTable {
         }
         let filter = self.filter.as_deref().map(|text| CaptureFilter::parse(text, link)).transpose();
         let rotation = self.rotate.as_deref().map(pcap::rotation).transpose();
-        Ok(CaptureOptions {
-            target: CaptureTarget::File(folder.join(name)),
-            snaplen,
-            rotation: rotation.map_err(|text| wrong(text, "rotate"))?,
-            only: self.vms.clone(),
-            filter: filter.map_err(|e| wrong(e.to_string(), "filter"))?,
-        })
+        Ok(CaptureOptions::new(CaptureTarget::File(folder.join(name)))
+            .snaplen(snaplen)
+            .rotation(rotation.map_err(|text| wrong(text, "rotate"))?)
+            .only(self.vms.clone())
+            .filter(filter.map_err(|e| wrong(e.to_string(), "filter"))?))
     }
 
     /// A capture with these options.

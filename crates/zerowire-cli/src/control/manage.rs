@@ -114,7 +114,7 @@ impl From<&StartError> for ManageError {
             StartError::PathTaken { .. } => refusal(409).of_key("socket"),
             StartError::Listen { .. } => refusal(422).of_key("socket"),
             StartError::Limit { .. } => refusal(422),
-            StartError::Resources { .. } => refusal(503),
+            _ => refusal(503),
         }
     }
 }
@@ -124,8 +124,8 @@ impl<E: std::error::Error + Into<Self>> From<ChangeError<E>> for ManageError {
         match e {
             ChangeError::Unknown(_) => Self::new(404, e.to_string()),
             ChangeError::Busy(_) => Self::new(409, e.to_string()),
-            ChangeError::Stuck(_) => Self::new(503, e.to_string()),
             ChangeError::Refused(e) => e.into(),
+            _ => Self::new(503, e.to_string()),
         }
     }
 }

@@ -60,21 +60,18 @@ impl Defaults {
 
     /// The VM, with an end point that need not be its socket.
     fn at(&self, endpoint: Endpoint, vm: VmSpec) -> VmConfig {
-        VmConfig {
-            name: vm.name,
-            endpoint,
-            access: access::or(vm.access, self.access),
-            port: vm.port,
-            metadata: vm
-                .metadata
-                .or_else(|| self.metadata.clone())
-                .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(self.tokens) }),
-            policy: self.policy,
-            mac: vm.mac,
-            guard: vm.guard,
-            limits: vm.limits,
-            postcopy: self.postcopy,
-        }
+        VmConfig::new(vm.name, endpoint, vm.port)
+            .access(access::or(vm.access, self.access))
+            .metadata(
+                vm.metadata
+                    .or_else(|| self.metadata.clone())
+                    .map(|file| MetadataSource { file, tokens: vm.tokens.unwrap_or(self.tokens) }),
+            )
+            .policy(self.policy)
+            .mac(vm.mac)
+            .guard(vm.guard)
+            .limits(vm.limits)
+            .postcopy(self.postcopy)
     }
 
     fn on_socket(&self, vm: VmSpec) -> VmConfig {

@@ -26,7 +26,7 @@ impl From<ServerError> for ManageError {
             ServerError::Port { .. } => refusal(422).of_key("port"),
             ServerError::Metadata { .. } => refusal(422).of_key("metadata"),
             ServerError::Settled(_) => refusal(409).of_key("metadata"),
-            ServerError::Process { .. } => refusal(503),
+            _ => refusal(503),
         }
     }
 }

@@ -312,5 +312,8 @@ fn policy(args: &NetArgs) -> Result<Policy> {
         PathArg::Auto => PathMode::Auto,
         PathArg::Copy => PathMode::Copy,
     };
-    Ok(Policy { mode, gather_max_bytes: copies.gather_max, rx_copybreak_bytes: copies.rx_copybreak })
+    Ok(Policy::default()
+        .mode(mode)
+        .gather_max_bytes(copies.gather_max)
+        .rx_copybreak_bytes(copies.rx_copybreak))
 }

@@ -163,7 +163,7 @@ pub(crate) mod tests {
     /// A capture that nobody reads.
     pub(crate) fn capture() -> Arc<Capture> {
         let target = CaptureTarget::File("/dev/null".into());
-        let options = CaptureOptions { target, snaplen: 64, rotation: None, only: Vec::new(), filter: None };
+        let options = CaptureOptions::new(target).snaplen(64);
         Arc::new(Capture::start(&options, "a test").expect("a capture"))
     }
 

@@ -81,13 +81,12 @@ impl LimitArgs {
 
 impl From<LimitArgs> for VsockLimits {
     fn from(args: LimitArgs) -> Self {
-        Self {
-            buffer_bytes: args.buffer,
-            max_connections: args.max_connections as usize,
-            peer_connections: args.peer_connections.map(|n| n as usize),
-            sibling_connections: args.sibling_connections.map(|n| n as usize),
-            request_rate: args.request_rate,
-        }
+        Self::default()
+            .buffer_bytes(args.buffer)
+            .max_connections(args.max_connections as usize)
+            .peer_connections(args.peer_connections.map(|n| n as usize))
+            .sibling_connections(args.sibling_connections.map(|n| n as usize))
+            .request_rate(args.request_rate)
     }
 }
 
@@ -137,16 +136,15 @@ impl MapArgs {
     /// What the options say.
     pub(super) fn policy(&self) -> Result<MapPolicy> {
         let listen = self.map_listen.iter().map(|text| parse_listen(text)).collect::<Result<_>>()?;
-        Ok(MapPolicy {
-            own_user: rustix::process::geteuid().as_raw(),
-            allow: self.map_allow.clone(),
-            listen,
-            max_bytes: self.map_max,
-            max_connections: self.map_connections.map(|n| n as usize),
-            max_total_bytes: self.map_total,
-            share_guest_memory: self.share_guest_memory,
-            hold: Duration::from_millis(self.map_hold),
-        })
+        Ok(MapPolicy::default()
+            .own_user(Some(rustix::process::geteuid().as_raw()))
+            .allow(self.map_allow.clone())
+            .listen(listen)
+            .max_bytes(self.map_max)
+            .max_connections(self.map_connections.map(|n| n as usize))
+            .max_total_bytes(self.map_total)
+            .share_guest_memory(self.share_guest_memory)
+            .hold(Duration::from_millis(self.map_hold)))
     }
 }
 

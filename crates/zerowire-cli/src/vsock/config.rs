@@ -39,18 +39,13 @@ impl Defaults {
     }
 
     fn made(&self, vm: VsockVmConfig) -> VsockConfig {
-        VsockConfig {
-            name: vm.name,
-            endpoint: vm.endpoint,
-            access: access::or(vm.access, self.access),
-            cid: vm.cid,
-            uds: vm.uds,
-            uds_access: access::or(vm.uds_access, self.uds_access),
-            groups: vm.groups,
-            limits: self.limits,
-            rates: vm.rates,
-            map: self.map.clone(),
-        }
+        VsockConfig::new(vm.name, vm.endpoint, vm.cid, vm.uds)
+            .access(access::or(vm.access, self.access))
+            .uds_access(access::or(vm.uds_access, self.uds_access))
+            .groups(vm.groups)
+            .limits(self.limits)
+            .rates(vm.rates)
+            .map(self.map.clone())
     }
 
     /// A VM of the file or of the control socket.

@@ -30,8 +30,8 @@ impl From<VsockServerError> for ManageError {
             VsockServerError::Cid { .. } => refusal(400).of_key("cid"),
             VsockServerError::CidTaken { .. } => refusal(409).of_key("cid"),
             VsockServerError::Apart { .. } => refusal(409).of_key("groups"),
-            VsockServerError::Process { .. } => refusal(503),
             VsockServerError::PathOfPort { .. } => refusal(409).of_key("uds"),
+            _ => refusal(503),
         }
     }
 }

@@ -6,18 +6,9 @@ use super::start::{descriptor_warning, start_line};
 use super::*;
 
 fn vm(max_connections: usize) -> VsockConfig {
-    VsockConfig {
-        name: "a".to_owned(),
-        endpoint: Endpoint::Path("/run/a".into()),
-        access: Default::default(),
-        cid: 3,
-        uds: "/run/a.host".into(),
-        uds_access: Default::default(),
-        groups: vec!["x".to_owned(), "y".to_owned()],
-        limits: VsockLimits { max_connections, ..VsockLimits::default() },
-        rates: Default::default(),
-        map: Default::default(),
-    }
+    VsockConfig::new("a", Endpoint::Path("/run/a".into()), 3, "/run/a.host")
+        .groups(vec!["x".to_owned(), "y".to_owned()])
+        .limits(VsockLimits::default().max_connections(max_connections))
 }
 
 #[test]

@@ -331,7 +331,7 @@ fn frames_wait_while_the_guest_takes_none() {
 fn a_group_address_is_no_address_of_the_service() {
     for mac in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
         let tree = MetadataTree::from_json_str("{}").expect("valid").into();
-        let config = Config { mac, ..Config::new(tree) };
+        let config = Config::new(tree).mac(mac);
         let error = MetadataService::new(config).expect_err("refused").to_string();
         assert!(error.contains("use a unicast one"), "{error}");
     }

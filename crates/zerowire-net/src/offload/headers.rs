@@ -18,6 +18,7 @@ pub const HEADERS_BYTES: usize = 256;
 
 /// Why a frame can't be cut. It is dropped; the text appears in the log once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum HeadersError {
     /// The frame, or the room for it, ends before its headers do.
     #[error("the frame's headers don't end within its first {0} bytes")]

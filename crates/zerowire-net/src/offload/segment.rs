@@ -10,6 +10,7 @@ use super::{AddGuest, Checksum, Cursor};
 
 /// Why a frame can't be cut. It is dropped; the text appears in the log once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SegmentError {
     /// What comes out would not fit on the wire.
     #[error("gso_size {size} behind {headers} bytes of headers makes frames longer than {longest} bytes")]

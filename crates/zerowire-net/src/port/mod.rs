@@ -32,6 +32,7 @@ pub use watch::LinkWatch;
 
 /// Why a port can't be had. The text is what the user reads.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum PortError {
     /// A tap.
     #[error(transparent)]

@@ -2,7 +2,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerowire::ledger::Counters;
-use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, LINKTYPE_ETHERNET, MAX_SNAPLEN};
+use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, LINKTYPE_ETHERNET};
 use zerowire_testkit::wait_until;
 use zerowire_vhost::ring::inflight::testing::Driver;
 
@@ -36,8 +36,7 @@ fn wire() -> (PortIo, OwnedFd) {
 fn frames_before_a_broken_chain_are_in_the_capture() {
     let dir = tempfile::tempdir().expect("a folder");
     let target = CaptureTarget::File(dir.path().join("capture"));
-    let options =
-        CaptureOptions { target, snaplen: MAX_SNAPLEN, rotation: None, only: Vec::new(), filter: None };
+    let options = CaptureOptions::new(target);
     let capture = Capture::start(&options, "a test").unwrap_or_else(|e| panic!("{e}"));
     let interface = capture.interface(LINKTYPE_ETHERNET, "vm", "").expect("any name");
     let mut driver = Driver::new(0);

@@ -3,12 +3,12 @@ use std::path::Path;
 use zerowire_capture::Captured;
 use zerowire_testkit::net::in_netns;
 use zerowire_testkit::wait_until;
-use zerowire_vhost::serve::{Endpoint, SocketAccess, VmFleet, VmState};
+use zerowire_vhost::serve::{Endpoint, VmFleet, VmState};
 
 use super::*;
+use crate::Fleet;
 use crate::port::PortSpec;
 use crate::port::tap::TapSpec;
-use crate::{Fleet, Policy};
 
 /// A server whose removals give up, as if a front end held up the VM's threads.
 struct HeldUp(Server);
@@ -76,18 +76,11 @@ impl Fleet for HeldUp {
 }
 
 fn vm(socket: &Path) -> VmConfig {
-    VmConfig {
-        name: "zwheld".to_owned(),
-        endpoint: Endpoint::Path(socket.to_owned()),
-        access: SocketAccess::default(),
-        port: PortSpec::Tap(TapSpec { name: "zwheld".to_owned(), queues: 1 }),
-        metadata: None,
-        policy: Policy::default(),
-        mac: None,
-        guard: None,
-        limits: Limits::default(),
-        postcopy: false,
-    }
+    VmConfig::new(
+        "zwheld",
+        Endpoint::Path(socket.to_owned()),
+        PortSpec::Tap(TapSpec { name: "zwheld".to_owned(), queues: 1 }),
+    )
 }
 
 fn states(server: &Server) -> Vec<VmState> {

@@ -2,7 +2,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
-use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, LINKTYPE_ETHERNET, MAX_SNAPLEN};
+use zerowire_capture::{Capture, CaptureOptions, CaptureTarget, LINKTYPE_ETHERNET};
 use zerowire_vhost::ring::inflight::testing::Driver;
 
 use super::{Detour, Outlet, Pushed, Transmit, TransmitContext, TxFrame, TxPlace, TxSlot, TxState, TxTally};
@@ -172,8 +172,7 @@ impl Detour for First {
 fn a_full_port_takes_no_finished_frame_out_of_the_capture() {
     let dir = tempfile::tempdir().expect("a folder");
     let target = CaptureTarget::File(dir.path().join("capture"));
-    let options =
-        CaptureOptions { target, snaplen: MAX_SNAPLEN, rotation: None, only: Vec::new(), filter: None };
+    let options = CaptureOptions::new(target);
     let capture = Capture::start(&options, "a test").unwrap_or_else(|e| panic!("{e}"));
     let interface = capture.interface(LINKTYPE_ETHERNET, "vm", "").expect("any name");
     let mut driver = Driver::new(0);

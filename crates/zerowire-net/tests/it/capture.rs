@@ -26,7 +26,7 @@ impl Captured {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("capture");
         let target = CaptureTarget::File(path.clone());
-        let options = CaptureOptions { target, snaplen, rotation: None, only: Vec::new(), filter: None };
+        let options = CaptureOptions::new(target).snaplen(snaplen);
         let capture = Arc::new(Capture::start(&options, "a test").unwrap_or_else(|e| panic!("{e}")));
         Self { capture, path, _dir: dir }
     }

@@ -126,7 +126,7 @@ fn short_segments_are_gathered() {
 
 #[test]
 fn the_copying_path_copies_everything_and_says_so() {
-    let policy = Policy { mode: PathMode::Copy, ..Policy::default() };
+    let policy = Policy::default().mode(PathMode::Copy);
     let vm = Vm { policy, ..Vm::new("zwcopy") };
     run("zwcopy", vm, options(0, Layout::Pages), |backend, guest, peer| {
         traffic_each_way(guest, peer);
@@ -152,7 +152,7 @@ fn received_frames_lie_where_the_guest_posted_buffers_without_a_copy() {
         let without = if mode == (RxMode::Mergeable { buffer_len: 1536 }) { 0 } else { f::NET_MRG_RXBUF };
         let without = if mode == RxMode::Small { without | OFFLOADS } else { without };
         let rx = Some(RxOptions { mode, indirect: false, buffers: 0 });
-        let policy = Policy { rx_copybreak_bytes: 0, ..Policy::default() };
+        let policy = Policy::default().rx_copybreak_bytes(0);
         run(
             name,
             Vm { policy, ..Vm::new(name) },
@@ -176,7 +176,7 @@ fn runs_of_received_frames_are_copied_up_to_the_copybreak_and_no_longer_ones() {
     let mode = RxMode::Mergeable { buffer_len: 1536 };
     let rx = Some(RxOptions { mode, indirect: false, buffers: 0 });
     for (copybreak, len) in [(0, 60), (500, 488), (500, 489), (4096, 1514), (4096, 4084), (4096, 4085)] {
-        let policy = Policy { rx_copybreak_bytes: copybreak, ..Policy::default() };
+        let policy = Policy::default().rx_copybreak_bytes(copybreak);
         let vm = Vm { policy, ..Vm::new("zwbreak") };
         run("zwbreak", vm, NetOptions { rx, ..options(0, Layout::Single) }, move |backend, guest, peer| {
             ip(&["link", "set", "zwbreak", "mtu", "9000"]);

@@ -134,8 +134,8 @@ impl Sender {
 #[test]
 fn refused_frames_go_nowhere_and_are_counted_by_reason() {
     let guard = guard(GUARD);
-    let copy = Policy { mode: PathMode::Copy, ..Policy::default() };
-    let scatter = Policy { gather_max_bytes: 0, ..Policy::default() };
+    let copy = Policy::default().mode(PathMode::Copy);
+    let scatter = Policy::default().gather_max_bytes(0);
     for policy in [Policy::default(), copy, scatter] {
         let mut sender = Sender::new(policy);
         let plain = [0; HEADER];
@@ -170,7 +170,7 @@ fn refused_frames_go_nowhere_and_are_counted_by_reason() {
 #[test]
 fn frames_of_any_length_are_decided() {
     let guard = guard(GUARD);
-    let mut sender = Sender::new(Policy { gather_max_bytes: 0, ..Policy::default() });
+    let mut sender = Sender::new(Policy::default().gather_max_bytes(0));
     let (good, plain) = (tcp_frame(1, 100), [0; HEADER]);
     let mut want = 0;
     for len in (1..60).step_by(2) {
@@ -386,8 +386,8 @@ fn storm(vm: Vm, at: &str) {
 
 #[test]
 fn storms_are_bounded_on_each_port() {
-    let in_place = Policy { rx_copybreak_bytes: 0, ..Policy::default() };
-    let copied = Policy { mode: PathMode::Copy, ..Policy::default() };
+    let in_place = Policy::default().rx_copybreak_bytes(0);
+    let copied = Policy::default().mode(PathMode::Copy);
     for policy in [Policy::default(), in_place, copied] {
         in_netns(move || storm(Vm { policy, ..Vm::new("zwstorm") }, "zwstorm"));
         for port in ["packet:v0", "packet:v0,receive=socket", "xdp:v0,mode=copy"] {

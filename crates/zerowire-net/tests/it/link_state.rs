@@ -12,13 +12,13 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use crate::support::frames::{frame, number};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::net::{Layout, NetOptions};
-use zerowire_net::{LinkState, Policy, Server, VmConfig};
+use zerowire_net::{LinkState, Server, VmConfig};
 use zerowire_sys::xdp::Interface;
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::veth;
 use zerowire_testkit::process::only;
 use zerowire_testkit::this_test;
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::serve::Endpoint;
 
 const PORTS: [&str; 4] = [
     "packet:v0,receive=socket",
@@ -338,17 +338,12 @@ fn a_descriptor_can_not_be_followed() {
         for socket in [OwnedFd::from(listening), near.into()] {
             fcntl_setfd(&socket, FdFlags::empty()).expect("as if it was inherited");
             let fd = socket.into_raw_fd();
-            let config = |link: &str| VmConfig {
-                name: "a".to_owned(),
-                endpoint: Endpoint::Fd(fd),
-                access: SocketAccess::default(),
-                port: format!("packet:v0,link={link}").parse().expect("a port"),
-                metadata: None,
-                policy: Policy::default(),
-                mac: None,
-                guard: None,
-                limits: zerowire_net::Limits::default(),
-                postcopy: false,
+            let config = |link: &str| {
+                VmConfig::new(
+                    "a",
+                    Endpoint::Fd(fd),
+                    format!("packet:v0,link={link}").parse().expect("a port"),
+                )
             };
             let error = Server::start(vec![config("follow")]).err().expect("an error").to_string();
             assert!(error.contains("link=follow") && error.contains(&format!("descriptor {fd}")), "{error}");

@@ -93,11 +93,7 @@ fn settings() -> Vec<(&'static str, Vm, NetOptions)> {
     vec![
         ("merged buffers", vm(), options(0, Layout::Split)),
         ("pages", vm(), options(0, Layout::Pages)),
-        (
-            "copies",
-            Vm { policy: Policy { mode: PathMode::Copy, ..Policy::default() }, ..vm() },
-            options(0, Layout::Split),
-        ),
+        ("copies", Vm { policy: Policy::default().mode(PathMode::Copy), ..vm() }, options(0, Layout::Split)),
         ("short buffers", vm(), NetOptions { rx: merged(1536), ..options(0, Layout::Split) }),
         ("very short ones", vm(), NetOptions { rx: merged(700), ..options(0, Layout::Single) }),
         ("big chains", vm(), options(f::NET_MRG_RXBUF, Layout::Split)),

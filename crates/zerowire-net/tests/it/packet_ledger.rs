@@ -28,7 +28,7 @@ fn receive(guest: &mut Guest, frames: usize) {
 
 /// A VM whose frames come from the socket, and are copied up to this many bytes.
 fn short_ones_copied(rx_copybreak_bytes: usize) -> Vm {
-    let policy = Policy { rx_copybreak_bytes, ..Policy::default() };
+    let policy = Policy::default().rx_copybreak_bytes(rx_copybreak_bytes);
     Vm { policy, ..Vm::on("a", "packet:v0,receive=socket") }
 }
 

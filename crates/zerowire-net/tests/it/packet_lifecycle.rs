@@ -13,11 +13,11 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use zerowire_guest::misbehave::{RawDesc, RawQueue, RingAttack};
 use zerowire_guest::net::{FrameShape, Layout, NetDriver, NetOptions};
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, VhostUserOptions, protocol};
-use zerowire_net::{Policy, Server, VmConfig};
+use zerowire_net::{Server, VmConfig};
 use zerowire_testkit::net::ip;
 use zerowire_testkit::net::veth::{promiscuity, veth};
 use zerowire_testkit::own_process;
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::serve::Endpoint;
 
 /// The kernel copies frames, or they are copied into a ring and out of one.
 const PORTS: [&str; 2] = ["packet:v0,receive=socket", "packet:v0,rings=on,receive=ring"];
@@ -445,18 +445,11 @@ fn hostile_guests_get_nowhere() {
 /// Why the server does not start with this port.
 fn refused(port: &str) -> String {
     let dir = tempfile::tempdir().expect("a directory for sockets");
-    let config = VmConfig {
-        name: "a".to_owned(),
-        endpoint: Endpoint::Path(dir.path().join("a")),
-        access: SocketAccess::default(),
-        port: port.parse().unwrap_or_else(|e| panic!("{e}")),
-        metadata: None,
-        policy: Policy::default(),
-        mac: None,
-        guard: None,
-        limits: zerowire_net::Limits::default(),
-        postcopy: false,
-    };
+    let config = VmConfig::new(
+        "a",
+        Endpoint::Path(dir.path().join("a")),
+        port.parse().unwrap_or_else(|e| panic!("{e}")),
+    );
     match Server::start(vec![config]) {
         Ok(_) => panic!("{port} was taken"),
         Err(e) => e.to_string(),

@@ -226,7 +226,7 @@ fn a_frame_for_which_there_are_never_enough_buffers_stops_nothing() {
 fn the_copying_path_has_no_ring() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
-        let policy = Policy { mode: PathMode::Copy, ..Policy::default() };
+        let policy = Policy::default().mode(PathMode::Copy);
         let backend = Backend::start(&[Vm { policy, ..Vm::on("a", RING) }]);
         let mut peer = Peer::new("v1");
         let mut guest = backend.guest("a", &options(0, Layout::Single));

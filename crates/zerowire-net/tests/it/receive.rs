@@ -252,7 +252,7 @@ proptest! {
         let mut driver = Driver::new(&lab, &case.shapes, case.buffers, case.header_len, case.mergeable);
         let setup =
             ReceiveSetup { mergeable: case.mergeable, header_len: case.header_len, clears_flags: false };
-        let policy = Policy { mode: case.mode, rx_copybreak_bytes: case.copybreak, ..Policy::default() };
+        let policy = Policy::default().mode(case.mode).rx_copybreak_bytes(case.copybreak);
         let buffers: Vec<_> = driver.idle.iter().flat_map(|b| &b.segments).map(|(at, len)| (*at, u64::from(*len))).collect();
         let watch = Watch::fresh(&lab.ram, &[driver.ring.setup(0)], &buffers);
         let mut side = receive(lab.device(&driver.ring, 0, false), setup, policy);

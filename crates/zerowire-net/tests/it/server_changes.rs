@@ -12,24 +12,13 @@ use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 use zerowire_metadata::TokenPolicy;
 use zerowire_net::port::PortSpec;
 use zerowire_net::port::tap::TapSpec;
-use zerowire_net::{ChangeError, Fleet, MetadataSource, Policy, Server, ServerError, VmConfig};
+use zerowire_net::{ChangeError, Fleet, MetadataSource, Server, ServerError, VmConfig};
 use zerowire_testkit::net::interface;
-use zerowire_vhost::serve::{Endpoint, SocketAccess, StartError, VmState};
+use zerowire_vhost::serve::{Endpoint, StartError, VmState};
 
 /// A VM whose socket in `dir` and whose tap have its name.
 fn vm(dir: &Path, name: &str) -> VmConfig {
-    VmConfig {
-        name: name.to_owned(),
-        endpoint: Endpoint::Path(dir.join(name)),
-        access: SocketAccess::default(),
-        port: PortSpec::Tap(TapSpec { name: name.to_owned(), queues: 1 }),
-        metadata: None,
-        policy: Policy::default(),
-        mac: None,
-        guard: None,
-        limits: zerowire_net::Limits::default(),
-        postcopy: false,
-    }
+    VmConfig::new(name, Endpoint::Path(dir.join(name)), PortSpec::Tap(TapSpec::new(name)))
 }
 
 struct Guest {
@@ -96,20 +85,16 @@ fn a_vm_that_cannot_be_added_leaves_nothing_behind() {
         let file = dir.path().join("file");
         std::fs::write(&file, "precious").expect("a file");
         let cases = [
-            (VmConfig { name: "zwfirst".into(), ..other.clone() }, "two VMs are named 'zwfirst'"),
-            (VmConfig { name: String::new(), ..other.clone() }, "VM name \"\""),
-            (VmConfig { endpoint: vm(dir.path(), "zwfirst").endpoint, ..other.clone() }, "is taken by"),
+            (other.clone().name("zwfirst".into()), "two VMs are named 'zwfirst'"),
+            (other.clone().name(String::new()), "VM name \"\""),
+            (other.clone().endpoint(vm(dir.path(), "zwfirst").endpoint), "is taken by"),
+            (other.clone().port(vm(dir.path(), "zwfirst").port), "tap 'zwfirst' is VM zwfirst's"),
+            (other.clone().endpoint(Endpoint::Path(file.clone())), "is not a socket"),
+            (other.clone().endpoint(Endpoint::Fd(3)), "only be handed over at the start"),
             (
-                VmConfig { port: vm(dir.path(), "zwfirst").port, ..other.clone() },
-                "tap 'zwfirst' is VM zwfirst's",
-            ),
-            (VmConfig { endpoint: Endpoint::Path(file.clone()), ..other.clone() }, "is not a socket"),
-            (VmConfig { endpoint: Endpoint::Fd(3), ..other.clone() }, "only be handed over at the start"),
-            (
-                VmConfig {
-                    metadata: Some(MetadataSource { file: file.clone(), tokens: TokenPolicy::Required }),
-                    ..other.clone()
-                },
+                other
+                    .clone()
+                    .metadata(Some(MetadataSource { file: file.clone(), tokens: TokenPolicy::Required })),
                 "metadata file",
             ),
         ];
@@ -132,9 +117,9 @@ fn a_process_has_at_most_256_vms() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let server = Server::empty();
-        let on_loopback = |n: usize| VmConfig {
-            port: "packet:lo,rings=off,receive=socket".parse().expect("a port"),
-            ..vm(dir.path(), &format!("vm{n}"))
+        let on_loopback = |n: usize| {
+            vm(dir.path(), &format!("vm{n}"))
+                .port("packet:lo,rings=off,receive=socket".parse().expect("a port"))
         };
         // Only the number is asked here, whatever the port makes of its interface.
         let configs: Vec<_> = (0..257).map(on_loopback).collect();
@@ -182,7 +167,7 @@ fn metadata_change_where_there_is_a_service_for_them() {
             std::fs::write(&file, text).expect("a file");
             MetadataSource { file, tokens: TokenPolicy::Required }
         };
-        let with = VmConfig { metadata: Some(source("a.json", "{}")), ..vm(dir.path(), "zwwith") };
+        let with = vm(dir.path(), "zwwith").metadata(Some(source("a.json", "{}")));
         let server = Server::start(vec![with, vm(dir.path(), "zwbare")]).expect("a server");
         let other = source("b.json", "{\"b\": 1}");
         server.set_metadata("zwwith", other.clone()).expect("set");
@@ -214,19 +199,17 @@ fn a_file_that_is_read_again_changes_what_differs() {
         let before = ["zwsame", "zwgone", "zwmoved"].map(str::to_owned);
         let mut guest = Guest::start(&dir.path().join("zwsame"));
         let mut peer = Peer::new("zwsame");
-        let moved = VmConfig { endpoint: Endpoint::Path(dir.path().join("elsewhere")), ..at("zwmoved") };
+        let moved = at("zwmoved").endpoint(Endpoint::Path(dir.path().join("elsewhere")));
 
         // What can't be changes nothing.
-        for bad in [
-            vec![at("zwsame"), at("zwsame")],
-            vec![at("zwguest")],
-            vec![VmConfig { name: "new".into(), ..at("zwguest") }],
-        ] {
+        for bad in
+            [vec![at("zwsame"), at("zwsame")], vec![at("zwguest")], vec![at("zwguest").name("new".into())]]
+        {
             assert!(fleet.reload(&before, bad).is_err());
             assert_eq!(server.vms().len(), 4);
         }
         // A VM of the file may take what one that goes has now.
-        let new = VmConfig { name: "new".into(), ..at("zwgone") };
+        let new = at("zwgone").name("new".into());
         let done = fleet.reload(&before, vec![at("zwsame"), moved.clone(), new]).expect("a good file");
         assert_eq!(done.added, ["new"]);
         assert_eq!(done.removed, ["zwgone"]);
@@ -254,7 +237,7 @@ fn a_vm_on_a_socket_that_was_handed_over_stays_as_it_is() {
         let listening = UnixListener::bind(&socket).expect("a socket");
         fcntl_setfd(&listening, FdFlags::empty()).expect("as if it was inherited");
         let endpoint = Endpoint::Fd(listening.into_raw_fd());
-        let handed = VmConfig { endpoint, ..vm(dir.path(), "zwhanded") };
+        let handed = vm(dir.path(), "zwhanded").endpoint(endpoint);
         let server = Server::start(vec![handed.clone()]).expect("a server");
         let fleet: &dyn Fleet = &server;
         let before = ["zwhanded".to_owned()];
@@ -264,7 +247,7 @@ fn a_vm_on_a_socket_that_was_handed_over_stays_as_it_is() {
         assert!(same.errors.is_empty() && same.replaced.is_empty(), "{same:?}");
         // Removed, it could not be added again: its descriptor would be closed.
         let mac = "52:54:00:00:00:01".parse().ok();
-        let done = fleet.reload(&before, vec![VmConfig { mac, ..handed }]).expect("a good file");
+        let done = fleet.reload(&before, vec![handed.mac(mac)]).expect("a good file");
         assert!(done.replaced.is_empty(), "{done:?}");
         assert!(done.errors.len() == 1 && done.errors[0].contains("restart the program"), "{done:?}");
         guest.send(&mut peer, 1);

@@ -196,7 +196,7 @@ proptest! {
         let (port, far) = wire();
         let mut io = PortIo::new(port);
         let mode = if copy { PathMode::Copy } else { PathMode::Auto };
-        let policy = Policy { mode, gather_max_bytes, ..Policy::default() };
+        let policy = Policy::default().mode(mode).gather_max_bytes(gather_max_bytes);
         let outlet = TapOutlet::new(policy).expect("memory");
         let mut side = Transmit::new(lab.device(&ring, 1, false), outlet, f::NET_CSUM | f::VERSION_1, HEADER);
 

@@ -83,7 +83,7 @@ fn both_paths(test: impl Fn(&Backend, &mut Peer, bool) + Send + Clone + 'static)
         let test = test.clone();
         in_netns(move || {
             veth("v0", "v1", 1, 1500);
-            let policy = Policy { mode, ..Policy::default() };
+            let policy = Policy::default().mode(mode);
             let backend = Backend::start(&[Vm { policy, ..Vm::on("a", ON) }]);
             test(&backend, &mut Peer::new("v1"), mode == PathMode::Copy);
             let totals = backend.stats("a").transmit.totals;
@@ -225,7 +225,7 @@ fn payload_can_be_lent() {
     for slow in [false, true] {
         in_netns(move || {
             veth("v0", "v1", 1, 1500);
-            let policy = Policy { gather_max_bytes: 0, ..Policy::default() };
+            let policy = Policy::default().gather_max_bytes(0);
             let backend = Backend::start(&[Vm { policy, ..Vm::on("a", ON) }]);
             let mut peer = if slow { slow_peer("v1", "w0", "w1") } else { Peer::new("v1") };
             let mut lent = 0;

@@ -175,7 +175,7 @@ fn frames_that_the_interface_refuses_are_counted_as_that_and_nothing_else() {
     for mode in [PathMode::Auto, PathMode::Copy] {
         in_netns(move || {
             veth("v0", "v1", 1, 1500);
-            let policy = Policy { mode, ..Policy::default() };
+            let policy = Policy::default().mode(mode);
             let backend = Backend::start(&[Vm { policy, ..Vm::on("a", "xdp:v0,mode=copy,offloads=on") }]);
             let mut peer = Peer::new("v1");
             let mut guest = backend.guest("a", &options(0, Layout::Single));
@@ -222,7 +222,7 @@ fn frames_that_the_interface_refuses_are_counted_as_that_and_nothing_else() {
 fn frames_are_sent_again_when_the_carrier_comes_after_the_interface() {
     in_netns(|| {
         veth("v0", "v1", 1, 1500);
-        let policy = Policy { mode: PathMode::Copy, ..Policy::default() };
+        let policy = Policy::default().mode(PathMode::Copy);
         let backend = Backend::start(&[Vm { policy, ..Vm::on("a", "xdp:v0,mode=copy") }]);
         let mut guest = backend.guest("a", &options(0, Layout::Single));
         guest.warm_up(0, &Peer::new("v1"));

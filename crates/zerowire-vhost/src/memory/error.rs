@@ -10,6 +10,7 @@ use super::table::{MAX_BYTES, MAX_REGIONS};
 
 /// What can be wrong with a memory table. The text is what the log shows.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum MemoryError {
     /// A region of no bytes.
     #[error("memory region at guest address {0:#x} is empty")]

@@ -42,6 +42,7 @@ const NOTHING_SET: [u8; 4096] = [0; 4096];
 
 /// What can be wrong with a log. The text is what the log file shows.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum LogError {
     /// No bytes.
     #[error("the dirty log is empty")]

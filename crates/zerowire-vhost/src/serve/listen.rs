@@ -32,6 +32,7 @@ impl std::fmt::Display for Endpoint {
 
 /// Why a socket can't be had. The text is what the user reads.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ListenError {
     /// Another process listens there.
     #[error("socket path {0} is in use by a running process: stop that one or give another path")]

@@ -61,6 +61,7 @@ pub struct VmInfo<C> {
 
 /// Why a running server refuses a change. The text is what the user reads.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ChangeError<E> {
     /// No VM has this name.
     #[error("no VM is named '{0}'")]

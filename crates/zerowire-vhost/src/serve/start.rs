@@ -14,6 +14,7 @@ pub const MAX_VMS: usize = 256;
 
 /// Why a server of any device can't start. The text is what the user reads.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// Too many VMs, or none.
     #[error("{0} VMs: one process serves 1 to {MAX_VMS}")]

@@ -41,6 +41,7 @@ use crate::serve::Backing;
 
 /// Why a session stays where it is. The text says what to do.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum HandOverError {
     /// Nobody is connected.
     #[error("VM {0}: no front end is connected: there is no session to hand over")]

@@ -49,6 +49,7 @@ pub(super) type File = Arc<OwnedFd>;
 
 /// Why an image can't be made, sent or taken up. The text names the value and the rule.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum ImageError {
     /// It begins with other bytes.
     #[error("a session's image begins with \"zwimage\\n\", and these bytes do not")]

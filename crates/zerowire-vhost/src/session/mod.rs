@@ -44,6 +44,7 @@ use vrings::{Notifier, Vrings};
 
 /// Why a message was not carried out.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum SessionError {
     /// The message breaks the protocol.
     #[error(transparent)]

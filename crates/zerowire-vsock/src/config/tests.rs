@@ -1,18 +1,12 @@
 use super::*;
 
 fn config(name: &str, cid: u64) -> VsockConfig {
-    VsockConfig {
-        name: name.to_owned(),
-        endpoint: Endpoint::Path(format!("/run/{name}.vhost").into()),
-        access: Default::default(),
+    VsockConfig::new(
+        name,
+        Endpoint::Path(format!("/run/{name}.vhost").into()),
         cid,
-        uds: format!("/run/{name}.vsock").into(),
-        uds_access: Default::default(),
-        groups: Vec::new(),
-        limits: VsockLimits::default(),
-        rates: Limits::default(),
-        map: Default::default(),
-    }
+        format!("/run/{name}.vsock"),
+    )
 }
 
 fn error(mut configs: Vec<VsockConfig>) -> String {

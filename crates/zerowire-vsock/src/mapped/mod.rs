@@ -36,10 +36,11 @@ pub struct MapListen {
 
 /// Who may map, how much, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct MapPolicy {
-    /// The user who may all that is possible here, as root may. This process's own, if no other
-    /// process started it for that user.
-    pub own_user: u32,
+    /// The user who may all that is possible here, as root may. This process's own where it is
+    /// None: see [`Self::complete`].
+    pub own_user: Option<u32>,
     /// Users, beside root and the own one, whose programs may connect to ports of the guest
     /// at `UDS.map`.
     pub allow: Vec<u32>,
@@ -62,15 +63,8 @@ pub struct MapPolicy {
 
 impl Default for MapPolicy {
     fn default() -> Self {
-        Self::of_user(rustix::process::geteuid().as_raw())
-    }
-}
-
-impl MapPolicy {
-    /// For nobody beside root and this user.
-    pub(crate) fn of_user(own_user: u32) -> Self {
         Self {
-            own_user,
+            own_user: None,
             allow: Vec::new(),
             listen: Vec::new(),
             max_bytes: 64 << 20,
@@ -83,8 +77,19 @@ impl MapPolicy {
 }
 
 impl MapPolicy {
+    zerowire_wire::setters! {
+        own_user: Option<u32>,
+        allow: Vec<u32>,
+        listen: Vec<MapListen>,
+        max_bytes: u64,
+        max_connections: Option<usize>,
+        max_total_bytes: u64,
+        share_guest_memory: bool,
+        hold: Duration,
+    }
+
     fn is_own(&self, user: u32) -> bool {
-        user == 0 || user == self.own_user
+        user == 0 || self.own_user == Some(user)
     }
 
     /// Whether a user's programs may connect to ports of the guest.

@@ -5,25 +5,19 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use zerowire_testkit::wait_until;
-use zerowire_vhost::serve::{SocketAccess, VmState};
+use zerowire_vhost::serve::VmState;
 
 use super::*;
-use crate::mapped::MapPolicy;
-use crate::{HostQuestion, VsockLimits};
+use crate::HostQuestion;
 
 fn vm(dir: &Path, cid: u64) -> VsockConfig {
-    VsockConfig {
-        name: "held".to_owned(),
-        endpoint: Endpoint::Path(dir.join(format!("{cid}.socket"))),
-        access: SocketAccess::default(),
+    VsockConfig::new(
+        "held",
+        Endpoint::Path(dir.join(format!("{cid}.socket"))),
         cid,
-        uds: dir.join(format!("{cid}.uds")),
-        uds_access: SocketAccess::default(),
-        groups: vec!["one".to_owned()],
-        limits: VsockLimits::default(),
-        rates: Limits::default(),
-        map: MapPolicy::default(),
-    }
+        dir.join(format!("{cid}.uds")),
+    )
+    .groups(vec!["one".to_owned()])
 }
 
 /// A server with one VM, whose removal has given up.

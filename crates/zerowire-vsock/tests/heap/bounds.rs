@@ -75,7 +75,7 @@ fn a_thousand_connections_on_which_bytes_wait_for_a_guest() {
 #[test]
 fn bytes_that_wait_for_host_programs() {
     // Only a buffer that is larger than what a socket keeps makes bytes wait here.
-    let mut device = Device::new(VsockLimits { buffer_bytes: 16 << 20, ..VsockLimits::default() });
+    let mut device = Device::new(VsockLimits::default().buffer_bytes(16 << 20));
     let before = heap::live();
     let mut hosts = host::connect(&mut device, 2, Kind::Stream);
     let idle = since(before);
@@ -141,7 +141,7 @@ fn short_messages_that_wait() {
 #[test]
 fn a_message_of_more_pieces_than_a_call_takes() {
     const LEN: usize = 1_200_000;
-    let mut device = Device::new(VsockLimits { buffer_bytes: 4 << 20, ..VsockLimits::default() });
+    let mut device = Device::new(VsockLimits::default().buffer_bytes(4 << 20));
     let before = heap::live();
     let mut hosts = host::connect(&mut device, 1, Kind::SeqPacket);
     let host = &mut hosts[0];
@@ -169,7 +169,7 @@ fn a_message_of_more_pieces_than_a_call_takes() {
 #[test]
 fn more_messages_than_the_buffer_has_bytes_do_not_wait() {
     const BUFFER: usize = 4096;
-    let limits = VsockLimits { buffer_bytes: BUFFER as u32, ..VsockLimits::default() };
+    let limits = VsockLimits::default().buffer_bytes(BUFFER as u32);
     // To the other guest, which posts nothing, and to a host program, which reads nothing.
     for to_host in [false, true] {
         let mut device = Device::new(limits);

@@ -29,13 +29,7 @@ const PAYLOAD: u8 = 4;
 
 fn start(dir: &tempfile::TempDir, snaplen: u32) -> (PathBuf, Arc<Capture>) {
     let path = dir.path().join("capture");
-    let options = CaptureOptions {
-        target: CaptureTarget::File(path.clone()),
-        snaplen,
-        rotation: None,
-        only: Vec::new(),
-        filter: None,
-    };
+    let options = CaptureOptions::new(CaptureTarget::File(path.clone())).snaplen(snaplen);
     (path, Arc::new(Capture::start(&options, "a test").unwrap_or_else(|e| panic!("{e}"))))
 }
 

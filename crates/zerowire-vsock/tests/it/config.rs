@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use zerowire_guest::ring::RingMemory;
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser};
-use zerowire_vhost::serve::{Endpoint, SocketAccess, StartError};
+use zerowire_vhost::serve::{Endpoint, StartError};
 use zerowire_vhost_user::{
     Config, FLAG_NEED_REPLY, MessageSocket, Request, VERSION, VringState, features as f, protocol as p,
 };
-use zerowire_vsock::{VsockConfig, VsockLimits, VsockServer, VsockServerError};
+use zerowire_vsock::{VsockConfig, VsockServer, VsockServerError};
 
 /// More than 32 bits would show if the rest of the field were not 0.
 const CID: u64 = 0xfedc_ba98;
@@ -22,18 +22,12 @@ const CID: u64 = 0xfedc_ba98;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config(dir: &Path, name: &str, cid: u64) -> VsockConfig {
-    VsockConfig {
-        name: name.to_owned(),
-        endpoint: Endpoint::Path(dir.join(format!("{name}.vhost"))),
-        access: SocketAccess::default(),
+    VsockConfig::new(
+        name,
+        Endpoint::Path(dir.join(format!("{name}.vhost"))),
         cid,
-        uds: dir.join(format!("{name}.vsock")),
-        uds_access: SocketAccess::default(),
-        groups: Vec::new(),
-        limits: VsockLimits::default(),
-        rates: zerowire_vsock::Limits::default(),
-        map: Default::default(),
-    }
+        dir.join(format!("{name}.vsock")),
+    )
 }
 
 struct Backend {

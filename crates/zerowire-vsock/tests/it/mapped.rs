@@ -14,7 +14,6 @@ use zerowire::recv::vsock::{self, Dequeued, MappedConnection, MappedListener, Ma
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SHUTDOWN_RCV, SHUTDOWN_SEND, SocketType};
 use zerowire_testkit::process::only;
 use zerowire_testkit::this_test;
-use zerowire_vsock::mapped::MapPolicy;
 
 const PORT: u32 = 9;
 
@@ -444,7 +443,7 @@ fn direct_windows_need_a_yes_and_move_nothing() {
 fn direct_windows_that_are_held_make_way_for_copied_ones() {
     let hold = Duration::from_millis(1);
     let vm = Vm::new("vm", 3).shared();
-    let backend = VsockBackend::start(&[Vm { map: MapPolicy { hold, ..vm.map }, ..vm }]);
+    let backend = VsockBackend::start(&[Vm { map: vm.map.hold(hold), ..vm }]);
     let mut guest = backend.guest("vm");
     let options = MappedOptions::stream().direct(true).windows(8);
     let (conn, program) = dial(&backend, &mut guest, SocketType::Stream, options);

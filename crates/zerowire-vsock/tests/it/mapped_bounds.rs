@@ -33,12 +33,12 @@ struct Scene {
 
 impl Scene {
     fn new(windows: u32) -> Self {
-        Self::with(MapOptions { windows, data_pages: 4, direct: true, ..MapOptions::default() })
+        Self::with(MapOptions::default().windows(windows).data_pages(4).direct(true))
     }
 
     fn with(options: MapOptions) -> Self {
         let dir = tempfile::tempdir().expect("a directory for sockets");
-        let policy = MapPolicy { share_guest_memory: true, hold: HOLD, ..MapPolicy::default() };
+        let policy = MapPolicy::default().share_guest_memory(true).hold(HOLD);
         let mut harness =
             Harness::with_map(dir.path(), &[3], VsockLimits::default(), &policy).expect("a device");
         let mut guest = Guest::new().expect("memory");
@@ -242,7 +242,7 @@ fn a_program_that_gives_nothing_back_stops_its_sender_by_credit_alone() {
 /// say.
 #[test]
 fn a_program_that_keeps_windows_while_it_waits_gets_more() {
-    let options = MapOptions { windows: 32, data_pages: 4, credit: 16 * LEN, ..MapOptions::default() };
+    let options = MapOptions::default().windows(32).data_pages(4).credit(16 * LEN);
     let mut s = Scene::with(options);
     let mut kept = Vec::new();
     for n in 0..3 {

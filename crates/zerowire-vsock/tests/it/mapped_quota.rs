@@ -26,7 +26,7 @@ fn map_path(backend: &VsockBackend, vm: &str) -> PathBuf {
 
 /// "vm" with these bounds, and "other" with none of its own.
 fn start(max_connections: usize, max_total_bytes: u64) -> (VsockBackend, Guest, Guest) {
-    let map = MapPolicy { max_connections: Some(max_connections), max_total_bytes, ..MapPolicy::default() };
+    let map = MapPolicy::default().max_connections(Some(max_connections)).max_total_bytes(max_total_bytes);
     let backend = VsockBackend::start(&[Vm { map, ..Vm::new("vm", 3) }, Vm::new("other", 4)]);
     let mut guests = ["vm", "other"].map(|name| backend.guest(name));
     guests.iter_mut().for_each(|guest| guest.stack.listen(PORT, SocketType::Stream));
@@ -159,9 +159,9 @@ fn a_guest_makes_as_many_mapped_connections_as_its_vm_has() {
 fn connections_that_a_guest_does_not_answer_have_their_place_until_then() {
     own_process!();
     let dir = tempfile::tempdir().expect("a directory for sockets");
-    let map = MapPolicy { max_connections: Some(2), ..MapPolicy::default() };
+    let map = MapPolicy::default().max_connections(Some(2));
     let (mut harness, mut guest) = one_guest_with(dir.path(), VsockLimits::default(), &map);
-    let options = MapOptions { windows: 2, data_pages: 1, ..MapOptions::default() };
+    let options = MapOptions::default().windows(2).data_pages(1);
     let request = MapRequest { op: MapOp::Connect, port: PORT, kind: 1, options };
     let mut ask = || {
         let program = Program::ask(&dir.path().join("3.map"), &request).expect("the device listens");

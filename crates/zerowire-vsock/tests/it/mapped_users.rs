@@ -59,7 +59,7 @@ fn a_user_who_was_not_named_is_refused_and_told_the_remedy() {
 fn a_user_who_was_named_is_served_and_no_other_one() {
     own_process!();
     let [named, other] = USERS;
-    let vm = Vm { map: MapPolicy { allow: vec![named], ..MapPolicy::default() }, ..Vm::new("vm", 3) };
+    let vm = Vm { map: MapPolicy::default().allow(vec![named]), ..Vm::new("vm", 3) };
     let backend = VsockBackend::start(&[vm]);
     let path = open_to_all(&backend);
     let refused = by_user(other, || vsock::connect(&path, PORT, &MappedOptions::default()));
@@ -94,11 +94,9 @@ fn a_user_who_was_named_is_served_and_no_other_one() {
 fn who_may_connect_may_not_listen_and_the_other_way_round() {
     own_process!();
     let [connects, listens] = USERS;
-    let map = MapPolicy {
-        allow: vec![connects],
-        listen: vec![MapListen { user: listens, ports: vec![PORT..=PORT, 20..=29] }],
-        ..MapPolicy::default()
-    };
+    let map = MapPolicy::default()
+        .allow(vec![connects])
+        .listen(vec![MapListen { user: listens, ports: vec![PORT..=PORT, 20..=29] }]);
     let backend = VsockBackend::start(&[Vm { map, ..Vm::new("vm", 3) }]);
     let path = open_to_all(&backend);
     let listen =

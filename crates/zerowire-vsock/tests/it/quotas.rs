@@ -53,11 +53,7 @@ fn neighbours_leave_each_other_and_the_host_a_share() {
 #[test]
 fn shares_are_options() {
     let wide = |vm: Vm, peer, siblings| Vm {
-        limits: VsockLimits {
-            peer_connections: Some(peer),
-            sibling_connections: Some(siblings),
-            ..vm.limits
-        },
+        limits: vm.limits.peer_connections(Some(peer)).sibling_connections(Some(siblings)),
         ..vm
     };
     let backend = VsockBackend::start(&[
@@ -85,7 +81,7 @@ fn say(guest: &mut Driver, flow: &Flow, op: Op) {
 #[test]
 fn resets_that_nobody_takes_hold_no_place_for_long() {
     let dir = tempfile::tempdir().expect("a directory for sockets");
-    let limits = VsockLimits { max_connections: 32, ..VsockLimits::default() };
+    let limits = VsockLimits::default().max_connections(32);
     let mut harness = Harness::new(dir.path(), &[3, 4], limits).expect("a device");
     let mut a = start(&mut harness, 0);
     let mut b = Driver::new().expect("memory");

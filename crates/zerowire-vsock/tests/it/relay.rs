@@ -83,7 +83,7 @@ struct Setup {
 impl World {
     fn new(s: &Setup) -> Self {
         let dir = tempfile::tempdir().expect("a directory for sockets");
-        let limits = VsockLimits { buffer_bytes: s.buffer, ..VsockLimits::default() };
+        let limits = VsockLimits::default().buffer_bytes(s.buffer);
         let mut harness = Harness::new(dir.path(), &[3, 4], limits).expect("a device");
         let sides = [0, 1].map(|i| {
             let (own, peer) = ([(3, 1000), (4, 80)][i], [(4, 80), (3, 0)][i]);

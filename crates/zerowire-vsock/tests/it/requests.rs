@@ -129,7 +129,7 @@ fn without_a_bound_nothing_is_over_it() {
 
 /// At most `request_rate` requests a second, and at once.
 fn limits(request_rate: u32) -> VsockLimits {
-    VsockLimits { request_rate, ..VsockLimits::default() }
+    VsockLimits::default().request_rate(request_rate)
 }
 
 /// What the device answers: ports of the guest and operations, in order of the ports.

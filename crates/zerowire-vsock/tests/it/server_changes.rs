@@ -8,7 +8,7 @@ use crate::support::vsock::{Guest, Vm, VsockBackend, pattern, together};
 use crate::support::{PATIENCE, wait_until};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType};
 use zerowire_vhost::serve::{Endpoint, VmState};
-use zerowire_vsock::{VsockChangeError, VsockConfig};
+use zerowire_vsock::VsockChangeError;
 
 fn names(backend: &VsockBackend) -> Vec<(String, VmState)> {
     backend.server.vms().into_iter().map(|vm| (vm.config.name, vm.state)).collect()
@@ -161,17 +161,17 @@ fn a_vm_that_cannot_be_added_leaves_nothing_behind() {
     let file = backend.uds("file");
     std::fs::write(&file, "precious").expect("a file");
     let cases = [
-        (VsockConfig { name: "first".into(), ..other.clone() }, "two VMs are named 'first'"),
-        (VsockConfig { name: "a\n".into(), ..other.clone() }, "control characters"),
-        (VsockConfig { cid: 3, ..other.clone() }, "both have CID 3"),
-        (VsockConfig { cid: 2, ..other.clone() }, "is the host's"),
-        (VsockConfig { endpoint: first.endpoint.clone(), ..other.clone() }, "is taken by"),
-        (VsockConfig { uds: first.uds.clone(), ..other.clone() }, "is taken by"),
-        (VsockConfig { uds: backend.port_path("first", 80), ..other.clone() }, "guest to port 80 arrive"),
-        (VsockConfig { uds: file.clone(), ..other.clone() }, "is not a socket"),
-        (VsockConfig { endpoint: Endpoint::Path(file.clone()), ..other.clone() }, "is not a socket"),
-        (VsockConfig { endpoint: Endpoint::Fd(3), ..other.clone() }, "only be handed over at the start"),
-        (VsockConfig { groups: vec![String::new()], ..other.clone() }, "--groups"),
+        (other.clone().name("first".into()), "two VMs are named 'first'"),
+        (other.clone().name("a\n".into()), "control characters"),
+        (other.clone().cid(3), "both have CID 3"),
+        (other.clone().cid(2), "is the host's"),
+        (other.clone().endpoint(first.endpoint.clone()), "is taken by"),
+        (other.clone().uds(first.uds.clone()), "is taken by"),
+        (other.clone().uds(backend.port_path("first", 80)), "guest to port 80 arrive"),
+        (other.clone().uds(file.clone()), "is not a socket"),
+        (other.clone().endpoint(Endpoint::Path(file.clone())), "is not a socket"),
+        (other.clone().endpoint(Endpoint::Fd(3)), "only be handed over at the start"),
+        (other.clone().groups(vec![String::new()]), "--groups"),
     ];
     for (config, words) in cases {
         let said = backend.server.add(config).expect_err(words).to_string();

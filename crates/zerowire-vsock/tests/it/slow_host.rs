@@ -41,7 +41,7 @@ impl<P> World<P> {
         accept: impl FnOnce(&L) -> P,
     ) -> Self {
         let dir = tempfile::tempdir().expect("a directory for sockets");
-        let limits = VsockLimits { buffer_bytes: buffer, ..VsockLimits::default() };
+        let limits = VsockLimits::default().buffer_bytes(buffer);
         let mut harness = Harness::new(dir.path(), &[3], limits).expect("a device");
         let listener = bind(&dir.path().join(format!("3_{PORT}")));
         let mut guest = Guest::new().expect("memory");

@@ -213,7 +213,7 @@ fn bytes_of_an_ended_connection_linger() {
     own_process!();
     for (op, reads) in [(Op::Rst, false), (Op::Shutdown, false), (Op::Rst, true), (Op::Shutdown, true)] {
         let dir = tempfile::tempdir().expect("a directory for sockets");
-        let limits = VsockLimits { buffer_bytes: 16 << 20, ..VsockLimits::default() };
+        let limits = VsockLimits::default().buffer_bytes(16 << 20);
         let (mut harness, mut guest) = one_guest(dir.path(), limits);
         let (mut flow, mut stream) = open(&mut harness, &mut guest, dir.path());
         // More than the socket takes.

@@ -22,12 +22,12 @@ pub use error::AreaError;
 pub use file::{FileSlice, MappedFile};
 pub use lease::{Frozen, Lease};
 
-use crate::setters::setters;
 use free::FreeList;
 use map::Map;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use zerowire_wire::setters;
 
 /// The pages that an area is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! What a packet sender is opened with.
 
 use super::error::OpenError;
-use crate::setters::setters;
 use zerowire_sys::packet::{Geometry, MAX_FRAME_BYTES, Version};
 use zerowire_wire::ethernet::TAG_BYTES as VLAN_TAG_BYTES;
+use zerowire_wire::setters;
 use zerowire_wire::vnet::VNET_HEADER_BYTES;
 
 use crate::send::frame::ETHERNET_HEADER_BYTES;

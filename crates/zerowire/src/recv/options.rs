@@ -3,8 +3,8 @@
 #[cfg(feature = "zcrx")]
 use super::ZcrxOptions;
 use crate::area::Pages;
-use crate::setters::setters;
 use std::time::Duration;
+use zerowire_wire::setters;
 
 /// Which system calls receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

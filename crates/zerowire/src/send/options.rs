@@ -1,8 +1,8 @@
 //! How a sender works.
 
-use crate::setters::setters;
 use serde::Serialize;
 use std::time::Duration;
+use zerowire_wire::setters;
 
 /// Whether payloads are copied or lent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

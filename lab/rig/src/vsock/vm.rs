@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::serve::Endpoint;
 use zerowire_vsock::mapped::MapPolicy;
 use zerowire_vsock::{HandedVsock, HostSockets, Limits, VsockConfig, VsockLimits};
 
@@ -33,22 +33,22 @@ impl Vm {
 
     /// With `buffer_bytes` bytes of credit for the guest.
     pub fn buffer(self, buffer_bytes: u32) -> Self {
-        Self { limits: VsockLimits { buffer_bytes, ..self.limits }, ..self }
+        Self { limits: self.limits.buffer_bytes(buffer_bytes), ..self }
     }
 
     /// Programs may read the guest's memory.
     pub fn shared(self) -> Self {
-        Self { map: MapPolicy { share_guest_memory: true, ..self.map }, ..self }
+        Self { map: self.map.share_guest_memory(true), ..self }
     }
 
     /// With at most `max_connections` connections.
     pub fn most(self, max_connections: usize) -> Self {
-        Self { limits: VsockLimits { max_connections, ..self.limits }, ..self }
+        Self { limits: self.limits.max_connections(max_connections), ..self }
     }
 
     /// With at most `request_rate` connection requests a second.
     pub fn request_rate(self, request_rate: u32) -> Self {
-        Self { limits: VsockLimits { request_rate, ..self.limits }, ..self }
+        Self { limits: self.limits.request_rate(request_rate), ..self }
     }
 
     /// In these groups.
@@ -59,18 +59,16 @@ impl Vm {
 
 /// Its configuration, with its sockets in this directory.
 pub(super) fn config(dir: &Path, vm: &Vm) -> VsockConfig {
-    VsockConfig {
-        name: vm.name.to_owned(),
-        endpoint: Endpoint::Path(dir.join(format!("{}.vhost", vm.name))),
-        access: SocketAccess::default(),
-        cid: vm.cid,
-        uds: dir.join(vm.name),
-        uds_access: SocketAccess::default(),
-        groups: vm.groups.iter().map(|g| (*g).to_owned()).collect(),
-        limits: vm.limits,
-        rates: vm.rates,
-        map: vm.map.clone(),
-    }
+    VsockConfig::new(
+        vm.name,
+        Endpoint::Path(dir.join(format!("{}.vhost", vm.name))),
+        vm.cid,
+        dir.join(vm.name),
+    )
+    .groups(vm.groups.iter().map(|g| (*g).to_owned()).collect())
+    .limits(vm.limits)
+    .rates(vm.rates)
+    .map(vm.map.clone())
 }
 
 /// A VM's sockets, as another process has opened them, and those of its end on the host.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use zerowire_net::{Policy, Server, VmConfig, VmStats};
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_net::{Server, VmConfig, VmStats};
+use zerowire_vhost::serve::Endpoint;
 
 /// For counters to come to rest: how often, and after what pause, they are read.
 const REST: (u32, Duration) = (50, Duration::from_millis(5));
@@ -22,18 +22,7 @@ impl BackEnd {
     pub fn start(port: &str) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let socket = dir.path().join("vm");
-        let server = Server::start(vec![VmConfig {
-            name: "vm".to_owned(),
-            endpoint: Endpoint::Path(socket.clone()),
-            access: SocketAccess::default(),
-            port: port.parse()?,
-            metadata: None,
-            policy: Policy::default(),
-            mac: None,
-            guard: None,
-            limits: zerowire_net::Limits::default(),
-            postcopy: false,
-        }])?;
+        let server = Server::start(vec![VmConfig::new("vm", Endpoint::Path(socket.clone()), port.parse()?)])?;
         Ok(Self { server, socket, _dir: dir })
     }
 

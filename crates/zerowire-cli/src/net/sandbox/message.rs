@@ -13,7 +13,7 @@ use zerowire_net::{
     ServerStats, VmConfig, VmStats,
 };
 use zerowire_vhost::host::KickHistogram;
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::serve::Endpoint;
 
 use super::vm::Common;
 use crate::sandbox::link::ChildAnswer;
@@ -98,24 +98,22 @@ impl ChildSetup {
         let mac = self.mac.as_ref().map(|mac| mac.parse::<MacAddress>().map_err(|e| e.to_string()));
         let mac = mac.transpose()?;
         let tokens = |required| if required { TokenPolicy::Required } else { TokenPolicy::Optional };
-        Ok(VmConfig {
-            name: self.name.clone(),
-            endpoint: Endpoint::Path(self.socket.clone().into()),
-            access: SocketAccess::default(),
-            port: self.port.spec()?,
-            metadata: self
-                .tokens_required
-                .map(|required| MetadataSource { file: "its supervisor".into(), tokens: tokens(required) }),
-            policy: Policy {
-                mode: if self.copies { PathMode::Copy } else { PathMode::Auto },
-                gather_max_bytes: self.gather_max_bytes,
-                rx_copybreak_bytes: self.rx_copybreak_bytes,
-            },
-            guard: guard(self.guard.as_deref(), mac)?,
-            limits: self.limits.limits()?,
-            mac,
-            postcopy: false,
-        })
+        Ok(VmConfig::new(self.name.clone(), Endpoint::Path(self.socket.clone().into()), self.port.spec()?)
+            .metadata(
+                self.tokens_required.map(|required| MetadataSource {
+                    file: "its supervisor".into(),
+                    tokens: tokens(required),
+                }),
+            )
+            .policy(
+                Policy::default()
+                    .mode(if self.copies { PathMode::Copy } else { PathMode::Auto })
+                    .gather_max_bytes(self.gather_max_bytes)
+                    .rx_copybreak_bytes(self.rx_copybreak_bytes),
+            )
+            .guard(guard(self.guard.as_deref(), mac)?)
+            .limits(self.limits.limits()?)
+            .mac(mac))
     }
 }
 
@@ -333,7 +331,45 @@ impl ChildStats {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args, FromArgMatches};
+    use zerowire_confine::Owner;
+    use zerowire_vhost::serve::SocketAccess;
+
     use super::*;
+    use crate::file::Net;
+    use crate::net::NetArgs;
+    use crate::net::config::Defaults;
+    use crate::sandbox::cpu::CpuSum;
+
+    /// Each key has a value here, and each option that counts for all VMs is not the default.
+    #[test]
+    fn what_a_vm_is_configured_with_reaches_its_child() {
+        let command = NetArgs::augment_args(clap::Command::new("net"));
+        let given =
+            ["net", "--control", "/c", "--path", "copy", "--gather-max", "17", "--rx-copybreak", "18"];
+        let args = NetArgs::from_arg_matches(&command.get_matches_from(given)).expect("arguments");
+        let table = Net {
+            socket: "/s".into(),
+            port: "tap:t,queues=2".to_owned(),
+            metadata: Some("/m.json".into()),
+            metadata_token: Some("optional".to_owned()),
+            mac: Some("52:54:00:00:00:02".to_owned()),
+            guard: Some("mac+vlan=off".to_owned()),
+            tx_limit: Some("1Gbit/s".to_owned()),
+            rx_limit: Some("ops=10k/s".to_owned()),
+            socket_owner: Some("1".to_owned()),
+            socket_group: Some("2".to_owned()),
+            socket_mode: Some("0640".to_owned()),
+        };
+        let config = Defaults::new(&args).and_then(|d| Ok(d.vm("a", table)?)).expect("a VM");
+        let common =
+            Common { owner: Owner { user: 65534, group: 65534 }, log: String::new(), cpu: CpuSum::default() };
+        let port = PortSetup { spec: config.port.to_string(), facts: "true".to_owned(), link: None };
+        let child = ChildSetup::of(&config, port, &common).config().expect("a VM");
+        // The supervisor opens the file and the socket.
+        let file = MetadataSource { file: "its supervisor".into(), tokens: TokenPolicy::Optional };
+        assert_eq!(child, config.access(SocketAccess::default()).metadata(Some(file)));
+    }
 
     #[test]
     fn what_a_child_makes_up_is_bounded() {

@@ -164,7 +164,7 @@ impl NetVm {
     pub(super) fn config(&self) -> VmConfig {
         let state = lock(&self.state);
         let metadata = state.metadata.as_ref().map(|m| m.source.clone());
-        VmConfig { metadata, limits: state.limits, guard: state.guard.clone(), ..self.config.clone() }
+        self.config.clone().metadata(metadata).limits(state.limits).guard(state.guard.clone())
     }
 
     /// Gives the VM other limits. A child that starts later has them from the start.
@@ -303,7 +303,7 @@ impl Charge for NetVm {
         // Held until the link is there, so that no change falls between the two.
         let mut state = lock(&self.state);
         let port = PortSetup { spec: config.port.to_string(), facts, link: state.interface };
-        let now = VmConfig { limits: state.limits, guard: state.guard.clone(), ..config.clone() };
+        let now = config.clone().limits(state.limits).guard(state.guard.clone());
         let setup = ChildSetup::of(&now, port, &self.common);
         let setup = ChildSetup { drains: self.is_draining(), ..setup };
         let file = state.metadata.as_ref().map(KeptMetadata::file).transpose()?;

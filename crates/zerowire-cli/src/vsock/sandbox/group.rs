@@ -268,7 +268,7 @@ pub(super) mod tests {
 
     use zerowire_testkit::own_process;
     use zerowire_testkit::process::{become_ordinary, limit};
-    use zerowire_vhost::serve::{Endpoint, Listener, SocketAccess};
+    use zerowire_vhost::serve::{Endpoint, Listener};
     use zerowire_vsock::{HostSockets, OwnSockets, VsockConfig};
 
     use super::super::vm::OpenVsock;
@@ -283,18 +283,12 @@ pub(super) mod tests {
         (number, name): (usize, &str),
         request_rate: u32,
     ) -> Arc<KeptVsock> {
-        let mut config = VsockConfig {
-            name: name.to_owned(),
-            endpoint: Endpoint::Path(dir.join(format!("{name}.s"))),
-            access: SocketAccess::default(),
-            cid: number as u64 + 3,
-            uds: dir.join(name),
-            uds_access: SocketAccess::default(),
-            groups: Vec::new(),
-            limits: Default::default(),
-            rates: Default::default(),
-            map: Default::default(),
-        };
+        let mut config = VsockConfig::new(
+            name,
+            Endpoint::Path(dir.join(format!("{name}.s"))),
+            number as u64 + 3,
+            dir.join(name),
+        );
         config.limits.request_rate = request_rate;
         let sockets = HostSockets::bind(&config.uds, &config.uds_access).expect("sockets");
         let listener = Listener::new(&config.endpoint, &config.access).expect("a socket");

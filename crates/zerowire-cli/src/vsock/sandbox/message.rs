@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use zerowire::ledger::{CopyReason, DropReason};
 use zerowire_confine::ConfineReport;
 use zerowire_vhost::host::KickHistogram;
-use zerowire_vhost::serve::{Endpoint, SocketAccess, process_cpu_seconds};
+use zerowire_vhost::serve::{Endpoint, process_cpu_seconds};
 use zerowire_vsock::mapped::MapPolicy;
 use zerowire_vsock::{KickTotals, VsockConfig, VsockLimits, VsockTotals, VsockVmStats};
 
@@ -67,18 +67,11 @@ impl VmSetup {
 
     /// The VM that a child serves.
     pub(super) fn config(self) -> Result<VsockConfig, String> {
-        Ok(VsockConfig {
-            name: self.name,
-            endpoint: Endpoint::Path(self.socket.into()),
-            access: SocketAccess::default(),
-            cid: self.cid,
-            uds: self.uds.into(),
-            uds_access: SocketAccess::default(),
-            groups: self.groups,
-            limits: self.limits,
-            rates: self.rates.limits()?,
-            map: self.map,
-        })
+        Ok(VsockConfig::new(self.name, Endpoint::Path(self.socket.into()), self.cid, self.uds)
+            .groups(self.groups)
+            .limits(self.limits)
+            .rates(self.rates.limits()?)
+            .map(self.map))
     }
 }
 
@@ -302,7 +295,41 @@ impl VmTold {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args, FromArgMatches};
+    use zerowire_vhost::serve::SocketAccess;
+
     use super::*;
+    use crate::file::Vsock;
+    use crate::vsock::VsockArgs;
+    use crate::vsock::config::Defaults;
+
+    /// Each key has a value here.
+    #[test]
+    fn what_a_vm_is_configured_with_reaches_its_child() {
+        let command = VsockArgs::augment_args(clap::Command::new("vsock"));
+        let given = ["vsock", "--control", "/c", "--buffer", "8192", "--map-allow", "3"];
+        let args = VsockArgs::from_arg_matches(&command.get_matches_from(given)).expect("arguments");
+        let some = |text: &str| Some(text.to_owned());
+        let table = Vsock {
+            socket: "/s".into(),
+            cid: 7,
+            uds: "/u".into(),
+            groups: Some(vec!["x".to_owned(), "y".to_owned()]),
+            tx_limit: some("1Gbit/s"),
+            rx_limit: some("ops=10k/s"),
+            socket_owner: some("1"),
+            socket_group: some("2"),
+            socket_mode: some("0640"),
+            uds_owner: some("3"),
+            uds_group: some("4"),
+            uds_mode: some("0604"),
+        };
+        let config = Defaults::new(&args).and_then(|d| Ok(d.vm("a", table)?)).expect("a VM");
+        let child = VmSetup::of(0, &config, None, false).config().expect("a VM");
+        // The supervisor opens the sockets.
+        let handed = SocketAccess::default();
+        assert_eq!(child, config.access(handed).uds_access(handed));
+    }
 
     #[test]
     fn what_a_child_makes_up_is_bounded() {

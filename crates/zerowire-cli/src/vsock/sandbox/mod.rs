@@ -83,7 +83,7 @@ impl VsockSandboxArgs {
         // A child that makes a user namespace knows one user by number: the one who started it.
         let is_admin = capabilities(None).is_ok_and(|c| c.effective.contains(CapabilitySet::SYS_ADMIN));
         let mut users = map.allow.iter().copied().chain(map.listen.iter().map(|l| l.user));
-        let names_others = users.any(|user| user != map.own_user);
+        let names_others = users.any(|user| Some(user) != map.own_user);
         let refused = [
             (
                 map.share_guest_memory,

@@ -232,18 +232,8 @@ mod tests {
     use crate::sandbox::keeper::Charge;
 
     fn config(name: &str, cid: u64, groups: &[&str]) -> VsockConfig {
-        VsockConfig {
-            name: name.to_owned(),
-            endpoint: Endpoint::Path(format!("/run/{name}.s").into()),
-            access: Default::default(),
-            cid,
-            uds: format!("/run/{name}").into(),
-            uds_access: Default::default(),
-            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
-            limits: Default::default(),
-            rates: Default::default(),
-            map: Default::default(),
-        }
+        VsockConfig::new(name, Endpoint::Path(format!("/run/{name}.s").into()), cid, format!("/run/{name}"))
+            .groups(groups.iter().map(|group| (*group).to_owned()).collect())
     }
 
     #[test]

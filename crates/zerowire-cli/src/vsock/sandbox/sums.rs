@@ -105,18 +105,7 @@ mod tests {
     use zerowire_vhost::serve::Endpoint;
 
     fn config() -> VsockConfig {
-        VsockConfig {
-            name: "a".to_owned(),
-            endpoint: Endpoint::Path("/run/a".into()),
-            access: Default::default(),
-            cid: 3,
-            uds: "/run/a.host".into(),
-            uds_access: Default::default(),
-            groups: Vec::new(),
-            limits: Default::default(),
-            rates: Default::default(),
-            map: Default::default(),
-        }
+        VsockConfig::new("a", Endpoint::Path("/run/a".into()), 3, "/run/a.host")
     }
 
     fn told(n: u64) -> VmTold {

@@ -112,7 +112,7 @@ impl KeptVsock {
 
     /// As it was configured, with the limits that it has now.
     pub(super) fn config(&self) -> VsockConfig {
-        VsockConfig { rates: lock(&self.state).rates, ..self.config.clone() }
+        self.config.clone().rates(lock(&self.state).rates)
     }
 
     /// Connects its guest to a program of the host's, without waiting. The path is that of this VM,

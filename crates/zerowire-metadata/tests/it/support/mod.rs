@@ -122,7 +122,7 @@ impl Answer {
 
 pub fn service(document: &str, token_policy: TokenPolicy) -> MetadataService {
     let tree = Arc::new(MetadataTree::from_json_str(document).expect("a valid document"));
-    let config = Config { token_policy, ..Config::new(tree) };
+    let config = Config::new(tree).token_policy(token_policy);
     MetadataService::new(config).expect("a valid configuration")
 }
 

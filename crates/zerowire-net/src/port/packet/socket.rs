@@ -37,6 +37,7 @@ pub enum Frames {
 
 /// Why a packet port can't be had. The text is what the user reads.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum PacketError {
     /// The user may not open packet sockets.
     #[error(

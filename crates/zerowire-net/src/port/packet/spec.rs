@@ -16,6 +16,7 @@ pub(super) const LEAST_DESCRIPTORS: u64 = 1024;
 
 /// What may be asked of a packet port.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PacketSpec {
     /// The interface's name, 1 to 15 bytes.
     pub interface: String,
@@ -37,6 +38,8 @@ impl PacketSpec {
             link: FollowLink::default(),
         }
     }
+
+    zerowire_wire::setters! { rings: PacketRings, receive: PacketReceive, link: FollowLink }
 }
 
 /// Who copies a frame of the guest.

@@ -53,6 +53,7 @@ fn bits(offloads: Offloads) -> u32 {
 
 /// Why a tap can't be used. The text is what the user reads.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum TapError {
     /// The name can't be an interface name.
     #[error("tap name '{0}' must have 1 to 15 bytes, without '/' and spaces")]

@@ -11,6 +11,7 @@ use crate::port::{HandedPort, KeptPort, Port, PortError, PortParts, PortSpec};
 
 /// What may be asked of a tap.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TapSpec {
     /// The interface's name, 1 to 15 bytes.
     pub name: String,
@@ -23,6 +24,8 @@ impl TapSpec {
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), queues: 1 }
     }
+
+    zerowire_wire::setters! { queues: usize }
 }
 
 impl Spec for TapSpec {

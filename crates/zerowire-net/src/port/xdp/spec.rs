@@ -12,6 +12,7 @@ use crate::port::{HandedPort, KeptPort, Port, PortError, PortParts};
 
 /// What may be asked of an AF_XDP port.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct XdpSpec {
     /// The interface's name, 1 to 15 bytes.
     pub interface: String,
@@ -48,6 +49,17 @@ impl XdpSpec {
             pin: XdpPin::default(),
             link: FollowLink::default(),
         }
+    }
+
+    zerowire_wire::setters! {
+        queue: u32,
+        queues: usize,
+        mode: XdpMode,
+        filter: XdpMatch,
+        offloads: Option<bool>,
+        promiscuous: bool,
+        pin: XdpPin,
+        link: FollowLink,
     }
 
     /// Whether checksums and segments are done in software, as the user wants it or by default. In

@@ -66,7 +66,7 @@ impl Pair {
         let out_of_order = Arc::<AtomicU64>::default();
         let lab = Lab::new(&[(0, 1 << 20), (BUFFERS, 8 << 20)]);
         let memory = Arc::new(lab.memory.with_log(None));
-        let queues = XdpQueues::open(&XdpSpec { mode: XdpMode::Copy, ..XdpSpec::new(interface) });
+        let queues = XdpQueues::open(&XdpSpec::new(interface).mode(XdpMode::Copy));
         let access = XdpAccess::new(Arc::new(queues.expect("its queue"))).expect("descriptors");
         let mut link = Link::new(LinkOptions {
             promiscuous: false,
@@ -100,7 +100,7 @@ impl Pair {
 
     /// The transmit side.
     pub fn transmit(&self, ring: SplitRing, mode: PathMode) -> Transmit<XdpOutlet> {
-        let outlet = XdpOutlet::new(Policy { mode, ..Policy::default() }, ring.size());
+        let outlet = XdpOutlet::new(Policy::default().mode(mode), ring.size());
         Transmit::new(ring, outlet, OFFLOADS, HEADER)
     }
 

@@ -37,7 +37,7 @@ pub fn read_frame(fd: &OwnedFd) -> Option<Vec<u8>> {
 
 /// Copies received frames of up to 1024 bytes, where nothing but such frames comes.
 pub fn rx_policy() -> Policy {
-    Policy { rx_copybreak_bytes: 1024, ..Policy::default() }
+    Policy::default().rx_copybreak_bytes(1024)
 }
 
 /// A receive side on `ring`, of a port with an MTU of 1500 of which a read takes a frame.

@@ -86,7 +86,7 @@ impl Scene {
         let dir = dir.join(NEXT.fetch_add(1, Ordering::Relaxed).to_string());
         std::fs::create_dir(&dir)?;
         let policy = MapPolicy {
-            own_user: rustix::process::geteuid().as_raw(),
+            own_user: None,
             allow: Vec::new(),
             listen: Vec::new(),
             max_bytes: MAX_MAP_BYTES,
@@ -101,13 +101,11 @@ impl Scene {
         harness.start(VM, &guest).map_err(std::io::Error::other)?;
         while guest.post(4096, Layout(0)) {}
         let listener = UnixListener::bind(dir.join(format!("{CID}_{STREAM_PORT}")))?;
-        let options = MapOptions {
-            windows: 2 + u32::from(choice >> 1 & 3),
-            data_pages: 1 + u32::from(choice >> 3 & 3),
-            packed: choice & 32 == 0,
-            direct: choice & 65 == 64,
-            ..MapOptions::default()
-        };
+        let options = MapOptions::default()
+            .windows(2 + u32::from(choice >> 1 & 3))
+            .data_pages(1 + u32::from(choice >> 3 & 3))
+            .packed(choice & 32 == 0)
+            .direct(choice & 65 == 64);
         let request = MapRequest { op: MapOp::Listen, port: MAPPED_PORT, kind: 1, options };
         let listening = Program::ask(&dir.join(format!("{CID}.map")), &request)?;
         harness.rest();
@@ -252,15 +250,14 @@ impl Scene {
             self.programs.remove(0);
         }
         let Ok(program) = Program::connect(&self.dir.join(format!("{CID}.map"))) else { return };
-        let options = MapOptions {
-            windows: 2 + u32::from(size & 3),
-            header_pages: 1 + u32::from(size >> 2 & 1),
-            data_pages: 1 + u32::from(size >> 3 & 3),
-            packed: size & 32 == 0,
-            direct: size & 64 != 0,
-            lowat: if size & 128 != 0 { 3000 } else { 1 },
-            credit: [0, 1, 4096, 64 << 10][usize::from(shape >> 2 & 3)],
-        };
+        let options = MapOptions::default()
+            .windows(2 + u32::from(size & 3))
+            .header_pages(1 + u32::from(size >> 2 & 1))
+            .data_pages(1 + u32::from(size >> 3 & 3))
+            .packed(size & 32 == 0)
+            .direct(size & 64 != 0)
+            .lowat(if size & 128 != 0 { 3000 } else { 1 })
+            .credit([0, 1, 4096, 64 << 10][usize::from(shape >> 2 & 3)]);
         let (op, port) = match shape & 1 {
             0 => (MapOp::Connect, 10 + u32::from(shape >> 4 & 3)),
             _ => (MapOp::Listen, HOSTILE_PORT + u32::from(shape >> 4 & 3)),

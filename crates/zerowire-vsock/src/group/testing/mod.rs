@@ -70,6 +70,8 @@ impl Harness {
         watch.add(&wake, Event::Wake)?;
         let counters: Vec<_> = cids.iter().map(|_| Arc::new(VsockCounters::default())).collect();
         let mut switch = Switch::new(watch);
+        let mut map = map.clone();
+        map.complete(cids.len(), limits.max_connections);
         for (place, (cid, counters)) in cids.iter().zip(&counters).enumerate() {
             let (name, groups) = (format!("vm{cid}"), vec!["all".to_owned()]);
             let path = dir.join(cid.to_string());

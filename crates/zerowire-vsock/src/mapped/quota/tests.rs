@@ -15,7 +15,7 @@ fn shares_of_all_vms_leave_half_of_what_the_process_may_have() {
 #[test]
 fn each_bound_is_named_and_what_is_given_back_can_be_had_again() {
     let counters = Arc::<VsockCounters>::default();
-    let options = MapOptions { windows: 2, data_pages: 1, ..MapOptions::default() };
+    let options = MapOptions::default().windows(2).data_pages(1);
     let each = options.total_len();
     let claim = |most, bytes| MapClaim::new(&counters, &options, most, bytes);
     let first = claim(2, 3 * each).expect("the first one");
@@ -34,6 +34,6 @@ fn each_bound_is_named_and_what_is_given_back_can_be_had_again() {
     let text = claim(0, each).expect_err("none at all");
     assert!(text.contains("0 of 0"), "{text}");
     // The handshake's text has 192 bytes.
-    let text = MapClaim::new(&counters, &MapOptions { data_pages: 4096, ..options }, 1, 1 << 20);
+    let text = MapClaim::new(&counters, &options.data_pages(4096), 1, 1 << 20);
     assert!(text.is_err_and(|t| t.len() < 180));
 }

@@ -36,7 +36,7 @@ fn release(w: &Windows, window: u32) {
 /// The example of the layout's description.
 #[test]
 fn packets_of_56_4096_and_8200_bytes() {
-    let mut w = windows(MapOptions { packed: false, ..Default::default() }, Kind::Stream);
+    let mut w = windows(MapOptions::default().packed(false), Kind::Stream);
     for (n, len) in [(1u8, 56), (2, 4096), (3, 8200)] {
         assert_eq!(push(&mut w, &vec![n; len], None), len);
     }
@@ -62,7 +62,7 @@ fn small_packets_of_a_stream_share_pages() {
 
 #[test]
 fn messages_keep_their_bounds_in_parts() {
-    let mut w = windows(MapOptions { data_pages: 2, ..Default::default() }, Kind::SeqPacket);
+    let mut w = windows(MapOptions::default().data_pages(2), Kind::SeqPacket);
     push(&mut w, &[1; 10], None);
     push(&mut w, &[2; 20], Some(1));
     // A message that is longer than what is left of the window.
@@ -89,7 +89,7 @@ fn an_end_that_comes_alone_is_told_once() {
 
 #[test]
 fn who_is_behind_gets_fuller_windows() {
-    let mut w = windows(MapOptions { windows: 2, data_pages: 1, ..Default::default() }, Kind::Stream);
+    let mut w = windows(MapOptions::default().windows(2).data_pages(1), Kind::Stream);
     push(&mut w, &[1; 100], None);
     assert!(!w.settle());
     push(&mut w, &[2; 100], None);
@@ -115,7 +115,7 @@ fn sleeps(w: &Windows, yes: bool) {
 #[test]
 fn who_sleeps_or_was_left_alone_gets_the_last_window() {
     for sleeping in [true, false] {
-        let mut w = windows(MapOptions { windows: 2, ..Default::default() }, Kind::Stream);
+        let mut w = windows(MapOptions::default().windows(2), Kind::Stream);
         push(&mut w, &[1; 100], None);
         assert!(!w.settle() && !w.keeps_back());
         sleeps(&w, sleeping);
@@ -127,7 +127,7 @@ fn who_sleeps_or_was_left_alone_gets_the_last_window() {
         assert!(!w.keeps_back());
         assert_eq!(push(&mut w, &[3; 100], None), 0, "it has both");
     }
-    let mut w = windows(MapOptions { lowat: 4096, ..Default::default() }, Kind::Stream);
+    let mut w = windows(MapOptions::default().lowat(4096), Kind::Stream);
     sleeps(&w, true);
     push(&mut w, &[1; 100], None);
     w.settle();
@@ -137,14 +137,14 @@ fn who_sleeps_or_was_left_alone_gets_the_last_window() {
 
 #[test]
 fn the_end_comes_behind_the_last_byte_and_waits_for_a_window() {
-    let mut w = windows(MapOptions { windows: 2, lowat: 4096, ..Default::default() }, Kind::Stream);
+    let mut w = windows(MapOptions::default().windows(2).lowat(4096), Kind::Stream);
     push(&mut w, &[1; 10], None);
     w.settle();
     assert_eq!(word(&w, 0, 0), POLL_NOTHING, "below the low-water mark");
     w.end();
     assert_eq!((word(&w, 0, 0), word(&w, 1, 0), w.ended()), (POLL_DATA, POLL_END, Ended::Told));
 
-    let mut w = windows(MapOptions { windows: 2, ..Default::default() }, Kind::Stream);
+    let mut w = windows(MapOptions::default().windows(2), Kind::Stream);
     for _ in 0..2 {
         push(&mut w, &[1; 512 << 10], None);
     }
@@ -163,7 +163,7 @@ fn direct_windows(options: MapOptions, n: usize) -> (GuestMemory, Windows, Vec<S
     let (guest_addr, len) = (0, 1 << 20);
     let region = zerowire_vhost::memory::RegionConfig { guest_addr, len, user_addr: 0, offset: 0, file };
     let memory = GuestMemory::new(vec![region]).expect("memory");
-    let mut w = windows(MapOptions { direct: true, ..options }, Kind::Stream);
+    let mut w = windows(options.direct(true), Kind::Stream);
     w.set_direct(Direct::new(&memory.read_only().expect("files"), options.windows, HOLD));
     let mut list = Vec::with_capacity(n);
     for i in 0..n {
@@ -175,8 +175,7 @@ fn direct_windows(options: MapOptions, n: usize) -> (GuestMemory, Windows, Vec<S
 /// A window may come back and be filled again before anybody looked for its chains.
 #[test]
 fn chains_of_a_window_that_is_filled_again_are_not_taken_for_those_before() {
-    let (memory, mut w, parts) =
-        direct_windows(MapOptions { windows: 2, lowat: 4096, ..Default::default() }, 4);
+    let (memory, mut w, parts) = direct_windows(MapOptions::default().windows(2).lowat(4096), 4);
     let (mut heads, now) = (Vec::new(), Instant::now());
     for window in 0..2 {
         assert!(w.lend(&memory, &parts[window..=window], chain(window as u16), None, now));
@@ -202,7 +201,7 @@ fn chains_of_a_window_that_is_filled_again_are_not_taken_for_those_before() {
 /// Out of order: chains that are back must not end the wait for another window.
 #[test]
 fn a_window_that_is_waited_for_stays_so_when_chains_come_back() {
-    let (memory, mut w, parts) = direct_windows(MapOptions { windows: 3, ..Default::default() }, 1);
+    let (memory, mut w, parts) = direct_windows(MapOptions::default().windows(3), 1);
     push(&mut w, &[1; 100], None);
     w.publish();
     let now = Instant::now();
@@ -219,7 +218,7 @@ fn a_window_that_is_waited_for_stays_so_when_chains_come_back() {
 
 #[test]
 fn the_program_is_asked_to_tell_of_the_release_that_matters() {
-    let options = MapOptions { windows: 8, data_pages: 1, ..Default::default() };
+    let options = MapOptions::default().windows(8).data_pages(1);
     let mut w = windows(options, Kind::Stream);
     let asked = |w: &Windows| w.memory.word(DAEMON_WAITS_AT).load(Ordering::Relaxed);
     assert!(w.wait_for_bytes(1), "none is out");
@@ -249,7 +248,7 @@ fn the_program_is_asked_to_tell_of_the_release_that_matters() {
 
 #[test]
 fn chains_are_told_of_when_all_are_back_or_one_by_one() {
-    let (memory, mut w, parts) = direct_windows(MapOptions { windows: 4, ..Default::default() }, 1);
+    let (memory, mut w, parts) = direct_windows(MapOptions::default().windows(4), 1);
     let asked = |w: &Windows| w.memory.word(DAEMON_WAITS_AT).load(Ordering::Relaxed);
     assert!(!w.wait_for_chains(false));
     assert_eq!(asked(&w), 0, "nothing is lent");
@@ -268,7 +267,7 @@ fn chains_are_told_of_when_all_are_back_or_one_by_one() {
 /// Windows that are published in one turn wake the program once.
 #[test]
 fn a_sleeping_program_is_woken_once_a_turn() {
-    let options = MapOptions { windows: 8, data_pages: 1, ..Default::default() };
+    let options = MapOptions::default().windows(8).data_pages(1);
     let (mut w, files) = Windows::new(options, Kind::Stream).expect("memory");
     let sleeps = |w: &Windows| w.memory.word(PROGRAM_SLEEPS_AT).store(1, Ordering::Relaxed);
     let words = || {
@@ -288,7 +287,7 @@ fn a_sleeping_program_is_woken_once_a_turn() {
     w.end();
     assert_eq!(words(), 1, "the end");
     // Not after a turn that publishes very much.
-    let options = MapOptions { windows: 8, data_pages: 64, ..Default::default() };
+    let options = MapOptions::default().windows(8).data_pages(64);
     let (mut w, files) = Windows::new(options, Kind::Stream).expect("memory");
     w.memory.word(PROGRAM_SLEEPS_AT).store(1, Ordering::Relaxed);
     push(&mut w, &vec![1; TELL_AFTER + 1], None);
@@ -297,7 +296,7 @@ fn a_sleeping_program_is_woken_once_a_turn() {
 
 #[test]
 fn entries_may_fill_several_header_pages() {
-    let options = MapOptions { header_pages: 2, data_pages: 2048, packed: false, ..Default::default() };
+    let options = MapOptions::default().header_pages(2).data_pages(2048).packed(false);
     let mut w = windows(options, Kind::Stream);
     for _ in 0..1022 {
         assert_eq!(push(&mut w, &[1], None), 1);
@@ -311,7 +310,7 @@ fn entries_may_fill_several_header_pages() {
 /// all chains are back.
 #[test]
 fn past_the_hold_time_nothing_is_lent_before_all_is_back() {
-    let (memory, mut w, parts) = direct_windows(MapOptions { windows: 3, ..Default::default() }, 4);
+    let (memory, mut w, parts) = direct_windows(MapOptions::default().windows(3), 4);
     let (mut chains, start) = (Vec::new(), Instant::now());
     let just = Duration::from_nanos(1);
     assert!(w.lend(&memory, &parts[..1], chain(0), None, start));
@@ -344,8 +343,7 @@ fn past_the_hold_time_nothing_is_lent_before_all_is_back() {
 /// alone.
 #[test]
 fn what_is_copied_past_the_hold_time_comes_behind_what_was_lent() {
-    let (memory, mut w, parts) =
-        direct_windows(MapOptions { windows: 2, lowat: 4096, ..Default::default() }, 1);
+    let (memory, mut w, parts) = direct_windows(MapOptions::default().windows(2).lowat(4096), 1);
     assert!(w.lend(&memory, &parts, chain(0), None, Instant::now()));
     assert_eq!(push(&mut w, &[7; 50], None), 50);
     w.publish();

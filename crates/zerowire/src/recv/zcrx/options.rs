@@ -1,7 +1,7 @@
 //! What only zero-copy receive has.
 
 use super::Dmabuf;
-use crate::setters::setters;
+use zerowire_wire::setters;
 
 /// When entries of the refill ring are handed over without a device
 /// ([`RecvBackend::NoDevice`](crate::recv::RecvBackend)), where the kernel doesn't take them by

@@ -3,11 +3,11 @@
 use super::EngineError;
 use super::core::EngineState;
 use crate::area::Area;
-use crate::setters::setters;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use zerowire_sys::uring::ring::Threads;
+use zerowire_wire::setters;
 
 /// What happens when an area can't be registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

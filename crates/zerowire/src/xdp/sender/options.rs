@@ -1,7 +1,7 @@
 //! How an [`XdpSender`](super::XdpSender) is opened.
 
-use crate::setters::setters;
 use std::time::Duration;
+use zerowire_wire::setters;
 
 use super::resident::Residents;
 use crate::send::frame::ETHERNET_HEADER_BYTES;

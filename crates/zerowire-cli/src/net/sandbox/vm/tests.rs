@@ -4,10 +4,10 @@ use std::path::Path;
 
 use zerowire_confine::ConfineReport;
 use zerowire_metadata::TokenPolicy;
+use zerowire_net::Policy;
 use zerowire_net::port::PortSpec;
-use zerowire_net::{PathMode, Policy};
 use zerowire_testkit::net::in_netns;
-use zerowire_vhost::serve::{Endpoint, SocketAccess};
+use zerowire_vhost::serve::Endpoint;
 
 use super::super::message::ChildStats;
 use super::super::pace::EACH;
@@ -20,19 +20,11 @@ fn tap() -> PortSpec {
 
 /// A VM whose socket is in this folder.
 pub(in super::super) fn config(dir: &Path, metadata: Option<&Path>) -> VmConfig {
-    VmConfig {
-        name: "vm".to_owned(),
-        endpoint: Endpoint::Path(dir.join("socket")),
-        access: SocketAccess::default(),
-        port: tap(),
-        metadata: metadata
-            .map(|file| MetadataSource { file: file.to_owned(), tokens: TokenPolicy::Optional }),
-        policy: Policy { mode: PathMode::Auto, gather_max_bytes: 0, rx_copybreak_bytes: 0 },
-        mac: None,
-        guard: None,
-        limits: Limits::default(),
-        postcopy: false,
-    }
+    VmConfig::new("vm", Endpoint::Path(dir.join("socket")), tap())
+        .metadata(
+            metadata.map(|file| MetadataSource { file: file.to_owned(), tokens: TokenPolicy::Optional }),
+        )
+        .policy(Policy::default().gather_max_bytes(0).rx_copybreak_bytes(0))
 }
 
 /// What all children of a test have in common.

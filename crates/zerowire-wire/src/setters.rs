@@ -1,6 +1,8 @@
-//! Setters of option structs.
+//! Setters of option structs, which other crates can't build as literals (`#[non_exhaustive]`).
 
-/// A setter by value for each of these fields.
+/// A setter by value for each of these fields. For the crates of zerowire alone.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! setters {
     ($($(#[$when:meta])* $field:ident: $value:ty),* $(,)?) => {
         $(
@@ -14,5 +16,3 @@ macro_rules! setters {
         )*
     };
 }
-
-pub(crate) use setters;
