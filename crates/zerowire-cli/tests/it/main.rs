@@ -12,6 +12,7 @@ mod doctor_queue;
 mod exit_status;
 mod idle;
 mod install;
+mod json_keys;
 mod ledger_page;
 mod limits;
 mod log;
