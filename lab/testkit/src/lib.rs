@@ -13,4 +13,4 @@ pub mod refuse;
 mod wait;
 
 pub use not_run::not_run;
-pub use wait::{PATIENCE, wait_until};
+pub use wait::{PATIENCE, median_within, wait_until};

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up. No test asserts how long anything took.
+/// How long anything may take before a test gives up. Only what the documents promise is asserted:
+/// by [`median_within`].
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `done`; fails with `what` where that takes too long.
@@ -11,5 +12,23 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     while !done() {
         assert!(start.elapsed() < PATIENCE, "still not: {what}");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Measures rounds until the median of one is at most `bound`, and fails with `what` after a
+/// minute. What else the machine does lengthens some rounds. A program that is slower than it
+/// promises is slower in each of them.
+pub fn median_within(what: &str, bound: Duration, mut round: impl FnMut() -> Vec<Duration>) {
+    let (start, mut medians) = (Instant::now(), Vec::new());
+    loop {
+        let mut took = round();
+        took.sort_unstable();
+        let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
+        eprintln!("{what}: median {median:.1?} of {}, at most {worst:.1?}", took.len());
+        if median <= bound {
+            return;
+        }
+        medians.push(median);
+        assert!(start.elapsed() < 3 * PATIENCE, "{what}: medians {medians:.1?}, {bound:?} at most");
     }
 }

@@ -12,7 +12,7 @@ use zerowire_guest::{GuestAddr, GuestMemory, Transport, features};
 use crate::sandbox::{start, stats};
 use crate::support::control::Controlled;
 use crate::support::processes::{child, children, kill, wait_idle};
-use crate::support::{Guest, PATIENCE, Peer, Program, connect, frames, in_netns, wait_until};
+use crate::support::{Guest, PATIENCE, Peer, Program, connect, frames, in_netns, median_within, wait_until};
 
 /// How often the child of each VM is killed. The sixth within 10 s would wait.
 const DEATHS: usize = 5;
@@ -193,6 +193,37 @@ fn a_front_end_stays_connected_while_its_children_are_killed_under_load() {
         let log = program.log();
         assert!(log.contains("and goes on with its front end"), "{log}");
         program.stop();
+    });
+}
+
+/// Each VM's child is killed DEATHS times. Frames of all lengths pass each way then.
+#[test]
+fn frames_move_again_within_50_ms_of_a_death() {
+    let names = ["zwsoon0", "zwsoon1", "zwsoon2"];
+    in_netns(move || {
+        median_within("frames move again", Duration::from_millis(50), || {
+            let dir = tempfile::tempdir().expect("a directory");
+            let program = start(dir.path(), &names, &[]);
+            let started = names.map(|name| (Guest::start(connect(&dir.path().join(name))), Peer::new(name)));
+            let (mut all, mut gaps) = (started, Vec::new());
+            all.iter_mut().for_each(|(guest, peer)| guest.ping(peer));
+            for _ in 0..DEATHS {
+                for (name, (guest, peer)) in names.iter().zip(&mut all) {
+                    let dead = child_of(&program, name);
+                    // It has told of the last message.
+                    wait_idle(dead);
+                    let begin = Instant::now();
+                    kill(dead, libc::SIGKILL);
+                    guest.ping(peer);
+                    gaps.push(begin.elapsed());
+                    assert_ne!(child_of(&program, name), dead);
+                }
+                std::thread::sleep(CALM);
+            }
+            assert!(all.iter_mut().all(|(guest, _)| guest.driver.transport().is_alive()));
+            program.stop();
+            gaps
+        });
     });
 }
 

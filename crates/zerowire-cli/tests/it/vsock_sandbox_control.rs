@@ -11,7 +11,7 @@ use zerowire_guest::vsock::ConnState;
 use crate::support::control::Controlled;
 use crate::support::processes::{children, held, kill};
 use crate::support::vsock::{Guest, reach};
-use crate::support::{PATIENCE, wait_until};
+use crate::support::{PATIENCE, median_within, wait_until};
 
 fn start(more: &[&str]) -> Controlled {
     Controlled::start_vsock(&[&["--sandbox", "on"], more].concat())
@@ -46,14 +46,13 @@ fn other_child(server: &Controlled, others: &[i32]) -> i32 {
 #[test]
 fn vms_join_the_process_of_their_groups_and_leave_it() {
     let server = start(&[]);
-    let first = add(&server, "a", 3, &["x"]);
+    add(&server, "a", 3, &["x"]);
     let a_and_b = other_child(&server, &[]);
     let alone = held(a_and_b);
-    let second = add(&server, "b", 4, &["x"]);
+    add(&server, "b", 4, &["x"]);
     assert_eq!(other_child(&server, &[]), a_and_b, "one process serves both");
-    let third = add(&server, "c", 5, &["y"]);
+    add(&server, "c", 5, &["y"]);
     let of_c = other_child(&server, &[a_and_b]);
-    eprintln!("added: a with its process in {first:?}, b in {second:?}, c with its process in {third:?}");
 
     let (mut a, mut b, mut c) = (guest(&server, "a"), guest(&server, "b"), guest(&server, "c"));
     let (conn, mut stream) = a.open(&server.path("a"), 1000);
@@ -85,6 +84,20 @@ fn vms_join_the_process_of_their_groups_and_leave_it() {
     add(&server, "c", 5, &["y"]);
     let (_, log) = server.program.stop();
     assert!(!log.contains("ERROR"), "{log}");
+}
+
+/// Each with a process of its own.
+#[test]
+fn a_vm_is_added_within_20_ms() {
+    let server = start(&[]);
+    median_within("a VM is added", Duration::from_millis(20), || {
+        let vms: Vec<_> = (3..35).map(|cid| (format!("vm{cid}"), cid)).collect();
+        let took = vms.iter().map(|(name, cid)| add(&server, name, *cid, &[name])).collect();
+        assert_eq!(children(&server.program).len(), vms.len());
+        vms.iter().for_each(|(name, _)| remove(&server, name));
+        took
+    });
+    server.program.stop();
 }
 
 /// A VM that connected two others leaves them in one process, which a fourth one joins, also one

@@ -11,7 +11,7 @@ use zerowire_guest::misbehave::{RawDesc, RawQueue};
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType, VsockDriver, VsockStack};
 
 use crate::support::processes::{kill, wait_idle};
-use crate::support::{PATIENCE, connect, vsock, wait_until};
+use crate::support::{PATIENCE, connect, median_within, vsock, wait_until};
 use crate::vsock_sandbox::Scene;
 
 /// How often the child of each VM is killed. The sixth within 10 s would wait.
@@ -185,6 +185,28 @@ fn front_ends_stay_connected_while_their_children_are_killed() {
     assert!(log.contains("and goes on with its front end"), "{log}");
     drop((guests, calm));
     scene.program.stop();
+}
+
+/// Each VM's child is killed DEATHS times. Bytes pass each way then, by a connection of the guest
+/// and by one of the host's.
+#[test]
+fn connections_work_again_within_50_ms_of_a_death() {
+    median_within("connections work again", Duration::from_millis(50), || {
+        let names = ["a", "b", "c"];
+        let scene = Scene::start(&names.map(|name| (name, name)), &[]);
+        let mut guests = names.map(|name| Guest::start(&scene, name, Events::Taken));
+        let mut gaps = Vec::new();
+        for deaths in 1..=DEATHS {
+            for guest in &mut guests {
+                let open = vec![guest.open(&scene)];
+                gaps.push(survive(&scene, &mut [guest], open, deaths as u16));
+            }
+            std::thread::sleep(CALM);
+        }
+        drop(guests);
+        scene.program.stop();
+        gaps
+    });
 }
 
 /// Two deaths in a row, the second one as soon as the session goes on.
