@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::control::{Controlled, dial, say, split};
-use crate::support::processes::{child, kill};
+use crate::support::processes::{ProcessTree, child, is_served, kill};
 use crate::support::{Guest, Peer, connect, frames, http, in_netns, interface, wait_until};
 
 #[test]
@@ -384,6 +384,8 @@ fn leave_nothing_behind(cycles: u32, sandbox: &str) {
     };
     (0..32).for_each(cycle);
     let ([descriptors, threads, mappings], kib) = (server.at_rest(), server.resident());
+    let processes = ProcessTree::of(&server.program);
+    assert_eq!(processes.pids.len(), if sandbox == "on" { 2 } else { 1 });
     (0..cycles).for_each(cycle);
     guest.ping(&mut peer);
     // The thread of the last request may not have ended yet.
@@ -391,6 +393,8 @@ fn leave_nothing_behind(cycles: u32, sandbox: &str) {
     // malloc(3) has up to eight arenas a CPU, each with two mappings.
     assert!(server.holds()[2] <= mappings + 64, "{} mappings, {mappings} before", server.holds()[2]);
     assert!(server.resident() <= kib + 1024, "{} KiB, {kib} before", server.resident());
+    wait_until("its processes are those that stayed", || ProcessTree::of(&server.program) == processes);
+    assert!(!is_served("zwcycle"), "a process is left");
     assert!(interface("zwcycle").is_none());
     assert_eq!(server.json("/vms/zwstay")["statistics"]["connections"], 1, "the other one stayed");
     let (_, log) = server.program.stop();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::control::{Controlled, dial, say};
 use crate::support::modes::{CONFINED, Mode, PLAIN, in_both_modes};
-use crate::support::processes::{children, held};
+use crate::support::processes::{ProcessTree, children, held, is_served};
 use crate::support::vsock::{Guest, reach};
 use crate::support::{Program, Restrict, wait_until};
 
@@ -296,11 +296,14 @@ fn vms_that_come_and_go_leave_nothing_behind(mode: Mode) {
     // Confined processes: that of the one which stays.
     let confined = || children(&server.program).into_iter().map(held).collect::<Vec<_>>();
     let before = confined();
-    assert_eq!(before.len(), usize::from(mode == CONFINED));
+    let processes = ProcessTree::of(&server.program);
+    assert_eq!(processes.pids.len(), if mode == CONFINED { 2 } else { 1 });
     (0..cycles).for_each(cycle);
     stays.ping(conn, &mut stream);
     wait_until("it holds what it held", || server.holds()[..2] == [descriptors, threads]);
     wait_until("its child does, too", || confined() == before);
+    wait_until("its processes are those that stayed", || ProcessTree::of(&server.program) == processes);
+    assert!(!is_served("cycle"), "a process is left");
     // malloc(3) has up to eight arenas a CPU, each with two mappings.
     assert!(server.holds()[2] <= mappings + 64, "{} mappings, {mappings} before", server.holds()[2]);
     assert!(server.resident() <= kib + 1024, "{} KiB, {kib} before", server.resident());

@@ -1,5 +1,7 @@
 //! The confined processes that a program has started.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Program, wait_until};
@@ -40,6 +42,52 @@ pub fn status(pid: i32, key: &str) -> String {
 /// Descriptors and threads of a process.
 pub fn held(pid: i32) -> [usize; 2] {
     ["fd", "task"].map(|what| std::fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count))
+}
+
+/// The processes of a program, and the namespaces that they are in.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ProcessTree {
+    /// The program, and all that have it as an ancestor. Zombies count.
+    pub pids: BTreeSet<i32>,
+    pub namespaces: BTreeSet<PathBuf>,
+}
+
+impl ProcessTree {
+    pub fn of(program: &Program) -> Self {
+        let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let parents: Vec<_> = all.filter_map(|pid| Some((pid, parent(pid)?))).collect();
+        let mut pids = BTreeSet::from([program.pid()]);
+        let mut before = 0;
+        while pids.len() > before {
+            before = pids.len();
+            let more: Vec<_> = parents.iter().filter(|(_, parent)| pids.contains(parent)).collect();
+            pids.extend(more.into_iter().map(|(pid, _)| *pid));
+        }
+        let links = |pid: &i32| std::fs::read_dir(format!("/proc/{pid}/ns")).into_iter().flatten().flatten();
+        let links = pids.iter().flat_map(links);
+        let namespaces = links.filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
+        Self { pids, namespaces }
+    }
+}
+
+/// The parent of a process (proc_pid_stat(5)).
+fn parent(pid: i32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether a process that serves a VM of this name runs anywhere: its program may have left it.
+pub fn is_served(vm: &str) -> bool {
+    let name = format!("zerowire: {vm}\0");
+    let serves = |pid: i32| {
+        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.starts_with(name.as_bytes())
+            && program.is_ok_and(|file| file.as_os_str() == env!("CARGO_BIN_EXE_zerowire"))
+    };
+    let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).any(serves)
 }
 
 /// Waits until no thread of a process runs: it has told what there is to tell.
