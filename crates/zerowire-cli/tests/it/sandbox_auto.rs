@@ -73,6 +73,36 @@ fn what_no_child_can_do_is_served_without() {
     });
 }
 
+/// Also root's own: namespaces take CAP_SYS_ADMIN.
+#[test]
+fn layers_that_the_platform_refuses_are_named() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let (socket, uds) = (path("s"), path("u"));
+        for device in [["net", "--port", "tap:zwless"].as_slice(), &["vsock", "--cid", "3", "--uds", &uds]] {
+            let mut without = Command::new("setpriv");
+            without.args(["--bounding-set=-sys_admin", env!("CARGO_BIN_EXE_zerowire")]);
+            without.args(device).args(["--name", "less", "--socket", &socket, "--sandbox", "on"]);
+            let program = Program::of(without, Restrict::default());
+            program.wait_log("listening on");
+            program.wait_log("served by a confined process");
+            let log = program.log();
+            let begin = "WARN less: served by a confined process, without: ";
+            let missing = log.split_once(begin).unwrap_or_else(|| panic!("{log}")).1;
+            for layer in ["own processes (", "own user (", "CAP_SYS_ADMIN"] {
+                assert!(missing.contains(layer), "{layer}: {missing}");
+            }
+            // The others are there.
+            let pid = child(&program);
+            for (key, wanted) in [("Seccomp", "2"), ("NoNewPrivs", "1"), ("CapBnd", "0000000000000000")] {
+                assert_eq!(status(pid, key), wanted, "{key}");
+            }
+            program.stop();
+        }
+    });
+}
+
 #[test]
 fn a_vsock_device_is_served_without_where_no_child_can_do_it() {
     let dir = tempfile::tempdir().expect("a directory");
