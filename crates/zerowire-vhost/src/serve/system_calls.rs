@@ -3,7 +3,8 @@
 
 use zerowire_sys::allowed::{AllowedCall, absent, any, values};
 
-/// Waiting, the front end's socket, guest memory. Each device adds `FCNTL`, `sendmsg` and its own.
+/// Waiting, the front end's socket, guest memory. Each device adds `FCNTL`, `sendmsg`, ioctl with
+/// `FIONBIO`, and its own.
 pub const OF_A_FRONT_END: &[AllowedCall] = &[
     // Waiting.
     any(libc::SYS_epoll_create1),
