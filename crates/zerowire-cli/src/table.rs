@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use zerowire::ledger::Totals;
 use zerowire_capture::CaptureStats;
+use zerowire_vhost::serve::VmProcess;
 
 /// The bytes copied and the frames dropped, by reason.
 pub fn reasons(t: &Totals) -> String {
@@ -24,6 +25,15 @@ pub fn reasons(t: &Totals) -> String {
 pub fn capture_line(out: &mut String, capture: Option<CaptureStats>, what: &str) {
     if let Some(CaptureStats { captured, lost }) = capture {
         out.push_str(&format!("  capture: {captured} {what}, {lost} lost to it\n"));
+    }
+}
+
+/// How the process of a VM fares, in words; nothing where it never died and answers.
+pub fn process_line(out: &mut String, process: VmProcess) {
+    let VmProcess { restarts, child_answers } = process;
+    if restarts > 0 || !child_answers {
+        let silent = if child_answers { "" } else { "; it does not answer: the figures are older" };
+        out.push_str(&format!("  process: died and was replaced {restarts} times{silent}\n"));
     }
 }
 
@@ -60,6 +70,18 @@ mod tests {
         assert_eq!(reasons(&counters.snapshot()), "held 700, small 1; none dropped");
         counters.dropped(DropReason::BadPacket);
         assert_eq!(reasons(&counters.snapshot()), "held 700, small 1; dropped bad_packet 1");
+    }
+
+    #[test]
+    fn a_process_has_a_line_only_where_something_is_wrong() {
+        let line = |restarts, child_answers| {
+            let mut out = String::new();
+            process_line(&mut out, VmProcess { restarts, child_answers });
+            out
+        };
+        assert_eq!(line(0, true), "");
+        assert_eq!(line(2, true), "  process: died and was replaced 2 times\n");
+        assert!(line(0, false).ends_with(" 0 times; it does not answer: the figures are older\n"));
     }
 
     #[test]

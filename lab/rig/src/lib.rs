@@ -139,7 +139,7 @@ impl Backend {
     pub fn stats(&self, vm: &str) -> VmStats {
         let read = || {
             let stats = self.server.stats();
-            stats.vms.into_iter().find(|v| v.name == vm).expect("a VM of that name")
+            stats.vms.into_iter().find(|v| v.name == vm).expect("a VM of that name").vm
         };
         let mut last = read();
         for _ in 0..20 {

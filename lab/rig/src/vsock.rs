@@ -126,7 +126,7 @@ impl VsockBackend {
     /// What a VM's device did so far.
     pub fn stats(&self, vm: &str) -> VsockVmStats {
         let stats = self.server.stats();
-        stats.vms.into_iter().find(|v| v.name == vm).expect("a VM of that name")
+        stats.vms.into_iter().find(|v| v.name == vm).expect("a VM of that name").vm
     }
 
     /// Where the host meets the guest.

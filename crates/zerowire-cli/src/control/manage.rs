@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use zerowire_vhost::serve::{ChangeError, RosterConfig, ServerStats, StartError, VmInfo, VmState};
+use zerowire_vhost::serve::{
+    ChangeError, RosterConfig, ServedStats, ServerStats, StartError, VmInfo, VmState,
+};
 
 use super::capture::CaptureControl;
 use super::metrics::MetricsPage;
@@ -47,7 +49,7 @@ pub trait VmReport: Serialize + Sized {
     fn table(stats: &ServerStats<Self>) -> String;
 
     /// Writes what Prometheus reads of these VMs.
-    fn metrics(vms: &[Self], page: &mut MetricsPage);
+    fn metrics(vms: &[ServedStats<Self>], page: &mut MetricsPage);
 }
 
 /// A VM as the control socket shows it.

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use zerowire::ledger::Totals;
 use zerowire_vhost::host::KickHistogram;
-use zerowire_vhost::serve::ServerStats;
+use zerowire_vhost::serve::{ServedStats, ServerStats};
 
 use super::manage::VmReport;
 
@@ -51,7 +51,7 @@ pub struct OfVm<V> {
     /// A sentence about it.
     pub help: &'static str,
     /// Its value.
-    pub value: fn(&V) -> u64,
+    pub value: fn(&ServedStats<V>) -> u64,
 }
 
 /// What a VM has moved in one direction.
@@ -119,7 +119,7 @@ pub struct MetricsPage {
 
 impl MetricsPage {
     /// Metrics of each VM.
-    pub fn of_vms<V: VmReport>(&mut self, metrics: &[OfVm<V>], vms: &[V]) {
+    pub fn of_vms<V: VmReport>(&mut self, metrics: &[OfVm<V>], vms: &[ServedStats<V>]) {
         for metric in metrics {
             self.head(metric.name, metric.kind, metric.help);
             for vm in vms {
@@ -190,6 +190,8 @@ impl MetricsPage {
         self.sample("uptime_seconds", MetricKind::Gauge, &[], stats.uptime_seconds);
         self.head("cpu_seconds", MetricKind::Counter, "CPU time of all threads of the process.");
         self.sample("cpu_seconds", MetricKind::Counter, &[], stats.cpu_seconds);
+        self.head("confined", MetricKind::Gauge, "1 if confined processes serve the VMs, 0 if threads do.");
+        self.sample("confined", MetricKind::Gauge, &[], u64::from(stats.confined));
     }
 
     /// The lines about a metric. OpenMetrics names the metric, the text format its samples.

@@ -2,6 +2,8 @@
 
 use zerowire_net::{LinkState, ServerStats, VmStats};
 
+use zerowire_vhost::serve::ServedStats;
+
 use super::report;
 use crate::control::{MetricKind, MetricsPage, Moved, OfDirection, OfReason, OfVm, VmReport};
 
@@ -14,8 +16,8 @@ impl VmReport for VmStats {
         report::table(stats)
     }
 
-    fn metrics(vms: &[Self], page: &mut MetricsPage) {
-        let moved: Vec<_> = vms.iter().flat_map(moved).collect();
+    fn metrics(vms: &[ServedStats<Self>], page: &mut MetricsPage) {
+        let moved: Vec<_> = vms.iter().flat_map(|vm| moved(vm)).collect();
         page.of_vms(&OF_VM, vms);
         page.of_directions(&OF_DIRECTION, &moved);
         page.limit_wait_seconds("limit_wait_seconds", &moved);
@@ -39,12 +41,12 @@ const fn vm(
     name: &'static str,
     kind: MetricKind,
     help: &'static str,
-    value: fn(&VmStats) -> u64,
+    value: fn(&ServedStats<VmStats>) -> u64,
 ) -> OfVm<VmStats> {
     OfVm { name, kind, help, value }
 }
 
-const OF_VM: [OfVm<VmStats>; 10] = [
+const OF_VM: [OfVm<VmStats>; 12] = [
     vm("front_end_connected", MetricKind::Gauge, "1 if a front end is connected.", |v| {
         u64::from(v.connected)
     }),
@@ -76,6 +78,12 @@ const OF_VM: [OfVm<VmStats>; 10] = [
         "Frames from the guest that were given back before earlier ones.",
         |v| v.out_of_order_frames,
     ),
+    vm("restarts", MetricKind::Counter, "Processes of the VM that died and were replaced.", |v| {
+        v.process.restarts
+    }),
+    vm("child_answers", MetricKind::Gauge, "1 if the process that serves the VM has answered.", |v| {
+        u64::from(v.process.child_answers)
+    }),
     vm("captured_frames", MetricKind::Counter, "Frames in the capture; 0 without --pcap.", |v| {
         v.port_state.capture.map_or(0, |capture| capture.captured)
     }),

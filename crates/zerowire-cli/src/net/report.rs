@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use zerowire_net::{LinkState, ServerStats, VmStats};
+use zerowire_vhost::serve::ServedStats;
 
-use crate::table::{capture_line, cpu_line, reasons};
+use crate::table::{capture_line, cpu_line, process_line, reasons};
 
 /// The statistics in words.
 pub(super) fn table(stats: &ServerStats) -> String {
@@ -16,10 +17,11 @@ pub(super) fn table(stats: &ServerStats) -> String {
     out + &cpu_line(stats.cpu_seconds, stats.uptime_seconds, bytes)
 }
 
-fn vm_table(out: &mut String, vm: &VmStats) {
+fn vm_table(out: &mut String, vm: &ServedStats<VmStats>) {
     let state = if vm.connected { "connected" } else { "not connected" };
     let _ =
         writeln!(out, "{}: {} on {}, {state}, {} connections", vm.name, vm.port, vm.socket, vm.connections);
+    process_line(out, vm.process);
     if !vm.path.is_empty() {
         let _ = writeln!(out, "  path: {}", vm.path);
     }

@@ -26,12 +26,17 @@ fn about(vm: &VmSample) -> Vec<String> {
             format!("  interface    {} {}", vm.interface, vm.interface_state),
         ]),
     }
+    let faults = &vm.faults;
     lines.extend([
         format!("  path         {}", vm.path),
-        format!("  connections  {}, {} ended by an error", vm.connections, vm.connection_errors),
-        format!("  ring errors  {}", vm.ring_errors),
+        format!("  connections  {}, {} ended by an error", vm.connections, faults.connection_errors),
+        format!("  ring errors  {}", faults.ring_errors),
+        format!("  restarts     {}", faults.restarts),
     ]);
-    if let Some(error) = &vm.last_error {
+    if faults.child_answers == Some(false) {
+        lines.push("  process      does not answer: the figures are older".to_owned());
+    }
+    if let Some(error) = &faults.last_error {
         lines.push(format!("  last error   {error}"));
     }
     lines.push(String::new());

@@ -35,9 +35,8 @@ pub struct VmSample {
     /// Whether a front end is connected.
     pub connected: bool,
     pub connections: u64,
-    pub connection_errors: u64,
-    pub ring_errors: u64,
-    pub last_error: Option<String>,
+    #[serde(flatten)]
+    pub faults: FaultSample,
     /// The path that frames take, and why.
     pub path: String,
     pub interface: String,
@@ -48,6 +47,19 @@ pub struct VmSample {
     pub transmit: DirectionSample,
     /// From the port to the guest.
     pub receive: DirectionSample,
+}
+
+/// What has gone wrong with a VM.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct FaultSample {
+    pub connection_errors: u64,
+    pub ring_errors: u64,
+    /// Processes of the VM that died and were replaced.
+    pub restarts: u64,
+    /// Whether the process that serves it has answered. None: the VM comes or goes.
+    pub child_answers: Option<bool>,
+    pub last_error: Option<String>,
 }
 
 /// What the guest sees of its link.
@@ -177,7 +189,8 @@ mod tests {
     #[test]
     fn a_vm_without_statistics_is_there() {
         let text = r#"{"version": "1", "uptime_seconds": 2.5, "cpu_seconds": 0.5, "vms": [{"name": "a",
-            "connected": true, "transmit": {"frames": 7, "copied_bytes": {"small": 64}}, "unknown": [1]}]}"#;
+            "connected": true, "restarts": 3, "child_answers": false,
+            "transmit": {"frames": 7, "copied_bytes": {"small": 64}}, "unknown": [1]}]}"#;
         let mut sample: ServerSample = serde_json::from_str(text).expect("a sample");
         let text = r#"{"vms": [{"name": "b", "state": "opening", "config": {"socket": "/b", "port": "tap:b"}},
             {"name": "a", "state": "draining", "config": {"socket": "/a", "port": "tap:a"}}]}"#;
@@ -186,5 +199,7 @@ mod tests {
         assert_eq!(vms, [("a", "draining", 7), ("b", "opening", 0)]);
         assert_eq!(sample.vms[0].transmit.copied_bytes["small"], 64);
         assert_eq!(sample.vms[1].socket, "/b");
+        let faults = |vm: usize| (sample.vms[vm].faults.restarts, sample.vms[vm].faults.child_answers);
+        assert_eq!([faults(0), faults(1)], [(3, Some(false)), (0, None)]);
     }
 }

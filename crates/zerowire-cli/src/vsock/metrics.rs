@@ -1,5 +1,6 @@
 //! The metrics of vsock VMs.
 
+use zerowire_vhost::serve::ServedStats;
 use zerowire_vsock::{VsockServerStats, VsockVmStats};
 
 use super::report;
@@ -14,8 +15,8 @@ impl VmReport for VsockVmStats {
         report::table(stats)
     }
 
-    fn metrics(vms: &[Self], page: &mut MetricsPage) {
-        let moved: Vec<_> = vms.iter().flat_map(moved).collect();
+    fn metrics(vms: &[ServedStats<Self>], page: &mut MetricsPage) {
+        let moved: Vec<_> = vms.iter().flat_map(|vm| moved(vm)).collect();
         page.of_vms(&OF_VM, vms);
         page.of_directions(&OF_DIRECTION, &moved);
         page.limit_wait_seconds("vsock_limit_wait_seconds", &moved);
@@ -49,7 +50,7 @@ fn moved(vm: &VsockVmStats) -> [Moved<'_>; 2] {
 const fn counter(
     name: &'static str,
     help: &'static str,
-    value: fn(&VsockVmStats) -> u64,
+    value: fn(&ServedStats<VsockVmStats>) -> u64,
 ) -> OfVm<VsockVmStats> {
     OfVm { name, kind: MetricKind::Counter, help, value }
 }
@@ -57,17 +58,21 @@ const fn counter(
 const fn gauge(
     name: &'static str,
     help: &'static str,
-    value: fn(&VsockVmStats) -> u64,
+    value: fn(&ServedStats<VsockVmStats>) -> u64,
 ) -> OfVm<VsockVmStats> {
     OfVm { name, kind: MetricKind::Gauge, help, value }
 }
 
-const OF_VM: [OfVm<VsockVmStats>; 18] = [
+const OF_VM: [OfVm<VsockVmStats>; 20] = [
     gauge("front_end_connected", "1 if a front end is connected.", |v| u64::from(v.connected)),
     counter("connections", "Connections of front ends.", |v| v.connections),
     counter("connection_errors", "Connections that ended by an error.", |v| v.connection_errors),
     counter("ring_errors", "Virtqueues that were stopped since the guest broke a rule.", |v| {
         v.totals.ring_errors
+    }),
+    counter("vsock_restarts", "Processes of the VM that died and were replaced.", |v| v.process.restarts),
+    gauge("vsock_child_answers", "1 if the process that serves the VM has answered.", |v| {
+        u64::from(v.process.child_answers)
     }),
     gauge("vsock_open_connections", "Connections of the guest that are open.", |v| v.totals.connections_open),
     counter("vsock_connections", "Connections of the guest that were established.", |v| {

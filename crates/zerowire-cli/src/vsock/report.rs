@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use zerowire::ledger::Totals;
+use zerowire_vhost::serve::ServedStats;
 use zerowire_vsock::{LimitTotals, VsockServerStats, VsockTotals, VsockVmStats};
 
-use crate::table::{capture_line, cpu_line, reasons};
+use crate::table::{capture_line, cpu_line, process_line, reasons};
 
 /// The statistics in words.
 pub(super) fn table(stats: &VsockServerStats) -> String {
@@ -17,7 +18,7 @@ pub(super) fn table(stats: &VsockServerStats) -> String {
     out + &cpu_line(stats.cpu_seconds, stats.uptime_seconds, bytes)
 }
 
-fn vm_table(out: &mut String, vm: &VsockVmStats) {
+fn vm_table(out: &mut String, vm: &ServedStats<VsockVmStats>) {
     let state = if vm.connected { "connected" } else { "not connected" };
     let t = &vm.totals;
     let _ = writeln!(
@@ -29,6 +30,7 @@ fn vm_table(out: &mut String, vm: &VsockVmStats) {
         vm.uds,
         vm.groups.join(", ")
     );
+    process_line(out, vm.process);
     let _ = writeln!(out, "  path: {}", vm.path);
     let _ = writeln!(out, "  kernel copies: {}", vm.kernel_copies);
     connection_lines(out, t);

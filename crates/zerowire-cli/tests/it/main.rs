@@ -30,6 +30,7 @@ mod replay_errors;
 mod sandbox;
 mod sandbox_auto;
 mod sandbox_hostile;
+mod sandbox_metrics;
 mod sandbox_packet;
 mod sandbox_session;
 mod sandbox_xdp;

@@ -11,7 +11,7 @@ use zerowire_guest::{GuestAddr, GuestMemory, Transport, features};
 
 use crate::sandbox::{start, stats};
 use crate::support::control::Controlled;
-use crate::support::processes::{child, children, kill, wait_idle};
+use crate::support::processes::{child, child_of, children, kill, wait_idle};
 use crate::support::{Guest, PATIENCE, Peer, Program, connect, frames, in_netns, median_within, wait_until};
 
 /// How often the child of each VM is killed. The sixth within 10 s would wait.
@@ -144,16 +144,6 @@ impl LoadedGuest {
 fn vm(stats: &Value, name: &str) -> Value {
     let all = stats["vms"].as_array().expect("a list");
     all.iter().find(|vm| vm["name"] == name).expect("the VM").clone()
-}
-
-/// The child that serves a VM.
-fn child_of(program: &Program, name: &str) -> i32 {
-    let all = children(program);
-    let is_its = |pid: &&i32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        line.starts_with(format!("zerowire: {name}\0").as_bytes())
-    };
-    *all.iter().find(is_its).unwrap_or_else(|| panic!("{name} has no child: {}", program.log()))
 }
 
 #[test]

@@ -12,7 +12,7 @@ use serde_json::Value;
 use zerowire::recv::vsock;
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType};
 
-use crate::support::processes::{children, kill, runs, status};
+use crate::support::processes::{child_of, children, kill, runs, status};
 use crate::support::vsock::{Guest, reach};
 use crate::support::{HANDED_FD, PATIENCE, Program, Restrict, wait_until};
 
@@ -64,15 +64,9 @@ impl Scene {
         serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))
     }
 
-    /// The child that serves a VM, by the name of its process.
+    /// The child that serves a VM.
     pub fn child_of(&self, vm: &str) -> i32 {
-        let serves = |pid: &i32| {
-            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let vms =
-                line.split('\0').next().unwrap_or_default().strip_prefix("zerowire: ").unwrap_or_default();
-            vms.split(", ").any(|name| name == vm)
-        };
-        children(&self.program).into_iter().find(serves).expect("a child")
+        child_of(&self.program, vm)
     }
 }
 

@@ -34,6 +34,6 @@ pub(crate) use pace::Progress;
 pub use reload::{Reloaded, Reloads, reload};
 pub use roster::{ChangeError, Departure, NextVm, Roster, RosterConfig, VmInfo, VmState};
 pub use start::{MAX_VMS, Paths, StartError, check_names, inherit, normal};
-pub use stats::{ServerStats, process_cpu_seconds};
+pub use stats::{ServedStats, ServerStats, VmProcess, process_cpu_seconds};
 pub use system_calls::{FCNTL, OF_A_FRONT_END};
 pub use watch::SessionWatch;

@@ -33,7 +33,7 @@ impl BackEnd {
 
     /// What it says now; it has one VM.
     pub fn now(&self) -> VmStats {
-        self.server.stats().vms.swap_remove(0)
+        self.server.stats().vms.swap_remove(0).vm
     }
 
     /// What it moved so far, when that changes no more: a frame can be there before it is counted.

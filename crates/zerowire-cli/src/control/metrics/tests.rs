@@ -1,12 +1,13 @@
 //! What is rendered is what the formats allow: read strictly, line by line.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_capture::CaptureStats;
 use zerowire_net::{DirectionStats, LinkState, LinkStats, Negotiated, PortState, VmStats};
 use zerowire_vhost::host::KickTimes;
+use zerowire_vhost::serve::VmProcess;
 use zerowire_vsock::{KickTotals, LimitTotals, VsockTotals, VsockVmStats};
 
 use super::*;
@@ -136,7 +137,7 @@ fn server(names: &[&str]) -> ServerStats<VmStats> {
             limit_wait_seconds: 0.25,
             kick_seconds: kicks(),
         };
-        VmStats {
+        let vm = VmStats {
             name: (*name).to_owned(),
             socket: "/s".to_owned(),
             port: "tap:t".to_owned(),
@@ -162,12 +163,14 @@ fn server(names: &[&str]) -> ServerStats<VmStats> {
             },
             transmit,
             receive: DirectionStats::default(),
-        }
+        };
+        ServedStats { vm, process: VmProcess { restarts: 3, child_answers: false } }
     };
     ServerStats {
         version: "1.2.3",
         uptime_seconds: 1.5,
         cpu_seconds: 0.25,
+        confined: true,
         vms: names.iter().map(vm).collect(),
     }
 }
@@ -204,7 +207,7 @@ fn vsock_server(name: &str) -> ServerStats<VsockVmStats> {
         totals,
         capture: Some(CaptureStats { captured: 5, lost: 2 }),
     };
-    ServerStats { version: "1.2.3", uptime_seconds: 1.5, cpu_seconds: 0.25, vms: vec![vm] }
+    ServerStats { version: "1.2.3", ..ServerStats::since(Instant::now(), vec![vm]) }
 }
 
 #[test]
@@ -242,6 +245,9 @@ fn figures_are_those_of_the_statistics() {
         ("zerowire_vms", "", 1.0),
         ("zerowire_uptime_seconds", "", 1.5),
         ("zerowire_cpu_seconds_total", "", 0.25),
+        ("zerowire_confined", "", 1.0),
+        ("zerowire_restarts_total", "{vm=\"a\"}", 3.0),
+        ("zerowire_child_answers", "{vm=\"a\"}", 0.0),
         ("zerowire_front_end_connected", "{vm=\"a\"}", 1.0),
         ("zerowire_connections_total", "{vm=\"a\"}", 2.0),
         ("zerowire_connection_errors_total", "{vm=\"a\"}", 1.0),
@@ -284,6 +290,9 @@ fn figures_of_vsock_are_those_of_the_statistics() {
         ("zerowire_vms", "", 1.0),
         ("zerowire_front_end_connected", "{vm=\"a\"}", 1.0),
         ("zerowire_connections_total", "{vm=\"a\"}", 2.0),
+        ("zerowire_confined", "", 0.0),
+        ("zerowire_vsock_restarts_total", "{vm=\"a\"}", 0.0),
+        ("zerowire_vsock_child_answers", "{vm=\"a\"}", 1.0),
         ("zerowire_vsock_open_connections", "{vm=\"a\"}", 2.0),
         ("zerowire_vsock_connections_total", "{vm=\"a\"}", 5.0),
         ("zerowire_vsock_capture_lost_packets_total", "{vm=\"a\"}", 2.0),

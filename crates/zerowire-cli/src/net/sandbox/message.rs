@@ -278,7 +278,7 @@ impl ChildStats {
         let Some(vm) = server.vms.first() else {
             return Self { cpu_seconds: server.cpu_seconds, ..Self::default() };
         };
-        let VmStats { negotiated, transmit, receive, .. } = vm;
+        let VmStats { negotiated, transmit, receive, .. } = &vm.vm;
         Self {
             cpu_seconds: server.cpu_seconds,
             connections: vm.connections,

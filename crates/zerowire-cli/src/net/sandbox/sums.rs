@@ -19,6 +19,8 @@ pub(super) struct Sums {
     connected: bool,
     /// Connections that the children before it ended since the link was down.
     disconnects: u64,
+    /// Children that died and were replaced.
+    pub(super) restarts: u64,
     /// Why the last child ended.
     death: Option<String>,
 }

@@ -196,8 +196,10 @@ impl VmFleet for Supervisor {
         let asked: Vec<_> = running.iter().map(|keeper| keeper.charge.ask_stats()).collect();
         let deadline = Instant::now() + ANSWER_PATIENCE;
         let told = running.iter().zip(asked).map(|(keeper, asked)| keeper.charge.stats(asked, deadline));
-        let own = ServerStats::since(self.start, told.collect());
-        ServerStats { cpu_seconds: own.cpu_seconds + self.common.cpu.seconds(), ..own }
+        let vms = told.collect();
+        let own = ServerStats::since(self.start, Vec::new());
+        let cpu_seconds = own.cpu_seconds + self.common.cpu.seconds();
+        ServerStats { cpu_seconds, confined: true, vms, ..own }
     }
 
     fn add(&self, config: VmConfig) -> Result<(), ServerError> {

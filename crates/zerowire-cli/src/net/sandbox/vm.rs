@@ -14,7 +14,7 @@ use zerowire_net::port::KeptPort;
 use zerowire_net::{
     FrameGuard, Limits, LinkObserver, LinkState, MetadataSource, ServerError, VmConfig, VmStats,
 };
-use zerowire_vhost::serve::{Listener, StartError};
+use zerowire_vhost::serve::{Listener, ServedStats, StartError, VmProcess};
 
 use super::CHILD;
 use super::message::{ChildOrder, ChildSetup, ChildWord, PortSetup};
@@ -202,19 +202,21 @@ impl NetVm {
 
     /// What the VM has moved so far. A child that does not answer until `deadline` is shown as it
     /// was.
-    pub(super) fn stats(&self, asked: Option<Question>, deadline: Instant) -> VmStats {
+    pub(super) fn stats(&self, asked: Option<Question>, deadline: Instant) -> ServedStats<VmStats> {
         let told = asked.as_ref().and_then(|question| question.answer(deadline));
         // Before anything is locked that others wait for.
         let port = ports::state(&*self.port);
         let mut state = lock(&self.state);
         // What another child has told before this one is counted already.
         let runs = state.link.as_ref().zip(asked).is_some_and(|(link, asked)| asked.was_asked(link));
-        if let Some(ChildWord::Statistics(_, told)) = told.filter(|_| runs) {
+        let told = told.filter(|_| runs);
+        let child_answers = told.is_some();
+        if let Some(ChildWord::Statistics(_, told)) = told {
             state.sums.told(told.bounded());
         }
         let mut vm = state.sums.stats(&self.config, port);
         vm.port_state.capture = state.capture.as_ref().map(KeptCapture::stats);
-        vm
+        ServedStats { vm, process: VmProcess { restarts: state.sums.restarts, child_answers } }
     }
 
     /// Has the VM's frames go to another capture, or to none: the child is told until `deadline`.
@@ -403,6 +405,7 @@ impl Charge for NetVm {
             tracing::error!("{name}: its process ended, and its last front end is gone: {why}");
             return None;
         }
+        lock(&self.state).sums.restarts += u64::from(end.is_error);
         Some(vec![(name.clone(), then)])
     }
 

@@ -76,7 +76,7 @@ fn details_have_rates_sums_and_reasons() {
     state.press(TopKey::Enter);
     let text = draw(&state).text();
     assert_eq!(
-        text[1..19],
+        text[1..20],
         [
             "web: connected",
             "  socket       /run/web.sock",
@@ -85,6 +85,7 @@ fn details_have_rates_sums_and_reasons() {
             "  path         writev",
             "  connections  0, 0 ended by an error",
             "  ring errors  0",
+            "  restarts     0",
             "",
             "                            transmit/s        transmit       receive/s         receive",
             "frames                          125000          250000              10              20",
@@ -99,10 +100,16 @@ fn details_have_rates_sums_and_reasons() {
         ]
     );
     assert_eq!(
-        text[19],
+        text[20],
         "  no_room                            0               0              40              80"
     );
     assert_eq!(text[23], DETAIL_KEYS);
+    // A process that hangs.
+    let mut hangs = state.vms().last().expect("the selected VM").now.clone();
+    (hangs.faults.restarts, hangs.faults.child_answers) = (2, Some(false));
+    state.take(Ok(server(60.5, vec![hangs])));
+    let lines = ["  restarts     2", "  process      does not answer: the figures are older"];
+    assert_eq!(draw(&state).text()[8..10], lines);
     // From a line on, and of a VM that has gone.
     state.size = (100, 10);
     state.press(TopKey::Down);

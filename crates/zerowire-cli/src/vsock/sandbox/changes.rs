@@ -350,7 +350,7 @@ pub(super) mod tests {
         assert!(keeper.join(&d).is_ok());
         let names = |died: Vec<(String, String)>| died.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(died(&keeper)), ["a", "b"]);
-        let error = |vm: &KeptVsock| vm.stats().totals.last_error;
+        let error = |vm: &KeptVsock| vm.stats(&[]).vm.totals.last_error;
         assert_eq!([error(&c), error(&d)], [None, None], "that child did not have them");
         assert!(lock(&keeper.charge.members).vms.iter().take(2).all(|vm| error(vm).is_some()));
         let (ours, theirs) = Channel::pair().expect("a pair");

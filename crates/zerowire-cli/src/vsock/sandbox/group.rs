@@ -210,7 +210,10 @@ impl Charge for VsockGroup {
                         tracing::error!("{name}: its process ended, and its last front end is gone: {why}");
                         self.gone(vm.number);
                     }
-                    false if was_its => stay.push((vm.config.name.clone(), then)),
+                    false if was_its => {
+                        lock(&vm.sums).restarts += 1;
+                        stay.push((vm.config.name.clone(), then));
+                    }
                     // The next one is its first.
                     false => {}
                 }
@@ -237,10 +240,12 @@ impl Keeper<VsockGroup> {
         numbers.chunks(VMS).map_while(|vms| ask(vms).ok()).collect()
     }
 
-    /// Enters the answers. A child that does not answer until `deadline` is shown as it was.
-    pub(super) fn enter_stats(&self, asked: &[Question<GroupWord>], deadline: Instant) {
+    /// Enters the answers. Returns the numbers of their VMs. A child that does not answer until
+    /// `deadline` is shown as it was.
+    pub(super) fn enter_stats(&self, asked: &[Question<GroupWord>], deadline: Instant) -> Vec<usize> {
+        let mut answered = Vec::new();
         for question in asked {
-            let Some(GroupWord::Statistics(_, told)) = question.answer(deadline) else { return };
+            let Some(GroupWord::Statistics(_, told)) = question.answer(deadline) else { return answered };
             // What a child has told that has ended is counted already.
             let runs = || self.link().is_some_and(|now| question.was_asked(&now));
             let (seconds, vms) = told.told();
@@ -254,9 +259,11 @@ impl Keeper<VsockGroup> {
                 let mut sums = lock(&vm.sums);
                 if runs() {
                     sums.told(told);
+                    answered.push(number);
                 }
             }
         }
+        answered
     }
 }
 

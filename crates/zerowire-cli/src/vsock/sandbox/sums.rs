@@ -15,6 +15,8 @@ pub(super) struct VmSums {
     now: VmTold,
     /// Whether a front end is connected, as the child that runs says.
     pub(super) connected: bool,
+    /// Children that died and were replaced.
+    pub(super) restarts: u64,
     /// Why the last child ended.
     death: Option<String>,
 }

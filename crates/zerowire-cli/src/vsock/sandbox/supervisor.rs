@@ -12,9 +12,7 @@ use std::time::Instant;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_confine::Owner;
-use zerowire_vhost::serve::{
-    Endpoint, ListenError, Listener, StartError, VmFleet, inherit, process_cpu_seconds,
-};
+use zerowire_vhost::serve::{Endpoint, ListenError, Listener, StartError, VmFleet, inherit};
 use zerowire_vsock::{
     HostSockets, Limits, OwnSockets, SetMember, VsockChangeError, VsockConfig, VsockFleet, VsockServerError,
     VsockServerStats, VsockVmInfo, VsockVmStats, check_vms, group_sets,
@@ -165,13 +163,13 @@ impl VmFleet for VsockSupervisor {
         let keepers = distinct(&running);
         let asked: Vec<_> = keepers.iter().map(|keeper| keeper.ask_stats()).collect();
         let deadline = Instant::now() + ANSWER_PATIENCE;
-        keepers.iter().zip(asked).for_each(|(keeper, asked)| keeper.enter_stats(&asked, deadline));
-        VsockServerStats {
-            version: env!("CARGO_PKG_VERSION"),
-            uptime_seconds: self.start.elapsed().as_secs_f64(),
-            cpu_seconds: process_cpu_seconds() + self.common.cpu.seconds(),
-            vms: running.iter().map(|served| served.vm.stats()).collect(),
-        }
+        let answers = keepers.iter().zip(asked);
+        let answered: Vec<_> =
+            answers.flat_map(|(keeper, asked)| keeper.enter_stats(&asked, deadline)).collect();
+        let vms = running.iter().map(|served| served.vm.stats(&answered)).collect();
+        let own = VsockServerStats::since(self.start, Vec::new());
+        let cpu_seconds = own.cpu_seconds + self.common.cpu.seconds();
+        VsockServerStats { cpu_seconds, confined: true, vms, ..own }
     }
 
     fn add(&self, config: VsockConfig) -> Result<(), VsockServerError> {

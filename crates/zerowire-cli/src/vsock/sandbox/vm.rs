@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use zerowire_capture::{Capture, LINKTYPE_VSOCK};
-use zerowire_vhost::serve::Listener;
+use zerowire_vhost::serve::{Listener, ServedStats, VmProcess};
 use zerowire_vsock::packet::Kind;
 use zerowire_vsock::{
     HostSockets, Limits, OwnEntry, OwnSockets, PathConnector, RequestRate, VsockConfig, VsockVmStats,
@@ -168,10 +168,14 @@ impl KeptVsock {
         drop(open);
     }
 
-    /// What it has moved so far.
-    pub(super) fn stats(&self) -> VsockVmStats {
+    /// What it has moved so far. The VMs with the numbers `answered` are those whose children have
+    /// answered.
+    pub(super) fn stats(&self, answered: &[usize]) -> ServedStats<VsockVmStats> {
         let capture = lock(&self.state).capture.as_ref().map(KeptCapture::stats);
-        lock(&self.sums).stats(&self.config, capture)
+        let sums = lock(&self.sums);
+        let child_answers = answered.contains(&self.number);
+        let process = VmProcess { restarts: sums.restarts, child_answers };
+        ServedStats { vm: sums.stats(&self.config, capture), process }
     }
 }
 

@@ -19,6 +19,17 @@ pub fn child(program: &Program) -> i32 {
     all[0]
 }
 
+/// The child that serves a VM, by the name of its process.
+pub fn child_of(program: &Program, vm: &str) -> i32 {
+    let serves = |pid: &i32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let vms = line.split('\0').next().and_then(|line| line.strip_prefix("zerowire: "));
+        vms.is_some_and(|vms| vms.split(", ").any(|name| name == vm))
+    };
+    let found = children(program).into_iter().find(serves);
+    found.unwrap_or_else(|| panic!("{vm} has no child: {}", program.log()))
+}
+
 /// Whether a process has not ended. Whoever reaps it may be late.
 pub fn runs(pid: &i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
