@@ -42,8 +42,8 @@ impl dyn Fleet + '_ {
     /// was read last: those that it has no more are removed. Further VMs, which somebody else has
     /// added, stay as they are.
     ///
-    /// A VM that is the same in all but its metadata, limits and guard keeps its front end. Another one
-    /// that was there is removed and added again, unless it is on a descriptor that was handed
+    /// A VM that is the same in all but its metadata, limits and guard keeps its front end. Another
+    /// one that was there is removed and added again, unless it is on a descriptor that was handed
     /// over. If its front end holds up its removal, it is added as soon as it has gone.
     ///
     /// # Errors

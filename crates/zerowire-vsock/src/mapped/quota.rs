@@ -101,8 +101,8 @@ fn share(mappings: u64, descriptors: u64, vms: usize) -> usize {
 
 impl MapPolicy {
     /// Sets the bound of mapped connections where none was given. It is the VM's share of what this
-    /// process may have, of `vms` VMs, and no more than all of its connections. Sets the own user as
-    /// well.
+    /// process may have, of `vms` VMs, and no more than all of its connections. Sets the own user
+    /// as well.
     pub fn complete(&mut self, vms: usize, all_connections: usize) {
         self.own_user.get_or_insert_with(|| rustix::process::geteuid().as_raw());
         self.max_connections.get_or_insert_with(|| {

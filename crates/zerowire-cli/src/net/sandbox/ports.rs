@@ -1,4 +1,5 @@
-//! The port of a VM in the supervisor, which keeps it open and carries out what the child asks of it.
+//! The port of a VM in the supervisor, which keeps it open and carries out what the child asks of
+//! it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

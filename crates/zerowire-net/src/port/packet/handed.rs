@@ -56,7 +56,7 @@ pub enum PacketVerb {
 
 /// What the child can't find out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PacketFacts {
+pub struct PacketPortFacts {
     /// The number of the interface whose frames the sockets may get; 0 without one.
     pub index: u32,
     /// Why frames of the guest go by no ring; None where they are to.
@@ -67,7 +67,7 @@ pub struct PacketFacts {
 #[derive(Debug)]
 pub struct PacketSockets {
     interface: String,
-    pub(super) facts: PacketFacts,
+    pub(super) facts: PacketPortFacts,
     pub(super) untagged: PacketSocket,
     pub(super) tagged: PacketSocket,
     /// To ask by and to send by; it reads nothing.
@@ -115,7 +115,7 @@ impl PacketSockets {
             tracing::warn!("{warning}");
         }
         let _ = tagged.enlarge_buffers();
-        let facts = PacketFacts { index, no_ring: is_wanted(spec).err() };
+        let facts = PacketPortFacts { index, no_ring: is_wanted(spec).err() };
         Ok((Self { interface: interface.clone(), facts, untagged, tagged, control, ring }, missing))
     }
 
@@ -125,7 +125,7 @@ impl PacketSockets {
     /// This process may not have descriptors with numbers as high as that.
     pub fn take_over(
         interface: &str,
-        facts: PacketFacts,
+        facts: PacketPortFacts,
         sockets: [OwnedFd; 4],
         keeper: Arc<dyn PortKeeper>,
     ) -> io::Result<Self> {
