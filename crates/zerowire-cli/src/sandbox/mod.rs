@@ -15,6 +15,7 @@
 
 pub(crate) mod capture;
 pub(crate) mod channel;
+pub(crate) mod child;
 mod choice;
 pub(crate) mod cpu;
 pub(crate) mod ending;

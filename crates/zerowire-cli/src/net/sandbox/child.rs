@@ -25,6 +25,7 @@ use zerowire_vhost::serve::Listener;
 use super::message::{ChildOrder, ChildSetup, ChildStats, ChildWord, guard};
 use crate::pcap;
 use crate::sandbox::channel::Channel;
+use crate::sandbox::child;
 use crate::sandbox::link::ANSWER_PATIENCE;
 use crate::sandbox::sessions::Teller;
 use crate::serving::block_signals;
@@ -43,14 +44,7 @@ const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// The program as a child.
 pub(in crate::net) fn main() -> ExitCode {
-    // SAFETY: nothing was opened by this process yet.
-    let closed = unsafe { zerowire_sys::rights::close_others(&[0, 1, 2]) };
-    let outcome = closed.map_err(|e| e.to_string()).and_then(|()| {
-        let channel = zerowire_sys::fd::duplicate(0).map_err(|e| e.to_string())?;
-        let channel = Arc::new(Channel::of(channel));
-        serve(&channel).inspect_err(|e| drop(channel.send(&ChildWord::Failed(e.clone()), &[])))
-    });
-    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    child::run(ChildWord::Failed, serve)
 }
 
 fn serve(channel: &Arc<Channel>) -> Result<(), String> {

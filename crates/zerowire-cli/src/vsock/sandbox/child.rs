@@ -20,6 +20,7 @@ use super::message::{ChildStats, GroupOrder, GroupSetup, GroupWord};
 use super::orders::{Captures, Changes, ComingVm, GivenVm};
 use crate::pcap;
 use crate::sandbox::channel::Channel;
+use crate::sandbox::child;
 use crate::sandbox::keeper::START_PATIENCE;
 use crate::sandbox::link::ANSWER_PATIENCE;
 use crate::serving::{block_signals, raise_descriptor_limit};
@@ -29,15 +30,9 @@ const MAX_QUESTIONS: usize = 128;
 
 /// The program as a child.
 pub(super) fn main() -> ExitCode {
-    // SAFETY: nothing was opened by this process yet.
-    let closed = unsafe { zerowire_sys::rights::close_others(&[0, 1, 2]) };
-    let outcome = closed.map_err(|e| e.to_string()).and_then(|()| {
-        let channel = zerowire_sys::fd::duplicate(0).map_err(|e| e.to_string())?;
-        let channel = Arc::new(Channel::of(channel));
-        let supervisor = Arc::new(SupervisorLink { channel, under_way: AtomicUsize::new(0) });
-        serve(&supervisor).inspect_err(|e| drop(supervisor.channel.send(&GroupWord::Failed(e.clone()), &[])))
-    });
-    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    child::run(GroupWord::Failed, |channel| {
+        serve(&Arc::new(SupervisorLink { channel: channel.clone(), under_way: AtomicUsize::new(0) }))
+    })
 }
 
 fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {

@@ -1,0 +1,24 @@
+//! How a child begins, whatever it serves.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::channel::Channel;
+
+/// What the process does as a child, and nothing before it: `serve` gets the channel to the
+/// supervisor, which is standard input. If it fails, the supervisor is sent its error in `failed`.
+pub(crate) fn run<W: Serialize>(
+    failed: impl Fn(String) -> W,
+    serve: impl FnOnce(&Arc<Channel>) -> Result<(), String>,
+) -> ExitCode {
+    // SAFETY: nothing was opened by this process yet.
+    let closed = unsafe { zerowire_sys::rights::close_others(&[0, 1, 2]) };
+    let outcome = closed.map_err(|e| e.to_string()).and_then(|()| {
+        let channel = zerowire_sys::fd::duplicate(0).map_err(|e| e.to_string())?;
+        let channel = Arc::new(Channel::of(channel));
+        serve(&channel).inspect_err(|e| drop(channel.send(&failed(e.clone()), &[])))
+    });
+    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
