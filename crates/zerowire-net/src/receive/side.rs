@@ -366,10 +366,7 @@ impl<W: Waits> RxSide<W> {
         if let Some(first) = whole_header
             && self.setup.header_len == 12
         {
-            let at = first.ptr.wrapping_add(NUM_BUFFERS_AT).cast::<[u8; 2]>();
-            // SAFETY: the segment was found long enough; it lies in guest memory, which the context
-            // of this turn holds. An array of bytes may lie at any address.
-            unsafe { at.write_volatile((used as u16).to_le_bytes()) };
+            access::write_now(&first, NUM_BUFFERS_AT, (used as u16).to_le_bytes());
             memory.wrote(std::slice::from_ref(&first), NUM_BUFFERS_AT, 2);
         }
         used

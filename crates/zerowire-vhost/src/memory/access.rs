@@ -51,6 +51,18 @@ pub fn write_header<const N: usize>(segments: &[Segment], header: &[u8; N]) {
     }
 }
 
+/// Writes `bytes` into the segment, `skip` bytes in, by one volatile store: the compiler neither
+/// delays it nor merges it with others. Writes nothing where the segment ends before.
+#[inline(always)]
+pub fn write_now<const N: usize>(segment: &Segment, skip: usize, bytes: [u8; N]) {
+    if skip + N <= segment.len as usize {
+        let at = segment.ptr.wrapping_add(skip).cast::<[u8; N]>();
+        // SAFETY: as in `write`; the segment holds all of the bytes, which as an array may lie at
+        // any address.
+        unsafe { at.write_volatile(bytes) };
+    }
+}
+
 /// Leaves segments behind that lie wholly before `skip`, so that a copy in many steps does not walk
 /// them with each one.
 #[inline]
@@ -130,4 +142,18 @@ pub fn sum(run: &Segment) -> u64 {
         *byte = unsafe { ptr.add(at + i).read() };
     }
     sum + u64::from(u32::from_ne_bytes(tail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_at_once_stays_in_its_segment() {
+        let mut memory = [0u8; 4];
+        let segment = Segment { ptr: memory.as_mut_ptr(), len: 3, region: 0 };
+        write_now(&segment, 1, [7, 8]);
+        write_now(&segment, 2, [9, 9]);
+        assert_eq!(memory, [0, 7, 8, 0]);
+    }
 }
