@@ -5,7 +5,6 @@
 //! guest memory, or pages that are lent. So the functions that take one are unsafe.
 
 pub mod error_queue;
-mod message;
 mod messages;
 mod peer;
 pub mod vsock;
@@ -15,8 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use crate::{check, syscall};
 
-pub use message::Message;
-pub use messages::Messages;
+pub use messages::{Message, Messages};
 pub use peer::{peer_groups, peer_owner};
 
 /// Entries of a list at most: what a system call takes (`UIO_MAXIOV`, include/uapi/linux/uio.h).
@@ -286,6 +284,16 @@ pub unsafe fn receive(socket: impl AsFd, list: &[libc::iovec]) -> Result<Receive
     // it names is the caller's promise.
     let len = unsafe { syscall::call(libc::SYS_recvmsg, [fd, &raw mut message as usize, flags, 0, 0, 0]) }?;
     Ok(Received { len, interrupted: message.msg_flags & libc::MSG_CTRUNC != 0 })
+}
+
+/// As [`receive_nothing`], by recvmsg(2), in which no address of a sender can be asked for.
+///
+/// # Errors
+/// The errno of recvmsg(2).
+#[inline]
+pub fn receive_no_list(socket: impl AsFd) -> Result<(), i32> {
+    // SAFETY: the list names no memory.
+    unsafe { receive(socket, &[]) }.map(drop)
 }
 
 /// A message of a list.

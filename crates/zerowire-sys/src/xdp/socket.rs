@@ -230,8 +230,7 @@ impl Socket {
     #[inline]
     pub fn wake_receive(&self) -> io::Result<()> {
         let received = match self.confined {
-            // SAFETY: the list names no memory.
-            true => unsafe { socket::receive(&*self.socket, &[]) }.map(drop),
+            true => socket::receive_no_list(&*self.socket),
             false => socket::receive_nothing(&*self.socket),
         };
         match received {
