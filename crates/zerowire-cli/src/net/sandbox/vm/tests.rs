@@ -129,9 +129,14 @@ fn a_child_that_asks_for_mtus_all_the_time_is_slow() {
                 let Ok(Some((ChildOrder::PortDone(done), _))) = child.receive() else { panic!("no answer") };
                 assert_eq!(done.is_ok(), mtu == 1400, "{done:?}");
             }
+            // A verb of another port.
+            child.send(&ChildWord::Port(r#""Open""#.to_owned()), &[]).expect("sent");
+            let done = child.receive();
+            let Ok(Some((ChildOrder::PortDone(Err(why)), _))) = &done else { panic!("{done:?}") };
+            assert_eq!(why, "the port has no such verb");
             link.close();
         });
-        assert!(begin.elapsed() >= 5 * EACH, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() >= 6 * EACH, "{:?}", begin.elapsed());
     });
 }
 
