@@ -32,7 +32,7 @@ pub fn capture_line(out: &mut String, capture: Option<CaptureStats>, what: &str)
 pub fn process_line(out: &mut String, process: VmProcess) {
     let VmProcess { restarts, child_answers } = process;
     if restarts > 0 || !child_answers {
-        let silent = if child_answers { "" } else { "; it does not answer: the figures are older" };
+        let silent = if child_answers { "" } else { "; it does not answer: the figures may be older" };
         out.push_str(&format!("  process: died and was replaced {restarts} times{silent}\n"));
     }
 }
@@ -81,7 +81,7 @@ mod tests {
         };
         assert_eq!(line(0, true), "");
         assert_eq!(line(2, true), "  process: died and was replaced 2 times\n");
-        assert!(line(0, false).ends_with(" 0 times; it does not answer: the figures are older\n"));
+        assert!(line(0, false).ends_with(" 0 times; it does not answer: the figures may be older\n"));
     }
 
     #[test]

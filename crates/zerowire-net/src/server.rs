@@ -275,6 +275,12 @@ impl Server {
         self.parts.roster.ask();
     }
 
+    /// Asks all control threads for a sign of life. False: one has not given the one before.
+    pub fn answers(&self) -> bool {
+        // Each is asked.
+        self.parts.roster.with_running(|vms| vms.filter(|(_, served)| !served.answers()).count() == 0)
+    }
+
     /// Names of the VMs whose control threads have not answered since they were asked last.
     pub fn silent(&self) -> Vec<String> {
         self.parts.roster.silent()

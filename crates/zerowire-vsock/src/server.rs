@@ -9,8 +9,8 @@ use std::time::Instant;
 use zerowire_capture::{Capture, CaptureInterface, LINKTYPE_VSOCK};
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::serve::{
-    self, Control, Endpoint, ListenError, Listener, NextVm, Reloaded, Roster, Served, SessionWatch,
-    StartError, TakeUpError, inherit,
+    self, Control, Endpoint, ListenError, Listener, NextVm, Reloaded, Roster, Served, ServedStats,
+    SessionWatch, StartError, TakeUpError, inherit,
 };
 use zerowire_vhost::session::{HandOverError, SessionImage};
 
@@ -422,12 +422,15 @@ impl VsockServer {
         })
     }
 
-    /// What was moved so far of the VMs with these numbers, of those that run.
-    pub fn handed_stats(&self, vms: &[usize]) -> Vec<(usize, VsockVmStats)> {
+    /// What was moved so far of the VMs with these numbers, of those that run. Their control
+    /// threads are asked for a sign of life.
+    pub fn handed_stats(&self, vms: &[usize]) -> Vec<(usize, ServedStats<VsockVmStats>)> {
         self.parts.roster.with_running(|running| {
             let asked = |(config, served): (&VsockConfig, &Served<VsockContext>)| {
                 let number = served.vm.number().filter(|number| vms.contains(number))?;
-                Some((number, VsockVmStats::new(&served.vm, config)))
+                let mut stats = ServedStats::from(VsockVmStats::new(&served.vm, config));
+                stats.process.child_answers = served.answers();
+                Some((number, stats))
             };
             running.filter_map(asked).collect()
         })

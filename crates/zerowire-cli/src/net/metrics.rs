@@ -81,7 +81,7 @@ const OF_VM: [OfVm<VmStats>; 12] = [
     vm("restarts", MetricKind::Counter, "Processes of the VM that died and were replaced.", |v| {
         v.process.restarts
     }),
-    vm("child_answers", MetricKind::Gauge, "1 if the process that serves the VM has answered.", |v| {
+    vm("child_answers", MetricKind::Gauge, "1 if the VM's process and its control thread answer.", |v| {
         u64::from(v.process.child_answers)
     }),
     vm("captured_frames", MetricKind::Counter, "Frames in the capture; 0 without --pcap.", |v| {

@@ -34,7 +34,7 @@ fn about(vm: &VmSample) -> Vec<String> {
         format!("  restarts     {}", faults.restarts),
     ]);
     if faults.child_answers == Some(false) {
-        lines.push("  process      does not answer: the figures are older".to_owned());
+        lines.push("  process      does not answer: the figures may be older".to_owned());
     }
     if let Some(error) = &faults.last_error {
         lines.push(format!("  last error   {error}"));

@@ -71,7 +71,7 @@ const OF_VM: [OfVm<VsockVmStats>; 20] = [
         v.totals.ring_errors
     }),
     counter("vsock_restarts", "Processes of the VM that died and were replaced.", |v| v.process.restarts),
-    gauge("vsock_child_answers", "1 if the process that serves the VM has answered.", |v| {
+    gauge("vsock_child_answers", "1 if the VM's process and its control thread answer.", |v| {
         u64::from(v.process.child_answers)
     }),
     gauge("vsock_open_connections", "Connections of the guest that are open.", |v| v.totals.connections_open),

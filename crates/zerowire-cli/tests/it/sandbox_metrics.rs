@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::support::control::Controlled;
 use crate::support::modes::{CONFINED, Mode, PLAIN};
-use crate::support::processes::{child_of, kill};
+use crate::support::processes::{Frozen, child_of, kill};
 use crate::support::{in_netns, wait_until};
 
 /// A program that serves VMs of either device.
@@ -51,6 +51,10 @@ impl Scene {
         self.series(&format!("{}_child_answers{{vm=\"{vm}\"}}", self.prefix)) == 1
     }
 
+    fn wait_for_answers(&self, vms: &[&str]) {
+        wait_until("children answer", || vms.iter().all(|vm| self.child_answers(vm)));
+    }
+
     fn signal(&self, vm: &str, signal: i32) {
         kill(child_of(&self.server.program, vm), signal);
     }
@@ -64,7 +68,8 @@ fn deaths_are_counted(scene: &Scene, dead: &[&str], other: &str) {
         let is_replaced = |vm: &&str| scene.restarts(vm) == deaths && scene.child_answers(vm);
         wait_until("another child serves its VMs", || dead.iter().all(is_replaced));
     }
-    assert!(scene.restarts(other) == 0 && scene.child_answers(other));
+    assert_eq!(scene.restarts(other), 0);
+    scene.wait_for_answers(&[other]);
     let stats = scene.server.json("/stats");
     let restarts = stats["vms"].as_array().expect("a list").iter().map(|vm| vm["restarts"].as_u64());
     let wanted = dead.iter().map(|_| Some(3)).chain([Some(0)]);
@@ -85,13 +90,14 @@ fn deaths_of_children_of_vsock_are_counted() {
 
 /// A child that is stopped answers nothing, until it goes on.
 fn a_child_that_hangs_is_shown(scene: &Scene, hangs: &[&str], other: &str) {
-    assert!(hangs.iter().all(|vm| scene.child_answers(vm)));
+    scene.wait_for_answers(hangs);
     scene.signal(hangs[0], libc::SIGSTOP);
-    assert!(!hangs.iter().any(|vm| scene.child_answers(vm)) && scene.child_answers(other));
+    wait_until("it is shown", || !hangs.iter().any(|vm| scene.child_answers(vm)));
+    scene.wait_for_answers(&[other]);
     let statistics = scene.server.json(&format!("/vms/{}", hangs[0]))["statistics"].clone();
     assert!(statistics["child_answers"] == false && statistics["restarts"] == 0, "{statistics}");
     scene.signal(hangs[0], libc::SIGCONT);
-    wait_until("it answers again", || hangs.iter().all(|vm| scene.child_answers(vm)));
+    scene.wait_for_answers(hangs);
 }
 
 #[test]
@@ -105,6 +111,30 @@ fn a_child_that_hangs_is_shown_as_silent() {
 #[test]
 fn a_child_of_vsock_that_hangs_is_shown_as_silent() {
     a_child_that_hangs_is_shown(&Scene::vsock(CONFINED, &["a", "b", "c"]), &["a", "b"], "c");
+}
+
+/// One VM's thread: others of the same child go on.
+fn a_control_thread_that_hangs_is_shown(scene: &Scene, hangs: &str, other: &str) {
+    scene.wait_for_answers(&[hangs]);
+    let frozen = Frozen::thread(child_of(&scene.server.program, hangs), &format!("{hangs}-ctl"));
+    wait_until("it is shown", || !scene.child_answers(hangs));
+    assert!(!scene.child_answers(hangs), "it has not been answered, and is not asked again");
+    scene.wait_for_answers(&[other]);
+    drop(frozen);
+    scene.wait_for_answers(&[hangs]);
+}
+
+#[test]
+fn a_control_thread_that_hangs_is_shown_as_silent() {
+    in_netns(|| {
+        let scene = Scene::net(CONFINED, &["zwstands", "zwgoes"]);
+        a_control_thread_that_hangs_is_shown(&scene, "zwstands", "zwgoes");
+    });
+}
+
+#[test]
+fn a_control_thread_of_vsock_that_hangs_is_shown_as_silent() {
+    a_control_thread_that_hangs_is_shown(&Scene::vsock(CONFINED, &["a", "b", "c"]), "a", "b");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::processes::child;
+use crate::support::processes::{Frozen, child};
 use crate::support::{Guest, PATIENCE, Peer, Program, Restrict, connect, in_netns, wait_until};
 
 /// Starts the program as a manager does: its process id is in LISTEN_PID, its sockets are
@@ -163,35 +163,6 @@ impl Manager {
         }
         self.socket.set_nonblocking(false).expect("waiting");
         all
-    }
-}
-
-/// A thread of another process that stands still until this is dropped.
-struct Frozen(libc::pid_t);
-
-impl Frozen {
-    fn thread(pid: i32, name: &str) -> Self {
-        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
-        let comm = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
-        let named = tasks.flatten().find(|task| comm(task).is_ok_and(|comm| comm.trim() == name));
-        let tid: libc::pid_t =
-            named.and_then(|task| task.file_name().to_str()?.parse().ok()).expect("the thread");
-        let none = std::ptr::null_mut::<libc::c_void>();
-        // SAFETY: stops a thread of this test's child. No memory is read or written.
-        unsafe {
-            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, tid, none, none), 0);
-            assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, tid, none, none), 0);
-            assert_eq!(libc::waitpid(tid, std::ptr::null_mut(), libc::__WALL), tid);
-        }
-        Self(tid)
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        let none = std::ptr::null_mut::<libc::c_void>();
-        // SAFETY: lets the thread that this thread has stopped go on.
-        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, none, none) };
     }
 }
 

@@ -18,6 +18,9 @@ use super::seat;
 use super::watch::SessionWatch;
 use crate::session::SessionImage;
 
+/// How long a control thread may take for a sign of life.
+const SIGN_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How long a server waits for its threads to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -164,6 +167,8 @@ pub struct Served<B> {
     pub vm: Arc<B>,
     thread: Option<JoinHandle<()>>,
     orders: Sender<Order>,
+    /// When [`Self::answers`] asked last.
+    asked: Mutex<Instant>,
 }
 
 impl<B: Backing> Served<B> {
@@ -180,7 +185,7 @@ impl<B: Backing> Served<B> {
         session: Option<SessionImage>,
     ) -> io::Result<Self> {
         let (thread, orders) = spawn(vm.clone(), listener, link, session)?;
-        Ok(Self { vm, thread: Some(thread), orders })
+        Ok(Self { vm, thread: Some(thread), orders, asked: Mutex::new(Instant::now()) })
     }
 
     /// What gives orders to the control thread.
@@ -207,6 +212,17 @@ impl<B: Backing> Served<B> {
         let control = self.vm.control();
         let answered = control.answered.load(Ordering::Acquire) == control.asked.load(Ordering::Acquire);
         !answered && self.is_alive()
+    }
+
+    /// Asks for a sign of life. False: the one that was asked for before has not come within 1 s.
+    pub fn answers(&self) -> bool {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_silent() {
+            return asked.elapsed() < SIGN_PATIENCE;
+        }
+        *asked = Instant::now();
+        self.ask();
+        true
     }
 
     /// Ends the control thread with its connection. False: it did not end in time, and

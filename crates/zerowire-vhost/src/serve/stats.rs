@@ -36,8 +36,8 @@ pub struct ServedStats<V> {
 pub struct VmProcess {
     /// Processes of the VM that died and were replaced. 0 where a thread serves it.
     pub restarts: u64,
-    /// True: it has answered the question for these statistics. Always so where a thread serves
-    /// the VM.
+    /// True: it has answered the question for these statistics, and the VM's control thread goes
+    /// on. Always so where a thread serves the VM.
     pub child_answers: bool,
 }
 

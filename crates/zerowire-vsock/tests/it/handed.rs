@@ -128,7 +128,7 @@ fn vms_come_and_go_by_their_numbers() {
     let sets: Vec<_> = server.members().into_iter().map(|m| m.set).collect();
     assert!(sets.len() == 2 && sets[0] == sets[1], "one thread serves all that were handed over: {sets:?}");
     assert_eq!((server.handed_name(7).as_deref(), server.handed_name(0)), (Some("c"), None));
-    let told: Vec<_> = server.handed_stats(&[0, 1, 7]).into_iter().map(|(n, vm)| (n, vm.name)).collect();
+    let told: Vec<_> = server.handed_stats(&[0, 1, 7]).into_iter().map(|(n, vm)| (n, vm.vm.name)).collect();
     assert_eq!(told, [(1, "b".to_owned()), (7, "c".to_owned())]);
     drop(c);
     wait_until("its end is told", || {

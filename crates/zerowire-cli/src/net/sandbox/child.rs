@@ -203,7 +203,9 @@ impl Loop<'_> {
     fn carry_out(&mut self, order: ChildOrder, fds: Vec<OwnedFd>) -> Option<ChildWord> {
         match order {
             ChildOrder::Statistics(number) => {
-                Some(ChildWord::Statistics(number, Box::new(ChildStats::of(&self.server.stats()))))
+                let hangs = !self.server.answers();
+                let stats = ChildStats { hangs, ..ChildStats::of(&self.server.stats()) };
+                Some(ChildWord::Statistics(number, Box::new(stats)))
             }
             ChildOrder::Metadata(number) => Some(ChildWord::Metadata(number, self.set_metadata(fds).err())),
             ChildOrder::Drain => {

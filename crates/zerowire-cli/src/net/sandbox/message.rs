@@ -185,6 +185,8 @@ impl ChildAnswer for ChildWord {
 pub(super) struct ChildStats {
     /// CPU time, seconds.
     pub cpu_seconds: f64,
+    /// True: the VM's control thread hangs.
+    pub hangs: bool,
     pub connections: u64,
     pub connection_errors: u64,
     pub ring_errors: u64,
@@ -281,6 +283,7 @@ impl ChildStats {
         let VmStats { negotiated, transmit, receive, .. } = &vm.vm;
         Self {
             cpu_seconds: server.cpu_seconds,
+            hangs: false,
             connections: vm.connections,
             connection_errors: vm.connection_errors,
             ring_errors: vm.ring_errors,

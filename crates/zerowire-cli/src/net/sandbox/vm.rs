@@ -209,9 +209,9 @@ impl NetVm {
         let mut state = lock(&self.state);
         // What another child has told before this one is counted already.
         let runs = state.link.as_ref().zip(asked).is_some_and(|(link, asked)| asked.was_asked(link));
-        let told = told.filter(|_| runs);
-        let child_answers = told.is_some();
-        if let Some(ChildWord::Statistics(_, told)) = told {
+        let mut child_answers = false;
+        if let Some(ChildWord::Statistics(_, told)) = told.filter(|_| runs) {
+            child_answers = !told.hangs;
             state.sums.told(told.bounded());
         }
         let mut vm = state.sums.stats(&self.config, port);

@@ -108,7 +108,7 @@ fn details_have_rates_sums_and_reasons() {
     let mut hangs = state.vms().last().expect("the selected VM").now.clone();
     (hangs.faults.restarts, hangs.faults.child_answers) = (2, Some(false));
     state.take(Ok(server(60.5, vec![hangs])));
-    let lines = ["  restarts     2", "  process      does not answer: the figures are older"];
+    let lines = ["  restarts     2", "  process      does not answer: the figures may be older"];
     assert_eq!(draw(&state).text()[8..10], lines);
     // From a line on, and of a VM that has gone.
     state.size = (100, 10);

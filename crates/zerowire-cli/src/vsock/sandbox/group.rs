@@ -240,7 +240,7 @@ impl Keeper<VsockGroup> {
         numbers.chunks(VMS).map_while(|vms| ask(vms).ok()).collect()
     }
 
-    /// Enters the answers. Returns the numbers of their VMs. A child that does not answer until
+    /// Enters the answers. Returns the numbers of the VMs that don't hang. A child that does not answer until
     /// `deadline` is shown as it was.
     pub(super) fn enter_stats(&self, asked: &[Question<GroupWord>], deadline: Instant) -> Vec<usize> {
         let mut answered = Vec::new();
@@ -258,8 +258,8 @@ impl Keeper<VsockGroup> {
                 let Some(vm) = self.charge.vm(number) else { continue };
                 let mut sums = lock(&vm.sums);
                 if runs() {
+                    answered.extend((!told.hangs).then_some(number));
                     sums.told(told);
-                    answered.push(number);
                 }
             }
         }

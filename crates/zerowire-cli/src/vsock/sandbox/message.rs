@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use zerowire::ledger::{CopyReason, DropReason};
 use zerowire_confine::ConfineReport;
 use zerowire_vhost::host::KickHistogram;
-use zerowire_vhost::serve::{Endpoint, process_cpu_seconds};
+use zerowire_vhost::serve::{Endpoint, ServedStats, process_cpu_seconds};
 use zerowire_vsock::mapped::MapPolicy;
 use zerowire_vsock::{KickTotals, VsockConfig, VsockLimits, VsockTotals, VsockVmStats};
 
@@ -157,6 +157,8 @@ pub(super) struct ChildStats {
 /// What a child tells of a VM.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct ChildVmStats {
+    /// True: its control thread hangs.
+    hangs: bool,
     features: Vec<String>,
     protocol_features: String,
     device_status: u64,
@@ -170,7 +172,7 @@ pub(super) struct ChildVmStats {
 }
 
 impl ChildStats {
-    pub(super) fn of(vms: &[(usize, VsockVmStats)]) -> Self {
+    pub(super) fn of(vms: &[(usize, ServedStats<VsockVmStats>)]) -> Self {
         let vms = vms.iter().take(VMS).map(|(number, vm)| (*number, ChildVmStats::of(vm)));
         Self { cpu_seconds: process_cpu_seconds(), vms: vms.collect() }
     }
@@ -183,7 +185,7 @@ impl ChildStats {
 }
 
 impl ChildVmStats {
-    fn of(vm: &VsockVmStats) -> Self {
+    fn of(vm: &ServedStats<VsockVmStats>) -> Self {
         let mut told = VmTold {
             connections: vm.connections,
             connection_errors: vm.connection_errors,
@@ -192,6 +194,7 @@ impl ChildVmStats {
         };
         let limits = &vm.totals.limits;
         Self {
+            hangs: !vm.process.child_answers,
             features: vm.features.clone(),
             protocol_features: vm.protocol_features.clone(),
             device_status: vm.device_status,
@@ -206,6 +209,7 @@ impl ChildVmStats {
 
     fn told(self) -> VmTold {
         let mut told = VmTold {
+            hangs: self.hangs,
             features: texts(&self.features),
             protocol_features: short(&self.protocol_features),
             device_status: self.device_status,
@@ -227,6 +231,8 @@ impl ChildVmStats {
 /// What a child alone knows of a VM.
 #[derive(Clone, Debug, Default)]
 pub(super) struct VmTold {
+    /// True: its control thread hangs.
+    pub hangs: bool,
     pub connections: u64,
     pub connection_errors: u64,
     pub features: Vec<String>,

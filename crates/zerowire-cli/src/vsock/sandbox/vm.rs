@@ -168,8 +168,7 @@ impl KeptVsock {
         drop(open);
     }
 
-    /// What it has moved so far. The VMs with the numbers `answered` are those whose children have
-    /// answered.
+    /// What it has moved so far. `answered` are the numbers of VMs whose children have answered.
     pub(super) fn stats(&self, answered: &[usize]) -> ServedStats<VsockVmStats> {
         let capture = lock(&self.state).capture.as_ref().map(KeptCapture::stats);
         let sums = lock(&self.sums);

@@ -113,3 +113,33 @@ pub fn wait_idle(pid: i32) {
         idle == 10
     });
 }
+
+/// A thread of another process that stands still until this is dropped.
+pub struct Frozen(libc::pid_t);
+
+impl Frozen {
+    /// Stops the thread of this name.
+    pub fn thread(pid: i32, name: &str) -> Self {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+        let comm = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
+        let named = tasks.flatten().find(|task| comm(task).is_ok_and(|comm| comm.trim() == name));
+        let tid: libc::pid_t =
+            named.and_then(|task| task.file_name().to_str()?.parse().ok()).expect("the thread");
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: stops a thread of a process of this test's. No memory is read or written.
+        unsafe {
+            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, tid, none, none), 0);
+            assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, tid, none, none), 0);
+            assert_eq!(libc::waitpid(tid, std::ptr::null_mut(), libc::__WALL), tid);
+        }
+        Self(tid)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: lets the thread that this thread has stopped go on.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, none, none) };
+    }
+}
