@@ -1,8 +1,7 @@
 //! The interfaces of this network namespace, by driver: which can receive without a copy.
 
 use super::{Finding, Group, Job, Subject, Todo};
-use zerowire_sys::netdevice::driver;
-use zerowire_sys::trial::socket;
+use zerowire_sys::netdevice::{driver, socket};
 
 /// Drivers whose queues io_uring can take over, with headers split from data (as of Linux 7.3).
 pub(super) const SPLITTING: [&str; 4] = ["bnxt_en", "mlx5_core", "gve", "fbnic"];
@@ -11,7 +10,7 @@ pub(super) fn check(todo: &mut Todo) {
     let subject =
         Subject { id: "recv.nic", group: Group::Recv, jobs: &[Job::Recv], path: "recv: NIC", title: "NICs" };
     todo.add(subject, || {
-        let Ok(socket) = socket(libc::AF_INET, libc::SOCK_DGRAM, 0) else { return translate(&[]) };
+        let Ok(socket) = socket() else { return translate(&[]) };
         let list: Vec<_> = interfaces()
             .into_iter()
             .filter(|name| name != "lo")

@@ -8,9 +8,8 @@ use std::os::fd::OwnedFd;
 
 use super::errno;
 use super::{Finding, Group, Job, MachineFacts, Subject, Todo};
-use zerowire_sys::netdevice::driver;
+use zerowire_sys::netdevice::{driver, socket};
 use zerowire_sys::tap::{self, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR};
-use zerowire_sys::trial::socket;
 
 /// Name of temporary taps: the kernel fills in a number.
 const TEMPORARY: &str = "zwdoc%d";
@@ -89,7 +88,7 @@ fn trial() -> Trial {
 /// Taps of this namespace that `user` owns, as far as sysfs tells. They are not opened: that would
 /// take frames from whoever uses them.
 fn own_taps(user: u32) -> Vec<String> {
-    let Ok(socket) = socket(libc::AF_INET, libc::SOCK_DGRAM, 0) else { return Vec::new() };
+    let Ok(socket) = socket() else { return Vec::new() };
     super::nic::interfaces()
         .into_iter()
         .filter(|name| driver(&socket, name).is_ok_and(|d| d.name == "tun"))

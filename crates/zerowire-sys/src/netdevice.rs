@@ -10,11 +10,12 @@
 pub mod rules;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::thread::park_timeout;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::check;
 
@@ -35,6 +36,12 @@ pub struct Driver {
     pub name: String,
     /// Address of the device on its bus (PCI: `0000:03:00.0`); empty where there is none.
     pub bus_address: String,
+}
+
+/// A socket to ask by, in this thread's network namespace. It is of the unix family, the one that a
+/// confined service has.
+pub fn socket() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Its number in the namespace, which stays when it is renamed.

@@ -4,7 +4,6 @@
 use std::fs;
 
 use anyhow::{Context, Result, anyhow, bail};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use serde::Serialize;
 use zerowire_sys::netdevice;
 
@@ -42,8 +41,7 @@ pub struct Counted {
 impl OutInterface {
     /// Looks at interface `name`, which must be there, up, and of the Ethernet kind.
     pub fn find(name: &str) -> Result<Self> {
-        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-            .context("no socket to ask for interfaces")?;
+        let socket = netdevice::socket().context("no socket to ask for interfaces")?;
         if name.is_empty() || name.len() > NAME_BYTES || name.contains(['/', '\0']) {
             bail!("interface '{name}': names have 1 to {NAME_BYTES} bytes, without '/'");
         }

@@ -9,7 +9,7 @@ use zerowire_sys::netdevice::rules::{self, Rule};
 use zerowire_sys::netlink::{
     Channels, DataSplit, Device, Ethtool, LinkInfo, Netdev, NetlinkError, Queue, Rings, Rss,
 };
-use zerowire_sys::trial::{register_zcrx, socket, wide_ring};
+use zerowire_sys::trial::{register_zcrx, wide_ring};
 use zerowire_sys::uring::zcrx::ZcrxSource;
 
 /// The interface as the kernel tells it. An error is its number.
@@ -52,7 +52,7 @@ impl Facts {
         let index = link.index;
         let mut ethtool = Ethtool::open().map_err(|e| number(&e));
         let mut netdev = Netdev::open().map_err(|e| number(&e));
-        let driver = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+        let driver = netdevice::socket()
             .and_then(|s| netdevice::driver(s, &link.name))
             .ok()
             .map(|d| d.name)

@@ -12,8 +12,6 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-
 use super::ethtool;
 
 const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
@@ -57,7 +55,7 @@ pub fn read(interface: &str) -> io::Result<Vec<Rule>> {
         // The structure has another layout there.
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
-    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let socket = super::socket()?;
     let mut head = vec![0; WORDS];
     head[0] = ETHTOOL_GRXCLSRLCNT;
     ask(&socket, interface, &mut head)?;

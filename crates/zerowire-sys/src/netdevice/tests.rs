@@ -1,11 +1,8 @@
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-
 use super::*;
 
 #[test]
 fn the_loopback_tells() {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    let socket = socket.expect("a socket");
+    let socket = socket().expect("a socket");
     let text = std::fs::read_to_string("/sys/class/net/lo/mtu").expect("sysfs");
     assert_eq!(mtu(&socket, "lo").expect("its MTU"), text.trim().parse::<usize>().expect("a number"));
     let text = std::fs::read_to_string("/sys/class/net/lo/ifindex").expect("sysfs");
@@ -22,8 +19,7 @@ fn the_loopback_tells() {
 
 #[test]
 fn names_are_checked_and_looked_up() {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    let socket = socket.expect("a socket");
+    let socket = socket().expect("a socket");
     for name in ["", "sixteen-bytes-xx", "l\0"] {
         let e = mtu(&socket, name).expect_err("no such name");
         assert_eq!(e.kind(), io::ErrorKind::InvalidInput, "{e}");

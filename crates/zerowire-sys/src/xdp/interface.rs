@@ -6,8 +6,6 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
-
 use super::error::XdpError;
 use crate::netdevice;
 
@@ -27,8 +25,7 @@ impl Interface {
     pub fn open(name: &str) -> Result<Self, XdpError> {
         let missing = || XdpError::NoInterface { interface: name.to_owned() };
         let control =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-                .map_err(|e| XdpError::system(format!("interface {name}"), "socket", e))?;
+            netdevice::socket().map_err(|e| XdpError::system(format!("interface {name}"), "socket", e))?;
         let index = netdevice::index(&control, name).map_err(|_| missing())?;
         Ok(Self { name: name.to_owned(), index, control })
     }

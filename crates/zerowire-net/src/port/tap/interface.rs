@@ -319,7 +319,7 @@ impl Tap {
     fn socket(&self) -> Result<OwnedFd, TapError> {
         let socket = match &self.keeper {
             Some(keeper) => keeper.socket().try_clone_to_owned(),
-            None => ask_by(),
+            None => netdevice::socket(),
         };
         socket.map_err(|cause| TapError::Setup { name: self.name.clone(), what: "socket", cause })
     }
@@ -363,7 +363,7 @@ fn make_or_find(name: &str, multi: bool) -> Result<(OwnedFd, bool), TapError> {
 
 /// The number of the interface that has this name now.
 fn index(name: &str) -> Option<u32> {
-    netdevice::index(ask_by().ok()?, name).ok()
+    netdevice::index(netdevice::socket().ok()?, name).ok()
 }
 
 fn attach(name: &str, multi: bool, exclusive: libc::c_short) -> Result<OwnedFd, TapError> {
@@ -419,7 +419,8 @@ fn remedy(name: &str, multi: bool, e: &io::Error) -> String {
                     .to_owned()
             }
             None => {
-                let header = ask_by().and_then(|socket| netdevice::hardware_kind(socket, name)).ok();
+                let header =
+                    netdevice::socket().and_then(|socket| netdevice::hardware_kind(socket, name)).ok();
                 no_tap(name, header)
             }
         },
@@ -449,14 +450,8 @@ fn no_tap(name: &str, header: Option<u16>) -> String {
 
 /// `tap` or `tun`; None for all others (drivers/net/tun.c, `tun_get_drvinfo`).
 fn kind(name: &str) -> Option<String> {
-    let driver = netdevice::driver(ask_by().ok()?, name).ok()?;
+    let driver = netdevice::driver(netdevice::socket().ok()?, name).ok()?;
     (driver.name == "tun").then_some(driver.bus_address)
-}
-
-/// A socket to ask by.
-fn ask_by() -> io::Result<OwnedFd> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    Ok(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
+use zerowire_sys::netdevice;
 use zerowire_sys::uring::wide::{Completions, WideRing};
 use zerowire_sys::uring::zcrx::{MOST_ENTRIES, Zcrx as Registered, ZcrxRequest, ZcrxSource};
 
@@ -233,8 +234,7 @@ fn patiently<T>(has_device: bool, mut attempt: impl FnMut() -> io::Result<T>) ->
 
 /// The number of an interface in the network namespace of the thread; ENODEV.
 fn index_of(name: &str) -> io::Result<u32> {
-    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-    Ok(rustix::net::netdevice::name_to_index(socket.as_fd(), name)?)
+    netdevice::index(netdevice::socket()?, name)
 }
 
 #[cfg(test)]

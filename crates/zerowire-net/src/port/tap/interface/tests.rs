@@ -61,7 +61,7 @@ fn a_tap_that_is_taken_over_is_as_it_was_opened() {
         let all = Offloads { csum: true, tso4: true, ..Offloads::default() };
         tap.set_offloads(all).expect("offloads");
         let queues = (0..2).map(|i| tap.queue(i)).collect::<Result<Vec<_>, _>>().expect("queues");
-        let keeper = Arc::new(AnyKeeper(ask_by().expect("a socket")));
+        let keeper = Arc::new(AnyKeeper(netdevice::socket().expect("a socket")));
         let taken = Tap::take_over("zwtaken".to_owned(), queues, true, keeper).expect("taken over");
         assert_eq!(tap::header_len(&taken.control).ok(), Some(12));
         for (queue, attaches) in taken.queues.iter().zip([false, true]) {
