@@ -79,9 +79,6 @@ const APART: libc::c_int = libc::CLONE_THREAD
     | libc::CLONE_NEWNET
     | libc::CLONE_NEWCGROUP;
 
-/// `PR_GET_AUXV` (include/uapi/linux/prctl.h).
-const PR_GET_AUXV: u32 = 0x4155_5856;
-
 /// What every program needs that starts threads, waits, allocates and logs. It opens nothing and
 /// starts no process.
 pub const OF_A_PROGRAM: &[AllowedCall] = &[
@@ -111,8 +108,8 @@ pub const OF_A_PROGRAM: &[AllowedCall] = &[
     absent(libc::SYS_sched_yield),
     // The C library counts processors by it, and does without.
     absent(libc::SYS_sched_getaffinity),
-    // A thread's name, and what the kernel has told the program at its start.
-    values(libc::SYS_prctl, 0, &[libc::PR_SET_NAME as u32, PR_GET_AUXV]),
+    // A thread's name.
+    values(libc::SYS_prctl, 0, &[libc::PR_SET_NAME as u32]),
     // std asks for these when a thread starts and in its reports, and goes on without.
     absent(libc::SYS_sigaltstack),
     absent(libc::SYS_gettid),
