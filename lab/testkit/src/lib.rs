@@ -10,7 +10,9 @@ pub mod net;
 mod not_run;
 pub mod process;
 pub mod refuse;
+mod told;
 mod wait;
 
 pub use not_run::not_run;
+pub use told::told_once;
 pub use wait::{PATIENCE, median_within, wait_until};

@@ -6,6 +6,7 @@
 mod support;
 
 mod capture;
+mod errors;
 mod features;
 mod guard;
 mod hand_over;

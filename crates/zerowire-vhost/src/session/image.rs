@@ -69,7 +69,7 @@ pub enum ImageError {
     },
     /// The JSON is not an image's.
     #[error("a session's image: {0}")]
-    Syntax(#[from] serde_json::Error),
+    Syntax(serde_json::Error),
     /// A value is out of its range.
     #[error("a session's image: {what} is {value}, {rule}")]
     Value {
@@ -99,6 +99,12 @@ pub enum ImageError {
         /// What the kernel said.
         cause: io::Error,
     },
+}
+
+impl From<serde_json::Error> for ImageError {
+    fn from(cause: serde_json::Error) -> Self {
+        Self::Syntax(cause)
+    }
 }
 
 impl ImageError {

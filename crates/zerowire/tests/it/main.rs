@@ -1,6 +1,7 @@
 //! The library's tests, in one program. Those that count allocations, and those that loom runs,
 //! have programs of their own.
 
+mod errors;
 mod examples;
 mod netlink;
 mod packet_content;
