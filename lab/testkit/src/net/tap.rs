@@ -11,8 +11,10 @@ const TUNSETPERSIST: libc::Ioctl = 0x4004_54cb;
 /// Makes the tap `name` in this thread's network namespace, and sets it up. `flags` come on top of
 /// those of a tap with a virtio-net header.
 pub fn persistent(name: &str, flags: libc::c_int) {
-    make(name, libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags);
+    let queue = open(name, libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | flags);
+    // While it has a carrier: `wait_for_carrier` could not see that frames don't pass yet.
     set_up(name);
+    drop(queue);
 }
 
 /// Waits until the kernel passes frames on to the tap `name`, whose one queue has just been opened.
@@ -48,6 +50,11 @@ fn socket() -> OwnedFd {
 
 /// Makes the interface `name`, a tap or a tun, as `flags` say.
 pub fn make(name: &str, flags: libc::c_int) {
+    open(name, flags);
+}
+
+/// The same, with its queue.
+fn open(name: &str, flags: libc::c_int) -> OwnedFd {
     let fd = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .expect("/dev/net/tun");
     let mut request = ifreq(name);
@@ -56,6 +63,7 @@ pub fn make(name: &str, flags: libc::c_int) {
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETIFF, &raw mut request) });
     // SAFETY: takes a number.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETPERSIST, 1) });
+    fd
 }
 
 fn ifreq(name: &str) -> libc::ifreq {
