@@ -15,4 +15,4 @@ mod wait;
 
 pub use not_run::not_run;
 pub use told::told_once;
-pub use wait::{PATIENCE, median_within, wait_until};
+pub use wait::{PATIENCE, measure_until, median_within, wait_until};

@@ -1,9 +1,10 @@
 //! Waiting for what must come.
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up. Only what the documents promise is asserted:
-/// by [`median_within`].
+/// by [`measure_until`].
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `done`; fails with `what` where that takes too long.
@@ -15,20 +16,23 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Measures rounds until the median of one is at most `bound`, and fails with `what` after a
-/// minute. What else the machine does lengthens some rounds. A program that is slower than it
-/// promises is slower in each of them.
+/// Measures until a round `keeps` what is promised, and fails with `what` after a minute. What else
+/// the machine does spoils some rounds. A program that breaks its promise does so in each of them.
+pub fn measure_until<T: Debug>(what: &str, keeps: impl Fn(&T) -> bool, mut round: impl FnMut() -> T) {
+    let (start, mut rounds) = (Instant::now(), Vec::new());
+    while !rounds.last().is_some_and(&keeps) {
+        assert!(start.elapsed() < 3 * PATIENCE, "{what}: {rounds:.4?}");
+        rounds.push(round());
+    }
+    eprintln!("{what}: {rounds:.4?}");
+}
+
+/// The same for the median of each round, which is at most `bound`.
 pub fn median_within(what: &str, bound: Duration, mut round: impl FnMut() -> Vec<Duration>) {
-    let (start, mut medians) = (Instant::now(), Vec::new());
-    loop {
+    let median = || {
         let mut took = round();
         took.sort_unstable();
-        let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
-        eprintln!("{what}: median {median:.1?} of {}, at most {worst:.1?}", took.len());
-        if median <= bound {
-            return;
-        }
-        medians.push(median);
-        assert!(start.elapsed() < 3 * PATIENCE, "{what}: medians {medians:.1?}, {bound:?} at most");
-    }
+        took[took.len() / 2]
+    };
+    measure_until(&format!("{what}, median"), |median| *median <= bound, median);
 }

@@ -14,6 +14,7 @@ mod idle;
 mod install;
 mod json_keys;
 mod ledger_page;
+mod limit_rates;
 mod limits;
 mod log;
 mod log_format;

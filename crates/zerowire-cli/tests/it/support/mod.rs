@@ -23,7 +23,7 @@ use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 
 pub use program::{HANDED_FD, Program, Restrict, connect};
 pub use zerowire_testkit::net::{Peer, in_netns, interface, tap};
-pub use zerowire_testkit::{PATIENCE, frames, median_within, wait_until};
+pub use zerowire_testkit::{PATIENCE, frames, measure_until, median_within, wait_until};
 
 /// A folder with a copy of the program that every user may run, and the path of that.
 ///
