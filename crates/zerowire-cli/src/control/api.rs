@@ -18,7 +18,7 @@ pub struct Api<M> {
 }
 
 #[derive(Serialize)]
-struct Version {
+pub(super) struct Version {
     version: &'static str,
     sandbox: &'static str,
     /// Why the VMs are not confined.
@@ -26,7 +26,7 @@ struct Version {
 }
 
 impl Version {
-    fn now() -> Self {
+    pub(super) fn now() -> Self {
         let sandbox_reason = crate::sandbox::obstacle();
         let sandbox = if sandbox_reason.is_none() { "on" } else { "off" };
         Self { version: env!("CARGO_PKG_VERSION"), sandbox, sandbox_reason }
@@ -40,10 +40,10 @@ struct VmList<T> {
 
 /// A VM with its statistics, which it has while it runs.
 #[derive(Serialize)]
-struct VmShown<T, V> {
+pub(super) struct VmShown<T, V> {
     #[serde(flatten)]
-    vm: ManagedVm<T>,
-    statistics: Option<V>,
+    pub(super) vm: ManagedVm<T>,
+    pub(super) statistics: Option<V>,
 }
 
 impl From<ManageError> for Response {

@@ -2,7 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use zerowire_vhost::serve::VmState;
+
 use super::CaptureTable;
+use super::api::{Version, VmShown};
+use super::capture::{CaptureState, ShownCapture};
+use super::manage::ManagedVm;
 use super::routes::ROUTES;
 use crate::file::{Net, Vsock};
 
@@ -109,9 +114,42 @@ fn keys_of_a_capture_are_those_that_are_read() {
     assert_eq!(keys(&properties, 8).into_iter().collect::<BTreeSet<_>>(), read);
 }
 
+/// Keys of a schema at this depth, those of the schema that it refers to included.
+fn answered(schema: &str, depth: usize) -> BTreeSet<String> {
+    let text = description();
+    let lines: Vec<_> = text.lines().collect();
+    let described = block(&lines, &format!("    {schema}:"));
+    let indent = " ".repeat(depth);
+    let mut all: BTreeSet<_> =
+        keys(&block(&described, &format!("{indent}properties:")), depth + 2).into_iter().collect();
+    let reference = "        - $ref: \"#/components/schemas/";
+    for line in described {
+        if let Some(other) = line.strip_prefix(reference) {
+            all.extend(answered(other.trim_end_matches('"'), 6));
+        }
+    }
+    all
+}
+
+#[test]
+fn keys_of_answers_are_described() {
+    let vm = || ManagedVm { name: "a".to_owned(), state: VmState::Running, connected: false, config: () };
+    let keys_of = |answer: serde_json::Result<serde_json::Value>| -> BTreeSet<_> {
+        answer.expect("JSON").as_object().expect("keys").keys().cloned().collect()
+    };
+    assert_eq!(keys_of(serde_json::to_value(Version::now())), answered("Version", 6));
+    assert_eq!(keys_of(serde_json::to_value(vm())), answered("Vm", 6));
+    let shown = VmShown { vm: vm(), statistics: Some(()) };
+    assert_eq!(keys_of(serde_json::to_value(shown)), answered("ShownVm", 10));
+    let (file, filter) = ("f".to_owned(), Some("ip".to_owned()));
+    let (vms, rotate) = (vec!["v".to_owned()], Some("1M,2".to_owned()));
+    let table = CaptureTable { file, snaplen: Some(1), rotate, vms, filter };
+    let shown = ShownCapture { table, state: CaptureState::Running };
+    assert_eq!(keys_of(serde_json::to_value(shown)), answered("ShownCapture", 10));
+}
+
 #[test]
 fn states_are_those_that_a_vm_has() {
-    use zerowire_vhost::serve::VmState;
     let states = [VmState::Opening, VmState::Running, VmState::Draining, VmState::Leaving];
     let words = states.map(|state| serde_json::to_value(state).expect("JSON"));
     let words: Vec<_> = words.iter().filter_map(|w| w.as_str()).collect();
