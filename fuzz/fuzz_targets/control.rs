@@ -1,4 +1,5 @@
-//! What a client sends to the control socket: a request head, and a VM as the body behind it.
+//! What a client sends to the control socket: a request head, and a VM of either device as the body
+//! behind it.
 //!
 //! Both readers are part of the program `zerowire`, and are built here from their sources.
 #![no_main]
@@ -12,30 +13,39 @@ mod file;
 #[allow(dead_code, reason = "not each field is looked at")]
 mod request;
 
+use std::fmt::Debug;
+
 use body::BodyError;
-use file::Net;
+use file::{Net, Vsock};
 use libfuzzer_sys::fuzz_target;
 use request::{MAX_BODY_BYTES, MAX_HEAD_BYTES, Parsed, parse};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 fn has_place(e: &BodyError) {
     assert!(e.pointer.is_empty() || e.pointer.starts_with('/'), "{e:?}");
     assert!(!e.text.is_empty());
 }
 
-fn read(bytes: &[u8]) {
-    match body::parse::<Net>(bytes) {
-        Ok(net) => {
-            let text = serde_json::to_vec(&net).expect("JSON");
-            assert_eq!(body::parse::<Net>(&text), Ok(net.clone()), "it reads what it writes");
-            assert_eq!(body::merge(&net, b"{}"), Ok(net), "an empty patch changes nothing");
+/// Reads `bytes` as the body that adds a VM, and as a change of `vm`.
+fn read<T: DeserializeOwned + Serialize + Clone + PartialEq + Debug>(bytes: &[u8], vm: &[u8]) {
+    match body::parse::<T>(bytes) {
+        Ok(vm) => {
+            let text = serde_json::to_vec(&vm).expect("JSON");
+            assert_eq!(body::parse::<T>(&text), Ok(vm.clone()), "it reads what it writes");
+            assert_eq!(body::merge(&vm, b"{}"), Ok(vm), "an empty patch changes nothing");
         }
         Err(e) => has_place(&e),
     }
-    let plain: Net =
-        body::parse(b"{\"socket\": \"/s\", \"port\": \"tap:t\", \"metadata\": \"/m\"}").expect("a VM");
-    if let Err(e) = body::merge(&plain, bytes) {
+    let vm: T = body::parse(vm).expect("a VM");
+    if let Err(e) = body::merge(&vm, bytes) {
         has_place(&e);
     }
+}
+
+fn read_both(bytes: &[u8]) {
+    read::<Net>(bytes, b"{\"socket\": \"/s\", \"port\": \"tap:t\", \"metadata\": \"/m\"}");
+    read::<Vsock>(bytes, b"{\"socket\": \"/s\", \"cid\": 3, \"uds\": \"/u\", \"groups\": [\"x\"]}");
 }
 
 fuzz_target!(|bytes: &[u8]| {
@@ -45,10 +55,10 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(!request.path.is_empty());
             let again = Parsed::Complete(request, len);
             assert_eq!(parse(&bytes[..len]), again, "what stands behind a head does not change it");
-            read(&bytes[len..]);
+            read_both(&bytes[len..]);
         }
         Parsed::Partial => assert!(bytes.len() < MAX_HEAD_BYTES, "a head has an end"),
         Parsed::Bad(e) => assert!((400..=499).contains(&e.status) && !e.text.is_empty()),
     }
-    read(bytes);
+    read_both(bytes);
 });
