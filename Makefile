@@ -27,8 +27,8 @@ library_pages = $(filter %.3,$(pages))
 program_pages = $(filter-out $(bench_pages) $(library_pages),$(pages))
 units = $(notdir $(basename $(wildcard dist/systemd/*.in)) $(wildcard dist/systemd/*.socket))
 # Files for other programs, and for those who confine the services.
-shared = zerowire-api.yaml grafana/zerowire.json prometheus/zerowire.rules.yml systemd/xdp.conf systemd/sandbox.conf \
-	apparmor/zerowire-service selinux/zerowire.te selinux/zerowire.fc
+shared = zerowire-api.yaml grafana/zerowire.json prometheus/zerowire.rules.yml systemd/metrics.conf systemd/packet.conf \
+	systemd/sandbox.conf systemd/xdp.conf apparmor/zerowire-service selinux/zerowire.te selinux/zerowire.fc
 version = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml | head -n 1)
 
 # rustup puts cargo here; a fresh shell may not know yet.

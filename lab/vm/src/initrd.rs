@@ -115,7 +115,10 @@ fn without_debug_info(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// The libraries of a program as `ldd` finds them; none for a static one.
-pub(crate) fn libraries(program: &Path) -> Result<Vec<String>> {
+///
+/// # Errors
+/// It lacks one, or there is no `ldd`.
+pub fn libraries(program: &Path) -> Result<Vec<String>> {
     let output = Command::new("ldd").arg(program).output().context("can't start ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use zerowire_cli::WrongArguments;
 use zerowire_vhost::serve::{ControlSocket, SocketAccess};
 
@@ -75,7 +75,13 @@ impl ControlArgs {
                 listener.set_nonblocking(true)?;
                 Ok(listener)
             };
-            let listener = listening().with_context(|| format!("--metrics {address}: can't listen there"))?;
+            let listener = listening().map_err(|e| {
+                let hint = match e.raw_os_error() {
+                    Some(libc::EAFNOSUPPORT) => "; a unit takes the drop-in metrics.conf for that",
+                    _ => "",
+                };
+                anyhow!("--metrics {address}: can't listen there: {e}{hint}")
+            })?;
             let metrics = Arc::new(Metrics::new(manage.clone()));
             // With port 0 the kernel has chosen one.
             let address = listener.local_addr().unwrap_or(address);

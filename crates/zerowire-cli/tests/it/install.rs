@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use zerowire_testkit::cc::static_library;
 
 /// What is installed below PREFIX, beside the manual's pages.
-const FILES: [&str; 33] = [
+const FILES: [&str; 35] = [
     "bin/zerowire",
     "bin/zerowire-bench",
     "etc/zerowire/zerowire.toml",
@@ -40,6 +40,8 @@ const FILES: [&str; 33] = [
     "share/zerowire/prometheus/zerowire.rules.yml",
     "share/zerowire/selinux/zerowire.fc",
     "share/zerowire/selinux/zerowire.te",
+    "share/zerowire/systemd/metrics.conf",
+    "share/zerowire/systemd/packet.conf",
     "share/zerowire/systemd/sandbox.conf",
     "share/zerowire/systemd/xdp.conf",
     "share/zerowire/zerowire-api.yaml",
@@ -47,8 +49,8 @@ const FILES: [&str; 33] = [
     "share/zsh/site-functions/_zerowire-bench",
 ];
 
-/// All of it: each page of man/ lies in the folder of its section.
-fn installed() -> BTreeSet<String> {
+/// All of it below PREFIX: each page of man/ lies in the folder of its section.
+pub fn installed() -> BTreeSet<String> {
     let pages = root().join("man").read_dir().expect("man").map(|entry| entry.expect("an entry").file_name());
     let pages: Vec<_> = pages.map(|name| name.into_string().expect("text")).collect();
     for page in ["zerowire.1", "zerowire-net.1", "zerowire-bench.1", "zerowire.3", "zerowire.toml.5"] {

@@ -182,7 +182,10 @@ fn what_no_guest_can_have_is_refused_at_the_start() {
         ip(&["tuntap", "add", "zwtun", "mode", "tun"]);
         let dir = tempfile::tempdir().expect("a directory");
         let without = Restrict { no_net_raw: true, ..Restrict::default() };
+        // RestrictAddressFamilies= of a unit.
+        let unit = Restrict { no_packets: Some(libc::EAFNOSUPPORT), ..Restrict::default() };
         for (port, restrict, words) in [
+            ("packet:v0", unit, ["not permitted", "in a unit the drop-in packet.conf"]),
             ("xdp:lo", Restrict::default(), ["lo is a loopback interface", "one end of a veth"]),
             ("xdp:zwtun", Restrict::default(), ["zwtun is no Ethernet interface", "or a tap"]),
             ("xdp:v0,mode=zerocopy", Restrict::default(), ["v0 has no zero-copy mode", "mode=auto or copy"]),

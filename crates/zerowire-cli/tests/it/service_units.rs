@@ -49,6 +49,33 @@ fn systemd_takes_the_units_and_finds_them_confined() {
     }
 }
 
+/// `--sandbox on`, and leave to make what the sandbox is made of: with it the processes that serve
+/// VMs have namespaces and an empty root.
+#[test]
+fn the_units_serve_no_vm_unconfined() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let units = installed(folder.path());
+    for unit in SERVICES {
+        let lines = std::fs::read_to_string(units.join(unit)).expect("a unit");
+        let values = |key: &str| -> Vec<_> {
+            let lines = lines.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+            lines.flat_map(str::split_whitespace).collect()
+        };
+        assert!(lines.contains(" --sandbox ${SANDBOX} "), "{unit}");
+        assert!(values("Environment").contains(&"SANDBOX=on"), "{unit}");
+        let namespaces = values("RestrictNamespaces");
+        for namespace in ["ipc", "net", "mnt"] {
+            assert!(namespaces.contains(&namespace), "{unit}: {namespaces:?}");
+        }
+        let has_right = values("AmbientCapabilities").contains(&"CAP_SYS_ADMIN");
+        assert!(namespaces.contains(&"user") || has_right, "{unit}: {namespaces:?}");
+        let calls = values("SystemCallFilter");
+        for call in ["mount", "umount2", "pivot_root"] {
+            assert!(calls.contains(&call), "{unit}: {call}");
+        }
+    }
+}
+
 /// An option that the program does not have would be found by nobody before the service starts.
 #[test]
 fn the_units_start_the_program_with_options_that_it_has() {

@@ -39,10 +39,10 @@ pub enum Frames {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PacketError {
-    /// The user may not open packet sockets.
+    /// The user or the unit may not open packet sockets.
     #[error(
         "packet port on interface {interface}: not permitted ({cause}): run as root, or grant CAP_NET_RAW \
-         ('setcap cap_net_raw+ep PROGRAM', AmbientCapabilities= in a unit)"
+         ('setcap cap_net_raw+ep PROGRAM'; in a unit the drop-in packet.conf)"
     )]
     NotPermitted {
         /// The interface.
@@ -154,7 +154,9 @@ impl PacketSocket {
         let named = || interface.to_owned();
         let system = |call| move |cause| PacketError::System { interface: named(), call, cause };
         let fd = sys::socket().map_err(|cause| match cause.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => PacketError::NotPermitted { interface: named(), cause },
+            Some(libc::EPERM | libc::EACCES | libc::EAFNOSUPPORT) => {
+                PacketError::NotPermitted { interface: named(), cause }
+            }
             _ => PacketError::System { interface: named(), call: "socket", cause },
         })?;
         let tagged = frames == Frames::Tagged;
