@@ -84,6 +84,7 @@ need iputils-ping ping
 need make make
 need binutils objdump
 need pkg-config pkg-config
+need checkpolicy checkmodule
 # libFuzzer is built from C++ source.
 need g++ c++
 if ! command -v cc >/dev/null; then missing="$missing gcc libc6-dev"; fi

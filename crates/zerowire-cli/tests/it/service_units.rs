@@ -1,4 +1,5 @@
-//! The services' units and the Debian packages. What this machine has no program for says so.
+//! The services' units, the SELinux module, and the packages: Debian's, the tarball, the RPM's recipe.
+//! What this machine has no program for says so.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,64 @@ fn the_units_serve_no_vm_unconfined() {
             assert!(calls.contains(&call), "{unit}: {call}");
         }
     }
+}
+
+#[test]
+fn checkmodule_takes_the_selinux_module() {
+    if !has("checkmodule", "checkpolicy") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    // checkmodule asks for the module's name.
+    let module = folder.path().join("zerowire.mod");
+    let profile = root().join("dist/selinux");
+    run(Command::new("checkmodule").args(["-M", "-m", "-o"]).arg(&module).arg(profile.join("zerowire.te")));
+    if !has("semodule_package", "semodule-utils") {
+        return;
+    }
+    let package = folder.path().join("zerowire.pp");
+    let mut packed = Command::new("semodule_package");
+    run(packed.arg("-o").arg(package).arg("-m").arg(module).arg("-f").arg(profile.join("zerowire.fc")));
+}
+
+#[test]
+fn rpm_takes_the_spec_file() {
+    if !has("rpmspec", "rpm") {
+        return;
+    }
+    let spec = root().join("dist/rpm/zerowire.spec");
+    let out = run(Command::new("rpmspec").arg("-P").arg(&spec));
+    let said = text(out.stdout) + &text(out.stderr);
+    assert!(!said.contains("warning: ") && !said.contains("error: "), "{said}");
+    let version = env!("CARGO_PKG_VERSION");
+    let named =
+        text(run(Command::new("rpmspec").args(["-q", "--qf", "%{name} %{version}\n"]).arg(&spec)).stdout);
+    let wanted = ["zerowire", "zerowire-bench", "zerowire-libs", "zerowire-devel"];
+    assert_eq!(named, wanted.map(|name| format!("{name} {version}\n")).concat());
+}
+
+#[test]
+fn the_tarball_has_the_programs_with_their_files() {
+    if !has("xz", "xz-utils") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut script = Command::new(root().join("scripts/tarball.sh"));
+    script.arg(folder.path()).env("BUILD", built(folder.path())).env("XZ_OPT", "-0");
+    let tarball = text(run(&mut script).stdout);
+    let name = format!("zerowire-{}-x86_64", env!("CARGO_PKG_VERSION"));
+    assert_eq!(tarball.trim(), folder.path().join(format!("{name}.tar.xz")).to_str().expect("text"));
+    let listed = text(run(Command::new("tar").arg("-tJf").arg(tarball.trim())).stdout);
+    let files = listed.lines().filter(|line| !line.ends_with('/'));
+    let of_library = ["include/", "lib/libzerowire", "lib/pkgconfig/", "share/man/man3/"];
+    let pages = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"].map(str::to_owned);
+    let wanted: BTreeSet<_> = crate::install::installed()
+        .into_iter()
+        .filter(|file| !of_library.iter().any(|start| file.starts_with(start)))
+        .chain(pages)
+        .map(|file| format!("{name}/{file}"))
+        .collect();
+    assert_eq!(files.map(str::to_owned).collect::<BTreeSet<_>>(), wanted);
 }
 
 /// An option that the program does not have would be found by nobody before the service starts.
