@@ -260,18 +260,28 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, 
 }
 
 /// Tells the kernel to look at the transmit ring, without waiting; `to`: index of the interface
-/// that the socket is bound to, and the protocol of all frames there. Without that it is a write(2)
-/// of nothing, on a socket that does not block. Returns the bytes of the frames that it took.
+/// that the socket is bound to, and the protocol of all frames there. Returns the bytes of the
+/// frames that it took.
 pub fn kick(socket: BorrowedFd<'_>, to: Option<(u32, [u8; 2])>) -> io::Result<usize> {
-    let fd = socket.as_raw_fd() as usize;
-    let Some((index, protocol)) = to else {
-        // SAFETY: the frames are in the ring, and no other byte is read.
-        return unsafe { syscall::checked(libc::SYS_write, [fd, 0, 0, 0, 0, 0]) };
+    let to = to.map(|(index, protocol)| address(index, protocol));
+    let (at, len) = match &to {
+        Some(to) => (std::ptr::from_ref(to), size_of::<libc::sockaddr_ll>() as libc::socklen_t),
+        None => (std::ptr::null(), 0),
     };
-    let to = address(index, protocol);
-    let (at, len, flags) = (&raw const to as usize, size_of_val(&to), libc::MSG_DONTWAIT as usize);
-    // SAFETY: the frames are in the ring, and the address lives until the call returns.
-    unsafe { syscall::checked(libc::SYS_sendto, [fd, 0, 0, flags, at, len]) }
+    // SAFETY: the frames are in the ring; the address is none, or lives until the call returns.
+    unsafe {
+        let flags = libc::MSG_DONTWAIT as usize;
+        syscall::checked(
+            libc::SYS_sendto,
+            [socket.as_raw_fd() as usize, 0, 0, flags, at as usize, len as usize],
+        )
+    }
+}
+
+/// The same without an address, by a write(2) of nothing. It waits if the socket blocks.
+pub fn kick_by_write(socket: BorrowedFd<'_>) -> io::Result<usize> {
+    // SAFETY: the frames are in the ring, and no other byte is read.
+    unsafe { syscall::checked(libc::SYS_write, [socket.as_raw_fd() as usize, 0, 0, 0, 0, 0]) }
 }
 
 /// Sends each of `frames` as a datagram in one sendmmsg(2), without waiting. Returns how many the

@@ -57,7 +57,7 @@ pub enum OpenError {
         cause: io::Error,
     },
     /// The ring that the socket has is in use.
-    #[error("the ring from before is in use still ({cause}): try again when its frames are out")]
+    #[error("the packet ring from before is still in use ({cause}): try again when its frames are sent")]
     Busy {
         /// What the kernel said.
         cause: io::Error,

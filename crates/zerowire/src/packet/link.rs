@@ -16,13 +16,24 @@ use zerowire_wire::vnet::VnetHeader;
 /// Where the kernel leaves the MTU to this process, it is read again this often.
 const MTU_EVERY: Duration = Duration::from_millis(50);
 
+/// How the kernel is told to look at a ring.
+#[derive(Clone, Copy)]
+enum Kick {
+    /// sendto(2) to the interface and the protocol of the frames, which begin with an Ethernet
+    /// header.
+    Address,
+    /// sendto(2) without an address.
+    Plain,
+    /// write(2), which can name no interface.
+    Write,
+}
+
 pub(super) struct PacketLink {
     socket: Arc<OwnedFd>,
     pub(super) interface: String,
     pub(super) mtu: usize,
     index: u32,
-    /// Calls name the interface and the protocol of frames, which begin with an Ethernet header.
-    by_address: bool,
+    kick: Kick,
     mtu_read: Instant,
     offload: bool,
 }
@@ -37,18 +48,11 @@ impl PacketLink {
         let missing = |cause| OpenError::NoInterface { interface: interface.to_owned(), cause };
         let index = netdevice::index(&socket, interface).map_err(missing)?;
         let mtu = netdevice::mtu(&socket, interface).map_err(missing)?;
-        let by_address = netdevice::is_ethernet(&socket, interface).map_err(missing)?;
+        let is_ethernet = netdevice::is_ethernet(&socket, interface).map_err(missing)?;
+        let kick = if is_ethernet { Kick::Address } else { Kick::Plain };
         configure(socket.as_fd(), options)?;
         let (interface, offload) = (interface.to_owned(), options.offload);
-        Ok(Self {
-            socket: Arc::new(socket),
-            interface,
-            mtu,
-            index,
-            by_address,
-            mtu_read: Instant::now(),
-            offload,
-        })
+        Ok(Self { socket: Arc::new(socket), interface, mtu, index, kick, mtu_read: Instant::now(), offload })
     }
 
     /// A socket that another process has [configured](configure) and bound to the interface of this
@@ -62,7 +66,7 @@ impl PacketLink {
         let missing = |cause| OpenError::NoInterface { interface: interface.to_owned(), cause };
         let mtu = netdevice::mtu(&socket, interface).map_err(missing)?;
         let (interface, offload) = (interface.to_owned(), options.offload);
-        Ok(Self { socket, interface, mtu, index, by_address: false, mtu_read: Instant::now(), offload })
+        Ok(Self { socket, interface, mtu, index, kick: Kick::Write, mtu_read: Instant::now(), offload })
     }
 
     pub(super) fn bind(&self) -> Result<(), OpenError> {
@@ -76,8 +80,17 @@ impl PacketLink {
     /// Tells the kernel to look at the transmit ring. All frames there have the EtherType `all`, if
     /// that is known.
     pub(super) fn kick(&self, all: Option<u16>) -> io::Result<usize> {
-        let to = all.filter(|_| self.by_address).map(|protocol| (self.index, protocol.to_be_bytes()));
-        sys::kick(self.socket.as_fd(), to)
+        let socket = self.socket.as_fd();
+        match self.kick {
+            Kick::Address => sys::kick(socket, all.map(|protocol| (self.index, protocol.to_be_bytes()))),
+            Kick::Plain => sys::kick(socket, None),
+            Kick::Write => sys::kick_by_write(socket),
+        }
+    }
+
+    /// The call that [`Self::kick`] makes.
+    pub(super) fn kick_call(&self) -> &'static str {
+        if matches!(self.kick, Kick::Write) { "write" } else { "sendto" }
     }
 
     /// Whether frames may go with offload.

@@ -83,7 +83,7 @@ impl PacketOptions {
         Ok(self.geometry()?.total_bytes())
     }
 
-    /// The ring of these options, which give the length of frames: an MTU is not looked at.
+    /// The ring of these options, which give the length of frames. It ignores the MTU.
     pub(super) fn geometry(&self) -> Result<Geometry, OpenError> {
         let version = self.version.unwrap_or(Version::V3);
         Ok(Geometry::new(self.slots, self.data_bytes(0)?, version)?)

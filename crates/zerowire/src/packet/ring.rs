@@ -183,7 +183,7 @@ impl FrameSender for PacketRing {
                         self.waiter.queue_full = true;
                         break;
                     }
-                    _ => return Err(self.link.error("sendto", e, self.slots.order.unsent())),
+                    _ => return Err(self.link.error(self.link.kick_call(), e, self.slots.order.unsent())),
                 },
             }
         }

@@ -18,7 +18,8 @@ use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire_vhost::memory::access;
 use zerowire_wire::vnet::Fields;
 
-use super::{PacketError, PacketSocket, PacketVerb};
+use super::handed::{PacketSockets, PacketVerb};
+use super::{PacketError, PacketSocket};
 use crate::header::{GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, headers_len};
 use crate::transmit::TxFrame;
 
@@ -61,19 +62,21 @@ impl FrameRing {
     /// Takes it away again.
     ///
     /// # Errors
-    /// Those of [`PacketRing::end`].
+    /// Those of [`PacketRing::remove`].
     pub fn take_away(socket: &PacketSocket) -> Result<(), OpenError> {
-        PacketRing::end(socket.as_fd())
+        PacketRing::remove(socket.as_fd())
     }
 
     /// The ring of a socket that another process keeps.
     ///
     /// # Errors
     /// What that process says, and those of [`PacketRing::take_over`].
-    pub fn take_over(socket: &PacketSocket) -> Result<Self, PacketError> {
-        let (index, name) = (socket.keeper().map_or(0, |(index, _)| *index), socket.name());
-        socket.by_keeper(PacketVerb::TransmitRing).unwrap_or(Ok(())).map_err(PacketError::Keeper)?;
-        let ring = PacketRing::take_over(socket.file(), &name.unwrap_or_default(), index, &options());
+    pub fn take_over(sockets: &PacketSockets) -> Result<Self, PacketError> {
+        let (index, interface) = (sockets.facts.index, sockets.interface());
+        sockets.ask(PacketVerb::TransmitRing)?;
+        // SAFETY: the port has one queue pair, and this socket is for its ring alone: it is mapped
+        // here, and whoever sends on it does so by this ring. The other process only sets it up.
+        let ring = unsafe { PacketRing::take_over(sockets.ring.file(), &interface, index, &options()) };
         ring.map(Self::of).map_err(|e| PacketError::Keeper(e.to_string()))
     }
 

@@ -11,7 +11,8 @@
 //! deleted and made again, and another child gets them.
 //!
 //! A packet socket sends to any interface that a message names. The child's system calls name none:
-//! its sockets have numbers from [`FIRST_NUMBER`] on, and sendmsg(2) is there for lower ones.
+//! its sockets have numbers from [`FIRST_NUMBER`] on, and sendmsg(2) is there for lower ones. A
+//! front end that works with the child can send it a socket back, which gets a lower number then.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -39,8 +40,8 @@ const MOST_WAITING: usize = 65_536;
 /// What a child asks of the process that has opened its sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PacketVerb {
-    /// Another guest comes: the sockets are bound to nothing, have no ring, no frames, and headers
-    /// of 12 bytes.
+    /// Another guest comes: the sockets that get frames are bound to nothing and have none, there
+    /// are no packet rings but one whose frames are not sent yet, and headers have 12 bytes.
     Begin,
     /// They get the frames of the interface.
     Bind,
@@ -48,7 +49,7 @@ pub enum PacketVerb {
     HeaderBytes(usize),
     /// Untagged frames come by a ring, or no more.
     ReceiveRing(bool),
-    /// Frames go by a new ring, until the next guest comes or none is there.
+    /// Frames go by a new packet ring, until the next guest comes or none is there.
     TransmitRing,
     /// No guest is there. Nobody waits for an answer.
     End,
@@ -184,6 +185,8 @@ impl PacketSockets {
             PacketVerb::HeaderBytes(bytes) => Err(format!("headers of {bytes} bytes: there are 10 and 12")),
             PacketVerb::ReceiveRing(true) => Slots::set_up(self.untagged.as_fd()).map_err(|e| e.to_string()),
             PacketVerb::ReceiveRing(false) => Slots::close(self.untagged.as_fd()).map_err(|e| e.to_string()),
+            // A child asks for none then.
+            PacketVerb::TransmitRing if let Some(why) = &self.facts.no_ring => Err(why.clone()),
             PacketVerb::TransmitRing => FrameRing::set_up(&self.ring).map_err(|e| e.to_string()),
         }
     }
@@ -192,7 +195,7 @@ impl PacketSockets {
         for socket in [&self.untagged, &self.tagged] {
             socket.unbind();
         }
-        // One that has none says nothing of it, and one whose frames are not out is for later.
+        // One that has none says nothing of it. One whose frames are not sent stays until then.
         let _ = (Slots::close(self.untagged.as_fd()), FrameRing::take_away(&self.ring));
         for socket in [&self.untagged, &self.tagged] {
             let read =

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::handed::{PacketSockets, PacketVerb};
 use super::spec::LEAST_DESCRIPTORS;
-use super::{KERNEL_COPIES, PacketError, PacketPort, PacketSpec};
+use super::{KERNEL_COPIES, PacketError, PacketPort, PacketReceive, PacketSpec};
 use crate::port::kept::text;
 use crate::port::{HandedPort, KeptPort, PortAnswer, PortParts, PortText};
 
@@ -32,6 +32,9 @@ impl KeptPort for KeptPacket {
 
     fn carry_out(&self, verb: &str, _fds: &[BorrowedFd<'_>]) -> PortAnswer {
         PortAnswer::to(verb, |verb| {
+            if verb == PacketVerb::ReceiveRing(true) && self.spec.receive == PacketReceive::Socket {
+                return PortAnswer::Done(Err("no receive ring, as asked".to_owned()));
+            }
             let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
             let done = sockets.carry_out(verb);
             match verb {

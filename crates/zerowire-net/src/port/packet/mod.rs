@@ -34,7 +34,7 @@ mod system_calls;
 mod tagged;
 
 use control::PacketPort;
-use handed::{PacketSockets, PacketVerb};
+use handed::PacketSockets;
 pub use inlet::{LOOKS, PacketInlet};
 pub use link::Link;
 pub use outlet::PacketOutlet;

@@ -3,6 +3,7 @@
 //!
 //! A ring is the port's, and outlives the rings of the guest.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use zerowire::ledger::Counters;
@@ -10,7 +11,7 @@ use zerowire::packet::PacketOptions;
 use zerowire_sys::netlink::LinkInfo;
 
 use super::frame_ring::FrameRing;
-use super::{Link, PacketRings, PacketSend, PacketSocket, PacketSpec};
+use super::{Link, PacketRings, PacketSend, PacketSockets, PacketSpec};
 
 /// How long to wait before another attempt to open a ring.
 const RETRY: Duration = Duration::from_millis(500);
@@ -34,8 +35,8 @@ pub(super) fn is_wanted(spec: &PacketSpec) -> Result<(), String> {
 pub(super) enum RingSource {
     /// A socket of this process's own.
     Own,
-    /// One that another process has opened.
-    Handed(PacketSocket),
+    /// One of those that another process has opened.
+    Handed(Arc<PacketSockets>),
 }
 
 /// How frames of the guest go.
@@ -87,7 +88,7 @@ impl Outbound {
         let before = self.problem.take();
         let opened = match &self.source {
             RingSource::Own => FrameRing::open(&link.name()).map_err(|e| e.to_string()),
-            RingSource::Handed(socket) => FrameRing::take_over(socket).map_err(|e| e.to_string()),
+            RingSource::Handed(sockets) => FrameRing::take_over(sockets).map_err(|e| e.to_string()),
         };
         match opened {
             Ok(ring) => (self.ring, self.retry_at) = (Some(Box::new(ring)), None),

@@ -1,5 +1,6 @@
 //! What the frames of one queue pair go by: the sockets, and the ring that some are sent by.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use zerowire::ledger::Counters;
@@ -51,13 +52,13 @@ impl PacketQueue {
     /// What the other process says.
     pub(super) fn take_over(
         interface: &str,
-        sockets: &PacketSockets,
+        sockets: &Arc<PacketSockets>,
         receive: PacketReceive,
         no_ring: Option<&str>,
         send: PacketSend,
     ) -> Result<Self, PacketError> {
         let (link, io) = Link::take_over(interface, sockets, receive, no_ring)?;
-        Ok(Self { io, link, outbound: Outbound::new(RingSource::Handed(sockets.ring.clone()), send) })
+        Ok(Self { io, link, outbound: Outbound::new(RingSource::Handed(sockets.clone()), send) })
     }
 
     /// In words, for the log and the statistics.

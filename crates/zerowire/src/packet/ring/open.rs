@@ -65,7 +65,7 @@ impl PacketRing {
     /// [`OpenError::Busy`] while a process has the ring mapped, or the kernel has frames of it.
     /// Otherwise as [`open`](Self::open).
     pub fn set_up(socket: BorrowedFd<'_>, options: &PacketOptions) -> Result<(), OpenError> {
-        Self::end(socket)?;
+        Self::remove(socket)?;
         let geometry = options.geometry()?;
         link::configure(socket, options)?;
         set_transmit_ring(socket, &geometry).map_err(|cause| match cause.raw_os_error() {
@@ -80,7 +80,7 @@ impl PacketRing {
     ///
     /// # Errors
     /// [`OpenError::Busy`]
-    pub fn end(socket: BorrowedFd<'_>) -> Result<(), OpenError> {
+    pub fn remove(socket: BorrowedFd<'_>) -> Result<(), OpenError> {
         end_transmit_ring(socket).map_err(|cause| OpenError::Busy { cause })
     }
 
@@ -90,7 +90,10 @@ impl PacketRing {
     ///
     /// # Errors
     /// [`OpenError::NoInterface`]; [`OpenError::System`] if the ring can't be mapped.
-    pub fn take_over(
+    ///
+    /// # Safety
+    /// Nobody else maps the ring, or sends on the socket, as long as this lives.
+    pub unsafe fn take_over(
         socket: Arc<OwnedFd>,
         interface: &str,
         index: u32,
