@@ -233,8 +233,11 @@ impl Server {
     /// The VM is unknown, or just comes or goes.
     pub fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
         self.parts.roster.change(name, |config, served| {
-            served.vm.set_guard(guard.clone());
-            config.guard = guard;
+            // Each change lets a storm begin anew.
+            if config.guard != guard {
+                served.vm.set_guard(guard.clone());
+                config.guard = guard;
+            }
         })
     }
 

@@ -52,14 +52,17 @@ pub fn added(answer: &Value) -> String {
 pub fn changed(answer: &Value) -> String {
     let config = &answer["config"];
     let mut words = String::new();
-    for (key, about) in
-        [("metadata", "metadata read from"), ("tx-limit", "tx-limit"), ("rx-limit", "rx-limit")]
-    {
+    for (key, about) in [
+        ("metadata", "metadata read from"),
+        ("tx-limit", "tx-limit"),
+        ("rx-limit", "rx-limit"),
+        ("guard", "guard"),
+    ] {
         if let Some(value) = config[key].as_str() {
             let _ = writeln!(words, "{}: {about} {value}", text(&answer["name"]));
         }
     }
-    if words.is_empty() { format!("{}: no limits\n", text(&answer["name"])) } else { words }
+    if words.is_empty() { format!("{}: no limits, no guard\n", text(&answer["name"])) } else { words }
 }
 
 /// `GET /capture` and `PUT /capture`.
@@ -113,7 +116,9 @@ mod tests {
         assert_eq!(added(&vsock), "b: added; a front end can connect to /s, CID 3, host end /u\n");
         let limited = json!({ "name": "a", "config": { "tx-limit": "1000/s,burst=100" } });
         assert_eq!(changed(&limited), "a: tx-limit 1000/s,burst=100\n");
-        assert_eq!(changed(&json!({ "name": "a", "config": {} })), "a: no limits\n");
+        assert_eq!(changed(&json!({ "name": "a", "config": {} })), "a: no limits, no guard\n");
+        let guarded = json!({ "name": "a", "config": { "guard": "arp" } });
+        assert_eq!(changed(&guarded), "a: guard arp\n");
         assert_eq!(version(&json!({ "version": "1.2.3" })), "zerowire 1.2.3\n");
         let on = json!({ "version": "1.2.3", "sandbox": "on", "sandbox_reason": null });
         assert_eq!(version(&on), "zerowire 1.2.3\nVMs are confined\n");

@@ -232,10 +232,8 @@ impl VmFleet for Supervisor {
 
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {
         let keeper = lock(&self.vms).keeper(name)?;
-        keeper.charge.set_limits(limits);
-        // A child carries out one order behind the other: when it has answered, the limits hold.
-        keeper.charge.stats(keeper.charge.ask_stats(), Instant::now() + ANSWER_PATIENCE);
-        Ok(())
+        let changed = keeper.charge.set_limits(limits).and_then(|()| keeper.charge.settled());
+        changed.map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
     }
 
     fn is_alive(&self) -> bool {
@@ -289,8 +287,11 @@ impl Fleet for Supervisor {
 
     fn set_guard(&self, name: &str, guard: Option<FrameGuard>) -> Result<(), ChangeError> {
         let keeper = lock(&self.vms).keeper(name)?;
-        keeper.charge.set_guard(guard);
-        Ok(())
+        if keeper.charge.config().guard == guard {
+            return Ok(());
+        }
+        let changed = keeper.charge.set_guard(guard).and_then(|()| keeper.charge.settled());
+        changed.map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
     }
 }
 

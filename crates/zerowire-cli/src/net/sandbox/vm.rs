@@ -154,10 +154,12 @@ impl NetVm {
     }
 
     /// Tells the child that runs, if one does. The next one learns it from its setup.
-    fn order(state: &NetState, order: &ChildOrder) {
-        if let Some(link) = &state.link {
-            let _ = link.channel.send(order, &[]);
-        }
+    ///
+    /// # Errors
+    /// It takes nothing now. It was not told.
+    fn order(state: &NetState, order: &ChildOrder) -> Result<(), String> {
+        let told = state.link.as_ref().map_or(Ok(()), |link| link.channel.send(order, &[]));
+        told.map_err(|e| format!("it takes no order now: {e}: try again"))
     }
 
     /// The VM as it was configured, with the metadata, limits and guard that it has now.
@@ -168,24 +170,47 @@ impl NetVm {
     }
 
     /// Gives the VM other limits. A child that starts later has them from the start.
-    pub(super) fn set_limits(&self, limits: Limits) {
+    ///
+    /// # Errors
+    /// Those of [`Self::order`]: they are as before.
+    pub(super) fn set_limits(&self, limits: Limits) -> Result<(), String> {
         let mut state = lock(&self.state);
+        Self::order(&state, &ChildOrder::Limits(Rates::of(limits)))?;
         state.limits = limits;
-        Self::order(&state, &ChildOrder::Limits(Rates::of(limits)));
+        Ok(())
     }
 
     /// Lets the guest send other frames. A child that starts later knows it from the start.
-    pub(super) fn set_guard(&self, guard: Option<FrameGuard>) {
+    ///
+    /// # Errors
+    /// Those of [`Self::order`]: the guard is as before.
+    pub(super) fn set_guard(&self, guard: Option<FrameGuard>) -> Result<(), String> {
         let mut state = lock(&self.state);
-        Self::order(&state, &ChildOrder::Guard(guard.as_ref().map(FrameGuard::to_string)));
+        Self::order(&state, &ChildOrder::Guard(guard.as_ref().map(FrameGuard::to_string)))?;
         state.guard = guard;
+        Ok(())
+    }
+
+    /// Waits until the child, if one runs, has carried out what it was told.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(super) fn settled(&self) -> Result<(), String> {
+        let Some(link) = lock(&self.state).link.clone() else { return Ok(()) };
+        // It carries out one order behind the other.
+        let asked = link.ask(ChildOrder::Statistics, &[]).map_err(|e| e.to_string());
+        match asked?.answer(Instant::now() + ANSWER_PATIENCE) {
+            Some(_) => Ok(()),
+            None => Err("it does not answer: what was changed holds when it does".to_owned()),
+        }
     }
 
     /// The interface that the guest is to see has this state.
     pub(super) fn tell_link(&self, interface: LinkState) {
         let mut state = lock(&self.state);
         if state.interface.replace(interface) != Some(interface) {
-            Self::order(&state, &ChildOrder::Link(interface));
+            // It hears of the next change.
+            let _ = Self::order(&state, &ChildOrder::Link(interface));
         }
     }
 
@@ -225,7 +250,7 @@ impl NetVm {
         let mut state = lock(&self.state);
         let before = state.capture.take().and_then(|mut capture| capture.take_relay());
         if before.is_some() {
-            Self::order(&state, &ChildOrder::EndCapture);
+            let _ = Self::order(&state, &ChildOrder::EndCapture);
         }
         let mut capture = ports::captured(capture, &self.config);
         let begun = state.link.clone().zip(capture.as_mut()).map(|(link, capture)| {
@@ -272,7 +297,7 @@ impl NetVm {
     /// The present front end is the last one.
     pub(super) fn drain(&self) {
         self.drains.store(true, Ordering::Release);
-        Self::order(&lock(&self.state), &ChildOrder::Drain);
+        let _ = Self::order(&lock(&self.state), &ChildOrder::Drain);
     }
 
     /// Whether [`Self::drain`] was called.

@@ -150,7 +150,7 @@ fn what_is_changed_between_two_children_reaches_the_next_one() {
         std::fs::write(&file, r#"{"a": "new"}"#).expect("written");
         let limit = |text: &str| Limits { transmit: Some(text.parse().expect("a limit")), receive: None };
         let source = vm.config().metadata.expect("metadata");
-        vm.set_limits(limit("1M/s"));
+        vm.set_limits(limit("1M/s")).expect("it takes orders");
         vm.set_metadata(source.clone()).expect("valid");
         // The file is read when somebody says so, and no more.
         std::fs::remove_file(&file).expect("removed");
@@ -159,7 +159,7 @@ fn what_is_changed_between_two_children_reaches_the_next_one() {
         let (first, text) = setup(&child);
         assert_eq!((first.limits.limits(), text.as_str()), (Ok(limit("1M/s")), r#"{"a": "new"}"#));
         // The child that has its setup hears of it.
-        vm.set_limits(limit("2M/s"));
+        vm.set_limits(limit("2M/s")).expect("it takes orders");
         assert!(matches!(child.receive(), Ok(Some((ChildOrder::Limits(_), _)))));
         vm.drain();
         assert!(matches!(child.receive(), Ok(Some((ChildOrder::Drain, _)))));
