@@ -4,26 +4,15 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use thiserror::Error;
-use zerowire_sys::netdevice;
-use zerowire_sys::tap::{self, IFF_MULTI_QUEUE, IFF_NO_PI, IFF_TAP, IFF_TUN_EXCL, IFF_VNET_HDR};
+use zerowire_sys::{netdevice, tap};
 
 use super::TapSpec;
+use super::attach::{attach, make_or_find};
+use super::error::TapError;
 use super::kept::TapVerb;
 use crate::features::Offloads;
-use crate::port::packet::PacketError;
 use crate::port::{MAX_QUEUES, PortKeeper, kept};
-
-/// How long to wait for a busy tap, and how long between two tries.
-///
-/// A process gives its taps back before its parent hears of its end: nothing is busy for a starter
-/// that waits for that. A process that starts when the old one is killed waits longer. It waits a
-/// few ms for a tap that stays, and some 20 ms for each tap that goes with the old process. 8 taps
-/// took 0.15 s, 64 taps 1.1 to 2.3 s, 256 taps 9.6 s (Linux 6.18).
-const BUSY_PATIENCE: Duration = Duration::from_secs(5);
-const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 const TUN_F_CSUM: u32 = 0x01;
 const TUN_F_TSO4: u32 = 0x02;
@@ -49,48 +38,6 @@ fn bits(offloads: Offloads) -> u32 {
         }
     }
     bits
-}
-
-/// Why a tap can't be used. The text is what the user reads.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum TapError {
-    /// The name can't be an interface name.
-    #[error("tap name '{0}' must have 1 to 15 bytes, without '/' and spaces")]
-    Name(String),
-    /// Too many queues.
-    #[error("{0} queues: a tap has 1 to {MAX_QUEUES}")]
-    Queues(usize),
-    /// No /dev/net/tun.
-    #[error("/dev/net/tun can't be opened: {0}; {hint}", hint = device_remedy(.0))]
-    Device(io::Error),
-    /// TUNSETIFF failed.
-    #[error("tap '{name}' can't be opened: {cause}; {hint}")]
-    Attach {
-        /// The interface.
-        name: String,
-        /// What the kernel said.
-        cause: io::Error,
-        /// What to do.
-        hint: String,
-    },
-    /// Another ioctl failed.
-    #[error("tap '{name}': {what} failed: {cause}")]
-    Setup {
-        /// The interface.
-        name: String,
-        /// What was tried.
-        what: &'static str,
-        /// What the kernel said.
-        cause: io::Error,
-    },
-}
-
-impl TapError {
-    /// Another descriptor has the interface.
-    fn is_busy(&self) -> bool {
-        matches!(self, Self::Attach { cause, .. } if cause.raw_os_error() == Some(libc::EBUSY))
-    }
 }
 
 /// An open tap with all its queues.
@@ -329,129 +276,6 @@ impl AsRawFd for Tap {
     fn as_raw_fd(&self) -> RawFd {
         self.control.as_raw_fd()
     }
-}
-
-/// The tap's first queue, and whether this call has made the interface.
-///
-/// A back end that starts while another one ends finds the other's tap busy, and then none. So this
-/// does not check first whether there is one: the call that makes one says so (IFF_TUN_EXCL). The
-/// call that takes an existing tap makes another one where that has gone meanwhile: its number
-/// tells.
-fn make_or_find(name: &str, multi: bool) -> Result<(OwnedFd, bool), TapError> {
-    let start = Instant::now();
-    loop {
-        let busy = match attach(name, multi, IFF_TUN_EXCL) {
-            Err(e) if e.is_busy() => e,
-            made => return Ok((made?, true)),
-        };
-        if let Some(there) = index(name) {
-            match attach(name, multi, 0) {
-                Err(e) if e.is_busy() && start.elapsed() >= BUSY_PATIENCE => return Err(e),
-                Err(e) if e.is_busy() => {}
-                Err(e) => return Err(e),
-                Ok(queue) if index(name) == Some(there) => return Ok((queue, false)),
-                // It was made by this call, and goes with its descriptor.
-                Ok(_) => {}
-            }
-        }
-        if start.elapsed() >= BUSY_PATIENCE {
-            return Err(busy);
-        }
-        std::thread::park_timeout(BUSY_PAUSE);
-    }
-}
-
-/// The number of the interface that has this name now.
-fn index(name: &str) -> Option<u32> {
-    netdevice::index(netdevice::socket().ok()?, name).ok()
-}
-
-fn attach(name: &str, multi: bool, exclusive: libc::c_short) -> Result<OwnedFd, TapError> {
-    let fd = tap::open().map_err(|e| TapError::Device(e.into()))?;
-    let mut flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | exclusive;
-    if multi {
-        flags |= IFF_MULTI_QUEUE;
-    }
-    match tap::set_interface(&fd, name, flags) {
-        Ok(()) => Ok(fd),
-        Err(cause) => {
-            let hint = remedy(name, multi, &cause);
-            Err(TapError::Attach { name: name.to_owned(), cause, hint })
-        }
-    }
-}
-
-/// What to do about a /dev/net/tun that can't be opened.
-fn device_remedy(e: &io::Error) -> &'static str {
-    match e.raw_os_error() {
-        Some(libc::EACCES) => {
-            "run as root, or let every user open it ('chmod 666 /dev/net/tun', as most systems have it)"
-        }
-        // The device controller of a control group.
-        Some(libc::EPERM) => "allow the container the device (character device 10:200)",
-        _ => {
-            "load the module tun ('modprobe tun'), or give the container the device ('--device /dev/net/tun')"
-        }
-    }
-}
-
-/// What to do about a TUNSETIFF that failed.
-fn remedy(name: &str, multi: bool, e: &io::Error) -> String {
-    let flag = if multi { " multi_queue" } else { "" };
-    match e.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => format!(
-            "run with CAP_NET_ADMIN, or make the tap first with 'ip tuntap add {name} mode tap vnet_hdr{flag} user USER'"
-        ),
-        Some(libc::EBUSY) => "another program holds it: stop that one or take another name".to_owned(),
-        // The interface exists, and it is another one than the user wants (drivers/net/tun.c,
-        // `tun_set_iff`).
-        Some(libc::EINVAL) => match kind(name).as_deref() {
-            Some("tap") if multi => {
-                format!(
-                    "it was made without multi_queue: 'ip tuntap add {name} mode tap multi_queue' makes one for queues=N, or leave queues=N out"
-                )
-            }
-            Some("tap") => {
-                "it was made with multi_queue: give queues=2 or more, or make it without".to_owned()
-            }
-            Some(_) => {
-                "it is a tun, whose packets have no Ethernet header: give the name of a tap, or of none yet"
-                    .to_owned()
-            }
-            None => {
-                let header =
-                    netdevice::socket().and_then(|socket| netdevice::hardware_kind(socket, name)).ok();
-                no_tap(name, header)
-            }
-        },
-        _ => "see 'zerowire doctor'".to_owned(),
-    }
-}
-
-/// What to do where another interface has the name, whose frames have headers of this kind
-/// (`ARPHRD_…`, include/uapi/linux/if_arp.h).
-fn no_tap(name: &str, header: Option<u16>) -> String {
-    let instead = "give the name of a tap, or of none yet, which makes one";
-    match header.and_then(|kind| PacketError::of_kind(name, kind)) {
-        Some(PacketError::Loopback { .. }) => format!(
-            "it is a loopback interface, which can't be a port of any kind: {instead}; or make a pair of veth ('ip link add zw0 \
-             type veth peer name zw1') and give one end as packet:zw0 or xdp:zw0"
-        ),
-        Some(_) => format!(
-            "an interface of that name is there and no tap, and its frames have no Ethernet header, so that it can't be a port of \
-             any kind: {instead}"
-        ),
-        None => format!(
-            "an interface of that name is there and no tap: {instead}; for other interfaces there are --port packet:{name} and \
-             xdp:{name}"
-        ),
-    }
-}
-
-/// `tap` or `tun`; None for all others (drivers/net/tun.c, `tun_get_drvinfo`).
-fn kind(name: &str) -> Option<String> {
-    let driver = netdevice::driver(netdevice::socket().ok()?, name).ok()?;
-    (driver.name == "tun").then_some(driver.bus_address)
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! A tap interface: a descriptor of one of its queues a worker, a frame a system call.
 
+mod attach;
 mod control;
+mod error;
 mod interface;
 mod kept;
 mod queue;
@@ -8,7 +10,8 @@ mod spec;
 mod system_calls;
 
 use control::TapPort;
-pub use interface::{Tap, TapError};
+pub use error::TapError;
+pub use interface::Tap;
 pub use queue::{TapInlet, TapOutlet};
 pub use spec::TapSpec;
 pub use system_calls::SYSTEM_CALLS;
