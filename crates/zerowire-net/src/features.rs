@@ -1,9 +1,10 @@
 //! Which features are offered, and what the port must be told about those that the guest took.
 
+use serde::{Deserialize, Serialize};
 use zerowire_vhost_user::features as f;
 
 /// What frames may leave to whoever takes them (virtio 1.3 §5.1.3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offloads {
     /// Partial checksums.
     pub csum: bool,

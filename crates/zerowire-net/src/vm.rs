@@ -362,6 +362,7 @@ impl Backing for VmContext {
     }
 
     fn device(&self) -> Box<dyn Device + '_> {
+        self.port.begin();
         // With link=follow the guest sees it, and the log has it already.
         if self.shared.link.is_none()
             && let Some(why) = self.port.link_state().problem(&self.port.interface())

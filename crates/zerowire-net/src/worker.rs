@@ -240,7 +240,6 @@ impl<P: PortPath> Worker<P> {
                 }
                 if r.port == RxPort::Gone {
                     self.events.port = PortWatch::Gone;
-                    self.report.port_gone();
                 } else if r.port == RxPort::Empty && self.events.port.set_empty() {
                     self.events.ask(self.path.port());
                 }

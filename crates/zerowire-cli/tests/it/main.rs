@@ -44,6 +44,7 @@ mod service;
 mod service_units;
 mod statistics;
 mod support;
+mod tap_again;
 mod top;
 mod vsock_arguments;
 mod vsock_pcap;

@@ -34,13 +34,15 @@ pub struct PortIo {
     by: IoCalls,
     /// System calls made for the batch so far.
     calls: u64,
+    /// True: a call found that the interface is gone, since [`Self::take_lost`].
+    lost: bool,
 }
 
 impl PortIo {
     /// Serves `file`, which does not block.
     pub fn new(file: impl Into<Arc<OwnedFd>>) -> Self {
         let (batch, done) = (Vec::with_capacity(MAX_BATCH), Vec::with_capacity(MAX_BATCH));
-        Self { file: file.into(), batch, done, by: IoCalls::Plain, calls: 0 }
+        Self { file: file.into(), batch, done, by: IoCalls::Plain, calls: 0, lost: false }
     }
 
     /// The port is a socket: writes go out as messages, a batch a system call (sendmmsg).
@@ -80,6 +82,18 @@ impl PortIo {
         self.batch.push(op);
     }
 
+    /// A call found that the interface is gone.
+    #[cold]
+    pub fn set_lost(&mut self) {
+        self.lost = true;
+    }
+
+    /// Whether a call found that the interface is gone since this was asked last.
+    #[inline]
+    pub fn take_lost(&mut self) -> bool {
+        std::mem::take(&mut self.lost)
+    }
+
     /// Carries out an operation at once, by a system call of its own; not to be mixed with
     /// [`Self::push`] in one batch.
     ///
@@ -111,7 +125,7 @@ impl PortIo {
     /// and how many system calls they took.
     #[inline]
     pub fn run(&mut self) -> (&[Done], u64) {
-        let Self { file, batch, done, by, calls } = self;
+        let Self { file, batch, done, by, calls, .. } = self;
         // SAFETY: the callers of `push` have promised that all is valid until this returns.
         let made = unsafe { run(file.as_fd(), by, batch, done) };
         (done, std::mem::take(calls) + made)

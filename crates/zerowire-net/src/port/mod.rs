@@ -76,6 +76,10 @@ pub(crate) trait Port: Send + Sync {
         LinkState::by_name(&self.interface())
     }
 
+    /// A front end has connected. A port whose interface was deleted takes the one that is there
+    /// now.
+    fn begin(&self) {}
+
     /// The hint in the error text when a front end names a queue that does not exist.
     fn queue_hint(&self) -> &'static str;
 

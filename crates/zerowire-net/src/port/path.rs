@@ -47,7 +47,8 @@ pub(crate) trait PortPath: Sized + 'static {
     /// What becomes readable when frames have come; None while there is nothing to watch.
     fn port(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Whether [`Self::port`] is another descriptor than when this was asked last.
+    /// Whether [`Self::port`] is another descriptor than when this was asked last, or has to be
+    /// watched anew.
     fn renewed(&mut self) -> bool {
         false
     }

@@ -97,10 +97,15 @@ impl PortEvents {
         }
     }
 
-    /// The path has another descriptor; epoll forgot the one before when that was closed. `events`
-    /// becomes readable on events other than frames.
+    /// The path has another descriptor; epoll forgot the one before when that was closed. Or the
+    /// same one is another interface's: a tap that was gone when it was added tells epoll nothing
+    /// (drivers/net/tun.c, `tun_chr_poll`). `events` becomes readable on events other than frames.
     #[cold]
     pub(super) fn renew(&mut self, port: Option<BorrowedFd<'_>>, events: Option<BorrowedFd<'_>>) {
+        if let Some(port) = port {
+            // Another descriptor is not there.
+            let _ = epoll::delete(&self.epoll, port);
+        }
         if let Err(e) = self.add(port) {
             tracing::error!("queue pair {}: the port can't be watched: {e}", self.pair);
         }

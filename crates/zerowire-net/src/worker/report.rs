@@ -86,14 +86,4 @@ impl Report {
         self.shared.ring_errors.fetch_add(1, Ordering::Release);
         tracing::error!("{problem}; this queue waits until its memory comes back");
     }
-
-    /// The interface was deleted, or this queue detached: reads fail until a ring is started or
-    /// enabled again.
-    #[cold]
-    pub(super) fn port_gone(&self) {
-        let text =
-            format!("queue pair {}: the port is gone or its queue detached; nothing is received", self.pair);
-        tracing::error!("{text}");
-        self.shared.set_error(text);
-    }
 }

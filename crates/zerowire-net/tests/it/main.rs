@@ -34,6 +34,7 @@ mod protocol;
 mod receive;
 mod receive_chains;
 mod server_changes;
+mod tap_again;
 mod transmit;
 mod truth;
 mod vring_base;

@@ -4,8 +4,10 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use super::{KERNEL_COPIES, Tap, TapInlet, TapOutlet};
+use super::again::LOOK;
+use super::{KERNEL_COPIES, Tap, TapInlet, TapOutlet, TapSettings};
 use crate::Policy;
 use crate::features::{Offloads, header_len, toward_guest};
 use crate::io::PortIo;
@@ -17,13 +19,13 @@ use crate::worker::{WorkerHandle, WorkerSetup};
 
 /// A tap with what its workers need to know.
 pub(super) struct TapPort {
-    tap: Tap,
+    tap: Arc<Tap>,
     policy: Policy,
 }
 
 impl TapPort {
     pub(super) fn of(tap: Tap, policy: Policy) -> Self {
-        Self { tap, policy }
+        Self { tap: Arc::new(tap), policy }
     }
 }
 
@@ -37,10 +39,11 @@ impl Port for TapPort {
     }
 
     fn link_state(&self) -> LinkState {
-        match self.tap.flags_by_keeper() {
-            None => LinkState::by_name(self.tap.name()),
-            Some(flags) => flags.map_or(LinkState::Gone, LinkState::of_flags),
-        }
+        self.tap.link_state()
+    }
+
+    fn begin(&self) {
+        self.tap.look(true);
     }
 
     fn queue_hint(&self) -> &'static str {
@@ -56,8 +59,8 @@ impl Port for TapPort {
     }
 
     fn resume_features(&self, acked: u64) -> Result<(), String> {
-        self.tap.set_offloads(toward_guest(acked)).map_err(|e| e.to_string())?;
-        self.tap.set_header_len(header_len(acked)).map_err(|e| e.to_string())
+        let settings = TapSettings { offloads: toward_guest(acked), header_len: header_len(acked) };
+        self.tap.choose(settings).map_err(|e| e.to_string())
     }
 
     fn set_features(&self, acked: u64) -> Result<(), String> {
@@ -92,8 +95,12 @@ impl Port for TapPort {
     }
 
     fn spawn(&self, setup: WorkerSetup) -> io::Result<WorkerHandle> {
-        let (queue, policy, shared) = (self.tap.queue(setup.pair)?, self.policy, setup.shared.clone());
-        WorkerHandle::spawn(setup, move || Ok(TapPath { io: PortIo::new(queue), policy, shared }))
+        let queue = self.tap.queue(setup.pair)?;
+        let (tap, policy, shared, pair) = (self.tap.clone(), self.policy, setup.shared.clone(), setup.pair);
+        WorkerHandle::spawn(setup, move || {
+            let (io, successors) = (PortIo::new(queue), tap.successors());
+            Ok(TapPath { io, policy, shared, tap, pair, successors, looked_at: None, changed: false })
+        })
     }
 }
 
@@ -103,6 +110,27 @@ struct TapPath {
     policy: Policy,
     /// Has the MTU for rings that start.
     shared: Arc<Shared>,
+    tap: Arc<Tap>,
+    pair: usize,
+    /// [`Tap::successors`] of the interface whose queue is watched.
+    successors: u64,
+    /// When this thread looked last for an interface that is gone; None while it is there.
+    looked_at: Option<Instant>,
+    /// True: the description is another one.
+    changed: bool,
+}
+
+impl TapPath {
+    /// A read or a write found no interface.
+    #[cold]
+    fn lose(&mut self) {
+        if self.looked_at.is_none()
+            && let Some(why) = self.tap.lost()
+        {
+            self.shared.set_error(why);
+            (self.looked_at, self.changed) = (Some(Instant::now()), true);
+        }
+    }
 }
 
 impl PortPath for TapPath {
@@ -124,7 +152,39 @@ impl PortPath for TapPath {
     }
 
     fn describe(&self) -> String {
-        self.io.describe().to_owned()
+        match self.looked_at {
+            Some(_) => self.tap.describe_gone(&self.tap.state()),
+            None => self.io.describe().to_owned(),
+        }
+    }
+
+    fn changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    #[inline]
+    fn renewed(&mut self) -> bool {
+        let now = self.tap.successors();
+        if self.successors == now {
+            return false;
+        }
+        (self.successors, self.looked_at) = (now, None);
+        true
+    }
+
+    fn sleep_at_most(&mut self) -> Option<Duration> {
+        if self.io.take_lost() {
+            self.lose();
+        }
+        if self.looked_at?.elapsed() >= LOOK {
+            self.looked_at = Some(Instant::now());
+            // One looks for all.
+            if self.pair == 0 {
+                self.tap.look(false);
+                self.changed = true;
+            }
+        }
+        Some(LOOK)
     }
 
     fn port(&self) -> Option<BorrowedFd<'_>> {

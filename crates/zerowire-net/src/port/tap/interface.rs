@@ -3,8 +3,10 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use zerowire_sys::{netdevice, tap};
 
 use super::TapSpec;
@@ -12,6 +14,7 @@ use super::attach::{attach, make_or_find};
 use super::error::TapError;
 use super::kept::TapVerb;
 use crate::features::Offloads;
+use crate::link::LinkState;
 use crate::port::{MAX_QUEUES, PortKeeper, kept};
 
 const TUN_F_CSUM: u32 = 0x01;
@@ -40,19 +43,61 @@ fn bits(offloads: Offloads) -> u32 {
     bits
 }
 
+/// What a process can't find out that goes on with a tap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TapFacts {
+    /// True: there was none at the start, and whoever opened it makes one when none is there.
+    pub makes: bool,
+    /// The offloads that the kernel's taps take.
+    pub offloads: Offloads,
+}
+
+/// What a guest has chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TapSettings {
+    /// What frames toward the guest may leave to it.
+    pub offloads: Offloads,
+    /// Length of the virtio-net header in front of each frame, bytes.
+    pub header_len: usize,
+}
+
+impl Default for TapSettings {
+    fn default() -> Self {
+        Self { offloads: Offloads::default(), header_len: 12 }
+    }
+}
+
 /// An open tap with all its queues.
+///
+/// Its descriptors stay when the interface is deleted, and become queues of the one that takes its
+/// place (`again.rs`).
 #[derive(Debug)]
 pub struct Tap {
-    name: String,
-    control: OwnedFd,
-    queues: Vec<OwnedFd>,
-    offloads: Offloads,
+    pub(super) name: String,
+    pub(super) control: OwnedFd,
+    pub(super) queues: Vec<OwnedFd>,
+    facts: TapFacts,
     /// Which queues take part in the traffic.
-    attached: Vec<AtomicBool>,
-    /// It was made here, so that its settings are this process's to choose.
-    created: bool,
+    pub(super) attached: Vec<AtomicBool>,
     /// Who has opened it, if not this process.
-    keeper: Option<Arc<dyn PortKeeper>>,
+    pub(super) keeper: Option<Arc<dyn PortKeeper>>,
+    pub(super) state: Mutex<TapState>,
+    /// How many interfaces took the place of one that was deleted.
+    pub(super) successors: AtomicU64,
+}
+
+/// What changes while a tap is open.
+#[derive(Debug, Default)]
+pub(super) struct TapState {
+    pub settings: TapSettings,
+    /// The MTU that the interface gets if it is made here, bytes.
+    pub mtu: Option<usize>,
+    /// The present interface was made here, so that its settings are this process's to choose.
+    pub made: bool,
+    /// True: the interface was deleted, and not all queues are another one's yet.
+    pub gone: bool,
+    /// Why the interface that has the name can't take its place.
+    pub problem: Option<String>,
 }
 
 impl Tap {
@@ -73,26 +118,28 @@ impl Tap {
         for _ in 1..spec.queues {
             queues.push(attach(&name, multi, 0)?);
         }
-        let mut tap = Self::of(name, queues, created)?;
+        let facts = TapFacts { makes: created, offloads: Offloads::default() };
+        let mut tap = Self::of(name, queues, facts)?;
+        tap.facts.offloads = tap.probe_offloads();
         tap.begin()?;
         if created {
+            tap.state().made = true;
             tap.set_up()?;
         }
         Ok(tap)
     }
 
-    /// Goes on with a tap that another process has opened. `made` says that the other process made
-    /// the interface, so that its MTU may be raised.
+    /// Goes on with a tap that another process has opened. The interface may be gone.
     ///
     /// # Errors
     /// There is no queue, or a descriptor belongs to something other than a tap.
     pub fn take_over(
         name: String,
         queues: Vec<OwnedFd>,
-        made: bool,
+        facts: TapFacts,
         keeper: Arc<dyn PortKeeper>,
     ) -> Result<Self, TapError> {
-        let mut tap = Self::of(name, queues, made)?;
+        let mut tap = Self::of(name, queues, facts)?;
         tap.keeper = Some(keeper);
         // A process before this one may have left each of them in use, or not, and waiting or not.
         for queue in &tap.queues {
@@ -105,26 +152,28 @@ impl Tap {
     }
 
     /// All queues take part.
-    fn of(name: String, queues: Vec<OwnedFd>, created: bool) -> Result<Self, TapError> {
+    fn of(name: String, queues: Vec<OwnedFd>, facts: TapFacts) -> Result<Self, TapError> {
         let first = queues.first().ok_or(TapError::Queues(0))?;
         let control =
             first.try_clone().map_err(|cause| TapError::Setup { name: name.clone(), what: "dup", cause })?;
         let attached = queues.iter().map(|_| AtomicBool::new(true)).collect();
-        let offloads = Offloads::default();
-        Ok(Self { attached, name, control, queues, offloads, created, keeper: None })
+        let (keeper, state, successors) = (None, Mutex::default(), AtomicU64::new(0));
+        Ok(Self { name, control, queues, facts, attached, keeper, state, successors })
     }
 
     /// As a guest that has chosen nothing yet wants it, with one queue that takes part.
-    fn begin(&mut self) -> Result<(), TapError> {
-        self.offloads = self.probe_offloads();
-        self.set_offloads(Offloads::default())?;
-        self.set_header_len(12)?;
+    fn begin(&self) -> Result<(), TapError> {
+        self.choose(TapSettings::default())?;
         (1..self.pairs()).try_for_each(|i| self.attach_queue(i, false))
     }
 
-    /// Whether this call of [`Self::open`] has made the interface.
-    pub fn is_made_here(&self) -> bool {
-        self.created
+    /// What a process must know that goes on with it.
+    pub fn facts(&self) -> TapFacts {
+        self.facts
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, TapState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The interface's name.
@@ -150,17 +199,24 @@ impl Tap {
         if attached.swap(on, Ordering::AcqRel) == on {
             return Ok(());
         }
-        self.check(tap::attach_queue(queue, on), "TUNSETQUEUE")
+        self.unless_gone(self.check(tap::attach_queue(queue, on), "TUNSETQUEUE"))
     }
 
     /// The offloads that this kernel's tap takes.
     pub fn offloads(&self) -> Offloads {
-        self.offloads
+        self.facts.offloads
     }
 
-    /// Its `IFF_…` flags, if another process has opened it.
-    pub(super) fn flags_by_keeper(&self) -> Option<io::Result<libc::c_int>> {
-        self.keeper.as_ref().map(|keeper| netdevice::flags(keeper.socket(), &self.name))
+    /// Whether it can carry frames.
+    pub(super) fn link_state(&self) -> LinkState {
+        match &self.keeper {
+            // Another one may have the name already.
+            _ if self.is_gone() => LinkState::Gone,
+            None => LinkState::by_name(&self.name),
+            Some(keeper) => {
+                netdevice::flags(keeper.socket(), &self.name).map_or(LinkState::Gone, LinkState::of_flags)
+            }
+        }
     }
 
     /// The interface's MTU, bytes.
@@ -175,27 +231,35 @@ impl Tap {
             .unwrap_or(1500)
     }
 
-    /// Makes sure that frames of `mtu` bytes fit: raises the MTU of a tap that was made here. One
-    /// that was there before keeps its own, and the log says so.
+    /// Makes sure that frames of `mtu` bytes fit: raises the MTU of a tap that was made here, now
+    /// or when it is made anew. One that was there before keeps its own, and the log says so.
     pub fn raise_mtu(&self, mtu: usize) -> Result<(), TapError> {
         let now = self.mtu();
         if mtu <= now {
             return Ok(());
         }
-        if !self.created {
-            tracing::warn!(
-                "tap '{}' has MTU {now}, the VM's device {mtu}: 'ip link set {} mtu {mtu}' lets longer frames pass",
-                self.name,
-                self.name
-            );
+        if let Some(keeper) = &self.keeper {
+            let set = kept::ask::<()>(&**keeper, &TapVerb::SetMtu(mtu), &[]);
+            return self.check(set.map(drop).map_err(io::Error::other), "setting its MTU");
+        }
+        let mut state = self.state();
+        state.mtu = Some(mtu);
+        if self.is_gone() {
             return Ok(());
         }
-        if let Some(keeper) = &self.keeper {
-            let set = kept::ask(&**keeper, &TapVerb::SetMtu(mtu), &[]).map(|((), _)| ());
-            return self.check(set.map_err(io::Error::other), "setting its MTU");
+        if state.made {
+            return self.unless_gone(self.set_mtu(mtu));
         }
-        let socket = self.socket()?;
-        self.check(netdevice::set_mtu(&socket, &self.name, mtu), "SIOCSIFMTU")
+        tracing::warn!(
+            "tap '{}' has MTU {now}, the VM's device {mtu}: 'ip link set {} mtu {mtu}' lets longer frames pass",
+            self.name,
+            self.name
+        );
+        Ok(())
+    }
+
+    pub(super) fn set_mtu(&self, mtu: usize) -> Result<(), TapError> {
+        self.check(netdevice::set_mtu(self.socket()?, &self.name, mtu), "SIOCSIFMTU")
     }
 
     /// Largest set that the kernel accepts, found by asking for less and less.
@@ -205,29 +269,31 @@ impl Tap {
         less.into_iter().find(|o| self.set_offloads(*o).is_ok()).unwrap_or_default()
     }
 
-    /// Tells the kernel which offloads frames out of this tap may use.
-    pub fn set_offloads(&self, offloads: Offloads) -> Result<(), TapError> {
+    /// Has frames be as the guest wants them. An interface that takes the place of a deleted one
+    /// gets the same.
+    pub fn choose(&self, settings: TapSettings) -> Result<(), TapError> {
+        self.state().settings = settings;
+        self.unless_gone(self.apply(settings))
+    }
+
+    pub(super) fn apply(&self, settings: TapSettings) -> Result<(), TapError> {
+        self.set_offloads(settings.offloads)?;
+        self.check(tap::set_header_len(&self.control, settings.header_len), "TUNSETVNETHDRSZ")
+    }
+
+    fn set_offloads(&self, offloads: Offloads) -> Result<(), TapError> {
         self.check(tap::set_offloads(&self.control, bits(offloads)), "TUNSETOFFLOAD")
     }
 
-    /// Sets the length of the virtio-net header in front of each frame.
-    pub fn set_header_len(&self, len: usize) -> Result<(), TapError> {
-        self.check(tap::set_header_len(&self.control, len), "TUNSETVNETHDRSZ")
-    }
-
-    /// Sends a frame of this process's own into the interface, as if it came from the guest.
+    /// Sends a frame of this process's own into the interface, as if it came from the guest. Like
+    /// the guest's it is dropped where the interface is gone.
     pub fn send(&self, frame: &[u8]) -> Result<(), TapError> {
-        let header_len = self.check(tap::header_len(&self.control), "TUNGETVNETHDRSZ")?;
         // A header of zeros: no offload.
-        let mut bytes = vec![0; header_len];
+        let mut bytes = vec![0; self.state().settings.header_len];
         bytes.extend_from_slice(frame);
         // The first queue always takes part.
-        match self.queues.first().map(|q| rustix::io::write(q, &bytes)) {
-            Some(Err(e)) => {
-                Err(TapError::Setup { name: self.name.clone(), what: "sending a frame", cause: e.into() })
-            }
-            _ => Ok(()),
-        }
+        let sent = self.queues.first().map_or(Ok(0), |queue| rustix::io::write(queue, &bytes));
+        self.unless_gone(self.check(sent.map(drop).map_err(io::Error::from), "sending a frame"))
     }
 
     /// Drops frames that wait in the queues. They were for a guest that is gone, and may carry
@@ -245,11 +311,11 @@ impl Tap {
         }
     }
 
-    fn check<T>(&self, result: io::Result<T>, what: &'static str) -> Result<T, TapError> {
+    pub(super) fn check<T>(&self, result: io::Result<T>, what: &'static str) -> Result<T, TapError> {
         result.map_err(|cause| TapError::Setup { name: self.name.clone(), what, cause })
     }
 
-    fn set_up(&self) -> Result<(), TapError> {
+    pub(super) fn set_up(&self) -> Result<(), TapError> {
         let socket = self.socket()?;
         let flags = netdevice::flags(&socket, &self.name).map_err(|cause| TapError::Setup {
             name: self.name.clone(),

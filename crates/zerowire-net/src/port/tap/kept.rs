@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use serde::{Deserialize, Serialize};
 
-use super::{KERNEL_COPIES, Tap, TapPort, TapSpec};
+use super::{KERNEL_COPIES, Tap, TapPort, TapSettings, TapSpec};
 use crate::port::kept::text;
 use crate::port::{HandedPort, KeptPort, PortAnswer, PortParts, PortText};
 
@@ -14,17 +14,26 @@ use crate::port::{HandedPort, KeptPort, PortAnswer, PortParts, PortText};
 pub(super) enum TapVerb {
     /// Another MTU, bytes.
     SetMtu(usize),
+    /// The tap that has the name now takes the place of one that was deleted. True: one may be
+    /// made.
+    TakeTap(TapSettings, bool),
 }
 
 impl KeptPort for Tap {
-    /// The facts are whether this program has made the tap.
+    /// The facts are [`TapFacts`](super::TapFacts).
     fn hand(&self) -> Result<PortText, String> {
         let queues: io::Result<_> = (0..self.pairs()).map(|i| self.queue(i)).collect();
-        Ok((text(&self.is_made_here())?, queues.map_err(|e| e.to_string())?))
+        Ok((text(&self.facts())?, queues.map_err(|e| e.to_string())?))
     }
 
     fn carry_out(&self, verb: &str, _fds: &[BorrowedFd<'_>]) -> PortAnswer {
-        PortAnswer::to(verb, |TapVerb::SetMtu(mtu)| PortAnswer::done(set_mtu(self, mtu), Vec::new()))
+        PortAnswer::to(verb, |verb| {
+            let done = match verb {
+                TapVerb::SetMtu(mtu) => set_mtu(self, mtu),
+                TapVerb::TakeTap(settings, may_make) => self.take_again(settings, may_make),
+            };
+            PortAnswer::done(done, Vec::new())
+        })
     }
 
     fn interface(&self) -> String {

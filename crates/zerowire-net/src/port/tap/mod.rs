@@ -1,5 +1,6 @@
 //! A tap interface: a descriptor of one of its queues a worker, a frame a system call.
 
+mod again;
 mod attach;
 mod control;
 mod error;
@@ -11,7 +12,7 @@ mod system_calls;
 
 use control::TapPort;
 pub use error::TapError;
-pub use interface::Tap;
+pub use interface::{Tap, TapFacts, TapSettings};
 pub use queue::{TapInlet, TapOutlet};
 pub use spec::TapSpec;
 pub use system_calls::SYSTEM_CALLS;

@@ -9,7 +9,8 @@ use zerowire_vhost::ring::RingError;
 use crate::Policy;
 use crate::io::PortIo;
 use crate::receive::{
-    CopySide, Forecast, HeldFrame, Inlet, ReadBatch, ReceiveContext, ReceiveSetup, Received, Room,
+    CopySide, Forecast, HeldFrame, Inlet, ReadBatch, ReceiveContext, ReceiveSetup, ReceiveTurn, Received,
+    Room, RxPort,
 };
 use crate::transmit::{Outlet, Pushed, SendBatch, TxFrame, TxPlace, TxSlot, TxState};
 
@@ -65,13 +66,20 @@ impl Outlet for TapOutlet {
     #[inline]
     fn flush(&mut self, io: &mut PortIo, batch: &mut [TxSlot], counters: &Counters) -> usize {
         let (done, calls) = self.batch.run(io);
+        let mut lost = false;
         for d in done.iter().filter(|d| d.result < 0) {
             if let Some(slot) = batch.get_mut(usize::from(d.slot)) {
                 slot.refuse();
                 counters.dropped(DropReason::PortRefused);
+                if d.result == -libc::EBADFD {
+                    lost = true;
+                }
             }
         }
         counters.system_calls.add(calls);
+        if lost {
+            io.set_lost();
+        }
         // What a tap has no room for is lost.
         0
     }
@@ -127,6 +135,20 @@ impl Inlet for TapInlet {
         cx: &ReceiveContext<'_>,
     ) -> Result<Room, RingError> {
         self.batch.give(frame, side, cx)
+    }
+
+    #[inline]
+    fn end(
+        &mut self,
+        _side: &mut CopySide,
+        io: &mut PortIo,
+        turn: &mut ReceiveTurn,
+        _cx: &ReceiveContext<'_>,
+    ) -> Result<(), RingError> {
+        if turn.port == RxPort::Gone {
+            io.set_lost();
+        }
+        Ok(())
     }
 
     fn settle(&mut self) {

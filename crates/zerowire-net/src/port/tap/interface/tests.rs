@@ -29,12 +29,11 @@ fn a_tap_that_is_taken_over_is_as_it_was_opened() {
             let _ = tap::attach_queue(queue, false);
             rustix::io::ioctl_fionbio(queue, false).expect("it waits");
         }
-        tap.set_header_len(10).expect("another header");
         let all = Offloads { csum: true, tso4: true, ..Offloads::default() };
-        tap.set_offloads(all).expect("offloads");
+        tap.choose(TapSettings { offloads: all, header_len: 10 }).expect("another header");
         let queues = (0..2).map(|i| tap.queue(i)).collect::<Result<Vec<_>, _>>().expect("queues");
         let keeper = Arc::new(AnyKeeper(netdevice::socket().expect("a socket")));
-        let taken = Tap::take_over("zwtaken".to_owned(), queues, true, keeper).expect("taken over");
+        let taken = Tap::take_over("zwtaken".to_owned(), queues, tap.facts(), keeper).expect("taken over");
         assert_eq!(tap::header_len(&taken.control).ok(), Some(12));
         for (queue, attaches) in taken.queues.iter().zip([false, true]) {
             let flags = rustix::fs::fcntl_getfl(queue).expect("flags");
@@ -43,5 +42,24 @@ fn a_tap_that_is_taken_over_is_as_it_was_opened() {
             assert_eq!(tap::attach_queue(queue, true).is_ok(), attaches);
         }
         taken.send(&[0; 60]).expect("a frame by the first queue");
+    });
+}
+
+/// Another process that serves the tap asks for it.
+#[test]
+fn a_tap_that_comes_back_has_what_the_guest_has_chosen() {
+    in_netns(|| {
+        let tap = Tap::open(&TapSpec { name: "zwtaken".to_owned(), queues: 2 }).expect("a tap");
+        let other = tap.queue(0).expect("the other process's");
+        let settings = TapSettings { header_len: 10, ..TapSettings::default() };
+        tap.take_again(settings, true).expect("nothing to do");
+        assert_eq!(tap::header_len(&other).ok(), Some(12), "the tap is there");
+        zerowire_testkit::net::ip(&["link", "del", "zwtaken"]);
+        assert!(tap.take_again(TapSettings { header_len: 1 << 30, ..settings }, true).is_err());
+        tap.take_again(settings, false).expect("none is there");
+        assert!(tap.is_gone());
+        tap.take_again(settings, true).expect("made");
+        assert_eq!(tap::header_len(&other).ok(), Some(10));
+        assert!(tap.state().made && !tap.is_gone());
     });
 }
