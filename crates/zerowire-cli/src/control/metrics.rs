@@ -188,7 +188,7 @@ impl MetricsPage {
         self.sample("vms", MetricKind::Gauge, &[], stats.vms.len());
         self.head("uptime_seconds", MetricKind::Gauge, "Seconds since the start of the process.");
         self.sample("uptime_seconds", MetricKind::Gauge, &[], stats.uptime_seconds);
-        self.head("cpu_seconds", MetricKind::Counter, "CPU time of all threads of the process.");
+        self.head("cpu_seconds", MetricKind::Counter, "CPU time of all threads and processes.");
         self.sample("cpu_seconds", MetricKind::Counter, &[], stats.cpu_seconds);
         self.head("confined", MetricKind::Gauge, "1 if confined processes serve the VMs, 0 if threads do.");
         self.sample("confined", MetricKind::Gauge, &[], u64::from(stats.confined));

@@ -303,7 +303,8 @@ fn vms_that_come_and_go_leave_nothing_behind(mode: Mode) {
     wait_until("it holds what it held", || server.holds()[..2] == [descriptors, threads]);
     wait_until("its child does, too", || confined() == before);
     wait_until("its processes are those that stayed", || ProcessTree::of(&server.program) == processes);
-    assert!(!is_served("cycle"), "a process is left");
+    // The same test without confined processes runs beside this one.
+    assert!(mode == PLAIN || !is_served("cycle"), "a process is left");
     // malloc(3) has up to eight arenas a CPU, each with two mappings.
     assert!(server.holds()[2] <= mappings + 64, "{} mappings, {mappings} before", server.holds()[2]);
     assert!(server.resident() <= kib + 1024, "{} KiB, {kib} before", server.resident());

@@ -5,14 +5,11 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::Value;
 use zerowire_guest::misbehave::{Malformed, RawDesc, RawQueue, RingAttack, bad_headers, bad_packets};
 use zerowire_guest::net::VirtioNetHdr;
@@ -20,11 +17,11 @@ use zerowire_guest::vsock::{ConnId, HOST_CID, Op, PacketHeader, SUPPORTED, Socke
 use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, features as f};
 
 use crate::sandbox::{start, stats};
-use crate::support::processes::{child, children, kill};
+use crate::support::processes::children;
 use crate::support::{
     Guest, PATIENCE, Peer, Program, Restrict, connect, frames, in_netns, vsock, wait_until,
 };
-use zerowire_testkit::net::{ip, veth};
+use zerowire_testkit::not_run;
 
 /// Entries of attacked rings: a vsock header of one byte a descriptor fits.
 const SIZE: u16 = 64;
@@ -211,6 +208,11 @@ fn more_lost_pages_than_there_may_be_mappings() {
     const PAGE: u64 = 4096;
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("the limit");
     let limit: u64 = limit.trim().parse().expect("a number");
+    if limit > 200_000 {
+        return not_run(&format!(
+            "more lost pages than mappings: vm.max_map_count is {limit}; 65530 is usual"
+        ));
+    }
     beside_a_good_guest(["zwhloa", "zwhlob"], move |socket, peer, check| {
         // Every second page makes two mappings more.
         let len = KEPT + (limit / 2 + 4 * u64::from(ENTRIES)) * 2 * PAGE;
@@ -233,61 +235,6 @@ fn more_lost_pages_than_there_may_be_mappings() {
             let _ = peer.drain();
         }
         check();
-    });
-}
-
-/// The folder of the socket is the VMM's. It swaps the socket for a link to a file of root's while
-/// the guest's link goes down and up (`link=follow`), and children die.
-#[test]
-fn a_socket_that_is_swapped_for_a_link_to_a_file() {
-    in_netns(|| {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = |name: &str| dir.path().join(name);
-        let (socket, link, victim) = (path("s"), path("link"), path("victim"));
-        std::fs::write(&victim, "precious").expect("a file");
-        let rights = || {
-            let meta = std::fs::metadata(&victim).expect("the file");
-            (meta.uid(), meta.gid(), meta.mode())
-        };
-        let before = rights();
-        std::os::unix::fs::symlink(&victim, &link).expect("a link");
-        veth::veth("v0", "v1", 1, 30_000);
-        let spec = format!("name=a,socket={},port=packet:v0,link=follow", socket.display());
-        let program = Program::net(&["--sandbox", "on", "--socket-mode", "0666", "--vm", &spec]);
-        program.wait_log("a: served by a confined process");
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(Ordering::Relaxed) {
-                    // The link is the socket, and the socket the link, in turns.
-                    let _ = renameat_with(CWD, &socket, CWD, &link, RenameFlags::EXCHANGE);
-                    std::thread::sleep(Duration::from_micros(50));
-                }
-            });
-            for flaps in 1..=3 {
-                let front = [&socket, &link].into_iter().find_map(|at| UnixStream::connect(at).ok());
-                for (state, words) in
-                    [("down", "the guest's link goes down"), ("up", "the front end may connect")]
-                {
-                    ip(&["link", "set", "v0", state]);
-                    wait_until(words, || program.log().matches(words).count() >= flaps);
-                }
-                drop(front);
-                kill(child(&program), libc::SIGKILL);
-                wait_until("the next one", || program.log().matches("confined process").count() > flaps);
-            }
-            done.store(true, Ordering::Relaxed);
-        });
-        assert_eq!(rights(), before);
-        assert_eq!(std::fs::read_to_string(&victim).expect("the file"), "precious");
-        // One of the two names is the socket.
-        let is_socket =
-            |at: &&PathBuf| std::fs::symlink_metadata(at).is_ok_and(|meta| meta.file_type().is_socket());
-        let at = [&socket, &link].into_iter().find(is_socket).expect("the socket");
-        let (mut guest, mut peer) = (Guest::start(connect(at)), Peer::new("v1"));
-        guest.wait_for_frames(&mut peer);
-        guest.ping(&mut peer);
-        program.stop();
     });
 }
 

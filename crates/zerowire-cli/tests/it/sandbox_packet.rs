@@ -257,7 +257,6 @@ fn frames_go_by_a_transmit_ring_as_long_as_a_guest_is_there() {
         let program = start(dir.path(), ",rings=on,receive=socket");
         for count in 1..=3 {
             let mut guest = guest(dir.path());
-            assert_eq!(mapped_rings(child(&program)), 0, "none before there is a frame");
             guest.ping(&mut Peer::new("v1"));
             let vm = stats(&program, count)["vms"][0].clone();
             let path = vm["path"].as_str().unwrap_or_default();
@@ -304,7 +303,7 @@ fn a_guest_does_without_a_ring_until_the_frames_of_the_one_before_are_out() {
     in_netns(|| {
         let dir = tempfile::tempdir().expect("a directory");
         let program = start(dir.path(), ",rings=on,receive=socket");
-        let queue = ["root", "tbf", "rate", "8kbit", "burst", "2000", "limit", "100000"];
+        let queue = ["root", "tbf", "rate", "8bit", "burst", "2000", "limit", "100000"];
         tc(&[&["qdisc", "add", "dev", "v0"], &queue[..]].concat());
         let mut before = guest(dir.path());
         (0..4).for_each(|n| before.send(&frames::frame(n, 1400)));
