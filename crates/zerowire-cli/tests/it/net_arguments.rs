@@ -280,6 +280,10 @@ fn descriptors_that_are_no_unix_sockets_are_refused() {
         let number = HANDED_FD.to_string();
         refused(&["--fd", &number, "--port", "tap:zwfd"], 1, &[&number, "not a unix stream socket"]);
         refused(&["--fd", "-5", "--port", "tap:zwfd"], 2, &[]);
+        for standard in ["0", "1", "2"] {
+            let words = [&format!("descriptor {standard} is one of the standard ones"), "3<&"];
+            refused(&["--fd", standard, "--port", "tap:zwfd"], 1, &words);
+        }
         let file = tempfile::tempfile().expect("a file");
         let udp = std::net::UdpSocket::bind("127.0.0.1:0");
         let mut fds = vec![file.as_raw_fd()];

@@ -2,12 +2,10 @@
 //! refused while it can't, with `link=follow`.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::fd::{IntoRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Stdio};
 use std::time::Duration;
-
-use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::support::frames::{frame, number};
 use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
@@ -336,17 +334,16 @@ fn a_descriptor_can_not_be_followed() {
         let listening = UnixListener::bind(dir.path().join("s")).expect("a socket");
         let (near, mut far) = UnixStream::pair().expect("a pair");
         for socket in [OwnedFd::from(listening), near.into()] {
-            fcntl_setfd(&socket, FdFlags::empty()).expect("as if it was inherited");
-            let fd = socket.into_raw_fd();
+            let endpoint = Endpoint::of(socket);
             let config = |link: &str| {
                 VmConfig::new(
                     "a",
-                    Endpoint::Fd(fd),
+                    endpoint.clone(),
                     format!("packet:v0,link={link}").parse().expect("a port"),
                 )
             };
             let error = Server::start(vec![config("follow")]).err().expect("an error").to_string();
-            assert!(error.contains("link=follow") && error.contains(&format!("descriptor {fd}")), "{error}");
+            assert!(error.contains("link=follow") && error.contains(&endpoint.to_string()), "{error}");
             assert!(error.contains("--socket PATH") && error.contains("link=ignore"), "{error}");
             drop(Server::start(vec![config("ignore")]).expect("a server"));
         }

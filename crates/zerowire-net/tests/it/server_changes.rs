@@ -1,10 +1,7 @@
 //! VMs that come, go and change while a server runs.
 
-use std::os::fd::IntoRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-
-use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::support::{PATIENCE, Peer, frames, in_netns, wait_until};
 use zerowire_guest::net::{NetDriver, NetOptions, QueuePair, VirtioNetHdr};
@@ -235,9 +232,7 @@ fn a_vm_on_a_socket_that_was_handed_over_stays_as_it_is() {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = dir.path().join("s");
         let listening = UnixListener::bind(&socket).expect("a socket");
-        fcntl_setfd(&listening, FdFlags::empty()).expect("as if it was inherited");
-        let endpoint = Endpoint::Fd(listening.into_raw_fd());
-        let handed = vm(dir.path(), "zwhanded").endpoint(endpoint);
+        let handed = vm(dir.path(), "zwhanded").endpoint(Endpoint::of(listening));
         let server = Server::start(vec![handed.clone()]).expect("a server");
         let fleet: &dyn Fleet = &server;
         let before = ["zwhanded".to_owned()];

@@ -17,8 +17,17 @@ use super::access::SocketAccess;
 pub enum Endpoint {
     /// Listen on a socket of this path.
     Path(PathBuf),
-    /// A descriptor that was inherited: a listening socket, or one that is connected already.
+    /// A descriptor that was inherited, or that [`Self::of`] has given up: a listening socket, or
+    /// one that is connected already.
     Fd(RawFd),
+}
+
+impl Endpoint {
+    /// A unix stream socket that this program has opened. It stays open until a server starts with
+    /// it, which owns it then.
+    pub fn of(socket: impl Into<OwnedFd>) -> Self {
+        Self::Fd(zerowire_sys::fd::give_up(socket.into()))
+    }
 }
 
 impl std::fmt::Display for Endpoint {
@@ -81,6 +90,18 @@ pub enum ListenError {
         /// What the kernel said.
         cause: io::Error,
     },
+    /// The descriptor is standard input, output or error.
+    #[error(
+        "descriptor {0} is one of the standard ones (0 to 2), which stay as they are: start this process with the socket at a \
+         number from 3 on (in a shell: 3<&{0})"
+    )]
+    StandardFd(RawFd),
+    /// The descriptor is closed on exec, and was not given up.
+    #[error(
+        "descriptor {0} was not handed over, or it is taken already: give the number of a socket that this process was started \
+         with; a program that opens the socket itself hands it over by Endpoint::of"
+    )]
+    OwnFd(RawFd),
 }
 
 impl ListenError {
@@ -91,7 +112,7 @@ impl ListenError {
                 Some(path)
             }
             Self::Bind { path, .. } | Self::Access { path, .. } => Some(path),
-            Self::BadFd { .. } => None,
+            Self::BadFd { .. } | Self::StandardFd(_) | Self::OwnFd(_) => None,
         }
     }
 }
@@ -185,21 +206,32 @@ impl Listener {
         }
     }
 
-    /// Takes a descriptor that this process was started with. Call it before anything else is
-    /// opened. A number that the user got wrong then isn't open, and can't be a descriptor of this
-    /// process's own.
+    /// Takes a descriptor that this process was started with, or that [`Endpoint::of`] has given
+    /// up. Call it before anything else is opened. A number that the user got wrong then isn't
+    /// open, and can't be a descriptor of this process's own.
+    ///
+    /// # Errors
+    /// It is standard input, output or error, no unix stream socket, or not handed over.
     pub fn inherit(fd: RawFd) -> Result<Self, ListenError> {
-        let taken = || {
-            // What is of another kind stays as it is: it can be standard error.
+        if zerowire_sys::fd::is_standard(fd) {
+            return Err(ListenError::StandardFd(fd));
+        }
+        let bad = |cause: io::Error| ListenError::BadFd { fd, cause };
+        let is_socket = || {
+            // What is of another kind stays as it is.
             let asked = zerowire_sys::fd::duplicate(fd)?;
             let domain = rustix::net::sockopt::socket_domain(&asked)?;
             let kind = rustix::net::sockopt::socket_type(&asked)?;
-            match (domain, kind) {
-                (AddressFamily::UNIX, SocketType::STREAM) => zerowire_sys::fd::take_inherited(fd),
-                _ => Err(Errno::PROTOTYPE),
-            }
+            Ok((domain, kind) == (AddressFamily::UNIX, SocketType::STREAM))
         };
-        taken().map_err(io::Error::from).and_then(Self::of).map_err(|cause| ListenError::BadFd { fd, cause })
+        if !is_socket().map_err(|e: Errno| bad(e.into()))? {
+            return Err(bad(Errno::PROTOTYPE.into()));
+        }
+        match zerowire_sys::fd::take(fd) {
+            Ok(socket) => Self::of(socket).map_err(bad),
+            Err(Errno::BUSY) => Err(ListenError::OwnFd(fd)),
+            Err(e) => Err(bad(e.into())),
+        }
     }
 
     /// A unix stream socket that another process has opened: one that listens, or a connection.

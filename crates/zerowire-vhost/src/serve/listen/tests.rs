@@ -1,3 +1,4 @@
+use std::os::fd::IntoRawFd;
 use std::os::unix::net::UnixDatagram;
 
 use super::*;
@@ -81,4 +82,29 @@ fn other_files_and_long_paths_are_refused() {
     assert!(matches!(bind_unix(&long, SocketType::SEQPACKET, &OWN), Err(ListenError::TooLong(_))));
     let missing = dir.path().join("missing/s");
     assert!(matches!(bind_unix(&missing, SocketType::STREAM, &OWN), Err(ListenError::Bind { .. })));
+}
+
+#[test]
+fn a_socket_that_this_program_opened_is_taken_once_where_it_was_given_up() {
+    let (socket, mut far) = UnixStream::pair().unwrap();
+    let endpoint = Endpoint::of(socket);
+    let Endpoint::Fd(fd) = endpoint else { panic!("{endpoint}") };
+    let listener = Listener::new(&endpoint, &OWN).unwrap();
+    let said = Listener::new(&endpoint, &OWN).unwrap_err().to_string();
+    assert!(said.contains(&format!("descriptor {fd} was not handed over, or it is taken already")), "{said}");
+    drop(listener);
+    assert_eq!(std::io::Read::read(&mut far, &mut [0]).unwrap(), 0, "the listener owned it");
+
+    let (socket, _far) = UnixStream::pair().unwrap();
+    let fd = socket.into_raw_fd();
+    let said = Listener::inherit(fd).unwrap_err().to_string();
+    assert!(said.contains(&format!("descriptor {fd} ")) && said.contains("Endpoint::of"), "{said}");
+}
+
+#[test]
+fn standard_descriptors_are_refused() {
+    for fd in 0..=2 {
+        let said = Listener::inherit(fd).unwrap_err().to_string();
+        assert!(said.contains(&format!("descriptor {fd} ")) && said.contains(&format!("3<&{fd}")), "{said}");
+    }
 }
