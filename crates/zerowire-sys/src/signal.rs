@@ -55,17 +55,16 @@ pub type BusErrorHandler = fn(libc::c_int, usize) -> bool;
 
 static BUS_ERROR: OnceLock<BusErrorHandler> = OnceLock::new();
 
-/// Has `handler` decide about each SIGBUS from now on, on the thread that it came to. The first one
-/// that is installed stays.
+/// Has `handler` decide about each SIGBUS from now on, on the thread that it came to.
 ///
 /// # Safety
 /// `handler` keeps to what is allowed in signal context: atomics, and functions that make system
 /// calls and nothing else.
 ///
 /// # Errors
-/// Those of sigaction(2).
+/// EEXIST where a handler was given before: that one stays. Those of sigaction(2).
 pub unsafe fn on_bus_error(handler: BusErrorHandler) -> io::Result<()> {
-    BUS_ERROR.get_or_init(|| handler);
+    BUS_ERROR.set(handler).map_err(|_| io::Error::from_raw_os_error(libc::EEXIST))?;
     // SAFETY: an all-zero sigaction is valid; its fields are set below.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = take_bus_error as *const () as usize;
@@ -127,6 +126,15 @@ pub fn ending() -> Vec<libc::c_int> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_handler_of_bus_errors_is_refused() {
+        // SAFETY: the handlers do nothing.
+        let install = |handler| unsafe { on_bus_error(handler) };
+        install(|_, _| false).expect("the first one");
+        let error = install(|_, _| true).expect_err("there is another one");
+        assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+    }
 
     #[test]
     fn signals_that_are_ignored_stay_so() {
