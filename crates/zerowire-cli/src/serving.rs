@@ -1,7 +1,6 @@
 //! What the commands that serve VMs have in common: signals while they run, how statistics go out,
 //! descriptors.
 
-use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
-use zerowire_net::ServerError;
-use zerowire_vhost::serve::{StartError, VmFleet};
-use zerowire_vsock::VsockServerError;
+use zerowire_vhost::serve::{RefusalKind, ServerRefusal, VmFleet};
 
 use crate::service::{Notifier, Watched};
 use crate::signals::Signals;
@@ -84,48 +81,23 @@ impl<F: VmFleet + ?Sized> Watched for Arc<F> {
     }
 }
 
-/// Why a server can't start.
-pub trait StartRefusal: Display {
-    /// Whether the configuration alone says so, whatever the system has.
-    fn is_wrong_argument(&self) -> bool;
-}
-
-impl StartRefusal for StartError {
-    fn is_wrong_argument(&self) -> bool {
-        matches!(
-            self,
-            Self::Count(_) | Self::Name(_) | Self::BadName(_) | Self::PathTaken { .. } | Self::Limit { .. }
-        )
-    }
-}
-
-impl StartRefusal for ServerError {
-    fn is_wrong_argument(&self) -> bool {
-        match self {
-            Self::Start(e) => e.is_wrong_argument(),
-            Self::PortTaken { .. } => true,
-            _ => false,
+/// Whether the configuration alone says so, whatever the system has.
+fn is_wrong_argument(kind: RefusalKind) -> bool {
+    match kind {
+        RefusalKind::Unknown | RefusalKind::Malformed | RefusalKind::Conflict | RefusalKind::Unsupported => {
+            true
         }
-    }
-}
-
-impl StartRefusal for VsockServerError {
-    fn is_wrong_argument(&self) -> bool {
-        match self {
-            Self::Start(e) => e.is_wrong_argument(),
-            Self::Cid { .. } | Self::CidTaken { .. } | Self::PathOfPort { .. } | Self::Apart { .. } => true,
-            _ => false,
-        }
+        RefusalKind::Unavailable | RefusalKind::Passing => false,
     }
 }
 
 /// Why the VMs of this file, or of the command line, can't be served.
-pub fn refused(config: &Option<PathBuf>, e: &impl StartRefusal) -> anyhow::Error {
+pub fn refused(config: &Option<PathBuf>, e: &impl ServerRefusal) -> anyhow::Error {
     let text = match config {
         Some(file) => format!("{}: {e}", file.display()),
         None => e.to_string(),
     };
-    if e.is_wrong_argument() { WrongArguments(text).into() } else { anyhow!(text) }
+    if is_wrong_argument(e.kind()) { WrongArguments(text).into() } else { anyhow!(text) }
 }
 
 /// Statistics as they are printed: one line of JSON, or as `table` words them.

@@ -11,8 +11,8 @@ use zerowire_metadata::{MetadataTree, TokenPolicy};
 use zerowire_vhost::limit::Limits;
 use zerowire_vhost::memory::PinBudget;
 use zerowire_vhost::serve::{
-    Admission, Backing, Control, Departure, Device, Endpoint, Listener, Paths, RosterConfig, Served,
-    SessionWatch, SocketAccess, StartError, check_names,
+    Admission, Backing, Control, Departure, Device, Endpoint, Listener, Paths, RefusalKind, RosterConfig,
+    Served, ServerRefusal, SessionWatch, SocketAccess, StartError, check_names,
 };
 use zerowire_vhost::session::SessionImage;
 
@@ -244,6 +244,17 @@ pub enum ServerError {
         /// What only one of them can have.
         what: String,
     },
+}
+
+impl ServerRefusal for ServerError {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            Self::Start(e) => e.kind(),
+            Self::PortTaken { .. } | Self::Settled(_) => RefusalKind::Conflict,
+            Self::Port { .. } | Self::Metadata { .. } => RefusalKind::Unavailable,
+            Self::Process { .. } => RefusalKind::Passing,
+        }
+    }
 }
 
 /// Checks what can be seen without opening anything.

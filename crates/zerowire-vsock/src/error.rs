@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use thiserror::Error;
-use zerowire_vhost::serve::StartError;
+use zerowire_vhost::serve::{RefusalKind, ServerRefusal, StartError};
 
 /// Why a vsock server can't serve VMs. The text is what the user reads.
 #[derive(Debug, Error)]
@@ -69,4 +69,15 @@ pub enum VsockServerError {
         /// The path.
         path: PathBuf,
     },
+}
+
+impl ServerRefusal for VsockServerError {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            Self::Start(e) => e.kind(),
+            Self::Cid { .. } => RefusalKind::Malformed,
+            Self::CidTaken { .. } | Self::Apart { .. } | Self::PathOfPort { .. } => RefusalKind::Conflict,
+            Self::Process { .. } => RefusalKind::Passing,
+        }
+    }
 }

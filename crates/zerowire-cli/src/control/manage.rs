@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zerowire_vhost::serve::{
-    ChangeError, RosterConfig, ServedStats, ServerStats, StartError, VmInfo, VmState,
+    ChangeError, RefusalKind, RosterConfig, ServedStats, ServerRefusal, ServerStats, StartError, VmInfo,
+    VmState,
 };
 
 use super::capture::CaptureControl;
@@ -90,6 +91,18 @@ impl ManageError {
         Self { status, text: text.into(), key: None }
     }
 
+    /// What a server refuses. Its text is the error's.
+    pub fn refused(e: &impl ServerRefusal) -> Self {
+        let status = match e.kind() {
+            RefusalKind::Malformed => 400,
+            RefusalKind::Unknown => 404,
+            RefusalKind::Conflict => 409,
+            RefusalKind::Unsupported | RefusalKind::Unavailable => 422,
+            RefusalKind::Passing => 503,
+        };
+        Self::new(status, e.to_string())
+    }
+
     /// Nobody has a VM of this name.
     pub fn unknown(name: &str) -> Self {
         Self::new(404, format!("no VM is named '{name}'"))
@@ -109,25 +122,19 @@ impl From<WrongKey> for ManageError {
 
 impl From<&StartError> for ManageError {
     fn from(e: &StartError) -> Self {
-        let refusal = |status| Self::new(status, e.to_string());
+        let refused = Self::refused(e);
         match e {
-            StartError::Name(_) | StartError::Count(_) => refusal(409),
-            StartError::BadName(_) => refusal(400),
-            StartError::PathTaken { .. } => refusal(409).of_key("socket"),
-            StartError::Listen { .. } => refusal(422).of_key("socket"),
-            StartError::Limit { .. } => refusal(422),
-            _ => refusal(503),
+            StartError::PathTaken { .. } | StartError::Listen { .. } => refused.of_key("socket"),
+            _ => refused,
         }
     }
 }
 
-impl<E: std::error::Error + Into<Self>> From<ChangeError<E>> for ManageError {
+impl<E: ServerRefusal + Into<Self> + 'static> From<ChangeError<E>> for ManageError {
     fn from(e: ChangeError<E>) -> Self {
         match e {
-            ChangeError::Unknown(_) => Self::new(404, e.to_string()),
-            ChangeError::Busy(_) => Self::new(409, e.to_string()),
             ChangeError::Refused(e) => e.into(),
-            _ => Self::new(503, e.to_string()),
+            e => Self::refused(&e),
         }
     }
 }

@@ -19,14 +19,12 @@ pub(super) struct Managed {
 
 impl From<ServerError> for ManageError {
     fn from(e: ServerError) -> Self {
-        let refusal = |status| Self::new(status, e.to_string());
+        let refused = Self::refused(&e);
         match &e {
             ServerError::Start(e) => e.into(),
-            ServerError::PortTaken { .. } => refusal(409).of_key("port"),
-            ServerError::Port { .. } => refusal(422).of_key("port"),
-            ServerError::Metadata { .. } => refusal(422).of_key("metadata"),
-            ServerError::Settled(_) => refusal(409).of_key("metadata"),
-            _ => refusal(503),
+            ServerError::PortTaken { .. } | ServerError::Port { .. } => refused.of_key("port"),
+            ServerError::Metadata { .. } | ServerError::Settled(_) => refused.of_key("metadata"),
+            _ => refused,
         }
     }
 }

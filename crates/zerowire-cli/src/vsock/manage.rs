@@ -24,14 +24,13 @@ pub(super) struct Managed {
 
 impl From<VsockServerError> for ManageError {
     fn from(e: VsockServerError) -> Self {
-        let refusal = |status| Self::new(status, e.to_string());
+        let refused = Self::refused(&e);
         match &e {
             VsockServerError::Start(e) => e.into(),
-            VsockServerError::Cid { .. } => refusal(400).of_key("cid"),
-            VsockServerError::CidTaken { .. } => refusal(409).of_key("cid"),
-            VsockServerError::Apart { .. } => refusal(409).of_key("groups"),
-            VsockServerError::PathOfPort { .. } => refusal(409).of_key("uds"),
-            _ => refusal(503),
+            VsockServerError::Cid { .. } | VsockServerError::CidTaken { .. } => refused.of_key("cid"),
+            VsockServerError::Apart { .. } => refused.of_key("groups"),
+            VsockServerError::PathOfPort { .. } => refused.of_key("uds"),
+            _ => refused,
         }
     }
 }

@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use super::control::{Backing, Served, stop_all};
 use super::orders::{Orders, TakeUpError};
+use super::refusal::{RefusalKind, ServerRefusal};
 use super::start::StartError;
 use crate::session::{HandOverError, SessionImage};
 
@@ -77,6 +78,17 @@ pub enum ChangeError<E> {
     /// The new state can't be had.
     #[error(transparent)]
     Refused(#[from] E),
+}
+
+impl<E: ServerRefusal + 'static> ServerRefusal for ChangeError<E> {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            Self::Unknown(_) => RefusalKind::Unknown,
+            Self::Busy(_) => RefusalKind::Conflict,
+            Self::Stuck(_) => RefusalKind::Passing,
+            Self::Refused(e) => e.kind(),
+        }
+    }
 }
 
 /// What a VM has where it is on its way.

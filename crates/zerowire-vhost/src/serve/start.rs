@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use thiserror::Error;
 
 use super::listen::{Endpoint, ListenError, Listener};
+use super::refusal::{RefusalKind, ServerRefusal};
 
 /// VMs that one process serves at most: each takes a few descriptors and threads.
 pub const MAX_VMS: usize = 256;
@@ -66,6 +67,18 @@ impl StartError {
     pub fn late_descriptor(vm: String, fd: RawFd) -> Self {
         let text = format!("descriptor {fd} can only be handed over at the start: give the path of a socket");
         Self::Limit { vm, text }
+    }
+}
+
+impl ServerRefusal for StartError {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            Self::BadName(_) => RefusalKind::Malformed,
+            Self::Count(_) | Self::Name(_) | Self::PathTaken { .. } => RefusalKind::Conflict,
+            Self::Limit { .. } => RefusalKind::Unsupported,
+            Self::Listen { .. } => RefusalKind::Unavailable,
+            Self::Resources { .. } => RefusalKind::Passing,
+        }
     }
 }
 
