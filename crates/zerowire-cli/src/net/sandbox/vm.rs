@@ -68,14 +68,14 @@ struct NetState {
 }
 
 /// What is known of the child that is heard.
-struct Hearing {
+struct HeardChild {
     session: KeptSession,
     pace: AnswerPace,
     /// True: it makes room for another one, and its port is not asked any more.
     replaced: bool,
 }
 
-impl Hearing {
+impl HeardChild {
     fn new(port: &dyn KeptPort) -> Self {
         Self { session: KeptSession::default(), pace: AnswerPace::of(port), replaced: false }
     }
@@ -90,7 +90,7 @@ pub(super) struct NetVm {
     listener: Mutex<Listener>,
     state: Mutex<NetState>,
     /// The thread of the keeper has it.
-    hearing: Mutex<Hearing>,
+    child: Mutex<HeardChild>,
     drains: AtomicBool,
     /// Held while the child takes other metadata.
     metadata_turn: Mutex<()>,
@@ -132,7 +132,7 @@ impl NetVm {
             common,
             listener: Mutex::new(listener),
             state: Mutex::new(state),
-            hearing: Mutex::new(Hearing::new(&*port)),
+            child: Mutex::new(HeardChild::new(&*port)),
             port,
             drains: AtomicBool::new(false),
             metadata_turn: Mutex::new(()),
@@ -345,12 +345,12 @@ impl Charge for NetVm {
         let order = ChildOrder::Start(Box::new(setup), snaplen);
         let deadline = Instant::now() + SEND_PATIENCE;
         link.channel.send_when_few(&order, &fds, deadline).map_err(|e| e.to_string())?;
-        let mut hearing = lock(&self.hearing);
-        (hearing.pace, hearing.replaced) = (AnswerPace::of(&*self.port), false);
-        let (image, files) = hearing.session.give();
+        let mut child = lock(&self.child);
+        (child.pace, child.replaced) = (AnswerPace::of(&*self.port), false);
+        let (image, files) = child.session.give();
         let sent = link.channel.send_when_few(&ChildOrder::Session(image), &files, deadline);
         sent.map_err(|e| {
-            hearing.session.not_given();
+            child.session.not_given();
             e.to_string()
         })?;
         state.link = Some(link.clone());
@@ -362,22 +362,22 @@ impl Charge for NetVm {
     }
 
     fn hear(&self, word: ChildWord, fds: Vec<OwnedFd>, link: &ChildLink) -> Heard {
-        let mut hearing = lock(&self.hearing);
+        let mut child = lock(&self.child);
         match word {
             ChildWord::Ready(report) => {
-                hearing.session.begin();
+                child.session.begin();
                 return Heard::Ready(bounded_report(&report));
             }
             ChildWord::Failed(why) => return Heard::Failed(short(&why)),
             ChildWord::Connected(now) => lock(&self.state).sums.set_connected(now),
             ChildWord::Last(stats) => {
                 lock(&self.state).sums.told(stats.bounded());
-                if hearing.replaced {
+                if child.replaced {
                     return Heard::End;
                 }
             }
-            ChildWord::Session(word) => hearing.session.hear(word, fds),
-            ChildWord::Port(_) if hearing.replaced => {}
+            ChildWord::Session(word) => child.session.hear(word, fds),
+            ChildWord::Port(_) if child.replaced => {}
             ChildWord::Port(verb) => {
                 let heard = match ports::answer(&*self.port, &verb, fds, &link.channel) {
                     Ok(()) => Heard::GoOn,
@@ -386,11 +386,11 @@ impl Charge for NetVm {
                         // It waits for no answer, and tells its last numbers then.
                         let _ = link.channel.send(&ChildOrder::PortDone(Err(why.clone())), &[]);
                         link.channel.send_no_more(ANSWER_PATIENCE);
-                        hearing.replaced = true;
+                        child.replaced = true;
                         Heard::Replaced(why)
                     }
                 };
-                std::thread::sleep(hearing.pace.answered(Instant::now()));
+                std::thread::sleep(child.pace.answered(Instant::now()));
                 return heard;
             }
             word => link.take(word),
@@ -399,7 +399,7 @@ impl Charge for NetVm {
     }
 
     fn garbled(&self) {
-        lock(&self.hearing).session.forget();
+        lock(&self.child).session.forget();
     }
 
     /// No child is there to be told anything, and none has a front end.
@@ -419,8 +419,8 @@ impl Charge for NetVm {
     fn died(&self, end: &ChildEnd) -> Option<Vec<(String, String)>> {
         let (name, why) = (&self.config.name, &end.why);
         lock(&self.state).sums.died(end.is_error.then(|| why.clone()));
-        let mut hearing = lock(&self.hearing);
-        let session = &mut hearing.session;
+        let mut child = lock(&self.child);
+        let session = &mut child.session;
         let then = if end.is_error { session.died() } else { session.replaced() };
         if !self.is_lasting() {
             tracing::error!("{name}: its process ended, and its only connection with it: {why}");
@@ -435,7 +435,7 @@ impl Charge for NetVm {
     }
 
     fn ended(&self) {
-        lock(&self.hearing).session.forget();
+        lock(&self.child).session.forget();
     }
 
     fn last_act(&self) -> Option<WhenGone> {

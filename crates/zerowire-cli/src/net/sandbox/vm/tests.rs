@@ -40,7 +40,7 @@ pub(in super::super) fn vm(dir: &Path, metadata: Option<&Path>) -> NetVm {
     let metadata = config.metadata.clone().map(read);
     let port = config.port.keep().expect("a tap");
     NetVm {
-        hearing: Mutex::new(Hearing::new(&*port)),
+        child: Mutex::new(HeardChild::new(&*port)),
         port,
         listener: Mutex::new(Listener::new(&config.endpoint, &config.access).expect("a socket")),
         state: Mutex::new(NetState { metadata, ..NetState::default() }),
