@@ -32,8 +32,14 @@ pub fn capture_line(out: &mut String, capture: Option<CaptureStats>, what: &str)
 pub fn process_line(out: &mut String, process: VmProcess) {
     let VmProcess { restarts, child_answers } = process;
     if restarts > 0 || !child_answers {
-        let silent = if child_answers { "" } else { "; it does not answer: the figures may be older" };
-        out.push_str(&format!("  process: died and was replaced {restarts} times{silent}\n"));
+        let died = match restarts {
+            0 => None,
+            1 => Some("died and was replaced once".to_owned()),
+            _ => Some(format!("died and was replaced {restarts} times")),
+        };
+        let silent = (!child_answers).then(|| "does not answer: the figures may be older".to_owned());
+        let words: Vec<_> = died.into_iter().chain(silent).collect();
+        out.push_str(&format!("  process: {}\n", words.join("; ")));
     }
 }
 
@@ -80,8 +86,11 @@ mod tests {
             out
         };
         assert_eq!(line(0, true), "");
+        assert_eq!(line(1, true), "  process: died and was replaced once\n");
         assert_eq!(line(2, true), "  process: died and was replaced 2 times\n");
-        assert!(line(0, false).ends_with(" 0 times; it does not answer: the figures may be older\n"));
+        let silent = "does not answer: the figures may be older";
+        assert_eq!(line(0, false), format!("  process: {silent}\n"));
+        assert_eq!(line(2, false), format!("  process: died and was replaced 2 times; {silent}\n"));
     }
 
     #[test]
