@@ -3,10 +3,10 @@
 //!
 //! A slot is the process's while its status is AVAILABLE or WRONG_FORMAT, and while it is
 //! SEND_REQUEST outside a call that sends on the socket (sendto(2), write(2)). The kernel looks at
-//! requests only there, and only the owner of this memory makes such a call. A slot is the kernel's while its status is SENDING. The kernel
-//! reads the length and the frame after it has seen SEND_REQUEST. So the process stores the status
-//! with release and loads it with acquire ordering. The kernel's side is net/packet/af_packet.c,
-//! `tpacket_snd`.
+//! requests only there, and only the owner of this memory makes such a call. A slot is the kernel's
+//! while its status is SENDING. The kernel reads the length and the frame after it has seen
+//! SEND_REQUEST. So the process stores the status with release and loads it with acquire ordering.
+//! The kernel's side is net/packet/af_packet.c, `tpacket_snd`.
 //!
 //! ```text
 //! slot     | tp_status, tp_len, ... | virtio-net header (with offloads) | frame ....... | unused |

@@ -1,9 +1,9 @@
 //! The Debian package in a stock Debian 12: installed by apt, started by systemd, used by an
 //! ordinary user's front end, confined, and purged without a trace.
 //!
-//! QEMU attaches once: it boots iPXE of its network card, whose frames arrive on the tap. That takes
-//! long in an emulated guest. All other front ends are a program of this project, which speaks to
-//! the service as QEMU does.
+//! QEMU attaches once: it boots iPXE of its network card, whose frames arrive on the tap. That
+//! takes long in an emulated guest. All other front ends are a program of this project, which
+//! speaks to the service as QEMU does.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;

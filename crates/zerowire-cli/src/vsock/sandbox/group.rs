@@ -240,8 +240,8 @@ impl Keeper<VsockGroup> {
         numbers.chunks(VMS).map_while(|vms| ask(vms).ok()).collect()
     }
 
-    /// Enters the answers. Returns the numbers of the VMs that don't hang. A child that does not answer until
-    /// `deadline` is shown as it was.
+    /// Enters the answers. Returns the numbers of the VMs that don't hang. A child that does not
+    /// answer until `deadline` is shown as it was.
     pub(super) fn enter_stats(&self, asked: &[Question<GroupWord>], deadline: Instant) -> Vec<usize> {
         let mut answered = Vec::new();
         for question in asked {

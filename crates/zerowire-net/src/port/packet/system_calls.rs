@@ -27,8 +27,8 @@ const OF_THE_DEVICE: &[AllowedCall] = &[
             libc::SO_PEERPIDFD as u32,
         ],
     ),
-    // Unix sockets alone have numbers below that. A packet socket gets one there only if a front end
-    // that has it sends it back.
+    // Unix sockets alone have numbers below that. A packet socket gets one there only if a front
+    // end that has it sends it back.
     any(libc::SYS_sendmsg).on_descriptors_below(FIRST_NUMBER),
     FCNTL.on_descriptors_below(FIRST_NUMBER),
     // The sockets, and questions about their interface.
