@@ -226,8 +226,8 @@ impl Server {
         })
     }
 
-    /// Lets a guest send other frames than before, or all. That holds as soon as each worker has
-    /// ended the batch that it is at.
+    /// Lets a guest send other frames than before, or all. The VM's control thread passes that to
+    /// the workers, which take it behind the batch that they are at.
     ///
     /// # Errors
     /// The VM is unknown, or just comes or goes.
