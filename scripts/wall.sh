@@ -6,9 +6,10 @@
 # Fails if the program `zerowire` or the C library depends on a package of lab/, or on one that only
 # the lab needs. Fails if one device depends on the other one, or what both stand on depends on a
 # device. Fails if a type has `impl` blocks in more than three files.
-# Fails if code outside zerowire-wire reads a packet's field at an offset of its own, or code outside
-# zerowire-sys makes a system call of the C library. Fails if unsafe code comes into more files.
-# Fails if who serves VMs on ports names one of them: what is particular to a port lies in its folder.
+# Fails if code outside zerowire-wire reads a packet's field at an offset of its own, or code
+# outside zerowire-sys makes a system call of the C library. Fails if unsafe code comes into more
+# files. Fails if who serves VMs on ports names one of them: what is particular to a port lies in
+# its folder.
 # Fails if PROGRAM (default target/release/zerowire) has more than 5 MB when stripped.
 # A program that was not built, or whose sources have changed since, is left out.
 set -eu
@@ -67,8 +68,8 @@ if [ -n "$spread" ]; then
     status=1
 fi
 
-# Fields of packets that are named by a number, and system calls. Modules of tests have code of their
-# own.
+# Fields of packets that are named by a number, and system calls. Modules of tests have code of
+# their own.
 strays=$(find crates -name '*.rs' | grep -v '/zerowire-\(wire\|sys\)/\|/\(tests\|testing\|examples\)[/.]' | xargs awk '
     FNR == 1 { is_test = 0; behind = 0 }
     is_test { if (/^}/) is_test = 0; next }

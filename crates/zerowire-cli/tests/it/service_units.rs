@@ -1,4 +1,5 @@
-//! The services' units, the SELinux module, and the packages: Debian's, the tarball, the RPM's recipe.
+//! The services' units, the SELinux module, and the packages: Debian's, the tarball, the recipe of
+//! an RPM.
 //! What this machine has no program for says so.
 
 use std::collections::BTreeSet;

@@ -162,6 +162,13 @@ impl NetVm {
         told.map_err(|e| format!("it takes no order now: {e}: try again"))
     }
 
+    /// The same where nobody waits for the outcome: the log has what the child was not told.
+    fn tell(&self, state: &NetState, order: &ChildOrder) {
+        if let Err(e) = Self::order(state, order) {
+            tracing::warn!("{}: its process was not told of a change ({order:?}): {e}", self.config.name);
+        }
+    }
+
     /// The VM as it was configured, with the metadata, limits and guard that it has now.
     pub(super) fn config(&self) -> VmConfig {
         let state = lock(&self.state);
@@ -198,19 +205,16 @@ impl NetVm {
     pub(super) fn settled(&self) -> Result<(), String> {
         let Some(link) = lock(&self.state).link.clone() else { return Ok(()) };
         // It carries out one order behind the other.
-        let asked = link.ask(ChildOrder::Statistics, &[]).map_err(|e| e.to_string());
-        match asked?.answer(Instant::now() + ANSWER_PATIENCE) {
-            Some(_) => Ok(()),
-            None => Err("it does not answer: what was changed holds when it does".to_owned()),
-        }
+        let asked = link.ask(ChildOrder::Statistics, &[]).ok();
+        let answered = asked.and_then(|question| question.answer(Instant::now() + ANSWER_PATIENCE));
+        answered.map(drop).ok_or_else(|| "it does not answer: what was changed holds when it does".to_owned())
     }
 
     /// The interface that the guest is to see has this state.
     pub(super) fn tell_link(&self, interface: LinkState) {
         let mut state = lock(&self.state);
         if state.interface.replace(interface) != Some(interface) {
-            // It hears of the next change.
-            let _ = Self::order(&state, &ChildOrder::Link(interface));
+            self.tell(&state, &ChildOrder::Link(interface));
         }
     }
 
@@ -250,7 +254,7 @@ impl NetVm {
         let mut state = lock(&self.state);
         let before = state.capture.take().and_then(|mut capture| capture.take_relay());
         if before.is_some() {
-            let _ = Self::order(&state, &ChildOrder::EndCapture);
+            self.tell(&state, &ChildOrder::EndCapture);
         }
         let mut capture = ports::captured(capture, &self.config);
         let begun = state.link.clone().zip(capture.as_mut()).map(|(link, capture)| {
@@ -297,7 +301,7 @@ impl NetVm {
     /// The present front end is the last one.
     pub(super) fn drain(&self) {
         self.drains.store(true, Ordering::Release);
-        let _ = Self::order(&lock(&self.state), &ChildOrder::Drain);
+        self.tell(&lock(&self.state), &ChildOrder::Drain);
     }
 
     /// Whether [`Self::drain`] was called.
