@@ -27,7 +27,7 @@ pub const QUEUE_SIZE: u16 = 256;
 const RING_MEMORY: usize = 1 << 20;
 
 /// How long the back end may make no progress before the run is given up.
-pub const STALL_LIMIT: Duration = Duration::from_secs(3);
+pub const STALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Spins of the driver between two reads of the used index. It polls, but leaves the cache line to
 /// the back end most of the time.
