@@ -5,13 +5,14 @@
 //! checksum (virtio 1.3 §5.1.6.2), as a Linux guest sends them.
 
 use anyhow::{Result, bail};
-use zerowire_wire::checksum::Checksum;
-use zerowire_wire::vnet::{GSO_TCPV4, NEEDS_CSUM};
+use zerowire_wire::arp::{self, ArpPacket};
+use zerowire_wire::vnet::{VNET_HEADER_BYTES, VnetHeader};
+use zerowire_wire::{ethernet, ip, ipv4, tcp, udp};
 
 use crate::tap::VNET_HEADER_LEN;
 
 /// Length of an Ethernet header.
-pub const ETHERNET_LEN: usize = 14;
+pub const ETHERNET_LEN: usize = ethernet::HEADER_BYTES;
 /// The longest frame sent without segmentation: MTU 9000 and the Ethernet header.
 pub const LARGEST_PLAIN: usize = 9000 + ETHERNET_LEN;
 /// The longest frame at all: the length field of IPv4 has 16 bits (RFC 791).
@@ -22,10 +23,10 @@ pub const SMALLEST: usize = 60;
 /// TCP payload of one segment of a large frame: MTU 1500 less IPv4, TCP and its timestamp option.
 pub const GSO_SEGMENT: u16 = 1448;
 
-const IPV4_LEN: usize = 20;
-const UDP_LEN: usize = 8;
 /// TCP header with two no-operations and the timestamp option (RFC 7323).
-const TCP_LEN: usize = 32;
+const TCP_LEN: usize = tcp::MIN_HEADER_BYTES + 12;
+/// Ports of UDP and TCP: from 40 000 to 9.
+const PORTS: [u8; 4] = [0x9c, 0x40, 0, 9];
 
 /// The networks set aside for benchmarks, 198.18.0.0/15 (RFC 2544): never local, never routed.
 pub const SOURCE_IP: [u8; 4] = [198, 18, 0, 1];
@@ -57,23 +58,28 @@ impl Frame {
         }
         let gso = len > LARGEST_PLAIN;
         let mut bytes = Vec::with_capacity(len);
-        bytes.extend(to);
-        bytes.extend(from);
-        bytes.extend(0x0800u16.to_be_bytes());
-        bytes.extend(ipv4_header(len - ETHERNET_LEN, if gso { 6 } else { 17 }, ENDS));
+        bytes.extend(ethernet::header(to, from, ethernet::IPV4));
+        bytes.extend(ipv4_header(len - ETHERNET_LEN, if gso { ip::TCP } else { ip::UDP }, ENDS));
         let transport = bytes.len();
-        bytes.resize(len, 0);
-        let head = transport + if gso { TCP_LEN } else { UDP_LEN };
-        for (at, byte) in bytes[head..].iter_mut().enumerate() {
-            *byte = (at % 251) as u8;
-        }
-        let header = if gso {
-            tcp(&mut bytes, transport);
-            gso_header(transport)
+        bytes.extend(PORTS);
+        if gso {
+            bytes.extend(TCP_REST);
         } else {
-            udp(&mut bytes, transport);
-            [0; VNET_HEADER_LEN]
-        };
+            bytes.extend(((len - transport) as u16).to_be_bytes());
+            bytes.extend([0, 0]);
+        }
+        bytes.extend((0..len - bytes.len()).map(|at| (at % 251) as u8));
+        let mut header = [0; VNET_HEADER_LEN];
+        if gso {
+            let offload = VnetHeader::prepare(&mut bytes, Some(GSO_SEGMENT))?;
+            header[..VNET_HEADER_BYTES].copy_from_slice(&offload.to_bytes());
+        } else {
+            let datagram = &mut bytes[transport..];
+            let mut sum = ip::pseudo_header(ENDS.as_flattened(), ip::UDP, datagram.len() as u32);
+            sum.add(datagram);
+            let place = udp::CHECKSUM_AT..udp::HEADER_BYTES;
+            datagram[place].copy_from_slice(&sum.finish_nonzero().to_be_bytes());
+        }
         Ok(Self { header, bytes })
     }
 
@@ -89,7 +95,7 @@ impl Frame {
 
     /// The header without num_buffers (10 bytes), as `PACKET_VNET_HDR` takes it.
     pub fn short_header(&self) -> &[u8] {
-        &self.header[..10]
+        &self.header[..VNET_HEADER_BYTES]
     }
 
     /// The frame from its Ethernet header on.
@@ -104,7 +110,7 @@ impl Frame {
 
     /// Length of its Ethernet, IP and transport headers in bytes.
     pub fn header_len(&self) -> usize {
-        ETHERNET_LEN + IPV4_LEN + if self.is_gso() { TCP_LEN } else { UDP_LEN }
+        ETHERNET_LEN + ipv4::MIN_HEADER_BYTES + if self.is_gso() { TCP_LEN } else { udp::HEADER_BYTES }
     }
 
     /// Whether the receiver has to cut it into segments.
@@ -118,84 +124,64 @@ impl Frame {
     }
 }
 
-fn gso_header(transport: usize) -> [u8; VNET_HEADER_LEN] {
-    let mut header = [0; VNET_HEADER_LEN];
-    header[0] = NEEDS_CSUM;
-    header[1] = GSO_TCPV4;
-    header[2..4].copy_from_slice(&((transport + TCP_LEN) as u16).to_le_bytes());
-    header[4..6].copy_from_slice(&GSO_SEGMENT.to_le_bytes());
-    header[6..8].copy_from_slice(&(transport as u16).to_le_bytes());
-    // The checksum is 16 bytes into the TCP header (RFC 9293 §3.1).
-    header[8..10].copy_from_slice(&16u16.to_le_bytes());
-    header
-}
+/// A TCP header behind its ports: sequence number 1, acknowledgement of 1, length and ACK, window,
+/// no checksum yet (RFC 9293 §3.1); two no-operations and the timestamp option of 10 bytes (RFC
+/// 7323 §3.2).
+const TCP_REST: [u8; TCP_LEN - PORTS.len()] = [
+    0,
+    0,
+    0,
+    1,
+    0,
+    0,
+    0,
+    1,
+    (TCP_LEN as u8 / 4) << 4,
+    tcp::ACK,
+    0xff,
+    0xff,
+    0,
+    0,
+    0,
+    0, //
+    1,
+    1,
+    8,
+    10,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+];
 
 /// An IPv4 header from one address to the other.
-pub(crate) fn ipv4_header(total_len: usize, protocol: u8, ends: [[u8; 4]; 2]) -> [u8; IPV4_LEN] {
-    let mut header = [0; IPV4_LEN];
+pub(crate) fn ipv4_header(
+    total_len: usize,
+    protocol: u8,
+    ends: [[u8; 4]; 2],
+) -> [u8; ipv4::MIN_HEADER_BYTES] {
+    let mut header = [0; ipv4::MIN_HEADER_BYTES];
     header[0] = 0x45;
-    header[2..4].copy_from_slice(&(total_len as u16).to_be_bytes());
+    header[ipv4::TOTAL_LEN].copy_from_slice(&(total_len as u16).to_be_bytes());
     // Don't fragment (RFC 791 §3.1).
     header[6] = 0x40;
     header[8] = 64;
     header[9] = protocol;
-    header[12..20].copy_from_slice(ends.as_flattened());
-    let mut sum = Checksum::new();
-    sum.add(&header);
-    header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+    header[ipv4::ADDRESSES].copy_from_slice(ends.as_flattened());
+    ipv4::complete_checksum(&mut header);
     header
-}
-
-/// Completes a UDP datagram whose payload is in place.
-fn udp(bytes: &mut [u8], transport: usize) {
-    let len = (bytes.len() - transport) as u16;
-    let header = &mut bytes[transport..transport + UDP_LEN];
-    header[0..2].copy_from_slice(&40_000u16.to_be_bytes());
-    header[2..4].copy_from_slice(&9u16.to_be_bytes());
-    header[4..6].copy_from_slice(&len.to_be_bytes());
-    let mut sum = pseudo_header(17, len, ENDS);
-    sum.add(&bytes[transport..]);
-    bytes[transport + 6..transport + 8].copy_from_slice(&sum.finish_nonzero().to_be_bytes());
-}
-
-/// Completes a TCP segment; its checksum field holds the sum of the pseudo header only, as
-/// `NEEDS_CSUM` asks.
-fn tcp(bytes: &mut [u8], transport: usize) {
-    let len = (bytes.len() - transport) as u16;
-    let header = &mut bytes[transport..transport + TCP_LEN];
-    header[0..2].copy_from_slice(&40_000u16.to_be_bytes());
-    header[2..4].copy_from_slice(&9u16.to_be_bytes());
-    header[4..8].copy_from_slice(&1u32.to_be_bytes());
-    header[8..12].copy_from_slice(&1u32.to_be_bytes());
-    header[12] = ((TCP_LEN / 4) as u8) << 4;
-    // ACK (RFC 9293 §3.1).
-    header[13] = 0x10;
-    header[14..16].copy_from_slice(&0xffffu16.to_be_bytes());
-    header[16..18].copy_from_slice(&pseudo_header(6, len, ENDS).folded().to_be_bytes());
-    // Two no-operations, then the timestamp option of 10 bytes (RFC 7323 §3.2).
-    header[20..24].copy_from_slice(&[1, 1, 8, 10]);
-}
-
-/// The sum of the pseudo header of a UDP or TCP packet of `len` bytes.
-pub(crate) fn pseudo_header(protocol: u8, len: u16, ends: [[u8; 4]; 2]) -> Checksum {
-    let mut sum = Checksum::new();
-    sum.add(ends.as_flattened());
-    sum.add_word(protocol.into());
-    sum.add_word(len);
-    sum
 }
 
 /// An ARP request for `target`, in a frame of 60 bytes: the host's kernel answers it by itself.
 pub fn arp_request(from: [u8; 6], source: [u8; 4], target: [u8; 4]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(SMALLEST);
-    bytes.extend([0xff; 6]);
-    bytes.extend(from);
-    // Ethernet type ARP; Ethernet and IPv4 addresses of 6 and 4 bytes; request (RFC 826).
-    bytes.extend([0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1]);
-    bytes.extend(from);
-    bytes.extend(source);
-    bytes.extend([0; 6]);
-    bytes.extend(target);
+    let request =
+        ArpPacket { operation: arp::REQUEST, sender_mac: from, sender: source, target_mac: [0; 6], target };
+    let mut bytes = ethernet::header(ethernet::BROADCAST, from, ethernet::ARP).to_vec();
+    bytes.extend(request.to_bytes());
     bytes.resize(SMALLEST, 0);
     bytes
 }

@@ -1,3 +1,6 @@
+use zerowire_wire::checksum::Checksum;
+use zerowire_wire::vnet::NEEDS_CSUM;
+
 use super::*;
 
 const HOST: [u8; 6] = [2, 0, 0, 0, 0, 1];

@@ -1,10 +1,11 @@
 //! The head of a frame: Ethernet, IPv4 and UDP, and the virtio-net header before it where the
 //! kernel must cut the frame.
 
+use zerowire_wire::ip;
 use zerowire_wire::vnet::{Gso, VnetHeader};
 
 use super::lab::{SOURCE, SOURCE_PORT, TARGET, TARGET_PORT, TxLab};
-use crate::frame::{ipv4_header, pseudo_header};
+use crate::frame::ipv4_header;
 
 /// Ethernet, IPv4 and UDP headers.
 pub const HEAD_LEN: usize = 14 + 20 + 8;
@@ -44,7 +45,7 @@ impl Head {
         bytes[6..12].copy_from_slice(&from);
         bytes[12..14].copy_from_slice(&0x0800u16.to_be_bytes());
         let ends = [SOURCE.octets(), TARGET.octets()];
-        bytes[14..34].copy_from_slice(&ipv4_header(HEAD_LEN - 14 + payload, 17, ends));
+        bytes[14..34].copy_from_slice(&ipv4_header(HEAD_LEN - 14 + payload, ip::UDP, ends));
         let udp_len = (8 + payload) as u16;
         bytes[34..36].copy_from_slice(&SOURCE_PORT.to_be_bytes());
         bytes[36..38].copy_from_slice(&TARGET_PORT.to_be_bytes());
@@ -52,7 +53,8 @@ impl Head {
         if cut.is_some() {
             // The sum of the pseudo header; the device completes it for each segment. A frame in
             // one piece has none, which 0 says (RFC 768).
-            bytes[40..42].copy_from_slice(&pseudo_header(17, udp_len, ends).folded().to_be_bytes());
+            let sum = ip::pseudo_header(ends.as_flattened(), ip::UDP, udp_len.into());
+            bytes[40..42].copy_from_slice(&sum.folded().to_be_bytes());
         }
         Self { vnet: cut.map_or([0; VNET_LEN], |header| header.to_bytes()), bytes, cut }
     }
