@@ -12,53 +12,68 @@ use serde::Serialize;
 
 use crate::backend::BackendKind;
 use crate::cpu::Placement;
+use crate::experiment::{CellReport, Column, Digits, Figure, NumberCell, Subject, part_cell, titled};
 use crate::held::Held;
+use crate::interleave::Runs;
 use crate::scaling::{Effort, Party};
 use crate::stats::{Summary, rotation};
+use crate::table::figure;
+use crate::trips::TripSample;
 
 /// How long the server may take for a request.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Memory that the other VM sends from.
 const WORKING_SET: usize = 1 << 20;
 
-/// Pauses between a VM that went and the next one that comes.
-const PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::ZERO];
+/// Pauses between a VM that went and the next one that comes, in milliseconds.
+const PAUSES_MS: [usize; 2] = [250, 0];
 
-/// The figures of VMs that come and go.
+/// VMs that come and go.
+#[derive(Debug, Clone)]
+pub struct Added;
+
+/// The requests of all rounds.
 #[derive(Debug, Clone, Serialize)]
-pub struct AddedReport {
-    /// The pause between one that went and the next one, in milliseconds.
-    pub pause_ms: u64,
+pub struct AddedFacts {
     /// VMs that were added and removed.
     pub added: usize,
     /// From the request to the answer that a VM is served, in milliseconds.
     pub add_ms: Summary,
     /// From the request to the answer that a VM is gone, its tap with it, in milliseconds.
     pub remove_ms: Summary,
-    /// Half of the other VM's round trips are faster while none comes or goes, in microseconds.
-    pub alone_p50_us: Summary,
-    /// 99 of 100 are faster.
-    pub alone_p99_us: Summary,
-    /// Half of its round trips are faster while VMs come and go, in microseconds.
-    pub beside_p50_us: Summary,
-    /// 99 of 100 are faster.
-    pub beside_p99_us: Summary,
-    /// The 99th percentile while VMs come and go, divided by the one of the same round without.
-    pub p99_ratio: Summary,
+}
+
+impl Subject for Added {
+    /// The pause between one that went and the next one, in milliseconds.
+    type Cell = NumberCell;
+    type CellFacts = AddedFacts;
+    type Variant = String;
+    type Facts = ();
+    /// The other VM's round trips in a round: while none comes or goes, and while they do.
+    type Sample = [TripSample; 2];
+
+    const FIGURES: &'static [Figure<Self>] = &[
+        Figure::<Self>::spread("alone_p50_us", |_, s| Some(s[0].p50_us)),
+        Figure::<Self>::spread("alone_p99_us", |_, s| Some(s[0].p99_us)),
+        Figure::<Self>::spread("beside_p50_us", |_, s| Some(s[1].p50_us)),
+        Figure::<Self>::spread("beside_p99_us", |_, s| Some(s[1].p99_us)),
+        // While VMs come and go by without, in the same round.
+        Figure::<Self>::spread("p99_ratio", |_, s| Some(s[1].p99_us / s[0].p99_us)),
+    ];
 }
 
 /// Measures VMs that come and go now and then, and all the time.
-pub fn measure(program: &Path, effort: Effort, placement: &Placement) -> Result<Vec<AddedReport>> {
-    PAUSES.iter().map(|pause| measure_with(program, *pause, effort, placement)).collect()
+pub fn measure(program: &Path, effort: Effort, placement: &Placement) -> Result<Vec<CellReport<Added>>> {
+    PAUSES_MS.iter().map(|pause_ms| measure_with(program, *pause_ms, effort, placement)).collect()
 }
 
 /// Measures `effort.rounds` rounds of round trips without and with VMs that come and go, in turns.
 fn measure_with(
     program: &Path,
-    pause: Duration,
+    pause_ms: usize,
     effort: Effort,
     placement: &Placement,
-) -> Result<AddedReport> {
+) -> Result<CellReport<Added>> {
     let held = Held::temporary(&format!("zerowire-bench-{}-added", std::process::id()))?;
     let manager =
         Manager { control: held.folder().join("control.sock"), socket: held.folder().join("vm.sock") };
@@ -66,39 +81,32 @@ fn measure_with(
     kind.args = vec!["--control".to_owned(), manager.control.display().to_string()];
     let mut party = Party::start(program, kind, 0, 1, WORKING_SET, effort, placement)?;
     let mut times = vec![manager.cycle().with_context(|| party.log())?];
-    // Percentiles of each round: without, with.
-    let mut rounds: [Vec<[f64; 2]>; 2] = Default::default();
+    // Without, with.
+    let mut sides: [Vec<TripSample>; 2] = Default::default();
     for round in 0..effort.rounds {
         for with in rotation(2, round) {
             let ended = AtomicBool::new(with == 0);
-            let histogram = std::thread::scope(|scope| {
-                let cycles = scope.spawn(|| manager.cycles_until(&ended, pause, placement));
+            let trips = std::thread::scope(|scope| {
+                let cycles = scope.spawn(|| manager.cycles_until(&ended, pause_ms, placement));
                 let trips = party.round_trips(effort.trips);
                 ended.store(true, Ordering::Relaxed);
                 times.extend(cycles.join().map_err(|_| anyhow!("the thread that adds VMs died"))??);
                 trips
             });
-            let histogram = histogram.with_context(|| party.log())?;
-            rounds[with].push([0.5, 0.99].map(|at| histogram.value_at_quantile(at) as f64 / 1000.0));
+            sides[with].push(trips.with_context(|| party.log())?);
         }
     }
-    report(pause, &times, &rounds)
+    report(pause_ms, &times, sides)
 }
 
-fn report(pause: Duration, times: &[[f64; 2]], rounds: &[Vec<[f64; 2]>; 2]) -> Result<AddedReport> {
-    let summary = |of: &[[f64; 2]], at: usize| Summary::of(of.iter().map(|row| row[at])).context("no rounds");
-    let [alone, beside] = rounds.each_ref().map(|rounds| rounds.iter().map(|row| row[1]).collect::<Vec<_>>());
-    Ok(AddedReport {
-        pause_ms: pause.as_millis() as u64,
-        added: times.len(),
-        add_ms: summary(times, 0)?,
-        remove_ms: summary(times, 1)?,
-        alone_p50_us: summary(&rounds[0], 0)?,
-        alone_p99_us: summary(&rounds[0], 1)?,
-        beside_p50_us: summary(&rounds[1], 0)?,
-        beside_p99_us: summary(&rounds[1], 1)?,
-        p99_ratio: Summary::ratio(&beside, &alone).context("no rounds")?,
-    })
+fn report(pause_ms: usize, times: &[[f64; 2]], sides: [Vec<TripSample>; 2]) -> Result<CellReport<Added>> {
+    let at = NumberCell { axis: "pause_ms", value: pause_ms };
+    let summary = |place: usize| Summary::of(times.iter().map(|row| row[place])).context("no requests");
+    let facts = AddedFacts { added: times.len(), add_ms: summary(0)?, remove_ms: summary(1)? };
+    let [alone, beside] = sides;
+    let samples = alone.into_iter().zip(beside).map(<[TripSample; 2]>::from).collect();
+    let runs = Runs { samples, failed: None };
+    part_cell(at, facts, None, [("zerowire".to_owned(), runs)])
 }
 
 /// Who adds and removes a VM by the control socket.
@@ -113,14 +121,14 @@ impl Manager {
     fn cycles_until(
         &self,
         ended: &AtomicBool,
-        pause: Duration,
+        pause_ms: usize,
         placement: &Placement,
     ) -> Result<Vec<[f64; 2]>> {
         placement.avoid_driver()?;
         let mut times = Vec::new();
         while !ended.load(Ordering::Relaxed) {
             times.push(self.cycle()?);
-            std::thread::sleep(pause);
+            std::thread::sleep(Duration::from_millis(pause_ms as u64));
         }
         Ok(times)
     }
@@ -148,28 +156,26 @@ impl Manager {
     }
 }
 
-impl AddedReport {
-    /// The report as text.
-    pub fn text(&self) -> String {
-        format!(
-            "Added, with {} ms between one and the next: a VM is served {:.2} ms after the request (max {:.1}), and gone {:.1} ms after the one to remove it (max {:.1}; \
-             medians of {}). Round trips of another VM meanwhile: p50 {:.2} us, p99 {:.2}; while none comes or goes: p50 {:.2}, p99 \
-             {:.2}; p99 with to without, round by round: {:.3} ({:.3}..{:.3}).\n",
-            self.pause_ms,
-            self.add_ms.median,
-            self.add_ms.max,
-            self.remove_ms.median,
-            self.remove_ms.max,
-            self.added,
-            self.beside_p50_us.median,
-            self.beside_p99_us.median,
-            self.alone_p50_us.median,
-            self.alone_p99_us.median,
-            self.p99_ratio.median,
-            self.p99_ratio.q1,
-            self.p99_ratio.q3,
-        )
-    }
+const COLUMNS: [Column<Added>; 12] = [
+    Column::words("ms between", |cell, _| Some(cell.at.value.to_string())),
+    Column::words("added", |cell, _| Some(cell.facts.added.to_string())),
+    Column::words("served after ms", |cell, _| Some(figure(cell.facts.add_ms.median))),
+    Column::words("max", |cell, _| Some(figure(cell.facts.add_ms.max))),
+    Column::words("gone after ms", |cell, _| Some(figure(cell.facts.remove_ms.median))),
+    Column::words("max", |cell, _| Some(figure(cell.facts.remove_ms.max))),
+    Column::median("p50 us alone", "alone_p50_us", Digits::Three),
+    Column::median("p99 us alone", "alone_p99_us", Digits::Three),
+    Column::median("p50 us beside", "beside_p50_us", Digits::Three),
+    Column::median("p99 us beside", "beside_p99_us", Digits::Three),
+    Column::median("/alone", "p99_ratio", Digits::Behind(3)),
+    Column::quartiles("quartiles", "p99_ratio", Digits::Behind(3)),
+];
+
+/// The cells as text.
+pub fn text(cells: &[CellReport<Added>]) -> String {
+    let title = "VMs that are added and removed, and the round trips of another VM alone and beside that (medians; times from the \
+                 request to its answer; /alone: median of the ratios of p99 round by round)";
+    titled(title, cells, &COLUMNS, 1)
 }
 
 #[cfg(test)]
@@ -178,10 +184,12 @@ mod tests {
 
     #[test]
     fn rounds_are_compared_with_their_own() {
-        let rounds = [vec![[4.0, 10.0], [4.0, 20.0]], vec![[5.0, 11.0], [5.0, 22.0]]];
-        let report = report(PAUSES[0], &[[1.0, 30.0], [3.0, 32.0]], &rounds).unwrap();
-        assert_eq!((report.added, report.add_ms.max, report.remove_ms.min), (2, 3.0, 30.0));
-        assert!((report.p99_ratio.median - 1.1).abs() < 1e-9);
-        assert!(report.text().contains("1.100"), "{}", report.text());
+        let trips = |p99s: [f64; 2]| p99s.map(|p99_us| TripSample { p50_us: 4.0, p99_us }).to_vec();
+        let sides = [trips([10.0, 20.0]), trips([11.0, 22.0])];
+        let cell = report(250, &[[1.0, 30.0], [3.0, 32.0]], sides).unwrap();
+        assert_eq!((cell.facts.added, cell.facts.add_ms.max, cell.facts.remove_ms.min), (2, 3.0, 30.0));
+        assert!((cell.lines[0].middle("p99_ratio").unwrap() - 1.1).abs() < 1e-9);
+        let text = text(&[cell]);
+        assert!(text.contains("1.100"), "{text}");
     }
 }

@@ -115,33 +115,21 @@ impl BackendProcess {
         Self::launch(program, "net", number, 1, spec, &args, placement)
     }
 
-    /// Starts `program vsock` with the further arguments `args` for `vms` VMs that reach each
-    /// other, and waits until all sockets listen. VM `vm` has the CID [`BackendProcess::cid`] and
-    /// the host's end [`BackendProcess::host_end`].
-    pub fn start_vsock(program: &Path, args: &[String], vms: usize, placement: &Placement) -> Result<Self> {
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let spec = |vm: usize, socket: &Path| {
-            let uds = socket.with_extension("host");
-            format!("name=vm{vm},cid={},socket={},uds={}", Self::cid(vm), socket.display(), uds.display())
-        };
-        Self::launch(program, "vsock", number, vms, spec, args, placement)
-    }
-
-    /// As [`BackendProcess::start_vsock`], with a VM for each of `groups`. Those with the
-    /// same group reach each other.
-    pub fn start_vsock_in(
+    /// Starts `program vsock` with the further arguments `args`, and waits until all sockets
+    /// listen. There is a VM for each of `keys`, which are further keys of its `--vm`. VM `vm` has
+    /// the CID [`BackendProcess::cid`] and the host's end [`BackendProcess::host_end`].
+    pub fn start_vsock(
         program: &Path,
         args: &[String],
-        groups: &[&str],
+        keys: &[&str],
         placement: &Placement,
     ) -> Result<Self> {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let spec = |vm: usize, socket: &Path| {
-            let uds = socket.with_extension("host");
-            let (cid, group, socket, uds) = (Self::cid(vm), groups[vm], socket.display(), uds.display());
-            format!("name=vm{vm},cid={cid},socket={socket},uds={uds},groups={group}")
+            let (cid, uds, keys) = (Self::cid(vm), socket.with_extension("host"), keys[vm]);
+            format!("name=vm{vm},cid={cid},socket={},uds={}{keys}", socket.display(), uds.display())
         };
-        Self::launch(program, "vsock", number, groups.len(), spec, args, placement)
+        Self::launch(program, "vsock", number, keys.len(), spec, args, placement)
     }
 
     fn launch(
@@ -244,6 +232,14 @@ impl BackendProcess {
     /// The clock over all threads of the processes that there are now.
     pub fn clock(&self) -> Result<ProcessClock> {
         Ok(ProcessClock::of_all(&self.processes())?)
+    }
+
+    /// CPU time of all its threads over `watch`, once it has gone to sleep.
+    pub fn idle_cpu(&self, watch: Duration) -> Result<Duration> {
+        let clock = self.clock()?;
+        let (before, _) = clock.settled(watch)?;
+        std::thread::sleep(watch);
+        Ok(clock.now()? - before)
     }
 
     /// How often its threads have gone to sleep so far.

@@ -9,6 +9,11 @@ use crate::experiment::{Base, CellReport, Figure, ReportLine, Subject};
 use crate::programs::NamedProgram;
 use crate::variant::NetSample;
 
+/// The tap's floor, where another one is the floor.
+pub const TAP: &str = "tap floor";
+/// A plain packet socket that copies: the floor of streams on ports.
+pub const RAW: &str = "raw socket";
+
 /// The comparison.
 #[derive(Debug, Clone)]
 pub struct NetBench;
@@ -35,14 +40,21 @@ impl Subject for NetBench {
     type Sample = NetSample;
 
     const FIGURES: &'static [Figure<Self>] = &[
-        // Of all threads, in nanoseconds. The ratios are to the floor, to the bare calls where they
-        // were measured, and to the first of several programs.
+        // Of all threads, in nanoseconds. The ratios are to the floor; to the bare calls and to the
+        // tap's floor where they were measured; and to the first of several programs.
         Figure::<Self>::spread("cpu_ns_per_frame", |_, s| Some(s.cpu_ns_per_frame())),
         Figure::<Self>::ratio("ratio_to_floor", "floor", |_, s| s.cpu_ns_per_frame()),
         Figure::<Self>::ratio_if_any("ratio_to_bare_calls", BARE_CALLS, |_, s| s.cpu_ns_per_frame()),
+        Figure::<Self>::ratio_if_any("cpu_to_tap_floor", TAP, |_, s| s.cpu_ns_per_frame()),
         Figure::<Self>::ratio_if_any("ratio_to_before", "before", |_, s| s.cpu_ns_per_frame()),
         Figure::<Self>::spread("frames_per_second", |_, s| Some(s.frames_per_second())),
         Figure::<Self>::spread("gigabits_per_second", |_, s| Some(s.gigabits_per_second())),
+        // Of one CPU, and for a whole one.
+        Figure::<Self>::spread("cpu_load_percent", |_, s| Some(100.0 * s.cpu_load())),
+        Figure::<Self>::spread("gigabits_per_cpu", |_, s| Some(s.gigabits_per_cpu())),
+        Figure::<Self>::ratio_if_any("bandwidth_to_raw_socket", RAW, |_, s| s.gigabits_per_second()),
+        Figure::<Self>::ratio_if_any("load_to_raw_socket", RAW, |_, s| s.cpu_load()),
+        Figure::<Self>::ratio_if_any("per_cpu_to_raw_socket", RAW, |_, s| s.gigabits_per_cpu()),
     ];
     const LINES: &'static str = "variants";
     const VARIANT: &'static str = "name";
@@ -68,7 +80,7 @@ impl Floored for NetBench {
 /// What a variant is compared with besides the floor.
 pub(crate) fn bases(programs: &[NamedProgram], variant: &str) -> Vec<Base<String>> {
     let bare_calls = Base { label: BARE_CALLS, variant: BARE_CALLS.to_owned() };
-    let bare_calls = Some(bare_calls).filter(|base| base.variant != variant);
+    let bare_calls = Some(bare_calls).filter(|_| !["floor", BARE_CALLS].contains(&variant));
     bare_calls.into_iter().chain(first_program(programs, variant)).collect()
 }
 
@@ -127,12 +139,29 @@ pub(crate) mod tests {
 
     /// A report of two cases and two variants with invented figures.
     pub(crate) fn sample_reports() -> Vec<CaseReport> {
+        reports_of([("floor", 400), ("zero copy", 440)], |name| bases(&[], name))
+    }
+
+    /// The same of these variants, each of which is compared with `other`, too.
+    pub(crate) fn reports_beside(names: [&'static str; 3], other: &'static str) -> Vec<CaseReport> {
+        let costs = names.into_iter().zip([400, 440, 440]);
+        let base = |name: &str| (name != other).then(|| Base { label: other, variant: other.to_owned() });
+        reports_of(costs, |name| base(name).into_iter().collect())
+    }
+
+    /// Reports of two cases; a further variant fails.
+    fn reports_of(
+        costs: impl IntoIterator<Item = (&'static str, u64)>,
+        bases: impl Fn(&str) -> Vec<Base<String>>,
+    ) -> Vec<CaseReport> {
         let cases = Case::all(&[Direction::Transmit], &[64, 60_000], &[WorkingSet::Hot]).unwrap();
         let variant = |name, cost, lasts| Box::new(Fixed { name, cost, runs: 0, lasts });
-        let mut variants: Vec<Box<dyn Variant<NetBench>>> =
-            vec![variant("floor", 400, 99), variant("zero copy", 440, 99), variant("broken", 440, 2)];
-        let plan = Plan { rounds: 3, quick: true };
-        compare(&cases, &mut variants, plan, |name| bases(&[], name)).unwrap()
+        let mut variants: Vec<Box<dyn Variant<NetBench>>> = Vec::new();
+        for (name, cost) in costs {
+            variants.push(variant(name, cost, 99));
+        }
+        variants.push(variant("broken", 440, 2));
+        compare(&cases, &mut variants, Plan { rounds: 3, quick: true }, bases).unwrap()
     }
 
     #[test]

@@ -11,6 +11,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, anyhow};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::sys;
@@ -195,6 +196,25 @@ impl Placement {
         set.set(cpu);
         Ok(sched_setaffinity(None, &set)?)
     }
+}
+
+/// Runs `work` on a thread of its own, on the worker's CPU; its CPU and wall time.
+///
+/// # Errors
+/// As `work`, or the thread can't be moved there.
+pub fn on_worker(
+    placement: &Placement,
+    work: impl FnOnce() -> Result<()> + Send,
+) -> Result<(Duration, Duration)> {
+    std::thread::scope(|scope| {
+        let run = || {
+            placement.pin_worker()?;
+            let (wall, cpu) = (Instant::now(), thread_time());
+            work()?;
+            Ok((thread_time() - cpu, wall.elapsed()))
+        };
+        scope.spawn(run).join().map_err(|_| anyhow!("a thread that was measured panicked"))?
+    })
 }
 
 #[cfg(test)]

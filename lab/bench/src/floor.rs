@@ -7,17 +7,15 @@
 //! [`TapFloor::as_bare_calls`] makes it the same loop with the device's copies and calls for a
 //! frame.
 
-use std::ops::Range;
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::area::{Area, Slots};
 use crate::bare_calls::{BARE_CALLS, Calls};
 use crate::case::{Case, Direction};
 use crate::compare::NetBench;
-use crate::cpu::{Placement, QUIET, thread_time};
+use crate::cpu::{Placement, QUIET, on_worker};
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, verify_received, verify_sent};
@@ -151,23 +149,10 @@ fn transmit(
     ready: &mut ReadyTap,
     frames: usize,
 ) -> Result<(Duration, Duration)> {
-    let indices = ready.next..ready.next + frames;
+    let mut indices = ready.next..ready.next + frames;
     ready.next += frames;
     let buffers = &mut ready.buffers;
-    std::thread::scope(|scope| {
-        scope
-            .spawn(|| {
-                placement.pin_worker()?;
-                let wall = Instant::now();
-                let cpu = thread_time();
-                for index in indices {
-                    buffers.write(tap, index)?;
-                }
-                Ok((thread_time() - cpu, wall.elapsed()))
-            })
-            .join()
-            .map_err(|_| anyhow!("the floor's thread panicked"))?
-    })
+    on_worker(placement, || indices.try_for_each(|index| buffers.write(tap, index)))
 }
 
 /// Reads `frames` frames, preloaded a burst at a time, on a thread of its own; CPU and wall time of
@@ -178,45 +163,18 @@ fn receive(
     ready: &mut ReadyTap,
     frames: usize,
 ) -> Result<(Duration, Duration)> {
-    let burst = ready.case.burst();
-    let (orders, inbox) = mpsc::channel::<Range<usize>>();
-    let (outbox, results) = mpsc::channel::<Result<(Duration, Duration)>>();
-    let end = ready.next + frames;
-    let next = &mut ready.next;
-    let (buffers, generator) = (&mut ready.buffers, &ready.generator);
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            if let Err(error) = placement.pin_worker() {
-                let _ = outbox.send(Err(error.into()));
-                return;
-            }
-            while let Ok(indices) = inbox.recv() {
-                let _ = outbox.send(drain(tap, buffers, indices));
-            }
-        });
-        let mut total = (Duration::ZERO, Duration::ZERO);
-        while *next < end {
-            let count = (end - *next).min(burst);
-            generator.preload(count)?;
-            // Frames wait as long as those of a back end, which must sleep before its sample
-            // begins. What another CPU wrote leaves the caches meanwhile.
-            std::thread::sleep(QUIET);
-            orders.send(*next..*next + count).context("the floor's thread ended early")?;
-            let (cpu, wall) = results.recv().context("the floor's thread ended early")??;
-            total = (total.0 + cpu, total.1 + wall);
-            *next += count;
-        }
-        drop(orders);
-        Ok(total)
-    })
-}
-
-/// Reads a waiting frame for each of `indices`.
-fn drain(tap: &Tap, buffers: &mut TapBuffers, indices: Range<usize>) -> Result<(Duration, Duration)> {
-    let wall = Instant::now();
-    let cpu = thread_time();
-    for index in indices {
-        buffers.read(tap, index)?;
+    let ReadyTap { case, buffers, generator, next } = ready;
+    let end = *next + frames;
+    let mut total = (Duration::ZERO, Duration::ZERO);
+    while *next < end {
+        let mut indices = *next..end.min(*next + case.burst());
+        *next = indices.end;
+        generator.preload(indices.len())?;
+        // Frames wait as long as those of a back end, which must sleep before its sample begins.
+        // What another CPU wrote leaves the caches meanwhile.
+        std::thread::sleep(QUIET);
+        let (cpu, wall) = on_worker(placement, || indices.try_for_each(|index| buffers.read(tap, index)))?;
+        total = (total.0 + cpu, total.1 + wall);
     }
-    Ok((thread_time() - cpu, wall.elapsed()))
+    Ok(total)
 }

@@ -70,10 +70,7 @@ pub fn measure(
     let (_guests, connected) = connect(&backend, vms)?;
     let some = COMPARED.min(vms.div_ceil(2));
     let all_vms_bytes = own_memory(&backend)?;
-    let clock = backend.clock()?;
-    let before = clock.settled(watch)?.0;
-    std::thread::sleep(watch);
-    let cpu = clock.now()? - before;
+    let cpu = backend.idle_cpu(watch)?;
     Ok(IdleReport {
         start_ms: Summary::of(times).context("at least one start is needed")?,
         vms,

@@ -61,6 +61,7 @@ mod sys;
 pub mod table;
 pub mod tap;
 pub mod tcp_rx;
+pub mod trips;
 pub mod variant;
 pub mod vsock;
 pub mod vsock_rx;

@@ -1,7 +1,6 @@
 //! The benchmark from end to end: make a namespace, measure, report.
 
 use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -62,32 +61,27 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
         let floor = TapFloor::new("zwbare", placement.clone())?;
         variants.push(Box::new(floor.as_bare_calls(options.fragment_bytes())));
     }
-    let more = options.which.with.iter().map(|args| BackendKind::with_args(args));
-    let more = more.chain(options.guests_without()?);
-    let mut start = |program: &Path, kind: &BackendKind| -> Result<()> {
-        let variant = BackendVariant::start(program, kind, options.fragment_bytes(), &placement)?;
+    let named = &options.which.programs;
+    let mut kinds = vec![BackendKind::zero_copy()];
+    kinds.extend(named.is_empty().then(BackendKind::copy));
+    kinds.extend(options.which.with.iter().map(|args| BackendKind::with_args(args)));
+    kinds.extend(options.guests_without()?);
+    let programs = programs::measured(named, options.program.as_ref());
+    for (kind, program) in kinds.iter().flat_map(|kind| programs.iter().map(move |program| (kind, program))) {
+        let kind = kind.of(program);
+        let variant = BackendVariant::start(&program.path, &kind, options.fragment_bytes(), &placement)?;
         variants.push(Box::new(variant));
-        Ok(())
-    };
-    if !options.which.programs.is_empty() {
-        for kind in [BackendKind::zero_copy()].into_iter().chain(more) {
-            for program in &options.which.programs {
-                start(&program.path, &kind.of(program))?;
-            }
-        }
-        report.notes.push("many VMs and idle ones are measured without --program".to_owned());
-    } else if let Some(program) = &options.program {
-        for kind in [BackendKind::zero_copy(), BackendKind::copy()].into_iter().chain(more) {
-            start(program, &kind)?;
-        }
-    } else {
+    }
+    if programs.is_empty() {
         report.notes.push("no back end was measured: none was given".to_owned());
+    } else if !named.is_empty() {
+        report.notes.push("many VMs and idle ones are measured without --program".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
-    report.cases = compare(cases, &mut variants, plan, |name| bases(&options.which.programs, name))?;
+    report.cases = compare(cases, &mut variants, plan, |name| bases(named, name))?;
     // The back ends end here; those of many VMs are processes of their own.
     drop(variants);
-    if let Some(program) = options.program.as_ref().filter(|_| options.which.programs.is_empty()) {
+    if let Some(program) = options.program.as_ref().filter(|_| named.is_empty()) {
         let effort = Effort {
             rounds: if options.quick { 2 } else { 5 },
             span: Duration::from_millis(if options.quick { 100 } else { 200 }),

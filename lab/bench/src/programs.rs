@@ -25,6 +25,14 @@ impl NamedProgram {
     }
 }
 
+/// The programs that are named, or `usual` where none is.
+pub(crate) fn measured(named: &[NamedProgram], usual: Option<&PathBuf>) -> Vec<NamedProgram> {
+    match named {
+        [] => usual.map(|path| NamedProgram::usual(path)).into_iter().collect(),
+        named => named.to_vec(),
+    }
+}
+
 impl FromStr for NamedProgram {
     type Err = String;
 

@@ -2,16 +2,17 @@
 
 use serde::Serialize;
 
-use crate::added::AddedReport;
+use crate::added::{self, Added};
 use crate::case::Direction;
-use crate::chart::{Bars, Better, Series};
+use crate::chart::{Bars, Better};
 use crate::compare::{CaseReport, NetBench, not_copied};
 use crate::experiment::{
-    Column, Digits, Report, ReportLine, failed, failures, head, rows, series, shared_cpu, variants,
+    CellReport, Column, Digits, Report, ReportLine, failed, failures, flat, head, rows, series, shared_cpu,
+    variants,
 };
 use crate::idle::IdleReport;
 use crate::machine::Machine;
-use crate::scaling::{self, ScalingRow};
+use crate::scaling::{self, Scaling};
 use crate::stats::Summary;
 use crate::table::bytes;
 
@@ -28,13 +29,13 @@ pub struct NetReport {
     pub cases: Vec<CaseReport>,
     /// Many VMs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub scaling: Vec<ScalingRow>,
+    pub scaling: Vec<CellReport<Scaling>>,
     /// An idle back end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdleReport>,
     /// VMs that come and go.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub added: Vec<AddedReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "flat")]
+    pub added: Vec<CellReport<Added>>,
 }
 
 impl NetReport {
@@ -44,23 +45,17 @@ impl NetReport {
     }
 
     fn scaling_chart(&self) -> Bars {
-        let paths = self.scaling.first().map_or(&[][..], |row| &row.paths);
-        let series = paths.iter().enumerate().map(|(index, path)| Series {
-            name: path.name.clone(),
-            values: self
-                .scaling
-                .iter()
-                .map(|row| row.paths.get(index).map(|path| path.gigabits_per_cpu))
-                .collect(),
-        });
+        let cells: Vec<&CellReport<Scaling>> = self.scaling.iter().collect();
         Bars {
             title: "Bandwidth by CPU load of one back end process".to_owned(),
             subtitle: format!("{}; 60000 B frames from guest to host, whiskers: quartiles", self.machine),
             y_label: "Gb/s for a whole CPU".to_owned(),
             better: Better::Higher,
             x_label: "VMs that send at once".to_owned(),
-            groups: self.scaling.iter().map(|row| row.vms.to_string()).collect(),
-            series: series.collect(),
+            groups: cells.iter().map(|cell| cell.at.value.to_string()).collect(),
+            series: series(&cells, variants(&cells), |cell, name| {
+                cell.line(name)?.spread("gigabits_per_cpu")
+            }),
             reference: None,
         }
     }
@@ -96,17 +91,12 @@ impl Report for NetReport {
         out.push('\n');
         out.push_str(&cases_text(&self.cases));
         out.push_str(&failed(&self.failures()));
-        if !self.scaling.is_empty() {
-            out.push('\n');
-            out.push_str(&scaling::text(&self.scaling));
-        }
+        out.push_str(&scaling::text(&self.scaling));
         if let Some(idle) = &self.idle {
             out.push('\n');
             out.push_str(&idle.text());
         }
-        for added in &self.added {
-            out.push_str(&added.text());
-        }
+        out.push_str(&added::text(&self.added));
         out
     }
 

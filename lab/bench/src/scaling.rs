@@ -11,18 +11,18 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
-use hdrhistogram::Histogram;
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::backend::{BackendKind, BackendProcess};
 use crate::case::WorkingSet;
 use crate::cpu::Placement;
+use crate::experiment::{Base, CellReport, Column, Digits, Figure, NumberCell, Subject, part_cell, titled};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC, arp_request};
 use crate::guest::{NetGuest, STALL_LIMIT};
+use crate::interleave::interleave;
 use crate::progress::ProgressLine;
-use crate::stats::{Summary, percent_change, rotation};
-use crate::table::{Table, figure};
+use crate::trips::{TripSample, round_trips};
 
 /// Length of the frames for bandwidth.
 const FRAME_LEN: usize = 60_000;
@@ -30,9 +30,8 @@ const FRAME_LEN: usize = 60_000;
 const SPARE: usize = 1 << 20;
 /// How long a back end may take to go to sleep.
 const SETTLE_LIMIT: Duration = Duration::from_millis(100);
-
-/// The longest round trip that the histogram tells from longer ones, in nanoseconds.
-const LONGEST_TRIP_NS: u64 = 10_000_000_000;
+/// The label of the copying path.
+const COPY: &str = "copy";
 
 /// How long and how often.
 #[derive(Debug, Clone, Copy)]
@@ -47,41 +46,59 @@ pub struct Effort {
     pub fragment_len: usize,
 }
 
-/// The figures of one number of VMs.
+/// The comparison of paths with many VMs.
+#[derive(Debug, Clone)]
+pub struct Scaling;
+
+/// What is known of a number of VMs besides its figures.
 #[derive(Debug, Clone, Serialize)]
-pub struct ScalingRow {
-    /// VMs served by one process.
-    pub vms: usize,
+pub struct ScalingFacts {
     /// Memory that all VMs together send from, in bytes.
     pub working_set_bytes: usize,
-    /// The zero-copy path, then the copying path.
-    pub paths: Vec<PathFigures>,
-}
-
-/// The figures of one path.
-#[derive(Debug, Clone, Serialize)]
-pub struct PathFigures {
-    /// Its name.
-    pub name: String,
-    /// Gigabits a second of all VMs together.
-    pub gigabits_per_second: Summary,
-    /// CPU seconds a second of the back end: 1.0 is a whole CPU.
-    pub cpu_load: Summary,
-    /// Gigabits a second for a whole CPU.
-    pub gigabits_per_cpu: Summary,
-    /// Half of the round trips are faster, in microseconds.
-    pub round_trip_p50_us: Summary,
-    /// 99 of 100 round trips are faster, in microseconds.
-    pub round_trip_p99_us: Summary,
 }
 
 /// One round of one path.
-#[derive(Debug, Clone, Copy)]
-struct Round {
-    gigabits: f64,
-    load: f64,
-    p50: f64,
-    p99: f64,
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ScalingSample {
+    /// Gigabits a second of all VMs together.
+    pub gigabits_per_second: f64,
+    /// CPU seconds a second of the back end: 1.0 is a whole CPU.
+    pub cpu_load: f64,
+    /// Round trips on all VMs.
+    #[serde(flatten)]
+    pub trips: TripSample,
+}
+
+impl ScalingSample {
+    fn gigabits_per_cpu(&self) -> f64 {
+        self.gigabits_per_second / self.cpu_load.max(1e-9)
+    }
+}
+
+impl Subject for Scaling {
+    /// VMs served by one process.
+    type Cell = NumberCell;
+    type CellFacts = ScalingFacts;
+    type Variant = String;
+    type Facts = ();
+    type Sample = ScalingSample;
+
+    const FIGURES: &'static [Figure<Self>] = &[
+        Figure::<Self>::spread("gigabits_per_second", |_, s| Some(s.gigabits_per_second)),
+        Figure::<Self>::spread("cpu_load", |_, s| Some(s.cpu_load)),
+        // Gigabits a second for a whole CPU.
+        Figure::<Self>::spread("gigabits_per_cpu", |_, s| Some(s.gigabits_per_cpu())),
+        Figure::<Self>::spread("round_trip_p50_us", |_, s| Some(s.trips.p50_us)),
+        Figure::<Self>::spread("round_trip_p99_us", |_, s| Some(s.trips.p99_us)),
+        // Divided by those of the copying path.
+        Figure::<Self>::ratio_if_any("bandwidth_to_copy", COPY, |_, s| s.gigabits_per_second),
+        Figure::<Self>::ratio_if_any("load_to_copy", COPY, |_, s| s.cpu_load),
+        Figure::<Self>::ratio_if_any("per_cpu_to_copy", COPY, |_, s| s.gigabits_per_cpu()),
+        Figure::<Self>::ratio_if_any("p50_to_copy", COPY, |_, s| s.trips.p50_us),
+        Figure::<Self>::ratio_if_any("p99_to_copy", COPY, |_, s| s.trips.p99_us),
+    ];
+    const LINES: &'static str = "paths";
+    const VARIANT: &'static str = "name";
 }
 
 /// A back end with its connected guests.
@@ -99,35 +116,38 @@ pub fn measure(
     counts: &[usize],
     effort: Effort,
     placement: &Placement,
-) -> Result<Vec<ScalingRow>> {
-    let mut progress = ProgressLine::new("VMs", counts.len());
-    let mut rows = Vec::new();
+) -> Result<Vec<CellReport<Scaling>>> {
+    let mut progress = ProgressLine::new("VMs", counts.len() * (effort.rounds + 1));
+    let mut cells = Vec::new();
     for &vms in counts {
-        progress.step(format_args!("{vms} VMs"));
-        let row = measure_count(program, vms, effort, placement);
-        rows.push(row.with_context(|| format!("scaling, {vms} VMs"))?);
-        progress.advance();
+        cells.push(measure_count(program, vms, effort, placement, &mut progress)?);
     }
     progress.finish();
-    Ok(rows)
+    Ok(cells)
 }
 
-fn measure_count(program: &Path, vms: usize, effort: Effort, placement: &Placement) -> Result<ScalingRow> {
-    let working_set = WorkingSet::Cold.bytes();
+fn measure_count(
+    program: &Path,
+    vms: usize,
+    effort: Effort,
+    placement: &Placement,
+    progress: &mut ProgressLine,
+) -> Result<CellReport<Scaling>> {
+    let at = NumberCell { axis: "vms", value: vms };
+    let working_set_bytes = WorkingSet::Cold.bytes();
+    let working_set = working_set_bytes / vms;
     let mut parties = Vec::new();
     for (place, kind) in [BackendKind::zero_copy(), BackendKind::copy()].into_iter().enumerate() {
-        parties.push(Party::start(program, kind, place, vms, working_set / vms, effort, placement)?);
+        let party = Party::start(program, kind, place, vms, working_set, effort, placement);
+        parties.push(party.with_context(|| at.to_string())?);
     }
-    let mut rounds = vec![Vec::with_capacity(effort.rounds); parties.len()];
-    for number in 0..effort.rounds {
-        for index in rotation(parties.len(), number) {
-            let party = &mut parties[index];
-            let round = party.round(working_set / vms, effort);
-            rounds[index].push(round.with_context(|| party.log())?);
-        }
-    }
-    let paths = parties.iter().zip(&rounds).map(|(party, rounds)| figures(&party.kind.name, rounds));
-    Ok(ScalingRow { vms, working_set_bytes: working_set, paths: paths.collect::<Result<_>>()? })
+    let runs = interleave(parties.len(), effort.rounds, at, progress, |index, _| {
+        let party = &mut parties[index];
+        party.round(working_set, effort).with_context(|| party.log())
+    });
+    let names = parties.iter().map(|party| party.kind.name.clone());
+    let copy = Base { label: COPY, variant: BackendKind::copy().name };
+    part_cell(at, ScalingFacts { working_set_bytes }, Some(copy), names.zip(runs))
 }
 
 impl Party {
@@ -159,15 +179,13 @@ impl Party {
         format!("{}; its last words: {}", self.kind.name, self.backend.log())
     }
 
-    fn round(&mut self, working_set: usize, effort: Effort) -> Result<Round> {
+    fn round(&mut self, working_set: usize, effort: Effort) -> Result<ScalingSample> {
         let frame = large_frame()?;
         for guest in &mut self.guests {
             guest.prepare_transmit(working_set, &frame, effort.fragment_len)?;
         }
-        let (gigabits, load) = self.bandwidth(effort.span)?;
-        let histogram = self.round_trips(effort.trips)?;
-        let micros = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
-        Ok(Round { gigabits, load, p50: micros(0.5), p99: micros(0.99) })
+        let (gigabits_per_second, cpu_load) = self.bandwidth(effort.span)?;
+        Ok(ScalingSample { gigabits_per_second, cpu_load, trips: self.round_trips(effort.trips)? })
     }
 
     /// Sends on all VMs for `span`; gigabits a second and CPU load.
@@ -196,8 +214,8 @@ impl Party {
         Ok(((frames * FRAME_LEN * 8) as f64 / 1e9 / wall, cpu / wall))
     }
 
-    /// Round trips on all VMs in turn, in nanoseconds.
-    pub(crate) fn round_trips(&mut self, trips: usize) -> Result<Histogram<u64>> {
+    /// Round trips on all VMs in turn.
+    pub(crate) fn round_trips(&mut self, trips: usize) -> Result<TripSample> {
         for (vm, guest) in self.guests.iter_mut().enumerate() {
             let host = host_address(self.place, vm).octets();
             let own = [host[0], host[1], host[2], 2];
@@ -205,14 +223,8 @@ impl Party {
             guest.prepare_transmit(0, &request, usize::MAX)?;
             guest.prepare_receive(16 * 2048, request.bytes().len())?;
         }
-        let mut histogram = Histogram::new_with_bounds(1, LONGEST_TRIP_NS, 3)
-            .map_err(|error| anyhow!("histogram of up to {LONGEST_TRIP_NS} ns: {error}"))?;
-        for trip in 0..trips {
-            let index = trip % self.guests.len();
-            let time = self.guests[index].round_trip()?;
-            histogram.saturating_record(time.as_nanos() as u64);
-        }
-        Ok(histogram)
+        let vms = self.guests.len();
+        round_trips(trips, |trip| self.guests[trip % vms].round_trip())
     }
 }
 
@@ -225,79 +237,53 @@ fn host_address(place: usize, vm: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77 + place as u8, vm as u8, 1)
 }
 
-fn figures(name: &str, rounds: &[Round]) -> Result<PathFigures> {
-    let summary = |of: fn(&Round) -> f64| Summary::of(rounds.iter().map(of)).context("no rounds");
-    Ok(PathFigures {
-        name: name.to_owned(),
-        gigabits_per_second: summary(|round| round.gigabits)?,
-        cpu_load: summary(|round| round.load)?,
-        gigabits_per_cpu: summary(|round| round.gigabits / round.load.max(1e-9))?,
-        round_trip_p50_us: summary(|round| round.p50)?,
-        round_trip_p99_us: summary(|round| round.p99)?,
-    })
-}
+const COLUMNS: [Column<Scaling>; 12] = [
+    Column::words("VMs", |cell, _| Some(cell.at.value.to_string())),
+    Column::words("path", |_, line| Some(line.variant.clone())),
+    Column::median("Gb/s", "gigabits_per_second", Digits::Three),
+    Column::median("/copy", "bandwidth_to_copy", Digits::Behind(2)),
+    Column::median("CPU load", "cpu_load", Digits::Three),
+    Column::median("/copy", "load_to_copy", Digits::Behind(2)),
+    Column::median("Gb/s per CPU", "gigabits_per_cpu", Digits::Three),
+    Column::median("/copy", "per_cpu_to_copy", Digits::Behind(2)),
+    Column::median("round trip p50 us", "round_trip_p50_us", Digits::Three),
+    Column::median("/copy", "p50_to_copy", Digits::Behind(2)),
+    Column::median("p99 us", "round_trip_p99_us", Digits::Three),
+    Column::median("/copy", "p99_to_copy", Digits::Behind(2)),
+];
 
-/// The rows as text: the figures, then the change from the copying path in percent.
-pub fn text(rows: &[ScalingRow]) -> String {
-    let mut table =
-        Table::new(["VMs", "path", "Gb/s", "CPU load", "Gb/s per CPU", "round trip p50 us", "p99 us"])
-            .labels(2);
-    let mut change =
-        Table::new(["VMs", "bandwidth %", "CPU load %", "bandwidth per CPU load %", "p50 %", "p99 %"]);
-    for row in rows {
-        for path in &row.paths {
-            table.row([
-                row.vms.to_string(),
-                path.name.clone(),
-                figure(path.gigabits_per_second.median),
-                figure(path.cpu_load.median),
-                figure(path.gigabits_per_cpu.median),
-                figure(path.round_trip_p50_us.median),
-                figure(path.round_trip_p99_us.median),
-            ]);
-        }
-        if let [zero_copy, copy] = &row.paths[..] {
-            let percent = |of: fn(&PathFigures) -> Summary| {
-                format!("{:+.1}", percent_change(of(zero_copy).median, of(copy).median))
-            };
-            change.row([
-                row.vms.to_string(),
-                percent(|path| path.gigabits_per_second),
-                percent(|path| path.cpu_load),
-                percent(|path| path.gigabits_per_cpu),
-                percent(|path| path.round_trip_p50_us),
-                percent(|path| path.round_trip_p99_us),
-            ]);
-        }
-    }
-    format!(
-        "Many VMs, {FRAME_LEN} B frames from guest to host, 64 MiB working set in all:\n{}\n\
-         Zero-copy path against copying path:\n{}",
-        table.render(),
-        change.render()
-    )
+/// The cells as text.
+pub fn text(cells: &[CellReport<Scaling>]) -> String {
+    let title = format!(
+        "Many VMs, {FRAME_LEN} B frames from guest to host, 64 MiB working set in all (medians; /copy: median of \
+         the ratios to the copying path round by round)"
+    );
+    titled(&title, cells, &COLUMNS, 2)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interleave::Runs;
 
     #[test]
-    fn percentages_compare_with_the_copying_path() {
-        let round = |gigabits, load| Round { gigabits, load, p50: 30.0, p99: 60.0 };
-        let row = ScalingRow {
-            vms: 3,
-            working_set_bytes: 1,
-            paths: vec![
-                figures("zerowire", &[round(12.0, 0.5), round(12.0, 0.5)]).unwrap(),
-                figures("copy", &[round(10.0, 1.0)]).unwrap(),
-            ],
+    fn ratios_are_to_the_copying_path() {
+        let (at, facts) = (NumberCell { axis: "vms", value: 3 }, ScalingFacts { working_set_bytes: 1 });
+        let sample = |gigabits_per_second, cpu_load| ScalingSample {
+            gigabits_per_second,
+            cpu_load,
+            trips: TripSample { p50_us: 30.0, p99_us: 60.0 },
         };
-        let text = text(&[row]);
-        assert!(text.contains("+20.0"), "{text}");
-        assert!(text.contains("-50.0"), "{text}");
-        assert!(text.contains("+140.0"), "{text}");
-        assert!(figures("none", &[]).is_err());
+        let runs = |one| Runs { samples: vec![one, one], failed: None };
+        let ran = [("zerowire", runs(sample(12.0, 0.5))), (COPY, runs(sample(10.0, 1.0)))];
+        let ran = ran.map(|(name, runs)| (name.to_owned(), runs));
+        let cell = part_cell(at, facts, Some(Base { label: COPY, variant: COPY.to_owned() }), ran).unwrap();
+        let ratio = |key| cell.lines[0].middle(key).unwrap();
+        let ratios = ["bandwidth_to_copy", "load_to_copy", "per_cpu_to_copy", "p99_to_copy"].map(ratio);
+        assert_eq!(ratios, [1.2, 0.5, 2.4, 1.0]);
+        assert_eq!(cell.lines[1].middle("load_to_copy"), None);
+        let text = text(&[cell]);
+        assert!(text.contains("1.20") && text.contains("2.40"), "{text}");
     }
 
     #[test]

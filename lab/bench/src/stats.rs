@@ -60,10 +60,5 @@ pub fn percent(part: f64, whole: f64) -> f64 {
     if whole == 0.0 { 0.0 } else { part / whole * 100.0 }
 }
 
-/// The change from `base` to `value` in percent; 0 without a base.
-pub fn percent_change(value: f64, base: f64) -> f64 {
-    if base == 0.0 { 0.0 } else { (value / base - 1.0) * 100.0 }
-}
-
 #[cfg(test)]
 mod tests;

@@ -39,6 +39,11 @@ impl NetSample {
         self.bytes as f64 * 8e-9 / self.wall.as_secs_f64().max(1e-9)
     }
 
+    /// Gigabits in a second of CPU time.
+    pub fn gigabits_per_cpu(&self) -> f64 {
+        self.bytes as f64 * 8e-9 / self.cpu.as_secs_f64().max(1e-9)
+    }
+
     /// CPU seconds a second: 1.0 is one CPU fully used.
     pub fn cpu_load(&self) -> f64 {
         self.cpu.as_secs_f64() / self.wall.as_secs_f64().max(1e-9)
@@ -61,6 +66,7 @@ mod tests {
         assert_eq!(sample.frames_per_second(), 1e6);
         assert!((sample.gigabits_per_second() - 12.0).abs() < 1e-9);
         assert!((sample.cpu_load() - 0.5).abs() < 1e-9);
+        assert!((sample.gigabits_per_cpu() - 24.0).abs() < 1e-9);
         assert!(NetSample::default().cpu_ns_per_frame().is_finite());
         let json = serde_json::to_value(&sample).unwrap();
         assert_eq!(json["cpu_ns"], 500_000);

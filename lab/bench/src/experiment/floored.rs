@@ -165,15 +165,14 @@ fn compare_cell<E: Floored>(
             (counted != moved)
                 .then(|| anyhow!("{moved} bytes were moved and the back end's ledger has {counted}"))
         });
-        let mut all = Vec::new();
         match problem {
             Some(error) if index == 0 => return Err(error.context(format!("the floor failed ({at})"))),
             Some(error) => runs.failed = Some(anyhow!("{error:#}; ledger: {ledger:?}")),
             None => {}
         }
+        let mut all = bases(&name);
         if index > 0 {
             all.push(Base { label: "floor", variant: floor.clone() });
-            all.extend(bases(&name));
         }
         tried.push(Tried { variant: name, bases: all, facts: E::facts(at, ledger, amounts), runs });
     }

@@ -14,12 +14,14 @@
 mod figure;
 pub mod floored;
 mod outcome;
+mod part;
 mod report;
 mod show;
 mod taken;
 
 pub use figure::{Figure, Number, Of};
 pub use outcome::{Files, Report, charts_into, check_places, failures, failures_in, measured, write_json};
+pub use part::{NumberCell, flat, part_cell, titled};
 pub use report::{Base, CellReport, Failure, ReportLine, Tried};
 pub use show::{
     CellText, Column, Digits, LeftOut, Show, failed, grid, head, rows, series, shared_cpu, variants,

@@ -147,7 +147,11 @@ impl<E: Subject> Serialize for ReportLine<E> {
 }
 
 /// Adds the members of `value`: nothing of `null`, and a value without members as `key`.
-fn members<M: SerializeMap>(map: &mut M, key: &str, value: &impl Serialize) -> Result<(), M::Error> {
+pub(super) fn members<M: SerializeMap>(
+    map: &mut M,
+    key: &str,
+    value: &impl Serialize,
+) -> Result<(), M::Error> {
     match serde_json::to_value(value).map_err(M::Error::custom)? {
         Value::Object(object) => object.iter().try_for_each(|(key, value)| map.serialize_entry(key, value)),
         Value::Null => Ok(()),

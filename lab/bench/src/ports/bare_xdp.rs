@@ -26,7 +26,7 @@ use super::veth::Veth;
 use crate::area::Slots;
 use crate::case::{Case, Direction};
 use crate::compare::NetBench;
-use crate::cpu::Placement;
+use crate::cpu::{Placement, on_worker};
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::Generator;
@@ -139,7 +139,7 @@ impl Variant<NetBench> for BareXdp {
             bail!("the bare loop was not prepared for {case}");
         };
         measured(&self.veth, &mut self.kernel, case, frames, || match case.direction {
-            Direction::Transmit => bursts::on_worker(&self.placement, || send_all(ready, frames)),
+            Direction::Transmit => on_worker(&self.placement, || send_all(ready, frames)),
             Direction::Receive => {
                 let ReadyXdp { case, socket, slots, generator, next } = ready;
                 bursts::receive_on_worker(&self.arrivals, &self.placement, generator, frames, |done| {

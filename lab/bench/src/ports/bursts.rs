@@ -131,22 +131,6 @@ pub fn wait_for(done: &AtomicUsize, target: usize) -> Result<()> {
     }
 }
 
-/// Runs `work` on a thread of its own, on the CPU of a back end; its CPU and wall time.
-pub fn on_worker(
-    placement: &Placement,
-    work: impl FnOnce() -> Result<()> + Send,
-) -> Result<(Duration, Duration)> {
-    std::thread::scope(|scope| {
-        let run = || {
-            placement.pin_worker()?;
-            let (wall, cpu) = (Instant::now(), thread_time());
-            work()?;
-            Ok((thread_time() - cpu, wall.elapsed()))
-        };
-        scope.spawn(run).join().map_err(|_| anyhow!("the thread of the bare loop panicked"))?
-    })
-}
-
 /// Receives `frames` frames, which the calling thread sends as `arrivals` says. `work` takes them
 /// on a thread of its own and counts them. CPU time of that thread, and wall time as [`send`] has
 /// it.

@@ -26,14 +26,13 @@
 //! Each variant has a pair of its own. The floor, [`bare_xdp`], is a loop over the four rings with
 //! memory of its own.
 
-pub mod bandwidth;
 pub mod bare_xdp;
 pub mod bursts;
-pub mod compare;
 pub mod hold;
 pub mod idle;
 mod measured;
 pub mod options;
+pub mod published;
 pub mod raw;
 pub mod report;
 pub mod run;

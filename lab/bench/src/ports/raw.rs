@@ -10,14 +10,13 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use zerowire_sys::packet;
 use zerowire_sys::socket::set_int;
 
-use super::bandwidth::RAW;
 use super::bursts::{self, Arrivals};
 use super::measured::{KernelTime, measured};
 use super::veth::Veth;
 use crate::area::{Area, Slots};
 use crate::case::{Case, Direction};
-use crate::compare::NetBench;
-use crate::cpu::Placement;
+use crate::compare::{NetBench, RAW};
+use crate::cpu::{Placement, on_worker};
 use crate::experiment::floored::Variant;
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
 use crate::generator::{Generator, packet_socket};
@@ -96,7 +95,7 @@ impl Variant<NetBench> for RawSocket {
             bail!("the raw socket was not prepared for {case}");
         };
         measured(&self.veth, &mut self.kernel, case, frames, || match case.direction {
-            Direction::Transmit => bursts::on_worker(&self.placement, || send_all(ready, frames)),
+            Direction::Transmit => on_worker(&self.placement, || send_all(ready, frames)),
             Direction::Receive => {
                 let ReadyRing { case, area, slots, socket, generator, next } = ready;
                 bursts::receive_on_worker(&self.arrivals, &self.placement, generator, frames, |done| {

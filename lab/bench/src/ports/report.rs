@@ -2,13 +2,12 @@
 
 use serde::Serialize;
 
-use super::bandwidth::{Bandwidth, PUBLISHED, Published, Shown, bandwidths, chart};
-use super::compare::{Comparison, comparisons};
 use super::idle::PortIdle;
+use super::published::Published;
 use super::text;
 use crate::case::Direction;
-use crate::chart::{Bars, Better};
-use crate::compare::{CaseReport, NetBench};
+use crate::chart::{Bars, Better, Series};
+use crate::compare::{CaseReport, NetBench, RAW};
 use crate::experiment::{Report, ReportLine, failures, failures_in};
 use crate::machine::Machine;
 use crate::report::{Labels, chart_of_cases};
@@ -26,13 +25,9 @@ pub struct PortReport {
     /// Saturation, case by case; the first variant of each is the bare AF_XDP loop, the floor of
     /// its ratios.
     pub cases: Vec<CaseReport>,
-    /// Each variant beside the tap's floor.
-    pub comparisons: Vec<Comparison>,
     /// Streams of the longest frames, case by case; the first variant of each is a plain raw socket
     /// that copies.
     pub streams: Vec<CaseReport>,
-    /// Their bandwidth and CPU load.
-    pub bandwidth: Vec<Bandwidth>,
     /// Figures that were published of a raw socket and of zero copy.
     pub published: [Published; 2],
     /// Idle ports.
@@ -40,27 +35,6 @@ pub struct PortReport {
 }
 
 impl PortReport {
-    /// A report of `cases` and `streams`, with what follows from them.
-    pub fn new(
-        machine: Machine,
-        separate_cpus: bool,
-        notes: Vec<String>,
-        cases: Vec<CaseReport>,
-        streams: Vec<CaseReport>,
-    ) -> Self {
-        Self {
-            machine,
-            separate_cpus,
-            notes,
-            comparisons: cases.iter().flat_map(comparisons).collect(),
-            cases,
-            bandwidth: streams.iter().flat_map(bandwidths).collect(),
-            streams,
-            published: PUBLISHED,
-            idle: Vec::new(),
-        }
-    }
-
     /// Variants that failed, with the case.
     pub fn failures(&self) -> Vec<String> {
         [failures(&self.cases), failures_in(&self.streams, ", stream")].concat()
@@ -87,6 +61,28 @@ impl PortReport {
         [("cpu", cpu), ("ratio", ratio)]
             .map(|(kind, bars)| (format!("port-{kind}-{}.svg", direction.short()), bars))
     }
+
+    /// The chart of one figure of the streams, with a group of bars for what was published of it.
+    fn stream_chart(
+        &self,
+        labels: Labels<'_>,
+        key: &'static str,
+        published: fn(&Published) -> Option<Summary>,
+    ) -> Bars {
+        let cases: Vec<&CaseReport> = self.streams.iter().collect();
+        let mut bars = chart_of_cases(&self.machine, &cases, labels, |line| line.spread(key));
+        let [raw, zero_copy] = self.published.each_ref().map(published);
+        for series in &mut bars.series {
+            series.values.push(raw.filter(|_| series.name == RAW));
+        }
+        let values = cases.iter().map(|_| None).chain([zero_copy]).collect();
+        bars.series.push(Series { name: "published: zero copy".to_owned(), values });
+        bars.subtitle.push_str("; published: a patch set of 2010, 10 Gb/s card");
+        bars.groups =
+            cases.iter().map(|case| format!("{} {}", case.at.direction, case.at.working_set)).collect();
+        bars.groups.push("published".to_owned());
+        bars
+    }
 }
 
 impl Report for PortReport {
@@ -95,12 +91,23 @@ impl Report for PortReport {
     }
 
     fn charts(&self) -> Vec<(String, Bars)> {
-        let of_streams = |shown: Shown| {
-            (format!("port-{}.svg", shown.word()), chart(&self.machine, &self.bandwidth, shown))
-        };
-        let shown = Shown::ALL.into_iter().filter(|_| !self.bandwidth.is_empty());
-        let of_cases = Direction::ALL.into_iter().flat_map(|direction| self.charts_of(direction));
-        of_cases.chain(shown.map(of_streams)).collect()
+        let mut charts: Vec<(String, Bars)> =
+            Direction::ALL.into_iter().flat_map(|direction| self.charts_of(direction)).collect();
+        if let Some(case) = self.streams.first() {
+            let labels = |title, y, better| Labels {
+                title: format!("{title} of a stream, {} B frames", case.at.frame_len),
+                y,
+                better,
+                x: "direction and working set",
+                reference: None,
+            };
+            let rate = labels("Bandwidth", "Gb/s", Better::Higher);
+            let rate = self.stream_chart(rate, "gigabits_per_second", Published::rate);
+            let load = labels("CPU load", "percent of one CPU", Better::Lower);
+            let load = self.stream_chart(load, "cpu_load_percent", Published::load);
+            charts.extend([("port-bandwidth.svg".to_owned(), rate), ("port-load.svg".to_owned(), load)]);
+        }
+        charts
     }
 
     fn notes(&mut self) -> &mut Vec<String> {

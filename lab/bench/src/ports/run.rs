@@ -8,22 +8,22 @@ use anyhow::{Context, Result};
 
 use super::bare_xdp::BareXdp;
 use super::bursts::{self, Arrivals};
-use super::compare::TAP;
 use super::hold::{Hold, go_first};
 use super::options::{PortKind, cases, rounds};
+use super::published::PUBLISHED;
 use super::raw::RawSocket;
 use super::report::PortReport;
 use super::served::ServedPort;
 use crate::case::{Case, Direction};
-use crate::compare::{CaseReport, NetBench, bases};
+use crate::compare::{CaseReport, NetBench, RAW, TAP, bases};
 use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare};
-use crate::experiment::measured;
+use crate::experiment::{Base, measured};
 use crate::floor::TapFloor;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::options::NetOptions;
-use crate::programs::NamedProgram;
+use crate::programs::{self, NamedProgram};
 
 /// Measures ports on veth pairs, and the tap's, against the bare loops; text goes to `out`, files
 /// where the options say.
@@ -44,7 +44,7 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<PortReport> {
     let bare = BareXdp::new(arrivals.clone(), &placement).context("the bare AF_XDP loop")?;
     let mut variants: Vec<Box<dyn Variant<NetBench>>> = vec![Box::new(bare)];
     let mut started = Vec::new();
-    let programs = programs(options);
+    let programs = programs::measured(&options.which.programs, options.program.as_ref());
     for asked in served(options, &programs) {
         match asked.start(&arrivals, &placement) {
             Ok(served) => {
@@ -63,12 +63,18 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<PortReport> {
     }
     variants.push(Box::new(TapFloor::new("zwfloor", placement.clone())?.called(TAP)));
     variants.push(Box::new(RawSocket::new(arrivals.clone(), &placement)?));
-    let plan = Plan { rounds: rounds(options), quick: options.quick };
-    let reports = compared(options, cases, &mut variants, plan)?;
+    let reports = compared(options, cases, &mut variants, TAP)?;
     // The back ends end here.
     drop(variants);
-    let streams = streams(options, cases, &started, &placement)?;
-    let mut report = PortReport::new(Machine::detect(), placement.separate(), notes, reports, streams);
+    let mut report = PortReport {
+        machine: Machine::detect(),
+        separate_cpus: placement.separate(),
+        notes,
+        cases: reports,
+        streams: streams(options, cases, &started, &placement)?,
+        published: PUBLISHED,
+        idle: Vec::new(),
+    };
     let watch = Duration::from_secs(if options.quick { 1 } else { 3 });
     for asked in started {
         if asked.more.is_empty() && options.port.contains(&asked.port) {
@@ -95,16 +101,22 @@ fn streams(
         variants.push(Box::new(served.with_context(|| format!("port {}", asked.port))?));
     }
     variants.push(Box::new(BareXdp::new(arrivals, placement).context("the bare AF_XDP loop")?));
-    compared(options, &cases, &mut variants, Plan { rounds: rounds(options), quick: options.quick })
+    compared(options, &cases, &mut variants, RAW)
 }
 
+/// Compares each variant with the first one, and with `other`.
 fn compared(
     options: &NetOptions,
     cases: &[Case],
     variants: &mut [Box<dyn Variant<NetBench>>],
-    plan: Plan,
+    other: &'static str,
 ) -> Result<Vec<CaseReport>> {
-    let mut reports = compare(cases, variants, plan, |name| bases(&options.which.programs, name))?;
+    let plan = Plan { rounds: rounds(options), quick: options.quick };
+    let bases = |name: &str| {
+        let other = (name != other).then(|| Base { label: other, variant: other.to_owned() });
+        bases(&options.which.programs, name).into_iter().chain(other).collect()
+    };
+    let mut reports = compare(cases, variants, plan, bases)?;
     for case in reports.iter_mut().filter(|case| case.at.direction == Direction::Receive) {
         case.facts.working_set_bytes = bursts::working_set(&case.at);
     }
@@ -122,15 +134,6 @@ struct AskedPort<'a> {
 impl AskedPort<'_> {
     fn start(&self, arrivals: &Arrivals, placement: &Placement) -> Result<ServedPort> {
         ServedPort::start(self.program, self.port, self.more, arrivals.clone(), placement)
-    }
-}
-
-/// The programs that are asked for, or the one beside this.
-fn programs(options: &NetOptions) -> Vec<NamedProgram> {
-    if options.which.programs.is_empty() {
-        options.program.iter().map(|path| NamedProgram::usual(path)).collect()
-    } else {
-        options.which.programs.clone()
     }
 }
 

@@ -133,11 +133,9 @@ impl ServedPort {
         let mut guest = NetGuest::connect(&self.backend.socket(0), 4 << 20)?;
         guest.prepare_receive(bursts::POSTED * 2048, bursts::BUFFER_LEN / 2)?;
         guest.fill()?;
-        let clock = self.backend.clock()?;
-        let begin = (clock.settled(watch)?.0, self.wire.kernel_time()?);
-        std::thread::sleep(watch);
-        let end = (clock.now()?, self.wire.kernel_time()?);
-        Ok(PortIdle::new(&self.name, watch, end.0 - begin.0, end.1 - begin.1))
+        let before = self.wire.kernel_time()?;
+        let cpu = self.backend.idle_cpu(watch)?;
+        Ok(PortIdle::new(&self.name, watch, cpu, self.wire.kernel_time()? - before))
     }
 
     /// Checks that `frames` frames reached the host. A back end that copies them may give their

@@ -1,14 +1,12 @@
 //! The report as text.
 
-use super::bandwidth::{Bandwidth, PUBLISHED, Published, RAW};
-use super::compare::to_tap;
+use super::published::{PUBLISHED, Published};
 use super::report::PortReport;
 use crate::case::{Direction, WorkingSet};
-use crate::compare::{NetBench, not_copied};
-use crate::experiment::{Column, Digits, failed, head, rows, shared_cpu};
+use crate::compare::{CaseReport, NetBench, RAW, not_copied};
+use crate::experiment::{Column, Digits, LeftOut, failed, grid, head, rows, shared_cpu, variants};
 use crate::report::{CPU, WHICH, before};
-use crate::stats::Summary;
-use crate::table::{Table, figure};
+use crate::table::figure;
 
 pub(super) fn text(report: &PortReport) -> String {
     let cpus = shared_cpu(report.separate_cpus, "driver and back end");
@@ -31,9 +29,7 @@ const REST: [Column<NetBench>; 6] = [
     }),
     Column::median("/bare XDP", "ratio_to_floor", Digits::Behind(2)),
     Column::quartiles("quartiles", "ratio_to_floor", Digits::Behind(2)),
-    Column::words("/tap floor", |case, line| {
-        to_tap(case, line).map(|ratio| Digits::Behind(2).text(ratio.median))
-    }),
+    Column::median("/tap floor", "cpu_to_tap_floor", Digits::Behind(2)),
     // Toward the port the clock stands while bursts are queued.
     Column::words("frames/s", |case, line| {
         let rate = line.middle("frames_per_second").filter(|_| case.at.direction == Direction::Transmit);
@@ -51,70 +47,54 @@ fn saturation(report: &PortReport) -> String {
     )
 }
 
+/// What a stream has each way: a figure, and the same divided by the raw socket's.
+const STREAM: [Column<NetBench>; 6] = [
+    Column::median("Gb/s", "gigabits_per_second", Digits::Three),
+    Column::median("/raw", "bandwidth_to_raw_socket", Digits::Behind(2)),
+    Column::median("CPU %", "cpu_load_percent", Digits::Three),
+    Column::median("/raw", "load_to_raw_socket", Digits::Behind(2)),
+    Column::median("Gb/s a CPU", "gigabits_per_cpu", Digits::Three),
+    Column::median("/raw", "per_cpu_to_raw_socket", Digits::Behind(2)),
+];
+
 /// Bandwidth and load of the ports, beside the raw socket's and the published figures: both ways in
 /// one table.
 fn bandwidth(report: &PortReport) -> String {
-    let rows = &report.bandwidth;
-    let Some(len) = rows.first().map(|row| row.case.frame_len) else {
-        return String::new();
+    let streams: Vec<&CaseReport> = report.streams.iter().collect();
+    let Some(len) = streams.first().map(|stream| stream.at.frame_len) else { return String::new() };
+    let is_measured = |way: &Direction| streams.iter().any(|stream| stream.at.direction == *way);
+    let ways: Vec<Direction> = Direction::ALL.into_iter().filter(is_measured).collect();
+    let heading = |way: &Direction, column: &Column<NetBench>| match column.heading {
+        "/raw" => "/raw".to_owned(),
+        heading => format!("{} {heading}", way.short()),
     };
-    let ways: Vec<Direction> =
-        Direction::ALL.into_iter().filter(|way| rows.iter().any(|row| row.case.direction == *way)).collect();
-    let headings = ways.iter().flat_map(|way| {
-        let way = way.short();
-        ["Gb/s", "CPU %", "Gb/s a CPU"].map(|what| format!("{way} {what}"))
-    });
-    let headings: Vec<String> = headings.flat_map(|heading| [heading, "/raw".to_owned()]).collect();
-    let mut table =
-        Table::new(std::iter::once("port, working set").chain(headings.iter().map(String::as_str)));
-    let mut names: Vec<&str> = Vec::new();
-    for row in rows {
-        if !names.contains(&row.variant.as_str()) {
-            names.push(&row.variant);
-        }
-    }
+    let headings = ways.iter().flat_map(|way| STREAM.map(|column| heading(way, &column)));
+    let columns: Vec<(String, usize)> = headings.enumerate().map(|(at, heading)| (heading, at)).collect();
+    let measured = |name: &String, set: WorkingSet| -> Vec<Option<String>> {
+        let text = |way: Direction, column: &Column<NetBench>| {
+            let stream =
+                streams.iter().find(|stream| (stream.at.direction, stream.at.working_set) == (way, set))?;
+            column.text.of(stream, stream.line(name)?)
+        };
+        ways.iter().flat_map(|way| STREAM.map(|column| text(*way, &column))).collect()
+    };
+    let mut rows = Vec::new();
     for set in WorkingSet::ALL {
-        for name in &names {
-            let of = |way: &Direction| {
-                let wanted = |row: &&Bandwidth| {
-                    row.variant == *name && (row.case.direction, row.case.working_set) == (*way, set)
-                };
-                rows.iter().find(wanted)
-            };
-            if ways.iter().any(|way| of(way).is_some()) {
-                let cells = ways.iter().flat_map(|way| measured(of(way)));
-                table.row(std::iter::once(format!("{name}, {set}")).chain(cells));
-            }
-        }
+        rows.extend(variants(&streams).iter().map(|name| (format!("{name}, {set}"), measured(name, set))));
     }
-    for line in &PUBLISHED {
-        let cells = ways.iter().flat_map(|_| published(line));
-        table.row(std::iter::once(format!("published: {}", line.name)).chain(cells));
+    for line in &report.published {
+        let texts = ways.iter().flat_map(|_| published(line).map(Some)).collect();
+        rows.push((format!("published: {}", line.name), texts));
     }
+    let table = grid("port, working set", &rows, &columns, LeftOut::Rows, |row, at| row[*at].clone());
     format!(
         "\nBandwidth and CPU load, a stream of {len} B frames (medians; /raw: times the {RAW}'s, round by round; \
          published: a patch set of 2010 against its raw socket, no direction named):\n{}",
-        table.render()
+        table.map(|table| table.render()).unwrap_or_default()
     )
 }
 
-fn measured(row: Option<&Bandwidth>) -> [String; 6] {
-    let Some(row) = row else { return std::array::from_fn(|_| "-".to_owned()) };
-    let ratio = |ratio: Option<Summary>| match ratio {
-        Some(ratio) => format!("{:.2}", ratio.median),
-        None if row.variant == RAW => "1".to_owned(),
-        None => "-".to_owned(),
-    };
-    [
-        figure(row.gigabits_per_second.median),
-        ratio(row.bandwidth_to_raw_socket),
-        figure(row.cpu_load_percent.median),
-        ratio(row.load_to_raw_socket),
-        figure(row.gigabits_per_cpu.median),
-        ratio(row.per_cpu_to_raw_socket),
-    ]
-}
-
+/// What was published, in the columns of a stream.
 fn published(line: &Published) -> [String; 6] {
     let [raw, _] = PUBLISHED;
     let ratio = |of: fn(&Published) -> f64| match line.name == raw.name {

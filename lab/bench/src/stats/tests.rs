@@ -27,10 +27,3 @@ fn rotation_gives_every_variant_every_place() {
     assert_eq!(orders, [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
     assert_eq!(rotation(0, 5).count(), 0);
 }
-
-#[test]
-fn changes_in_percent() {
-    assert!((percent_change(115.0, 100.0) - 15.0).abs() < 1e-9);
-    assert!((percent_change(50.0, 100.0) + 50.0).abs() < 1e-9);
-    assert_eq!(percent_change(5.0, 0.0), 0.0);
-}

@@ -5,6 +5,7 @@
 //! scheduler decides between them. While it is busy with one it can't drive the other; the controls
 //! show how much that is.
 
+use std::fmt;
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use zerowire_guest::vsock::{ConnId, HOST_CID, SocketType};
 
-use super::case::{RX_BUFFER, SocketKind};
+use super::case::{SocketKind, WRITE_LEN};
 use super::device::{PORT, SETTLE_LIMIT};
 use super::guest::{Setup, VsockGuest};
 use super::host::{self, HostCpu};
@@ -26,16 +27,14 @@ use super::weapons::{Attack, Weapon};
 use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::Placement;
+use crate::experiment::{CellReport, Column, Digits, Figure, Subject, flat, part_cell};
 use crate::guest::STALL_LIMIT;
 use crate::idle::own_memory;
+use crate::interleave::Runs;
 use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
 use crate::table::{Table, figure};
 
-/// Bytes of an honest write, and of the program's buffer.
-const WRITE_LEN: usize = 64 << 10;
-/// Credit of each connection.
-const CREDIT: u32 = 256 << 10;
 /// Packets of the honest connection before the attacker's turn: all of its credit.
 const TURN: usize = 4;
 /// How long both have been at it before anything counts.
@@ -44,8 +43,8 @@ const WARM_UP: Duration = Duration::from_millis(5);
 const PRELUDE_LIMIT: Duration = Duration::from_secs(3);
 /// How long the host's program sleeps at most before it looks whether it is over.
 const NAP_NS: i64 = 5_000_000;
-/// The groups of the VMs; the first one attacks.
-const GROUPS: [&str; 3] = ["shared", "shared", "own"];
+/// The groups of the VMs, as keys; the first one attacks.
+const GROUPS: [&str; 3] = [",groups=shared", ",groups=shared", ",groups=own"];
 
 /// Whose connection is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -62,14 +61,62 @@ pub enum Victim {
 impl Victim {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::SameVm, Self::SameGroup, Self::OtherGroup];
+}
 
-    fn name(self) -> &'static str {
-        match self {
+impl fmt::Display for Victim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             Self::SameVm => "same VM",
             Self::SameGroup => "same group",
             Self::OtherGroup => "other group",
-        }
+        })
     }
+}
+
+/// What attacks leave their victims.
+#[derive(Debug, Clone)]
+pub struct Attacks;
+
+/// A row of the table.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct AttackCell {
+    /// Which attack; `None` without one.
+    pub attack: Option<Attack>,
+}
+
+impl fmt::Display for AttackCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.attack.map_or("none", Attack::name))
+    }
+}
+
+/// The attack itself, where nobody else sends.
+#[derive(Debug, Clone, Serialize)]
+pub struct AttackFacts {
+    /// Its name.
+    pub name: String,
+    /// Packets, or programs of the host, a second.
+    pub per_second: Summary,
+    /// CPU seconds of the back end in a second of that.
+    pub cpu_share: Summary,
+    /// What its process, without guest memory, had grown by in the first of these runs.
+    pub grown_bytes: u64,
+}
+
+impl Subject for Attacks {
+    type Cell = AttackCell;
+    type CellFacts = Option<AttackFacts>;
+    type Variant = Victim;
+    type Facts = ();
+    /// 10⁶ bytes a second of a victim, and those without an attacker in the same round.
+    type Sample = [f64; 2];
+
+    const FIGURES: &'static [Figure<Self>] = &[
+        Figure::<Self>::spread("megabytes_per_second", |_, s| Some(s[0])),
+        Figure::<Self>::spread("rate_ratio", |cell, s| cell.attack.map(|_| s[0] / s[1])),
+    ];
+    const LINES: &'static str = "victims";
+    const VARIANT: &'static str = "victim";
 }
 
 /// The figures of all attacks.
@@ -77,38 +124,11 @@ impl Victim {
 pub struct AttackReport {
     /// How long a run was, in milliseconds.
     pub run_ms: u64,
-    /// Rates without an attacker.
-    pub alone: Vec<VictimFigures>,
+    /// Without an attacker.
+    #[serde(serialize_with = "flat")]
+    pub alone: [CellReport<Attacks>; 1],
     /// Attack by attack, controls first.
-    pub rows: Vec<AttackRow>,
-}
-
-/// The figures of one attack.
-#[derive(Debug, Clone, Serialize)]
-pub struct AttackRow {
-    /// Which one.
-    pub attack: Attack,
-    /// Its name.
-    pub name: String,
-    /// Packets, or programs of the host, a second, where nobody else sends.
-    pub per_second: Summary,
-    /// CPU seconds of the back end in a second of that.
-    pub cpu_share: Summary,
-    /// What its process, without guest memory, had grown by in the first of these runs.
-    pub grown_bytes: u64,
-    /// Who was measured beside it.
-    pub victims: Vec<VictimFigures>,
-}
-
-/// An honest connection.
-#[derive(Debug, Clone, Serialize)]
-pub struct VictimFigures {
-    /// Whose it is.
-    pub victim: Victim,
-    /// 10⁶ bytes a second.
-    pub megabytes_per_second: Summary,
-    /// That divided by the rate without an attacker in the same round.
-    pub rate_ratio: Option<Summary>,
+    pub rows: Vec<CellReport<Attacks>>,
 }
 
 /// One run.
@@ -136,8 +156,7 @@ pub fn measure(
     (rounds, quick): (usize, bool),
     placement: &Placement,
 ) -> Result<AttackReport> {
-    let args = ["--buffer".to_owned(), CREDIT.to_string()];
-    let backend = BackendProcess::start_vsock_in(program, &args, &GROUPS, placement)?;
+    let backend = BackendProcess::start_vsock(program, &[], &GROUPS, placement)?;
     let stage = AttackStage {
         backend: &backend,
         host_cpu,
@@ -147,40 +166,32 @@ pub fn measure(
     // The first one is the run without an attack.
     let attacks: Vec<Option<Attack>> = std::iter::once(None).chain(Attack::ALL.map(Some)).collect();
     let runs = stage.run_all(&attacks, rounds)?;
-    let rates = |runs: &[AttackRun]| runs.iter().map(AttackRun::rate).collect::<Vec<f64>>();
-    let victims = |index: usize| -> Result<Vec<VictimFigures>> {
-        let figures = Victim::ALL.iter().zip(&runs[0]).zip(&runs[index]).map(|((victim, alone), beside)| {
-            let (alone, beside) = (rates(alone), rates(beside));
-            Ok(VictimFigures {
-                victim: *victim,
-                rate_ratio: (index > 0).then(|| Summary::ratio(&beside, &alone)).flatten(),
-                megabytes_per_second: Summary::of(beside).context("no rounds")?,
-            })
+    let cell = |(attack, beside): (&Option<Attack>, &Vec<Vec<AttackRun>>)| {
+        let facts = attack.map(|attack| facts(attack, &beside[Victim::ALL.len()])).transpose()?;
+        let ran = Victim::ALL.into_iter().zip(runs[0].iter().zip(beside)).map(|(victim, (alone, beside))| {
+            let samples = alone.iter().zip(beside).map(|(alone, run)| [run.rate(), alone.rate()]);
+            (victim, Runs { samples: samples.collect(), failed: None })
         });
-        figures.collect()
+        part_cell(AttackCell { attack: *attack }, facts, None, ran)
     };
-    let row = |(index, attack): (usize, &Option<Attack>)| {
-        let attack = (*attack)?;
-        let lone = &runs[index][Victim::ALL.len()];
-        let per_second = |amount: fn(&AttackRun) -> f64| {
-            Summary::of(lone.iter().map(|run| amount(run) / run.wall.as_secs_f64().max(1e-9)))
-                .context("no rounds")
-        };
-        Some(victims(index).and_then(|victims| {
-            Ok(AttackRow {
-                attack,
-                name: attack.name().to_owned(),
-                per_second: per_second(|run| run.packets as f64)?,
-                cpu_share: per_second(|run| run.cpu.as_secs_f64())?,
-                grown_bytes: lone.iter().map(|run| run.grown_bytes).max().unwrap_or(0),
-                victims,
-            })
-        }))
-    };
+    let mut cells = attacks.iter().zip(&runs).map(cell);
     Ok(AttackReport {
         run_ms: stage.length.as_millis() as u64,
-        alone: victims(0)?,
-        rows: attacks.iter().enumerate().filter_map(row).collect::<Result<_>>()?,
+        alone: [cells.next().context("no run without an attack")??],
+        rows: cells.collect::<Result<_>>()?,
+    })
+}
+
+fn facts(attack: Attack, runs: &[AttackRun]) -> Result<AttackFacts> {
+    let per_second = |amount: fn(&AttackRun) -> f64| {
+        let rates = runs.iter().map(|run| amount(run) / run.wall.as_secs_f64().max(1e-9));
+        Summary::of(rates).context("no rounds")
+    };
+    Ok(AttackFacts {
+        name: attack.name().to_owned(),
+        per_second: per_second(|run| run.packets as f64)?,
+        cpu_share: per_second(|run| run.cpu.as_secs_f64())?,
+        grown_bytes: runs.iter().map(|run| run.grown_bytes).max().unwrap_or(0),
     })
 }
 
@@ -194,13 +205,7 @@ struct AttackStage<'a> {
 
 impl AttackStage<'_> {
     fn guest(&self, vm: usize) -> Result<VsockGuest> {
-        let setup = Setup {
-            pool_bytes: WorkingSet::Hot.bytes(),
-            rx_buffers: 0,
-            rx_buffer_len: RX_BUFFER,
-            credit: CREDIT,
-            sleeps: false,
-        };
+        let setup = Setup { pool_bytes: WorkingSet::Hot.bytes(), ..Setup::default() };
         VsockGuest::connect(&self.backend.socket(vm), &setup)
     }
 
@@ -211,7 +216,8 @@ impl AttackStage<'_> {
         let mut progress = ProgressLine::new("attacks", rounds);
         for round in 0..rounds {
             for index in rotation(attacks.len(), round) {
-                progress.step(attacks[index].map_or("none", Attack::name));
+                let at = AttackCell { attack: attacks[index] };
+                progress.step(at);
                 let victims = Victim::ALL.map(Some).into_iter().chain([None]).enumerate();
                 for (place, victim) in victims {
                     if attacks[index].is_none() && victim.is_none() {
@@ -219,10 +225,9 @@ impl AttackStage<'_> {
                     }
                     let run = self.run(attacks[index], victim, round == 0);
                     runs[index][place].push(run.with_context(|| {
-                        let attack = attacks[index].map_or("no attack", Attack::name);
-                        let beside = victim.map_or("nobody", Victim::name);
+                        let beside = victim.map_or("nobody".to_owned(), |victim| victim.to_string());
                         let words = self.backend.log();
-                        format!("{attack}, beside {beside}; the back end's last words: {words}")
+                        format!("attack '{at}', beside {beside}; the back end's last words: {words}")
                     })?);
                 }
             }
@@ -387,36 +392,32 @@ fn accept(listener: &UnixListener, over: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
+/// What a victim has in the table.
+const VICTIM: [Column<Attacks>; 3] = [
+    Column::median("MB/s", "megabytes_per_second", Digits::Three),
+    Column::median("/alone", "rate_ratio", Digits::Behind(2)),
+    Column::quartiles("quartiles", "rate_ratio", Digits::Behind(2)),
+];
+
 impl AttackReport {
     /// The report as text.
     pub fn text(&self, separate_cpus: bool) -> String {
         let mut headings =
-            vec!["attack".to_owned(), "a second".into(), "back end CPU s/s".into(), "grown KiB".into()];
+            ["attack", "a second", "back end CPU s/s", "grown KiB"].map(str::to_owned).to_vec();
         for victim in Victim::ALL {
-            headings.extend([format!("{}, MB/s", victim.name()), "/alone".into(), "quartiles".into()]);
+            headings.extend([format!("{victim}, MB/s"), "/alone".into(), "quartiles".into()]);
         }
         let mut table = Table::new(headings.iter().map(String::as_str));
-        let cells = |figures: &[VictimFigures]| -> Vec<String> {
-            let of = |figures: &VictimFigures| {
-                let ratio = figures.rate_ratio.as_ref();
+        for cell in self.alone.iter().chain(&self.rows) {
+            let own = cell.facts.as_ref().map_or(["-", "-", "-"].map(str::to_owned), |facts| {
                 [
-                    figure(figures.megabytes_per_second.median),
-                    ratio.map_or("-".into(), |ratio| format!("{:.2}", ratio.median)),
-                    ratio.map_or("-".into(), |ratio| format!("{:.2}..{:.2}", ratio.q1, ratio.q3)),
+                    figure(facts.per_second.median),
+                    format!("{:.2}", facts.cpu_share.median),
+                    (facts.grown_bytes >> 10).to_string(),
                 ]
-            };
-            figures.iter().flat_map(of).collect()
-        };
-        let none = ["none".to_owned(), "-".into(), "-".into(), "-".into()];
-        table.row(none.into_iter().chain(cells(&self.alone)));
-        for row in &self.rows {
-            let own = [
-                row.name.clone(),
-                figure(row.per_second.median),
-                format!("{:.2}", row.cpu_share.median),
-                (row.grown_bytes >> 10).to_string(),
-            ];
-            table.row(own.into_iter().chain(cells(&row.victims)));
+            });
+            let victims = cell.lines.iter().flat_map(|line| VICTIM.map(|column| column.cell(cell, line)));
+            table.row(std::iter::once(cell.at.to_string()).chain(own).chain(victims));
         }
         let seats = if separate_cpus {
             "one thread drives the attacker and the honest guest in turn on the guests' CPU (hostile programs of the host, too), \
@@ -425,7 +426,7 @@ impl AttackReport {
             "everything shares one CPU"
         };
         format!(
-            "An honest connection, guest to host, 64 KiB writes, beside an attacker: in the attacker's VM, in a VM of its group \
+            "\nAn honest connection, guest to host, 64 KiB writes, beside an attacker: in the attacker's VM, in a VM of its group \
              (one thread of the back end), in a VM of another group; {seats}.\nMedians of runs of {} ms; a second: packets, or \
              programs of the host; that, the CPU and what the process grew by: of the attack alone, its connection, if any, unread; \
              /alone: rate divided by the rate without an attacker, round by round:\n{}",

@@ -18,6 +18,12 @@ pub const RX_BUFFER: u32 = 4096;
 /// Entries of each queue: what QEMU gives.
 pub const QUEUE_SIZE: u16 = 128;
 
+/// Credit of a connection where no case says another: what a back end gives by default.
+pub const CREDIT: u32 = 256 << 10;
+
+/// Bytes of a write where no case says others.
+pub const WRITE_LEN: usize = 64 << 10;
+
 /// The longest write that can be asked for.
 const LONGEST_WRITE: usize = 4 << 20;
 

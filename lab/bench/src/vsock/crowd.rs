@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use zerowire_guest::vsock::ConnId;
 
-use super::case::{RX_BUFFER, SocketKind};
+use super::case::{SocketKind, WRITE_LEN};
 use super::device::{SETTLE_LIMIT, accept_from};
 use super::guest::{Setup, VsockGuest, Watch};
 use super::host::HostCpu;
@@ -19,44 +19,47 @@ use super::variant::VsockSample;
 use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
 use crate::cpu::{Placement, thread_time};
+use crate::experiment::{Base, CellReport, Column, Digits, Figure, NumberCell, Subject, part_cell, titled};
 use crate::guest::STALL_LIMIT;
+use crate::interleave::interleave;
 use crate::progress::ProgressLine;
-use crate::stats::{Summary, rotation};
-use crate::table::{bytes, figure};
+use crate::table::bytes;
 
-/// Bytes of a write, and of the program's buffer.
-const WRITE_LEN: usize = 64 << 10;
-/// Credit of each connection.
-const CREDIT: u32 = 256 << 10;
 /// Packets of one connection before the next one's turn.
 const TURN: usize = 2;
+/// What the other connection does: nothing, or it sends and nobody reads it.
+const OTHER: [&str; 2] = ["idle", "stalled"];
 
-/// The figures of the crowd.
+/// The comparison of many connections beside one that is idle with those beside one that stalls.
+#[derive(Debug, Clone)]
+pub struct Crowded;
+
+/// What is known of a number of connections besides their figures.
 #[derive(Debug, Clone, Serialize)]
-pub struct CrowdReport {
-    /// Connections, the one that may stall among them.
-    pub connections: usize,
-    /// Bytes that all others together move in a run.
+pub struct CrowdFacts {
+    /// Bytes that all but the one that may stall move in a run.
     pub bytes: usize,
-    /// The others while the one is idle.
-    pub alone: CrowdFigures,
-    /// The others while the one sends and nobody reads it.
-    pub beside_stalled: CrowdFigures,
-    /// Rate of the others beside the stalled one, divided by their rate alone in the same round.
-    pub rate_ratio: Summary,
     /// Bytes that the stalled one had sent when it stopped.
     pub stalled_bytes: usize,
 }
 
-/// The figures of the connections that go on.
-#[derive(Debug, Clone, Serialize)]
-pub struct CrowdFigures {
-    /// 10⁶ bytes a second, all of them together.
-    pub megabytes_per_second: Summary,
-    /// CPU seconds of the back end for 10⁹ bytes.
-    pub cpu_s_per_gb: Summary,
-    /// Every run, in order.
-    pub samples: Vec<VsockSample>,
+impl Subject for Crowded {
+    /// Connections, the one that may stall among them.
+    type Cell = NumberCell;
+    type CellFacts = CrowdFacts;
+    /// What the one that may stall does.
+    type Variant = String;
+    type Facts = ();
+    type Sample = VsockSample;
+
+    const FIGURES: &'static [Figure<Self>] = &[
+        // 10⁶ bytes a second, all others together.
+        Figure::<Self>::spread("megabytes_per_second", |_, s| Some(s.megabytes_per_second())),
+        Figure::<Self>::ratio_if_any("rate_ratio", "idle", |_, s| s.megabytes_per_second()),
+        // CPU seconds of the back end for 10⁹ bytes.
+        Figure::<Self>::spread("cpu_s_per_gb", |_, s| Some(s.cpu_per_gb())),
+    ];
+    const VARIANT: &'static str = "other";
 }
 
 /// Measures `connections` connections from guest to host, whose program runs on `host_cpu`.
@@ -66,53 +69,25 @@ pub fn measure(
     host_cpu: HostCpu,
     (rounds, quick): (usize, bool),
     placement: &Placement,
-) -> Result<CrowdReport> {
-    let backend =
-        BackendProcess::start_vsock(program, &["--buffer".to_owned(), CREDIT.to_string()], 1, placement)?;
+) -> Result<Vec<CellReport<Crowded>>> {
+    let backend = BackendProcess::start_vsock(program, &[], &[""], placement)?;
     let mut crowd = Crowd::connect(&backend, connections)?;
     let each = if quick { 512 << 10 } else { 2 << 20 };
-    let mut samples = [Vec::new(), Vec::new()];
     let mut stalled_bytes = 0;
-    let mut progress = ProgressLine::new("many connections", rounds);
-    for round in 0..=rounds {
-        progress.step(format_args!("{connections} connections"));
-        for index in rotation(2, round) {
-            let run = crowd.run(&backend, each, index == 1, &|| host_cpu.pin(placement));
-            let (sample, stalled) =
-                run.with_context(|| format!("the back end's last words: {}", backend.log()))?;
-            stalled_bytes = stalled_bytes.max(stalled);
-            // The first round warms up.
-            if round > 0 {
-                samples[index].push(sample);
-            }
-        }
-        if round > 0 {
-            progress.advance();
-        }
-    }
+    let at = NumberCell { axis: "connections", value: connections };
+    let mut progress = ProgressLine::new("many connections", rounds + 1);
+    let runs = interleave(OTHER.len(), rounds, at, &mut progress, |index, _| {
+        let run = crowd.run(&backend, each, index == 1, &|| host_cpu.pin(placement));
+        let (sample, stalled) =
+            run.with_context(|| format!("the back end's last words: {}", backend.log()))?;
+        stalled_bytes = stalled_bytes.max(stalled);
+        Ok(sample)
+    });
     progress.finish();
-    let rates =
-        |samples: &[VsockSample]| samples.iter().map(VsockSample::megabytes_per_second).collect::<Vec<f64>>();
-    let rate_ratio = Summary::ratio(&rates(&samples[1]), &rates(&samples[0])).context("no rounds")?;
-    let [alone, beside_stalled] = samples.map(figures);
-    Ok(CrowdReport {
-        connections,
-        bytes: each * (connections - 1),
-        alone: alone?,
-        beside_stalled: beside_stalled?,
-        rate_ratio,
-        stalled_bytes,
-    })
-}
-
-fn figures(samples: Vec<VsockSample>) -> Result<CrowdFigures> {
-    let summary =
-        |figure: fn(&VsockSample) -> f64| Summary::of(samples.iter().map(figure)).context("no rounds");
-    Ok(CrowdFigures {
-        megabytes_per_second: summary(VsockSample::megabytes_per_second)?,
-        cpu_s_per_gb: summary(VsockSample::cpu_per_gb)?,
-        samples,
-    })
+    let facts = CrowdFacts { bytes: each * (connections - 1), stalled_bytes };
+    let idle = Base { label: "idle", variant: "idle".to_owned() };
+    let cell = part_cell(at, facts, Some(idle), OTHER.map(str::to_owned).into_iter().zip(runs))?;
+    Ok(vec![cell])
 }
 
 /// One guest with many connections; the first one may stall.
@@ -126,13 +101,7 @@ impl Crowd {
         if connections < 2 {
             bail!("{connections} connections: at least 2 are needed");
         }
-        let setup = Setup {
-            pool_bytes: WorkingSet::Hot.bytes(),
-            rx_buffers: 0,
-            rx_buffer_len: RX_BUFFER,
-            credit: CREDIT,
-            sleeps: false,
-        };
+        let setup = Setup { pool_bytes: WorkingSet::Hot.bytes(), ..Setup::default() };
         let mut guest = VsockGuest::connect(&backend.socket(0), &setup)?;
         let mut members = Vec::new();
         for _ in 0..connections {
@@ -247,37 +216,29 @@ fn read_all(streams: &[&UnixStream], each: usize) -> Result<()> {
     Ok(())
 }
 
-impl CrowdReport {
-    /// The report as text.
-    pub fn text(&self) -> String {
-        let line = |figures: &CrowdFigures| {
-            let (rate, cpu) = (&figures.megabytes_per_second, &figures.cpu_s_per_gb);
-            format!(
-                "{} MB/s ({}..{}), back end {:.3} CPU s/GB ({:.3}..{:.3})",
-                figure(rate.median),
-                figure(rate.q1),
-                figure(rate.q3),
-                cpu.median,
-                cpu.q1,
-                cpu.q3
-            )
-        };
-        format!(
-            "{} connections, guest to host, 64 KiB writes; {} of them send {} in all:\n\
-             \x20 the other one idle:    {}\n\
-             \x20 the other one stalled: {}\n\
-             \x20 rate beside the stalled one / rate without: {:.2} ({:.2}..{:.2}); it had sent {} when it stopped\n",
-            self.connections,
-            self.connections - 1,
-            bytes(self.bytes),
-            line(&self.alone),
-            line(&self.beside_stalled),
-            self.rate_ratio.median,
-            self.rate_ratio.q1,
-            self.rate_ratio.q3,
-            bytes(self.stalled_bytes)
-        )
-    }
+const COLUMNS: [Column<Crowded>; 8] = [
+    Column::words("the other one", |_, line| Some(line.variant.clone())),
+    Column::words("has sent", |cell, line| {
+        (line.variant == "stalled").then(|| bytes(cell.facts.stalled_bytes))
+    }),
+    Column::median("MB/s", "megabytes_per_second", Digits::Three),
+    Column::quartiles("quartiles", "megabytes_per_second", Digits::Three),
+    Column::median("/idle", "rate_ratio", Digits::Behind(2)),
+    Column::quartiles("quartiles", "rate_ratio", Digits::Behind(2)),
+    Column::median("CPU s/GB", "cpu_s_per_gb", Digits::Behind(3)),
+    Column::quartiles("quartiles", "cpu_s_per_gb", Digits::Behind(3)),
+];
+
+/// The cells as text.
+pub fn text(cells: &[CellReport<Crowded>]) -> String {
+    let Some(cell) = cells.first() else { return String::new() };
+    let title = format!(
+        "{} connections, guest to host, 64 KiB writes; all but one send {} in all. The other one is idle, or sends and its \
+         program doesn't read (/idle: rate divided by the rate beside the idle one, round by round; CPU: the back end)",
+        cell.at.value,
+        bytes(cell.facts.bytes)
+    );
+    titled(&title, cells, &COLUMNS, 1)
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ impl DeviceVariant {
         for &credit in credits {
             let mut args = vec!["--buffer".to_owned(), credit.to_string()];
             args.extend(kind.args.iter().cloned());
-            backends.push((credit, BackendProcess::start_vsock(program, &args, 1, placement)?));
+            backends.push((credit, BackendProcess::start_vsock(program, &args, &[""], placement)?));
         }
         Ok(Self::of(kind, backends, placement))
     }

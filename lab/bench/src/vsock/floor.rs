@@ -104,35 +104,28 @@ impl Variant<VsockBench> for SocketFloor {
         let ReadySocket { area, walk, buffer, writer, reader, .. } = ready;
         let (writer, reader) = (&*writer, &*reader);
         let lens = (case.write_len, bytes);
-        let panicked = |_| anyhow!("a thread of the floor panicked");
         let begin = Instant::now();
-        let (measured, other) = std::thread::scope(|scope| match case.direction {
-            Direction::Transmit => {
-                let memory = area.bytes();
-                let measured = scope.spawn(move || {
-                    placement.pin_worker()?;
-                    host::source(writer, memory, walk, lens, copies, check)
-                });
-                let other = scope.spawn(|| {
-                    host_cpu.pin(placement)?;
-                    host::sink(reader, buffer, &mut Walk::of(case.socket), lens, false, check)
-                });
-                let other = other.join().map_err(panicked)?;
-                Ok::<_, anyhow::Error>((measured.join().map_err(panicked)??, other?))
+        let measured = || {
+            placement.pin_worker()?;
+            match case.direction {
+                Direction::Transmit => host::source(writer, area.bytes(), walk, lens, copies, check),
+                Direction::Receive => host::sink(reader, area.bytes_mut(), walk, lens, copies, check),
             }
-            Direction::Receive => {
-                let measured = scope.spawn(|| {
-                    placement.pin_worker()?;
-                    host::sink(reader, area.bytes_mut(), walk, lens, copies, check)
-                });
-                let other = scope.spawn(|| {
-                    host_cpu.pin(placement)?;
-                    host::source(writer, buffer, &mut Walk::of(case.socket), lens, false, check)
-                });
-                let other = other.join().map_err(panicked)?;
-                Ok((measured.join().map_err(panicked)??, other?))
+        };
+        let other = || {
+            host_cpu.pin(placement)?;
+            let walk = &mut Walk::of(case.socket);
+            match case.direction {
+                Direction::Transmit => host::sink(reader, buffer, walk, lens, false, check),
+                Direction::Receive => host::source(writer, buffer, walk, lens, false, check),
             }
-        })?;
+        };
+        let (measured, other) = std::thread::scope(|scope| {
+            let (measured, other) = (scope.spawn(measured), scope.spawn(other));
+            (measured.join(), other.join())
+        });
+        let panicked = |_| anyhow!("a thread of the floor panicked");
+        let (measured, other) = (measured.map_err(panicked)??, other.map_err(panicked)??);
         if measured.sum != other.sum {
             bail!("{bytes} bytes: the reader's sum differs from the writer's");
         }

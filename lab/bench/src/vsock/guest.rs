@@ -12,7 +12,7 @@ use zerowire_guest::vsock::{
 };
 use zerowire_guest::{GuestAddr, GuestMemory, VhostUser};
 
-use super::case::QUEUE_SIZE;
+use super::case::{CREDIT, QUEUE_SIZE, RX_BUFFER};
 use super::host::sum_of;
 use crate::guest::STALL_LIMIT;
 
@@ -38,6 +38,13 @@ pub struct Setup {
     pub credit: u32,
     /// Whether it sleeps until an interrupt when there is nothing to do; else it polls.
     pub sleeps: bool,
+}
+
+impl Default for Setup {
+    /// A guest that polls, sends from no pool and has a Linux guest's receive buffers.
+    fn default() -> Self {
+        Self { pool_bytes: 0, rx_buffers: 0, rx_buffer_len: RX_BUFFER, credit: CREDIT, sleeps: false }
+    }
 }
 
 /// A connected guest.

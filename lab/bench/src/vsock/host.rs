@@ -177,8 +177,11 @@ pub fn sink(
 }
 
 fn stalled(error: std::io::Error, what: &str, done: usize, bytes: usize) -> anyhow::Error {
-    let waited = if error.kind() == ErrorKind::WouldBlock { ", nothing moved for 3 s" } else { "" };
-    anyhow!(error).context(format!("{what} after {done} of {bytes} bytes{waited}"))
+    let text = format!("{what} after {done} of {bytes} bytes");
+    match error.kind() {
+        ErrorKind::WouldBlock => anyhow!(error).context(format!("{text}, nothing moved for {STALL_LIMIT:?}")),
+        _ => anyhow!(error).context(text),
+    }
 }
 
 /// Path of the socket where a host program listens for a VM's connections to `port`.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use zerowire_guest::vsock::{HOST_CID, SocketType};
 
-use super::case::RX_BUFFER;
+use super::case::CREDIT;
 use super::device::PORT;
 use super::guest::{Setup, VsockGuest};
 use super::host;
@@ -62,17 +62,16 @@ pub fn measure(
     allow_descriptors(counts.last().copied().unwrap_or(0) as u64 + OTHER_DESCRIPTORS)?;
     let mut times = Vec::new();
     for _ in 1..starts {
-        times.push(BackendProcess::start_vsock(program, &[], 1, placement)?.start_time());
+        times.push(BackendProcess::start_vsock(program, &[], &[""], placement)?.start_time());
     }
-    let backend = BackendProcess::start_vsock(program, &[], 1, placement)?;
+    let backend = BackendProcess::start_vsock(program, &[], &[""], placement)?;
     times.push(backend.start_time());
     let start_ms = Summary::of(times.iter().map(|time| time.as_secs_f64() * 1000.0)).context("no start")?;
 
     let path = host::port_path(&backend.host_end(0), PORT);
     let listener =
         UnixListener::bind(&path).with_context(|| format!("can't listen at {}", path.display()))?;
-    let setup =
-        Setup { pool_bytes: 0, rx_buffers: 0, rx_buffer_len: RX_BUFFER, credit: 256 << 10, sleeps: true };
+    let setup = Setup { sleeps: true, ..Setup::default() };
     let mut guest = VsockGuest::connect(&backend.socket(0), &setup)?;
     let no_connection_bytes = own_memory(&backend)?;
     let mut streams: Vec<UnixStream> = Vec::new();
@@ -90,10 +89,7 @@ pub fn measure(
         rows.push(IdleRow { connections: count, bytes, per_connection_bytes });
     }
     let watch = Duration::from_secs(if quick { 1 } else { 3 });
-    let clock = backend.clock()?;
-    let before = clock.settled(watch)?.0;
-    std::thread::sleep(watch);
-    let cpu = clock.now()? - before;
+    let cpu = backend.idle_cpu(watch)?;
     Ok(IdleReport {
         start_ms,
         no_connection_bytes,
@@ -114,7 +110,7 @@ impl IdleReport {
         }
         let most = self.rows.last().map_or(0, |row| row.connections);
         format!(
-            "Idle: listens {:.1} ms after its start (quartiles {:.1}..{:.1}, max {:.1}); {} us of CPU in {} ms with {most} \
+            "\nIdle: listens {:.1} ms after its start (quartiles {:.1}..{:.1}, max {:.1}); {} us of CPU in {} ms with {most} \
              idle connections.\nMemory of the back end's process, without guest memory and what the kernel keeps for \
              sockets (credit {}):\n{}",
             self.start_ms.median,
@@ -123,7 +119,7 @@ impl IdleReport {
             self.start_ms.max,
             self.cpu_ns / 1000,
             self.watched_ms,
-            bytes(256 << 10),
+            bytes(CREDIT as usize),
             table.render()
         )
     }

@@ -11,46 +11,62 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use zerowire_guest::vsock::ConnId;
 
-use super::case::{RX_BUFFER, SocketKind};
+use super::case::SocketKind;
 use super::device::accept_from;
 use super::guest::{Setup, VsockGuest};
 use super::host;
 use crate::backend::BackendProcess;
 use crate::cpu::Placement;
+use crate::experiment::{CellReport, Column, Digits, Figure, NumberCell, Subject, part_cell, titled};
 use crate::guest::STALL_LIMIT;
+use crate::interleave::{Turn, interleave};
 use crate::progress::ProgressLine;
-use crate::stats::{Summary, rotation};
-use crate::table::{Table, bytes, figure};
+use crate::table::bytes;
+use crate::trips::{TripSample, round_trips};
 
-/// The longest round trip that the histogram tells from longer ones, in nanoseconds.
-const LONGEST_TRIP_NS: u64 = 10_000_000_000;
+/// Bytes each way.
+const LENS: [usize; 2] = [1, 4096];
 /// Trips before anything counts.
 const WARM_UP: usize = 100;
 
-/// The figures of one length.
+/// The comparison of round trips.
+#[derive(Debug, Clone)]
+pub struct Latency;
+
+/// What is known of a length besides its figures.
 #[derive(Debug, Clone, Serialize)]
-pub struct TripRow {
-    /// Bytes each way.
-    pub len: usize,
-    /// The floor, then the back end.
-    pub name: String,
+pub struct LatencyFacts {
     /// Trips in a round.
     pub trips: usize,
-    /// Half of a round's trips are faster, in microseconds.
-    pub p50_us: Summary,
-    /// 99 of 100 are faster, in microseconds.
-    pub p99_us: Summary,
 }
 
-/// Measures 1 byte and 4 KiB.
-pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placement) -> Result<Vec<TripRow>> {
-    let backend = BackendProcess::start_vsock(program, &[], 1, placement)?;
-    let setup =
-        Setup { pool_bytes: 0, rx_buffers: 0, rx_buffer_len: RX_BUFFER, credit: 256 << 10, sleeps: true };
+impl Subject for Latency {
+    /// Bytes each way.
+    type Cell = NumberCell;
+    type CellFacts = LatencyFacts;
+    type Variant = String;
+    type Facts = ();
+    type Sample = TripSample;
+
+    const FIGURES: &'static [Figure<Self>] = &[
+        Figure::<Self>::spread("p50_us", |_, s| Some(s.p50_us)),
+        Figure::<Self>::spread("p99_us", |_, s| Some(s.p99_us)),
+    ];
+    const VARIANT: &'static str = "name";
+}
+
+/// Measures each length, the floor and the back end in turns.
+pub fn measure(
+    program: &Path,
+    rounds: usize,
+    trips: usize,
+    placement: &Placement,
+) -> Result<Vec<CellReport<Latency>>> {
+    let backend = BackendProcess::start_vsock(program, &[], &[""], placement)?;
+    let setup = Setup { sleeps: true, ..Setup::default() };
     let mut guest = VsockGuest::connect(&backend.socket(0), &setup)?;
     let (conn, answering) = accept_from(&mut guest, &backend, SocketKind::Stream)?;
     let (asking, floor_answering) = UnixStream::pair()?;
@@ -64,17 +80,20 @@ pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placemen
             echo(stream)
         })
     });
-    let mut rows = Vec::new();
-    let mut progress = ProgressLine::new("round trips", 2 * rounds);
-    for len in [1, 4096] {
-        progress.step(bytes(len));
-        rows.extend(measure_len(len, (rounds, trips), &mut progress, |index, count| match index {
-            0 => run(count, || floor_trip(&asking, len)),
-            _ => {
-                let trips = run(count, || trip(&mut guest, conn, len));
-                trips.with_context(|| format!("the back end's last words: {}", backend.log()))
+    let mut cells = Vec::new();
+    let mut progress = ProgressLine::new("round trips", LENS.len() * (rounds + 1));
+    for len in LENS {
+        let runs = interleave(2, rounds, bytes(len), &mut progress, |index, turn| {
+            let count = if turn == Turn::WarmUp { WARM_UP } else { trips };
+            match index {
+                0 => round_trips(count, |_| floor_trip(&asking, len)),
+                _ => round_trips(count, |_| trip(&mut guest, conn, len))
+                    .with_context(|| format!("the back end's last words: {}", backend.log())),
             }
-        })?);
+        });
+        let at = NumberCell { axis: "len", value: len };
+        let ran = ["floor", "zerowire"].map(str::to_owned).into_iter().zip(runs);
+        cells.push(part_cell(at, LatencyFacts { trips }, None, ran)?);
     }
     progress.finish();
     guest.stack().close(conn)?;
@@ -83,43 +102,7 @@ pub fn measure(program: &Path, rounds: usize, trips: usize, placement: &Placemen
     for echo in echoes {
         echo.join().map_err(|_| anyhow!("the answering thread panicked"))?.context("the answering thread")?;
     }
-    Ok(rows)
-}
-
-/// The floor and the back end with one length, in turns; `run` takes which one, and the
-/// number of trips.
-fn measure_len(
-    len: usize,
-    (rounds, trips): (usize, usize),
-    progress: &mut ProgressLine,
-    mut run: impl FnMut(usize, usize) -> Result<Histogram<u64>>,
-) -> Result<Vec<TripRow>> {
-    let mut sides: [(&str, Vec<[f64; 2]>); 2] = [("floor", Vec::new()), ("zerowire", Vec::new())];
-    for round in 0..=rounds {
-        let count = if round == 0 { WARM_UP } else { trips };
-        for index in rotation(2, round) {
-            let histogram = run(index, count)?;
-            let at = |q: f64| histogram.value_at_quantile(q) as f64 / 1000.0;
-            if round > 0 {
-                sides[index].1.push([at(0.5), at(0.99)]);
-            }
-        }
-        if round > 0 {
-            progress.advance();
-        }
-    }
-    let row = |(name, values): &(&str, Vec<[f64; 2]>)| {
-        let summary = |place: usize| Summary::of(values.iter().map(|value| value[place]));
-        let none = || "no rounds";
-        Ok(TripRow {
-            len,
-            name: (*name).to_owned(),
-            trips,
-            p50_us: summary(0).with_context(none)?,
-            p99_us: summary(1).with_context(none)?,
-        })
-    };
-    sides.iter().map(row).collect()
+    Ok(cells)
 }
 
 /// Answers until the stream ends.
@@ -133,14 +116,6 @@ fn echo(mut stream: UnixStream) -> Result<()> {
             count => stream.write_all(&buffer[..count])?,
         }
     }
-}
-
-fn run(count: usize, mut trip: impl FnMut() -> Result<Duration>) -> Result<Histogram<u64>> {
-    let mut histogram = Histogram::new_with_bounds(1, LONGEST_TRIP_NS, 3)?;
-    for _ in 0..count {
-        histogram.saturating_record(trip()?.as_nanos() as u64);
-    }
-    Ok(histogram)
 }
 
 fn floor_trip(mut stream: &UnixStream, len: usize) -> Result<Duration> {
@@ -163,29 +138,19 @@ fn trip(guest: &mut VsockGuest, conn: ConnId, len: usize) -> Result<Duration> {
     Ok(elapsed)
 }
 
-/// The rows as text.
-pub fn text(rows: &[TripRow]) -> String {
-    if rows.is_empty() {
-        return String::new();
-    }
-    let mut table =
-        Table::new(["bytes", "variant", "trips a round", "p50 us", "quartiles", "p99 us", "quartiles"])
-            .labels(2);
-    for row in rows {
-        let spread = |s: &Summary| format!("{}..{}", figure(s.q1), figure(s.q3));
-        table.row([
-            bytes(row.len),
-            row.name.clone(),
-            row.trips.to_string(),
-            figure(row.p50_us.median),
-            spread(&row.p50_us),
-            figure(row.p99_us.median),
-            spread(&row.p99_us),
-        ]);
-    }
-    format!(
-        "Round trip guest, host program, guest; all of them sleep when they wait (floor: two threads on a CPU each, over \
-         a pair of unix sockets):\n{}",
-        table.render()
-    )
+const COLUMNS: [Column<Latency>; 7] = [
+    Column::words("bytes", |cell, _| Some(bytes(cell.at.value))),
+    Column::words("variant", |_, line| Some(line.variant.clone())),
+    Column::words("trips a round", |cell, _| Some(cell.facts.trips.to_string())),
+    Column::median("p50 us", "p50_us", Digits::Three),
+    Column::quartiles("quartiles", "p50_us", Digits::Three),
+    Column::median("p99 us", "p99_us", Digits::Three),
+    Column::quartiles("quartiles", "p99_us", Digits::Three),
+];
+
+/// The cells as text.
+pub fn text(cells: &[CellReport<Latency>]) -> String {
+    let title = "Round trip guest, host program, guest; all of them sleep when they wait (floor: two threads on a CPU each, over \
+                 a pair of unix sockets)";
+    titled(title, cells, &COLUMNS, 2)
 }

@@ -5,16 +5,17 @@ use serde::Serialize;
 use super::attack::AttackReport;
 use super::case::SocketKind;
 use super::compare::{CaseReport, VsockBench};
-use super::crowd::CrowdReport;
+use super::crowd::{self, Crowded};
 use super::host::HostCpu;
 use super::idle::IdleReport;
-use super::latency::{self, TripRow};
-use super::sibling::{self, SiblingRow};
+use super::latency::{self, Latency};
+use super::sibling::{self, Siblings};
 use crate::case::Direction;
 use crate::chart::{Bars, Better};
 use crate::experiment::floored::zero_copied;
 use crate::experiment::{
-    Column, Digits, Report, ReportLine, failed, failures, head, rows, series, shared_cpu, variants,
+    CellReport, Column, Digits, Report, ReportLine, failed, failures, flat, head, rows, series, shared_cpu,
+    variants,
 };
 use crate::machine::Machine;
 use crate::table::bytes;
@@ -37,14 +38,14 @@ pub struct VsockReport {
     /// Streams, case by case.
     pub cases: Vec<CaseReport>,
     /// Round trips.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub latency: Vec<TripRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "flat")]
+    pub latency: Vec<CellReport<Latency>>,
     /// From one guest to another.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub guest_to_guest: Vec<SiblingRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "flat")]
+    pub guest_to_guest: Vec<CellReport<Siblings>>,
     /// Many connections, one of them stalled.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub crowd: Option<CrowdReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "flat")]
+    pub crowd: Vec<CellReport<Crowded>>,
     /// An honest connection beside attackers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attacks: Option<AttackReport>,
@@ -187,16 +188,14 @@ impl Report for VsockReport {
                 out.push_str(&self.cases_text(direction, &cases));
             }
         }
-        let parts = [
-            latency::text(&self.latency),
-            sibling::text(&self.guest_to_guest),
-            self.crowd.as_ref().map(CrowdReport::text).unwrap_or_default(),
-            self.attacks.as_ref().map(|attacks| attacks.text(self.separate_cpus)).unwrap_or_default(),
-            self.idle.as_ref().map(IdleReport::text).unwrap_or_default(),
-        ];
-        for part in parts.into_iter().filter(|part| !part.is_empty()) {
-            out.push('\n');
-            out.push_str(&part);
+        out.push_str(&latency::text(&self.latency));
+        out.push_str(&sibling::text(&self.guest_to_guest));
+        out.push_str(&crowd::text(&self.crowd));
+        if let Some(attacks) = &self.attacks {
+            out.push_str(&attacks.text(self.separate_cpus));
+        }
+        if let Some(idle) = &self.idle {
+            out.push_str(&idle.text());
         }
         out.push_str(&failed(&self.failures()));
         out

@@ -60,30 +60,25 @@ fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockRepo
         Box::new(SocketFloor::copying(options.ends.host_cpu, placement.clone())),
         Box::new(SocketFloor::bounded(options.ends.host_cpu, placement.clone())),
     ];
-    let mut start = |program: &Path, kind: DeviceKind| -> Result<()> {
-        variants.push(Box::new(DeviceVariant::start(program, kind, &options.credits, &placement)?));
-        Ok(())
-    };
-    if !options.which.programs.is_empty() {
-        for kind in kinds(options) {
-            for program in &options.which.programs {
-                start(&program.path, kind.of(program))?;
-            }
+    let named = &options.which.programs;
+    let programs = programs::measured(named, options.program.as_ref());
+    for kind in kinds(options) {
+        for program in &programs {
+            let (kind, credits) = (kind.of(program), &options.credits);
+            variants.push(Box::new(DeviceVariant::start(&program.path, kind, credits, &placement)?));
         }
-        report.notes.push("what is not a stream of one connection is measured without --program".to_owned());
-    } else if let Some(program) = &options.program {
-        for kind in kinds(options) {
-            start(program, kind)?;
-        }
-    } else {
+    }
+    if programs.is_empty() {
         report.notes.push("only the floor was measured: no back end was given".to_owned());
+    } else if !named.is_empty() {
+        report.notes.push("what is not a stream of one connection is measured without --program".to_owned());
     }
     let plan = Plan { rounds: options.rounds(), quick: options.quick };
-    let bases = |name: &str| first_program(&options.which.programs, name).into_iter().collect::<Vec<_>>();
+    let bases = |name: &str| first_program(named, name).into_iter().collect::<Vec<_>>();
     report.cases = compare(cases, &mut variants, plan, bases)?;
     // The back ends end here; those of the other parts are processes of their own.
     drop(variants);
-    if !options.which.programs.is_empty() {
+    if !named.is_empty() {
         return Ok(report);
     }
     if options.socket == SocketKind::Seqpacket {
@@ -116,7 +111,7 @@ fn others(
         let result = sibling::measure(program, &options.working_sets, rounds, quick, placement);
         report.guest_to_guest = keep("guest to guest", result, &mut failed).unwrap_or_default();
         let result = crowd::measure(program, 64, options.ends.host_cpu, (rounds, quick), placement);
-        report.crowd = keep("many connections", result, &mut failed);
+        report.crowd = keep("many connections", result, &mut failed).unwrap_or_default();
         let result = attack::measure(program, options.ends.host_cpu, (rounds, quick), placement);
         report.attacks = keep("attacks", result, &mut failed);
     }

@@ -14,7 +14,7 @@ use zerowire_guest::misbehave::{Answer, bad_packets};
 use zerowire_guest::ring::BufferPiece;
 use zerowire_guest::vsock::{ConnId, HOST_CID, Op, PacketHeader, SocketType};
 
-use super::case::{QUEUE_SIZE, SocketKind};
+use super::case::{QUEUE_SIZE, SocketKind, WRITE_LEN};
 use super::guest::VsockGuest;
 use super::host;
 use crate::backend::BackendProcess;
@@ -33,8 +33,6 @@ const MANY_REQUESTS: usize = 30_000;
 const HALF_LINES: usize = 200;
 /// How long the control keeps the driver's CPU: about as long as a step of packets.
 const SPIN: Duration = Duration::from_micros(5);
-/// Bytes of a write of the honest neighbour.
-const WRITE_LEN: usize = 64 << 10;
 
 /// The port of the attacker's own connections.
 const OWN_PORT: u32 = 6000;

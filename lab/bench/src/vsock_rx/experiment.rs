@@ -51,7 +51,7 @@ impl<'a> Experiment<'a> {
     ) -> Result<Self> {
         let mut all = vec!["--buffer".to_owned(), options.credit().to_string()];
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
-        let backend = BackendProcess::start_vsock(program, &all, 1, placement)?;
+        let backend = BackendProcess::start_vsock(program, &all, &[""], placement)?;
         Ok(Self {
             tool: &options.tool,
             backend,

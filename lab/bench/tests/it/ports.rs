@@ -4,9 +4,7 @@
 
 use zerowire_bench::NetOptions;
 use zerowire_bench::case::{Direction, WorkingSet};
-use zerowire_bench::compare::CaseReport;
-use zerowire_bench::ports::bandwidth::RAW;
-use zerowire_bench::ports::compare::TAP;
+use zerowire_bench::compare::{CaseReport, RAW, TAP};
 use zerowire_bench::ports::{PortReport, run_ports};
 
 fn small() -> NetOptions {
@@ -33,6 +31,7 @@ fn the_bare_loops_account_for_every_frame_both_ways() {
             let received = case.at.direction == Direction::Receive && variant.variant != TAP;
             assert_eq!(kernel > 20.0, received, "{}: {} {kernel}", case.at, variant.variant);
             assert!(kernel < cpu.max * 1.5);
+            assert_eq!(variant.spread("cpu_to_tap_floor").is_some(), variant.variant != TAP);
         }
     }
     // Each posted buffer has a place of its own.
@@ -56,11 +55,13 @@ fn streams_have_bandwidth_and_load_both_ways(report: &PortReport, text: &str) {
         assert_eq!(names(stream), [RAW, "bare AF_XDP"]);
         assert!(stream.lines.iter().all(|v| v.samples[0].frames == stream.facts.frames as u64));
     }
-    assert_eq!(report.bandwidth.len(), 4);
-    for row in &report.bandwidth {
-        assert!(row.gigabits_per_second.median > 0.0 && row.cpu_load_percent.median > 0.0, "{row:?}");
-        let compared = [row.bandwidth_to_raw_socket, row.load_to_raw_socket, row.per_cpu_to_raw_socket];
-        assert!(compared.iter().all(|ratio| ratio.is_some() == (row.variant != RAW)), "{row:?}");
+    for line in report.streams.iter().flat_map(|stream| &stream.lines) {
+        for figure in ["gigabits_per_second", "cpu_load_percent"] {
+            assert!(line.middle(figure).unwrap() > 0.0, "{figure}: {line:?}");
+        }
+        for ratio in ["bandwidth_to_raw_socket", "load_to_raw_socket", "per_cpu_to_raw_socket"] {
+            assert_eq!(line.spread(ratio).is_some(), line.variant != RAW, "{ratio}: {line:?}");
+        }
     }
     for words in ["stream of 1500 B", "tx Gb/s", "tx CPU %", "rx Gb/s", "rx CPU %", "bare AF_XDP, hot"] {
         assert!(text.contains(words), "{words:?} is missing in:\n{text}");

@@ -1,43 +1,44 @@
-use super::super::bandwidth::RAW;
+use super::super::published::PUBLISHED;
 use super::*;
-use crate::compare::tests::sample_reports;
+use crate::compare::TAP;
+use crate::compare::tests::reports_beside;
 use crate::experiment::charts_into;
 
 /// Two lengths; the bare loop takes 400 ns in the first round, the port 440, rising with the
 /// rounds alike. Of the longer one there is a stream as well.
 fn report() -> PortReport {
-    let named = |mut case: CaseReport, first: &str| {
-        case.lines[0].variant = first.to_owned();
-        case.lines[1].variant = "zerowire xdp".to_owned();
-        case
-    };
-    let mut cases: Vec<CaseReport> =
-        sample_reports().into_iter().map(|case| named(case, "bare AF_XDP")).collect();
-    for case in &mut cases {
-        let mut tap = case.lines[1].clone();
-        tap.variant = super::super::compare::TAP.to_owned();
-        case.lines.push(tap);
+    let none = std::time::Duration::ZERO;
+    PortReport {
+        machine: Machine::example(),
+        separate_cpus: true,
+        notes: vec!["busy".into()],
+        cases: reports_beside(["bare AF_XDP", "zerowire xdp", TAP], TAP),
+        streams: reports_beside([RAW, "zerowire xdp", "bare AF_XDP"], RAW).split_off(1),
+        published: PUBLISHED,
+        idle: vec![PortIdle::new("zerowire xdp", std::time::Duration::from_secs(1), none, none)],
     }
-    let streams = vec![named(sample_reports().swap_remove(1), RAW)];
-    let machine = Machine::example();
-    let mut report = PortReport::new(machine, true, vec!["busy".into()], cases, streams);
-    report.idle.push(PortIdle::new(
-        "zerowire xdp",
-        std::time::Duration::from_secs(1),
-        std::time::Duration::ZERO,
-        std::time::Duration::ZERO,
-    ));
-    report
 }
 
 #[test]
 fn ratios_to_the_tap_are_of_the_same_round() {
     let report = report();
-    assert_eq!(report.comparisons.len(), 6);
-    let port = &report.comparisons[1];
-    assert_eq!(port.variant, "zerowire xdp");
-    assert!((port.cpu_to_tap_floor.unwrap().max - 1.0).abs() < 1e-9);
-    assert!(report.comparisons[2].cpu_to_tap_floor.is_none());
+    let ratios = report.cases[0].lines.iter().map(|line| line.spread("cpu_to_tap_floor"));
+    let ratios: Vec<Option<f64>> = ratios.map(|ratio| ratio.map(|ratio| ratio.max)).collect();
+    assert_eq!(ratios, [Some(400.0 / 440.0), Some(1.0), None]);
+}
+
+#[test]
+fn ratios_to_the_raw_socket_are_of_the_same_round() {
+    let report = report();
+    let [raw, port, _] = &report.streams[0].lines[..] else { panic!("three lines expected") };
+    assert!(raw.spread("bandwidth_to_raw_socket").is_none() && raw.spread("load_to_raw_socket").is_none());
+    // 60 000 bytes in 400 ns; of nine rounds the middle one takes six times the CPU time of the
+    // warm-up before them.
+    assert!((raw.middle("gigabits_per_second").unwrap() - 1200.0).abs() < 1e-6);
+    assert!((raw.middle("cpu_load_percent").unwrap() - 600.0).abs() < 1e-6);
+    assert!((port.middle("bandwidth_to_raw_socket").unwrap() - 400.0 / 440.0).abs() < 1e-9);
+    assert!((port.middle("load_to_raw_socket").unwrap() - 1.0).abs() < 1e-9);
+    assert!((port.spread("per_cpu_to_raw_socket").unwrap().max - 400.0 / 440.0).abs() < 1e-9);
 }
 
 #[test]
@@ -79,11 +80,14 @@ fn json_and_charts_carry_all_variants() {
     let report = report();
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["cases"][0]["variants"][1]["samples"].as_array().unwrap().len(), 3);
-    assert_eq!(json["comparisons"][1]["variant"], "zerowire xdp");
-    assert_eq!(json["comparisons"][1]["frame_len"], 64);
+    assert_eq!(
+        (&json["cases"][0]["frame_len"], &json["streams"][0]["direction"]),
+        (&64.into(), &"transmit".into())
+    );
+    assert!(json["cases"][0]["variants"][0]["cpu_to_tap_floor"]["median"].as_f64().unwrap() > 0.0);
     assert_eq!(json["streams"][0]["variants"][0]["name"], RAW);
-    let port = &json["bandwidth"][1];
-    assert_eq!((&port["variant"], &port["direction"]), (&"zerowire xdp".into(), &"transmit".into()));
+    let port = &json["streams"][0]["variants"][1];
+    assert_eq!(port["name"], "zerowire xdp");
     assert!(port["cpu_load_percent"]["median"].as_f64().unwrap() > 0.0);
     assert_eq!(json["published"][1]["gigabits_per_second"], 1.7);
     assert_eq!(json["idle"][0]["cpu_ns"], 0);
