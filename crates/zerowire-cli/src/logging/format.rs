@@ -151,7 +151,7 @@ fn quoted(text: &str, room: usize) -> String {
 }
 
 /// A time of RFC 3339, in UTC, with microseconds.
-fn rfc3339(time: SystemTime) -> String {
+pub fn rfc3339(time: SystemTime) -> String {
     const DAY: u64 = 24 * 60 * 60;
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (year, month, day) = date(since.as_secs() / DAY);

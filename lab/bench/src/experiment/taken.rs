@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use zerowire_cli::logging::rfc3339;
 
 /// The head of a report's JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -23,36 +24,14 @@ pub struct RunTaken {
 impl RunTaken {
     /// That of this process, at this moment.
     pub fn now() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let exe = std::env::current_exe().ok();
         Self {
-            date: day(since),
+            date: rfc3339(SystemTime::now()).chars().take_while(|c| *c != 'T').collect(),
             version: env!("CARGO_PKG_VERSION"),
             commit: exe.as_deref().and_then(commit),
             command: command(std::env::args().skip(1)),
         }
     }
-}
-
-/// The day of a time since 1970, by the Gregorian calendar.
-fn day(since: Duration) -> String {
-    let is_leap = |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
-    let mut days = since.as_secs() / 86_400;
-    let mut year = 1970;
-    while days >= 365 + u64::from(is_leap(year)) {
-        days -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let months = [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 1;
-    for length in months {
-        if days < length {
-            break;
-        }
-        days -= length;
-        month += 1;
-    }
-    format!("{year}-{month:02}-{:02}", days + 1)
 }
 
 /// The commit of the tree that `program` lies in, unless the program is older than it.
