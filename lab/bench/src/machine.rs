@@ -3,10 +3,11 @@
 use std::fmt;
 use std::fs;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Kernel, CPU and memory; no name, address or user.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Machine {
     /// Kernel release, as `uname -r` prints it.
     pub kernel: String,

@@ -4,10 +4,10 @@
 //! in an order that rotates. Each run is compared with the floor's run of the same round. The
 //! reported ratio is the median of these ratios, never the ratio of two medians.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The spread of a list of values.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// The middle value.
     pub median: f64,

@@ -5,7 +5,7 @@ mod draw;
 
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result};
 
 use crate::stats::Summary;
 
@@ -51,8 +51,7 @@ pub struct Bars {
 impl Bars {
     /// Writes the chart to `path`, replacing the file.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let svg = self.render()?;
-        std::fs::write(path, svg).map_err(|error| anyhow!("can't write {}: {error}", path.display()))
+        std::fs::write(path, self.render()?).with_context(|| format!("can't write {}", path.display()))
     }
 
     /// The chart as the text of an SVG file.
@@ -63,9 +62,9 @@ impl Bars {
 
 #[cfg(not(feature = "charts"))]
 mod draw {
-    use super::{Bars, Result, anyhow};
+    use super::{Bars, Result};
 
     pub fn svg(_: &Bars) -> Result<String> {
-        Err(anyhow!("this program was built without charts"))
+        anyhow::bail!("this program was built without charts")
     }
 }

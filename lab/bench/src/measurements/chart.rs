@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::page::head;
-use super::records::{records, verify};
+use super::records::{labels, records, verify};
 use super::spec::Spec;
 use crate::chart::{Bars, Better, Series};
 
@@ -16,15 +16,7 @@ pub fn chart(json: &Value, spec: &Spec) -> Result<Bars> {
     for fields in [&groups, &series, &values] {
         verify(spec, &records, fields)?;
     }
-    let (mut across, mut names) = (Vec::new(), Vec::new());
-    for record in &records {
-        for (labels, fields) in [(&mut across, &groups), (&mut names, &series)] {
-            let label = record.label(fields);
-            if !labels.contains(&label) {
-                labels.push(label);
-            }
-        }
-    }
+    let (across, names) = (labels(&records, &groups), labels(&records, &series));
     let bar = |group: &String, name: &String| {
         let found = records.iter().find(|r| r.label(&groups) == *group && r.label(&series) == *name);
         found.and_then(|record| record.figure(&value.key))

@@ -4,11 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::chart::chart;
 use super::spec::Spec;
 use super::table::table;
+use crate::machine::Machine;
 
 const BEGINS: [&str; 3] = ["<!-- source ", "<!-- table ", "<!-- chart "];
 const END: &str = "<!-- end -->";
@@ -100,21 +102,14 @@ impl MeasurementPage {
 
 /// What a report was measured with: command, day, commit, machine.
 pub fn head(json: &Value) -> String {
-    let (run, machine) = (&json["run"], &json["machine"]);
+    let run = &json["run"];
+    let machine = Machine::deserialize(&json["machine"]).unwrap_or_default();
     let word = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
     let commit = match run["commit"].as_str() {
         Some(commit) => format!("commit {commit}"),
         None => "of an unknown commit".to_owned(),
     };
-    let is_virtual = if machine["virtualised"] == Value::Bool(true) { " (virtual)" } else { "" };
-    format!(
-        "`{}`, {}, {commit}; Linux {}, {}, {} CPUs{is_virtual}",
-        word(&run["command"]),
-        word(&run["date"]),
-        word(&machine["kernel"]),
-        word(&machine["cpu"]),
-        machine["cores"],
-    )
+    format!("`{}`, {}, {commit}; {machine}", word(&run["command"]), word(&run["date"]))
 }
 
 /// The remarks of a report, a line each.

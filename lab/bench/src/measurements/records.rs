@@ -1,6 +1,7 @@
 //! JSON as a list of records.
 
 use anyhow::{Result, bail};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::spec::{Field, Spec};
@@ -72,23 +73,27 @@ impl Record {
     /// A figure with its spread; a single number has none.
     pub fn figure(&self, key: &str) -> Option<Summary> {
         let value = self.0.get(key)?;
-        if let Some(number) = value.as_f64() {
-            return Summary::of([number]);
+        match value.as_f64() {
+            Some(number) => Summary::of([number]),
+            None => Summary::deserialize(value).ok(),
         }
-        let of = |name: &str| value[name].as_f64();
-        Some(Summary {
-            median: of("median")?,
-            min: of("min")?,
-            max: of("max")?,
-            q1: of("q1")?,
-            q3: of("q3")?,
-        })
     }
 
     /// Whether a record of this kind has such a member, of whatever value.
     pub fn has(&self, key: &str) -> bool {
         self.0.contains_key(key)
     }
+}
+
+/// Which records there are by these members, each once, in order.
+pub fn labels(records: &[Record], fields: &[Field]) -> Vec<String> {
+    let mut labels = Vec::new();
+    for label in records.iter().map(|record| record.label(fields)) {
+        if !labels.contains(&label) {
+            labels.push(label);
+        }
+    }
+    labels
 }
 
 /// An error if no record has a member that is asked for: a key was misspelt, or its name changed.

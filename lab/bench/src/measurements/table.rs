@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::records::{Record, records, verify};
+use super::records::{Record, labels, records, verify};
 use super::spec::{Field, Spec};
 use crate::experiment::Digits;
 
@@ -21,17 +21,8 @@ pub fn table(json: &serde_json::Value, spec: &Spec) -> Result<String> {
     for fields in [&rows, &columns, &values] {
         verify(spec, &records, fields)?;
     }
-    let labels = |fields: &[Field]| -> Vec<String> {
-        let mut labels = Vec::new();
-        for label in records.iter().map(|record| record.label(fields)) {
-            if !labels.contains(&label) {
-                labels.push(label);
-            }
-        }
-        labels
-    };
     let mut lines = Vec::new();
-    let across = labels(&columns);
+    let across = labels(&records, &columns);
     let heads: Vec<String> = match spec.get("head") {
         Some(head) => head.split('|').map(str::to_owned).collect(),
         None if columns.is_empty() => values.iter().map(|value| value.key.clone()).collect(),
@@ -43,7 +34,7 @@ pub fn table(json: &serde_json::Value, spec: &Spec) -> Result<String> {
     }
     lines.push(line(std::iter::once(String::new()).chain(heads)));
     lines.push(line(vec!["---".to_owned(); wanted + 1]));
-    for row in labels(&rows) {
+    for row in labels(&records, &rows) {
         let of = |record: &&Record| record.label(&rows) == row;
         let cells: Vec<String> = if columns.is_empty() {
             let record = records.iter().find(of);
