@@ -13,7 +13,6 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::chart::Bars;
 use crate::experiment::{Digits, Files, Report, head, measured};
 use crate::machine::Machine;
 use crate::programs::percent;
@@ -271,10 +270,6 @@ impl Report for AbReport {
             table.render()
         ));
         out
-    }
-
-    fn charts(&self) -> Vec<(String, Bars)> {
-        Vec::new()
     }
 
     fn notes(&mut self) -> &mut Vec<String> {

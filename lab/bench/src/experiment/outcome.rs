@@ -30,7 +30,9 @@ pub trait Report: Serialize {
     fn text(&self) -> String;
 
     /// Its charts, with the names of their files.
-    fn charts(&self) -> Vec<(String, Bars)>;
+    fn charts(&self) -> Vec<(String, Bars)> {
+        Vec::new()
+    }
 
     /// Where remarks go.
     fn notes(&mut self) -> &mut Vec<String>;

@@ -1,5 +1,7 @@
 //! The figures of a cell.
 
+use std::fmt::Display;
+
 use serde::ser::{Error as _, SerializeMap};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -15,6 +17,13 @@ pub struct Failure {
     pub variant: String,
     /// The error with its causes.
     pub reason: String,
+}
+
+impl Failure {
+    /// Of a variant, for `reason`: an error is written with its causes.
+    pub fn of(variant: impl Display, reason: impl Display) -> Self {
+        Self { variant: variant.to_string(), reason: format!("{reason:#}") }
+    }
 }
 
 /// What a variant is compared with.
@@ -70,11 +79,8 @@ pub struct ReportLine<E: Subject> {
 impl<E: Subject> CellReport<E> {
     /// Makes the figures of the variants that did not fail; the others are named with the reason.
     pub fn of(at: E::Cell, facts: E::CellFacts, tried: Vec<Tried<E>>, absent: Vec<Failure>) -> Self {
-        let failures = tried.iter().filter_map(|tried| {
-            let reason = format!("{:#}", tried.runs.failed.as_ref()?);
-            Some(Failure { variant: tried.variant.to_string(), reason })
-        });
-        let failures = failures.collect();
+        let failure = |tried: &Tried<E>| Some(Failure::of(&tried.variant, tried.runs.failed.as_ref()?));
+        let failures = tried.iter().filter_map(failure).collect();
         let sound = |tried: &&Tried<E>| tried.runs.failed.is_none() && !tried.runs.samples.is_empty();
         let samples = |variant: &E::Variant| {
             let found = tried.iter().filter(sound).find(|other| other.variant == *variant);

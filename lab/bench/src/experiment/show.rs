@@ -151,6 +151,8 @@ pub enum LeftOut {
     Rows,
     /// Columns.
     Columns,
+    /// Neither.
+    Nothing,
 }
 
 /// A table with a text for each row and column; `None` where it has no text at all.
@@ -167,14 +169,14 @@ pub fn grid<R, C>(
     let texts: Vec<Vec<Option<String>>> = rows.iter().map(of).collect();
     let some = |column: &usize| texts.iter().any(|row| row[*column].is_some());
     let kept: Vec<usize> =
-        (0..columns.len()).filter(|column| empty == LeftOut::Rows || some(column)).collect();
+        (0..columns.len()).filter(|column| empty != LeftOut::Columns || some(column)).collect();
     let mut table =
         Table::new(std::iter::once(corner).chain(kept.iter().map(|column| columns[*column].0.as_str())));
     let mut is_empty = true;
     for ((name, _), texts) in rows.iter().zip(&texts) {
         let has_text = texts.iter().any(Option::is_some);
         is_empty &= !has_text;
-        if has_text || empty == LeftOut::Columns {
+        if has_text || empty != LeftOut::Rows {
             let cells = kept.iter().map(|column| texts[*column].clone().unwrap_or_else(|| NONE.to_owned()));
             table.row(std::iter::once(name.clone()).chain(cells));
         }
@@ -193,6 +195,27 @@ pub fn series<E: Subject, V: Display>(
         values: cells.iter().map(|cell| value(cell, &variant)).collect(),
     });
     all.filter(|series| series.values.iter().any(Option::is_some)).collect()
+}
+
+/// The subtitle of a chart of medians: `about` is the machine, and what else there is to say.
+pub fn subtitle(about: impl Display, rounds: impl Display) -> String {
+    format!("{about}; medians of {rounds} interleaved rounds, whiskers: quartiles")
+}
+
+/// Cells that have the same `key`, together, in the order in which they come first.
+pub fn sections<E: Subject, K: PartialEq>(
+    cells: &[CellReport<E>],
+    key: impl Fn(&E::Cell) -> K,
+) -> Vec<(K, Vec<&CellReport<E>>)> {
+    let mut sections: Vec<(K, Vec<_>)> = Vec::new();
+    for cell in cells {
+        let key = key(&cell.at);
+        match sections.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, cells)) => cells.push(cell),
+            None => sections.push((key, vec![cell])),
+        }
+    }
+    sections
 }
 
 /// All variants of `cells` that succeeded somewhere, in order.

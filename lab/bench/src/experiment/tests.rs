@@ -189,6 +189,7 @@ fn a_grid_leaves_out_what_has_no_text() {
     let first = |row: &usize, column: &usize| text(row, column).filter(|_| *row == 1);
     assert_eq!(lines(LeftOut::Columns, &first), ["x ccc", "a 3", "bb -"]);
     assert_eq!(lines(LeftOut::Rows, &first), ["x ccc dddd", "a 3 -"]);
+    assert_eq!(lines(LeftOut::Nothing, &first), ["x ccc dddd", "a 3 -", "bb - -"]);
     assert!(grid("x", &rows, &columns, LeftOut::Rows, |_, _| None).is_none());
 }
 

@@ -6,12 +6,11 @@ use anyhow::{Context, Result, bail};
 
 use super::iperf3::{self, Test};
 use super::options::TcpRxOptions;
-use super::report::{MemoryTraffic, TcpRx, TcpSample};
-use super::run::{case, sample, traffic};
+use super::report::{Connections, MemoryTraffic, TcpRx, TcpSample};
+use super::run::{sample, traffic, tried};
 use super::traffic::Traffic;
 use super::way::{self, Goal, WayName};
-use crate::experiment::CellReport;
-use crate::experiment::Failure;
+use crate::experiment::{CellReport, Failure};
 use crate::interleave::interleave;
 use crate::progress::ProgressLine;
 
@@ -29,9 +28,7 @@ pub fn measure(options: &TcpRxOptions) -> Result<(Vec<CellReport<TcpRx>>, Memory
         .with_context(|| format!("can't listen at port {port} of {bind}: give another -p"))?;
     let port = listener.local_addr()?.port();
     let rounds = options.rounds();
-    let mut names = options.ways();
-    names.sort();
-    names.dedup();
+    let names = options.ways();
     let tests = names.len() * (rounds + 1);
     eprintln!(
         "waiting for {tests} tests of iperf3, one after the other; on the other machine:\n  \
@@ -47,21 +44,17 @@ pub fn measure(options: &TcpRxOptions) -> Result<(Vec<CellReport<TcpRx>>, Memory
         paths: vec![String::new(); names.len()],
         absent: Vec::new(),
     };
-    let mut runs = interleave(names.len(), rounds, "iperf3", &mut progress, |index, _| {
+    let runs = interleave(names.len(), rounds, "iperf3", &mut progress, |index, _| {
         external.run(index, names[index])
     });
     progress.finish();
-    // What can't be had here was told when its first test came.
-    let External { connections, mut paths, absent, .. } = external;
-    for failure in &absent {
-        if let Some(index) = names.iter().position(|n| n.to_string() == failure.variant) {
-            names.remove(index);
-            runs.remove(index);
-            paths.remove(index);
-        }
-    }
+    let External { connections, paths, absent, .. } = external;
     let connections = connections.context("no test of iperf3 was served")?;
-    Ok((vec![case(connections, (names, paths, absent), runs)], memory))
+    // What can't be had here was told when its first test came.
+    let is_absent = |name: &WayName| absent.iter().any(|failure| failure.variant == name.to_string());
+    let ways = names.into_iter().zip(paths).zip(runs).filter(|((name, _), _)| !is_absent(name));
+    let tried = ways.map(|((name, path), runs)| tried(name, path, runs)).collect();
+    Ok((vec![CellReport::of(Connections { connections }, (), tried, absent)], memory))
 }
 
 struct External<'a> {
@@ -86,7 +79,7 @@ impl External<'_> {
         let mut way = match way::open(name, sockets, self.options) {
             Ok(way) => way,
             Err(e) => {
-                self.absent.push(Failure { variant: name.to_string(), reason: format!("{e:#}") });
+                self.absent.push(Failure::of(name, &e));
                 return Err(e);
             }
         };

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 
 use super::way::WayName;
 use crate::experiment::Files;
@@ -16,7 +17,8 @@ pub const MOST_CONNECTIONS: usize = 480;
 pub const MOST_READ_BYTES: usize = 16 << 20;
 
 /// Where the bytes come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub enum Client {
     /// A thread of this process, over the loopback interface of a namespace of its own.
     Own,
@@ -105,11 +107,13 @@ impl TcpRxOptions {
         self.interface.clone().zip(self.queue)
     }
 
-    /// Which ways are measured.
+    /// Which ways are measured, in the order of the table.
     pub fn ways(&self) -> Vec<WayName> {
-        let has = |way: &WayName| *way != WayName::Queue || self.queue.is_some();
-        let all = || WayName::value_variants().iter().copied().filter(has).collect();
-        if self.ways.is_empty() { all() } else { self.ways.clone() }
+        let wanted = |way: &WayName| match self.ways.is_empty() {
+            true => *way != WayName::Queue || self.queue.is_some(),
+            false => self.ways.contains(way),
+        };
+        WayName::value_variants().iter().copied().filter(wanted).collect()
     }
 
     /// Refuses what can't be, naming the value.

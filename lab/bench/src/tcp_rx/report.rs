@@ -5,9 +5,10 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::Serialize;
 
+use super::options::Client;
 use super::way::{Tally, WayName};
 use crate::chart::{Bars, Better};
-use crate::experiment::{Base, CellReport, Figure, Report, Subject, failures, series};
+use crate::experiment::{Base, CellReport, Figure, Report, Subject, failures, series, subtitle};
 use crate::machine::Machine;
 
 /// The comparison of ways to receive TCP.
@@ -44,18 +45,20 @@ impl Subject for TcpRx {
 
     const FIGURES: &'static [Figure<Self>] = &[
         // 10⁹ bits a second.
-        Figure::<Self>::spread("gigabits_per_second", |_, s| Some(s.gigabits())),
+        Figure::<Self>::spread("gigabits_per_second", |_, s| {
+            Some(s.tally.bytes as f64 * 8e-9 / s.seconds.max(1e-9))
+        }),
         // Of the receiving thread; then divided by that of recv (one connection only) and of epoll.
         Figure::<Self>::spread("cpu_seconds_a_gigabyte", |_, s| Some(s.cpu_a_gigabyte())),
         Figure::<Self>::ratio("cpu_to_recv", "recv", |_, s| s.cpu_a_gigabyte()),
         Figure::<Self>::ratio("cpu_to_epoll", "epoll", |_, s| s.cpu_a_gigabyte()),
-        Figure::<Self>::spread("calls_a_megabyte", |_, s| Some(s.calls_a_megabyte())),
-        // Completions, reads or leases.
-        Figure::<Self>::spread("pieces_a_megabyte", |_, s| Some(s.pieces_a_megabyte())),
+        // Of 10⁶ bytes: system calls; then completions, reads or leases.
+        Figure::<Self>::spread("calls_a_megabyte", |_, s| Some(1e6 * s.a_byte(s.tally.calls))),
+        Figure::<Self>::spread("pieces_a_megabyte", |_, s| Some(1e6 * s.a_byte(s.tally.pieces))),
         // Bytes of memory traffic a payload byte.
-        Figure::<Self>::spread("memory_a_byte", |_, s| Some(s.memory_bytes? as f64 / s.bytes())),
+        Figure::<Self>::spread("memory_a_byte", |_, s| Some(s.a_byte(s.memory_bytes?))),
         // The part of the bytes that was not copied by the kernel.
-        Figure::<Self>::spread("zero_copied_share", |_, s| Some(s.zero_copied())),
+        Figure::<Self>::spread("zero_copied_share", |_, s| Some(s.a_byte(s.tally.zero_copied))),
     ];
     const VARIANT: &'static str = "way";
     const EMPTY_LISTS: bool = true;
@@ -69,12 +72,12 @@ pub(super) fn bases() -> Vec<Base<WayName>> {
 }
 
 /// The result of `zerowire-bench tcp-rx`.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct TcpRxReport {
     /// Where it was measured.
     pub machine: Machine,
-    /// Who sent: `own` or `external`.
-    pub client: &'static str,
+    /// Who sent.
+    pub client: Client,
     /// Whether sender and receiver had a CPU each; of no meaning with an external client.
     pub separate_cpus: bool,
     /// Whether it was a quick run.
@@ -103,12 +106,6 @@ pub enum MemoryTraffic {
     NotMeasured(String),
 }
 
-impl Default for MemoryTraffic {
-    fn default() -> Self {
-        Self::NotMeasured("nothing was run".to_owned())
-    }
-}
-
 /// One run.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct TcpSample {
@@ -125,32 +122,13 @@ pub struct TcpSample {
 }
 
 impl TcpSample {
-    fn bytes(&self) -> f64 {
-        (self.tally.bytes as f64).max(1.0)
-    }
-
-    /// 10⁹ bits a second.
-    pub fn gigabits(&self) -> f64 {
-        self.tally.bytes as f64 * 8e-9 / self.seconds.max(1e-9)
+    fn a_byte(&self, count: u64) -> f64 {
+        count as f64 / self.tally.bytes.max(1) as f64
     }
 
     /// CPU seconds a gigabyte (10⁹ bytes).
-    pub fn cpu_a_gigabyte(&self) -> f64 {
-        self.cpu_seconds * 1e9 / self.bytes()
-    }
-
-    /// System calls a megabyte (10⁶ bytes).
-    pub fn calls_a_megabyte(&self) -> f64 {
-        self.tally.calls as f64 * 1e6 / self.bytes()
-    }
-
-    /// Completions, or reads, a megabyte.
-    pub fn pieces_a_megabyte(&self) -> f64 {
-        self.tally.pieces as f64 * 1e6 / self.bytes()
-    }
-
-    fn zero_copied(&self) -> f64 {
-        self.tally.zero_copied as f64 / self.bytes()
+    fn cpu_a_gigabyte(&self) -> f64 {
+        self.cpu_seconds * 1e9 / self.tally.bytes.max(1) as f64
     }
 }
 
@@ -170,10 +148,7 @@ impl TcpRxReport {
         let cases: Vec<_> = self.cases.iter().collect();
         Bars {
             title: title.to_owned(),
-            subtitle: format!(
-                "{}; medians of {} interleaved rounds, whiskers: quartiles",
-                self.machine, self.rounds
-            ),
+            subtitle: subtitle(&self.machine, self.rounds),
             y_label: y_label.to_owned(),
             better,
             x_label: "connections".to_owned(),

@@ -12,8 +12,7 @@ use super::report::{Connections, MemoryTraffic, TcpFacts, TcpRx, TcpRxReport, Tc
 use super::traffic::Traffic;
 use super::way::{self, Goal, TcpWay, WayName};
 use crate::cpu::{Placement, thread_time};
-use crate::experiment::Failure;
-use crate::experiment::{CellReport, Tried, measured};
+use crate::experiment::{CellReport, Failure, Tried, measured};
 use crate::interleave::{Runs, interleave};
 use crate::machine::Machine;
 use crate::netns::{NetnsLink, in_new_namespace};
@@ -32,20 +31,17 @@ pub fn run_tcp_rx(options: &TcpRxOptions, out: &mut dyn Write) -> Result<TcpRxRe
 fn report(options: &TcpRxOptions) -> Result<TcpRxReport> {
     raise_descriptors()?;
     let placement = Placement::detect()?;
-    let (client, (cases, memory)) = match options.client {
-        Client::Own => {
-            let cases = in_new_namespace(|| {
-                NetnsLink::new("lo")?.up()?;
-                placement.pin_worker()?;
-                measure(options, &placement)
-            });
-            ("own", cases?)
-        }
-        Client::External => ("external", external::measure(options)?),
+    let (cases, memory) = match options.client {
+        Client::Own => in_new_namespace(|| {
+            NetnsLink::new("lo")?.up()?;
+            placement.pin_worker()?;
+            measure(options, &placement)
+        })?,
+        Client::External => external::measure(options)?,
     };
     Ok(TcpRxReport {
         machine: Machine::detect(),
-        client,
+        client: options.client,
         separate_cpus: placement.separate(),
         quick: options.quick,
         touch: options.touch,
@@ -71,12 +67,20 @@ fn measure(options: &TcpRxOptions, placement: &Placement) -> Result<(Vec<CellRep
     let mut progress = ProgressLine::new("tcp-rx", options.connections.len() * (rounds + 1));
     let mut cases = Vec::new();
     for &connections in &options.connections {
-        let mut seats = Seats::new(options, connections);
-        let what = format!("{connections} connections");
-        let runs = interleave(seats.ways.len(), rounds, what, &mut progress, |index, _| {
-            seats.run(index, options, placement, traffic.as_ref())
+        let at = Connections { connections };
+        let (mut seats, mut absent) = (Vec::new(), Vec::new());
+        // select's comes early, since it takes low descriptors only.
+        for name in options.ways().into_iter().filter(|way| way.serves(connections)) {
+            match Seat::open(name, options, connections) {
+                Ok(seat) => seats.push(seat),
+                Err(error) => absent.push(Failure::of(name, error)),
+            }
+        }
+        let runs = interleave(seats.len(), rounds, at, &mut progress, |index, _| {
+            seats[index].run(options, placement, traffic.as_ref())
         });
-        cases.push(case(connections, seats.into_parts(), runs));
+        let tried = seats.into_iter().zip(runs).map(|(seat, runs)| tried(seat.name, seat.path, runs));
+        cases.push(CellReport::of(at, (), tried.collect(), absent));
     }
     progress.finish();
     Ok((cases, memory))
@@ -95,62 +99,35 @@ pub(super) fn traffic() -> (Option<Traffic>, MemoryTraffic) {
 
 /// One way with its connections, kept from round to round.
 struct Seat {
-    senders: Senders,
-    way: Box<dyn TcpWay>,
+    name: WayName,
+    path: String,
+    /// None after a run that failed.
+    open: Option<(Senders, Box<dyn TcpWay>)>,
 }
 
-/// The ways of one case.
-struct Seats {
-    connections: usize,
-    ways: Vec<WayName>,
-    seats: Vec<Option<Seat>>,
-    paths: Vec<String>,
-    absent: Vec<Failure>,
-}
-
-impl Seats {
-    /// Opens every way that this machine has; select's first, since it takes low descriptors only.
-    fn new(options: &TcpRxOptions, connections: usize) -> Self {
-        let mut new =
-            Self { connections, ways: Vec::new(), seats: Vec::new(), paths: Vec::new(), absent: Vec::new() };
-        let mut names: Vec<_> = options.ways().into_iter().filter(|way| way.serves(connections)).collect();
-        names.sort();
-        names.dedup();
-        for name in names {
-            match Self::open(name, options, connections) {
-                Ok(seat) => {
-                    new.ways.push(name);
-                    new.paths.push(seat.way.path());
-                    new.seats.push(Some(seat));
-                }
-                Err(e) => new.absent.push(Failure { variant: name.to_string(), reason: format!("{e:#}") }),
-            }
-        }
-        new
-    }
-
-    fn open(name: WayName, options: &TcpRxOptions, connections: usize) -> Result<Seat> {
+impl Seat {
+    fn open(name: WayName, options: &TcpRxOptions, connections: usize) -> Result<Self> {
         let (senders, sockets) = link::connect(connections)?;
-        Ok(Seat { senders, way: way::open(name, sockets, options)? })
+        let way = way::open(name, sockets, options)?;
+        Ok(Self { name, path: way.path(), open: Some((senders, way)) })
     }
 
     fn run(
         &mut self,
-        index: usize,
         options: &TcpRxOptions,
         placement: &Placement,
         traffic: Option<&Traffic>,
     ) -> Result<TcpSample> {
         // What is left of a run that fails must not be sent in the middle of another one's.
-        let mut seat = self.seats[index].take().context("its connections were closed")?;
-        let bytes = seat.senders.whole(options.bytes());
+        let (mut senders, mut way) = self.open.take().context("its connections were closed")?;
+        let bytes = senders.whole(options.bytes());
         let goal = Goal::of(bytes);
         let sample = std::thread::scope(|scope| {
-            let (senders, goal) = (&mut seat.senders, &goal);
+            let (senders, goal) = (&mut senders, &goal);
             let sender = std::thread::Builder::new()
                 .name("sender".into())
                 .spawn_scoped(scope, move || senders.send(bytes, goal, placement))?;
-            let sample = sample(seat.way.as_mut(), goal, options.touch, traffic);
+            let sample = sample(way.as_mut(), goal, options.touch, traffic);
             if sample.is_err() {
                 goal.set(0);
             }
@@ -159,16 +136,11 @@ impl Seats {
         })?;
         anyhow::ensure!(
             sample.tally.bytes == bytes,
-            "{bytes} bytes were sent and {} came over {} connections: the run is void",
-            sample.tally.bytes,
-            self.connections
+            "{bytes} bytes were sent and {} came: the run is void",
+            sample.tally.bytes
         );
-        self.seats[index] = Some(seat);
+        self.open = Some((senders, way));
         Ok(sample)
-    }
-
-    fn into_parts(self) -> (Vec<WayName>, Vec<String>, Vec<Failure>) {
-        (self.ways, self.paths, self.absent)
     }
 }
 
@@ -187,18 +159,7 @@ pub(super) fn sample(
     Ok(TcpSample { tally, seconds, cpu_seconds: cpu.as_secs_f64(), memory_bytes })
 }
 
-/// Puts the figures of one case together.
-pub(super) fn case(
-    connections: usize,
-    (ways, paths, absent): (Vec<WayName>, Vec<String>, Vec<Failure>),
-    runs: Vec<Runs<TcpSample>>,
-) -> CellReport<TcpRx> {
-    let tried = ways.into_iter().zip(paths).zip(runs);
-    let tried = tried.map(|((variant, path), runs)| Tried {
-        variant,
-        bases: bases(),
-        facts: TcpFacts { path },
-        runs,
-    });
-    CellReport::of(Connections { connections }, (), tried.collect(), absent)
+/// A way with its runs.
+pub(super) fn tried(variant: WayName, path: String, runs: Runs<TcpSample>) -> Tried<TcpRx> {
+    Tried { variant, bases: bases(), facts: TcpFacts { path }, runs }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::options::Client;
 use super::report::{MemoryTraffic, TcpRx, TcpRxReport};
 use crate::experiment::{CellReport, Column, Digits, ReportLine, failed, head, rows, shared_cpu};
 use crate::table::bytes;
@@ -30,13 +31,13 @@ pub(super) fn text(report: &TcpRxReport) -> String {
     let about = format!(
         "Sender: {}. Medians of {} interleaved rounds; reads of {}; {}.\n{}Memory traffic: {memory}.\n",
         match report.client {
-            "own" => "a thread of this process, over the loopback interface",
-            _ => "iperf3 elsewhere",
+            Client::Own => "a thread of this process, over the loopback interface",
+            Client::External => "iperf3 elsewhere",
         },
         report.rounds,
         bytes(report.read_bytes),
         if report.touch { "every byte was looked at" } else { "no byte was looked at" },
-        shared_cpu(report.client != "own" || report.separate_cpus, "sender and receiver")
+        shared_cpu(report.client == Client::External || report.separate_cpus, "sender and receiver")
     );
     let mut out = head(&report.machine, &about, &report.notes);
     // Writing to a String doesn't fail.

@@ -29,7 +29,7 @@ pub fn wait_readable(socket: BorrowedFd<'_>) -> Result<()> {
 /// socket does not.
 pub fn receive(socket: &impl AsFd, options: &ClientOptions) -> Result<ClientOutput> {
     let socket = socket.as_fd();
-    let mut buffer = vec![0; options.len()];
+    let mut buffer = vec![0; options.buffer_bytes()];
     let least = options.lowat() as usize;
     wait_readable(socket)?;
     let mut tally = Tally::begin(options)?;
@@ -65,7 +65,7 @@ pub fn receive(socket: &impl AsFd, options: &ClientOptions) -> Result<ClientOutp
             tally.touch += dequeued.elapsed();
         }
     }
-    Ok(tally.end(ReceiveMode::Copy, 0, options.len())?)
+    Ok(tally.end(ReceiveMode::Copy, 0, options.buffer_bytes())?)
 }
 
 #[cfg(test)]

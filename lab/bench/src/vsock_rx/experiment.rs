@@ -26,19 +26,15 @@ use crate::vsock::host::{HostCpu, port_path};
 /// The port of both directions.
 const PORT: u32 = super::options::PORT;
 
-/// A back end and the program that is run against it.
+/// A back end, its guest, and the program that is run against it.
 pub struct Experiment<'a> {
     tool: &'a Path,
     backend: BackendProcess,
+    /// That of the last run, with its case.
+    guest: Option<(RxCase, VsockGuest)>,
     credit: u32,
     host_cpu: HostCpu,
     placement: Placement,
-}
-
-/// The guest of one case.
-pub struct RxGuest {
-    case: RxCase,
-    guest: VsockGuest,
 }
 
 impl<'a> Experiment<'a> {
@@ -55,21 +51,16 @@ impl<'a> Experiment<'a> {
         Ok(Self {
             tool: &options.tool,
             backend,
+            guest: None,
             credit: options.credit(),
             host_cpu: options.host_cpu,
             placement: placement.clone(),
         })
     }
 
-    /// Starts one whose back end shares the guest's memory with programs, and looks whether it
-    /// does.
-    pub fn start_direct(program: &Path, options: &'a TableOptions, placement: &Placement) -> Result<Self> {
-        Self::start(program, options, &["--share-guest-memory"], placement)
-    }
-
-    /// Makes the guest ready for a case; the one before must be gone, for a back end serves one
-    /// front end.
-    pub fn guest(&self, case: &RxCase) -> Result<RxGuest> {
+    /// Connects the guest of a case; the one before must be gone, for a back end serves one front
+    /// end.
+    fn connect(&self, case: &RxCase) -> Result<VsockGuest> {
         let transmit = case.direction == Direction::Transmit;
         let rx_buffer = case.rx_buffer();
         let setup = Setup {
@@ -80,20 +71,27 @@ impl<'a> Experiment<'a> {
             // While it sends it polls; what receives waits by itself.
             sleeps: false,
         };
-        let guest = VsockGuest::connect(&self.backend.socket(0), &setup)?;
-        Ok(RxGuest { case: *case, guest })
+        VsockGuest::connect(&self.backend.socket(0), &setup)
     }
 
-    /// Runs a line once. With `check` the content is compared as well.
-    pub fn run(&self, guest: &mut RxGuest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
-        let held = self.held(guest.case.direction)?;
-        let outcome = match guest.case.direction {
-            Direction::Transmit => self.guest_to_host(guest, line, bytes, check),
-            Direction::Receive => self.host_to_guest(guest, line, bytes, check),
+    /// Runs a line once, with a new guest if the last run failed or had another case. With `check`
+    /// the content is compared as well.
+    pub fn run(&mut self, case: &RxCase, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
+        let mut guest = match self.guest.take().filter(|(of, _)| of == case) {
+            Some((_, guest)) => guest,
+            None => self.connect(case)?,
+        };
+        let held = self.held(case.direction)?;
+        let outcome = match case.direction {
+            Direction::Transmit => self.guest_to_host(case, &mut guest, line, bytes, check),
+            Direction::Receive => self.host_to_guest(case, &mut guest, line, bytes, check),
         };
         let outcome = outcome.and_then(|sample| {
-            Ok(RxSample { held_bytes: self.held(guest.case.direction)?.saturating_sub(held), ..sample })
+            Ok(RxSample { held_bytes: self.held(case.direction)?.saturating_sub(held), ..sample })
         });
+        if outcome.is_ok() {
+            self.guest = Some((*case, guest));
+        }
         outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
     }
 
@@ -114,8 +112,14 @@ impl<'a> Experiment<'a> {
         Ok(statistics["vms"][0][way]["copied_bytes"]["held"].as_u64().unwrap_or(0))
     }
 
-    fn guest_to_host(&self, guest: &mut RxGuest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
-        let case = guest.case;
+    fn guest_to_host(
+        &self,
+        case: &RxCase,
+        guest: &mut VsockGuest,
+        line: RxWay,
+        bytes: u64,
+        check: bool,
+    ) -> Result<RxSample> {
         let mode = line.mode().context("a floor has no back end")?;
         let mut args = vec!["-c".to_owned(), BackendProcess::cid(0).to_string()];
         args.extend(["-z".to_owned(), mode.letter().to_string()]);
@@ -126,26 +130,26 @@ impl<'a> Experiment<'a> {
         args.extend((line == RxWay::MappedCopied).then(|| "--copy-out".to_owned()));
         args.extend(check.then(|| "--check".to_owned()));
 
-        guest.guest.stack().listen(PORT, SocketType::Stream);
+        guest.stack().listen(PORT, SocketType::Stream);
         let mut program = self.tool(&args, mode == ReceiveMode::Polling)?;
-        let conn = match guest.guest.stack().accept_wait(PORT, STALL_LIMIT) {
+        let conn = match guest.stack().accept_wait(PORT, STALL_LIMIT) {
             Ok(conn) => conn,
             Err(error) => bail!("the program does not connect ({error}): {}", program.words()),
         };
         let clock = self.backend.clock()?;
         let (before, _) = clock.settled(SETTLE_LIMIT)?;
         let begin = Instant::now();
-        let sent = send(&mut guest.guest, conn, bytes, &mut program)?;
+        let sent = send(guest, conn, bytes, &mut program)?;
         let send_seconds = (sent - begin).as_secs_f64();
-        guest.guest.stack().shutdown(conn, SHUTDOWN_SEND)?;
-        finish(&mut guest.guest, conn, &mut program)?;
+        guest.stack().shutdown(conn, SHUTDOWN_SEND)?;
+        finish(guest, conn, &mut program)?;
         let output: ClientOutput = program.output()?;
         let (after, _) = clock.settled(SETTLE_LIMIT)?;
         if output.bytes != bytes {
             bail!("{} bytes arrived of {bytes}", output.bytes);
         }
         if check {
-            let sum = super::output::printed(guest.guest.pool_sum(bytes)?);
+            let sum = super::output::printed(guest.pool_sum(bytes)?);
             if output.sum.as_deref() != Some(&sum) {
                 bail!("{bytes} bytes arrived and are not those that were sent");
             }
@@ -153,8 +157,14 @@ impl<'a> Experiment<'a> {
         Ok(sample(&output, send_seconds, after - before))
     }
 
-    fn host_to_guest(&self, guest: &mut RxGuest, line: RxWay, bytes: u64, check: bool) -> Result<RxSample> {
-        let case = guest.case;
+    fn host_to_guest(
+        &self,
+        case: &RxCase,
+        guest: &mut VsockGuest,
+        line: RxWay,
+        bytes: u64,
+        check: bool,
+    ) -> Result<RxSample> {
         let host_end = self.backend.host_end(0);
         let path = port_path(&host_end, PORT);
         let _ = std::fs::remove_file(&path);
@@ -165,7 +175,7 @@ impl<'a> Experiment<'a> {
         wait_for(&path, &mut program)?;
         let clock = self.backend.clock()?;
         let (before, _) = clock.settled(SETTLE_LIMIT)?;
-        let stack = guest.guest.stack();
+        let stack = guest.stack();
         let conn = stack.connect_in_place(HOST_CID, PORT, SocketType::Stream)?;
         if !stack.wait_connected(conn, STALL_LIMIT)? {
             bail!("the guest's connection to port {PORT} is refused: {}", program.words());
@@ -194,13 +204,6 @@ impl<'a> Experiment<'a> {
             bail!("{bytes} bytes arrived and are not those that were sent");
         }
         Ok(sample(&output, server.send_seconds, after - before))
-    }
-}
-
-impl RxGuest {
-    /// The case that it was made for.
-    pub fn case(&self) -> RxCase {
-        self.case
     }
 }
 

@@ -40,7 +40,7 @@ pub fn receive(
     clock: Clock,
 ) -> Result<ClientOutput> {
     let mut buffer =
-        Vec::with_capacity(if options.mode == ReceiveMode::Copy { 2 * options.len() } else { 0 });
+        Vec::with_capacity(if options.mode == ReceiveMode::Copy { 2 * options.buffer_bytes() } else { 0 });
     let mut waiter = Waiter { polls: options.mode == ReceiveMode::Polling, idle: 0, last: Instant::now() };
     while stack.readable(conn) == 0 && !over(stack, conn) {
         waiter.turn(stack)?;
@@ -85,7 +85,7 @@ pub fn receive(
     if options.mode != ReceiveMode::Copy {
         tally.direct_bytes = stack.in_place_counters().in_place_bytes - before.in_place_bytes;
     }
-    Ok(tally.end(options.mode, 0, options.len())?)
+    Ok(tally.end(options.mode, 0, options.buffer_bytes())?)
 }
 
 /// Whether no more will come.
@@ -135,7 +135,7 @@ pub fn on_device(address: Option<&str>, options: &ClientOptions) -> Result<Clien
             options.mode.letter()
         )
     })?;
-    let rx_buffer_len = rx_buffer_for(options.len());
+    let rx_buffer_len = rx_buffer_for(options.buffer_bytes());
     // Rings, transmit buffers, and what alignment takes.
     let pages = 4 + (usize::from(QUEUE_SIZE) * (rx_buffer_len as usize + 64)).div_ceil(HUGE_PAGE);
     let memory = GuestMemory::physical(pages).with_context(|| {
@@ -149,7 +149,7 @@ pub fn on_device(address: Option<&str>, options: &ClientOptions) -> Result<Clien
         ..VsockOptions::default()
     };
     let (_driver, queues) = VsockDriver::start(device, &memory, &wanted)?;
-    let least = StackOptions::default().buf_alloc.max(2 * options.len() as u32);
+    let least = StackOptions::default().buf_alloc.max(2 * options.buffer_bytes() as u32);
     let credit = if options.credit == 0 { least } else { options.credit };
     let mut stack = VsockStack::new(queues, StackOptions { buf_alloc: credit, ..StackOptions::default() });
     let conn = stack.connect_in_place(options.cid.into(), options.port, SocketType::Stream)?;

@@ -102,13 +102,8 @@ pub struct ClientOptions {
 
 impl ClientOptions {
     /// Bytes of the buffer, or of a window.
-    pub fn len(&self) -> usize {
+    pub fn buffer_bytes(&self) -> usize {
         self.pages as usize * PAGE
-    }
-
-    /// Whether that is nothing, which [`Self::verify`] refuses.
-    pub fn is_empty(&self) -> bool {
-        self.pages == 0
     }
 
     /// Bytes that make a dequeue worth while.
@@ -118,10 +113,7 @@ impl ClientOptions {
 
     /// Windows in the ring.
     pub fn windows(&self) -> u32 {
-        match self.windows {
-            0 => windows_for(self.len()),
-            n => n,
-        }
+        windows_for(self.windows, self.buffer_bytes())
     }
 
     /// Refuses what can't be, naming the value.
@@ -130,8 +122,8 @@ impl ClientOptions {
         if !(1..=4096).contains(&pages) {
             wrong!("-b {pages}: choose 1 to 4096 pages");
         }
-        if self.lowat as usize > self.len() {
-            wrong!("-r {}: the buffer of {pages} pages has {} bytes", self.lowat, self.len());
+        if self.lowat as usize > self.buffer_bytes() {
+            wrong!("-r {}: the buffer of {pages} pages has {} bytes", self.lowat, self.buffer_bytes());
         }
         if self.mode == ReceiveMode::Copy && self.credit != 0 && matches!(self.place, RxPlace::Host(_)) {
             wrong!(
@@ -149,9 +141,10 @@ impl ClientOptions {
     }
 }
 
-/// Windows of `len` bytes that have `RING_BYTES` together, 4 to 64.
-pub fn windows_for(len: usize) -> u32 {
-    (RING_BYTES / len.max(1)).clamp(4, 64) as u32
+/// As many windows as were `given`; of 0 those of `len` bytes that have `RING_BYTES` together, 4 to
+/// 64.
+pub fn windows_for(given: u32, len: usize) -> u32 {
+    if given != 0 { given } else { (RING_BYTES / len.max(1)).clamp(4, 64) as u32 }
 }
 
 /// Options of [`super::run_table`].

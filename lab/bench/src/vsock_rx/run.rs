@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use super::experiment::{Experiment, RxGuest};
+use super::experiment::Experiment;
 use super::floor::RxFloor;
 use super::mode::ReceiveMode;
 use super::options::{TableOptions, windows_for};
 use super::report::{RxFacts, RxReport, VsockRx};
-use super::variant::{RxCase, RxSample, RxWay};
+use super::variant::{RxCase, RxWay};
 use crate::case::Direction;
 use crate::cpu::Placement;
 use crate::experiment::{CellReport, Tried, measured};
@@ -56,7 +56,7 @@ fn measure(options: &TableOptions) -> Result<RxReport> {
     for &direction in &options.directions {
         for &working_set in &options.working_sets {
             cases.extend(options.lens().into_iter().map(|len| {
-                let windows = if options.windows == 0 { windows_for(len) } else { options.windows };
+                let windows = windows_for(options.windows, len);
                 RxCase { direction, len, working_set, windows }
             }));
         }
@@ -75,12 +75,6 @@ struct Ends<'a> {
     direct: Option<Experiment<'a>>,
 }
 
-/// The guests of a case.
-struct Guests {
-    plain: Option<RxGuest>,
-    direct: Option<RxGuest>,
-}
-
 impl<'a> Ends<'a> {
     fn start(
         program: &Path,
@@ -91,7 +85,7 @@ impl<'a> Ends<'a> {
         let plain = Some(Experiment::start(program, options, &[], placement)?);
         let mut direct = None;
         if options.modes.contains(&ReceiveMode::Direct) && options.directions.contains(&Direction::Transmit) {
-            match Experiment::start_direct(program, options, placement) {
+            match Experiment::start(program, options, &["--share-guest-memory"], placement) {
                 Ok(experiment) => direct = Some(experiment),
                 Err(error) => notes.push(format!("direct windows are left out: {error:#}")),
             }
@@ -110,56 +104,30 @@ impl<'a> Ends<'a> {
     }
 
     fn measure_case(
-        &self,
+        &mut self,
         case: &RxCase,
         options: &TableOptions,
         placement: &Placement,
         progress: &mut ProgressLine,
     ) -> Result<CellReport<VsockRx>> {
         let mut floor = RxFloor::new(case, options.host_cpu, placement, options.credit())?;
-        let guest_of = |end: &Option<Experiment<'_>>| end.as_ref().map(|end| end.guest(case)).transpose();
-        let transmit = case.direction == Direction::Transmit;
-        let mut guests = Guests {
-            plain: guest_of(&self.plain)?,
-            direct: if transmit { guest_of(&self.direct)? } else { None },
-        };
         let lines = self.lines(case, options);
         let runs = interleave(lines.len(), options.rounds(), case, progress, |index, turn| {
             let (bytes, check) = match turn {
                 Turn::WarmUp => (WARM_UP, true),
                 Turn::Round(_) => (options.bytes(), false),
             };
-            self.run(lines[index], &mut floor, &mut guests, bytes, check)
+            let end = match lines[index] {
+                floors if floors.is_floor() => return floor.run(floors, bytes),
+                RxWay::Direct => &mut self.direct,
+                _ => &mut self.plain,
+            };
+            let end = end.as_mut().context("no back end runs for this")?;
+            end.run(case, lines[index], bytes, check)
         });
         let tried = lines.into_iter().zip(runs);
         let tried = tried.map(|(way, runs)| Tried { variant: way, bases: way.bases(), facts: (), runs });
         let facts = RxFacts::of(case, options.rounds(), options.bytes());
         Ok(CellReport::of(*case, facts, tried.collect(), Vec::new()))
-    }
-
-    fn run(
-        &self,
-        line: RxWay,
-        floor: &mut RxFloor,
-        guests: &mut Guests,
-        bytes: u64,
-        check: bool,
-    ) -> Result<RxSample> {
-        let (end, guest) = match line {
-            line if line.is_floor() => return floor.run(line, bytes),
-            RxWay::Direct => (&self.direct, &mut guests.direct),
-            _ => (&self.plain, &mut guests.plain),
-        };
-        let end = end.as_ref().context("no back end runs for this")?;
-        let outcome = match guest {
-            Some(guest) => end.run(guest, line, bytes, check),
-            None => bail!("the guest could not be connected again after a failure"),
-        };
-        if outcome.is_err() {
-            // What is left of a failed run must not be in the way of the next line.
-            let case = guest.take().map(|guest| guest.case());
-            *guest = case.and_then(|case| end.guest(&case).ok());
-        }
-        outcome
     }
 }

@@ -64,7 +64,7 @@ impl Tally {
     pub fn begin_with(clock: Clock, options: &ClientOptions) -> io::Result<Self> {
         Ok(Self {
             clock,
-            private: if options.copy_out { vec![0; options.len()] } else { Vec::new() },
+            private: if options.copy_out { vec![0; options.buffer_bytes()] } else { Vec::new() },
             check: options.check,
             sum: StreamSum::default(),
             dequeue: Duration::ZERO,

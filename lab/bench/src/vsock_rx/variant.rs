@@ -93,21 +93,6 @@ impl RxWay {
         Self::MappedCopied,
     ];
 
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::FloorTouch => "floor: touch",
-            Self::FloorCopyTouch => "floor: memcpy + touch",
-            Self::FloorTouchWoken => "woken: touch",
-            Self::FloorCopyTouchWoken => "woken: memcpy + touch",
-            Self::Copy => "copy",
-            Self::Mapped => "mapped",
-            Self::Polling => "polling",
-            Self::Direct => "direct",
-            Self::MappedCopied => "mapped, then copied",
-        }
-    }
-
     /// Whether it is one without a device.
     pub fn is_floor(self) -> bool {
         self.mode().is_none()
@@ -129,7 +114,17 @@ impl RxWay {
 
 impl fmt::Display for RxWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(match self {
+            Self::FloorTouch => "floor: touch",
+            Self::FloorCopyTouch => "floor: memcpy + touch",
+            Self::FloorTouchWoken => "woken: touch",
+            Self::FloorCopyTouchWoken => "woken: memcpy + touch",
+            Self::Copy => "copy",
+            Self::Mapped => "mapped",
+            Self::Polling => "polling",
+            Self::Direct => "direct",
+            Self::MappedCopied => "mapped, then copied",
+        })
     }
 }
 
@@ -161,38 +156,29 @@ pub struct RxSample {
 }
 
 impl RxSample {
-    fn per_len(&self, seconds: f64, len: usize) -> f64 {
-        seconds * 1e9 * len as f64 / self.bytes.max(1) as f64
+    /// Seconds for 10⁹ bytes, or nanoseconds for a byte, of the seconds that all took.
+    pub fn per_gb(&self, seconds: f64) -> f64 {
+        seconds * 1e9 / self.bytes.max(1) as f64
     }
 
     /// D: nanoseconds in dequeue calls for each `len` bytes.
     pub fn dequeue_ns(&self, len: usize) -> f64 {
-        self.per_len(self.dequeue_seconds, len)
+        self.per_gb(self.dequeue_seconds) * len as f64
     }
 
     /// The same with the program's look.
     pub fn dequeue_and_touch_ns(&self, len: usize) -> f64 {
-        self.per_len(self.dequeue_seconds + self.touch_seconds, len)
+        self.per_gb(self.dequeue_seconds + self.touch_seconds) * len as f64
     }
 
     /// CPU seconds of back end and program for 10⁹ bytes.
     pub fn cpu_per_gb(&self) -> f64 {
-        (self.backend_cpu_seconds + self.program_cpu_seconds) * 1e9 / self.bytes.max(1) as f64
+        self.per_gb(self.backend_cpu_seconds + self.program_cpu_seconds)
     }
 
-    /// CPU seconds of the back end for 10⁹ bytes.
-    pub fn backend_per_gb(&self) -> f64 {
-        self.backend_cpu_seconds * 1e9 / self.bytes.max(1) as f64
-    }
-
-    /// CPU seconds of the program for 10⁹ bytes.
-    pub fn program_per_gb(&self) -> f64 {
-        self.program_cpu_seconds * 1e9 / self.bytes.max(1) as f64
-    }
-
-    /// Bytes of a dequeue on average.
-    pub fn dequeue_len(&self) -> f64 {
-        self.bytes as f64 / self.dequeues.max(1) as f64
+    /// `count` for each dequeue, on average.
+    pub fn per_dequeue(&self, count: u64) -> f64 {
+        count as f64 / self.dequeues.max(1) as f64
     }
 }
 

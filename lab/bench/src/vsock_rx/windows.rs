@@ -45,7 +45,7 @@ pub fn receive(connection: &MappedConnection, options: &ClientOptions) -> Result
             Dequeued::End => break,
         }
     }
-    Ok(tally.end(options.mode, agreed.windows, options.len())?)
+    Ok(tally.end(options.mode, agreed.windows, options.buffer_bytes())?)
 }
 
 fn look(tally: &mut Tally, window: &WindowLease) {
@@ -89,20 +89,14 @@ fn wait(connection: &MappedConnection, polls: bool) -> Result<()> {
 
 /// Connects as the options say.
 pub fn connect(uds: &std::path::Path, options: &ClientOptions) -> Result<MappedConnection> {
-    let path = with_suffix(uds, ".map");
+    let mut path = uds.as_os_str().to_owned();
+    path.push(".map");
     let wanted = zerowire::recv::vsock::MappedOptions::stream()
         .windows(options.windows())
         .data_pages(options.pages)
         .lowat(options.lowat())
         .credit(options.credit)
         .direct(options.mode == ReceiveMode::Direct);
-    zerowire::recv::vsock::connect(&path, options.port, &wanted)
+    zerowire::recv::vsock::connect(path.as_ref(), options.port, &wanted)
         .with_context(|| format!("no mapped connection to port {} of the guest", options.port))
-}
-
-/// A path with something behind it.
-pub fn with_suffix(path: &std::path::Path, suffix: &str) -> std::path::PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
 }

@@ -117,21 +117,27 @@ fn write<'a>(
     while left > 0 {
         let Ok(ring) = from_reader.recv() else { break };
         let before = thread_time();
-        let mut filled = 0;
-        while filled < ring.len() && left > 0 {
-            let range = walk.next(len.min(left).min(ring.len() - filled), source.len());
-            let count = range.len();
-            ring[filled..filled + count].copy_from_slice(&source[range]);
-            walk.advance(count);
-            filled += count;
-            left -= count;
-        }
+        let filled = ring.len().min(left);
+        ring[..filled].chunks_mut(len).for_each(|window| fill(window, source, walk));
+        left -= filled;
         cpu += thread_time() - before;
         if to_reader.send((ring, filled)).is_err() {
             break;
         }
     }
     cpu
+}
+
+/// Fills a window from the working set, which may be shorter.
+fn fill(window: &mut [u8], source: &[u8], walk: &mut Walk) {
+    let mut filled = 0;
+    while filled < window.len() {
+        let range = walk.next(window.len() - filled, source.len());
+        let count = range.len();
+        window[filled..filled + count].copy_from_slice(&source[range]);
+        walk.advance(count);
+        filled += count;
+    }
 }
 
 fn sample(bytes: u64, looks: u64, wall: Duration, copied: Duration, looked: Duration) -> RxSample {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::{RxFloor, sample};
+use super::{RxFloor, fill, sample};
 use crate::cpu::{Placement, thread_time};
 use crate::vsock_rx::tally::touch;
 use crate::vsock_rx::variant::RxSample;
@@ -148,17 +148,5 @@ impl RxFloor {
             wake_ups: portions,
             ..sample(moved, portions * windows as u64, begin.elapsed(), copied, looked)
         })
-    }
-}
-
-/// Fills a window from the working set, which may be shorter.
-fn fill(window: &mut [u8], source: &[u8], walk: &mut crate::vsock::host::Walk) {
-    let mut filled = 0;
-    while filled < window.len() {
-        let range = walk.next(window.len() - filled, source.len());
-        let count = range.len();
-        window[filled..filled + count].copy_from_slice(&source[range]);
-        walk.advance(count);
-        filled += count;
     }
 }

@@ -2,8 +2,9 @@ use super::*;
 
 #[test]
 fn rings_hold_the_same_number_of_bytes_within_limits() {
-    let windows: Vec<u32> = [4096, 16 << 10, 64 << 10, 512 << 10].map(windows_for).to_vec();
+    let windows: Vec<u32> = [4096, 16 << 10, 64 << 10, 512 << 10].map(|len| windows_for(0, len)).to_vec();
     assert_eq!(windows, [64, 64, 16, 4]);
+    assert_eq!(windows_for(7, 4096), 7);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::variant::{RxCase, RxSample, RxWay};
 use crate::case::{Direction, WorkingSet};
 use crate::chart::{Bars, Better, Series};
 use crate::experiment::{
-    Base, CellReport, Figure, Report, Subject, failed, failures, head, series, shared_cpu,
+    Base, CellReport, Figure, Report, Subject, failed, failures, head, sections, series, shared_cpu, subtitle,
 };
 use crate::machine::Machine;
 use crate::stats::Summary;
@@ -74,16 +74,16 @@ impl Subject for VsockRx {
         Figure::<Self>::spread("dequeue_and_touch_ns", |case, s| Some(s.dequeue_and_touch_ns(case.len))),
         // CPU seconds for 10⁹ bytes: of back end and program, and of each.
         Figure::<Self>::spread("cpu_s_per_gb", |_, s| Some(s.cpu_per_gb())),
-        Figure::<Self>::spread("backend_cpu_s_per_gb", |_, s| Some(s.backend_per_gb())),
-        Figure::<Self>::spread("program_cpu_s_per_gb", |_, s| Some(s.program_per_gb())),
+        Figure::<Self>::spread("backend_cpu_s_per_gb", |_, s| Some(s.per_gb(s.backend_cpu_seconds))),
+        Figure::<Self>::spread("program_cpu_s_per_gb", |_, s| Some(s.per_gb(s.program_cpu_seconds))),
         // Divided by copying receive's. The first is what was published of others.
         Figure::<Self>::ratio("dequeue_to_copy", "copy", |case, s| s.dequeue_ns(case.len)),
         Figure::<Self>::ratio("time_to_copy", "copy", |case, s| s.dequeue_and_touch_ns(case.len)),
         Figure::<Self>::ratio("cpu_to_copy", "copy", |_, s| s.cpu_per_gb()),
         Figure::<Self>::ratio("cpu_to_floor", "floor", |_, s| s.cpu_per_gb()),
         // Bytes of a dequeue, and wake-ups for each.
-        Figure::<Self>::mean("dequeue_len", |_, s| s.dequeue_len()),
-        Figure::<Self>::mean("wake_ups_per_dequeue", |_, s| s.wake_ups as f64 / s.dequeues.max(1) as f64),
+        Figure::<Self>::mean("dequeue_len", |_, s| s.per_dequeue(s.bytes)),
+        Figure::<Self>::mean("wake_ups_per_dequeue", |_, s| s.per_dequeue(s.wake_ups)),
         // The share of the bytes that stayed where the guest had them. Then the share that the back
         // end copied an additional time, because the program was behind.
         Figure::<Self>::mean("direct_share", |_, s| s.direct_bytes as f64 / s.bytes.max(1) as f64),
@@ -135,24 +135,22 @@ impl RxReport {
         failures(&self.cases)
     }
 
-    fn of(&self, direction: Direction, working_set: WorkingSet) -> Vec<&RxCell> {
-        let wanted = |cell: &&RxCell| (cell.at.direction, cell.at.working_set) == (direction, working_set);
-        self.cases.iter().filter(wanted).collect()
+    fn sections(&self) -> Vec<((Direction, WorkingSet), Vec<&RxCell>)> {
+        sections(&self.cases, |case| (case.direction, case.working_set))
     }
 
     fn cpu_chart(&self, direction: Direction, working_set: WorkingSet, cases: &[&RxCell]) -> Bars {
         // Polling burns a CPU by design, and nobody receives as the control does.
         let ways = [RxWay::FloorCopyTouch, RxWay::Copy, RxWay::Mapped, RxWay::Direct];
         let mut bars = series(cases, ways, |case, way| case.line(way)?.spread("cpu_s_per_gb"));
-        for floor in bars.iter_mut().filter(|bars| bars.name == RxWay::FloorCopyTouch.name()) {
+        for floor in bars.iter_mut().filter(|bars| bars.name == RxWay::FloorCopyTouch.to_string()) {
             floor.name = "floor".to_owned();
         }
         Bars {
             title: format!("CPU time of back end and program, {}, {working_set}", way(direction)),
-            subtitle: format!(
-                "{}; floor: one memcpy and a look at each cache line; medians of {} interleaved rounds, whiskers: \
-                 quartiles",
-                self.machine, self.rounds
+            subtitle: subtitle(
+                format_args!("{}; floor: one memcpy and a look at each cache line", self.machine),
+                self.rounds,
             ),
             y_label: "CPU seconds a GB".to_owned(),
             better: Better::Lower,
@@ -172,10 +170,9 @@ impl RxReport {
         let published = |case: &&RxCell| case.facts.published_ratio.and_then(|ratio| Summary::of([ratio]));
         Bars {
             title: format!("Mapped against copying receive, {}, {working_set}", way(direction)),
-            subtitle: format!(
-                "{}; D: calls that dequeue, D+: with a look at each cache line; medians of {} interleaved rounds, whiskers: \
-                 quartiles",
-                self.machine, self.rounds
+            subtitle: subtitle(
+                format_args!("{}; D: calls that dequeue, D+: with a look at each cache line", self.machine),
+                self.rounds,
             ),
             y_label: "mapped / copying".to_owned(),
             better: Better::Lower,
@@ -208,14 +205,9 @@ impl Report for RxReport {
             shared_cpu(self.separate_cpus, "driver and back end")
         );
         let mut out = head(&self.machine, &cpus, &self.notes);
-        for direction in Direction::ALL {
-            for working_set in WorkingSet::ALL {
-                let cases = self.of(direction, working_set);
-                if !cases.is_empty() {
-                    out.push('\n');
-                    out.push_str(&tables::section(direction, working_set, &cases));
-                }
-            }
+        for ((direction, working_set), cases) in self.sections() {
+            out.push('\n');
+            out.push_str(&tables::section(direction, working_set, &cases));
         }
         out.push_str(&failed(&self.failures()));
         out
@@ -223,16 +215,10 @@ impl Report for RxReport {
 
     fn charts(&self) -> Vec<(String, Bars)> {
         let mut charts = Vec::new();
-        for direction in Direction::ALL {
-            for working_set in WorkingSet::ALL {
-                let cases = self.of(direction, working_set);
-                if cases.is_empty() {
-                    continue;
-                }
-                let name = |kind: &str| format!("vsock-rx-{kind}-{}-{working_set}.svg", direction.short());
-                charts.push((name("cpu"), self.cpu_chart(direction, working_set, &cases)));
-                charts.push((name("ratio"), self.ratio_chart(direction, working_set, &cases)));
-            }
+        for ((direction, working_set), cases) in self.sections() {
+            let name = |kind: &str| format!("vsock-rx-{kind}-{}-{working_set}.svg", direction.short());
+            charts.push((name("cpu"), self.cpu_chart(direction, working_set, &cases)));
+            charts.push((name("ratio"), self.ratio_chart(direction, working_set, &cases)));
         }
         charts
     }

@@ -14,7 +14,7 @@ fn figures_are_for_the_length_of_the_column() {
     assert!((sample.dequeue_ns(4000) - 4000.0).abs() < 1e-6);
     assert!((sample.dequeue_and_touch_ns(4000) - 12_000.0).abs() < 1e-6);
     assert!((sample.cpu_per_gb() - 4.0).abs() < 1e-9);
-    assert!((sample.dequeue_len() - 2000.0).abs() < 1e-9);
+    assert!((sample.per_dequeue(sample.bytes) - 2000.0).abs() < 1e-9);
     assert!(RxSample::default().cpu_per_gb().is_finite());
 }
 
