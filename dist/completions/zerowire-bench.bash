@@ -400,7 +400,7 @@ _zerowire__bench() {
                     return 0
                     ;;
                 --parts)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "net udp vsock replay tcp" -- "${cur}"))
                     return 0
                     ;;
                 --peer)

@@ -195,7 +195,11 @@ complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand tcp-rx" -l
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand tcp-rx" -l touch -d 'Look at every byte, as a program that uses the data does'
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand tcp-rx" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l rounds -d 'Rounds of each row [default: 15, with --quick 3]' -r
-complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l parts -d 'Which parts: net, udp, vsock, replay, tcp' -r
+complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l parts -d 'Which parts: net, udp, vsock, replay, tcp' -r -f -a "net\t'The net device on a tap'
+udp\t'The same device, and the host\'s IP behind the tap'
+vsock\t'The vsock device'
+replay\t'Sending a capture'
+tcp\t'Sending and receiving TCP'"
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l peer -d 'Another file than the one in PATH for dpdk-testpmd, passt, vhost-device-vsock, tcpreplay or iperf3. Repeat for more' -r
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l json -d 'Write the result as JSON; - is standard output, in place of the text' -r -F
 complete -c zerowire-bench -n "__fish_zerowire_bench_using_subcommand peers" -l svg -d 'Write charts (SVG) into this folder' -r -F

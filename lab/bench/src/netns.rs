@@ -5,12 +5,13 @@
 //! started from it are inside as well. The namespace and its interfaces vanish with the last of
 //! them. Interfaces are set with the ioctls of netdevice(7).
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use zerowire_sys::netdevice;
 
 use crate::sys;
@@ -33,12 +34,40 @@ pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Res
 
 /// Moves the calling thread into a new network namespace, for good, and turns IPv6 off in it. So no
 /// interface that is made later sends frames of its own as it comes up.
-pub(crate) fn enter_new_namespace() -> Result<()> {
+fn enter_new_namespace() -> Result<()> {
     sys::leave_network_namespace().context(
         "can't make a network namespace of its own: run as root (CAP_SYS_ADMIN), \
          or prefix the command with `unshare -Urn`",
     )?;
     disable_ipv6("default")
+}
+
+/// A further network namespace. It stays as long as this value, or a socket that was made in it.
+pub(crate) struct OtherNamespace(File);
+
+impl OtherNamespace {
+    /// A new, empty one.
+    pub(crate) fn new() -> Result<Self> {
+        in_new_namespace(|| Ok(Self(File::open("/proc/thread-self/ns/net")?)))
+    }
+
+    /// Runs `work` on a new thread inside and returns its result.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+                    .context("can't enter another network namespace")?;
+                work()
+            });
+            thread.join().map_err(|_| anyhow!("a thread of another network namespace panicked"))?
+        })
+    }
+}
+
+impl AsFd for OtherNamespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 /// Turns IPv6 off for one interface, or for all made later (`default`). A kernel without IPv6 needs

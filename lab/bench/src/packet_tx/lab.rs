@@ -19,9 +19,9 @@ use zerowire_sys::socket::set_int;
 
 use super::case::SinkKind;
 use super::links;
-use super::receiver::SinkReceiver;
+use super::receiver::{PEER, SinkReceiver};
 use crate::cpu::Placement;
-use crate::netns::NetnsLink;
+use crate::netns::{NetnsLink, OtherNamespace};
 
 /// The interface that frames are sent to.
 pub const INTERFACE: &str = "zwtx";
@@ -54,22 +54,31 @@ impl TxLab {
     /// Makes the devices in the network namespace of the calling thread, which must be the
     /// benchmark's own.
     pub fn new(kind: SinkKind, placement: &Placement) -> Result<Self> {
-        let mut receiver = None;
-        match kind {
-            SinkKind::Ifb => links::add_ifb(INTERFACE)?,
-            SinkKind::Veth => receiver = Some(SinkReceiver::start(placement)?),
-        }
+        let far = match kind {
+            SinkKind::Ifb => {
+                links::add_ifb(INTERFACE)?;
+                None
+            }
+            SinkKind::Veth => {
+                let far = OtherNamespace::new()?;
+                links::add_veth(INTERFACE, PEER, far.as_fd())?;
+                Some(far)
+            }
+        };
         let link = NetnsLink::new(INTERFACE)?;
         link.set_mtu(MTU)?;
         link.set_ipv4(SOURCE, 24)?;
         let mac = link.mac()?;
-        let mut target_mac = mac;
         // The other end comes up first. Of a veth pair the kernel starts the queues of the second
         // one at once, and those of the first some time later. It throws away what is sent there
         // before.
-        if let Some(receiver) = &mut receiver {
-            target_mac = receiver.listen()?;
-        }
+        let (receiver, target_mac) = match far {
+            Some(far) => {
+                let (receiver, mac) = SinkReceiver::listen(&far, placement)?;
+                (Some(receiver), mac)
+            }
+            None => (None, mac),
+        };
         link.up()?;
         Ok(Self { kind, link, receiver, mac, target_mac })
     }

@@ -1,28 +1,25 @@
-//! The reader behind a veth pair: a thread in a network namespace of its own with one UDP socket.
+//! The reader behind a veth pair: a thread with one UDP socket of another network namespace.
 //!
 //! It counts bytes, not datagrams: the kernel joins or cuts frames that it carries as one
 //! (UDP_GRO).
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver as Inbox, Sender as Outbox, channel};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use zerowire_sys::socket::set_int;
 
-use super::lab::{INTERFACE, TARGET, TARGET_PORT, TxLab};
-use super::links;
+use super::lab::{TARGET, TARGET_PORT, TxLab};
 use crate::cpu::{Placement, ThreadClock};
-use crate::netns::enter_new_namespace;
+use crate::netns::OtherNamespace;
 
 /// The receiver's end of the pair.
-const PEER: &str = "zwrx";
+pub(super) const PEER: &str = "zwrx";
 /// Room for what waits: the sender stays within it.
 const RECEIVE_BUFFER: i32 = 256 << 20;
 /// How often the thread looks whether it shall end.
@@ -35,45 +32,26 @@ pub struct SinkReceiver {
     bytes: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     clock: ThreadClock,
-    listen: Outbox<()>,
-    ready: Inbox<Result<[u8; 6]>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl SinkReceiver {
-    /// Starts the thread in a new namespace, and makes the veth pair between it and the caller's.
-    pub fn start(placement: &Placement) -> Result<Self> {
-        let (namespaces, namespace) = channel::<Result<(File, ThreadClock)>>();
-        let (listen, begin) = channel::<()>();
-        let (outbox, ready) = channel();
-        let bytes = Arc::new(AtomicU64::new(0));
-        let stop = Arc::new(AtomicBool::new(false));
+    /// Sets up the interface [`PEER`] of the namespace `far`, and reads what comes there; its
+    /// Ethernet address. The socket keeps the namespace.
+    pub(super) fn listen(far: &OtherNamespace, placement: &Placement) -> Result<(Self, [u8; 6])> {
+        let (socket, mac) = far.run(socket)?;
+        let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, end, placement) = (bytes.clone(), stop.clone(), placement.clone());
+        let (clocks, clock) = channel();
         let thread = std::thread::Builder::new().name("receiver".into()).spawn(move || {
-            let entered = enter(&placement);
-            let sound = entered.is_ok();
-            // The other side is gone when it gave up: then there is nothing to do either.
-            if namespaces.send(entered).is_err() || !sound || begin.recv().is_err() {
-                return;
-            }
-            match socket() {
-                Ok((socket, mac)) => {
-                    let _ = outbox.send(Ok(mac));
-                    read(&socket, &count, &end);
-                }
-                Err(error) => drop(outbox.send(Err(error))),
+            let pinned = placement.pin_driver();
+            let sound = pinned.is_ok();
+            if clocks.send(pinned.map(|()| ThreadClock::own())).is_ok() && sound {
+                read(&socket, &count, &end);
             }
         })?;
-        let (namespace, clock) =
-            namespace.recv().map_err(|_| anyhow!("the receiver's thread ended early"))??;
-        links::add_veth(INTERFACE, PEER, namespace.as_fd())?;
-        Ok(Self { bytes, stop, clock, listen, ready, thread: Some(thread) })
-    }
-
-    /// Makes the thread set up its end and read; its Ethernet address.
-    pub fn listen(&mut self) -> Result<[u8; 6]> {
-        self.listen.send(()).map_err(|_| anyhow!("the receiver's thread ended early"))?;
-        self.ready.recv().map_err(|_| anyhow!("the receiver's thread ended early"))?
+        let clock = clock.recv().map_err(|_| anyhow!("the receiver's thread ended early"))??;
+        Ok((Self { bytes, stop, clock, thread: Some(thread) }, mac))
     }
 
     /// Bytes of payload read so far.
@@ -105,20 +83,10 @@ impl SinkReceiver {
 impl Drop for SinkReceiver {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // A thread that never began to listen waits for its order, which this ends.
-        let (closed, _) = channel();
-        self.listen = closed;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
-}
-
-fn enter(placement: &Placement) -> Result<(File, ThreadClock)> {
-    placement.pin_driver()?;
-    enter_new_namespace()?;
-    let namespace = File::open("/proc/thread-self/ns/net").context("the receiver's namespace")?;
-    Ok((namespace, ThreadClock::own()))
 }
 
 fn socket() -> Result<(UdpSocket, [u8; 6])> {

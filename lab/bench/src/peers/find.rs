@@ -5,48 +5,32 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 use anyhow::Result;
-use serde::Serialize;
+use clap::ValueEnum;
 
 use super::cell::ComparedPart;
 use crate::experiment::Failure;
+use crate::words::by_words;
 use crate::wrong::wrong;
 
 /// A program of others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PeerProgram {
     /// DPDK's forwarder between ports; here vhost-user and a tap.
-    #[serde(rename = "dpdk-testpmd")]
+    #[value(name = "dpdk-testpmd")]
     Testpmd,
     /// User-mode networking of a guest.
-    #[serde(rename = "passt")]
     Passt,
     /// rust-vmm's vsock device.
-    #[serde(rename = "vhost-device-vsock")]
     VhostDeviceVsock,
     /// Sends captures.
-    #[serde(rename = "tcpreplay")]
     Tcpreplay,
     /// Measures TCP.
-    #[serde(rename = "iperf3")]
     Iperf3,
 }
 
+by_words!(PeerProgram);
+
 impl PeerProgram {
-    /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Testpmd, Self::Passt, Self::VhostDeviceVsock, Self::Tcpreplay, Self::Iperf3];
-
-    /// The program's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Testpmd => "dpdk-testpmd",
-            Self::Passt => "passt",
-            Self::VhostDeviceVsock => "vhost-device-vsock",
-            Self::Tcpreplay => "tcpreplay",
-            Self::Iperf3 => "iperf3",
-        }
-    }
-
     /// Which part of zerowire it is compared with.
     pub fn part(self) -> ComparedPart {
         match self {
@@ -68,23 +52,6 @@ impl PeerProgram {
             Self::Iperf3 => "Debian package iperf3",
         }
     }
-
-    /// Why it has no figures.
-    pub fn absent(self, reason: impl std::fmt::Display) -> Failure {
-        Failure { variant: self.name().to_owned(), reason: reason.to_string() }
-    }
-}
-
-impl FromStr for PeerProgram {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|peer| peer.name() == text);
-        found.ok_or_else(|| {
-            let names = Self::ALL.map(Self::name).join(", ");
-            format!("there is no peer '{text}': choose one of {names}")
-        })
-    }
 }
 
 /// A peer, and the file that is to be run for it.
@@ -102,7 +69,10 @@ impl FromStr for NamedPeer {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once('=').filter(|(name, path)| !name.is_empty() && !path.is_empty());
         let (name, path) = parts.ok_or_else(|| format!("--peer {text}: give NAME=PATH"))?;
-        let peer = name.parse().map_err(|e| format!("--peer {text}: {e}"))?;
+        let peer = PeerProgram::from_str(name, false).map_err(|_| {
+            let all: Vec<_> = PeerProgram::value_variants().iter().map(ToString::to_string).collect();
+            format!("--peer {text}: there is no peer '{name}': choose one of {}", all.join(", "))
+        })?;
         Ok(Self { peer, path: path.into() })
     }
 }
@@ -110,24 +80,29 @@ impl FromStr for NamedPeer {
 /// Refuses a peer that is given twice, and files that are not there.
 pub(super) fn verify(given: &[NamedPeer]) -> Result<()> {
     for (index, NamedPeer { peer, path }) in given.iter().enumerate() {
-        let name = peer.name();
         if given[..index].iter().any(|other| other.peer == *peer) {
-            wrong!("--peer {name}={}: {name} is given twice", path.display());
+            wrong!("--peer {peer}={}: {peer} is given twice", path.display());
         }
         if !path.is_file() {
-            wrong!("--peer {name}={}: there is no such file", path.display());
+            wrong!("--peer {peer}={}: there is no such file", path.display());
         }
     }
     Ok(())
 }
 
-/// The program of `peer`: the one that was given, else the one in PATH; or why there is none.
+/// The program of `peer`: the one that was given, else the one in PATH; or why there is none that
+/// can be used.
 pub(super) fn find(peer: PeerProgram, given: &[NamedPeer]) -> Result<PathBuf, Failure> {
-    if let Some(found) = given.iter().find(|named| named.peer == peer) {
-        return Ok(found.path.clone());
+    let named = given.iter().find(|named| named.peer == peer).map(|named| named.path.clone());
+    let program = named
+        .or_else(|| in_path(&peer.to_string()))
+        .ok_or_else(|| Failure::of(peer, format!("{peer} is not installed ({})", peer.source())))?;
+    let has_vhost_user = || said(&program, &["--help"]).is_some_and(|help| help.contains("--vhost-user"));
+    if peer == PeerProgram::Passt && !has_vhost_user() {
+        let words = "passt: the one that is installed has no --vhost-user; Debian 13 has a passt with it";
+        return Err(Failure::of(peer, words));
     }
-    in_path(peer.name())
-        .ok_or_else(|| peer.absent(format!("{} is not installed ({})", peer.name(), peer.source())))
+    Ok(program)
 }
 
 /// The file `name` in one of the folders of PATH.

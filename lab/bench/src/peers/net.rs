@@ -12,15 +12,15 @@ use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::cell::{OURS, PeerCell, PeerSample, Peers};
-use super::find::{self, PeerProgram};
+use super::find::PeerProgram;
 use super::options::PeersOptions;
-use super::sides::{PeerSide, compare};
+use super::sides::{MissingPeers, compare_variants};
 use crate::backend::BackendProcess;
-use crate::case::{Case, Direction, WorkingSet};
+use crate::case::{Case, Direction};
 use crate::compare::NetBench;
 use crate::cpu::Placement;
 use crate::experiment::CellReport;
-use crate::experiment::floored::{Floored, Plan, Variant};
+use crate::experiment::floored::Variant;
 use crate::floor::TapFloor;
 use crate::interleave::Turn;
 use crate::netns::NetnsLink;
@@ -30,7 +30,6 @@ use crate::ports::hold::{Hold, go_first};
 use crate::ports::served::ServedPort;
 use crate::ports::wire::Wire;
 use crate::programs::NamedProgram;
-use crate::progress::ProgressLine;
 use crate::variant::NetSample;
 
 /// Lengths of frames that both can carry in one piece.
@@ -49,36 +48,12 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     let ours = ServedPort::start(&program, PortKind::Tap, "", arrivals.clone(), placement)?;
     let mut variants: Vec<Box<dyn Variant<NetBench>>> =
         vec![Box::new(ours.called(OURS)), Box::new(TapFloor::new("zwfloor", placement.clone())?)];
-    let (mut absent, mut failed) = (Vec::new(), Vec::new());
-    match find::find(PeerProgram::Testpmd, &options.peers) {
-        Ok(program) => match Stopped::start(&program, &arrivals, placement) {
-            Ok(port) => variants.push(Box::new(port)),
-            Err(error) => failed.push(PeerProgram::Testpmd.absent(format!("{error:#}"))),
-        },
-        Err(missing) => absent.push(missing),
-    }
-    let sets = if options.quick { &[WorkingSet::Hot][..] } else { &WorkingSet::ALL[..] };
-    let cases = Case::all(&Direction::ALL, &LENS, sets)?;
-    let mut progress = ProgressLine::new("peers net", cases.len() * (options.rounds() + 1));
-    let mut cells = Vec::with_capacity(cases.len());
-    for case in cases {
-        let amounts = NetBench::amounts(&case, Plan { rounds: options.rounds(), quick: options.quick });
-        let side = |variant: &mut Box<dyn Variant<NetBench>>, turn: Turn| {
-            if turn == Turn::WarmUp {
-                variant.prepare(&case)?;
-            }
-            let frames = if turn == Turn::WarmUp { amounts.warm_up } else { LONGER * amounts.round };
-            variant.run(&case, frames, turn).map(PeerSample::from)
-        };
-        let sides = variants.iter_mut().map(|variant| {
-            let name = variant.name().to_owned();
-            PeerSide::new(&name, move |turn| side(variant, turn))
-        });
-        let sides = sides.chain(failed.iter().map(PeerSide::failed)).collect();
-        cells.push(compare(PeerCell::Net(case), sides, &absent, options.rounds(), &mut progress));
-    }
-    progress.finish();
-    Ok(cells)
+    let mut missing = MissingPeers::default();
+    let testpmd = missing
+        .start(PeerProgram::Testpmd, options, |program| Stopped::start(&program, &arrivals, placement));
+    variants.extend(testpmd.map(|port| Box::new(port) as Box<dyn Variant<NetBench>>));
+    let cases = Case::all(&Direction::ALL, &LENS, options.working_sets())?;
+    Ok(compare_variants(&cases, PeerCell::Net, &mut variants, &missing, LONGER, options))
 }
 
 impl From<NetSample> for PeerSample {
@@ -105,7 +80,7 @@ impl Stopped {
         let backend = BackendProcess::start_peer(|socket| testpmd(program, socket, cpu), placement)?;
         let link = NetnsLink::new(TAP).with_context(|| format!("it made no tap: {}", backend.log()))?;
         link.up()?;
-        let (name, wire) = (PeerProgram::Testpmd.name().to_owned(), Wire::Tap(link));
+        let (name, wire) = (PeerProgram::Testpmd.to_string(), Wire::Tap(link));
         let port = ServedPort::of(name, backend, wire, arrivals.clone(), placement).polling();
         let process = Pid::from_raw(port.pid() as i32).context("it has no process number")?;
         kill_process(process, Signal::STOP)?;

@@ -1,41 +1,66 @@
-//! What to compare.
+//! What a caller can choose: the arguments of `zerowire-bench peers`.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 
 use super::cell::ComparedPart;
 use super::find::{self, NamedPeer};
+use crate::case::WorkingSet;
 use crate::experiment::Files;
+use crate::words::defaults;
 use crate::wrong::wrong;
 
 /// Options of [`crate::peers::run_peers`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[command(after_help = "\
+net: 'zerowire net' and dpdk-testpmd (vhost-user to a tap), driven by a guest without a VM. udp: the same device and passt, from \
+a guest to a socket. vsock: 'zerowire vsock' and \
+vhost-device-vsock. replay: 'zerowire replay' and tcpreplay, one capture to an ifb device. tcp: 'zerowire send' and 'recv', and \
+iperf3, over a veth pair.\n\
+\n\
+CPU time is that of all threads of a program. Programs take turns in each round; a ratio is that of one round, the other program's \
+figure divided by ours. Every frame and byte is accounted for. A program that is not installed is named with its package. Needs \
+root, and makes namespaces and devices of its own; vsock alone needs no privilege. Takes about 9 minutes; with --quick less than one. \
+See docs/peers.md.")]
 pub struct PeersOptions {
-    /// Fewer rounds, less in each.
+    /// Fewer rounds, less in each, hot working sets only.
+    #[arg(long)]
     pub quick: bool,
-    /// Rounds of each row; `None`: 15, or 3 when quick.
+    /// Rounds of each row [default: 15, with --quick 3].
+    #[arg(long, value_name = "N")]
     pub rounds: Option<usize>,
-    /// Which parts of zerowire.
+    /// Which parts: net, udp, vsock, replay, tcp.
+    #[arg(long, value_delimiter = ',', default_values_t = ComparedPart::value_variants().to_vec(),
+        hide_possible_values = true, value_name = "PART,…")]
     pub parts: Vec<ComparedPart>,
     /// The program `zerowire`.
+    #[arg(skip)]
     pub program: PathBuf,
-    /// Peers that are not those in PATH.
+    /// Another file than the one in PATH for dpdk-testpmd, passt, vhost-device-vsock, tcpreplay or
+    /// iperf3. Repeat for more.
+    #[arg(long = "peer", value_name = "NAME=PATH")]
     pub peers: Vec<NamedPeer>,
     /// Where the report goes besides the text.
+    #[command(flatten)]
     pub files: Files,
 }
 
 impl PeersOptions {
     /// All parts, with this program.
     pub fn new(program: PathBuf) -> Self {
-        let (parts, files) = (ComparedPart::ALL.to_vec(), Files::default());
-        Self { quick: false, rounds: None, parts, program, peers: Vec::new(), files }
+        Self { program, ..defaults() }
     }
 
     /// Rounds of each row.
     pub fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.quick { 3 } else { 15 })
+    }
+
+    /// The working sets of rows that have one.
+    pub(super) fn working_sets(&self) -> &'static [WorkingSet] {
+        if self.quick { &[WorkingSet::Hot] } else { &WorkingSet::ALL }
     }
 
     /// Refuses what makes no sense.

@@ -4,28 +4,32 @@
 //! CPU time is that of the whole program, start and reading of the capture included, and of the
 //! kernel's softirq threads, which may take over from it.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::cell::{OURS, PeerCell, PeerSample, Peers, ReplayCell};
+use super::cell::{OURS, PeerCell, PeerSample, Peers};
 use super::child;
-use super::find::{self, PeerProgram};
+use super::find::PeerProgram;
 use super::options::PeersOptions;
-use super::sides::{PeerSide, compare};
+use super::sides::{MissingPeers, PeerSide, compare};
 use crate::cpu::Placement;
 use crate::experiment::CellReport;
 use crate::held::Held;
 use crate::interleave::Turn;
 use crate::packet_tx::SinkKind;
-use crate::packet_tx::lab::TxLab;
+use crate::packet_tx::frame::{HEAD_LEN, Head};
+use crate::packet_tx::lab::{INTERFACE, TxLab};
 use crate::packet_tx::measure::Softirq;
-use crate::packet_tx::replay::{FRAMES, PACKETS, arguments, pcap};
 use crate::progress::ProgressLine;
 
-/// One of the programs, and what it is told besides.
+/// Frame lengths in bytes, Ethernet header included.
+const FRAMES: [usize; 2] = [64, 1400];
+/// Packets in the capture.
+const PACKETS: usize = 1000;
+
+/// One of the programs, and its arguments besides those of all.
 struct Player {
     name: &'static str,
     program: PathBuf,
@@ -33,19 +37,17 @@ struct Player {
 }
 
 /// Measures all rows in the namespace of the calling thread.
-pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<Vec<CellReport<Peers>>> {
+pub(crate) fn measure(options: &PeersOptions, placement: &Placement) -> Result<Vec<CellReport<Peers>>> {
     placement.pin_driver()?;
     let lab = TxLab::new(SinkKind::Ifb, placement)?;
     let softirq = Softirq::find();
     let held = Held::temporary(&format!("zerowire-peers-{}", std::process::id()))?;
-    let mut players = vec![Player { name: OURS, program: options.program.clone(), more: &[] }];
-    let mut absent = Vec::new();
-    match find::find(PeerProgram::Tcpreplay, &options.peers) {
-        Ok(program) => {
-            players.push(Player { name: "tcpreplay", program: program.clone(), more: &[] });
-            players.push(Player { name: "tcpreplay -K", program, more: &["--preload-pcap"] });
-        }
-        Err(missing) => absent.push(missing),
+    let mut players =
+        vec![Player { name: OURS, program: options.program.clone(), more: &["replay", "--quiet"] }];
+    let mut missing = MissingPeers::default();
+    if let Some(program) = missing.start(PeerProgram::Tcpreplay, options, Ok) {
+        players.push(Player { name: "tcpreplay", program: program.clone(), more: &[] });
+        players.push(Player { name: "tcpreplay -K", program, more: &["--preload-pcap"] });
     }
     let passes = if options.quick { 200 } else { 1000 };
     let mut progress = ProgressLine::new("peers replay", FRAMES.len() * (options.rounds() + 1));
@@ -69,8 +71,8 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
                 Ok(PeerSample { cpu_ns, wall_ns, frames, bytes: frames * frame_len as u64 })
             })
         });
-        let at = PeerCell::Replay(ReplayCell { frame_len });
-        cells.push(compare(at, sides.collect(), &absent, options.rounds(), &mut progress));
+        let at = PeerCell::Replay { frame_len };
+        cells.push(compare(at, sides.collect(), &missing, options.rounds(), &mut progress));
     }
     progress.finish();
     Ok(cells)
@@ -78,12 +80,27 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
 
 impl Player {
     fn command(&self, capture: &Path, passes: usize) -> Command {
-        let mut arguments = arguments(self.name == OURS, capture, passes);
-        let file = arguments.pop();
-        arguments.extend(self.more.iter().map(OsString::from));
-        arguments.extend(file);
         let mut command = Command::new(&self.program);
-        command.args(arguments);
+        command.args(self.more).args(["--topspeed", "--intf1", INTERFACE]);
+        command.arg(format!("--loop={passes}")).arg(capture);
         command
     }
+}
+
+/// A capture (pcap, version 2.4, microseconds, link type Ethernet) of [`PACKETS`] frames with the
+/// same time.
+fn pcap(lab: &TxLab, frame_bytes: usize) -> Vec<u8> {
+    let mut file = Vec::with_capacity(24 + PACKETS * (16 + frame_bytes));
+    file.extend(0xa1b2_c3d4u32.to_le_bytes());
+    file.extend([2u16, 4].map(u16::to_le_bytes).concat());
+    // Time zone, accuracy, longest packet, link type.
+    file.extend([0u32, 0, 1 << 16, 1].map(u32::to_le_bytes).concat());
+    let head = Head::new(lab, frame_bytes - HEAD_LEN, false);
+    for number in 0..PACKETS {
+        file.extend([1u32, 0, frame_bytes as u32, frame_bytes as u32].map(u32::to_le_bytes).concat());
+        let at = file.len();
+        file.resize(at + frame_bytes, number as u8);
+        head.write(&mut file[at..]);
+    }
+    file
 }

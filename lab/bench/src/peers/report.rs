@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::cell::{ComparedPart, OURS, Peers};
+use super::cell::{ComparedPart, OURS, PeerCell, Peers};
 use crate::chart::{Bars, Better};
-use crate::experiment::{CellReport, Report, failures, series, variants};
+use crate::experiment::{CellReport, Report, failures, sections, series, subtitle, variants};
 use crate::machine::Machine;
 use crate::stats::Summary;
 
@@ -33,7 +33,7 @@ pub struct PeersReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ProgramVersion {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// The first line of what it says; `None` where it says nothing.
     pub version: Option<String>,
 }
@@ -54,8 +54,7 @@ pub struct SummaryRow {
 /// The summary of `cases`.
 pub(super) fn summary(cases: &[CellReport<Peers>]) -> Vec<SummaryRow> {
     let mut rows = Vec::new();
-    for part in ComparedPart::ALL {
-        let cells: Vec<_> = cases.iter().filter(|cell| cell.at.part() == part).collect();
+    for (part, cells) in sections(cases, PeerCell::part) {
         for name in variants(&cells).into_iter().filter(|name| name != OURS) {
             let range = |key: &str| {
                 let medians = cells.iter().filter_map(|cell| cell.line(&name)?.middle(key));
@@ -79,24 +78,6 @@ impl PeersReport {
     pub fn failures(&self) -> Vec<String> {
         failures(&self.cases)
     }
-
-    fn chart(&self, part: ComparedPart, (title, better): (&str, Better), key: &str) -> Bars {
-        let cells: Vec<_> = self.cases.iter().filter(|cell| cell.at.part() == part).collect();
-        let peers = variants(&cells).into_iter().filter(|name| name != OURS);
-        Bars {
-            title: format!("{title}, {part}"),
-            subtitle: format!(
-                "{}; medians of {} interleaved rounds, whiskers: quartiles",
-                self.machine, self.rounds
-            ),
-            y_label: format!("{title} / that of zerowire"),
-            better,
-            x_label: "what moves".to_owned(),
-            groups: cells.iter().map(|cell| cell.at.to_string()).collect(),
-            series: series(&cells, peers, |cell, name| cell.line(name)?.spread(key)),
-            reference: Some(1.0),
-        }
-    }
 }
 
 impl Report for PeersReport {
@@ -106,14 +87,27 @@ impl Report for PeersReport {
 
     fn charts(&self) -> Vec<(String, Bars)> {
         let all = [
-            ("cpu", ("CPU time", Better::Lower), "cpu_to_zerowire"),
-            ("rate", ("Rate", Better::Higher), "rate_to_zerowire"),
+            ("cpu", "CPU time", Better::Lower, "cpu_to_zerowire"),
+            ("rate", "Rate", Better::Higher, "rate_to_zerowire"),
         ];
-        let parts = ComparedPart::ALL.into_iter().flat_map(|part| all.map(|kind| (part, kind)));
-        let chart = |(part, (kind, title, key)): (ComparedPart, (&str, _, &str))| {
-            (format!("peers-{part}-{kind}.svg"), self.chart(part, title, key))
-        };
-        parts.map(chart).collect()
+        let mut charts = Vec::new();
+        for (part, cells) in sections(&self.cases, PeerCell::part) {
+            for (kind, title, better, key) in all {
+                let peers = variants(&cells).into_iter().filter(|name| name != OURS);
+                let bars = Bars {
+                    title: format!("{title}, {part}"),
+                    subtitle: subtitle(&self.machine, self.rounds),
+                    y_label: format!("{title} / that of zerowire"),
+                    better,
+                    x_label: "what moves".to_owned(),
+                    groups: cells.iter().map(|cell| cell.at.to_string()).collect(),
+                    series: series(&cells, peers, |cell, name| cell.line(name)?.spread(key)),
+                    reference: Some(1.0),
+                };
+                charts.push((format!("peers-{part}-{kind}.svg"), bars));
+            }
+        }
+        charts
     }
 
     fn notes(&mut self) -> &mut Vec<String> {

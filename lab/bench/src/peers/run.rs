@@ -3,8 +3,9 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
+use clap::ValueEnum;
 
-use super::cell::{ComparedPart, Peers};
+use super::cell::{ComparedPart, OURS, Peers};
 use super::find::{self, PeerProgram};
 use super::options::PeersOptions;
 use super::report::{PeersReport, ProgramVersion};
@@ -62,11 +63,12 @@ fn measure(
 
 /// What the programs say of themselves.
 fn versions(options: &PeersOptions) -> Vec<ProgramVersion> {
-    let peers = PeerProgram::ALL.into_iter().filter(|peer| options.parts.contains(&peer.part()));
-    let found = peers.filter_map(|peer| Some((peer, find::find(peer, &options.peers).ok()?)));
-    let found = found.map(|(peer, program)| (peer.name(), version(peer, &program)));
+    let peers = PeerProgram::value_variants().iter();
+    let peers = peers.filter(|peer| options.parts.contains(&peer.part()));
+    let found = peers.filter_map(|peer| Some((*peer, find::find(*peer, &options.peers).ok()?)));
+    let found = found.map(|(peer, program)| (peer.to_string(), version(peer, &program)));
     let ours = find::first_line(&options.program, &["--version"]);
-    let all = std::iter::once(("zerowire", ours)).chain(found);
+    let all = std::iter::once((OURS.to_owned(), ours)).chain(found);
     all.map(|(name, version)| ProgramVersion { name, version }).collect()
 }
 

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::cell::{ComparedPart, Peers};
+use super::cell::{ComparedPart, PeerCell, Peers};
 use super::report::PeersReport;
-use crate::experiment::{CellReport, Column, Digits, failed, head, rows, shared_cpu};
+use crate::experiment::{CellReport, Column, Digits, failed, head, rows, sections, shared_cpu};
 use crate::table::{Table, figure};
 
 const WHICH: [Column<Peers>; 2] = [
@@ -44,11 +44,8 @@ pub(super) fn text(report: &PeersReport) -> String {
         // Writing to a String doesn't fail.
         let _ = writeln!(out, "  {:<18} {}", program.name, program.version.as_deref().unwrap_or("unknown"));
     }
-    for part in ComparedPart::ALL {
-        let cells: Vec<_> = report.cases.iter().filter(|cell| cell.at.part() == part).collect();
-        if !cells.is_empty() {
-            out.push_str(&part_text(part, &cells));
-        }
+    for (part, cells) in sections(&report.cases, PeerCell::part) {
+        out.push_str(&part_text(part, &cells));
     }
     out.push_str(&failed(&report.failures()));
     if !report.summary.is_empty() {
@@ -57,7 +54,8 @@ pub(super) fn text(report: &PeersReport) -> String {
     out
 }
 
-fn part_text(part: ComparedPart, cells: &[&CellReport<Peers>]) -> String {
+/// The rows of a part.
+pub(crate) fn part_text(part: ComparedPart, cells: &[&CellReport<Peers>]) -> String {
     let figures = if part.counts_frames() { FRAMES } else { STREAMS };
     let columns: Vec<Column<Peers>> = WHICH.into_iter().chain(figures).chain(RATIOS).collect();
     let mut out = format!("\n=== {}\n", about(part));

@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use zerowire_sys::socket::attach_filter;
 
-use super::cell::{OURS, PeerCell, PeerSample, Peers, UdpCell};
-use super::find::{self, PeerProgram};
+use super::cell::{OURS, PeerCell, PeerSample, Peers};
+use super::find::PeerProgram;
 use super::options::PeersOptions;
-use super::sides::{PeerSide, compare};
+use super::sides::{MissingPeers, PeerSide, compare};
 use crate::backend::{BackendKind, BackendProcess};
 use crate::case::{Case, Direction, WorkingSet};
 use crate::cpu::Placement;
-use crate::experiment::{CellReport, Failure};
+use crate::experiment::CellReport;
 use crate::frame::{Frame, GUEST_MAC, SOURCE_IP, TARGET_IP};
 use crate::guest::NetGuest;
 use crate::interleave::Turn;
@@ -56,15 +56,11 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     let link = ours.link(0)?;
     link.set_ipv4(Ipv4Addr::from(TARGET_IP), PREFIX)?;
     let mut back_ends = vec![BackEnd { name: OURS, process: ours, mac: link.mac()?, guest: None }];
-    let (mut absent, mut failed) = (Vec::new(), Vec::new());
-    match passt(options, placement) {
-        Ok(Ok(process)) => {
-            let name = PeerProgram::Passt.name();
-            back_ends.push(BackEnd { name, process, mac: PASST_MAC, guest: None });
-        }
-        Ok(Err(error)) => failed.push(PeerProgram::Passt.absent(format!("{error:#}"))),
-        Err(missing) => absent.push(missing),
-    }
+    let mut missing = MissingPeers::default();
+    let passt = missing.start(PeerProgram::Passt, options, |program| {
+        BackendProcess::start_peer(|socket| command(&program, socket), placement)
+    });
+    back_ends.extend(passt.map(|process| BackEnd { name: "passt", process, mac: PASST_MAC, guest: None }));
     let mut progress = ProgressLine::new("peers udp", LENS.len() * (options.rounds() + 1));
     let mut cells = Vec::with_capacity(LENS.len());
     for frame_len in LENS {
@@ -80,23 +76,11 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
                 back_end.run(sink, frame_len, frames)
             })
         });
-        let sides = sides.chain(failed.iter().map(PeerSide::failed)).collect();
-        let at = PeerCell::Udp(UdpCell { frame_len });
-        cells.push(compare(at, sides, &absent, options.rounds(), &mut progress));
+        let at = PeerCell::Udp { frame_len };
+        cells.push(compare(at, sides.collect(), &missing, options.rounds(), &mut progress));
     }
     progress.finish();
     Ok(cells)
-}
-
-/// Starts passt, if there is one with `--vhost-user`; else why there is none.
-fn passt(options: &PeersOptions, placement: &Placement) -> Result<Result<BackendProcess>, Failure> {
-    let program = find::find(PeerProgram::Passt, &options.peers)?;
-    let help = find::said(&program, &["--help"]).unwrap_or_default();
-    if !help.contains("--vhost-user") {
-        let words = "passt: the one that is installed has no --vhost-user; Debian 13 has a passt with it";
-        return Err(PeerProgram::Passt.absent(words));
-    }
-    Ok(BackendProcess::start_peer(|socket| command(&program, socket), placement))
 }
 
 /// passt for the guest of [`Frame`]s. Datagrams to the gateway go to the host's loopback address.

@@ -7,16 +7,14 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::cell::{OURS, PeerCell, PeerSample, Peers};
-use super::find::{self, PeerProgram};
+use super::find::PeerProgram;
 use super::options::PeersOptions;
-use super::sides::{PeerSide, compare};
+use super::sides::{MissingPeers, compare_variants};
 use crate::backend::BackendProcess;
-use crate::case::{Direction, WorkingSet};
+use crate::case::Direction;
 use crate::cpu::Placement;
 use crate::experiment::CellReport;
-use crate::experiment::floored::{Floored, Plan, Variant};
-use crate::interleave::Turn;
-use crate::progress::ProgressLine;
+use crate::experiment::floored::Variant;
 use crate::vsock::SocketKind;
 use crate::vsock::case::{RX_BUFFER, VsockCase};
 use crate::vsock::compare::VsockBench;
@@ -37,39 +35,17 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
     let ours = DeviceVariant::start(&options.program, kind(OURS), &[CREDIT], placement)?;
     let mut variants: Vec<Box<dyn Variant<VsockBench>>> =
         vec![Box::new(ours), Box::new(SocketFloor::new(cpu, placement.clone()))];
-    let (mut absent, mut failed) = (Vec::new(), Vec::new());
-    match find::find(PeerProgram::VhostDeviceVsock, &options.peers) {
-        Ok(program) => match BackendProcess::start_peer(|socket| command(&program, socket), placement) {
-            Ok(backend) => {
-                let kind = kind(PeerProgram::VhostDeviceVsock.name());
-                variants.push(Box::new(DeviceVariant::of(kind, vec![(CREDIT, backend)], placement)));
-            }
-            Err(error) => failed.push(PeerProgram::VhostDeviceVsock.absent(format!("{error:#}"))),
-        },
-        Err(missing) => absent.push(missing),
+    let (mut missing, peer) = (MissingPeers::default(), PeerProgram::VhostDeviceVsock);
+    let backend = missing.start(peer, options, |program| {
+        BackendProcess::start_peer(|socket| command(&program, socket), placement)
+    });
+    if let Some(backend) = backend {
+        let variant = DeviceVariant::of(kind(&peer.to_string()), vec![(CREDIT, backend)], placement);
+        variants.push(Box::new(variant));
     }
-    let sets = if options.quick { &[WorkingSet::Hot][..] } else { &WorkingSet::ALL[..] };
+    let sets = options.working_sets();
     let cases = VsockCase::all(SocketKind::Stream, &Direction::ALL, &WRITES, &[CREDIT], sets)?;
-    let mut progress = ProgressLine::new("peers vsock", cases.len() * (options.rounds() + 1));
-    let mut cells = Vec::with_capacity(cases.len());
-    for case in cases {
-        let amounts = VsockBench::amounts(&case, Plan { rounds: options.rounds(), quick: options.quick });
-        let side = |variant: &mut Box<dyn Variant<VsockBench>>, turn: Turn| {
-            if turn == Turn::WarmUp {
-                variant.prepare(&case)?;
-            }
-            let bytes = if turn == Turn::WarmUp { amounts.warm_up } else { amounts.round };
-            variant.run(&case, bytes, turn).map(PeerSample::from)
-        };
-        let sides = variants.iter_mut().map(|variant| {
-            let name = variant.name().to_owned();
-            PeerSide::new(&name, move |turn| side(variant, turn))
-        });
-        let sides = sides.chain(failed.iter().map(PeerSide::failed)).collect();
-        cells.push(compare(PeerCell::Vsock(case), sides, &absent, options.rounds(), &mut progress));
-    }
-    progress.finish();
-    Ok(cells)
+    Ok(compare_variants(&cases, PeerCell::Vsock, &mut variants, &missing, 1, options))
 }
 
 impl From<VsockSample> for PeerSample {

@@ -31,7 +31,7 @@ fn wrong_arguments_end_with_2_and_name_the_remedy() {
         (&["ab", "/old", "/new", "--rounds", "0", "--", "tcp-rx"], "0 rounds"),
         (&["packet-tx", "--sizes", "0"], "choose 1 to"),
         (&["peers", "--rounds", "0"], "0 rounds"),
-        (&["peers", "--parts", "disk"], "choose net, udp, vsock, replay or tcp"),
+        (&["peers", "--parts", "disk"], "[possible values: net, udp, vsock, replay, tcp]"),
         (&["peers", "--parts", "tcp,tcp"], "tcp is given twice"),
         (&["peers", "--peer", "iperf3"], "give NAME=PATH"),
         (&["peers", "--peer", "qemu=/proc/self/exe"], "no peer 'qemu'"),

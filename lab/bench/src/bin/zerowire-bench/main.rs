@@ -2,7 +2,6 @@
 
 #[cfg(test)]
 mod manual;
-mod peers;
 mod render;
 mod vsock_rx;
 
@@ -16,6 +15,7 @@ use zerowire_bench::ab::{AbOptions, run_ab};
 use zerowire_bench::experiment::floored::beyond_gate;
 use zerowire_bench::packet_tx::{PacketTxOptions, run_packet_tx};
 use zerowire_bench::peers::find::in_path;
+use zerowire_bench::peers::{PeersOptions, run_peers};
 use zerowire_bench::ports::{PortKind, run_ports};
 use zerowire_bench::table::fit_tables;
 use zerowire_bench::tcp_rx::{TcpRxOptions, run_tcp_rx};
@@ -57,7 +57,7 @@ enum What {
     TcpRx(Box<TcpRxOptions>),
     /// zerowire beside other programs that do the same work: dpdk-testpmd, passt,
     /// vhost-device-vsock, tcpreplay, iperf3.
-    Peers(Box<peers::PeersArgs>),
+    Peers(Box<PeersOptions>),
     /// Two builds of this program in turns: what a change of the library costs.
     Ab(Box<AbOptions>),
     /// Write the tables and charts of the measurement pages from their JSON.
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
             What::VsockRx(args) => vsock_rx::run(*args),
             What::PacketTx(args) => packet_tx(*args),
             What::TcpRx(args) => tcp_rx(&args),
-            What::Peers(args) => peers::run(*args),
+            What::Peers(args) => peers(*args),
             What::Ab(args) => ab(&args),
             What::Render(args) => render::run(&args),
         });
@@ -115,6 +115,12 @@ fn packet_tx(mut options: PacketTxOptions) -> Result<ExitCode> {
 
 fn tcp_rx(options: &TcpRxOptions) -> Result<ExitCode> {
     let report = run_tcp_rx(options, &mut *output(&options.files.json))?;
+    Ok(status(&report.failures(), &[]))
+}
+
+fn peers(mut options: PeersOptions) -> Result<ExitCode> {
+    options.program = measured_program(false)?.context("no program zerowire")?;
+    let report = run_peers(&options, &mut *output(&options.files.json))?;
     Ok(status(&report.failures(), &[]))
 }
 

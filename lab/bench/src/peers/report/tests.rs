@@ -2,7 +2,7 @@ use super::*;
 use crate::case::{Case, Direction, WorkingSet};
 use crate::experiment::{Base, Failure, Tried};
 use crate::interleave::Runs;
-use crate::peers::cell::{PeerCell, PeerSample, ReplayCell, TcpCell};
+use crate::peers::cell::PeerSample;
 
 /// Runs of a program, with these nanoseconds of CPU and wall time.
 fn tried(name: &str, frames: u64, runs: &[(u64, u64)]) -> Tried<Peers> {
@@ -36,13 +36,13 @@ fn report() -> PeersReport {
         net(64, &[(2000, 4000), (4000, 8000), (8000, 16_000)]),
         net(1500, &[(3000, 2000), (6000, 4000), (12_000, 8000)]),
         CellReport::of(
-            PeerCell::Replay(ReplayCell { frame_len: 64 }),
+            PeerCell::Replay { frame_len: 64 },
             (),
             vec![tried(OURS, 10, &[(1000, 1000)]), broken("tcpreplay")],
             Vec::new(),
         ),
         CellReport::of(
-            PeerCell::Tcp(TcpCell { direction: Direction::Receive }),
+            PeerCell::Tcp { direction: Direction::Receive },
             (),
             vec![tried(OURS, 0, &[(250, 500)])],
             vec![absent("iperf3", "iperf3 is not installed (Debian package iperf3)")],
@@ -53,7 +53,7 @@ fn report() -> PeersReport {
         separate_cpus: true,
         quick: false,
         rounds: 3,
-        programs: vec![ProgramVersion { name: "iperf3", version: Some("iperf 3.12".into()) }],
+        programs: vec![ProgramVersion { name: "iperf3".into(), version: Some("iperf 3.12".into()) }],
         notes: vec!["others were at work".into()],
         summary: summary(&cases),
         cases,

@@ -22,20 +22,19 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use self::far::Moved;
-use super::cell::{OURS, PeerCell, PeerSample, Peers, TcpCell};
+use super::cell::{OURS, PeerCell, PeerSample, Peers};
 use super::child;
-use super::find::{self, PeerProgram};
+use super::find::PeerProgram;
 use super::options::PeersOptions;
-use super::sides::{PeerSide, compare};
+use super::sides::{MissingPeers, PeerSide, compare};
 use crate::case::Direction;
 use crate::cpu::Placement;
 use crate::experiment::CellReport;
 use crate::held::Held;
 use crate::interleave::Turn;
-use crate::netns::{NetnsLink, enter_new_namespace};
+use crate::netns::{NetnsLink, OtherNamespace};
 use crate::packet_tx::links::add_veth;
 use crate::progress::ProgressLine;
 use crate::tcp_rx::iperf3_client;
@@ -81,10 +80,8 @@ impl TransferWay {
 /// Measures both rows in the namespace of the calling thread.
 pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<Vec<CellReport<Peers>>> {
     placement.pin_driver()?;
-    let (iperf3, absent) = match find::find(PeerProgram::Iperf3, &options.peers) {
-        Ok(program) => (Some(program), Vec::new()),
-        Err(missing) => (None, vec![missing]),
-    };
+    let mut missing = MissingPeers::default();
+    let iperf3 = missing.start(PeerProgram::Iperf3, options, Ok);
     let lab = TcpLab::new(options, iperf3, placement)?;
     let bytes: u64 = if options.quick { 256 << 20 } else { 1 << 30 };
     let file = payload(bytes)?;
@@ -110,8 +107,8 @@ pub(super) fn measure(options: &PeersOptions, placement: &Placement) -> Result<V
                 Direction::Receive => lab.receive(*way, bytes),
             })
         });
-        let at = PeerCell::Tcp(TcpCell { direction });
-        cells.push(compare(at, sides.collect(), &absent, options.rounds(), &mut progress));
+        let at = PeerCell::Tcp { direction };
+        cells.push(compare(at, sides.collect(), &missing, options.rounds(), &mut progress));
     }
     progress.finish();
     Ok(cells)
@@ -133,17 +130,13 @@ struct TcpLab<'a> {
     iperf3: Option<PathBuf>,
     placement: &'a Placement,
     held: Held,
-    far: File,
+    far: OtherNamespace,
     next_port: AtomicU16,
 }
 
 impl<'a> TcpLab<'a> {
     fn new(options: &'a PeersOptions, iperf3: Option<PathBuf>, placement: &'a Placement) -> Result<Self> {
-        let far = std::thread::spawn(|| -> Result<File> {
-            enter_new_namespace()?;
-            Ok(File::open("/proc/thread-self/ns/net")?)
-        });
-        let far = far.join().map_err(|_| anyhow!("the thread of the far end panicked"))??;
+        let far = OtherNamespace::new()?;
         add_veth(NEAR_LINK, FAR_LINK, far.as_fd())?;
         let lab = Self {
             ours: &options.program,
@@ -158,21 +151,14 @@ impl<'a> TcpLab<'a> {
             link.set_ipv4(address, 24)?;
             link.up()
         };
-        lab.at_far_end(|| up(FAR_LINK, FAR))?;
+        lab.far.run(|| up(FAR_LINK, FAR))?;
         up(NEAR_LINK, NEAR)?;
         Ok(lab)
     }
 
-    /// Moves the calling thread to the far end, on the driver's CPU.
-    fn enter_far(&self) -> Result<()> {
-        move_into_link_name_space(self.far.as_fd(), Some(LinkNameSpaceType::Network))
-            .context("can't enter the namespace of the far end")?;
-        Ok(self.placement.pin_driver()?)
-    }
-
     /// A program sends the file at `path`, or as many bytes.
     fn send(&self, way: TransferWay, path: &Path, bytes: u64) -> Result<PeerSample> {
-        let listener = self.at_far_end(|| Ok(TcpListener::bind((FAR, 0))?))?;
+        let listener = self.far.run(|| Ok(TcpListener::bind((FAR, 0))?))?;
         let port = listener.local_addr()?.port();
         let command = match way {
             TransferWay::Ours => {
@@ -223,17 +209,6 @@ impl<'a> TcpLab<'a> {
         Ok(Command::new(self.iperf3.as_ref().context("no iperf3")?))
     }
 
-    /// Runs `work` on a thread at the far end, on the driver's CPU.
-    fn at_far_end<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                self.enter_far()?;
-                work()
-            });
-            thread.join().map_err(|_| anyhow!("the thread of the far end panicked"))?
-        })
-    }
-
     /// Runs `command`, and `far` at the far end, until both are done. `far` moves `bytes` bytes.
     fn run(
         &self,
@@ -242,7 +217,11 @@ impl<'a> TcpLab<'a> {
         far: impl FnOnce() -> Result<Moved> + Send,
     ) -> Result<PeerSample> {
         let (ended, moved) = std::thread::scope(|scope| {
-            let thread = scope.spawn(|| self.at_far_end(far));
+            let at_far_end = || {
+                self.placement.pin_driver()?;
+                far()
+            };
+            let thread = scope.spawn(|| self.far.run(at_far_end));
             let ended = child::run(&mut command, &self.held, self.placement);
             let moved = thread.join().map_err(|_| anyhow!("the thread of the far end panicked"));
             (ended, moved.and_then(|moved| moved))
