@@ -36,24 +36,7 @@ pub enum Column {
 
 by_words!(Column);
 
-/// Which columns can be compared with each other: same socket, same work but for the copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
-    /// Whole frames.
-    Frames,
-    /// UDP payloads.
-    Udp,
-}
-
 impl Column {
-    /// What it can be compared with.
-    pub fn family(self) -> Family {
-        match self {
-            Self::Send | Self::Sendmmsg | Self::Ring | Self::RingCopied | Self::Xdp => Family::Frames,
-            _ => Family::Udp,
-        }
-    }
-
     /// Whether the kernel says of each send whether it copied. A transmit ring only says that a
     /// slot is free again. What its proof counts as not copied left the ring uncopied, and a veth
     /// copies it later.
@@ -66,11 +49,12 @@ impl Column {
         self == Self::Xdp
     }
 
-    /// The copying column of its family.
+    /// The copying column that it is compared with: whole frames, or UDP payloads. The same work but
+    /// for the copy.
     pub fn copying(self) -> Self {
-        match self.family() {
-            Family::Frames => Self::Send,
-            Family::Udp => Self::Udp,
+        match self {
+            Self::Send | Self::Sendmmsg | Self::Ring | Self::RingCopied | Self::Xdp => Self::Send,
+            _ => Self::Udp,
         }
     }
 }

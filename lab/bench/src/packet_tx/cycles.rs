@@ -1,8 +1,7 @@
 //! The share of CPU time in copy routines, by perf's clock: `--cycles`.
 //!
-//! The longest payload, cold; perf samples the sending thread while it sends. A sample belongs to
-//! the function that the CPU was in, so what a copy costs others by emptying caches isn't in the
-//! share.
+//! perf samples the sending thread while it sends. A sample belongs to the function that the CPU
+//! was in, so what a copy costs others by emptying caches isn't in the share.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,15 +11,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 use super::case::TxCase;
-use super::column::Column;
 use super::lab::TxLab;
 use super::measure::{Softirq, run};
-use super::options::PacketTxOptions;
-use super::report::Caller;
+use super::report::{PacketTx, TxVariant};
 use super::run::open;
 use super::source::TxSource;
-use super::text::percent;
-use crate::table::Table;
+use super::text::PERCENT;
+use crate::experiment::{CellReport, Column, Digits, ReportLine, rows};
 
 /// Samples a second.
 const FREQUENCY: &str = "2000";
@@ -49,22 +46,13 @@ const COPIES: [&str; 13] = [
 /// Functions of user space that copy.
 const USER_COPIES: [&str; 4] = ["__memmove", "__memcpy", "memcpy", "memmove"];
 
-/// The shares of one column.
+/// The shares of a sender.
 #[derive(Debug, Clone, Serialize)]
-pub struct CyclesReport {
-    /// What was measured.
-    #[serde(flatten)]
-    pub case: TxCase,
-    /// Which column, by the library (bare where only that was asked for).
-    pub column: Column,
-    /// Whose calls.
-    pub kind: Caller,
+pub struct CopyShares {
     /// The share of samples in the kernel's copy routines, 0 to 1.
     pub kernel_copy_share: f64,
     /// The share of samples in user space's copy routines.
     pub user_copy_share: f64,
-    /// CPU nanoseconds of a send in this run.
-    pub cpu_ns: f64,
     /// The functions with the largest shares.
     pub top: Vec<Share>,
 }
@@ -80,47 +68,47 @@ pub struct Share {
     pub share: f64,
 }
 
-/// Samples each column that was chosen, in the row of the longest payload with the largest working
-/// set.
-pub fn measure(options: &PacketTxOptions, cases: &[TxCase], lab: &TxLab) -> Result<Vec<CyclesReport>> {
+/// Samples each sender of a row. `notes` says which could not be sampled.
+pub fn measure(
+    row: &mut CellReport<PacketTx>,
+    lab: &TxLab,
+    quick: bool,
+    notes: &mut Vec<String>,
+) -> Result<()> {
     perf_present()?;
-    let case = cases
-        .iter()
-        .max_by_key(|case| (case.payload, case.working_set.bytes()))
-        .context("there is no row to measure")?;
-    let source = TxSource::new(case, lab)?;
-    let kind = if options.floor_only { Caller::Bare } else { Caller::Library };
-    let span = Duration::from_millis(if options.quick { 300 } else { 1000 });
-    let softirq = Softirq::default();
-    let mut reports = Vec::new();
-    for &column in options.columns.iter().filter(|column| **column != Column::Auto) {
-        let mut way = match open(column, kind, case, lab, &source) {
-            Ok(way) => way,
-            // The table names it as failed.
-            Err(_) => continue,
-        };
-        let warm_up = way.warm_up();
-        run(way.as_mut(), case, lab, &softirq, warm_up)?;
-        let perf = Perf::start()?;
-        let begin = Instant::now();
-        let (mut cpu, mut sends) = (0.0, 0);
-        while begin.elapsed() < span {
-            let sample = run(way.as_mut(), case, lab, &softirq, case.sends(true))?;
-            cpu += sample.cpu.as_nanos() as f64;
-            sends += sample.sends;
+    let case = row.at;
+    let source = TxSource::new(&case, lab)?;
+    for line in &mut row.lines {
+        match sample(line.variant, &case, lab, &source, quick) {
+            Ok(shares) => line.facts.cycles = Some(shares),
+            Err(error) => notes.push(format!("cycles of {} ({case}): not measured: {error:#}", line.variant)),
         }
-        let shares = perf.stop()?;
-        reports.push(CyclesReport {
-            case: *case,
-            column,
-            kind,
-            kernel_copy_share: sum(&shares, true, &COPIES),
-            user_copy_share: sum(&shares, false, &USER_COPIES),
-            cpu_ns: cpu / sends.max(1) as f64,
-            top: shares.into_iter().take(5).collect(),
-        });
     }
-    Ok(reports)
+    Ok(())
+}
+
+fn sample(
+    TxVariant { column, kind }: TxVariant,
+    case: &TxCase,
+    lab: &TxLab,
+    source: &TxSource,
+    quick: bool,
+) -> Result<CopyShares> {
+    let softirq = Softirq::default();
+    let mut way = open(column, kind, case, lab, source)?;
+    let warm_up = way.warm_up();
+    run(way.as_mut(), case, lab, &softirq, warm_up)?;
+    let perf = Perf::start()?;
+    let (begin, span) = (Instant::now(), Duration::from_millis(if quick { 300 } else { 1000 }));
+    while begin.elapsed() < span {
+        run(way.as_mut(), case, lab, &softirq, case.sends(true))?;
+    }
+    let shares = perf.stop()?;
+    Ok(CopyShares {
+        kernel_copy_share: sum(&shares, true, &COPIES),
+        user_copy_share: sum(&shares, false, &USER_COPIES),
+        top: shares.into_iter().take(5).collect(),
+    })
 }
 
 fn sum(shares: &[Share], kernel: bool, names: &[&str]) -> f64 {
@@ -217,23 +205,34 @@ fn parse(text: &str) -> Vec<Share> {
     shares
 }
 
-/// The shares as text.
-pub fn text(reports: &[CyclesReport]) -> String {
-    let mut table =
-        Table::new(["case", "column", "kernel copies", "user copies", "CPU ns/send", "most time in"])
-            .labels(2);
-    for report in reports {
-        let top = report.top.iter().map(|share| format!("{} {}", share.function, percent(share.share)));
-        table.row([
-            report.case.to_string(),
-            format!("{} ({})", report.column, report.kind),
-            percent(report.kernel_copy_share),
-            percent(report.user_copy_share),
-            crate::table::figure(report.cpu_ns),
-            top.take(3).collect::<Vec<_>>().join(", "),
-        ]);
+const COLUMNS: [Column<PacketTx>; 6] = [
+    Column::words("case", |row, _| Some(row.at.to_string())),
+    Column::words("column", |_, line| Some(line.variant.to_string())),
+    Column::words("kernel copies", |_, line| Some(PERCENT.text(cycles(line)?.kernel_copy_share))),
+    Column::words("user copies", |_, line| Some(PERCENT.text(cycles(line)?.user_copy_share))),
+    Column::median("CPU ns/send", "cpu_ns", Digits::Three),
+    Column::words("most time in", |_, line| {
+        let top = cycles(line)?.top.iter().take(3);
+        let top = top.map(|share| format!("{} {}", share.function, PERCENT.text(share.share)));
+        Some(top.collect::<Vec<_>>().join(", "))
+    }),
+];
+
+fn cycles(line: &ReportLine<PacketTx>) -> Option<&CopyShares> {
+    line.facts.cycles.as_ref()
+}
+
+/// The shares as text; empty where none were measured.
+pub fn text(report: &[CellReport<PacketTx>]) -> String {
+    let sampled = report.iter().filter(|row| row.lines.iter().any(|line| cycles(line).is_some()));
+    let sampled: Vec<_> = sampled.collect();
+    match sampled.is_empty() {
+        true => String::new(),
+        false => {
+            let table = rows(sampled, &COLUMNS).labels(2);
+            format!("\nCPU time in copy routines (perf, cpu-clock):\n{}", table.render())
+        }
     }
-    format!("CPU time in copy routines (perf, cpu-clock):\n{}", table.render())
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The library's back ends, column by column.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -70,7 +69,6 @@ pub struct Choice {
 /// A [`Sender`] on a UDP socket.
 pub struct Sockets<'a> {
     sender: Sender,
-    counters: Arc<Counters>,
     source: &'a TxSource,
     handover: Handover,
     many: Vec<Payload>,
@@ -90,8 +88,7 @@ impl<'a> Sockets<'a> {
             true => Sender::with_areas(socket, options, std::slice::from_ref(source.area())),
             false => Sender::new(socket, options),
         }?;
-        let counters = sender.counters();
-        Ok(Self { sender, counters, source, handover: choice.handover, many: Vec::with_capacity(BATCH) })
+        Ok(Self { sender, source, handover: choice.handover, many: Vec::with_capacity(BATCH) })
     }
 
     /// The library's sender.
@@ -102,39 +99,26 @@ impl<'a> Sockets<'a> {
     fn batch(&mut self, batch: usize) -> Result<()> {
         let first = self.source.take(batch);
         let indices = first..first + batch;
-        match self.handover {
-            Handover::Single => {
-                for index in indices {
-                    self.sender.send(self.source.segment(index))?;
-                }
-                self.sender.poll()?;
-                self.back()?;
+        if self.handover == Handover::Many {
+            let source = self.source;
+            self.many.extend(indices.map(|index| Payload::from(source.segment(index))));
+            while !self.many.is_empty() {
+                self.sender.send_many(&mut self.many)?;
             }
-            Handover::Awaited => {
-                // Notifications::EachOne: the call waits.
-                for index in indices {
-                    self.sender.send(self.source.segment(index))?;
-                }
-                self.back()?;
-            }
-            Handover::Many => {
-                let source = self.source;
-                self.many.extend(indices.map(|index| Payload::from(source.segment(index))));
-                while !self.many.is_empty() {
-                    self.sender.send_many(&mut self.many)?;
-                }
-                self.back()?;
+        } else {
+            // With Notifications::EachOne the call waits.
+            for index in indices {
+                self.sender.send(self.source.segment(index))?;
             }
         }
-        while self.sender.next_completion().is_some() {}
-        Ok(())
-    }
-
-    /// Waits until all memory is back.
-    fn back(&mut self) -> Result<()> {
+        if self.handover == Handover::Single {
+            self.sender.poll()?;
+        }
+        // Waits until all memory is back.
         if self.sender.outstanding() > 0 {
             self.sender.wait_all(PATIENCE).context("lent memory does not come back")?;
         }
+        while self.sender.next_completion().is_some() {}
         Ok(())
     }
 }
@@ -151,7 +135,7 @@ impl TxWay for Sockets<'_> {
     }
 
     fn proof(&self) -> Proof {
-        proof_of(&self.counters)
+        proof_of(&self.sender.counters())
     }
 
     fn path(&self) -> String {

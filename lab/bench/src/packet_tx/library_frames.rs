@@ -2,14 +2,12 @@
 //!
 //! Memory that is resident is as large as the working set, and is walked in order.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result, bail};
-use zerowire::ledger::Counters;
 use zerowire::packet::{self, PacketRing, PacketSocket, VnetHeader};
 use zerowire::send::frame::{FrameError, FrameSender};
 use zerowire::xdp::{self, Resident, XdpSender};
 
+use super::bare::{resident_slots, xdp_places};
 use super::case::{BATCH, TxCase};
 use super::frame::{HEAD_LEN, Head};
 use super::lab::{INTERFACE, TxLab};
@@ -23,10 +21,10 @@ pub fn socket<'a>(case: &TxCase, source: &'a TxSource, batch: usize) -> Result<B
     let slots = resident_slots(case, source)?;
     let sender = PacketSocket::open(INTERFACE, &options(source, slots))?;
     if batch == 1 && head.cut.is_none() {
-        let counters = sender.counters();
-        return Ok(Box::new(Single { sender, counters, source, sent: 0 }));
+        return Ok(Box::new(Single { sender, source, sent: 0 }));
     }
-    Ok(Box::new(SlotWay::new(sender, source, slots, batch, Fill::Resident)))
+    let calls: (Offload<_>, fn(&_) -> _) = (PacketSocket::push_offload, PacketSocket::path);
+    Ok(Box::new(SlotWay::new(sender, calls, source, slots, batch, Fill::Resident)))
 }
 
 /// A transmit ring: the payload resident in it, or each frame copied into it.
@@ -36,13 +34,8 @@ pub fn ring<'a>(case: &TxCase, source: &'a TxSource, copied: bool) -> Result<Box
         false => (resident_slots(case, source)?, Fill::Resident),
     };
     let sender = PacketRing::open(INTERFACE, &options(source, slots))?;
-    Ok(Box::new(SlotWay::new(sender, source, slots, BATCH, fill)))
-}
-
-/// Slots for the working set, as in the bare loop.
-fn resident_slots(case: &TxCase, source: &TxSource) -> Result<usize> {
-    let slot = super::bare::slot_bytes(source.head().bytes_before() + source.payload_len())?;
-    Ok((case.working_set.bytes() / slot).max(1))
+    let calls: (Offload<_>, fn(&_) -> _) = (PacketRing::push_offload, PacketRing::path);
+    Ok(Box::new(SlotWay::new(sender, calls, source, slots, BATCH, fill)))
 }
 
 fn options(source: &TxSource, slots: usize) -> packet::PacketOptions {
@@ -56,7 +49,7 @@ fn options(source: &TxSource, slots: usize) -> packet::PacketOptions {
 pub fn xdp<'a>(case: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Box<dyn TxWay + 'a>> {
     let head = Head::new(lab, case.payload, false);
     let mut frame = vec![0; HEAD_LEN + case.payload];
-    let places = super::bare::xdp_places(case);
+    let places = xdp_places(case);
     let all = std::iter::repeat_n(frame.len(), places);
     let resident = xdp::SenderOptions::resident_bytes_for(frame.len(), all);
     let options = xdp::SenderOptions::new(INTERFACE)
@@ -71,14 +64,12 @@ pub fn xdp<'a>(case: &TxCase, lab: &TxLab, source: &'a TxSource) -> Result<Box<d
         frame[HEAD_LEN..].copy_from_slice(source.payload(index));
         frames.push(sender.load(&frame)?);
     }
-    let counters = sender.counters();
-    Ok(Box::new(Xdp { sender, counters, frames, headers: HEAD_LEN, next: 0 }))
+    Ok(Box::new(Xdp { sender, frames, next: 0 }))
 }
 
 /// One send() a frame.
 struct Single<'a> {
     sender: PacketSocket,
-    counters: Arc<Counters>,
     source: &'a TxSource,
     sent: usize,
 }
@@ -96,7 +87,7 @@ impl TxWay for Single<'_> {
     }
 
     fn proof(&self) -> Proof {
-        payload_only(proof_of(&self.counters), self.sent * HEAD_LEN)
+        payload_only(proof_of(&self.sender.counters()), self.sent * HEAD_LEN)
     }
 
     fn path(&self) -> String {
@@ -113,51 +104,14 @@ enum Fill {
     Copied,
 }
 
-/// The senders that build frames in slots.
-trait SlotSender: FrameSender {
-    fn offload(
-        &mut self,
-        header: &VnetHeader,
-        len: usize,
-        build: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<bool, FrameError>;
-    fn words(&self) -> String;
-}
-
-impl SlotSender for PacketRing {
-    fn offload(
-        &mut self,
-        header: &VnetHeader,
-        len: usize,
-        build: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<bool, FrameError> {
-        self.push_offload(header, len, build)
-    }
-
-    fn words(&self) -> String {
-        self.path()
-    }
-}
-
-impl SlotSender for PacketSocket {
-    fn offload(
-        &mut self,
-        header: &VnetHeader,
-        len: usize,
-        build: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<bool, FrameError> {
-        self.push_offload(header, len, build)
-    }
-
-    fn words(&self) -> String {
-        self.path()
-    }
-}
+/// Builds a frame in a slot, with a virtio-net header.
+type Offload<S> = fn(&mut S, &VnetHeader, usize, &mut dyn FnMut(&mut [u8])) -> Result<bool, FrameError>;
 
 /// A sender whose frames are built in slots, in order.
 struct SlotWay<'a, S> {
     sender: S,
-    counters: Arc<Counters>,
+    /// What [`FrameSender`] lacks.
+    calls: (Offload<S>, fn(&S) -> String),
     source: &'a TxSource,
     vnet: Option<VnetHeader>,
     head: [u8; HEAD_LEN],
@@ -167,11 +121,17 @@ struct SlotWay<'a, S> {
     next: usize,
 }
 
-impl<'a, S: SlotSender> SlotWay<'a, S> {
-    fn new(sender: S, source: &'a TxSource, slots: usize, batch: usize, fill: Fill) -> Self {
+impl<'a, S: FrameSender> SlotWay<'a, S> {
+    fn new(
+        sender: S,
+        calls: (Offload<S>, fn(&S) -> String),
+        source: &'a TxSource,
+        slots: usize,
+        batch: usize,
+        fill: Fill,
+    ) -> Self {
         let head = source.head();
-        let (counters, vnet, head) = (sender.counters(), head.cut, head.bytes);
-        Self { sender, counters, source, vnet, head, batch, slots, fill, next: 0 }
+        Self { sender, calls, source, vnet: head.cut, head: head.bytes, batch, slots, fill, next: 0 }
     }
 
     /// Builds frame `index` in the next slot; false: none is free.
@@ -191,13 +151,13 @@ impl<'a, S: SlotSender> SlotWay<'a, S> {
             false => to[..HEAD_LEN].copy_from_slice(head),
         };
         Ok(match &self.vnet {
-            Some(vnet) => self.sender.offload(vnet, len, &mut build)?,
+            Some(vnet) => (self.calls.0)(&mut self.sender, vnet, len, &mut build)?,
             None => self.sender.push(len, &mut build)?,
         })
     }
 }
 
-impl<S: SlotSender> TxWay for SlotWay<'_, S> {
+impl<S: FrameSender> TxWay for SlotWay<'_, S> {
     fn send(&mut self, count: usize) -> Result<()> {
         let end = self.next + count;
         while self.next < end {
@@ -216,7 +176,7 @@ impl<S: SlotSender> TxWay for SlotWay<'_, S> {
 
     fn proof(&self) -> Proof {
         let headers = self.next * HEAD_LEN;
-        let proof = payload_only(proof_of(&self.counters), headers);
+        let proof = payload_only(proof_of(&self.sender.counters()), headers);
         match self.fill {
             Fill::Resident => proof,
             // The copy is this loop's own, so the ledger knows nothing of it.
@@ -225,7 +185,7 @@ impl<S: SlotSender> TxWay for SlotWay<'_, S> {
     }
 
     fn path(&self) -> String {
-        self.sender.words()
+        (self.calls.1)(&self.sender)
     }
 
     fn warm_up(&self) -> usize {
@@ -237,9 +197,7 @@ impl<S: SlotSender> TxWay for SlotWay<'_, S> {
 /// AF_XDP.
 struct Xdp {
     sender: XdpSender,
-    counters: Arc<Counters>,
     frames: Vec<Resident>,
-    headers: usize,
     next: usize,
 }
 
@@ -268,7 +226,7 @@ impl TxWay for Xdp {
     }
 
     fn proof(&self) -> Proof {
-        payload_only(proof_of(&self.counters), self.next * self.headers)
+        payload_only(proof_of(&self.sender.counters()), self.next * HEAD_LEN)
     }
 
     fn path(&self) -> String {

@@ -4,7 +4,7 @@
 //! measured twice: as a loop of bare system calls ([`bare`]) and through the library ([`library`]).
 //! Frames go to an ifb device, which takes lent pages as they are. They also go over a veth pair to
 //! a UDP socket, for which the kernel copies: the negative control. [`mod@reference`] holds the
-//! published figures that rates are compared with. Further parts: [`auto`], [`cycles`], [`replay`].
+//! published figures that rates are compared with. Further parts: [`auto`], [`cycles`].
 
 pub mod auto;
 pub mod bare;
@@ -20,7 +20,6 @@ pub mod measure;
 pub mod options;
 mod receiver;
 pub mod reference;
-pub mod replay;
 pub mod report;
 pub mod run;
 pub mod source;

@@ -104,11 +104,6 @@ impl PacketTxOptions {
         }
     }
 
-    /// The rows of the table for one sink.
-    pub fn cases(&self, sink: SinkKind) -> Result<Vec<TxCase>> {
-        TxCase::all(&[sink], &self.working_sets, &self.sizes)
-    }
-
     /// Refuses what can't be, naming the value.
     pub fn verify(&self) -> Result<()> {
         if self.rounds() == 0 {

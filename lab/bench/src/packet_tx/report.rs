@@ -8,15 +8,16 @@ use serde::Serialize;
 use super::auto::AutoReport;
 use super::case::{SinkKind, TxCase};
 use super::column::Column;
-use super::cycles::CyclesReport;
+use super::cycles::CopyShares;
 use super::reference::{self, Row};
-use super::replay::ReplayReport;
 use super::way::{Proof, TxSample};
 use crate::case::WorkingSet;
 use crate::chart::{Bars, Better};
-use crate::experiment::Failure;
-use crate::experiment::{Base, CellReport, Figure, Report, ReportLine, Subject, failures, series};
+use crate::experiment::{
+    Base, CellReport, Failure, Figure, Report, ReportLine, Subject, failures, sections, series, subtitle,
+};
 use crate::machine::Machine;
+use crate::peers::cell::Peers;
 use crate::stats::Summary;
 
 /// The comparison of ways to send to a network device.
@@ -58,8 +59,8 @@ impl fmt::Display for TxVariant {
 }
 
 impl TxVariant {
-    /// What it is compared with: the bare loop of its column, and the copying column of its family,
-    /// bare where that was measured.
+    /// What it is compared with: the bare loop of its column, and its copying column, bare
+    /// where that was measured.
     pub(super) fn bases(self) -> Vec<Base<Self>> {
         let Self { column, kind } = self;
         let mut bases = Vec::new();
@@ -97,6 +98,9 @@ pub struct TxFacts {
     /// What runs and why, as the library says it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
+    /// With `--cycles`, in the row of the longest payload with the largest working set.
+    #[serde(flatten)]
+    pub cycles: Option<CopyShares>,
 }
 
 impl Subject for PacketTx {
@@ -110,11 +114,11 @@ impl Subject for PacketTx {
         Figure::<Self>::spread("thousands_per_second", |_, s| Some(s.thousands_per_second())),
         // CPU nanoseconds a send: of the sender; of the receiver, where there is one; of the
         // kernel's softirq threads, where they ran in most rounds.
-        Figure::<Self>::spread("cpu_ns", |_, s| Some(s.cpu_ns())),
-        Figure::<Self>::positive("receiver_ns", |_, s| s.receiver_ns()),
-        Figure::<Self>::positive("softirq_ns", |_, s| s.softirq_ns()),
-        Figure::<Self>::ratio("cpu_to_bare", "bare", |_, s| s.cpu_ns()),
-        Figure::<Self>::times("times_less_than_copying", "copying", |_, s| s.cpu_ns()),
+        Figure::<Self>::spread("cpu_ns", |_, s| Some(s.ns_a_send(s.cpu))),
+        Figure::<Self>::positive("receiver_ns", |_, s| s.ns_a_send(s.receiver)),
+        Figure::<Self>::positive("softirq_ns", |_, s| s.ns_a_send(s.softirq)),
+        Figure::<Self>::ratio("cpu_to_bare", "bare", |_, s| s.ns_a_send(s.cpu)),
+        Figure::<Self>::times("times_less_than_copying", "copying", |_, s| s.ns_a_send(s.cpu)),
         Figure::<Self>::ratio("rate_to_copying", "copying", |_, s| s.thousands_per_second()),
         // As published, where a column for such a sink was.
         Figure::<Self>::known("published_rate_to_copying", |case, sender| {
@@ -144,12 +148,9 @@ pub struct TxReport {
     /// Comparisons of Auto that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub auto_failures: Vec<Failure>,
-    /// Shares of CPU time in copy routines.
+    /// With `--replay`, `zerowire replay` beside tcpreplay.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cycles: Vec<CyclesReport>,
-    /// Replay beside tcpreplay.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replay: Option<ReplayReport>,
+    pub replay: Vec<CellReport<Peers>>,
 }
 
 impl CellReport<PacketTx> {
@@ -164,25 +165,20 @@ impl CellReport<PacketTx> {
     }
 }
 
+/// Sinks with a working set, and their rows.
+type Sections<'a> = Vec<((SinkKind, WorkingSet), Vec<&'a CellReport<PacketTx>>)>;
+
 impl TxReport {
     /// What failed, with the row.
     pub fn failures(&self) -> Vec<String> {
         let auto = self.auto_failures.iter();
         let auto = auto.map(|failure| format!("{}: {}", failure.variant, failure.reason));
-        failures(&self.cases).into_iter().chain(auto).collect()
+        failures(&self.cases).into_iter().chain(auto).chain(failures(&self.replay)).collect()
     }
 
     /// The sections of the table: a sink with a working set, and its rows.
-    pub fn sections(&self) -> Vec<(SinkKind, WorkingSet, Vec<&CellReport<PacketTx>>)> {
-        let mut sections: Vec<(SinkKind, WorkingSet, Vec<&CellReport<PacketTx>>)> = Vec::new();
-        for report in &self.cases {
-            let key = (report.at.sink, report.at.working_set);
-            match sections.iter_mut().find(|(sink, set, _)| (*sink, *set) == key) {
-                Some((_, _, rows)) => rows.push(report),
-                None => sections.push((key.0, key.1, vec![report])),
-            }
-        }
-        sections
+    pub(super) fn sections(&self) -> Sections<'_> {
+        sections(&self.cases, |case| (case.sink, case.working_set))
     }
 
     /// The columns that were measured, in order.
@@ -201,10 +197,7 @@ impl TxReport {
         let bars = series(rows, self.columns(), |row, column| value(row, *column));
         Bars {
             title,
-            subtitle: format!(
-                "{}; medians of {} interleaved rounds, whiskers: quartiles",
-                self.machine, self.rounds
-            ),
+            subtitle: subtitle(&self.machine, self.rounds),
             y_label: y_label.to_owned(),
             better: Better::Lower,
             x_label: "payload".to_owned(),
@@ -231,7 +224,7 @@ impl Report for TxReport {
     }
 
     fn charts(&self) -> Vec<(String, Bars)> {
-        let of = |(sink, set, rows): (SinkKind, WorkingSet, Vec<_>)| {
+        let of = |((sink, set), rows): ((SinkKind, WorkingSet), Vec<_>)| {
             let cpu = self.chart(
                 format!("CPU time of a send against copying, {sink}, {set}"),
                 "CPU time / CPU time of a copying send",

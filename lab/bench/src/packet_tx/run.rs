@@ -5,23 +5,22 @@ use std::io::Write;
 use anyhow::{Context, Result};
 
 use super::auto::{self, AutoReport};
-use super::case::{SinkKind, TxCase};
+use super::case::TxCase;
 use super::column::Column;
 use super::cycles;
 use super::lab::TxLab;
 use super::measure::{self, Softirq};
 use super::options::PacketTxOptions;
-use super::replay;
 use super::report::{Caller, PacketTx, RowFacts, TxFacts, TxReport, TxVariant};
 use super::source::TxSource;
 use super::way::{Proof, TxWay};
 use super::{bare, library};
 use crate::cpu::Placement;
-use crate::experiment::Failure;
-use crate::experiment::{CellReport, Tried, measured};
+use crate::experiment::{CellReport, Failure, Tried, measured};
 use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
+use crate::peers::{PeersOptions, replay};
 use crate::progress::ProgressLine;
 
 /// Measures every column in every row; text goes to `out`, files where the options say.
@@ -60,20 +59,19 @@ fn report(options: &PacketTxOptions) -> Result<TxReport> {
         report.cases.extend(part.cases);
         report.auto.extend(part.auto);
         report.auto_failures.extend(part.auto_failures);
-        report.cycles.extend(part.cycles);
         report.notes.extend(part.notes);
     }
-    if options.more.replay {
-        match &options.more.program {
-            Some(program) => {
-                let measured = in_new_namespace(|| {
-                    let lab = TxLab::new(SinkKind::Ifb, &placement)?;
-                    replay::measure(program, &lab, options.rounds(), options.quick)
-                });
-                report.replay = Some(measured.context("replay")?);
-            }
-            None => report.notes.push("replay was not measured: no program was given".to_owned()),
+    match options.more.program.clone().filter(|_| options.more.replay) {
+        Some(program) => {
+            let (quick, rounds) = (options.quick, Some(options.rounds()));
+            let options = PeersOptions { quick, rounds, ..PeersOptions::new(program) };
+            let cells = in_new_namespace(|| replay::measure(&options, &placement));
+            report.replay = cells.context("replay")?;
         }
+        None if options.more.replay => {
+            report.notes.push("replay was not measured: no program was given".to_owned());
+        }
+        None => {}
     }
     Ok(report)
 }
@@ -84,12 +82,11 @@ struct Part {
     cases: Vec<CellReport<PacketTx>>,
     auto: Vec<AutoReport>,
     auto_failures: Vec<Failure>,
-    cycles: Vec<cycles::CyclesReport>,
     notes: Vec<String>,
 }
 
 fn measure_sink(options: &PacketTxOptions, lab: &TxLab, softirq: &Softirq) -> Result<Part> {
-    let cases = options.cases(lab.kind())?;
+    let cases = TxCase::all(&[lab.kind()], &options.working_sets, &options.sizes)?;
     let mut part = Part::default();
     let auto_steps = if options.auto_sends() > 0 { cases.len() } else { 0 };
     let title = format!("packet-tx {}", lab.kind());
@@ -99,21 +96,19 @@ fn measure_sink(options: &PacketTxOptions, lab: &TxLab, softirq: &Softirq) -> Re
         if options.auto_sends() > 0 {
             match auto::compare(case, lab, softirq, options.auto_sends(), &mut progress) {
                 Ok(report) => part.auto.push(report),
-                Err(error) => part.auto_failures.push(Failure {
-                    variant: format!("auto beside copying and lending, {case}"),
-                    reason: format!("{error:#}"),
-                }),
+                Err(error) => {
+                    let what = format_args!("auto beside copying and lending, {case}");
+                    part.auto_failures.push(Failure::of(what, error));
+                }
             }
         }
     }
     progress.finish();
-    if options.more.cycles {
-        match cycles::measure(options, &cases, lab) {
-            Ok(reports) => part.cycles = reports,
-            Err(error) => {
-                part.notes.push(format!("cycles on the {} sink: not measured: {error:#}", lab.kind()));
-            }
-        }
+    let longest = part.cases.iter_mut().max_by_key(|row| (row.at.payload, row.at.working_set.bytes()));
+    if let Some(row) = longest.filter(|_| options.more.cycles)
+        && let Err(error) = cycles::measure(row, lab, options.quick, &mut part.notes)
+    {
+        part.notes.push(format!("cycles on the {} sink: not measured: {error:#}", lab.kind()));
     }
     Ok(part)
 }
@@ -162,7 +157,7 @@ fn measure_case(
     }
     let tried = senders.into_iter().zip(seats).zip(runs).map(|((sender, seat), runs)| {
         let Seat { proof, path, .. } = seat;
-        let facts = TxFacts { proof, kernel_tells: sender.column.kernel_tells(), path };
+        let facts = TxFacts { proof, kernel_tells: sender.column.kernel_tells(), path, cycles: None };
         Tried { variant: sender, bases: sender.bases(), facts, runs }
     });
     let facts = RowFacts {
@@ -198,7 +193,7 @@ pub(super) fn open<'a>(
     source: &'a TxSource,
 ) -> Result<Box<dyn TxWay + 'a>> {
     match kind {
-        Caller::Bare => bare::open(column, case, lab, source)?.context("there is no bare loop of it"),
+        Caller::Bare => bare::open(column, case, lab, source),
         Caller::Library => library::open(column, case, lab, source),
     }
 }

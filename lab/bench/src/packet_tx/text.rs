@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use super::case::SinkKind;
 use super::column::Column;
 use super::report::{Caller, PacketTx, TxReport};
-use super::{cycles, reference, replay};
+use super::{cycles, reference};
 use crate::experiment::{
     CellReport, CellText, Digits, LeftOut, ReportLine, Show, failed, grid, head, shared_cpu,
 };
+use crate::peers::{ComparedPart, part_text};
 use crate::table::{Table, figure};
 use crate::words::meaning;
 
@@ -25,7 +26,7 @@ pub(super) fn text(report: &TxReport) -> String {
     for column in &columns {
         let _ = writeln!(out, "  {column:<14} {}", meaning(column));
     }
-    for (sink, set, rows) in report.sections() {
+    for ((sink, set), rows) in report.sections() {
         let _ = writeln!(out, "\n=== {}, {set}", meaning(&sink));
         section(&mut out, sink, &columns, &rows);
     }
@@ -34,13 +35,9 @@ pub(super) fn text(report: &TxReport) -> String {
         out.push('\n');
         out.push_str(&auto_text(report));
     }
-    if !report.cycles.is_empty() {
-        out.push('\n');
-        out.push_str(&cycles::text(&report.cycles));
-    }
-    if let Some(replay) = &report.replay {
-        out.push('\n');
-        out.push_str(&replay::text(replay));
+    out.push_str(&cycles::text(&report.cases));
+    if !report.replay.is_empty() {
+        out.push_str(&part_text(ComparedPart::Replay, &report.replay.iter().collect::<Vec<_>>()));
     }
     out
 }
@@ -64,7 +61,7 @@ fn auto_text(report: &TxReport) -> String {
             figure(auto.zero_copy_ns),
             figure(auto.auto_ns),
             format!("{:+.1} %", auto.excess_percent),
-            percent(auto.proof.zero_copied_share()),
+            PERCENT.text(auto.proof.zero_copied_share()),
             auto.choices.join("; "),
         ]);
     }
@@ -73,6 +70,9 @@ fn auto_text(report: &TxReport) -> String {
         table.render()
     )
 }
+
+/// How shares are written.
+pub(super) const PERCENT: Digits = Digits::Percent(0);
 
 /// Which line of a column a table shows.
 #[derive(Clone, Copy)]
@@ -137,14 +137,14 @@ const PARTS: &[Part] = &[
 fn not_copied(row: &CellReport<PacketTx>, line: &ReportLine<PacketTx>) -> Option<String> {
     // A veth copies what left a ring uncopied, and says so to nobody.
     Some(match line.facts.kernel_tells || row.at.sink == SinkKind::Ifb {
-        true => percent(line.facts.proof.zero_copied_share()),
+        true => PERCENT.text(line.facts.proof.zero_copied_share()),
         false => "not told".to_owned(),
     })
 }
 
 fn copied_by_kernel(_: &CellReport<PacketTx>, line: &ReportLine<PacketTx>) -> Option<String> {
     let share = line.facts.proof.kernel_copied_share().filter(|_| line.facts.kernel_tells);
-    share.map(percent)
+    share.map(|share| PERCENT.text(share))
 }
 
 /// The rows of a table by their payload.
@@ -189,15 +189,8 @@ fn published(out: &mut String, sink: SinkKind, rows: &[&CellReport<PacketTx>]) {
     let text = |row: &&CellReport<PacketTx>, (column, key): &(Column, &str)| {
         Some(Digits::Behind(2).text(row.shown(*column)?.middle(key)?))
     };
-    // Rows without a figure stay, and so do columns: they are pairs.
-    let named: Vec<_> = named(rows);
-    let mut table =
-        Table::new(std::iter::once("payload").chain(columns.iter().map(|(name, _)| name.as_str())));
-    for (payload, row) in &named {
-        let cells = columns.iter().map(|(_, column)| text(row, column).unwrap_or_else(|| "-".to_owned()));
-        table.row(std::iter::once(payload.clone()).chain(cells));
-    }
-    if !columns.is_empty() {
+    // Columns without a figure stay: they are pairs.
+    if let Some(table) = grid("payload", &named(rows), &columns, LeftOut::Nothing, text) {
         let _ = write!(out, "\nRate against the copying send, here and as published:\n{}", table.render());
     }
 }
@@ -208,9 +201,4 @@ fn published_name(column: Column, sink: SinkKind) -> &'static str {
         (Column::Zc, SinkKind::Ifb) => "!ubufs",
         _ => "recvmmsg",
     }
-}
-
-/// A share in percent.
-pub(super) fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
 }

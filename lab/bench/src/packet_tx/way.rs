@@ -88,23 +88,9 @@ fn nanoseconds<S: serde::Serializer>(time: &Duration, out: S) -> Result<S::Ok, S
 }
 
 impl TxSample {
-    fn per_send(&self, time: Duration) -> f64 {
+    /// Nanoseconds a send of the time that all took.
+    pub fn ns_a_send(&self, time: Duration) -> f64 {
         time.as_nanos() as f64 / self.sends.max(1) as f64
-    }
-
-    /// CPU nanoseconds of the sender a send.
-    pub fn cpu_ns(&self) -> f64 {
-        self.per_send(self.cpu)
-    }
-
-    /// CPU nanoseconds of the receiver a send.
-    pub fn receiver_ns(&self) -> f64 {
-        self.per_send(self.receiver)
-    }
-
-    /// CPU nanoseconds of softirq threads a send.
-    pub fn softirq_ns(&self) -> f64 {
-        self.per_send(self.softirq)
     }
 
     /// Thousands of sends a second.
@@ -126,7 +112,8 @@ mod tests {
             softirq: Duration::ZERO,
             wall: Duration::from_millis(4),
         };
-        assert_eq!((sample.cpu_ns(), sample.receiver_ns(), sample.softirq_ns()), (500.0, 1000.0, 0.0));
+        let times = [sample.cpu, sample.receiver, sample.softirq];
+        assert_eq!(times.map(|time| sample.ns_a_send(time)), [500.0, 1000.0, 0.0]);
         assert!((sample.thousands_per_second() - 500.0).abs() < 1e-9);
         assert!(TxSample::default().thousands_per_second().is_finite());
     }

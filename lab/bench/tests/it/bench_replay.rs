@@ -1,5 +1,5 @@
-//! `zerowire-bench packet-tx --replay`: the row of tcpreplay is there, or it is said how to get it.
-//! Needs root, as the benchmark does, and tcpreplay (`scripts/install.sh base`).
+//! `zerowire-bench packet-tx --replay`: the rows of tcpreplay are there, or it is said how to get
+//! it. Needs root, as the benchmark does, and tcpreplay (`scripts/install.sh base`).
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -20,33 +20,33 @@ fn bench(path: Option<&OsStr>, json: &[&str]) -> String {
     text
 }
 
-fn replay(text: &str) -> Value {
+/// The rows of the replay: a frame length, and the programs' names and figures.
+fn replay(text: &str) -> Vec<(u64, Vec<(String, Value)>)> {
     let report: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
-    report["replay"].clone()
-}
-
-/// The figures of one tool: one sample each, of all packets.
-fn is_figure(summary: &Value) -> bool {
-    summary["median"].as_f64().is_some_and(|median| median > 0.0)
+    let name = |program: &Value| (program["name"].as_str().unwrap_or_default().to_owned(), program.clone());
+    let programs = |row: &Value| row["programs"].as_array().expect("programs").iter().map(name).collect();
+    let rows = report["replay"].as_array().expect("rows").iter();
+    rows.map(|row| (row["frame_len"].as_u64().expect("a length"), programs(row))).collect()
 }
 
 #[test]
 fn replay_is_measured_beside_tcpreplay() {
     let found = Command::new("tcpreplay").arg("--version").output();
     assert!(found.is_ok(), "tcpreplay is missing ({found:?}): 'scripts/install.sh base' installs it");
-    let report = replay(&bench(None, &["--json", "-"]));
-    let rows = report["rows"].as_array().expect("rows");
-    assert_eq!(rows.iter().map(|row| &row["frame_bytes"]).collect::<Vec<_>>(), [64, 1400], "{report}");
-    for row in rows {
-        for name in ["zerowire", "tcpreplay", "ratio"] {
-            assert!(is_figure(&row[name]), "no {name}: {report}");
+    let rows = replay(&bench(None, &["--json", "-"]));
+    assert_eq!(rows.iter().map(|(len, _)| *len).collect::<Vec<_>>(), [64, 1400], "{rows:?}");
+    for (_, programs) in rows {
+        let names: Vec<&str> = programs.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["zerowire", "tcpreplay", "tcpreplay -K"]);
+        let of = |index: usize, key: &str| programs[index].1[key]["median"].as_f64().unwrap_or(f64::NAN);
+        for index in 0..names.len() {
+            // One sample each, of all packets.
+            assert!(of(index, "frames_per_second") > 0.0, "{programs:?}");
+            assert_eq!(programs[index].1["samples"][0]["frames"], 200_000, "{programs:?}");
         }
-        let of = |name: &str| row[name]["median"].as_f64().unwrap_or(f64::NAN);
-        let ratio = of("zerowire") / of("tcpreplay");
-        assert!((of("ratio") - ratio).abs() < 1e-6 * ratio, "{row}");
-        assert_eq!(row["failures"], Value::Null, "{row}");
+        let ratio = of(1, "frames_per_second") / of(0, "frames_per_second");
+        assert!((of(1, "rate_to_zerowire") - ratio).abs() < 1e-6 * ratio, "{programs:?}");
     }
-    assert_eq!(report["not_measured"], Value::Null, "{report}");
 }
 
 #[test]
@@ -54,17 +54,15 @@ fn without_tcpreplay_it_is_said_how_to_get_it() {
     let nothing = tempfile::tempdir().expect("an empty folder");
     let path = Some(nothing.path().as_os_str());
     let text = bench(path, &[]);
-    assert!(text.contains("tcpreplay: not measured: install tcpreplay"), "{text}");
-    // zerowire's own figures are there, and a column without any.
-    for frame in ["64 B", "1400 B"] {
-        let row = text.lines().find(|line| line.trim_start().starts_with(frame)).expect("a row");
-        let cells: Vec<&str> = row.split_whitespace().collect();
-        assert_eq!(&cells[3..], ["-", "-", "-"], "{text}");
-        assert!(cells[2].parse::<f64>().is_ok_and(|rate| rate > 0.0), "{text}");
+    let missing = "not measured: tcpreplay is not installed (Debian package tcpreplay)";
+    assert!(text.contains(missing), "{text}");
+    // zerowire's own figures are there.
+    for frame in ["replay 64 B", "replay 1400 B"] {
+        let row = text.lines().find(|line| line.starts_with(frame)).expect("a row");
+        assert!(row.contains(" zerowire "), "{text}");
     }
-    let report = replay(&bench(path, &["--json", "-"]));
-    assert_eq!(report["not_measured"], "tcpreplay: not measured: install tcpreplay", "{report}");
-    for row in report["rows"].as_array().expect("rows") {
-        assert!(is_figure(&row["zerowire"]) && row["tcpreplay"] == Value::Null, "{report}");
+    for (_, programs) in replay(&bench(path, &["--json", "-"])) {
+        assert_eq!(programs.len(), 1, "{programs:?}");
+        assert!(programs[0].1["frames_per_second"]["median"].as_f64() > Some(0.0), "{programs:?}");
     }
 }

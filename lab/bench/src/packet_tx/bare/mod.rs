@@ -9,10 +9,10 @@ mod udp;
 mod uring;
 mod xdp;
 
-pub use ring::slot_bytes;
+pub use ring::resident_slots;
 pub use xdp::places as xdp_places;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::case::TxCase;
 use super::column::Column;
@@ -20,24 +20,24 @@ use super::lab::TxLab;
 use super::source::TxSource;
 use super::way::TxWay;
 
-/// The bare loop of `column`; `None` where there is none ([`Column::Auto`]).
+/// The bare loop of `column`; there is none of [`Column::Auto`].
 pub fn open<'a>(
     column: Column,
     case: &TxCase,
     lab: &'a TxLab,
     source: &'a TxSource,
-) -> Result<Option<Box<dyn TxWay + 'a>>> {
-    Ok(Some(match column {
-        Column::Send => Box::new(packet::Send::open(lab, source)?),
+) -> Result<Box<dyn TxWay + 'a>> {
+    Ok(match column {
+        Column::Send => Box::new(packet::Send::<false>::open(lab, source)?),
         Column::Sendmmsg => Box::new(packet::Sendmmsg::open(lab, source)?),
         Column::Ring => Box::new(ring::Ring::open(case, lab, source, false)?),
         Column::RingCopied => Box::new(ring::Ring::open(case, lab, source, true)?),
         Column::Xdp => Box::new(xdp::Xdp::open(case, lab, source)?),
-        Column::Udp => Box::new(udp::Copy::open(lab, source)?),
+        Column::Udp => Box::new(packet::Send::<true>::open(lab, source)?),
         Column::Zc => Box::new(udp::Lend::open(lab, source, 1)?),
         Column::ZcBatched => Box::new(udp::Lend::open(lab, source, super::case::BATCH)?),
         Column::SendZc => Box::new(uring::SendZc::open(lab, source, false)?),
         Column::SendZcFixed => Box::new(uring::SendZc::open(lab, source, true)?),
-        Column::Auto => return Ok(None),
-    }))
+        Column::Auto => bail!("there is no bare loop of auto"),
+    })
 }

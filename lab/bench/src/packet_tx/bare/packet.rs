@@ -1,4 +1,4 @@
-//! Copying through a packet socket: send(2) and sendmmsg(2).
+//! Copying: send(2) of frames to a packet socket or of UDP payloads, and sendmmsg(2) of frames.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -25,28 +25,29 @@ pub fn socket(lab: &TxLab, vnet: bool) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// One send() a frame.
-pub struct Send<'a> {
+/// One send() a frame or, with `UDP`, a payload.
+pub struct Send<'a, const UDP: bool> {
     socket: OwnedFd,
     source: &'a TxSource,
     sent: usize,
 }
 
-impl<'a> Send<'a> {
+impl<'a, const UDP: bool> Send<'a, UDP> {
     /// Opens the socket.
     pub fn open(lab: &TxLab, source: &'a TxSource) -> Result<Self> {
-        Ok(Self { socket: socket(lab, source.head().cut.is_some())?, source, sent: 0 })
+        let socket = if UDP { lab.udp()?.into() } else { socket(lab, source.head().cut.is_some())? };
+        Ok(Self { socket, source, sent: 0 })
     }
 }
 
-impl TxWay for Send<'_> {
+impl<const UDP: bool> TxWay for Send<'_, UDP> {
     fn send(&mut self, count: usize) -> Result<()> {
         let first = self.source.take(count);
         for index in first..first + count {
-            let frame = self.source.frame(index);
-            let sent = send(&self.socket, frame, SendFlags::empty())?;
-            if sent != frame.len() {
-                bail!("the packet socket took {sent} of {} bytes", frame.len());
+            let bytes = if UDP { self.source.payload(index) } else { self.source.frame(index) };
+            let sent = send(&self.socket, bytes, SendFlags::empty())?;
+            if sent != bytes.len() {
+                bail!("the socket took {sent} of {} bytes", bytes.len());
             }
         }
         self.sent += count;
@@ -92,6 +93,6 @@ impl TxWay for Sendmmsg<'_> {
 }
 
 /// Everything was copied.
-pub fn copied(sends: usize, source: &TxSource) -> Proof {
+fn copied(sends: usize, source: &TxSource) -> Proof {
     Proof { copied_bytes: (sends * source.payload_len()) as u64, ..Proof::default() }
 }

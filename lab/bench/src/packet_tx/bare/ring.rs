@@ -38,7 +38,7 @@ impl<'a> Ring<'a> {
         let head = *source.head();
         let socket = socket(lab, head.cut.is_some())?;
         let len = head.bytes_before() + case.payload;
-        let slots = if copied { 2 * BATCH } else { (case.working_set.bytes() / slot_bytes(len)?).max(1) };
+        let slots = if copied { 2 * BATCH } else { resident_slots(case, source)? };
         let geometry = Geometry::new(slots, len, Version::V3)?;
         packet::set_transmit_ring(socket.as_fd(), &geometry)
             .with_context(|| format!("a ring of {slots} slots for {len} bytes"))?;
@@ -81,9 +81,11 @@ impl<'a> Ring<'a> {
     }
 }
 
-/// Bytes of a slot for a frame of `len` bytes, virtio-net header included, in a ring of many.
-pub fn slot_bytes(len: usize) -> Result<usize> {
-    Ok(Geometry::new(2 * BATCH, len, Version::V3)?.slot_bytes())
+/// Slots that have as many bytes as the working set.
+pub fn resident_slots(case: &TxCase, source: &TxSource) -> Result<usize> {
+    let frame_bytes = source.head().bytes_before() + case.payload;
+    let slot_bytes = Geometry::new(2 * BATCH, frame_bytes, Version::V3)?.slot_bytes();
+    Ok((case.working_set.bytes() / slot_bytes).max(1))
 }
 
 impl TxWay for Ring<'_> {

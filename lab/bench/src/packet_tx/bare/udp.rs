@@ -1,5 +1,4 @@
-//! UDP: send(2), and send(2) with MSG_ZEROCOPY, whose notifications are read one by one or in
-//! batches.
+//! UDP: send(2) with MSG_ZEROCOPY, whose notifications are read one by one or in batches.
 
 use std::io;
 use std::net::UdpSocket;
@@ -14,41 +13,11 @@ use zerowire_sys::socket::set_int;
 use super::super::lab::TxLab;
 use super::super::source::TxSource;
 use super::super::way::{Proof, TxWay};
-use super::packet::copied;
 
 /// `SO_ZEROCOPY` (include/uapi/asm-generic/socket.h).
 const SO_ZEROCOPY: i32 = 60;
 /// How long a notification may take.
 const PATIENCE: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 5, tv_nsec: 0 };
-
-/// One send() a payload.
-pub struct Copy<'a> {
-    socket: UdpSocket,
-    source: &'a TxSource,
-    sent: usize,
-}
-
-impl<'a> Copy<'a> {
-    /// Opens the socket.
-    pub fn open(lab: &TxLab, source: &'a TxSource) -> Result<Self> {
-        Ok(Self { socket: lab.udp()?, source, sent: 0 })
-    }
-}
-
-impl TxWay for Copy<'_> {
-    fn send(&mut self, count: usize) -> Result<()> {
-        let first = self.source.take(count);
-        for index in first..first + count {
-            send(&self.socket, self.source.payload(index), SendFlags::empty())?;
-        }
-        self.sent += count;
-        Ok(())
-    }
-
-    fn proof(&self) -> Proof {
-        copied(self.sent, self.source)
-    }
-}
 
 /// One send() with MSG_ZEROCOPY a payload; notifications are read when `batch` payloads are lent.
 pub struct Lend<'a> {
