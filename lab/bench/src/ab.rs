@@ -4,6 +4,7 @@
 //! Each round runs both, in an order that rotates, with `--rounds 1 --json -`. The CPU figures of
 //! NEW are divided by those of OLD of the same round.
 
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,12 +14,14 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::experiment::{Digits, Files, Report, head, measured};
+use crate::experiment::{
+    CellReport, Column, Digits, Figure, Files, Report, ReportLine, Subject, Tried, head, measured, rows,
+};
+use crate::interleave::Runs;
 use crate::machine::Machine;
 use crate::programs::percent;
 use crate::progress::ProgressLine;
-use crate::stats::{Summary, rotation};
-use crate::table::{Table, figure};
+use crate::stats::rotation;
 use crate::wrong::wrong;
 
 /// Numbers of a case that say how much was moved, and not which case it is.
@@ -55,36 +58,67 @@ pub struct AbOptions {
     pub json: Option<PathBuf>,
 }
 
-/// The result.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct AbReport {
-    /// Where it was measured.
-    pub machine: Machine,
-    /// What was run.
-    pub command: Vec<String>,
+/// The comparison of two builds.
+#[derive(Debug, Clone)]
+pub struct Builds;
+
+/// The result: a line for each figure of the benchmark that both run.
+pub type AbReport = CellReport<Builds>;
+
+/// How often both builds ran.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct AbRounds {
     /// Rounds.
     pub rounds: usize,
+}
+
+impl fmt::Display for AbRounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rounds", self.rounds)
+    }
+}
+
+/// What is known besides.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct AbFacts {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// What both builds ran: a command of zerowire-bench and its arguments.
+    pub command: Vec<String>,
     /// Remarks.
     pub notes: Vec<String>,
-    /// Figure by figure.
-    pub lines: Vec<AbLine>,
 }
 
 /// A figure of a variant in a case.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct AbLine {
+pub struct AbFigure {
     /// The case: a value of each axis.
     pub case: String,
     /// The variant.
     pub variant: String,
     /// The key of the figure.
     pub figure: String,
-    /// Its values with the old build.
-    pub old: Summary,
-    /// Its values with the new build.
-    pub new: Summary,
-    /// The new build's value divided by the old one's, round by round.
-    pub ratio: Option<Summary>,
+}
+
+impl fmt::Display for AbFigure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}), {}", self.variant, self.case, self.figure)
+    }
+}
+
+impl Subject for Builds {
+    type Cell = AbRounds;
+    type CellFacts = AbFacts;
+    type Variant = AbFigure;
+    type Facts = ();
+    /// The value of a round with the old build, and with the new one.
+    type Sample = [f64; 2];
+
+    const FIGURES: &'static [Figure<Self>] = &[
+        Figure::<Self>::spread("old", |_, [old, _]| Some(*old)),
+        Figure::<Self>::spread("new", |_, [_, new]| Some(*new)),
+        Figure::<Self>::spread("ratio", |_, [old, new]| (*old != 0.0).then(|| new / old)),
+    ];
 }
 
 /// Runs both builds in turns; text goes to `out`, a file where the options say.
@@ -123,24 +157,20 @@ fn beside(options: &AbOptions) -> Result<()> {
 
 fn measure(options: &AbOptions) -> Result<AbReport> {
     let programs = [&options.old, &options.new];
-    let mut runs: [Vec<Vec<Found>>; 2] = [Vec::new(), Vec::new()];
+    let mut rounds = Vec::new();
     let mut progress = ProgressLine::new("ab", 2 * options.rounds);
     for round in 0..options.rounds {
+        let mut both = [Vec::new(), Vec::new()];
         for index in rotation(2, round) {
             progress.step(programs[index].display());
-            runs[index].push(found(&run(programs[index], &options.command)?));
+            both[index] = found(&run(programs[index], &options.command)?);
             progress.advance();
         }
+        rounds.push(both);
     }
     progress.finish();
-    let [old, new] = runs;
-    Ok(AbReport {
-        machine: Machine::detect(),
-        command: options.command.clone(),
-        rounds: options.rounds,
-        notes: Vec::new(),
-        lines: lines(&old, &new)?,
-    })
+    let (machine, command) = (Machine::detect(), options.command.clone());
+    compared(AbFacts { machine, command, notes: Vec::new() }, &rounds)
 }
 
 /// One run of a build: its JSON.
@@ -166,14 +196,8 @@ fn arguments<'a>(program: &Path, command: &'a [String]) -> Vec<&'a str> {
     bench.into_iter().chain(command.iter().map(String::as_str)).collect()
 }
 
-/// A figure of one run.
-#[derive(Debug, Clone, PartialEq)]
-struct Found {
-    case: String,
-    variant: String,
-    figure: String,
-    value: f64,
-}
+/// A figure of one run, and its value.
+type Found = (AbFigure, f64);
 
 /// The CPU figures of a benchmark's JSON, ratios left out.
 fn found(report: &Value) -> Vec<Found> {
@@ -185,7 +209,7 @@ fn found(report: &Value) -> Vec<Found> {
                 let Some(value) = value["median"].as_f64() else { continue };
                 if key.starts_with("cpu") && !key.contains("_to_") {
                     let (case, variant) = (named(case, true), named(line, false));
-                    all.push(Found { case, variant, figure: key.clone(), value });
+                    all.push((AbFigure { case, variant, figure: key.clone() }, value));
                 }
             }
         }
@@ -205,75 +229,57 @@ fn named(object: &Value, numbers: bool) -> String {
     object.as_object().into_iter().flatten().filter_map(word).collect::<Vec<_>>().join(", ")
 }
 
-/// Puts the runs of both builds together.
-fn lines(old: &[Vec<Found>], new: &[Vec<Found>]) -> Result<Vec<AbLine>> {
-    let first = old.first().map(Vec::as_slice).unwrap_or_default();
-    let values = |runs: &[Vec<Found>], of: &Found| -> Vec<f64> {
-        let is = |other: &&Found| {
-            (&other.case, &other.variant, &other.figure) == (&of.case, &of.variant, &of.figure)
-        };
-        runs.iter().filter_map(|run| run.iter().find(is)).map(|found| found.value).collect()
+/// Puts the runs of both builds together. What one build lacks is not compared.
+fn compared(facts: AbFacts, rounds: &[[Vec<Found>; 2]]) -> Result<AbReport> {
+    let tried = |figure: &AbFigure| {
+        let value = |all: &[Found]| Some(all.iter().find(|(other, _)| other == figure)?.1);
+        let sample = |[old, new]: &[Vec<Found>; 2]| Some([value(old)?, value(new)?]);
+        let runs = Runs { samples: rounds.iter().filter_map(sample).collect(), failed: None };
+        Tried { variant: figure.clone(), bases: Vec::new(), facts: (), runs }
     };
-    let line = |of: &Found| {
-        let (before, after) = (values(old, of), values(new, of));
-        // What one build lacks is not compared.
-        Some(AbLine {
-            case: of.case.clone(),
-            variant: of.variant.clone(),
-            figure: of.figure.clone(),
-            ratio: Summary::ratio(&after, &before),
-            old: Summary::of(before)?,
-            new: Summary::of(after)?,
-        })
-    };
-    let lines: Vec<AbLine> = first.iter().filter_map(line).collect();
-    if lines.is_empty() {
+    let figures = rounds.first().map_or(&[][..], |[old, _]| old);
+    let tried = figures.iter().map(|(figure, _)| tried(figure)).collect();
+    let report = CellReport::of(AbRounds { rounds: rounds.len() }, facts, tried, Vec::new());
+    if report.lines.is_empty() {
         bail!("the builds have no CPU figure in common");
     }
-    Ok(lines)
+    Ok(report)
 }
 
 impl AbReport {
     /// The lines whose ratio is above 1 by more than `percent`: its lower quartile says so.
     pub fn beyond_gate(&self, percent: f64) -> Vec<String> {
-        let limit = 1.0 + percent / 100.0;
-        let line = |line: &AbLine| {
-            let ratio = line.ratio.filter(|ratio| ratio.q1 > limit)?;
-            let AbLine { case, variant, figure, .. } = line;
-            Some(format!("{variant} ({case}), {figure}: {:.3}..{:.3} times OLD's", ratio.q1, ratio.q3))
+        let line = |line: &ReportLine<Builds>| {
+            let ratio = line.spread("ratio").filter(|ratio| ratio.q1 > 1.0 + percent / 100.0)?;
+            Some(format!("{}: {:.3}..{:.3} times OLD's", line.variant, ratio.q1, ratio.q3))
         };
         self.lines.iter().filter_map(line).collect()
     }
 }
 
+const COLUMNS: [Column<Builds>; 7] = [
+    Column::words("case", |_, line| Some(line.variant.case.clone())),
+    Column::words("variant", |_, line| Some(line.variant.variant.clone())),
+    Column::words("figure", |_, line| Some(line.variant.figure.clone())),
+    Column::median("OLD", "old", Digits::Three),
+    Column::median("NEW", "new", Digits::Three),
+    Column::median("NEW / OLD", "ratio", Digits::Behind(3)),
+    Column::quartiles("quartiles", "ratio", Digits::Behind(3)),
+];
+
 impl Report for AbReport {
     fn text(&self) -> String {
-        let mut out = head(&self.machine, "", &self.notes);
-        let mut table =
-            Table::new(["case", "variant", "figure", "OLD", "NEW", "NEW / OLD", "quartiles"]).labels(3);
-        for line in &self.lines {
-            let three = |value| Digits::Behind(3).text(value);
-            table.row([
-                line.case.clone(),
-                line.variant.clone(),
-                line.figure.clone(),
-                figure(line.old.median),
-                figure(line.new.median),
-                line.ratio.map_or("-".into(), |ratio| three(ratio.median)),
-                line.ratio.map_or("-".into(), |ratio| format!("{}..{}", three(ratio.q1), three(ratio.q3))),
-            ]);
-        }
-        out.push_str(&format!(
-            "{}: medians of {} rounds, both builds in turns; NEW / OLD: of the same round.\n{}",
-            self.command.join(" "),
-            self.rounds,
-            table.render()
-        ));
-        out
+        format!(
+            "{}{}: medians of {}, both builds in turns; NEW / OLD: of the same round.\n{}",
+            head(&self.facts.machine, "", &self.facts.notes),
+            self.facts.command.join(" "),
+            self.at,
+            rows([self], &COLUMNS).labels(3).render()
+        )
     }
 
     fn notes(&mut self) -> &mut Vec<String> {
-        &mut self.notes
+        &mut self.facts.notes
     }
 }
 

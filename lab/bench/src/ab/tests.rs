@@ -18,29 +18,30 @@ fn report(cpu: f64) -> Vec<Found> {
 #[test]
 fn cpu_figures_are_found_by_case_and_variant() {
     let all = report(50.0);
-    let names = |of: &Found| (of.case.clone(), of.variant.clone(), of.figure.clone(), of.value);
-    let case = || "connections 16, hot".to_owned();
-    assert_eq!(
-        all.iter().map(names).collect::<Vec<_>>(),
-        [
-            (case(), "epoll".to_owned(), "cpu_ns".to_owned(), 100.0),
-            (case(), "plain".to_owned(), "cpu_ns".to_owned(), 50.0)
-        ]
-    );
+    let figure = |variant: &str, value: f64| {
+        let (case, figure) = ("connections 16, hot".into(), "cpu_ns".into());
+        (AbFigure { case, variant: variant.into(), figure }, value)
+    };
+    assert_eq!(all, [figure("epoll", 100.0), figure("plain", 50.0)]);
     // As net and vsock name their lists.
     let variants = json!({ "cases": [{ "variants": [{ "name": "a", "cpu_s": { "median": 1.0 } }] }] });
-    assert_eq!(found(&variants)[0].variant, "a");
+    assert_eq!(found(&variants)[0].0.variant, "a");
 }
 
 #[test]
 fn ratios_are_of_the_same_round_and_the_gate_is_their_lower_quartile() {
-    let old = [50.0, 100.0, 200.0].map(report);
-    let new = [52.5, 105.0, 210.0].map(report);
-    let lines = lines(&old, &new).unwrap();
-    let ratio = lines[1].ratio.unwrap();
+    let rounds = [[50.0, 52.5], [100.0, 105.0], [200.0, 210.0]].map(|both| both.map(report));
+    let (machine, command) = (Machine::example(), vec!["tcp-rx".into()]);
+    let report = compared(AbFacts { machine, command, notes: Vec::new() }, &rounds).unwrap();
+    let ratio = report.lines[1].spread("ratio").unwrap();
     assert!((ratio.min - 1.05).abs() < 1e-9 && (ratio.max - 1.05).abs() < 1e-9);
-    assert_eq!(lines[0].ratio.unwrap().median, 1.0);
-    let report = AbReport { lines, rounds: 3, command: vec!["tcp-rx".into()], ..AbReport::default() };
+    assert_eq!(report.lines[0].middle("ratio"), Some(1.0));
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!((&json["rounds"], &json["command"]), (&json!(3), &json!(["tcp-rx"])));
+    assert_eq!(
+        (&json["lines"][1]["variant"], &json["lines"][1]["old"]["median"]),
+        (&json!("plain"), &json!(100.0))
+    );
     assert_eq!(report.beyond_gate(2.0), ["plain (connections 16, hot), cpu_ns: 1.050..1.050 times OLD's"]);
     assert_eq!(report.beyond_gate(6.0), Vec::<String>::new());
     let text = report.text();
@@ -58,7 +59,7 @@ fn an_old_zerowire_has_the_benchmarks_as_a_command() {
 
 #[test]
 fn builds_without_a_figure_in_common_and_wrong_options_are_named() {
-    assert!(lines(&[report(1.0)], &[Vec::new()]).is_err());
+    assert!(compared(AbFacts::default(), &[[report(1.0), Vec::new()]]).is_err());
     let options = AbOptions {
         old: "/old".into(),
         new: "/new".into(),

@@ -23,6 +23,8 @@ pub enum Of<E: Subject> {
     Positive(fn(&E::Cell, &E::Sample) -> f64),
     /// The mean of a value of each run.
     Mean(fn(&E::Cell, &E::Sample) -> f64),
+    /// A value of all runs together; none without a run.
+    All(fn(&E::Cell, &[E::Sample]) -> f64),
     /// The spread of a value of each run divided by the base's of the same round: never a ratio of
     /// two medians.
     Ratio {
@@ -66,6 +68,11 @@ impl<E: Subject> Figure<E> {
     /// The mean of a value.
     pub const fn mean(key: &'static str, of: fn(&E::Cell, &E::Sample) -> f64) -> Self {
         Self { key, or_null: false, of: Of::Mean(of) }
+    }
+
+    /// A value of all runs together.
+    pub const fn all(key: &'static str, of: fn(&E::Cell, &[E::Sample]) -> f64) -> Self {
+        Self { key, or_null: false, of: Of::All(of) }
     }
 
     /// A value divided by the base's, round by round; `null` without a base.
@@ -115,6 +122,7 @@ impl<E: Subject> Figure<E> {
                 let sum: f64 = each(of, samples).iter().sum();
                 return (!samples.is_empty()).then(|| Number::One(sum / samples.len() as f64));
             }
+            Of::All(of) => return (!samples.is_empty()).then(|| Number::One(of(at, samples))),
             Of::Known(of) => return of(at, variant).map(Number::One),
         };
         summary.map(Number::Spread)

@@ -10,6 +10,9 @@
 //! 3. [`Column`]s make tables of them, [`series`] makes charts, and serde makes JSON, with
 //!    [`RunTaken`] at its head.
 //! 4. [`measured`] writes what the user asked for.
+//!
+//! Where one run yields all that is compared, as in [`ab`](crate::ab), a line is a row of the table
+//! and has a figure for each side.
 
 mod figure;
 pub mod floored;
