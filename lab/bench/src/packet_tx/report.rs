@@ -5,7 +5,7 @@ use std::fmt;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::auto::AutoReport;
+use super::auto::AutoChoice;
 use super::case::{SinkKind, TxCase};
 use super::column::Column;
 use super::cycles::CopyShares;
@@ -14,7 +14,7 @@ use super::way::{Proof, TxSample};
 use crate::case::WorkingSet;
 use crate::chart::{Bars, Better};
 use crate::experiment::{
-    Base, CellReport, Failure, Figure, Report, ReportLine, Subject, failures, sections, series, subtitle,
+    Base, CellReport, Figure, Report, ReportLine, Subject, failures, failures_in, sections, series, subtitle,
 };
 use crate::machine::Machine;
 use crate::peers::cell::Peers;
@@ -144,10 +144,7 @@ pub struct TxReport {
     pub cases: Vec<CellReport<PacketTx>>,
     /// Auto beside copying and lending.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub auto: Vec<AutoReport>,
-    /// Comparisons of Auto that failed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub auto_failures: Vec<Failure>,
+    pub auto: Vec<CellReport<AutoChoice>>,
     /// With `--replay`, `zerowire replay` beside tcpreplay.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replay: Vec<CellReport<Peers>>,
@@ -171,9 +168,8 @@ type Sections<'a> = Vec<((SinkKind, WorkingSet), Vec<&'a CellReport<PacketTx>>)>
 impl TxReport {
     /// What failed, with the row.
     pub fn failures(&self) -> Vec<String> {
-        let auto = self.auto_failures.iter();
-        let auto = auto.map(|failure| format!("{}: {}", failure.variant, failure.reason));
-        failures(&self.cases).into_iter().chain(auto).chain(failures(&self.replay)).collect()
+        let auto = failures_in(&self.auto, ", auto beside copying and lending");
+        [failures(&self.cases), auto, failures(&self.replay)].concat()
     }
 
     /// The sections of the table: a sink with a working set, and its rows.

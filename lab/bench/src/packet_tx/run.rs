@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 
-use super::auto::{self, AutoReport};
+use super::auto::{self, AutoChoice};
 use super::case::TxCase;
 use super::column::Column;
 use super::cycles;
@@ -16,7 +16,7 @@ use super::source::TxSource;
 use super::way::{Proof, TxWay};
 use super::{bare, library};
 use crate::cpu::Placement;
-use crate::experiment::{CellReport, Failure, Tried, measured};
+use crate::experiment::{CellReport, Tried, measured};
 use crate::interleave::{Turn, interleave};
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
@@ -58,7 +58,6 @@ fn report(options: &PacketTxOptions) -> Result<TxReport> {
         let part = part.with_context(|| format!("sink {sink}"))?;
         report.cases.extend(part.cases);
         report.auto.extend(part.auto);
-        report.auto_failures.extend(part.auto_failures);
         report.notes.extend(part.notes);
     }
     match options.more.program.clone().filter(|_| options.more.replay) {
@@ -80,8 +79,7 @@ fn report(options: &PacketTxOptions) -> Result<TxReport> {
 #[derive(Default)]
 struct Part {
     cases: Vec<CellReport<PacketTx>>,
-    auto: Vec<AutoReport>,
-    auto_failures: Vec<Failure>,
+    auto: Option<CellReport<AutoChoice>>,
     notes: Vec<String>,
 }
 
@@ -91,19 +89,15 @@ fn measure_sink(options: &PacketTxOptions, lab: &TxLab, softirq: &Softirq) -> Re
     let auto_steps = if options.auto_sends() > 0 { cases.len() } else { 0 };
     let title = format!("packet-tx {}", lab.kind());
     let mut progress = ProgressLine::new(&title, cases.len() * (options.rounds() + 1) + auto_steps);
+    let mut auto = Vec::new();
     for case in &cases {
         part.cases.push(measure_case(options, case, lab, softirq, &mut progress)?);
         if options.auto_sends() > 0 {
-            match auto::compare(case, lab, softirq, options.auto_sends(), &mut progress) {
-                Ok(report) => part.auto.push(report),
-                Err(error) => {
-                    let what = format_args!("auto beside copying and lending, {case}");
-                    part.auto_failures.push(Failure::of(what, error));
-                }
-            }
+            auto.push(auto::compare(case, lab, softirq, options.auto_sends(), &mut progress));
         }
     }
     progress.finish();
+    part.auto = (!auto.is_empty()).then(|| CellReport::of(lab.kind(), (), auto, Vec::new()));
     let longest = part.cases.iter_mut().max_by_key(|row| (row.at.payload, row.at.working_set.bytes()));
     if let Some(row) = longest.filter(|_| options.more.cycles)
         && let Err(error) = cycles::measure(row, lab, options.quick, &mut part.notes)

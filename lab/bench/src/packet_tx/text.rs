@@ -5,12 +5,11 @@ use std::fmt::Write as _;
 use super::case::SinkKind;
 use super::column::Column;
 use super::report::{Caller, PacketTx, TxReport};
-use super::{cycles, reference};
+use super::{auto, cycles, reference};
 use crate::experiment::{
     CellReport, CellText, Digits, LeftOut, ReportLine, Show, failed, grid, head, shared_cpu,
 };
 use crate::peers::{ComparedPart, part_text};
-use crate::table::{Table, figure};
 use crate::words::meaning;
 
 /// The report as text.
@@ -31,44 +30,12 @@ pub(super) fn text(report: &TxReport) -> String {
         section(&mut out, sink, &columns, &rows);
     }
     out.push_str(&failed(&report.failures()));
-    if !report.auto.is_empty() {
-        out.push('\n');
-        out.push_str(&auto_text(report));
-    }
+    out.push_str(&auto::text(&report.auto));
     out.push_str(&cycles::text(&report.cases));
     if !report.replay.is_empty() {
         out.push_str(&part_text(ComparedPart::Replay, &report.replay.iter().collect::<Vec<_>>()));
     }
     out
-}
-
-fn auto_text(report: &TxReport) -> String {
-    let mut table = Table::new([
-        "case",
-        "sends",
-        "copying ns",
-        "lending ns",
-        "auto ns",
-        "excess",
-        "lent, not copied",
-        "chose",
-    ]);
-    for auto in &report.auto {
-        table.row([
-            auto.case.to_string(),
-            auto.sends.to_string(),
-            figure(auto.copy_ns),
-            figure(auto.zero_copy_ns),
-            figure(auto.auto_ns),
-            format!("{:+.1} %", auto.excess_percent),
-            PERCENT.text(auto.proof.zero_copied_share()),
-            auto.choices.join("; "),
-        ]);
-    }
-    format!(
-        "Auto against the better of copying and lending, CPU time of a send, learning included (to reach: +2 %):\n{}",
-        table.render()
-    )
 }
 
 /// How shares are written.

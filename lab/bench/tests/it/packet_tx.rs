@@ -135,7 +135,7 @@ fn json_takes_the_place_of_the_text_or_goes_to_a_file_with_charts() {
     let line = &case["lines"][0];
     assert_eq!((&line["column"], &line["kind"]), (&"udp".into(), &"bare".into()));
     assert!(line["samples"][0]["cpu_ns"].as_u64().unwrap() > 0);
-    assert_eq!(json["auto"][0]["sends"], 2048);
+    assert_eq!(json["auto"][0]["lines"][0]["sends"], 2048);
     assert!(folder.join("packet-tx-cpu-ifb-hot.svg").is_file());
     std::fs::remove_dir_all(&folder).unwrap();
 
