@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{Reloaded, VmFleet};
+use zerowire_vhost::serve::{self, Reloaded, ReplaceError, VmFleet};
 
 use crate::guard::FrameGuard;
 use crate::metadata::MetadataSource;
-use crate::reload::reload;
+use crate::reload::{reload, try_open};
 use crate::server::{ChangeError, Server, VmInfo};
 use crate::stats::{ServerStats, VmStats};
 use crate::vm::{ServerError, VmConfig};
@@ -49,9 +49,20 @@ impl dyn Fleet + '_ {
     /// # Errors
     /// The VMs can't be beside each other and those of others, or their metadata can't be read.
     /// Nothing has changed then. What fails later, such as a port that another program holds, is
-    /// one of [`Reloaded::errors`].
+    /// one of [`Reloaded::errors`]; a VM that was there has its old settings again then.
     pub fn reload(&self, before: &[String], wanted: Vec<VmConfig>) -> Result<Reloaded, ServerError> {
         reload(self, before, wanted)
+    }
+
+    /// Gives a VM other settings. If more than its metadata, limits and guard differ, it is removed
+    /// and added again, and its front end has to connect again. Others do not notice.
+    ///
+    /// # Errors
+    /// [`ReplaceError`]. Nothing has changed where the VMs can't be beside each other, where the
+    /// metadata can't be read, or where the port or the socket can't be had. What shows only when
+    /// the VM is gone has it added again as it was.
+    pub fn replace(&self, wanted: VmConfig) -> Result<(), ReplaceError<ServerError>> {
+        serve::replace(self, wanted)
     }
 }
 
@@ -74,6 +85,10 @@ impl VmFleet for Server {
 
     fn add_later(&self, config: VmConfig) -> Result<(), ServerError> {
         self.add_later(config)
+    }
+
+    fn try_open(&self, running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {
+        try_open(running, wanted, |port| port.open(wanted.policy).map(drop))
     }
 
     fn remove(&self, name: &str) -> Result<(), ChangeError> {

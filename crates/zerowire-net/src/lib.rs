@@ -39,6 +39,7 @@ pub use link::{LinkObserver, LinkState, LinkStats, ToldLink};
 pub use metadata::MetadataSource;
 pub use policy::{GATHER_MAX_BYTES, PathMode, Policy, RX_COPYBREAK_BYTES};
 pub use receive::Receive;
+pub use reload::try_open;
 pub use server::{ChangeError, Server, VmInfo};
 pub use stats::{DirectionStats, Negotiated, PortState, ServerStats, VmStats};
 pub use transmit::Transmit;

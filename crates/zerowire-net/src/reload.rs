@@ -1,8 +1,9 @@
-//! The VMs of a configuration file that was read again.
+//! VMs that run get other settings: those of a configuration file that was read again, or one VM.
 
-use zerowire_vhost::serve::{self, Endpoint, Reloaded, Reloads};
+use zerowire_vhost::serve::{self, Endpoint, Listener, Reloaded, Reloads, StartError, normal};
 
 use crate::fleet::Fleet;
+use crate::port::{PortError, PortSpec};
 use crate::server::ChangeError;
 use crate::vm::{self, ServerError, VmConfig};
 
@@ -37,11 +38,39 @@ pub(crate) fn reload(
     before: &[String],
     wanted: Vec<VmConfig>,
 ) -> Result<Reloaded, ServerError> {
-    for config in &wanted {
-        if let Some(source) = &config.metadata {
-            let failed = |text| ServerError::Metadata { vm: config.name.clone(), text };
-            source.load().map_err(failed)?;
+    wanted.iter().try_for_each(check_metadata)?;
+    serve::reload(fleet, before, wanted)
+}
+
+/// Checks that the metadata of a VM can be read.
+fn check_metadata(config: &VmConfig) -> Result<(), ServerError> {
+    let failed = |text| ServerError::Metadata { vm: config.name.clone(), text };
+    config.metadata.as_ref().map_or(Ok(()), |source| source.load().map(drop).map_err(failed))
+}
+
+/// Tries what `wanted` needs and `running` does not have (`VmFleet::try_open`). `open` tries its
+/// port.
+///
+/// # Errors
+/// What can't be had: [`ServerError`].
+pub fn try_open(
+    running: &VmConfig,
+    wanted: &VmConfig,
+    open: impl FnOnce(&PortSpec) -> Result<(), PortError>,
+) -> Result<(), ServerError> {
+    let vm = || wanted.name.clone();
+    check_metadata(wanted)?;
+    let (port, held) = (&wanted.port, running.port.sole());
+    if *port != running.port && port.sole().iter().all(|what| !held.contains(what)) {
+        open(port).map_err(|cause| ServerError::Port { vm: vm(), cause })?;
+    }
+    match (&wanted.endpoint, &running.endpoint) {
+        (Endpoint::Fd(fd), _) => return Err(StartError::late_descriptor(vm(), *fd).into()),
+        (Endpoint::Path(path), Endpoint::Path(held)) if normal(path) == normal(held) => {}
+        (endpoint, _) => {
+            Listener::new(endpoint, &wanted.access)
+                .map_err(|cause| StartError::Listen { vm: vm(), cause })?;
         }
     }
-    serve::reload(fleet, before, wanted)
+    Ok(())
 }

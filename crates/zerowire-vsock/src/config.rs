@@ -195,14 +195,19 @@ impl VsockConfig {
         }
     }
 
-    /// All paths on which sockets are made.
-    pub fn paths(&self) -> Vec<PathBuf> {
+    /// The paths on which the sockets of the host's end are made.
+    pub(super) fn host_paths(&self) -> Vec<PathBuf> {
         let beside = |suffix: &str| {
             let mut path = self.uds.clone().into_os_string();
             path.push(suffix);
             PathBuf::from(path)
         };
-        let mut paths = vec![self.uds.clone(), beside(".seqpacket"), beside(".map")];
+        vec![self.uds.clone(), beside(".seqpacket"), beside(".map")]
+    }
+
+    /// All paths on which sockets are made.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let mut paths = self.host_paths();
         if let Endpoint::Path(path) = &self.endpoint {
             paths.push(path.clone());
         }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use zerowire_capture::{Capture, Captured};
 use zerowire_vhost::limit::Limits;
-use zerowire_vhost::serve::{Reloaded, VmFleet};
+use zerowire_vhost::serve::{Reloaded, ReplaceError, VmFleet};
 
 use crate::config::VsockConfig;
 use crate::error::VsockServerError;
-use crate::reload::reload;
+use crate::reload::{reload, replace, try_open};
 use crate::server::{VsockChangeError, VsockServer, VsockVmInfo};
 use crate::sets::SetMember;
 use crate::stats::{VsockServerStats, VsockVmStats};
@@ -29,9 +29,20 @@ impl dyn VsockFleet + '_ {
     ///
     /// # Errors
     /// The VMs can't be beside each other and those of others. Nothing has changed then. What fails
-    /// later is one of [`Reloaded::errors`].
+    /// later is one of [`Reloaded::errors`]; a VM that was there has its old settings again then.
     pub fn reload(&self, before: &[String], wanted: Vec<VsockConfig>) -> Result<Reloaded, VsockServerError> {
         reload(self, before, wanted)
+    }
+
+    /// Gives a VM other settings. If more than its limits differ, it is removed and added again:
+    /// its front end has to connect again, and its connections are reset. Others do not notice.
+    ///
+    /// # Errors
+    /// [`ReplaceError`]. Nothing has changed where the VMs can't be beside each other, where the VM
+    /// would connect two sets, or where its sockets can't be had. What shows only when the VM is
+    /// gone has it added again as it was.
+    pub fn replace(&self, wanted: VsockConfig) -> Result<(), ReplaceError<VsockServerError>> {
+        replace(self, wanted)
     }
 }
 
@@ -54,6 +65,10 @@ impl VmFleet for VsockServer {
 
     fn add_later(&self, config: VsockConfig) -> Result<(), VsockServerError> {
         self.add_later(config)
+    }
+
+    fn try_open(&self, running: &VsockConfig, wanted: &VsockConfig) -> Result<(), VsockServerError> {
+        try_open(running, wanted)
     }
 
     fn remove(&self, name: &str) -> Result<(), VsockChangeError> {

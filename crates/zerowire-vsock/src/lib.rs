@@ -53,6 +53,7 @@ pub(crate) use group::GroupVm;
 #[doc(hidden)]
 pub use group::testing;
 pub use names::names_file;
+pub use reload::try_open;
 pub use request_rate::RequestRate;
 use serde::{Deserialize, Serialize};
 pub use server::{HandedVsock, VsockChangeError, VsockServer, VsockVmInfo};

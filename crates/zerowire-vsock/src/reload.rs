@@ -1,8 +1,13 @@
-//! The VMs of a configuration file that was read again.
+//! VMs that run get other settings: those of a configuration file that was read again, or one VM.
 
-use zerowire_vhost::serve::{self, Endpoint, Reloaded, Reloads};
+use std::path::PathBuf;
+
+use zerowire_vhost::serve::{
+    self, ChangeError, Endpoint, Listener, Reloaded, Reloads, ReplaceError, StartError, normal,
+};
 
 use crate::config::{VsockConfig, check, connected_order};
+use crate::doors::HostSockets;
 use crate::error::VsockServerError;
 use crate::fleet::VsockFleet;
 use crate::server::{VsockChangeError, VsockVmInfo};
@@ -42,17 +47,63 @@ pub(crate) fn reload(
 ) -> Result<Reloaded, VsockServerError> {
     let vms = wanted.len();
     wanted.iter_mut().for_each(|config| config.complete(vms));
+    let taken = check_sets(fleet, &fleet.vms(), before, &wanted)?;
+    let order = connected_order(&wanted, &taken);
+    let mut wanted: Vec<_> = wanted.into_iter().map(Some).collect();
+    let ordered = order.into_iter().filter_map(|i| wanted[i].take()).collect();
+    serve::reload(fleet, before, ordered)
+}
+
+/// Gives a VM other settings (`VsockFleet::replace`). Its share of mapped connections stays.
+pub(crate) fn replace(
+    fleet: &dyn VsockFleet,
+    mut wanted: VsockConfig,
+) -> Result<(), ReplaceError<VsockServerError>> {
     let running = fleet.vms();
+    if let Some(vm) = running.iter().find(|vm| vm.config.name == wanted.name) {
+        wanted.map.max_connections = vm.config.map.max_connections;
+    }
+    wanted.complete(running.len());
+    let (name, vm) = (wanted.name.clone(), std::slice::from_ref(&wanted));
+    check_sets(fleet, &running, &[name], vm).map_err(ChangeError::Refused)?;
+    serve::replace(fleet, wanted)
+}
+
+/// Checks that the VMs of `wanted` connect no sets that run. Returns the groups of the VMs that
+/// stay.
+fn check_sets(
+    fleet: &dyn VsockFleet,
+    running: &[VsockVmInfo],
+    before: &[String],
+    wanted: &[VsockConfig],
+) -> Result<Vec<String>, VsockServerError> {
     let stays = |vm: &&VsockVmInfo| match wanted.iter().find(|w| w.name == vm.config.name) {
         Some(wanted) => keeps(&vm.config, wanted),
         None => !before.contains(&vm.config.name),
     };
     let staying: Vec<_> = running.iter().filter(stays).map(|vm| &vm.config).collect();
-    let taken: Vec<_> = staying.iter().flat_map(|config| config.groups.clone()).collect();
     let coming: Vec<_> = wanted.iter().filter(|w| staying.iter().all(|s| s.name != w.name)).collect();
-    check_apart(&fleet.members(), &staying, &coming)?;
-    let order = connected_order(&wanted, &taken);
-    let mut wanted: Vec<_> = wanted.into_iter().map(Some).collect();
-    let ordered = order.into_iter().filter_map(|i| wanted[i].take()).collect();
-    serve::reload(fleet, before, ordered)
+    let mut members = fleet.members();
+    members.retain(|member| staying.iter().any(|s| s.name == member.vm));
+    check_apart(&members, &staying, &coming)?;
+    Ok(staying.iter().flat_map(|config| config.groups.clone()).collect())
+}
+
+/// Tries what `wanted` needs and `running` does not have (`VmFleet::try_open`).
+///
+/// # Errors
+/// What can't be had: [`VsockServerError`].
+pub fn try_open(running: &VsockConfig, wanted: &VsockConfig) -> Result<(), VsockServerError> {
+    let listen = |cause| StartError::Listen { vm: wanted.name.clone(), cause };
+    let held: Vec<_> = running.paths().iter().map(|path| normal(path)).collect();
+    let is_held = |path: &PathBuf| held.contains(&normal(path));
+    if !wanted.host_paths().iter().any(is_held) {
+        HostSockets::bind(&wanted.uds, &wanted.uds_access).map_err(listen)?;
+    }
+    match &wanted.endpoint {
+        Endpoint::Fd(fd) => return Err(StartError::late_descriptor(wanted.name.clone(), *fd).into()),
+        Endpoint::Path(path) if is_held(path) => {}
+        endpoint => drop(Listener::new(endpoint, &wanted.access).map_err(listen)?),
+    }
+    Ok(())
 }

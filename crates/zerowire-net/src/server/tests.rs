@@ -38,6 +38,10 @@ impl VmFleet for HeldUp {
         self.0.add(config)
     }
 
+    fn try_open(&self, running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {
+        VmFleet::try_open(&self.0, running, wanted)
+    }
+
     fn drain(&self, name: &str) -> Result<(), ChangeError> {
         self.0.drain(name)
     }

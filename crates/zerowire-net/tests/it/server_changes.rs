@@ -218,6 +218,16 @@ fn a_file_that_is_read_again_changes_what_differs() {
         let now: Vec<_> = names(&server).into_iter().map(|(name, _)| name).collect();
         assert_eq!(now, ["zwsame", "zwguest", "zwmoved", "new"]);
 
+        // One whose other port can't be had has its old one again.
+        let before = ["zwsame", "zwmoved", "new"].map(str::to_owned);
+        let wrong = moved.clone().port("packet:zwnone".parse().expect("a port"));
+        let new = at("zwgone").name("new".into());
+        let done = fleet.reload(&before, vec![at("zwsame"), wrong, new]).expect("a good file");
+        assert!(done.errors.len() == 1 && done.errors[0].contains("zwnone"), "{done:?}");
+        assert!(done.errors[0].contains("VM zwmoved has its old settings again"), "{done:?}");
+        let now = server.vms().into_iter().find(|vm| vm.config.name == "zwmoved").expect("it is there");
+        assert_eq!((now.config, now.state), (moved, VmState::Running));
+
         // The file's VMs go when it is empty; the other one stays.
         let before = ["zwsame", "zwmoved", "new"].map(str::to_owned);
         fleet.reload(&before, Vec::new()).expect("an empty file");

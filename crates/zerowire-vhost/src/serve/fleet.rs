@@ -36,6 +36,13 @@ pub trait VmFleet: Send + Sync {
         self.add(config)
     }
 
+    /// Opens what a VM would need that `running` does not have, a VM which would go for it, and
+    /// lets go of it again. What `running` has can't be tried.
+    ///
+    /// # Errors
+    /// Why it can't be had.
+    fn try_open(&self, running: &Self::Config, wanted: &Self::Config) -> Result<(), Self::Error>;
+
     /// Removes a VM with its sockets and its port. It is gone when this returns.
     ///
     /// # Errors

@@ -1,8 +1,14 @@
-//! The VMs of a configuration file that was read again.
+//! VMs that run get other settings: those of a configuration file that was read again, or one VM.
+//!
+//! What its front end does not notice is set ([`Reloads::update`]). For all else a VM is removed
+//! and added again. If its new settings can't be had then, it gets its old ones again.
+
+use thiserror::Error;
 
 use super::fleet::VmFleet;
 use super::listen::Endpoint;
 use super::roster::{ChangeError, RosterConfig, VmState};
+use super::start::StartError;
 
 /// What reading a file again has changed.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,12 +41,55 @@ pub trait Reloads: VmFleet {
     fn update(&self, wanted: &Self::Config) -> Vec<ChangeError<Self::Error>>;
 }
 
+/// Why a VM did not become another device. The text is what the user reads.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReplaceError<E> {
+    /// Nothing has changed: the VM runs as before, and keeps its front end.
+    #[error(transparent)]
+    Unchanged(#[from] ChangeError<E>),
+    /// Its removal gave up. It is added with its new settings when it has gone.
+    #[error("{0}. It is added again then")]
+    Later(ChangeError<E>),
+    /// It was removed, and was added again as it was before.
+    #[error("{cause}; VM {vm} has its old settings again, and its front end has to connect again")]
+    Restored {
+        /// The VM.
+        vm: String,
+        /// Why it does not have the new ones.
+        cause: E,
+    },
+    /// It was removed, and could not be added again.
+    #[error("{cause}; VM {vm} is gone: its old settings can't be had again either: {restoring}")]
+    Gone {
+        /// The VM.
+        vm: String,
+        /// Why it does not have the new settings.
+        cause: E,
+        /// Why it does not have the old ones.
+        restoring: Box<E>,
+    },
+}
+
+impl<E> ReplaceError<E> {
+    /// Why the new settings can't be had, if it is for that.
+    pub fn cause(&self) -> Option<&E> {
+        match self {
+            Self::Unchanged(ChangeError::Refused(cause))
+            | Self::Restored { cause, .. }
+            | Self::Gone { cause, .. } => Some(cause),
+            _ => None,
+        }
+    }
+}
+
 /// What a VM of the file needs.
-enum Step {
+enum Step<C> {
     /// What can change in it is set.
     Keep,
     Add,
-    Replace,
+    /// It is another device than this one, which runs.
+    Replace(C),
     /// It would be another device, and its socket can't be made again.
     Restart,
 }
@@ -50,7 +99,7 @@ struct ReloadPlan<C> {
     /// Names of VMs that go.
     removed: Vec<String>,
     /// What the VMs of the file need.
-    steps: Vec<(Step, C)>,
+    steps: Vec<(Step<C>, C)>,
 }
 
 /// Makes the VMs of a file those of `wanted`. `before` are the names that the file had when it was
@@ -79,30 +128,30 @@ pub fn reload<S: Reloads + ?Sized>(
     for (step, config) in steps {
         match step {
             Step::Keep => done.errors.extend(server.update(&config).iter().map(ToString::to_string)),
-            Step::Replace => match server.remove(config.name()) {
-                Ok(()) | Err(ChangeError::Unknown(_)) => added.push((true, config)),
+            Step::Replace(before) => match server.remove(config.name()) {
+                Ok(()) | Err(ChangeError::Unknown(_)) => added.push((Some(before), config)),
                 Err(e @ ChangeError::Stuck(_)) => {
-                    done.errors.push(format!("{e}. It is added again then"));
+                    done.errors.push(ReplaceError::Later(e).to_string());
                     late.push(config);
                 }
                 Err(e) => done.errors.push(e.to_string()),
             },
-            Step::Add => added.push((false, config)),
-            Step::Restart => done.errors.push(format!(
-                "VM {}: its socket was handed over at the start, so its device can't change while the program runs: it \
-                 stays as it is; restart the program",
-                config.name()
-            )),
+            Step::Add => added.push((None, config)),
+            Step::Restart => done.errors.push(StartError::handed_over(config.name()).to_string()),
         }
     }
-    for (was_there, config) in added {
+    let mut failed = Vec::new();
+    for (before, config) in added {
         let name = config.name().to_owned();
-        match server.add(config) {
-            Ok(()) if was_there => done.replaced.push(name),
-            Ok(()) => done.added.push(name),
-            Err(e) => done.errors.push(format!("{e}; VM {name} is not served")),
+        match (server.add(config), before) {
+            (Ok(()), Some(_)) => done.replaced.push(name),
+            (Ok(()), None) => done.added.push(name),
+            (Err(cause), Some(before)) => failed.push((before, cause)),
+            (Err(e), None) => done.errors.push(format!("{e}; VM {name} is not served")),
         }
     }
+    // What the file wants comes first: it may be what another VM had.
+    done.errors.extend(failed.into_iter().map(|(before, e)| restore(server, before, e).to_string()));
     for config in late {
         let name = config.name().to_owned();
         if let Err(e) = server.add_later(config) {
@@ -110,6 +159,56 @@ pub fn reload<S: Reloads + ?Sized>(
         }
     }
     Ok(done)
+}
+
+/// Gives a VM that runs other settings. If they make it another device, it is removed and added
+/// again, and what can be tried is tried before. Else it keeps its front end.
+///
+/// # Errors
+/// [`ReplaceError`].
+pub fn replace<S: Reloads + ?Sized>(server: &S, wanted: S::Config) -> Result<(), ReplaceError<S::Error>>
+where
+    S::Error: From<StartError>,
+{
+    let name = wanted.name().to_owned();
+    let running = server.vms().into_iter().find(|vm| vm.config.name() == name);
+    match running.map(|vm| vm.state) {
+        Some(VmState::Running) => {}
+        Some(_) => return Err(ChangeError::Busy(name).into()),
+        None => return Err(ChangeError::Unknown(name).into()),
+    }
+    let plan = plan(server, std::slice::from_ref(&name), vec![wanted]);
+    let step = plan.map_err(ChangeError::Refused)?.steps.pop();
+    let (before, wanted) = match step {
+        Some((Step::Replace(before), wanted)) => (before, wanted),
+        Some((Step::Keep, wanted)) => {
+            return server.update(&wanted).into_iter().next().map_or(Ok(()), |e| Err(e.into()));
+        }
+        Some((Step::Restart, _)) => {
+            return Err(ChangeError::Refused(StartError::handed_over(&name).into()).into());
+        }
+        // It has left meanwhile.
+        Some((Step::Add, _)) | None => return Err(ChangeError::Unknown(name).into()),
+    };
+    server.try_open(&before, &wanted).map_err(ChangeError::Refused)?;
+    let added = match server.remove(&name) {
+        Ok(()) => server.add(wanted),
+        Err(e @ ChangeError::Stuck(_)) => match server.add_later(wanted) {
+            Ok(()) => return Err(ReplaceError::Later(e)),
+            failed => failed,
+        },
+        Err(e) => return Err(e.into()),
+    };
+    added.map_err(|cause| restore(server, before, cause))
+}
+
+/// Adds a VM again as it was. Its new settings could not be had because of `cause`.
+fn restore<S: Reloads + ?Sized>(server: &S, before: S::Config, cause: S::Error) -> ReplaceError<S::Error> {
+    let vm = before.name().to_owned();
+    match server.add(before) {
+        Ok(()) => ReplaceError::Restored { vm, cause },
+        Err(e) => ReplaceError::Gone { vm, cause, restoring: Box::new(e) },
+    }
 }
 
 fn plan<S: Reloads + ?Sized>(
@@ -128,10 +227,13 @@ fn plan<S: Reloads + ?Sized>(
         None => Step::Add,
         Some(vm) if vm.state != VmState::Leaving && S::keeps(&vm.config, wanted) => Step::Keep,
         Some(vm) => match S::endpoint(&vm.config) {
-            Endpoint::Path(_) => Step::Replace,
+            Endpoint::Path(_) => Step::Replace(vm.config.clone()),
             Endpoint::Fd(_) => Step::Restart,
         },
     };
     let steps: Vec<_> = wanted.iter().map(step).collect();
     Ok(ReloadPlan { removed, steps: steps.into_iter().zip(wanted).collect() })
 }
+
+#[cfg(test)]
+mod tests;

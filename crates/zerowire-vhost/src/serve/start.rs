@@ -68,6 +68,13 @@ impl StartError {
         let text = format!("descriptor {fd} can only be handed over at the start: give the path of a socket");
         Self::Limit { vm, text }
     }
+
+    /// A VM on a socket that was handed over can't be another device: a late descriptor is refused.
+    pub(super) fn handed_over(vm: &str) -> Self {
+        let text = "its socket was handed over at the start, so its device can't change while the program runs: it stays \
+                    as it is; restart the program";
+        Self::Limit { vm: vm.to_owned(), text: text.to_owned() }
+    }
 }
 
 impl ServerRefusal for StartError {

@@ -111,6 +111,11 @@ impl KeptVms {
     }
 }
 
+/// Refuses a VM that no child can serve.
+fn check(config: &VmConfig) -> Result<(), ServerError> {
+    super::check(config).map_err(|text| StartError::Limit { vm: config.name.clone(), text }.into())
+}
+
 /// Why a VM is not added any more.
 fn stopping(vm: String) -> ServerError {
     StartError::Limit { vm, text: "the server stops: it takes no further VM".to_owned() }.into()
@@ -137,7 +142,7 @@ impl Supervisor {
     /// Adds a VM, whose socket may be one that this process was started with.
     pub(super) fn open(&self, config: VmConfig, inherited: Option<Listener>) -> Result<(), ServerError> {
         let name = config.name.clone();
-        super::check(&config).map_err(|text| StartError::Limit { vm: name.clone(), text })?;
+        check(&config)?;
         let (number, capture) = {
             let mut vms = lock(&self.vms);
             (vms.enter(config.clone())?, vms.capture.clone())
@@ -207,6 +212,11 @@ impl VmFleet for Supervisor {
             return Err(StartError::late_descriptor(config.name, fd).into());
         }
         self.open(config, None)
+    }
+
+    fn try_open(&self, running: &VmConfig, wanted: &VmConfig) -> Result<(), ServerError> {
+        check(wanted)?;
+        zerowire_net::try_open(running, wanted, |port| port.keep().map(drop))
     }
 
     fn remove(&self, name: &str) -> Result<(), ChangeError> {

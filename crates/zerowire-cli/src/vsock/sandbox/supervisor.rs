@@ -181,6 +181,10 @@ impl VmFleet for VsockSupervisor {
         self.open_entered(entered).inspect_err(|_| self.roster.forget(number))
     }
 
+    fn try_open(&self, running: &VsockConfig, wanted: &VsockConfig) -> Result<(), VsockServerError> {
+        zerowire_vsock::try_open(running, wanted)
+    }
+
     fn remove(&self, name: &str) -> Result<(), VsockChangeError> {
         let (ServedVsock { vm, keeper }, set) = self.roster.take(name)?;
         let turn = lock(&set);
