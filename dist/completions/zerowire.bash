@@ -263,20 +263,12 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__add)
-            opts="-h --socket --port --metadata --metadata-token --mac --guard --cid --uds --groups --uds-owner --uds-group --uds-mode --tx-limit --rx-limit --socket-owner --socket-group --socket-mode --control --json --log --log-format --help"
+            opts="-h --metadata --metadata-token --mac --guard --groups --uds-owner --uds-group --uds-mode --tx-limit --rx-limit --socket-owner --socket-group --socket-mode --socket --port --cid --uds --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
-                --socket)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --port)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
                 --metadata)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -290,14 +282,6 @@ _zerowire() {
                     return 0
                     ;;
                 --guard)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --cid)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --uds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -334,6 +318,22 @@ _zerowire() {
                     return 0
                     ;;
                 --socket-mode)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --uds)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -547,13 +547,57 @@ _zerowire() {
             return 0
             ;;
         zerowire__subcmd__ctl__subcmd__change)
-            opts="-h --metadata --tx-limit --rx-limit --guard --control --json --log --log-format --help"
+            opts="-h --socket --port --metadata --metadata-token --mac --guard --cid --uds --groups --uds-owner --uds-group --uds-mode --tx-limit --rx-limit --socket-owner --socket-group --socket-mode --reconnect --control --json --log --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --socket)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --metadata)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --metadata-token)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --mac)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --guard)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --cid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --uds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --groups)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --uds-owner)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --uds-group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --uds-mode)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -565,7 +609,15 @@ _zerowire() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --guard)
+                --socket-owner)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket-group)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --socket-mode)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -160,7 +160,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_se
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "show" -d 'One VM with its statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "add" -d 'Add a VM'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "change" -d 'Give a VM other limits, another guard, or other metadata, which its guest sees at once'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "change" -d 'Give a VM other limits, another guard, or other metadata, which its guest sees at once; with --reconnect also another port, other groups and all else'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and not __fish_seen_subcommand_from version list show add change remove drain capture stats metrics help" -f -a "capture" -d 'The capture of what VMs send and receive'
@@ -200,23 +200,23 @@ json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event
 journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket -d 'Unix socket to listen on for the front end' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l port -d 'Where frames go, as for \'zerowire net --port\'' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata -d 'JSON file to serve inside the guest' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata -d 'JSON file to serve inside the guest. If the VM has it already, it is read again' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l metadata-token -d 'Whether metadata requests need a session token: required or optional' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l mac -d 'The device\'s address, for front ends that ask the back end for it' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l guard -d 'What the guest may send, as for \'zerowire net --guard\'' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l cid -d 'The guest\'s address, of a server of \'zerowire vsock --control PATH\'' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds -d 'The host\'s end, as for \'zerowire vsock --uds\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l guard -d 'What the guest may send, as for \'zerowire net --guard\'; \'off\' for all frames' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l groups -d 'Groups of the VM, with + between them' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds-owner -d 'User who owns the host end\'s sockets' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds-group -d 'Group whose programs may connect to the host end' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds-mode -d 'Permissions of the host end\'s sockets, in octal' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l tx-limit -d 'What the guest may send in a second, as for \'zerowire net --tx-limit\'' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l rx-limit -d 'What the guest may receive in a second' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l tx-limit -d 'What the guest may send in a second, as for \'zerowire net --tx-limit\'; \'off\' for no limit' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l rx-limit -d 'What the guest may receive in a second; \'off\' for no limit' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-owner -d 'User who owns the front end\'s socket' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-group -d 'Group whose users may connect as a front end' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket-mode -d 'Permissions of the front end\'s socket, in octal' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l socket -d 'Unix socket to listen on for the front end' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l port -d 'Where frames go, as for \'zerowire net --port\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l cid -d 'The guest\'s address, of a server of \'zerowire vsock --control PATH\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l uds -d 'The host\'s end, as for \'zerowire vsock --uds\'' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l control -d 'Control socket of the server' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
@@ -228,10 +228,23 @@ json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event
 journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from add" -s h -l help -d 'Print help'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l metadata -d 'JSON file; the same one is read again' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l socket -d 'Unix socket to listen on for the front end' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l port -d 'Where frames go, as for \'zerowire net --port\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l metadata -d 'JSON file to serve inside the guest. If the VM has it already, it is read again' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l metadata-token -d 'Whether metadata requests need a session token: required or optional' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l mac -d 'The device\'s address, for front ends that ask the back end for it' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l guard -d 'What the guest may send, as for \'zerowire net --guard\'; \'off\' for all frames' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l cid -d 'The guest\'s address, of a server of \'zerowire vsock --control PATH\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l uds -d 'The host\'s end, as for \'zerowire vsock --uds\'' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l groups -d 'Groups of the VM, with + between them' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l uds-owner -d 'User who owns the host end\'s sockets' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l uds-group -d 'Group whose programs may connect to the host end' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l uds-mode -d 'Permissions of the host end\'s sockets, in octal' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l tx-limit -d 'What the guest may send in a second, as for \'zerowire net --tx-limit\'; \'off\' for no limit' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l rx-limit -d 'What the guest may receive in a second; \'off\' for no limit' -r
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l guard -d 'What the guest may send, as for \'zerowire net --guard\'; \'off\' for all frames' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l socket-owner -d 'User who owns the front end\'s socket' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l socket-group -d 'Group whose users may connect as a front end' -r
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l socket-mode -d 'Permissions of the front end\'s socket, in octal' -r
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l control -d 'Control socket of the server' -r -F
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l log -d 'What to log to standard error: error, warn, info, debug or trace' -r -f -a "error\t''
 warn\t''
@@ -241,6 +254,7 @@ trace\t''"
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l log-format -d 'How the log is written: text, json (an object a line) or journal (each line behind its priority). Default: journal if standard error goes to systemd\'s journal, else text' -r -f -a "text\t'A level and a text'
 json\t'A JSON object a line, with `time`, `level`, `vm`, `message` and the event\'s fields'
 journal\t'A text behind its priority, as systemd reads it (sd-daemon(3))'"
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l reconnect -d 'Disconnect the front end if that takes another device, such as one with another port. It has to connect again by itself (QEMU: reconnect=1). Without this such a change is refused'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -l json -d 'Print the server\'s JSON in place of words'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from change" -s h -l help -d 'Print help'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from remove" -l control -d 'Control socket of the server' -r -F
@@ -307,7 +321,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_s
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "show" -d 'One VM with its statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "add" -d 'Add a VM'
-complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "change" -d 'Give a VM other limits, another guard, or other metadata, which its guest sees at once'
+complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "change" -d 'Give a VM other limits, another guard, or other metadata, which its guest sees at once; with --reconnect also another port, other groups and all else'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
 complete -c zerowire -n "__fish_zerowire_using_subcommand ctl; and __fish_seen_subcommand_from help" -f -a "capture" -d 'The capture of what VMs send and receive'
@@ -456,7 +470,7 @@ complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "list" -d 'All VMs'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "show" -d 'One VM with its statistics'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "add" -d 'Add a VM'
-complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "change" -d 'Give a VM other limits, another guard, or other metadata, which its guest sees at once'
+complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "change" -d 'Give a VM other limits, another guard, or other metadata, which its guest sees at once; with --reconnect also another port, other groups and all else'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "remove" -d 'Remove a VM: its front end is disconnected'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "drain" -d 'Take no further front end for a VM, and remove it when the present one has left'
 complete -c zerowire -n "__fish_zerowire_using_subcommand help; and __fish_seen_subcommand_from ctl" -f -a "capture" -d 'The capture of what VMs send and receive'

@@ -1,7 +1,7 @@
-//! What a client sends to the control socket: a request head, and a VM of either device as the body
-//! behind it.
+//! What a client sends to the control socket: a request head with a path and perhaps a query, and a
+//! VM of either device as the body behind it.
 //!
-//! Both readers are part of the program `zerowire`, and are built here from their sources.
+//! The readers are part of the program `zerowire`, and are built here from their sources.
 #![no_main]
 
 #[path = "../../crates/zerowire-cli/src/control/body.rs"]
@@ -12,13 +12,21 @@ mod file;
 #[path = "../../crates/zerowire-cli/src/control/http/request.rs"]
 #[allow(dead_code, reason = "not each field is looked at")]
 mod request;
+#[path = "../../crates/zerowire-cli/src/control/routes.rs"]
+mod routes;
+
+/// Where the routes look for the methods.
+mod http {
+    pub use super::request::Method;
+}
 
 use std::fmt::Debug;
 
 use body::BodyError;
 use file::{Net, Vsock};
 use libfuzzer_sys::fuzz_target;
-use request::{MAX_BODY_BYTES, MAX_HEAD_BYTES, Parsed, parse};
+use request::{ControlRequest, MAX_BODY_BYTES, MAX_HEAD_BYTES, Parsed, parse};
+use routes::{Action, Routed, asks, find};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -48,11 +56,23 @@ fn read_both(bytes: &[u8]) {
     read::<Vsock>(bytes, b"{\"socket\": \"/s\", \"cid\": 3, \"uds\": \"/u\", \"groups\": [\"x\"]}");
 }
 
+/// A path leads to one action, which has one query at most.
+fn route(request: &ControlRequest) {
+    let Routed::Action(action, name) = find(request.method, &request.path) else { return };
+    assert!(name.is_empty() || request.path.iter().any(|part| part == name));
+    match asks(action, &request.query) {
+        Some(true) => assert!(matches!(action, Action::Stats | Action::Change)),
+        Some(false) => assert!(request.query.is_empty()),
+        None => assert!(!request.query.is_empty()),
+    }
+}
+
 fuzz_target!(|bytes: &[u8]| {
     match parse(bytes) {
         Parsed::Complete(request, len) => {
             assert!(len <= bytes.len() && len <= MAX_HEAD_BYTES && request.body_bytes <= MAX_BODY_BYTES);
             assert!(!request.path.is_empty());
+            route(&request);
             let again = Parsed::Complete(request, len);
             assert_eq!(parse(&bytes[..len]), again, "what stands behind a head does not change it");
             read_both(&bytes[len..]);

@@ -84,6 +84,11 @@ pub fn or(own: SocketAccess, all: SocketAccess) -> SocketAccess {
     }
 }
 
+/// The user who owns a socket that is made with these rights.
+pub fn owner_of(access: &SocketAccess) -> u32 {
+    access.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw())
+}
+
 /// Options about the front end's socket.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct SocketArgs {

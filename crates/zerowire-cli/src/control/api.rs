@@ -1,6 +1,6 @@
 //! What each route does.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use serde::Serialize;
 use zerowire_vhost::serve::ServerStats;
@@ -9,12 +9,14 @@ use super::body::{self, BodyError};
 use super::http::{ControlRequest, Response, Stream, response};
 use super::manage::{Manage, ManageError, ManagedVm, VmReport};
 use super::metrics::{self, Exposition};
-use super::routes::{Action, Routed, find};
+use super::routes::{Action, Routed, asks, find};
 use super::serve::Handler;
 
 /// The control socket's side of a server.
 pub struct Api<M> {
     manage: Arc<M>,
+    /// Written while a VM is removed to be added again: nobody else gets its name or what it has.
+    turn: RwLock<()>,
 }
 
 #[derive(Serialize)]
@@ -62,7 +64,13 @@ impl From<BodyError> for Response {
 impl<M: Manage> Api<M> {
     /// For the server behind `manage`.
     pub fn new(manage: Arc<M>) -> Self {
-        Self { manage }
+        Self { manage, turn: RwLock::default() }
+    }
+
+    /// Does what comes between no removal of a VM and its return.
+    fn in_turn<T>(&self, change: impl FnOnce(&M) -> T) -> T {
+        let _turn = self.turn.read().unwrap_or_else(PoisonError::into_inner);
+        change(&self.manage)
     }
 
     fn vm(&self, name: &str) -> Result<ManagedVm<M::Table>, ManageError> {
@@ -82,14 +90,22 @@ impl<M: Manage> Api<M> {
 
     fn add(&self, name: &str, body: &[u8]) -> Result<Response, Response> {
         let vm = body::parse(body)?;
-        self.manage.add(name, vm)?;
+        self.in_turn(|manage| manage.add(name, vm))?;
         tracing::info!(vm = name, "added by the control socket");
         Ok(Response::json(201, &self.vm(name)?))
     }
 
-    fn change(&self, name: &str, body: &[u8]) -> Result<Response, Response> {
-        let vm = body::merge(&self.vm(name)?.config, body)?;
-        self.manage.change(name, vm)?;
+    fn change(&self, name: &str, body: &[u8], reconnects: bool) -> Result<Response, Response> {
+        let change = || -> Result<(), Response> {
+            let vm = body::merge(&self.vm(name)?.config, body)?;
+            Ok(self.manage.change(name, vm, reconnects)?)
+        };
+        if reconnects {
+            let _turn = self.turn.write().unwrap_or_else(PoisonError::into_inner);
+            change()?;
+        } else {
+            self.in_turn(|_| change())?;
+        }
         Ok(Response::json(200, &self.vm(name)?))
     }
 
@@ -100,13 +116,12 @@ impl<M: Manage> Api<M> {
         Ok(Response::json(201, &capture))
     }
 
-    fn stats(&self, request: &ControlRequest) -> Result<Response, Response> {
-        match (request.query.as_str(), request.accept.text) {
-            ("", false) => Ok(Response::json(200, &self.manage.stats())),
-            ("", true) => Ok(words(&self.manage.stats())),
-            ("stream" | "stream=true", false) => Ok(Response::stream(Stream::JsonLines)),
-            ("stream" | "stream=true", true) => Ok(Response::stream(Stream::Tables)),
-            (other, _) => Err(unknown_query(other)),
+    fn stats(&self, request: &ControlRequest, as_stream: bool) -> Response {
+        match (as_stream, request.accept.text) {
+            (false, false) => Response::json(200, &self.manage.stats()),
+            (false, true) => words(&self.manage.stats()),
+            (true, false) => Response::stream(Stream::JsonLines),
+            (true, true) => Response::stream(Stream::Tables),
         }
     }
 
@@ -122,21 +137,19 @@ impl<M: Manage> Api<M> {
                 return Err(Response::error(404, text, None));
             }
         };
-        if action != Action::Stats && !request.query.is_empty() {
-            return Err(unknown_query(&request.query));
-        }
+        let asked = asks(action, &request.query).ok_or_else(|| unknown_query(&request.query))?;
         match action {
             Action::Version => Ok(Response::json(200, &Version::now())),
             Action::List => Ok(Response::json(200, &VmList { vms: self.manage.vms() })),
             Action::Show => self.show(request, name),
             Action::Add => self.add(name, body),
-            Action::Change => self.change(name, body),
+            Action::Change => self.change(name, body, asked),
             Action::Remove => {
-                self.manage.remove(name)?;
+                self.in_turn(|manage| manage.remove(name))?;
                 Ok(Response::empty(204))
             }
             Action::Drain => {
-                self.manage.drain(name)?;
+                self.in_turn(|manage| manage.drain(name))?;
                 Ok(Response::empty(202))
             }
             Action::ShowCapture => Ok(Response::json(200, &self.manage.captures().shown()?)),
@@ -146,7 +159,7 @@ impl<M: Manage> Api<M> {
                 tracing::info!("the capture was ended by the control socket");
                 Ok(Response::empty(204))
             }
-            Action::Stats => self.stats(request),
+            Action::Stats => Ok(self.stats(request, asked)),
             Action::Metrics => Ok(exposed(request, &self.manage.stats())),
         }
     }
@@ -193,7 +206,9 @@ impl<M: Manage> Handler for Metrics<M> {
 
 fn unknown_query(query: &str) -> Response {
     let query: String = query.chars().take(100).collect();
-    Response::error(400, &format!("the query '{query}' is not known: /stats takes 'stream'"), None)
+    let text =
+        format!("the query '{query}' is not known: GET /stats takes 'stream', PATCH /vms/NAME 'reconnect'");
+    Response::error(400, &text, None)
 }
 
 /// Statistics for people.

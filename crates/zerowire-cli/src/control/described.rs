@@ -8,7 +8,7 @@ use super::CaptureTable;
 use super::api::{Version, VmShown};
 use super::capture::{CaptureState, ShownCapture};
 use super::manage::ManagedVm;
-use super::routes::ROUTES;
+use super::routes::{ROUTES, asks};
 use crate::file::{Net, Vsock};
 
 fn description() -> String {
@@ -45,6 +45,23 @@ fn paths_and_methods_are_those_of_the_router() {
     let served: BTreeSet<_> =
         ROUTES.iter().map(|r| (r.path.to_owned(), r.method.name().to_lowercase())).collect();
     assert_eq!(described, served);
+}
+
+#[test]
+fn queries_are_those_that_are_read() {
+    let text = description();
+    let lines: Vec<_> = text.lines().collect();
+    let paths = block(&lines, "paths:");
+    for route in &ROUTES {
+        let methods = block(&paths, &format!("  {}:", route.path));
+        let method = block(&methods, &format!("    {}:", route.method.name().to_lowercase()));
+        let described: Vec<_> =
+            method.iter().filter_map(|line| line.strip_prefix("        - name: ")).collect();
+        for word in ["stream", "reconnect"] {
+            let is_read = asks(route.action, word) == Some(true);
+            assert_eq!(described.contains(&word), is_read, "{:?} {}", route.method, route.path);
+        }
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zerowire_vhost::serve::{
-    ChangeError, RefusalKind, RosterConfig, ServedStats, ServerRefusal, ServerStats, StartError, VmInfo,
-    VmState,
+    ChangeError, RefusalKind, ReplaceError, RosterConfig, ServedStats, ServerRefusal, ServerStats,
+    StartError, VmInfo, VmState,
 };
 
 use super::capture::CaptureControl;
@@ -12,7 +12,7 @@ use super::metrics::MetricsPage;
 use crate::file::WrongKey;
 
 /// What a server does for its control socket. Calls come from several threads at once; one that
-/// fails has changed nothing.
+/// fails has changed nothing, or says what it has.
 pub trait Manage: Send + Sync + 'static {
     /// What a VM is added with: its table of the configuration file.
     type Table: DeserializeOwned + Serialize;
@@ -28,8 +28,9 @@ pub trait Manage: Send + Sync + 'static {
     /// Adds a VM.
     fn add(&self, name: &str, vm: Self::Table) -> Result<(), ManageError>;
 
-    /// Makes a VM what `vm` says, where that takes no other device.
-    fn change(&self, name: &str, vm: Self::Table) -> Result<(), ManageError>;
+    /// Makes a VM what `vm` says. If that takes another device, its front end has to connect again:
+    /// it is done if `reconnects` is true, and refused otherwise.
+    fn change(&self, name: &str, vm: Self::Table, reconnects: bool) -> Result<(), ManageError>;
 
     /// Removes a VM, which is gone then.
     fn remove(&self, name: &str) -> Result<(), ManageError>;
@@ -108,6 +109,15 @@ impl ManageError {
         Self::new(404, format!("no VM is named '{name}'"))
     }
 
+    /// A change of this key that takes another device. `others` are the keys that do not.
+    pub fn another_device(name: &str, key: &'static str, others: &str) -> Self {
+        let text = format!(
+            "VM {name}: '{key}' belongs to the device that its front end has: 'reconnect' changes it and disconnects the front \
+             end (PATCH /vms/NAME?reconnect, zerowire ctl change NAME --reconnect); without it only {others} can change"
+        );
+        Self::new(409, text).of_key(key)
+    }
+
     /// The same, about a key of the body.
     pub fn of_key(self, key: &'static str) -> Self {
         Self { key: Some(key), ..self }
@@ -136,5 +146,18 @@ impl<E: ServerRefusal + Into<Self> + 'static> From<ChangeError<E>> for ManageErr
             ChangeError::Refused(e) => e.into(),
             e => Self::refused(&e),
         }
+    }
+}
+
+impl<E: ServerRefusal + Into<Self> + 'static> From<ReplaceError<E>> for ManageError {
+    fn from(e: ReplaceError<E>) -> Self {
+        let text = e.to_string();
+        let refused = match e {
+            ReplaceError::Unchanged(e) | ReplaceError::Later(e) => e.into(),
+            ReplaceError::Restored { cause, .. } => cause.into(),
+            ReplaceError::Gone { cause, .. } => Self { status: 500, ..cause.into() },
+            e => Self::new(500, e.to_string()),
+        };
+        Self { text, ..refused }
     }
 }

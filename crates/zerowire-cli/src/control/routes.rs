@@ -85,6 +85,21 @@ pub fn find(method: Method, path: &[String]) -> Routed<'_> {
     if methods.is_empty() { Routed::Nothing } else { Routed::Methods(methods) }
 }
 
+/// Whether a query asks for what this action can do besides: `stream` of statistics, `reconnect` of
+/// a change. None: it is another query.
+pub fn asks(action: Action, query: &str) -> Option<bool> {
+    let word = match action {
+        Action::Stats => "stream",
+        Action::Change => "reconnect",
+        _ => return query.is_empty().then_some(false),
+    };
+    match query.strip_prefix(word) {
+        _ if query.is_empty() => Some(false),
+        Some("" | "=true") => Some(true),
+        _ => None,
+    }
+}
+
 /// The VM that `path` names where it is one of this pattern.
 fn matches<'a>(pattern: &str, path: &'a [String]) -> Option<&'a str> {
     let parts = pattern.split('/').skip(1);
@@ -124,5 +139,18 @@ mod tests {
         // A name may have a slash, which comes encoded.
         let slash = ["vms".to_owned(), "a/b".to_owned()];
         assert_eq!(find(Method::Get, &slash), Routed::Action(Action::Show, "a/b"));
+    }
+
+    #[test]
+    fn an_action_has_its_query_and_no_other() {
+        for (action, word) in [(Action::Stats, "stream"), (Action::Change, "reconnect")] {
+            let asked = |more: &str| asks(action, &format!("{word}{more}"));
+            assert_eq!((asked(""), asked("=true"), asks(action, "")), (Some(true), Some(true), Some(false)));
+            for more in ["s", "=", "=false", "=true&x", "&reconnect"] {
+                assert_eq!(asked(more), None, "{word}{more}");
+            }
+        }
+        assert_eq!((asks(Action::Stats, "reconnect"), asks(Action::Change, "stream")), (None, None));
+        assert_eq!((asks(Action::List, ""), asks(Action::List, "reconnect")), (Some(false), None));
     }
 }

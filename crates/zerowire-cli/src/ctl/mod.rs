@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use zerowire_cli::WrongArguments;
 use zerowire_cli::columns::{fit, width};
 
@@ -40,9 +40,9 @@ enum CtlCommand {
     Show(Name),
     /// Add a VM.
     Add(Box<Add>),
-    /// Give a VM other limits, another guard, or other metadata, which its guest sees at once.
-    #[command(override_usage = "zerowire ctl change [OPTIONS] <NAME>")]
-    Change(Change),
+    /// Give a VM other limits, another guard, or other metadata, which its guest sees at once; with
+    /// --reconnect also another port, other groups and all else.
+    Change(Box<Change>),
     /// Remove a VM: its front end is disconnected.
     Remove(Name),
     /// Take no further front end for a VM, and remove it when the present one has left.
@@ -105,57 +105,66 @@ struct Change {
     #[command(flatten)]
     vm: Name,
     #[command(flatten)]
-    keys: ChangeKeys,
+    keys: VmKeys,
+    /// Disconnect the front end if that takes another device, such as one with another port. It
+    /// has to connect again by itself (QEMU: reconnect=1). Without this such a change is refused.
+    #[arg(long)]
+    reconnect: bool,
 }
 
-#[derive(Args, Debug)]
-#[group(required = true, multiple = true)]
-struct ChangeKeys {
-    /// JSON file; the same one is read again.
-    #[arg(long, value_name = "FILE")]
-    metadata: Option<String>,
-    /// What the guest may send in a second, as for 'zerowire net --tx-limit'; 'off' for no limit.
-    #[arg(long, value_name = "LIMIT")]
-    tx_limit: Option<String>,
-    /// What the guest may receive in a second; 'off' for no limit.
-    #[arg(long, value_name = "LIMIT")]
-    rx_limit: Option<String>,
-    /// What the guest may send, as for 'zerowire net --guard'; 'off' for all frames.
-    #[arg(long, value_name = "CHECKS")]
-    guard: Option<String>,
-}
+impl Change {
+    /// The request's target.
+    fn path(&self) -> String {
+        path(&self.vm) + if self.reconnect { "?reconnect" } else { "" }
+    }
 
-impl ChangeKeys {
     /// The merge patch.
-    fn patch(&self) -> Value {
-        let or_off = |text: &String| if text == "off" { Value::Null } else { json!(text) };
-        let keys = [
-            ("metadata", self.metadata.as_ref().map(|file| json!(file))),
-            ("tx-limit", self.tx_limit.as_ref().map(or_off)),
-            ("rx-limit", self.rx_limit.as_ref().map(or_off)),
-            ("guard", self.guard.as_ref().map(or_off)),
-        ];
-        let given = keys.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        Value::Object(given.collect())
+    fn patch(&self) -> Result<Value> {
+        let keys = self.keys.given();
+        if keys.is_empty() {
+            let text = "nothing is to change: give an option of it, such as --tx-limit LIMIT";
+            return Err(WrongArguments(text.to_owned()).into());
+        }
+        Ok(Value::Object(keys))
+    }
+}
+
+/// A VM that comes.
+#[derive(Args, Debug)]
+#[command(
+    mut_arg("socket", |socket| socket.required(true)),
+    mut_arg("port", |port| port.required_unless_present("cid")),
+    mut_arg("cid", |cid| cid.requires("uds")),
+    mut_arg("uds", |uds| uds.requires("cid"))
+)]
+struct Add {
+    #[command(flatten)]
+    vm: Name,
+    #[command(flatten)]
+    keys: VmKeys,
+}
+
+impl Add {
+    /// The body.
+    fn table(&self) -> Value {
+        self.keys.given().into_iter().filter(|(_, value)| !value.is_null()).collect()
     }
 }
 
 /// The keys of a VM, as in the file of --config. Paths are those of the server.
 #[derive(Args, Debug)]
-struct Add {
-    #[command(flatten)]
-    vm: Name,
+struct VmKeys {
     /// Unix socket to listen on for the front end.
     #[arg(long, value_name = "PATH")]
-    socket: String,
+    socket: Option<String>,
     #[command(flatten)]
     net: NetKeys,
     #[command(flatten)]
     vsock: VsockKeys,
-    /// What the guest may send in a second, as for 'zerowire net --tx-limit'.
+    /// What the guest may send in a second, as for 'zerowire net --tx-limit'; 'off' for no limit.
     #[arg(long, value_name = "LIMIT")]
     tx_limit: Option<String>,
-    /// What the guest may receive in a second.
+    /// What the guest may receive in a second; 'off' for no limit.
     #[arg(long, value_name = "LIMIT")]
     rx_limit: Option<String>,
     /// User who owns the front end's socket.
@@ -173,19 +182,19 @@ struct Add {
 #[derive(Args, Debug)]
 struct NetKeys {
     /// Where frames go, as for 'zerowire net --port'.
-    #[arg(long, value_name = "PORT", required_unless_present = "cid", conflicts_with = "cid")]
+    #[arg(long, value_name = "PORT", conflicts_with = "cid")]
     port: Option<String>,
-    /// JSON file to serve inside the guest.
-    #[arg(long, value_name = "FILE", requires = "port")]
+    /// JSON file to serve inside the guest. If the VM has it already, it is read again.
+    #[arg(long, value_name = "FILE", conflicts_with = "cid")]
     metadata: Option<String>,
     /// Whether metadata requests need a session token: required or optional.
-    #[arg(long, value_name = "WHEN", requires = "port")]
+    #[arg(long, value_name = "WHEN", conflicts_with = "cid")]
     metadata_token: Option<String>,
     /// The device's address, for front ends that ask the back end for it.
-    #[arg(long, value_name = "MAC", requires = "port")]
+    #[arg(long, value_name = "MAC", conflicts_with = "cid")]
     mac: Option<String>,
-    /// What the guest may send, as for 'zerowire net --guard'.
-    #[arg(long, value_name = "CHECKS", requires = "port")]
+    /// What the guest may send, as for 'zerowire net --guard'; 'off' for all frames.
+    #[arg(long, value_name = "CHECKS", conflicts_with = "cid")]
     guard: Option<String>,
 }
 
@@ -193,52 +202,53 @@ struct NetKeys {
 #[derive(Args, Debug)]
 struct VsockKeys {
     /// The guest's address, of a server of 'zerowire vsock --control PATH'.
-    #[arg(long, value_name = "N", requires = "uds")]
+    #[arg(long, value_name = "N")]
     cid: Option<u64>,
     /// The host's end, as for 'zerowire vsock --uds'.
-    #[arg(long, value_name = "PATH", requires = "cid")]
+    #[arg(long, value_name = "PATH", conflicts_with = "port")]
     uds: Option<String>,
     /// Groups of the VM, with + between them.
-    #[arg(long, value_name = "A+B", value_delimiter = '+', requires = "cid")]
+    #[arg(long, value_name = "A+B", value_delimiter = '+', conflicts_with = "port")]
     groups: Option<Vec<String>>,
     /// User who owns the host end's sockets.
-    #[arg(long, value_name = "USER", requires = "cid")]
+    #[arg(long, value_name = "USER", conflicts_with = "port")]
     uds_owner: Option<String>,
     /// Group whose programs may connect to the host end.
-    #[arg(long, value_name = "GROUP", requires = "cid")]
+    #[arg(long, value_name = "GROUP", conflicts_with = "port")]
     uds_group: Option<String>,
     /// Permissions of the host end's sockets, in octal.
-    #[arg(long, value_name = "MODE", requires = "cid")]
+    #[arg(long, value_name = "MODE", conflicts_with = "port")]
     uds_mode: Option<String>,
 }
 
-impl Add {
-    /// The body: the keys that were given.
-    fn table(&self) -> Value {
+impl VmKeys {
+    /// The keys that were given. Null for what is to be off.
+    fn given(&self) -> Map<String, Value> {
         let Self { net, vsock, .. } = self;
-        let keys = json!({
-            "socket": self.socket,
-            "port": net.port,
-            "metadata": net.metadata,
-            "metadata-token": net.metadata_token,
-            "mac": net.mac,
-            "guard": net.guard,
-            "cid": vsock.cid,
-            "uds": vsock.uds,
-            "groups": vsock.groups,
-            "uds-owner": vsock.uds_owner,
-            "uds-group": vsock.uds_group,
-            "uds-mode": vsock.uds_mode,
-            "tx-limit": self.tx_limit,
-            "rx-limit": self.rx_limit,
-            "socket-owner": self.socket_owner,
-            "socket-group": self.socket_group,
-            "socket-mode": self.socket_mode,
-        });
-        match keys {
-            Value::Object(keys) => keys.into_iter().filter(|(_, value)| !value.is_null()).collect(),
-            other => other,
-        }
+        let text = |value: &Option<String>| value.as_ref().map(|text| json!(text));
+        let or_off = |value: &Option<String>| {
+            value.as_ref().map(|text| if text == "off" { Value::Null } else { json!(text) })
+        };
+        let keys = [
+            ("socket", text(&self.socket)),
+            ("port", text(&net.port)),
+            ("metadata", text(&net.metadata)),
+            ("metadata-token", text(&net.metadata_token)),
+            ("mac", text(&net.mac)),
+            ("guard", or_off(&net.guard)),
+            ("cid", vsock.cid.map(|cid| json!(cid))),
+            ("uds", text(&vsock.uds)),
+            ("groups", vsock.groups.as_ref().map(|groups| json!(groups))),
+            ("uds-owner", text(&vsock.uds_owner)),
+            ("uds-group", text(&vsock.uds_group)),
+            ("uds-mode", text(&vsock.uds_mode)),
+            ("tx-limit", or_off(&self.tx_limit)),
+            ("rx-limit", or_off(&self.rx_limit)),
+            ("socket-owner", text(&self.socket_owner)),
+            ("socket-group", text(&self.socket_group)),
+            ("socket-mode", text(&self.socket_mode)),
+        ];
+        keys.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
     }
 }
 
@@ -265,7 +275,8 @@ pub fn run(args: &CtlArgs) -> Result<ExitCode> {
         CtlCommand::Show(vm) => ctl.get_text(&path(vm)),
         CtlCommand::Add(add) => ctl.told("PUT", &path(&add.vm), Some(&add.table()), words::added),
         CtlCommand::Change(change) => {
-            ctl.told("PATCH", &path(&change.vm), Some(&change.keys.patch()), words::changed)
+            let words = if change.reconnect { words::reconnects } else { words::changed };
+            ctl.told("PATCH", &change.path(), Some(&change.patch()?), words)
         }
         CtlCommand::Remove(vm) => {
             let done = json!({ "name": vm.name, "state": "removed" });
@@ -409,15 +420,39 @@ mod tests {
         assert_eq!(encoded("a b/ä"), "a%20b%2F%C3%A4");
     }
 
+    /// What a command line of `ctl` is parsed to.
+    fn parsed(arguments: &[&str]) -> Result<CtlCommand, clap::Error> {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            ctl: CtlArgs,
+        }
+        let arguments = ["ctl"].iter().chain(arguments);
+        Ok(<Program as clap::Parser>::try_parse_from(arguments)?.ctl.command)
+    }
+
     #[test]
     fn a_patch_has_what_was_given() {
-        let keys = ChangeKeys {
-            metadata: Some("/m".into()),
-            tx_limit: None,
-            rx_limit: Some("off".into()),
-            guard: Some("arp".into()),
+        let change = |arguments: &[&str]| match parsed(&[&["change", "a b"], arguments].concat()) {
+            Ok(CtlCommand::Change(change)) => change,
+            other => panic!("{other:?}"),
         };
-        assert_eq!(keys.patch(), json!({ "metadata": "/m", "rx-limit": null, "guard": "arp" }));
+        let limits = change(&["--metadata", "/m", "--rx-limit", "off", "--guard", "arp"]);
+        assert_eq!(limits.path(), "/vms/a%20b");
+        let patch = json!({ "metadata": "/m", "rx-limit": null, "guard": "arp" });
+        assert_eq!(limits.patch().expect("keys"), patch);
+        let groups = change(&["--groups", "x+y", "--cid", "7", "--reconnect"]);
+        assert_eq!(groups.path(), "/vms/a%20b?reconnect");
+        assert_eq!(groups.patch().expect("keys"), json!({ "groups": ["x", "y"], "cid": 7 }));
+        assert!(change(&["--reconnect"]).patch().expect_err("no key").is::<WrongArguments>());
+        assert!(parsed(&["change", "a", "--port", "tap:t", "--groups", "x"]).is_err());
+    }
+
+    #[test]
+    fn a_vm_that_comes_has_a_table_without_what_is_off() {
+        let add = ["add", "a", "--socket", "/s", "--port", "tap:t", "--tx-limit", "off", "--mac", "m"];
+        let Ok(CtlCommand::Add(vm)) = parsed(&add) else { panic!("not parsed") };
+        assert_eq!(vm.table(), json!({ "socket": "/s", "port": "tap:t", "mac": "m" }));
     }
 
     #[test]

@@ -39,13 +39,22 @@ pub fn list(answer: &Value) -> String {
 
 /// `PUT /vms/NAME`.
 pub fn added(answer: &Value) -> String {
+    format!("{}: added; {}\n", text(&answer["name"]), place(answer))
+}
+
+/// `PATCH /vms/NAME?reconnect`.
+pub fn reconnects(answer: &Value) -> String {
+    format!("{}: {}\n", text(&answer["name"]), place(answer))
+}
+
+/// Where a front end meets a VM, and where that leads.
+fn place(answer: &Value) -> String {
     let config = &answer["config"];
-    let (name, socket) = (text(&answer["name"]), text(&config["socket"]));
-    let place = match config["uds"].as_str() {
-        Some(uds) => format!("{}, host end {uds}", port(config)),
-        None => format!("port {}", port(config)),
-    };
-    format!("{name}: added; a front end can connect to {socket}, {place}\n")
+    let socket = text(&config["socket"]);
+    match config["uds"].as_str() {
+        Some(uds) => format!("a front end can connect to {socket}, {}, host end {uds}", port(config)),
+        None => format!("a front end can connect to {socket}, port {}", port(config)),
+    }
 }
 
 /// `PATCH /vms/NAME`.
@@ -111,6 +120,7 @@ mod tests {
     fn what_was_done_is_said() {
         let vm = json!({ "name": "a", "config": { "socket": "/s", "port": "tap:t", "metadata": "/m" } });
         assert_eq!(added(&vm), "a: added; a front end can connect to /s, port tap:t\n");
+        assert_eq!(reconnects(&vm), "a: a front end can connect to /s, port tap:t\n");
         assert_eq!(changed(&vm), "a: metadata read from /m\n");
         let vsock = json!({ "name": "b", "config": { "socket": "/s", "cid": 3, "uds": "/u" } });
         assert_eq!(added(&vsock), "b: added; a front end can connect to /s, CID 3, host end /u\n");

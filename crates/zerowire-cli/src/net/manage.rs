@@ -7,6 +7,7 @@ use zerowire_capture::LINKTYPE_ETHERNET;
 use zerowire_net::{Fleet, ServerError, ServerStats, VmConfig, VmStats};
 
 use super::config::{Defaults, table_of};
+use crate::access::owner_of;
 use crate::control::{CaptureControl, Manage, ManageError, ManagedVm};
 use crate::file::Net;
 
@@ -39,12 +40,6 @@ impl Managed {
         let vm = self.server.vms().into_iter().find(|vm| vm.config.name == name);
         vm.map(|vm| vm.config).ok_or_else(|| ManageError::unknown(name))
     }
-
-    fn change_metadata(&self, name: &str, vm: Net) -> Result<(), ManageError> {
-        let source = vm.metadata.is_some().then_some(self.defaults.vm(name, vm)?.metadata).flatten();
-        let source = source.ok_or_else(|| ServerError::Settled(name.to_owned()))?;
-        Ok(self.server.set_metadata(name, source)?)
-    }
 }
 
 impl Manage for Managed {
@@ -63,24 +58,30 @@ impl Manage for Managed {
         Ok(self.server.add(self.defaults.vm(name, vm)?)?)
     }
 
-    fn change(&self, name: &str, vm: Net) -> Result<(), ManageError> {
-        let config = self.config(name)?;
-        let now = table_of(&config);
-        if let Some(key) = device_key(&now, &vm) {
-            let text = format!(
-                "VM {name}: '{key}' belongs to the device that its front end has: remove the VM and add it again; only the \
-                 path of 'metadata', the limits and the guard can change"
-            );
-            return Err(ManageError::new(409, text).of_key(key));
+    fn change(&self, name: &str, vm: Net, reconnects: bool) -> Result<(), ManageError> {
+        let now = self.config(name)?;
+        let has_socket = vm.socket == table_of(&now).socket;
+        let mut wanted = self.defaults.vm(name, vm)?;
+        if has_socket {
+            // It may have been handed over.
+            wanted.endpoint = now.endpoint.clone();
         }
-        let wanted = self.defaults.vm(name, vm.clone())?;
-        if now.metadata.is_some() || vm.metadata.is_some() {
-            self.change_metadata(name, vm)?;
+        if let Some(key) = device_key(&now, &wanted) {
+            if !reconnects {
+                let others = "the path of 'metadata', the limits and the guard";
+                return Err(ManageError::another_device(name, key, others));
+            }
+            self.server.replace(wanted)?;
+            tracing::info!(vm = name, "changed by the control socket: its front end has to connect again");
+            return Ok(());
         }
-        if wanted.limits != config.limits {
+        if let Some(source) = wanted.metadata {
+            self.server.set_metadata(name, source)?;
+        }
+        if wanted.limits != now.limits {
             self.server.set_limits(name, wanted.limits)?;
         }
-        if wanted.guard != config.guard {
+        if wanted.guard != now.guard {
             self.server.set_guard(name, wanted.guard)?;
         }
         Ok(())
@@ -99,16 +100,18 @@ impl Manage for Managed {
     }
 }
 
-/// The first key that differs and takes another device.
-fn device_key(now: &Net, wanted: &Net) -> Option<&'static str> {
+/// The first key whose value differs, in whatever words, and takes another device.
+fn device_key(now: &VmConfig, wanted: &VmConfig) -> Option<&'static str> {
+    let tokens = |vm: &VmConfig| vm.metadata.as_ref().map(|source| source.tokens);
     let differs = [
-        (now.socket != wanted.socket, "socket"),
+        (now.endpoint != wanted.endpoint, "socket"),
         (now.port != wanted.port, "port"),
-        (now.metadata_token != wanted.metadata_token, "metadata-token"),
+        (now.metadata.is_some() != wanted.metadata.is_some(), "metadata"),
+        (tokens(now) != tokens(wanted), "metadata-token"),
         (now.mac != wanted.mac, "mac"),
-        (now.socket_owner != wanted.socket_owner, "socket-owner"),
-        (now.socket_group != wanted.socket_group, "socket-group"),
-        (now.socket_mode != wanted.socket_mode, "socket-mode"),
+        (owner_of(&now.access) != owner_of(&wanted.access), "socket-owner"),
+        (now.access.group != wanted.access.group, "socket-group"),
+        (now.access.mode() != wanted.access.mode(), "socket-mode"),
     ];
     differs.into_iter().find(|(differs, _)| *differs).map(|(_, key)| key)
 }

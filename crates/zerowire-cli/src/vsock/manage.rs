@@ -1,15 +1,16 @@
 //! The vsock server as the control socket manages it.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use zerowire_capture::LINKTYPE_VSOCK;
-use zerowire_vhost::serve::{SocketAccess, StartError};
+use zerowire_vhost::serve::StartError;
 use zerowire_vsock::{VsockConfig, VsockFleet, VsockServerError, VsockServerStats, VsockVmStats};
 
 use super::config::{Defaults, table_of};
 use super::start;
+use crate::access::owner_of;
 use crate::control::{CaptureControl, Manage, ManageError, ManagedVm};
 use crate::file::Vsock;
 
@@ -68,28 +69,32 @@ impl Manage for Managed {
         let socket = vm.socket.clone();
         let config = self.defaults.vm(name, vm)?;
         self.server.add(config).map_err(|e| {
-            let path = path_of(&e).cloned();
-            let refusal = ManageError::from(e);
-            // Which of its sockets can't be had.
-            match path {
-                Some(path) if path == socket => refusal.of_key("socket"),
-                Some(_) => refusal.of_key("uds"),
-                None => refusal,
-            }
+            let key = socket_key(&e, &socket);
+            of_socket(e.into(), key)
         })?;
         start::tell(&*self.server, &[name.to_owned()], self.descriptors);
         Ok(())
     }
 
-    fn change(&self, name: &str, vm: Vsock) -> Result<(), ManageError> {
+    fn change(&self, name: &str, vm: Vsock, reconnects: bool) -> Result<(), ManageError> {
         let now = self.config(name)?;
-        let wanted = self.defaults.vm(name, vm)?;
+        let socket = vm.socket.clone();
+        let mut wanted = self.defaults.vm(name, vm)?;
+        if socket == table_of(&now).socket {
+            // It may have been handed over.
+            wanted.endpoint = now.endpoint.clone();
+        }
         if let Some(key) = device_key(&now, &wanted) {
-            let text = format!(
-                "VM {name}: '{key}' belongs to the device that its front end has: remove the VM and add it again; only the \
-                 limits can change"
-            );
-            return Err(ManageError::new(409, text).of_key(key));
+            if !reconnects {
+                return Err(ManageError::another_device(name, key, "the limits"));
+            }
+            self.server.replace(wanted).map_err(|e| {
+                let key = e.cause().and_then(|cause| socket_key(cause, &socket));
+                of_socket(e.into(), key)
+            })?;
+            tracing::info!(vm = name, "changed by the control socket: its front end has to connect again");
+            start::tell(&*self.server, &[name.to_owned()], self.descriptors);
+            return Ok(());
         }
         if wanted.rates != now.rates {
             self.server.set_limits(name, wanted.rates)?;
@@ -110,31 +115,39 @@ impl Manage for Managed {
     }
 }
 
-/// The path that is to blame.
-fn path_of(e: &VsockServerError) -> Option<&PathBuf> {
-    match e {
-        VsockServerError::Start(StartError::PathTaken { path, .. }) => Some(path),
-        VsockServerError::Start(StartError::Listen { cause, .. }) => cause.path(),
-        VsockServerError::PathOfPort { path, .. } => Some(path),
-        _ => None,
+/// Which of its sockets a VM can't have. `socket` is its front end's.
+fn socket_key(e: &VsockServerError, socket: &Path) -> Option<&'static str> {
+    let path = match e {
+        VsockServerError::Start(StartError::PathTaken { path, .. }) => path,
+        VsockServerError::Start(StartError::Listen { cause, .. }) => cause.path()?,
+        VsockServerError::PathOfPort { path, .. } => path,
+        _ => return None,
+    };
+    Some(if path == socket { "socket" } else { "uds" })
+}
+
+/// The key of this socket is to blame, if one is.
+fn of_socket(refusal: ManageError, key: Option<&'static str>) -> ManageError {
+    match key {
+        Some(key) => refusal.of_key(key),
+        None => refusal,
     }
 }
 
 /// The first key whose value differs, in whatever words, and takes another device.
 fn device_key(now: &VsockConfig, wanted: &VsockConfig) -> Option<&'static str> {
     let groups = |vm: &VsockConfig| vm.groups.iter().cloned().collect::<BTreeSet<_>>();
-    let owner = |access: SocketAccess| access.owner.unwrap_or_else(|| rustix::process::geteuid().as_raw());
     let ((socket, uds), (wanted_socket, wanted_uds)) =
         ((now.access, now.uds_access), (wanted.access, wanted.uds_access));
     let differs = [
-        (now.endpoint.to_string() != wanted.endpoint.to_string(), "socket"),
+        (now.endpoint != wanted.endpoint, "socket"),
         (now.cid != wanted.cid, "cid"),
         (now.uds != wanted.uds, "uds"),
         (groups(now) != groups(wanted), "groups"),
-        (owner(socket) != owner(wanted_socket), "socket-owner"),
+        (owner_of(&socket) != owner_of(&wanted_socket), "socket-owner"),
         (socket.group != wanted_socket.group, "socket-group"),
         (socket.mode() != wanted_socket.mode(), "socket-mode"),
-        (owner(uds) != owner(wanted_uds), "uds-owner"),
+        (owner_of(&uds) != owner_of(&wanted_uds), "uds-owner"),
         (uds.group != wanted_uds.group, "uds-group"),
         (uds.mode() != wanted_uds.mode(), "uds-mode"),
     ];

@@ -104,10 +104,10 @@ fn metadata_change_while_the_guest_runs() {
             http::get(&mut guest, port, "/host") == "four"
         });
         for (patch, status, pointer, words) in [
-            ("{\"metadata\": null}", 409, "/metadata", "remove it and add"),
-            ("{\"metadata-token\": \"required\"}", 409, "/metadata-token", "remove the VM and add it again"),
-            ("{\"port\": \"tap:zwother\"}", 409, "/port", "remove the VM and add it again"),
-            ("{\"socket\": \"/elsewhere\"}", 409, "/socket", "remove the VM"),
+            ("{\"metadata\": null}", 409, "/metadata", "?reconnect"),
+            ("{\"metadata-token\": \"required\"}", 409, "/metadata-token", "?reconnect"),
+            ("{\"port\": \"tap:zwother\"}", 409, "/port", "?reconnect"),
+            ("{\"socket\": \"/elsewhere\"}", 409, "/socket", "?reconnect"),
             ("{\"metadata\": \"/no/such/file\"}", 422, "/metadata", "/no/such/file"),
             ("{\"metadta\": \"/x\"}", 400, "/metadta", "unknown field"),
             ("{\"metadata\": 7}", 400, "/metadata", "string"),

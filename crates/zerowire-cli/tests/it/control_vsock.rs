@@ -130,10 +130,10 @@ fn limits_change_and_nothing_else_does(mode: Mode) {
         assert_eq!(status, 200, "{same} changes nothing: {text}");
     }
     for (patch, status, pointer, words) in [
-        ("{\"cid\": 4}", 409, "/cid", "remove the VM and add it again"),
-        ("{\"groups\": [\"x\"]}", 409, "/groups", "remove the VM"),
-        ("{\"uds\": \"/elsewhere\"}", 409, "/uds", "only the limits can change"),
-        ("{\"uds-mode\": \"0666\"}", 409, "/uds-mode", "remove the VM"),
+        ("{\"cid\": 4}", 409, "/cid", "?reconnect"),
+        ("{\"groups\": [\"x\"]}", 409, "/groups", "?reconnect"),
+        ("{\"uds\": \"/elsewhere\"}", 409, "/uds", "without it only the limits can change"),
+        ("{\"uds-mode\": \"0666\"}", 409, "/uds-mode", "?reconnect"),
         ("{\"rx-limit\": \"fast\"}", 400, "/rx-limit", "fast"),
         ("{\"port\": \"tap:a\"}", 400, "/port", "unknown field"),
     ] {

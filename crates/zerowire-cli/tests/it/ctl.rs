@@ -51,6 +51,20 @@ fn each_command_says_what_it_did() {
         let list: Value = serde_json::from_str(&said(&server, &["list", "--json"])).expect("JSON");
         assert_eq!(list["vms"][0]["name"], "zwctl");
 
+        let change = ["change", "zwctl", "--port", "tap:zwctm", "--tx-limit", "1G/s"];
+        let output = ctl(&server, &change);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && text.contains("ctl change NAME --reconnect"), "{text}");
+        guest.ping(&mut Peer::new("zwctl"));
+        let changed = said(&server, &[&change[..], &["--reconnect"]].concat());
+        assert!(
+            changed.contains("zwctl: a front end can connect to") && changed.contains("tap:zwctm"),
+            "{changed}"
+        );
+        drop(guest);
+        let mut guest = Guest::start(connect(&server.path("zwctl")));
+        guest.ping(&mut Peer::new("zwctm"));
+
         assert!(said(&server, &["drain", "zwctl"]).contains("takes no further front end"));
         assert!(said(&server, &["list"]).contains("zwctl  draining"));
         assert_eq!(said(&server, &["remove", "zwctl"]), "zwctl: removed\n");
@@ -67,6 +81,8 @@ fn what_can_not_be_done_has_a_reason_and_a_status() {
             (&["show", "nobody"][..], 1, "no VM is named 'nobody'"),
             (&["remove", "nobody"], 1, "no VM is named"),
             (&["change", "nobody", "--metadata", "/m"], 1, "no VM is named"),
+            (&["change", "nobody", "--groups", "x", "--reconnect"], 1, "no VM is named"),
+            (&["change", "nobody", "--reconnect"], 2, "nothing is to change"),
             (&["add", "a", "--socket", &socket, "--port", "tun:a"], 2, "--port: port 'tun:a'"),
             (&["add", "a", "--socket", "/no/such/s", "--port", "tap:a"], 1, "--socket: VM a: can't listen"),
             (&["add", "a", "--port", "tap:a"], 2, "--socket <PATH>"),
