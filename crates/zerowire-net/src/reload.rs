@@ -23,12 +23,13 @@ impl Reloads for dyn Fleet + '_ {
         &config.endpoint
     }
 
-    fn update(&self, wanted: &VmConfig) -> Vec<ChangeError> {
+    fn update(&self, running: &VmConfig, wanted: &VmConfig) -> Vec<ChangeError> {
+        let name = &wanted.name;
         let source = wanted.metadata.clone();
-        let read = source.map_or(Ok(()), |source| self.set_metadata(&wanted.name, source));
-        let limited = self.set_limits(&wanted.name, wanted.limits);
-        let guarded = self.set_guard(&wanted.name, wanted.guard.clone());
-        [read, limited, guarded].into_iter().filter_map(Result::err).collect()
+        let read = source.map(|source| self.set_metadata(name, source));
+        let limited = (running.limits != wanted.limits).then(|| self.set_limits(name, wanted.limits));
+        let guarded = (running.guard != wanted.guard).then(|| self.set_guard(name, wanted.guard.clone()));
+        [read, limited, guarded].into_iter().flatten().filter_map(Result::err).collect()
     }
 }
 

@@ -26,8 +26,10 @@ impl Reloads for dyn VsockFleet + '_ {
         &config.endpoint
     }
 
-    fn update(&self, wanted: &VsockConfig) -> Vec<VsockChangeError> {
-        self.set_limits(&wanted.name, wanted.rates).err().into_iter().collect()
+    fn update(&self, running: &VsockConfig, wanted: &VsockConfig) -> Vec<VsockChangeError> {
+        let differs = running.rates != wanted.rates;
+        let limited = differs.then(|| self.set_limits(&wanted.name, wanted.rates));
+        limited.and_then(Result::err).into_iter().collect()
     }
 }
 

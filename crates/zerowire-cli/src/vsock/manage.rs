@@ -96,10 +96,8 @@ impl Manage for Managed {
             start::tell(&*self.server, &[name.to_owned()], self.descriptors);
             return Ok(());
         }
-        if wanted.rates != now.rates {
-            self.server.set_limits(name, wanted.rates)?;
-        }
-        Ok(())
+        // Also those that it has: its process may not have answered when it got them.
+        Ok(self.server.set_limits(name, wanted.rates)?)
     }
 
     fn remove(&self, name: &str) -> Result<(), ManageError> {

@@ -286,6 +286,23 @@ fn a_process_that_hangs_keeps_no_vm() {
 }
 
 #[test]
+fn limits_hold_when_the_request_is_answered_or_the_answer_says_so() {
+    let server = start(&[]);
+    add(&server, "a", 3, &["x"]);
+    let pid = other_child(&server, &[]);
+    let limit = || server.ask("PATCH", "/vms/a", "{\"tx-limit\": \"1M/s\"}");
+    kill(pid, libc::SIGSTOP);
+    for _ in 0..2 {
+        let (status, text) = limit();
+        assert!(status == 503 && text.contains("holds when it does"), "{status} {text}");
+    }
+    kill(pid, libc::SIGCONT);
+    let (status, text) = limit();
+    assert!(status == 200 && text.contains("\"tx-limit\":\"1"), "{status} {text}");
+    server.program.stop();
+}
+
+#[test]
 fn metrics_are_served_over_tcp() {
     let server = start(&["--metrics", "127.0.0.1:0"]);
     server.program.wait_log("metrics at http://");

@@ -37,8 +37,8 @@ pub trait Reloads: VmFleet {
     /// Where its front end connects.
     fn endpoint(config: &Self::Config) -> &Endpoint;
 
-    /// Gives a VM that it keeps what can change in it. Returns what failed.
-    fn update(&self, wanted: &Self::Config) -> Vec<ChangeError<Self::Error>>;
+    /// Gives a VM that it keeps what differs from it as it runs. Returns what failed.
+    fn update(&self, running: &Self::Config, wanted: &Self::Config) -> Vec<ChangeError<Self::Error>>;
 }
 
 /// Why a VM did not become another device. The text is what the user reads.
@@ -85,8 +85,8 @@ impl<E> ReplaceError<E> {
 
 /// What a VM of the file needs.
 enum Step<C> {
-    /// What can change in it is set.
-    Keep,
+    /// What differs from this one, which runs, is set.
+    Keep(C),
     Add,
     /// It is another device than this one, which runs.
     Replace(C),
@@ -127,7 +127,9 @@ pub fn reload<S: Reloads + ?Sized>(
     let (mut added, mut late) = (Vec::new(), Vec::new());
     for (step, config) in steps {
         match step {
-            Step::Keep => done.errors.extend(server.update(&config).iter().map(ToString::to_string)),
+            Step::Keep(running) => {
+                done.errors.extend(server.update(&running, &config).iter().map(ToString::to_string));
+            }
             Step::Replace(before) => match server.remove(config.name()) {
                 Ok(()) | Err(ChangeError::Unknown(_)) => added.push((Some(before), config)),
                 Err(e @ ChangeError::Stuck(_)) => {
@@ -181,8 +183,8 @@ where
     let step = plan.map_err(ChangeError::Refused)?.steps.pop();
     let (before, wanted) = match step {
         Some((Step::Replace(before), wanted)) => (before, wanted),
-        Some((Step::Keep, wanted)) => {
-            return server.update(&wanted).into_iter().next().map_or(Ok(()), |e| Err(e.into()));
+        Some((Step::Keep(running), wanted)) => {
+            return server.update(&running, &wanted).into_iter().next().map_or(Ok(()), |e| Err(e.into()));
         }
         Some((Step::Restart, _)) => {
             return Err(ChangeError::Refused(StartError::handed_over(&name).into()).into());
@@ -225,7 +227,9 @@ fn plan<S: Reloads + ?Sized>(
     let removed = names.filter(|name| !is_wanted(name)).map(str::to_owned).collect();
     let step = |wanted: &S::Config| match ours.iter().find(|vm| vm.config.name() == wanted.name()) {
         None => Step::Add,
-        Some(vm) if vm.state != VmState::Leaving && S::keeps(&vm.config, wanted) => Step::Keep,
+        Some(vm) if vm.state != VmState::Leaving && S::keeps(&vm.config, wanted) => {
+            Step::Keep(vm.config.clone())
+        }
         Some(vm) => match S::endpoint(&vm.config) {
             Endpoint::Path(_) => Step::Replace(vm.config.clone()),
             Endpoint::Fd(_) => Step::Restart,

@@ -105,8 +105,8 @@ pub(super) enum VmChange {
     Remove(u64, usize),
     /// The present front end of this VM is the last one.
     Drain(usize),
-    /// Other limits of the rate.
-    Rates(usize, Rates),
+    /// Other limits of the rate of a VM. The answer has the first number.
+    Rates(u64, usize, Rates),
     /// Has up to this number of bytes (the last one) of each packet of the VM go to the descriptor
     /// that comes with it. The answer has the first number.
     Capture(u64, usize, u32),

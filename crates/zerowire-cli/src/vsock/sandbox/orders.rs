@@ -193,11 +193,12 @@ impl Changer {
                 self.tell(&GroupWord::Changed(number, done.err().map(|e| e.to_string())));
             }
             VmChange::Drain(vm) => self.drain(vm),
-            VmChange::Rates(vm, rates) => {
+            VmChange::Rates(number, vm, rates) => {
                 // The supervisor has parsed them, and they are gone with the VM.
                 if let Some((name, rates)) = self.server.handed_name(vm).zip(rates.limits().ok()) {
                     let _ = self.server.set_rates(&name, rates);
                 }
+                self.tell(&GroupWord::Changed(number, None));
             }
             VmChange::Capture(number, vm, snaplen) => {
                 let done = self.capture(vm, snaplen, fds);

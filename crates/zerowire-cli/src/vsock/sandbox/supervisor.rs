@@ -203,8 +203,8 @@ impl VmFleet for VsockSupervisor {
 
     fn set_limits(&self, name: &str, rates: Limits) -> Result<(), VsockChangeError> {
         let ServedVsock { vm, keeper } = self.roster.served(name)?;
-        keeper.set_rates(&vm, rates);
-        Ok(())
+        let changed = keeper.set_rates(&vm, rates);
+        changed.map_err(|text| VsockServerError::Process { vm: name.to_owned(), text }.into())
     }
 
     fn is_alive(&self) -> bool {

@@ -134,7 +134,7 @@ impl Reloads for IdleVms {
         &config.endpoint
     }
 
-    fn update(&self, wanted: &OnPort) -> Vec<ChangeError<StartError>> {
+    fn update(&self, _running: &OnPort, wanted: &OnPort) -> Vec<ChangeError<StartError>> {
         self.set_limits(&wanted.name, wanted.limits).err().into_iter().collect()
     }
 }
