@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use zerowire_capture::{Capture, LINKTYPE_ETHERNET};
@@ -14,7 +14,7 @@ use zerowire_net::{LinkObserver, LinkState, PortState, VmConfig};
 use super::message::ChildOrder;
 use super::vm::NetVm;
 use crate::sandbox::capture::KeptCapture;
-use crate::sandbox::channel::{Channel, SEND_PATIENCE};
+use crate::sandbox::channel::{Channel, SEND_PATIENCE, timespec};
 use crate::sandbox::keeper::Keeper;
 use crate::sandbox::lock;
 
@@ -58,6 +58,9 @@ pub(super) fn state(port: &dyn KeptPort) -> PortState {
     PortState { interface, interface_state, link: None, kernel_copies: port.kernel_copies(), capture: None }
 }
 
+/// How long until a child that took no order is told again.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// Has a thread tell the child of a VM what the state of its interface is, as long as the VM is
 /// there.
 pub(super) fn follow(keeper: &Arc<Keeper<NetVm>>, name: &str, mut observer: LinkObserver) -> io::Result<()> {
@@ -65,14 +68,21 @@ pub(super) fn follow(keeper: &Arc<Keeper<NetVm>>, name: &str, mut observer: Link
     *lock(&keeper.charge.follower) = Some(there.into());
     let keeper = Arc::downgrade(keeper);
     let thread = std::thread::Builder::new().name(format!("{name}-link")).stack_size(STACK_BYTES);
+    let name = name.to_owned();
     thread.spawn(move || {
+        let mut is_told = true;
         loop {
             // The pipe's other end goes with the VM.
             let mut fds = [PollFd::new(&observer, PollFlags::IN), PollFd::new(&gone, PollFlags::IN)];
-            let _ = poll(&mut fds, None);
+            let again = (!is_told).then(|| timespec(AGAIN));
+            let _ = poll(&mut fds, again.as_ref());
             let state = observer.look();
             let Some(keeper) = keeper.upgrade() else { return };
-            keeper.charge.tell_link(state);
+            let told = keeper.charge.tell_link(state);
+            if let Some(e) = told.as_ref().err().filter(|_| is_told) {
+                tracing::warn!("{name}: its process is told of its interface's state later: {e}");
+            }
+            is_told = told.is_ok();
         }
     })?;
     Ok(())

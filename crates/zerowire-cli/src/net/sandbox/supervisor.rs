@@ -236,8 +236,7 @@ impl VmFleet for Supervisor {
 
     fn drain(&self, name: &str) -> Result<(), ChangeError> {
         let keeper = lock(&self.vms).keeper(name)?;
-        keeper.charge.drain();
-        Ok(())
+        keeper.charge.drain().map_err(|text| ServerError::Process { vm: name.to_owned(), text }.into())
     }
 
     fn set_limits(&self, name: &str, limits: Limits) -> Result<(), ChangeError> {

@@ -3,6 +3,7 @@
 //! The descriptors stay open here, so a front end that connects between two children waits in the
 //! socket's backlog, and a tap stays with its address and its bridge.
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -162,13 +163,6 @@ impl NetVm {
         told.map_err(|e| format!("it takes no order now: {e}: try again"))
     }
 
-    /// The same where nobody waits for the outcome: the log has what the child was not told.
-    fn tell(&self, state: &NetState, order: &ChildOrder) {
-        if let Err(e) = Self::order(state, order) {
-            tracing::warn!("{}: its process was not told of a change ({order:?}): {e}", self.config.name);
-        }
-    }
-
     /// The VM as it was configured, with the metadata, limits and guard that it has now.
     pub(super) fn config(&self) -> VmConfig {
         let state = lock(&self.state);
@@ -211,11 +205,16 @@ impl NetVm {
     }
 
     /// The interface that the guest is to see has this state.
-    pub(super) fn tell_link(&self, interface: LinkState) {
+    ///
+    /// # Errors
+    /// Those of [`Self::order`]: the guest sees the state of before.
+    pub(super) fn tell_link(&self, interface: LinkState) -> Result<(), String> {
         let mut state = lock(&self.state);
-        if state.interface.replace(interface) != Some(interface) {
-            self.tell(&state, &ChildOrder::Link(interface));
+        if state.interface != Some(interface) {
+            Self::order(&state, &ChildOrder::Link(interface))?;
+            state.interface = Some(interface);
         }
+        Ok(())
     }
 
     /// Whether a front end is connected.
@@ -253,8 +252,10 @@ impl NetVm {
     pub(super) fn set_capture(&self, capture: Option<&Capture>, deadline: Instant) -> Option<CaptureRelay> {
         let mut state = lock(&self.state);
         let before = state.capture.take().and_then(|mut capture| capture.take_relay());
-        if before.is_some() {
-            self.tell(&state, &ChildOrder::EndCapture);
+        if before.is_some()
+            && let Err(e) = Self::order(&state, &ChildOrder::EndCapture)
+        {
+            tracing::warn!("{}: its process captures on for a while: {e}", self.config.name);
         }
         let mut capture = ports::captured(capture, &self.config);
         let begun = state.link.clone().zip(capture.as_mut()).map(|(link, capture)| {
@@ -298,10 +299,22 @@ impl NetVm {
         Ok(())
     }
 
-    /// The present front end is the last one.
-    pub(super) fn drain(&self) {
-        self.drains.store(true, Ordering::Release);
-        self.tell(&lock(&self.state), &ChildOrder::Drain);
+    /// The present front end is the last one. Waits a while until the child has room for that.
+    ///
+    /// # Errors
+    /// It has none: the VM is as before.
+    pub(super) fn drain(&self) -> Result<(), String> {
+        let before = self.drains.swap(true, Ordering::AcqRel);
+        let link = lock(&self.state).link.clone();
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        match link.map(|link| link.channel.send_until(&ChildOrder::Drain, &[], deadline)) {
+            Some(Err(e)) if e.kind() == ErrorKind::WouldBlock => {
+                self.drains.store(before, Ordering::Release);
+                Err(format!("it takes no order now: {e}: try again"))
+            }
+            // One that has ended is followed by one that knows it from the start.
+            _ => Ok(()),
+        }
     }
 
     /// Whether [`Self::drain`] was called.

@@ -161,13 +161,43 @@ fn what_is_changed_between_two_children_reaches_the_next_one() {
         // The child that has its setup hears of it.
         vm.set_limits(limit("2M/s")).expect("it takes orders");
         assert!(matches!(child.receive(), Ok(Some((ChildOrder::Limits(_), _)))));
-        vm.drain();
+        vm.drain().expect("it takes orders");
         assert!(matches!(child.receive(), Ok(Some((ChildOrder::Drain, _)))));
         vm.part();
         let (link, child) = self::link();
         vm.hand(&link).expect("handed");
         let (next, _) = setup(&child);
         assert_eq!((next.limits.limits(), first.drains, next.drains), (Ok(limit("2M/s")), false, true));
+    });
+}
+
+/// It reads nothing for a while.
+#[test]
+fn a_child_without_room_hears_of_a_change_when_it_has_some() {
+    in_netns(|| {
+        let dir = tempfile::tempdir().expect("a directory");
+        let vm = vm(dir.path(), None);
+        let (link, child) = link();
+        vm.hand(&link).expect("handed");
+        setup(&child);
+        let text = "x".repeat(20_000);
+        let full = (0..).take_while(|_| link.channel.send(&text, &[]).is_ok()).count();
+        for _ in 0..2 {
+            assert!(vm.tell_link(LinkState::Up).is_err_and(|e| e.contains("it takes no order now")));
+        }
+        assert_eq!(lock(&vm.state).interface, None);
+        assert!(vm.drain().is_err_and(|e| e.contains("try again")) && !vm.is_draining());
+        std::thread::scope(|scope| {
+            let drains = scope.spawn(|| vm.drain());
+            (0..full).for_each(|_| drop(child.receive::<String>()));
+            assert!(matches!(child.receive(), Ok(Some((ChildOrder::Drain, _)))));
+            assert_eq!(drains.join().expect("no panic"), Ok(()));
+        });
+        assert!(vm.is_draining());
+        vm.tell_link(LinkState::Up).expect("it takes orders");
+        assert!(matches!(child.receive(), Ok(Some((ChildOrder::Link(LinkState::Up), _)))));
+        vm.tell_link(LinkState::Up).expect("it knows");
+        assert_eq!(lock(&vm.state).interface, Some(LinkState::Up));
     });
 }
 
