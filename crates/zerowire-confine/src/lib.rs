@@ -14,6 +14,7 @@
 //! taken back.
 #![warn(missing_docs)]
 
+mod child;
 mod ends;
 mod files;
 mod namespaces;
@@ -21,6 +22,7 @@ mod report;
 mod system_calls;
 mod user;
 
+pub use child::ChildProcess;
 pub use namespaces::spawn_apart;
 pub use report::{ConfineError, ConfineReport, Layer, LayerReport};
 pub use user::keep_capabilities;
@@ -77,13 +79,12 @@ fn confine_to(plan: &ConfinePlan<'_>, threads: Option<u64>) -> Result<ConfineRep
     {
         return Err(ConfineError::Threads(threads));
     }
-    let had = user::effective();
-    let rights = namespaces::Rights::acquire();
+    let had = user::rights_to_change();
     let mut steps = Steps::new(plan.without);
     steps.take(Layer::Processes, namespaces::processes);
-    steps.take(Layer::Ipc, || rights.ipc());
-    steps.take(Layer::Network, || rights.network());
-    steps.take(Layer::Files, || rights.files());
+    steps.take(Layer::Ipc, namespaces::ipc);
+    steps.take(Layer::Network, namespaces::network);
+    steps.take(Layer::Files, namespaces::files);
     steps.take(Layer::Capabilities, user::forbid_capabilities);
     steps.take(Layer::User, || user::change(plan.owner, had));
     if let Some(most) = threads {

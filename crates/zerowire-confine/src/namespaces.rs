@@ -1,34 +1,54 @@
 //! Namespaces of a process's own.
 //!
-//! To make one takes CAP_SYS_ADMIN. A process without it makes a user namespace first, in which it
-//! has all capabilities. A PID namespace holds the processes that are started in it, so the one
-//! that starts the process makes it.
+//! To make one takes CAP_SYS_ADMIN. A process that is started by one without it gets a user
+//! namespace, in which it has the right. A PID namespace holds the processes that are started in
+//! it, so the one that starts the process makes it.
 
+use std::ffi::{CStr, CString};
 use std::io;
-use std::process::{Child, Command};
+use std::os::fd::BorrowedFd;
 
 use rustix::thread::CapabilitySet;
-use zerowire_sys::rights::{Namespace, unshare};
+use zerowire_sys::rights::{Namespace, start, unshare};
 
+use crate::child::ChildProcess;
 use crate::{files, user};
 
-/// Starts a program as the first process of a PID namespace. Where none can be had it starts in
-/// this process's own, and [`confine`](crate::confine) reports that.
+/// What a process in a user namespace of its own needs to be confined: namespaces and an empty
+/// root; an empty bounding set.
+const TO_CONFINE: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SETPCAP);
+
+/// Starts a program with these arguments (its name comes first), without an environment, and with
+/// these descriptors as standard input, output and error. It is the first process of a PID
+/// namespace. Where this process lacks the right to that, the program has a user namespace as well.
+/// Where it can't have one or both it starts without, and [`confine`](crate::confine) reports that.
 ///
 /// # Errors
 /// The program can't be started.
-pub fn spawn_apart(command: &mut Command) -> io::Result<Child> {
-    // A thread starts its processes in the namespace that it has made. This one is there for one
-    // process alone.
-    let start = || {
-        // What went wrong is seen from within: the process is not the first one.
-        let _ = unshare(Namespace::Process);
-        command.spawn()
+pub fn spawn_apart(
+    program: &CStr,
+    arguments: &[&str],
+    standard: [BorrowedFd<'_>; 3],
+) -> io::Result<ChildProcess> {
+    let arguments: Vec<_> = arguments.iter().map(|text| CString::new(*text)).collect::<Result<_, _>>()?;
+    let ways: &[&[Namespace]] = match user::effective().contains(CapabilitySet::SYS_ADMIN) {
+        true => &[&[Namespace::Process], &[]],
+        false => &[&[Namespace::User, Namespace::Process], &[Namespace::User], &[]],
     };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("spawn".to_owned()).spawn_scoped(scope, start)?;
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts processes has failed")))
-    })
+    let mut outcome = Err(io::ErrorKind::Unsupported.into());
+    for way in ways {
+        outcome = start(way, program, &arguments, standard, TO_CONFINE).map(ChildProcess::new);
+        match &outcome {
+            Err(e) if is_refusal(e) => {}
+            _ => break,
+        }
+    }
+    outcome
+}
+
+/// Whether a namespace can't be had, now and later.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EINVAL | libc::ENOSPC | libc::EUSERS))
 }
 
 /// Whether this is the first process of its PID namespace.
@@ -36,56 +56,36 @@ pub(crate) fn processes() -> Result<(), String> {
     if std::process::id() == 1 {
         return Ok(());
     }
-    Err("a PID namespace takes CAP_SYS_ADMIN".to_owned())
+    Err(format!("a PID namespace takes {RIGHT}"))
 }
 
-/// The right to make namespaces.
-pub(crate) struct Rights {
-    /// Why there is none.
-    missing: Option<String>,
+/// What it takes to make a namespace.
+const RIGHT: &str = "CAP_SYS_ADMIN or a user namespace";
+
+/// Whether this process is in a user namespace that was made for it, or another one of one user.
+pub(crate) fn has_one_user() -> bool {
+    std::fs::read("/proc/self/setgroups").is_ok_and(|text| text.starts_with(b"deny"))
 }
 
-impl Rights {
-    /// Has it, or makes a user namespace.
-    pub(crate) fn acquire() -> Self {
-        if user::effective().contains(CapabilitySet::SYS_ADMIN) {
-            return Self { missing: None };
-        }
-        let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let made = unshare(Namespace::User);
-        if made.is_ok() {
-            // Without these the process goes on as nobody, which does as well.
-            for (file, text) in [
-                ("uid_map", format!("{user} {user} 1")),
-                ("setgroups", "deny".to_owned()),
-                ("gid_map", format!("{group} {group} 1")),
-            ] {
-                let _ = std::fs::write(format!("/proc/self/{file}"), text);
-            }
-        }
-        Self { missing: made.err().map(|e| format!("it takes CAP_SYS_ADMIN or a user namespace: {e}")) }
-    }
+fn make(namespace: Namespace) -> Result<(), String> {
+    unshare(namespace).map_err(|e| match e.raw_os_error() {
+        Some(libc::EPERM) => format!("it takes {RIGHT}"),
+        _ => e.to_string(),
+    })
+}
 
-    fn check(&self) -> Result<(), String> {
-        self.missing.clone().map_or(Ok(()), Err)
-    }
+/// An IPC namespace.
+pub(crate) fn ipc() -> Result<(), String> {
+    make(Namespace::Ipc)
+}
 
-    /// An IPC namespace.
-    pub(crate) fn ipc(&self) -> Result<(), String> {
-        self.check()?;
-        unshare(Namespace::Ipc).map_err(|e| e.to_string())
-    }
+/// A network namespace. Its loopback is down.
+pub(crate) fn network() -> Result<(), String> {
+    make(Namespace::Network)
+}
 
-    /// A network namespace. Its loopback is down.
-    pub(crate) fn network(&self) -> Result<(), String> {
-        self.check()?;
-        unshare(Namespace::Network).map_err(|e| e.to_string())
-    }
-
-    /// A mount namespace with an empty root.
-    pub(crate) fn files(&self) -> Result<(), String> {
-        self.check()?;
-        unshare(Namespace::Mount).map_err(|e| e.to_string())?;
-        files::leave()
-    }
+/// A mount namespace with an empty root.
+pub(crate) fn files() -> Result<(), String> {
+    make(Namespace::Mount)?;
+    files::leave()
 }

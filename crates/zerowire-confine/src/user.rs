@@ -10,11 +10,17 @@ use rustix::thread::{
 
 use zerowire_sys::rights::{Namespace, unshare};
 
-use crate::Owner;
+use crate::{Owner, namespaces};
 
 /// The capabilities that this thread has.
 pub(crate) fn effective() -> CapabilitySet {
     capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective)
+}
+
+/// The capabilities of this thread, by which it may become another user. Those of a user namespace
+/// with one user are none.
+pub(crate) fn rights_to_change() -> CapabilitySet {
+    if namespaces::has_one_user() { CapabilitySet::empty() } else { effective() }
 }
 
 /// This thread, and those that it starts, keep these capabilities, as far as they have them. No
@@ -77,7 +83,7 @@ pub(crate) fn bound_threads(most: u64) -> Result<(), String> {
 }
 
 /// Changes the user and the group of this process, which has one thread, and leaves all other
-/// groups. `had` are the capabilities that it had before it made namespaces.
+/// groups. `had` are its [`rights_to_change`] at the beginning.
 pub(crate) fn change(owner: Owner, had: CapabilitySet) -> Result<(), String> {
     let denied = |e: Errno| match e {
         Errno::PERM | Errno::INVAL => stays(owner, had),
@@ -89,8 +95,8 @@ pub(crate) fn change(owner: Owner, had: CapabilitySet) -> Result<(), String> {
     set_thread_res_uid(uid, uid, uid).map_err(denied)
 }
 
-/// Why this process stays the user that it is, and what that means. Without CAP_SYS_ADMIN it is in
-/// a user namespace of its own, which has no other user.
+/// Why this process stays the user that it is, and what that means. Started by one without
+/// CAP_SYS_ADMIN it is in a user namespace of its own, which has no other user.
 fn stays(owner: Owner, had: CapabilitySet) -> String {
     let user = rustix::process::getuid().as_raw();
     let takes = CapabilitySet::SYS_ADMIN | CapabilitySet::SETUID | CapabilitySet::SETGID;

@@ -20,11 +20,11 @@ pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
     let namespaces = subject("sandbox.namespaces", "net, vsock: sandbox: namespaces", "sandbox: namespaces");
     todo.add(namespaces, || {
         let all = unshare_in_child(NAMESPACES | libc::CLONE_NEWPID).map_err(errno::number);
-        let with_user = match all {
+        let with_user = |more| match all {
             Ok(()) => Ok(()),
-            Err(_) => unshare_in_child(NAMESPACES | libc::CLONE_NEWUSER).map_err(errno::number),
+            Err(_) => unshare_in_child(NAMESPACES | libc::CLONE_NEWUSER | more).map_err(errno::number),
         };
-        translate_namespaces(all, with_user)
+        translate_namespaces(all, with_user(libc::CLONE_NEWPID), with_user(0))
     });
     let kill = subject("sandbox.kill", "net, vsock: sandbox: kill", "sandbox: kill");
     let (changes_user, kills) = (machine.has("CAP_SETUID"), machine.has("CAP_KILL"));
@@ -35,18 +35,30 @@ pub(super) fn check(todo: &mut Todo, machine: &MachineFacts) {
     todo.add(landlock, || translate_landlock(landlock_version().map_err(errno::number)));
 }
 
-fn translate_namespaces(all: Result<(), i32>, with_user: Result<(), i32>) -> Finding {
-    match (all, with_user) {
-        (Ok(()), _) => Finding::ok(
+/// `all` of them alone; `with_user`: with a user namespace. `but_processes`: so, and without one of
+/// processes.
+fn translate_namespaces(
+    all: Result<(), i32>,
+    with_user: Result<(), i32>,
+    but_processes: Result<(), i32>,
+) -> Finding {
+    let remedy = "Run as root, or grant CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID.";
+    match (all, with_user, but_processes) {
+        (Ok(()), ..) => Finding::ok(
             "of processes, IPC, network and files can be made",
             "The process of a VM sees none of the host's.",
         ),
-        (Err(e), Ok(())) => Finding::degraded(
-            format!("all but that of processes, with a user namespace (alone: {})", errno::words(e)),
+        (Err(e), Ok(()), _) => Finding::degraded(
+            format!("all, with a user namespace (alone: {})", errno::words(e)),
+            "The process of a VM keeps its user.",
+        )
+        .remedy(remedy),
+        (Err(_), Err(e), Ok(())) => Finding::degraded(
+            format!("all but that of processes, with a user namespace (that of processes: {})", errno::words(e)),
             "The process of a VM keeps its user, and stands among the other processes.",
         )
-        .remedy("Run as root, or grant CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID."),
-        (Err(_), Err(e)) => Finding::missing(
+        .remedy(remedy),
+        (Err(_), Err(_), Err(e)) => Finding::missing(
             format!("refused ({})", errno::words(e)),
             "Capabilities and system calls alone confine the process of a VM.",
         )
@@ -113,11 +125,14 @@ mod tests {
     #[test]
     fn each_limit_of_a_platform_has_its_words() {
         let outcome = |f: &Finding| (f.outcome, f.remedy.is_some());
-        let all = translate_namespaces(Ok(()), Ok(()));
+        let all = translate_namespaces(Ok(()), Ok(()), Ok(()));
         assert_eq!(outcome(&all), (CheckOutcome::Ok, false));
-        let some = translate_namespaces(Err(libc::EPERM), Ok(()));
+        let with_user = translate_namespaces(Err(libc::EPERM), Ok(()), Ok(()));
+        assert_eq!(outcome(&with_user), (CheckOutcome::Degraded, true));
+        let some = translate_namespaces(Err(libc::EPERM), Err(libc::ENOSPC), Ok(()));
         assert_eq!(outcome(&some), (CheckOutcome::Degraded, true));
-        let none = translate_namespaces(Err(libc::EPERM), Err(libc::ENOSPC));
+        assert!(some.found.contains("ENOSPC"), "{}", some.found);
+        let none = translate_namespaces(Err(libc::EPERM), Err(libc::EPERM), Err(libc::ENOSPC));
         assert_eq!(outcome(&none), (CheckOutcome::Missing, true));
         assert!(none.found.contains("ENOSPC"), "{}", none.found);
         assert_eq!(outcome(&translate_kill(true, true)), (CheckOutcome::Ok, false));

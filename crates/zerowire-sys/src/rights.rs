@@ -1,13 +1,22 @@
-//! Rights that a process gives up: namespaces of its own, descriptors, files by Landlock.
+//! Rights that a process gives up, or does not begin with: namespaces of its own, descriptors, files
+//! by Landlock.
 //!
 //! # Errors
 //! Those of the system calls.
 
-use std::io;
-use std::os::fd::RawFd;
+use std::ffi::{CStr, CString};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr::null;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior, waitpid};
+use rustix::thread::{CapabilitySet, CapabilitySets, configure_capability_in_ambient_set, set_capabilities};
 
 use crate::check;
-use crate::syscall::checked;
+use crate::syscall::{call, checked};
 
 /// A namespace that a process can have for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +53,120 @@ impl Namespace {
 pub fn unshare(namespace: Namespace) -> io::Result<()> {
     // SAFETY: takes a number. None of these flags touches memory or descriptors.
     check(unsafe { libc::unshare(namespace.flag()) }).map(drop)
+}
+
+/// Starts a program as the first process of these namespaces (clone(2), execve(2)). It has these
+/// arguments, no environment, and the `standard` descriptors. In a user namespace it keeps the user
+/// and the group of this process, which are all that this namespace has, and of the capabilities
+/// those that are `kept`.
+///
+/// # Errors
+/// EPERM without CAP_SYS_ADMIN, which a user namespace gives. ENOSPC where there may be no further
+/// namespace. EINVAL where the kernel has no such namespaces. Those of execve(2).
+pub fn start(
+    namespaces: &[Namespace],
+    program: &CStr,
+    arguments: &[CString],
+    standard: [BorrowedFd<'_>; 3],
+    kept: CapabilitySet,
+) -> io::Result<Pid> {
+    // None of them is a standard one that takes the place of another.
+    let [input, output, error] = standard.map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 3));
+    let (failed, fails) = pipe_with(PipeFlags::CLOEXEC)?;
+    let arguments: Vec<_> = arguments.iter().map(|argument| argument.as_ptr()).chain([null()]).collect();
+    let new = NewProcess {
+        program,
+        arguments: &arguments,
+        standard: [input?, output?, error?],
+        one_user: namespaces.contains(&Namespace::User).then(OneUser::of_this_process),
+        kept,
+    };
+    let flags = namespaces.iter().fold(libc::SIGCHLD, |flags, namespace| flags | namespace.flag());
+    // SAFETY: the new process has copies of this one's memory and descriptors, as by fork(2). It has
+    // this thread alone, and another one may have held a lock: so it makes system calls on what lies
+    // ready, until it becomes the program or ends.
+    let pid = unsafe { call(libc::SYS_clone, [flags as usize, 0, 0, 0, 0, 0]) };
+    if pid == Ok(0) {
+        let Err(errno) = new.become_program();
+        let _ = rustix::io::write(&fails, &errno.raw_os_error().to_ne_bytes());
+        // SAFETY: ends the new process, and runs nothing of the one that it is a copy of.
+        unsafe { libc::_exit(127) }
+    }
+    drop(fails);
+    let pid = pid.map_err(io::Error::from_raw_os_error)?;
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    let mut errno = [0; size_of::<i32>()];
+    // The pipe is closed as the program starts.
+    if std::fs::File::from(failed).read_exact(&mut errno).is_err() {
+        return Ok(pid);
+    }
+    retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()))?;
+    Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+}
+
+/// What a new process does before it becomes the program. It takes no memory and no lock.
+struct NewProcess<'a> {
+    program: &'a CStr,
+    /// Addresses of texts, and null at the end.
+    arguments: &'a [*const libc::c_char],
+    standard: [OwnedFd; 3],
+    /// None outside of a user namespace of its own.
+    one_user: Option<OneUser>,
+    kept: CapabilitySet,
+}
+
+impl NewProcess<'_> {
+    fn become_program(&self) -> Result<std::convert::Infallible, Errno> {
+        if let Some(one_user) = &self.one_user {
+            one_user.map();
+            keep(self.kept)?;
+        }
+        let [input, output, error] = self.standard.each_ref().map(AsFd::as_fd);
+        rustix::stdio::dup2_stdin(input)?;
+        rustix::stdio::dup2_stdout(output)?;
+        rustix::stdio::dup2_stderr(error)?;
+        let (no_signals, environment) = (0_u64, [null::<libc::c_char>()]);
+        let mask = [libc::SIG_SETMASK as usize, &raw const no_signals as usize, 0, size_of::<u64>(), 0, 0];
+        // SAFETY: the kernel reads the set, which lives until it returns.
+        unsafe { call(libc::SYS_rt_sigprocmask, mask) }.map_err(Errno::from_raw_os_error)?;
+        let (program, arguments) = (self.program.as_ptr() as usize, self.arguments.as_ptr() as usize);
+        let run = [program, arguments, environment.as_ptr() as usize, 0, 0, 0];
+        // SAFETY: the kernel reads texts that end with a zero, by lists of their addresses that end
+        // with null. All of them live longer than the call.
+        let refused = unsafe { call(libc::SYS_execve, run) };
+        Err(Errno::from_raw_os_error(refused.err().unwrap_or(libc::ENOEXEC)))
+    }
+}
+
+/// The user and the group that a user namespace has, as lines for the files in /proc/self.
+struct OneUser([(&'static CStr, String); 3]);
+
+impl OneUser {
+    fn of_this_process() -> Self {
+        let user = rustix::process::geteuid().as_raw();
+        let group = rustix::process::getegid().as_raw();
+        Self([
+            (c"/proc/self/uid_map", format!("{user} {user} 1")),
+            (c"/proc/self/setgroups", "deny".to_owned()),
+            (c"/proc/self/gid_map", format!("{group} {group} 1")),
+        ])
+    }
+
+    /// Without these lines the process goes on as nobody, which does as well.
+    fn map(&self) {
+        // The files of a process that is not dumpable belong to root.
+        let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
+        for (path, line) in &self.0 {
+            let file = rustix::fs::open(*path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+            let _ = file.and_then(|file| rustix::io::write(file, line.as_bytes()));
+        }
+    }
+}
+
+/// The program that this process becomes has these capabilities, whoever its user is.
+fn keep(kept: CapabilitySet) -> Result<(), Errno> {
+    set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: kept })?;
+    kept.iter().try_for_each(|capability| configure_capability_in_ambient_set(capability, true))
 }
 
 /// Closes all descriptors of this process but these (close_range(2), Linux 5.9).

@@ -6,7 +6,6 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::Child;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -18,9 +17,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
     socketpair,
 };
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zerowire_confine::ChildProcess;
 use zerowire_vhost_user::retry_while_crowded;
 
 use super::lock;
@@ -117,10 +117,8 @@ pub(crate) fn is_crowded(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// Those of pidfd_open(2).
-pub(super) fn watch(child: &Child) -> io::Result<OwnedFd> {
-    let none = || io::Error::from(Errno::SRCH);
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(none)?;
-    Ok(pidfd_open(pid, PidfdFlags::empty())?)
+pub(super) fn watch(child: &ChildProcess) -> io::Result<OwnedFd> {
+    Ok(pidfd_open(child.pid(), PidfdFlags::empty())?)
 }
 
 /// Waits until the process of this descriptor has ended, for this long at most.
@@ -147,7 +145,7 @@ impl Channel {
     ///
     /// # Errors
     /// Those of pidfd_open(2).
-    pub(crate) fn hear_until_death(&self, child: &Child) -> io::Result<()> {
+    pub(crate) fn hear_until_death(&self, child: &ChildProcess) -> io::Result<()> {
         let process = watch(child)?;
         if let Some(hearing) = &self.hearing {
             lock(hearing).process = Some(process);
@@ -382,7 +380,8 @@ pub(crate) mod tests {
     fn a_child_is_heard_until_it_dies() {
         let (ours, theirs) = Channel::pair().expect("a pair");
         let theirs = Channel::of(theirs);
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().expect("a process");
+        let child = std::process::Command::new("sleep").arg("100").spawn().expect("a process");
+        let mut child = ChildProcess::from(child);
         ours.hear_until_death(&child).expect("watched");
         theirs.send(&"alive", &[]).expect("room");
         assert_eq!(ours.receive::<String>().expect("a message").expect("not the end").0, "alive");

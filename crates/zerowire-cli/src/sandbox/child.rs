@@ -1,11 +1,22 @@
 //! How a child begins, whatever it serves.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
+use zerowire_confine::{ChildProcess, spawn_apart};
 
 use super::channel::Channel;
+
+/// Starts this program as a child, with these arguments and standard descriptors.
+///
+/// # Errors
+/// It can't be started.
+pub(super) fn start_itself(arguments: &[&str], standard: [BorrowedFd<'_>; 3]) -> io::Result<ChildProcess> {
+    spawn_apart(c"/proc/self/exe", arguments, standard)
+}
 
 /// What the process does as a child, and nothing before it: `serve` gets the channel to the
 /// supervisor, which is standard input. If it fails, the supervisor is sent its error in `failed`.

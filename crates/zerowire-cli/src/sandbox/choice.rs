@@ -1,13 +1,16 @@
 //! Whether VMs are served by confined processes, which is settled once, at the start.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::process::{ExitCode, ExitStatus};
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
-use zerowire_confine::{ConfinePlan, confine, spawn_apart};
+use zerowire_confine::{ConfinePlan, confine};
 use zerowire_sys::allowed::OF_A_PROGRAM;
 
+use super::child::start_itself;
 use super::{NOBODY, is_child};
 
 /// The argument by which the program tries whether it can be confined.
@@ -52,17 +55,25 @@ pub(crate) fn obstacle() -> Option<&'static str> {
 
 /// Whether this platform starts a process and confines it. Layers that it may lack don't count.
 fn try_out() -> Result<(), String> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("zerowire: trial").arg(TRIAL).env_clear();
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let ended = spawn_apart(&mut command).and_then(std::process::Child::wait_with_output);
-    let why = match ended {
-        Ok(ended) if ended.status.success() => return Ok(()),
-        Ok(ended) if ended.stdout.is_empty() => format!("it ended: {}", ended.status),
-        Ok(ended) => String::from_utf8_lossy(&ended.stdout).into_owned(),
+    let why = match run_trial() {
+        Ok((status, _)) if status.success() => return Ok(()),
+        Ok((status, said)) if said.is_empty() => format!("it ended: {status}"),
+        Ok((_, said)) => said,
         Err(e) => format!("/proc/self/exe can't be started: {e}"),
     };
     Err(format!("no confined process can be had: {why}; see 'zerowire doctor', or give --sandbox off"))
+}
+
+/// How the trial ended, and what it said.
+fn run_trial() -> io::Result<(ExitStatus, String)> {
+    let nothing = File::options().read(true).write(true).open("/dev/null")?;
+    let (mut output, their_output) = io::pipe()?;
+    let standard = [nothing.as_fd(), their_output.as_fd(), nothing.as_fd()];
+    let mut child = start_itself(&["zerowire: trial", TRIAL], standard)?;
+    drop(their_output);
+    let mut said = Vec::new();
+    output.read_to_end(&mut said)?;
+    Ok((child.wait()?, String::from_utf8_lossy(&said).into_owned()))
 }
 
 /// Runs the program as a trial if it was started as one.

@@ -1,10 +1,12 @@
 //! The end of a child.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use zerowire_confine::ChildProcess;
 
 use super::channel::{died_within, watch};
 
@@ -23,7 +25,7 @@ const THREAD_PATIENCE: Duration = Duration::from_secs(12);
 /// `stops`: it has the VM's descriptors.
 pub(crate) fn end(
     vm: &str,
-    child: &mut Child,
+    child: &mut ChildProcess,
     patience: Duration,
     stops: &AtomicBool,
 ) -> std::io::Result<ExitStatus> {
@@ -47,7 +49,7 @@ pub(crate) fn end(
     };
     tracing::error!(
         "{vm}: its process {} does not end, and {text}; no other one serves the VM until it has ended",
-        child.id()
+        child.pid()
     );
     while !stops.load(Ordering::Acquire) {
         if let Some(status) = ended_within(child, LATE_LOOK)? {
@@ -58,7 +60,7 @@ pub(crate) fn end(
 }
 
 /// Waits until a child has ended, for this long at most.
-fn ended_within(child: &mut Child, patience: Duration) -> std::io::Result<Option<ExitStatus>> {
+fn ended_within(child: &mut ChildProcess, patience: Duration) -> std::io::Result<Option<ExitStatus>> {
     let begin = Instant::now();
     match watch(child) {
         Ok(process) => died_within(&process, patience),
@@ -120,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_child_that_takes_too_long_is_killed() {
-        let mut child = Command::new("sleep").arg("100").spawn().expect("a process");
+        let mut child = Command::new("sleep").arg("100").spawn().expect("a process").into();
         let status = end("vm", &mut child, Duration::ZERO, &AtomicBool::new(false)).expect("its end");
         assert_eq!(status.signal(), Some(libc::SIGKILL));
     }
@@ -130,9 +132,9 @@ mod tests {
     fn a_child_that_cant_be_killed_is_waited_for() {
         let child = || {
             let mut command = Command::new("sleep");
-            command.arg("1").uid(65534).spawn().expect("a process")
+            command.arg("1").uid(65534).spawn().expect("a process").into()
         };
-        let mut children = [child(), child()];
+        let mut children: [ChildProcess; 2] = [child(), child()];
         // This thread's alone.
         let mut sets = capabilities(None).expect("capabilities");
         sets.effective.remove(CapabilitySet::KILL);

@@ -9,18 +9,18 @@
 //! A thread a keeper does all of it. What is open for the child belongs to its [`Charge`], and
 //! stays open between two children.
 
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
-use zerowire_confine::{ConfineReport, spawn_apart};
+use zerowire_confine::{ChildProcess, ConfineReport};
 use zerowire_vhost::answer::{Reply, one_answer};
 
 use super::channel::Channel;
+use super::child::start_itself;
 use super::ending::{END_PATIENCE, end, join, words};
 use super::lines::{LogRelay, VmNames};
 use super::link::ChildLink;
@@ -121,20 +121,18 @@ pub(crate) struct Keeper<C: Charge> {
     thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
-/// Starts the program as a child that serves these VMs, by this argument.
+/// Starts the program as a child that serves these VMs, by this argument. It has no environment,
+/// which may hold secrets of the host.
 pub(crate) fn start_child(
     vms: VmNames,
     argument: &str,
     theirs: OwnedFd,
-) -> std::io::Result<(Child, LogRelay)> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(format!("zerowire: {}", vms.all().join(", "))).arg(argument);
+) -> std::io::Result<(ChildProcess, LogRelay)> {
+    let name = format!("zerowire: {}", vms.all().join(", "));
     let (log, their_log) = LogRelay::start(vms)?;
-    command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::from(their_log));
-    // It may hold secrets of the host.
-    command.env_clear();
-    // The command goes at the end, and with it the child's end of the channel.
-    Ok((spawn_apart(&mut command)?, log))
+    let nothing = std::fs::File::options().write(true).open("/dev/null")?;
+    // The child's ends of the channel and the log go at the end.
+    Ok((start_itself(&[&name, argument], [theirs.as_fd(), nothing.as_fd(), their_log.as_fd()])?, log))
 }
 
 type Ready = Reply<Result<ConfineReport, String>>;

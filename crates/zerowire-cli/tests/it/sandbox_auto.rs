@@ -73,35 +73,65 @@ fn what_no_child_can_do_is_served_without() {
     });
 }
 
-/// Also root's own: namespaces take CAP_SYS_ADMIN.
+/// Starts both devices as root without CAP_SYS_ADMIN, by a shell that does something `first`.
+/// Returns what is missing, and what the process that serves the VM has.
+fn without_admin(first: &str) -> Vec<(String, Vec<String>)> {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (socket, uds) = (path("s"), path("u"));
+    let start = |device: &[&str]| {
+        let line = format!("{first} exec setpriv --bounding-set=-sys_admin \"$0\" \"$@\"");
+        let mut without = Command::new("unshare");
+        without.args(["-Urn", "sh", "-c", &line, env!("CARGO_BIN_EXE_zerowire")]);
+        without.args(device).args(["--name", "less", "--socket", &socket, "--sandbox", "on"]);
+        let program = Program::of(without, Restrict::default());
+        program.wait_log("listening on");
+        program.wait_log("served by a confined process");
+        let log = program.log();
+        let begin = "WARN less: served by a confined process, without: ";
+        let missing = log.split_once(begin).unwrap_or_else(|| panic!("{log}")).1;
+        let missing = missing.lines().next().unwrap_or_default().to_owned();
+        let pid = child(&program);
+        for (key, wanted) in [("Seccomp", "2"), ("NoNewPrivs", "1"), ("CapBnd", "0000000000000000")] {
+            assert_eq!(status(pid, key), wanted, "{key}");
+        }
+        let of = |pid: &str, name: &str| std::fs::read_link(format!("/proc/{pid}/ns/{name}")).expect("one");
+        let ours = program.pid().to_string();
+        let has = |name: &&str| of(&pid.to_string(), name) != of(&ours, name);
+        let own = ["ipc", "mnt", "net", "pid", "user"].into_iter().filter(has).map(str::to_owned).collect();
+        program.stop();
+        (missing, own)
+    };
+    [["net", "--port", "tap:zwless"].as_slice(), &["vsock", "--cid", "3", "--uds", &uds]].map(start).into()
+}
+
+/// Also root's own: namespaces take CAP_SYS_ADMIN, or a user namespace. Another user takes the
+/// former.
+#[test]
+fn without_cap_sys_admin_a_child_has_namespaces_and_no_other_user() {
+    for (missing, own) in without_admin("") {
+        assert!(missing.starts_with("own user (") && missing.contains("CAP_SYS_ADMIN"), "{missing}");
+        assert!(!missing.contains(';'), "{missing}");
+        assert_eq!(own, ["ipc", "mnt", "net", "pid", "user"]);
+    }
+}
+
 #[test]
 fn layers_that_the_platform_refuses_are_named() {
-    in_netns(|| {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = |name: &str| dir.path().join(name).display().to_string();
-        let (socket, uds) = (path("s"), path("u"));
-        for device in [["net", "--port", "tap:zwless"].as_slice(), &["vsock", "--cid", "3", "--uds", &uds]] {
-            let mut without = Command::new("setpriv");
-            without.args(["--bounding-set=-sys_admin", env!("CARGO_BIN_EXE_zerowire")]);
-            without.args(device).args(["--name", "less", "--socket", &socket, "--sandbox", "on"]);
-            let program = Program::of(without, Restrict::default());
-            program.wait_log("listening on");
-            program.wait_log("served by a confined process");
-            let log = program.log();
-            let begin = "WARN less: served by a confined process, without: ";
-            let missing = log.split_once(begin).unwrap_or_else(|| panic!("{log}")).1;
-            let missing = missing.lines().next().unwrap_or_default();
-            for layer in ["own processes (", "own user (", "CAP_SYS_ADMIN"] {
-                assert!(missing.contains(layer), "{layer}: {missing}");
-            }
-            // The others are there.
-            let pid = child(&program);
-            for (key, wanted) in [("Seccomp", "2"), ("NoNewPrivs", "1"), ("CapBnd", "0000000000000000")] {
-                assert_eq!(status(pid, key), wanted, "{key}");
-            }
-            program.stop();
+    let limit = |kind| format!("echo 0 >/proc/sys/user/max_{kind}_namespaces &&");
+    for (missing, own) in without_admin(&limit("pid")) {
+        for layer in ["own processes (", "own user ("] {
+            assert!(missing.contains(layer), "{layer}: {missing}");
         }
-    });
+        assert_eq!(own, ["ipc", "mnt", "net", "user"]);
+    }
+    for (missing, own) in without_admin(&limit("user")) {
+        for layer in ["own processes (", "own IPC (", "own network (", "no files (", "own user ("] {
+            assert!(missing.contains(layer), "{layer}: {missing}");
+        }
+        assert!(missing.contains("CAP_SYS_ADMIN or a user namespace"), "{missing}");
+        assert_eq!(own, [""; 0]);
+    }
 }
 
 #[test]

@@ -1,24 +1,84 @@
 //! Processes that are confined: how they start, what they keep, and what an ordinary user gets.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::process::{Command, Stdio};
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::io::Errno;
+use rustix::process::{WaitOptions, waitpid};
+use rustix::thread::CapabilitySet;
 
 use zerowire_confine::{ConfinePlan, Layer, confine, spawn_apart};
 use zerowire_sys::allowed::OF_A_PROGRAM;
 use zerowire_sys::rights::close_others;
 use zerowire_testkit::own_process;
+use zerowire_testkit::process::become_ordinary;
 
-use crate::stage::{NOBODY, in_process};
+use crate::stage::{NOBODY, in_process, own_user_namespace, without};
+
+/// What a shell says that is started apart with this command.
+fn said_apart(command: &str) -> String {
+    let (mut output, theirs) = std::io::pipe().expect("a pipe");
+    let (nothing, arguments) = (File::open("/dev/null").expect("a file"), ["shell", "-c", command]);
+    let standard = [nothing.as_fd(), theirs.as_fd(), theirs.as_fd()];
+    let mut child = spawn_apart(c"/bin/sh", &arguments, standard).expect("a process");
+    drop(theirs);
+    let mut said = String::new();
+    output.read_to_string(&mut said).expect("what it says");
+    assert!(child.wait().expect("its end").success(), "{said}");
+    said
+}
 
 #[test]
 fn a_process_that_is_started_apart_is_the_first_of_its_own() {
-    let mut command = Command::new("sh");
-    command.args(["-c", "echo $$"]).stdout(Stdio::piped());
     for _ in 0..2 {
-        let child = spawn_apart(&mut command).expect("a process");
-        let out = child.wait_with_output().expect("its output");
-        assert_eq!(String::from_utf8_lossy(&out.stdout), "1\n");
+        assert_eq!(said_apart("echo $0 $$"), "shell 1\n");
+    }
+}
+
+#[test]
+fn a_program_that_cant_be_started_is_an_error_and_leaves_no_process() {
+    own_process!();
+    let file = File::open("/dev/null").expect("a file");
+    let refused = spawn_apart(c"/dev/null", &["null"], [file.as_fd(); 3]).expect_err("no program");
+    assert_eq!(refused.raw_os_error(), Some(libc::EACCES));
+    let none = waitpid(None, WaitOptions::NOHANG).expect_err("no child");
+    assert_eq!(none, Errno::CHILD);
+}
+
+/// Which users, groups and capabilities a process has that is started apart, and its number.
+const LOOK: &str = "echo $$ $(cat /proc/self/uid_map /proc/self/gid_map /proc/self/setgroups) \
+                    $(grep ^CapEff: /proc/self/status)";
+
+/// This process has changed its user, so its files in /proc are root's.
+#[test]
+fn an_ordinary_user_starts_a_process_in_a_user_namespace() {
+    own_process!();
+    become_ordinary(1, 8 << 20);
+    // CAP_SETPCAP and CAP_SYS_ADMIN.
+    assert_eq!(said_apart(LOOK), "1 1 1 1 1 1 1 deny CapEff: 0000000000200100\n");
+    assert_eq!(said_apart("id -u; id -g"), "1\n1\n");
+}
+
+/// Here are no further namespaces of this kind.
+fn exhaust(kind: &str) {
+    own_user_namespace();
+    std::fs::write(format!("/proc/sys/user/max_{kind}_namespaces"), "0").expect("a limit");
+}
+
+#[test]
+fn where_no_namespace_can_be_had_a_process_starts_without() {
+    own_process!();
+    for kind in ["pid", "user"] {
+        let status = in_process(|| {
+            exhaust(kind);
+            without(CapabilitySet::SYS_ADMIN);
+            assert_ne!(said_apart("echo $$"), "1\n", "{kind}");
+            let outer = std::fs::read_link("/proc/self/ns/user").expect("a namespace");
+            let inner = said_apart("readlink /proc/self/ns/user");
+            i32::from((outer.to_str() == Some(inner.trim())) != (kind == "user"))
+        });
+        assert_eq!(status, 0, "{kind}");
     }
 }
 

@@ -10,6 +10,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command};
 
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use zerowire_confine::{ConfinePlan, Layer, Owner, confine};
 use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM};
 use zerowire_sys::rights::{Namespace, unshare};
@@ -114,6 +115,22 @@ pub fn in_process(work: impl FnOnce() -> i32) -> i32 {
     // SAFETY: waits for the child made above, and fills `status`.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     if libc::WIFSIGNALED(status) { SIGNALS + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
+}
+
+/// Puts this process, which has one thread, into a user namespace that has its user alone.
+pub fn own_user_namespace() {
+    unshare(Namespace::User).expect("a user namespace");
+    for (file, text) in [("uid_map", "0 0 1"), ("setgroups", "deny"), ("gid_map", "0 0 1")] {
+        std::fs::write(format!("/proc/self/{file}"), text).expect("a line");
+    }
+}
+
+/// This thread has these capabilities no more.
+pub fn without(lost: CapabilitySet) {
+    let mut sets = capabilities(None).expect("capabilities");
+    sets.effective.remove(lost);
+    sets.permitted.remove(lost);
+    set_capabilities(None, sets).expect("given up");
 }
 
 /// What a process does when it is confined, with these layers left out.
