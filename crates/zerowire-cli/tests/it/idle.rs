@@ -94,7 +94,7 @@ const NONE: Restrict = Restrict {
     memlock: None,
     no_net_admin: false,
     no_net_raw: false,
-    no_packets: None,
+    no_sockets: None,
     refused: None,
     descriptors: None,
     fd: None,

@@ -96,7 +96,7 @@ fn without_packet_sockets_the_log_says_that_the_interface_may_filter() {
             (libc::EAFNOSUPPORT, "xdp:v0", true),
             (libc::EPERM, "xdp:v0,promisc=off", false),
         ] {
-            let restrict = Restrict { no_packets: Some(errno), ..Restrict::default() };
+            let restrict = Restrict { no_sockets: Some((libc::AF_PACKET, errno)), ..Restrict::default() };
             let program = start(dir.path(), "a", port, &["--json"], restrict);
             ping(dir.path(), "a");
             ping(dir.path(), "a");
@@ -183,9 +183,12 @@ fn what_no_guest_can_have_is_refused_at_the_start() {
         let dir = tempfile::tempdir().expect("a directory");
         let without = Restrict { no_net_raw: true, ..Restrict::default() };
         // RestrictAddressFamilies= of a unit.
-        let unit = Restrict { no_packets: Some(libc::EAFNOSUPPORT), ..Restrict::default() };
+        let unit =
+            |family| Restrict { no_sockets: Some((family, libc::EAFNOSUPPORT)), ..Restrict::default() };
+        let (no_packets, no_xdp) = (unit(libc::AF_PACKET), unit(libc::AF_XDP));
         for (port, restrict, words) in [
-            ("packet:v0", unit, ["not permitted", "in a unit the drop-in packet.conf"]),
+            ("packet:v0", no_packets, ["not permitted", "in a unit the drop-in packet.conf"]),
+            ("xdp:v0", no_xdp, ["this unit has none", "the drop-in xdp.conf"]),
             ("xdp:lo", Restrict::default(), ["lo is a loopback interface", "one end of a veth"]),
             ("xdp:zwtun", Restrict::default(), ["zwtun is no Ethernet interface", "or a tap"]),
             ("xdp:v0,mode=zerocopy", Restrict::default(), ["v0 has no zero-copy mode", "mode=auto or copy"]),

@@ -18,10 +18,15 @@ pub enum XdpError {
         rule: String,
     },
     /// AF_XDP sockets are refused (EPERM).
-    #[error("no AF_XDP socket: not permitted; run as root, or grant CAP_NET_RAW")]
+    #[error(
+        "no AF_XDP socket: not permitted; run as root, or grant CAP_NET_RAW (in a unit the drop-in xdp.conf)"
+    )]
     NotPermitted,
-    /// The kernel has no AF_XDP (EAFNOSUPPORT).
-    #[error("no AF_XDP socket: this kernel has none; boot one with CONFIG_XDP_SOCKETS, or use a packet ring")]
+    /// The kernel has no AF_XDP, or the unit may not use it (EAFNOSUPPORT).
+    #[error(
+        "no AF_XDP socket: this kernel or this unit has none; boot a kernel with CONFIG_XDP_SOCKETS, install the drop-in \
+         xdp.conf (RestrictAddressFamilies=AF_XDP), or use a packet ring"
+    )]
     Unsupported,
     /// The limit of locked memory is too low for the frames (ENOBUFS, EPERM, ENOMEM).
     #[error(

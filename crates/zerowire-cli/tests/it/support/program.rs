@@ -22,8 +22,8 @@ pub struct Restrict {
     pub no_net_admin: bool,
     /// Without CAP_NET_RAW.
     pub no_net_raw: bool,
-    /// socket(2) for AF_PACKET fails with this error.
-    pub no_packets: Option<i32>,
+    /// socket(2) for this family fails with this error.
+    pub no_sockets: Option<(i32, i32)>,
     /// This system call fails with this error.
     pub refused: Option<(libc::c_long, i32)>,
     /// Soft and hard limit of open files.
@@ -227,8 +227,8 @@ fn apply(restrict: Restrict) -> std::io::Result<()> {
         // SAFETY: the descriptor is the test's; the copy has no close-on-exec flag.
         check(unsafe { libc::dup2(fd, number) })?;
     }
-    if let Some(errno) = restrict.no_packets {
-        refuse_syscall(libc::SYS_socket, &[(0, Argument::Is(libc::AF_PACKET as u32))], errno)?;
+    if let Some((family, errno)) = restrict.no_sockets {
+        refuse_syscall(libc::SYS_socket, &[(0, Argument::Is(family as u32))], errno)?;
     }
     if let Some((number, errno)) = restrict.refused {
         refuse_syscall(number, &[], errno)?;
