@@ -62,7 +62,7 @@ second; the share of bytes that were not copied in user space, and the reason fo
 frames are packets with payload.
 
 State: connected, waiting (for a front end), draining, opening or leaving; link down, no carrier or gone of the port's \
-interface.
+interface; no answer if the VM's process or its control thread does not answer: the figures may be older then.
 
 Keys: up, down, page up, page down, home and end select a VM, enter shows its figures by direction and reason, esc goes \
 back. p holds the picture. n, t, r, d and z sort by name, transmit, receive, dropped and zero copy; the same key again \

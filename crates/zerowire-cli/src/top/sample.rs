@@ -139,11 +139,13 @@ fn add_states(sample: &mut ServerSample, list: VmList) {
 }
 
 impl VmSample {
-    /// What keeps frames from passing, or `connected`.
+    /// What keeps frames from passing, or `connected`. Of a process that does not answer nothing
+    /// newer is known.
     pub fn condition(&self) -> &str {
         let is_link_up = self.link.as_ref().is_none_or(|link| link.up);
         match (self.state.as_str(), self.interface_state.as_str()) {
             (state @ ("opening" | "leaving"), _) => state,
+            _ if self.faults.child_answers == Some(false) => "no answer",
             (_, "gone") => "gone",
             (_, "no_carrier") => "no carrier",
             (_, "down") => "link down",
@@ -168,6 +170,12 @@ mod tests {
         }
     }
 
+    /// The same, whose process does not answer.
+    fn silent(mut vm: VmSample) -> VmSample {
+        vm.faults.child_answers = Some(false);
+        vm
+    }
+
     #[test]
     fn what_keeps_frames_from_passing_is_shown() {
         for (vm, want) in [
@@ -181,6 +189,10 @@ mod tests {
             (vm("draining", "gone", true), "gone"),
             (VmSample { link: Some(LinkSample { up: false }), ..vm("running", "up", true) }, "link down"),
             (VmSample { link: Some(LinkSample { up: true }), ..vm("running", "up", true) }, "connected"),
+            (silent(vm("running", "up", true)), "no answer"),
+            (silent(vm("running", "", false)), "no answer"),
+            (silent(vm("draining", "down", true)), "no answer"),
+            (silent(vm("leaving", "up", true)), "leaving"),
         ] {
             assert_eq!(vm.condition(), want, "{vm:?}");
         }

@@ -1,7 +1,9 @@
 //! What an operator sees of the processes that serve VMs: those that died, those that hang, and
 //! whether there are any. Run as root.
 
-use serde_json::json;
+use std::process::Command;
+
+use serde_json::{Value, json};
 
 use crate::support::control::Controlled;
 use crate::support::modes::{CONFINED, Mode, PLAIN};
@@ -51,6 +53,18 @@ impl Scene {
         self.series(&format!("{}_child_answers{{vm=\"{vm}\"}}", self.prefix)) == 1
     }
 
+    /// The state of a VM in a row of `zerowire top`.
+    fn top_state(&self, vm: &str) -> String {
+        let mut top = Command::new(env!("CARGO_BIN_EXE_zerowire"));
+        let top = top.arg("top").arg("--control").arg(self.server.control());
+        let output =
+            top.args(["--once", "--json", "--interval", "0.1"]).output().expect("the program starts");
+        let line: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+        let row = line["vms"].as_array().expect("rows").iter().find(|row| row["name"] == vm);
+        row.and_then(|row| row["state"].as_str()).unwrap_or_else(|| panic!("{vm}: {line}")).to_owned()
+    }
+
     fn wait_for_answers(&self, vms: &[&str]) {
         wait_until("children answer", || vms.iter().all(|vm| self.child_answers(vm)));
     }
@@ -96,8 +110,12 @@ fn a_child_that_hangs_is_shown(scene: &Scene, hangs: &[&str], other: &str) {
     scene.wait_for_answers(&[other]);
     let statistics = scene.server.json(&format!("/vms/{}", hangs[0]))["statistics"].clone();
     assert!(statistics["child_answers"] == false && statistics["restarts"] == 0, "{statistics}");
+    let states = hangs.iter().chain([&other]).map(|vm| scene.top_state(vm));
+    let wanted = hangs.iter().map(|_| "no answer").chain(["waiting"]);
+    assert_eq!(states.collect::<Vec<_>>(), wanted.collect::<Vec<_>>());
     scene.signal(hangs[0], libc::SIGCONT);
     scene.wait_for_answers(hangs);
+    assert_eq!(scene.top_state(hangs[0]), "waiting");
 }
 
 #[test]

@@ -109,7 +109,8 @@ fn details_have_rates_sums_and_reasons() {
     (hangs.faults.restarts, hangs.faults.child_answers) = (2, Some(false));
     state.take(Ok(server(60.5, vec![hangs])));
     let lines = ["  restarts     2", "  process      does not answer: the figures may be older"];
-    assert_eq!(draw(&state).text()[8..10], lines);
+    let text = draw(&state).text();
+    assert_eq!((text[1].as_str(), &text[8..10]), ("web: no answer", &lines.map(str::to_owned)[..]));
     // From a line on, and of a VM that has gone.
     state.size = (100, 10);
     state.press(TopKey::Down);
