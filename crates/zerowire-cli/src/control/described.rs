@@ -7,7 +7,8 @@ use zerowire_vhost::serve::VmState;
 use super::CaptureTable;
 use super::api::{Version, VmShown};
 use super::capture::{CaptureState, ShownCapture};
-use super::manage::ManagedVm;
+use super::http::{Response, ResponseBody};
+use super::manage::{ManageError, ManagedVm};
 use super::routes::{ROUTES, asks};
 use crate::file::{Net, Vsock};
 
@@ -22,6 +23,12 @@ fn block<'a>(lines: &[&'a str], head: &str) -> Vec<&'a str> {
     let depth = |line: &str| line.len() - line.trim_start().len();
     let below = lines[at + 1..].iter().take_while(|line| line.is_empty() || depth(line) > depth(head));
     below.copied().collect()
+}
+
+/// The lines of a schema of the description.
+fn schema<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+    let lines: Vec<_> = text.lines().collect();
+    block(&block(&lines, "  schemas:"), &format!("    {name}:"))
 }
 
 /// The keys of a block that are indented by `depth`.
@@ -104,18 +111,17 @@ fn keys_of_a_vsock_vm_are_those_that_are_read() {
 }
 
 /// The schema has the keys of a table in which none is missing. `required` have no default.
-fn described_as(schema: &str, table: &impl serde::Serialize, required: &str) {
+fn described_as(name: &str, table: &impl serde::Serialize, required: &str) {
     let read: BTreeSet<_> = match serde_json::to_value(table).expect("JSON") {
         serde_json::Value::Object(keys) => keys.into_iter().map(|(key, _)| key).collect(),
         other => panic!("{other}"),
     };
     let text = description();
-    let lines: Vec<_> = text.lines().collect();
-    let described = block(&lines, &format!("    {schema}:"));
+    let described = schema(&text, name);
     let properties = block(&described, "      properties:");
     assert_eq!(keys(&properties, 8).into_iter().collect::<BTreeSet<_>>(), read);
     let required = format!("      required: {required}");
-    assert!(described.contains(&required.as_str()), "{schema}: {required}");
+    assert!(described.contains(&required.as_str()), "{name}: {required}");
 }
 
 #[test]
@@ -126,16 +132,14 @@ fn keys_of_a_capture_are_those_that_are_read() {
     let read = serde_json::to_value(all).expect("JSON");
     let read: BTreeSet<_> = read.as_object().expect("keys").keys().cloned().collect();
     let text = description();
-    let lines: Vec<_> = text.lines().collect();
-    let properties = block(&block(&lines, "    Capture:"), "      properties:");
+    let properties = block(&schema(&text, "Capture"), "      properties:");
     assert_eq!(keys(&properties, 8).into_iter().collect::<BTreeSet<_>>(), read);
 }
 
 /// Keys of a schema at this depth, those of the schema that it refers to included.
-fn answered(schema: &str, depth: usize) -> BTreeSet<String> {
+fn answered(name: &str, depth: usize) -> BTreeSet<String> {
     let text = description();
-    let lines: Vec<_> = text.lines().collect();
-    let described = block(&lines, &format!("    {schema}:"));
+    let described = schema(&text, name);
     let indent = " ".repeat(depth);
     let mut all: BTreeSet<_> =
         keys(&block(&described, &format!("{indent}properties:")), depth + 2).into_iter().collect();
@@ -165,10 +169,55 @@ fn keys_of_answers_are_described() {
     assert_eq!(keys_of(serde_json::to_value(shown)), answered("ShownCapture", 10));
 }
 
+/// What a schema says of a key below it.
+fn line_of(name: &str, key: &str) -> String {
+    let text = description();
+    let described = schema(&text, name);
+    let line = described.iter().find_map(|line| line.trim_start().strip_prefix(&format!("{key}: ")));
+    line.unwrap_or_else(|| panic!("{name} has no {key}")).to_owned()
+}
+
+fn has_states(name: &str, states: &[impl serde::Serialize]) {
+    let words = states.iter().map(|state| serde_json::to_value(state).expect("JSON"));
+    let words: Vec<_> = words.filter_map(|word| word.as_str().map(str::to_owned)).collect();
+    assert_eq!(line_of(name, "enum"), format!("[{}]", words.join(", ")), "{name}");
+}
+
 #[test]
-fn states_are_those_that_a_vm_has() {
-    let states = [VmState::Opening, VmState::Running, VmState::Draining, VmState::Leaving];
-    let words = states.map(|state| serde_json::to_value(state).expect("JSON"));
-    let words: Vec<_> = words.iter().filter_map(|w| w.as_str()).collect();
-    assert!(description().contains(&format!("enum: [{}]", words.join(", "))), "{words:?}");
+fn states_are_those_that_there_are() {
+    has_states("Vm", &[VmState::Opening, VmState::Running, VmState::Draining, VmState::Leaving]);
+    has_states("ShownCapture", &[CaptureState::Running, CaptureState::Ended]);
+}
+
+/// The keys of a body.
+fn keys_of_body(response: Response) -> BTreeSet<String> {
+    let ResponseBody::Whole(body) = response.body else { panic!("it goes on") };
+    let body: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+    body.as_object().expect("keys").keys().cloned().collect()
+}
+
+#[test]
+fn errors_have_the_keys_that_are_described() {
+    let error = || ManageError::new(409, "no");
+    assert_eq!(keys_of_body(error().of_key("port").into()), answered("Error", 6));
+    // The pointer is there where a key is to blame.
+    assert_eq!(line_of("Error", "required"), "[error]");
+    assert_eq!(keys_of_body(error().into()), BTreeSet::from(["error".to_owned()]));
+}
+
+/// Keys that nobody gave are not shown.
+#[test]
+fn a_capture_has_the_keys_that_are_required() {
+    let least = super::body::parse::<CaptureTable>(b"{\"file\": \"f\"}").expect("a capture");
+    assert_eq!(line_of("Capture", "required"), "[file]");
+    assert_eq!(line_of("ShownCapture", "required"), "[state]");
+    let shown = ShownCapture { table: least, state: CaptureState::Ended };
+    let keys = ["file", "state"].map(str::to_owned);
+    assert_eq!(keys_of_body(Response::json(200, &shown)), BTreeSet::from(keys));
+    let unknown = super::body::parse::<CaptureTable>(b"{\"file\": \"f\", \"fle\": 1}");
+    assert_eq!(unknown.expect_err("a key that there is not").pointer, "/fle");
+    // What is asked for has no other keys; what is shown has one more.
+    let only = "$ref: \"#/components/schemas/Capture\"\n              unevaluatedProperties: false\n";
+    assert!(description().contains(only));
+    assert!(!schema(&description(), "Capture").iter().any(|line| line.contains("additionalProperties")));
 }
