@@ -350,6 +350,53 @@ fn files_for_grafana_and_prometheus_name_metrics_that_exist() {
     }
 }
 
+/// What stands in the parentheses at the beginning of a text.
+fn parenthesized(text: &str) -> &str {
+    let mut depth = 0;
+    let end = text.find(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        depth == 0
+    });
+    &text[1..end.expect("parentheses that close")]
+}
+
+/// Selectors and aggregations name labels that these metrics have, and those that Prometheus adds.
+#[test]
+fn files_for_grafana_and_prometheus_name_labels_of_their_metrics() {
+    let metrics = both();
+    let has = |series: &str, label: &str| {
+        let histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| series.strip_suffix(end));
+        let samples = &metrics.get(series).unwrap_or_else(|| &metrics[histogram.expect("a metric")]).samples;
+        let all = samples.keys().filter_map(|sample| sample.find('{').map(|at| labels(&sample[at..])));
+        label == "instance" || all.flatten().any(|(known, _)| known == label)
+    };
+    let mut checked = 0;
+    for text in [file(DASHBOARD), file(RULES)] {
+        for (at, _) in text.match_indices("zerowire_") {
+            let rest = &text[at..];
+            let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().expect("a name");
+            let selector = rest[name.len()..].strip_prefix('{').and_then(|s| s.split('}').next());
+            for label in selector.into_iter().flat_map(|s| s.split(',')).map(|s| s.split(['=', '!']).next()) {
+                assert!(has(name, label.expect("a label")), "{name}: {label:?}");
+                checked += 1;
+            }
+        }
+        for (at, by) in text.match_indices(" by (") {
+            let list = parenthesized(&text[at + by.len() - 1..]);
+            let of = text[at + by.len() + list.len() + 1..].trim_start();
+            for (name, label) in
+                used(parenthesized(of)).iter().flat_map(|n| list.split(", ").map(move |l| (n, l)))
+            {
+                assert!(has(name, label), "{name}: {label}");
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 100, "{checked}");
+    // VMs of several programs may have one name.
+    assert!(file(RULES).split(" by (").skip(1).all(|list| list.starts_with("instance")));
+}
+
 /// But for what another panel shows as well, or only a report of an error needs.
 #[test]
 fn each_metric_of_vsock_has_a_panel() {
