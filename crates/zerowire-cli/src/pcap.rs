@@ -19,13 +19,6 @@ use crate::spec;
 /// How long the end waits for what is left to be written.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The least size of a file with others behind it, bytes: it holds the longest packet, and the
-/// blocks of 256 VMs.
-const MIN_FILE_BYTES: u64 = 1 << 20;
-
-/// Most files of a capture.
-const MAX_FILES: u32 = 1000;
-
 /// What is captured, and where to.
 #[derive(Args, Clone, Debug)]
 pub struct PcapArgs {
@@ -41,7 +34,7 @@ pub struct PcapArgs {
     /// Begin with another FILE before it has more than SIZE bytes (1M or more): it becomes FILE.1,
     /// what was FILE.1 becomes FILE.2, and so on. The oldest one beyond FILES in all (2 to 1000)
     /// goes.
-    #[arg(long, value_name = "SIZE,FILES", requires = "pcap", value_parser = rotation)]
+    #[arg(long, value_name = "SIZE,FILES", requires = "pcap", value_parser = spec::rotation)]
     pcap_rotate: Option<CaptureRotation>,
     /// Capture the VM of this name, and no others; repeat for more.
     #[arg(long, value_name = "NAME", requires = "pcap")]
@@ -105,31 +98,5 @@ pub fn begin(options: &CaptureOptions) -> Result<Arc<Capture>, CaptureError> {
 pub fn finish(capture: Option<&Arc<Capture>>) {
     if capture.is_some_and(|capture| !capture.finish(PATIENCE)) {
         tracing::error!("the end of the capture is lost: nobody took it within {PATIENCE:?}");
-    }
-}
-
-/// SIZE,FILES.
-pub fn rotation(text: &str) -> Result<CaptureRotation, String> {
-    let wrong = || "give SIZE,FILES such as 100M,10: a size of 1M or more, and 2 to 1000 files".to_owned();
-    let (bytes, files) = text.split_once(',').ok_or_else(wrong)?;
-    let (bytes, files) = (spec::bytes(bytes)?, files.parse().map_err(|_| wrong())?);
-    if bytes < MIN_FILE_BYTES || !(2..=MAX_FILES).contains(&files) {
-        return Err(wrong());
-    }
-    Ok(CaptureRotation { bytes, files })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_size_and_a_number_of_files_are_taken() {
-        assert_eq!(rotation("100M,10"), Ok(CaptureRotation { bytes: 100 << 20, files: 10 }));
-        assert_eq!(rotation("1048576,2"), Ok(CaptureRotation { bytes: 1 << 20, files: 2 }));
-        for bad in ["", "1M", "1M,", "1M,1", "1M,1001", "1048575,2", "1M,2,3", "x,2", "1M,-2"] {
-            let said = rotation(bad).expect_err(bad);
-            assert!(said.contains("such as"), "{bad}: {said}");
-        }
     }
 }

@@ -1,6 +1,14 @@
-//! Arguments of a form of their own: KEY=VALUE,KEY=VALUE,… and numbers of bytes.
+//! Arguments of a form of their own: KEY=VALUE,KEY=VALUE,…, numbers of bytes, files of a capture.
 
 use anyhow::{Result, anyhow, bail};
+use zerowire_capture::CaptureRotation;
+
+/// The least size of a file with others behind it, bytes: it holds the longest packet, and the
+/// blocks of 256 VMs.
+const MIN_FILE_BYTES: u64 = 1 << 20;
+
+/// Most files of a capture.
+const MAX_FILES: u32 = 1000;
 
 /// The keys with their values, in order. A key that is there twice is an error: one of the values
 /// would be passed over.
@@ -28,9 +36,30 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "give a number of bytes, such as 268435456, 256M or 1G".to_owned())
 }
 
+/// SIZE,FILES.
+pub fn rotation(text: &str) -> Result<CaptureRotation, String> {
+    let wrong = || "give SIZE,FILES such as 100M,10: a size of 1M or more, and 2 to 1000 files".to_owned();
+    let (size, files) = text.split_once(',').ok_or_else(wrong)?;
+    let (bytes, files) = (bytes(size)?, files.parse().map_err(|_| wrong())?);
+    if bytes < MIN_FILE_BYTES || !(2..=MAX_FILES).contains(&files) {
+        return Err(wrong());
+    }
+    Ok(CaptureRotation { bytes, files })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_and_a_number_of_files_are_taken() {
+        assert_eq!(rotation("100M,10"), Ok(CaptureRotation { bytes: 100 << 20, files: 10 }));
+        assert_eq!(rotation("1048576,2"), Ok(CaptureRotation { bytes: 1 << 20, files: 2 }));
+        for bad in ["", "1M", "1M,", "1M,1", "1M,1001", "1048575,2", "1M,2,3", "x,2", "1M,-2"] {
+            let said = rotation(bad).expect_err(bad);
+            assert!(said.contains("such as"), "{bad}: {said}");
+        }
+    }
 
     #[test]
     fn bytes_may_have_a_unit() {

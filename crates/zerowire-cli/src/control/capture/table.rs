@@ -1,13 +1,12 @@
-//! Captures that the control socket begins and ends.
+//! What a capture is asked for with, as JSON.
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use zerowire_capture::{CaptureFilter, CaptureOptions, CaptureTarget, Captured, MAX_SNAPLEN};
+use zerowire_capture::{CaptureFilter, CaptureOptions, CaptureTarget, MAX_SNAPLEN};
 
-use super::manage::ManageError;
-use crate::pcap;
+use crate::file::WrongKey;
+use crate::spec;
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -29,30 +28,10 @@ pub struct CaptureTable {
     pub filter: Option<String>,
 }
 
-/// A capture as it is shown.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ShownCapture {
-    /// What it was begun with. The file has its whole path.
-    #[serde(flatten)]
-    pub table: CaptureTable,
-    /// Whether it goes on.
-    pub state: CaptureState,
-}
-
-/// Whether a capture goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CaptureState {
-    /// It does.
-    Running,
-    /// It could not be written.
-    Ended,
-}
-
 impl CaptureTable {
     /// The options for a capture of packets of this link type into a file of this folder.
-    pub fn options(&self, folder: &Path, link: u16) -> Result<CaptureOptions, ManageError> {
-        let wrong = |text: String, key| ManageError::new(400, text).of_key(key);
+    pub fn options(&self, folder: &Path, link: u16) -> Result<CaptureOptions, WrongKey> {
+        let wrong = |text: String, key| WrongKey { key, text };
         let name = &self.file;
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
             let text = format!("file '{name}': give the name of a file in {}, without '/'", folder.display());
@@ -63,7 +42,7 @@ impl CaptureTable {
             return Err(wrong(format!("snaplen {snaplen}: give 1 to {MAX_SNAPLEN} bytes"), "snaplen"));
         }
         let filter = self.filter.as_deref().map(|text| CaptureFilter::parse(text, link)).transpose();
-        let rotation = self.rotate.as_deref().map(pcap::rotation).transpose();
+        let rotation = self.rotate.as_deref().map(spec::rotation).transpose();
         Ok(CaptureOptions::new(CaptureTarget::File(folder.join(name)))
             .snaplen(snaplen)
             .rotation(rotation.map_err(|text| wrong(text, "rotate"))?)
@@ -83,64 +62,6 @@ impl CaptureTable {
     }
 }
 
-/// Begins and ends captures of a server.
-pub struct CaptureControl {
-    server: Arc<dyn Captured>,
-    /// Of its packets.
-    link: u16,
-    /// Where captures may go.
-    folder: Option<PathBuf>,
-    /// Held while a capture begins or ends.
-    turn: Mutex<()>,
-}
-
-impl CaptureControl {
-    /// Of this server, whose packets are of this link type, into files of `folder`.
-    pub fn new(server: Arc<dyn Captured>, link: u16, folder: Option<&Path>) -> Self {
-        Self { server, link, folder: folder.map(Path::to_owned), turn: Mutex::default() }
-    }
-
-    fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The capture.
-    pub fn shown(&self) -> Result<ShownCapture, ManageError> {
-        let capture = self.server.capture().ok_or_else(nothing)?;
-        let state = if capture.has_ended() { CaptureState::Ended } else { CaptureState::Running };
-        Ok(ShownCapture { table: CaptureTable::of(capture.options()), state })
-    }
-
-    /// Begins with a capture.
-    pub fn begin(&self, capture: &CaptureTable) -> Result<(), ManageError> {
-        let Some(folder) = &self.folder else {
-            let text = "captures go into a folder that the server was started with: --pcap-dir DIR";
-            return Err(ManageError::new(403, text));
-        };
-        let options = capture.options(folder, self.link)?;
-        let _turn = self.turn();
-        if let Some(running) = self.server.capture().filter(|capture| !capture.has_ended()) {
-            let text = format!("a capture to {} runs: end it first", running.options().target);
-            return Err(ManageError::new(409, text));
-        }
-        let begun = pcap::begin(&options).map_err(|e| ManageError::new(422, e.to_string()).of_key("file"))?;
-        self.server.set_capture(Some(begun));
-        Ok(())
-    }
-
-    /// Ends the capture, which is written then.
-    pub fn end(&self) -> Result<(), ManageError> {
-        let _turn = self.turn();
-        let ended = self.server.set_capture(None);
-        pcap::finish(ended.as_ref());
-        ended.map(drop).ok_or_else(nothing)
-    }
-}
-
-fn nothing() -> ManageError {
-    ManageError::new(404, "nothing is captured")
-}
-
 #[cfg(test)]
 mod tests {
     use zerowire_capture::LINKTYPE_ETHERNET;
@@ -157,7 +78,7 @@ mod tests {
         assert_eq!(options.target, CaptureTarget::File("/captures/a.pcapng".into()));
         for bad in ["", ".", "..", ".hidden", "a/b", "/a", "../a", "a\0"] {
             let error = table(bad).options("/captures".as_ref(), LINKTYPE_ETHERNET).expect_err(bad);
-            assert_eq!((error.status, error.key), (400, Some("file")), "{bad}");
+            assert_eq!(error.key, "file", "{bad}: {error}");
         }
     }
 
@@ -179,7 +100,7 @@ mod tests {
             (CaptureTable { rotate: Some("1K,4".to_owned()), ..table("a") }, "rotate"),
             (CaptureTable { filter: Some("cid 3".to_owned()), ..table("a") }, "filter"),
         ] {
-            assert_eq!(bad.options("/c".as_ref(), LINKTYPE_ETHERNET).expect_err(key).key, Some(key));
+            assert_eq!(bad.options("/c".as_ref(), LINKTYPE_ETHERNET).expect_err(key).key, key);
         }
     }
 }

@@ -1,0 +1,91 @@
+//! Captures that the control socket begins and ends.
+
+mod table;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use zerowire_capture::Captured;
+
+use super::manage::ManageError;
+use crate::pcap;
+pub use table::CaptureTable;
+
+/// A capture as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShownCapture {
+    /// What it was begun with. The file has its whole path.
+    #[serde(flatten)]
+    pub table: CaptureTable,
+    /// Whether it goes on.
+    pub state: CaptureState,
+}
+
+/// Whether a capture goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CaptureState {
+    /// It does.
+    Running,
+    /// It could not be written.
+    Ended,
+}
+
+/// Begins and ends captures of a server.
+pub struct CaptureControl {
+    server: Arc<dyn Captured>,
+    /// Of its packets.
+    link: u16,
+    /// Where captures may go.
+    folder: Option<PathBuf>,
+    /// Held while a capture begins or ends.
+    turn: Mutex<()>,
+}
+
+impl CaptureControl {
+    /// Of this server, whose packets are of this link type, into files of `folder`.
+    pub fn new(server: Arc<dyn Captured>, link: u16, folder: Option<&Path>) -> Self {
+        Self { server, link, folder: folder.map(Path::to_owned), turn: Mutex::default() }
+    }
+
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The capture.
+    pub fn shown(&self) -> Result<ShownCapture, ManageError> {
+        let capture = self.server.capture().ok_or_else(nothing)?;
+        let state = if capture.has_ended() { CaptureState::Ended } else { CaptureState::Running };
+        Ok(ShownCapture { table: CaptureTable::of(capture.options()), state })
+    }
+
+    /// Begins with a capture.
+    pub fn begin(&self, capture: &CaptureTable) -> Result<(), ManageError> {
+        let Some(folder) = &self.folder else {
+            let text = "captures go into a folder that the server was started with: --pcap-dir DIR";
+            return Err(ManageError::new(403, text));
+        };
+        let options = capture.options(folder, self.link)?;
+        let _turn = self.turn();
+        if let Some(running) = self.server.capture().filter(|capture| !capture.has_ended()) {
+            let text = format!("a capture to {} runs: end it first", running.options().target);
+            return Err(ManageError::new(409, text));
+        }
+        let begun = pcap::begin(&options).map_err(|e| ManageError::new(422, e.to_string()).of_key("file"))?;
+        self.server.set_capture(Some(begun));
+        Ok(())
+    }
+
+    /// Ends the capture, which is written then.
+    pub fn end(&self) -> Result<(), ManageError> {
+        let _turn = self.turn();
+        let ended = self.server.set_capture(None);
+        pcap::finish(ended.as_ref());
+        ended.map(drop).ok_or_else(nothing)
+    }
+}
+
+fn nothing() -> ManageError {
+    ManageError::new(404, "nothing is captured")
+}
