@@ -3,12 +3,13 @@
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use zerowire_metadata::{Config, MAX_TREE_BYTES, MetadataService, MetadataTree, TokenPolicy};
+use zerowire_vhost::files;
 use zerowire_vhost::host::RingClient;
 
 use crate::transmit::Detour;
@@ -44,21 +45,23 @@ impl MetadataSource {
     /// # Errors
     /// What the user reads.
     pub fn text(&self) -> Result<String, String> {
-        self.read().map_err(|e| format!("metadata file {} can't be read: {e}", self.file.display()))
+        let file = self.file.clone();
+        let text = files::ask(move || read(&file));
+        text.map_err(|e| format!("metadata file {} can't be read: {e}", self.file.display()))
     }
+}
 
-    /// Reads at most a byte more than a tree may have: that byte shows that the file is too long.
-    /// It refuses what is not a regular file. That may have no end, or none for now, and would keep
-    /// the VMs waiting.
-    fn read(&self) -> std::io::Result<String> {
-        let mut text = String::new();
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&self.file)?;
-        if !file.metadata()?.is_file() {
-            return Err(std::io::Error::other("it is no regular file"));
-        }
-        file.take(MAX_TREE_BYTES as u64 + 1).read_to_string(&mut text)?;
-        Ok(text)
+/// Reads at most a byte more than a tree may have: that byte shows that the file is too long. It
+/// refuses what is not a regular file. That may have no end, or none for now, and would keep the
+/// VMs waiting.
+fn read(file: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
     }
+    file.take(MAX_TREE_BYTES as u64 + 1).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Frames on their way from other workers to the service at most; further ones are lost, as on a

@@ -8,6 +8,7 @@
 //! * [`session`]: one connection with a front end (QEMU docs/interop/vhost-user.rst).
 //! * [`serve`]: a VM's socket and its control thread.
 //! * [`answer`]: what one thread answers another.
+//! * [`files`]: files whose file system may never answer.
 //!
 //! **Threads.** Each VM has a control thread ([`serve`]), which listens on its socket and speaks
 //! the protocol ([`session`]) for a [`Device`](serve::Device). The device has its rings served by
@@ -20,6 +21,7 @@
 #![warn(missing_docs)]
 
 pub mod answer;
+pub mod files;
 pub mod host;
 pub mod limit;
 pub mod memory;

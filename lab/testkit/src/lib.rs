@@ -5,6 +5,7 @@ pub mod alloc;
 pub mod captures;
 pub mod cc;
 pub mod frames;
+pub mod fuse;
 pub mod mapped;
 pub mod net;
 mod not_run;

@@ -2,6 +2,7 @@
 
 mod control;
 mod control_clients;
+mod control_files;
 mod control_reconnect;
 mod control_reload;
 mod control_vsock;

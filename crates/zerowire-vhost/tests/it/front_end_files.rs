@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::support::attack::PLAIN;
 use crate::support::cloud_hypervisor::{Device, Queue};
-use crate::support::fuse::FuseFile;
 use crate::support::vsock::{Vm as VsockVm, VsockBackend};
 use crate::support::{Backend, Peer, Vm, frames, guest_memory, in_netns, options, wait_until};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl};
@@ -17,6 +16,7 @@ use vhost::{VhostBackend, VhostUserDirtyLogRegion, VhostUserMemoryRegionInfo};
 use zerowire_guest::features as f;
 use zerowire_guest::misbehave::RawDesc;
 use zerowire_guest::net::Layout;
+use zerowire_testkit::fuse::FuseFile;
 use zerowire_testkit::own_process;
 use zerowire_vhost_user::{MAX_FDS, MessageSocket, Request};
 

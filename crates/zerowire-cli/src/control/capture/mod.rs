@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
-use zerowire_capture::Captured;
+use zerowire_capture::{CaptureError, Captured};
+use zerowire_vhost::files;
 
 use super::manage::ManageError;
 use crate::pcap;
@@ -72,7 +73,10 @@ impl CaptureControl {
             let text = format!("a capture to {} runs: end it first", running.options().target);
             return Err(ManageError::new(409, text));
         }
-        let begun = pcap::begin(&options).map_err(|e| ManageError::new(422, e.to_string()).of_key("file"))?;
+        let target = options.target.clone();
+        let begun = files::ask(move || Ok(pcap::begin(&options)))
+            .unwrap_or_else(|cause| Err(CaptureError::Open { target, cause }))
+            .map_err(|e| ManageError::new(422, e.to_string()).of_key("file"))?;
         self.server.set_capture(Some(begun));
         Ok(())
     }

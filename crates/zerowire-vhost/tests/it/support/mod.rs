@@ -1,6 +1,5 @@
 //! Shared by the tests, beside what the tests of all devices share.
 
 pub mod cloud_hypervisor;
-pub mod fuse;
 
 pub use zerowire_rig::*;

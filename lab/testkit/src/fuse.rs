@@ -41,21 +41,24 @@ impl FuseFile {
     /// Mounts the file system over an empty file in `dir`, in a mount namespace of its own.
     pub fn new(dir: &Path) -> Self {
         let path = dir.join("fuse");
-        File::create(&path).expect("an empty file");
+        std::thread::spawn(move || Self::mounted(&path)).join().expect("mounted")
+    }
+
+    /// Mounts the file system over a new, empty file. This thread and the programs that it starts
+    /// from now on have a mount namespace of their own, where they find it.
+    pub fn mounted(path: &Path) -> Self {
+        File::create(path).expect("an empty file");
+        // SAFETY: takes no pointers; only this thread moves, and it ends with the test.
+        let done = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+        assert_eq!(done, 0, "a mount namespace: run the test as root");
+        mount("none", Path::new("/"), "none", libc::MS_REC | libc::MS_PRIVATE, "");
         let server = Arc::<Server>::default();
-        let for_thread = server.clone();
-        let mount = move || {
-            // SAFETY: takes no pointers; this thread ends with the namespace.
-            let done = unsafe { libc::unshare(libc::CLONE_NEWNS) };
-            assert_eq!(done, 0, "a mount namespace: run the test as root");
-            mount("none", Path::new("/"), "none", libc::MS_REC | libc::MS_PRIVATE, "");
-            let (mounted, is_mounted) = channel();
-            let at = path.clone();
-            std::thread::spawn(move || for_thread.run(&at, &mounted));
-            is_mounted.recv().expect("mounted");
-            File::options().read(true).write(true).open(&path).expect("the file")
-        };
-        Self { file: std::thread::spawn(mount).join().expect("mounted"), server }
+        let (for_thread, at) = (server.clone(), path.to_owned());
+        let (mounted, is_mounted) = channel();
+        std::thread::spawn(move || for_thread.run(&at, &mounted));
+        is_mounted.recv().expect("mounted");
+        let file = File::options().read(true).write(true).open(path).expect("the file");
+        Self { file, server }
     }
 
     /// Whether its file system was asked for more than opening and closing the file takes.
@@ -66,6 +69,7 @@ impl FuseFile {
 
     /// From now on who closes the file waits, for [`HELD_AT_MOST`], or no longer.
     pub fn hold(&self, holds: bool) {
+        self.server.asked.lock().expect("no panic").retain(|request| *request != FLUSH);
         self.server.holds.store(holds, Ordering::Release);
     }
 
@@ -111,7 +115,7 @@ impl Server {
         self.serve(&device);
     }
 
-    /// Answers the first request, and all others with ENOSYS.
+    /// Answers the first request and those who close the file, and all others with ENOSYS.
     fn serve(&self, device: &OwnedFd) {
         let mut request = vec![0; REQUEST_BYTES];
         let mut held = Vec::new();
@@ -145,6 +149,8 @@ impl Server {
                     held.push(id);
                     since.get_or_insert_with(Instant::now);
                 }
+                // With ENOSYS the kernel would not ask again.
+                FLUSH => answer(device, id, 0, &[]),
                 INIT => answer(device, id, 0, &init.map(u32::to_ne_bytes).concat()),
                 _ => answer(device, id, -libc::ENOSYS, &[]),
             }

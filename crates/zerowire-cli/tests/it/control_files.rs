@@ -1,0 +1,65 @@
+//! Files that clients of the control socket name, and that answer late or never.
+
+use std::fs::File;
+use std::io::Read;
+
+use serde_json::json;
+use zerowire_testkit::fuse::FuseFile;
+
+use crate::support::control::{Controlled, ask};
+use crate::support::modes::{Mode, in_both_modes};
+use crate::support::{in_netns, wait_until};
+
+in_both_modes! {
+    metadata_that_never_answer_hold_up_nobody_else
+    a_pipe_without_a_reader_holds_up_no_other_capture
+}
+
+/// Closing the file waits for its file system. Other requests and SIGHUP go on.
+fn metadata_that_never_answer_hold_up_nobody_else(mode: Mode) {
+    in_netns(move || {
+        let dir = tempfile::tempdir().expect("a folder");
+        let fuse = FuseFile::mounted(&dir.path().join("fuse"));
+        let server = Controlled::start(mode);
+        for name in ["zwlate", "zwother"] {
+            let file = dir.path().join(name);
+            std::fs::write(&file, "{}").expect("metadata");
+            let body =
+                json!({ "socket": server.path(name), "port": format!("tap:{name}"), "metadata": file });
+            assert_eq!(server.ask("PUT", &format!("/vms/{name}"), &body.to_string()).0, 201);
+        }
+        fuse.hold(true);
+        let late = json!({ "metadata": dir.path().join("fuse") }).to_string();
+        let control = server.control();
+        let asked = std::thread::spawn(move || ask(&control, "PATCH", "/vms/zwlate", &late));
+        wait_until("the file is being closed", || fuse.is_being_closed());
+        assert_eq!(server.names(), ["zwlate", "zwother"]);
+        assert_eq!(server.ask("PATCH", "/vms/zwother", "{\"tx-limit\": \"1M/s\"}").0, 200);
+        let (status, text) = asked.join().expect("an answer");
+        assert!(status == 422 && text.contains("no answer within 5s"), "{status}: {text}");
+        std::fs::write(dir.path().join("zwlate"), "no JSON").expect("other metadata");
+        server.program.signal(libc::SIGHUP);
+        server.program.wait_log("zwlate: metadata: line 1");
+        assert!(fuse.holds(), "all of that while the file is held");
+        fuse.hold(false);
+    });
+}
+
+fn a_pipe_without_a_reader_holds_up_no_other_capture(mode: Mode) {
+    in_netns(move || {
+        let dir = tempfile::tempdir().expect("a folder");
+        let server = Controlled::start(&[&["--pcap-dir", &dir.path().display().to_string()], mode].concat());
+        let pipe = dir.path().join("pipe");
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).expect("a pipe");
+        let (status, text) = server.ask("PUT", "/capture", "{\"file\": \"pipe\"}");
+        assert!(status == 422 && text.contains("nobody reads the pipe"), "{status}: {text}");
+        assert_eq!(server.ask("DELETE", "/capture", "").0, 404);
+        assert_eq!(server.ask("PUT", "/capture", "{\"file\": \"file\"}").0, 201);
+        // Who opens it after all reads its end.
+        let mut read = Vec::new();
+        File::open(&pipe).and_then(|mut pipe| pipe.read_to_end(&mut read)).expect("the end");
+        assert_eq!(server.json("/capture")["state"], "running");
+        assert_eq!(server.ask("DELETE", "/capture", "").0, 204);
+    });
+}

@@ -1,0 +1,119 @@
+//! Files whose file system may never answer.
+//!
+//! No signal ends a system call that waits for a file system such as FUSE or NFS, and close(2) is
+//! one, too. So a thread of its own makes these calls. Who asked waits for a while, and leaves the
+//! thread behind then. The next ones wait the shorter, the more threads are left behind, so that
+//! one that asks for many files in turn goes on as well.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::answer::{NoAnswer, one_answer};
+
+/// How long a file system may take while no thread is left behind.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Threads that are left behind, at most.
+const MOST_LEFT: usize = 64;
+
+/// The threads of this process.
+static THREADS: FileThreads = FileThreads::new(PATIENCE);
+
+/// Threads that wait for file systems.
+struct FileThreads {
+    patience: Duration,
+    /// Nobody waits for these any more.
+    left: AtomicUsize,
+}
+
+/// Has a thread of its own do `work`, which asks a file system and does not panic.
+///
+/// # Errors
+/// Those of `work`. Or it takes too long: what it returns then is dropped by its thread.
+pub fn ask<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    THREADS.ask(work)
+}
+
+impl FileThreads {
+    const fn new(patience: Duration) -> Self {
+        Self { patience, left: AtomicUsize::new(0) }
+    }
+
+    fn ask<T: Send + 'static>(
+        &'static self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let left = self.left.load(Ordering::Acquire);
+        if left >= MOST_LEFT {
+            return Err(io::Error::other(format!(
+                "{left} files before it have not answered yet: end what their file systems wait for"
+            )));
+        }
+        let (reply, answer) = one_answer();
+        let run = move || {
+            // What comes too late is dropped before the thread counts as gone.
+            if reply.send(work()).is_err() {
+                self.left.fetch_sub(1, Ordering::AcqRel);
+            }
+        };
+        std::thread::Builder::new().name("file".to_owned()).spawn(run)?;
+        let patience = self.patience / (1 + left as u32);
+        match answer.wait(patience) {
+            Ok(done) => done,
+            Err(NoAnswer::Gone) => Err(io::Error::other("its thread has failed")),
+            Err(NoAnswer::Late) => {
+                self.left.fetch_add(1, Ordering::AcqRel);
+                answer.close().map_or_else(
+                    || {
+                        let text = format!(
+                            "no answer within {patience:?}: its file system hangs, or nobody reads the pipe"
+                        );
+                        Err(io::Error::new(io::ErrorKind::TimedOut, text))
+                    },
+                    |done| {
+                        self.left.fetch_sub(1, Ordering::AcqRel);
+                        done
+                    },
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn what_answers_is_returned() {
+        assert_eq!(ask(|| Ok(7)).expect("an answer"), 7);
+        let refused = ask(|| Err::<(), _>(io::ErrorKind::NotFound.into()));
+        assert_eq!(refused.expect_err("no file").kind(), io::ErrorKind::NotFound);
+    }
+
+    /// Who asks goes on, however many there are, and later again when file systems answer.
+    #[test]
+    fn what_never_answers_is_left_behind() {
+        static THREADS: FileThreads = FileThreads::new(Duration::from_millis(50));
+        let hang = |until: mpsc::Receiver<()>| {
+            THREADS.ask(move || {
+                let _ = until.recv();
+                Ok(())
+            })
+        };
+        let (ends, hangs): (Vec<_>, Vec<_>) = (0..=MOST_LEFT).map(|_| mpsc::channel::<()>()).unzip();
+        let kinds: Vec<_> = hangs.into_iter().map(|until| hang(until).expect_err("late").kind()).collect();
+        let (last, late) = kinds.split_last().expect("some");
+        assert!(late.iter().all(|kind| *kind == io::ErrorKind::TimedOut), "{late:?}");
+        assert_eq!(*last, io::ErrorKind::Other, "no thread is started for one more");
+        drop(ends);
+        let begin = Instant::now();
+        while THREADS.left.load(Ordering::Acquire) > 0 && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::yield_now();
+        }
+        assert_eq!(THREADS.ask(|| Ok(7)).expect("an answer"), 7);
+    }
+}
