@@ -1,6 +1,8 @@
 //! Options about captures.
 
+use std::fs::File;
 use std::io::IsTerminal;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,9 +55,9 @@ impl PcapArgs {
         })
     }
 
-    /// Begins with the capture of packets of this link type, if one was asked for. `vms` are the
-    /// names of all VMs, unless others may come.
-    pub fn start(&self, link: u16, vms: Option<Vec<&str>>) -> Result<Option<Arc<Capture>>> {
+    /// What is captured of packets of this link type, if anything. `vms` are the names of all VMs,
+    /// unless others may come.
+    pub fn options(&self, link: u16, vms: Option<Vec<&str>>) -> Result<Option<CaptureOptions>> {
         let Some(target) = self.target() else { return Ok(None) };
         if let Some(vms) = vms
             && let Some(name) = self.pcap_vm.iter().find(|name| !vms.contains(&name.as_str()))
@@ -70,14 +72,8 @@ impl PcapArgs {
         let (snaplen, rotation) = (self.pcap_snaplen, self.pcap_rotate);
         let filter = self.pcap_filter.as_deref().map(|text| CaptureFilter::parse(text, link)).transpose();
         let filter = filter.map_err(|e: BadFilter| WrongArguments(format!("--pcap-filter: {e}")))?;
-        let options = CaptureOptions::new(target)
-            .snaplen(snaplen)
-            .rotation(rotation)
-            .only(self.pcap_vm.clone())
-            .filter(filter);
-        let capture = begin(&options)?;
-        tracing::info!("capturing to {}", options.target);
-        Ok(Some(capture))
+        let options = CaptureOptions::new(target).snaplen(snaplen).rotation(rotation);
+        Ok(Some(options.only(self.pcap_vm.clone()).filter(filter)))
     }
 
     /// What prints statistics beside the capture.
@@ -87,6 +83,26 @@ impl PcapArgs {
             _ => PrintTarget::Stdout,
         })
     }
+}
+
+/// Waits until somebody reads the pipe that the capture goes to, if it goes to one. A program that
+/// does that before it blocks signals is ended by them meanwhile.
+pub fn await_reader(options: &CaptureOptions) -> Option<File> {
+    let CaptureTarget::File(path) = &options.target else { return None };
+    if !std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()) {
+        return None;
+    }
+    tracing::info!("{}: waiting until a program reads the pipe", options.target);
+    // Where that fails the capture says why.
+    File::options().write(true).open(path).ok()
+}
+
+/// Begins with the capture that the command line asks for, if it does.
+pub fn start(options: Option<&CaptureOptions>) -> Result<Option<Arc<Capture>>> {
+    let Some(options) = options else { return Ok(None) };
+    let capture = begin(options)?;
+    tracing::info!("capturing to {}", options.target);
+    Ok(Some(capture))
 }
 
 /// Begins with a capture.

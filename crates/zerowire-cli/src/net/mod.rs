@@ -269,12 +269,15 @@ pub fn run(args: NetArgs, log: &str) -> Result<ExitCode> {
     let is_confined = args.sandbox.settle(&args, &vms);
     let mut reload = FileReload::new(&vms, handed);
     let lasting = args.control.has_socket() || vms.iter().all(|vm| service::lasts(&vm.endpoint));
+    let may_come = args.control.has_socket() || args.config.is_some();
+    let names = vms.iter().map(|vm| vm.name.as_str()).collect();
+    let captured = args.pcap.options(LINKTYPE_ETHERNET, (!may_come).then_some(names))?;
+    let reader = captured.as_ref().and_then(pcap::await_reader);
     let signals = serving::block_signals()?;
     serving::raise_descriptor_limit();
     // The text of these errors says all of their sources.
-    let may_come = args.control.has_socket() || args.config.is_some();
-    let names = vms.iter().map(|vm| vm.name.as_str()).collect();
-    let capture = args.pcap.start(LINKTYPE_ETHERNET, (!may_come).then_some(names))?;
+    let capture = pcap::start(captured.as_ref())?;
+    drop(reader);
     let refused = |e| serving::refused(&args.config, &e);
     let server: Arc<dyn Fleet> = if is_confined {
         Arc::new(args.sandbox.start(log, vms, capture).map_err(refused)?)

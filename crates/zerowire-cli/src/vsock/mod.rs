@@ -132,13 +132,16 @@ pub fn run(args: VsockArgs, log: &str) -> Result<ExitCode> {
     let is_confined = args.sandbox.settle(&args, &vms);
     let mut reload = FileReload::new(&vms, handed);
     let lasting = args.control.has_socket() || vms.iter().all(|vm| service::lasts(&vm.endpoint));
+    let may_come = args.control.has_socket() || args.config.is_some();
+    let names: Vec<_> = vms.iter().map(|vm| vm.name.clone()).collect();
+    let all = (!may_come).then(|| names.iter().map(String::as_str).collect());
+    let captured = args.pcap.options(LINKTYPE_VSOCK, all)?;
+    let reader = captured.as_ref().and_then(pcap::await_reader);
     let signals = serving::block_signals()?;
     let limit = serving::raise_descriptor_limit();
     // The text of these errors says all of their sources.
-    let may_come = args.control.has_socket() || args.config.is_some();
-    let names: Vec<_> = vms.iter().map(|vm| vm.name.clone()).collect();
-    let capture =
-        args.pcap.start(LINKTYPE_VSOCK, (!may_come).then(|| names.iter().map(String::as_str).collect()))?;
+    let capture = pcap::start(captured.as_ref())?;
+    drop(reader);
     let refused = |e| serving::refused(&args.config, &e);
     let server: Arc<dyn VsockFleet> = if is_confined {
         let (owner, level) = (args.sandbox.owner(), logging::effective_level(log));

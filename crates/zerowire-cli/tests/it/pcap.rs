@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -300,6 +301,19 @@ fn a_pipe_that_is_closed_ends_the_capture() {
         scene.guest.ping(&mut scene.peer);
         scene.stop();
     });
+}
+
+#[test]
+fn a_program_that_waits_for_the_reader_of_its_pipe_can_be_ended() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let pipe = dir.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("made");
+    let socket = dir.path().join("s").display().to_string();
+    let mut program =
+        Program::net(&["--socket", &socket, "--port", "tap:zwno", "--pcap", &pipe.display().to_string()]);
+    program.wait_log("waiting until a program reads the pipe");
+    program.signal(libc::SIGTERM);
+    assert_eq!(program.wait().signal(), Some(libc::SIGTERM));
 }
 
 /// A VM that is added while the program runs is in the capture.
