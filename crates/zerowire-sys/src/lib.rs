@@ -25,17 +25,24 @@
 //! Unsafe code belongs here, so that the other crates need little of it. A function is `unsafe`
 //! where the kernel keeps an address after the call, and where it takes the caller's word for a
 //! length.
+//!
+//! Five mechanisms are safe by their types, and what stands on them is safe code. A request stands
+//! beside the type of its argument in `ioctl`, and an option beside that of its value in
+//! `socket::values`. `plain` declares structures of the kernel's interface. `socket::messages` makes
+//! message headers. A [`map::Mapping`] gives atomics and tables of what others change, too.
 #![warn(missing_docs)]
 
 pub mod allowed;
 pub mod batch;
 pub mod dmabuf;
 pub mod fd;
+mod ioctl;
 pub mod map;
 pub mod netdevice;
 pub mod netlink;
 pub mod packet;
 pub mod pages;
+mod plain;
 pub mod rights;
 pub mod signal;
 pub mod socket;

@@ -9,16 +9,16 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
+use crate::ioctl::{self, PageRegion};
+
 const PAGEMAP: &str = "/proc/self/pagemap";
 
-/// `PAGEMAP_SCAN`, `PAGE_IS_PRESENT`, `PAGE_IS_SWAPPED` (include/uapi/linux/fs.h, since Linux 6.7).
-const PAGEMAP_SCAN: libc::Ioctl = SCAN_REQUEST as libc::Ioctl;
-/// The same for a list of requests that are allowed.
-pub const SCAN_REQUEST: u32 = 0xc060_6610;
+/// `PAGEMAP_SCAN` for a list of requests that are allowed.
+pub const SCAN_REQUEST: u32 = ioctl::PAGEMAP_SCAN;
+// include/uapi/linux/fs.h
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 
@@ -35,33 +35,6 @@ const SWAPPED: u64 = 1 << 62;
 
 /// Regions that one call returns at most.
 const REGIONS: usize = 64;
-
-/// `struct page_region`
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct PageRegion {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-/// `struct pm_scan_arg`
-#[repr(C)]
-#[derive(Default)]
-struct Scan {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
 
 /// The page table of this process, if it was [opened for good](open_for_good).
 static KEPT: OnceLock<File> = OnceLock::new();
@@ -90,26 +63,12 @@ fn scan(pagemap: &File, range: Range<usize>) -> io::Result<u64> {
     let end = range.end as u64;
     while start < end {
         let mut regions = [PageRegion::default(); REGIONS];
-        let mut scan = Scan {
-            size: size_of::<Scan>() as u64,
-            start,
-            end,
-            vec: regions.as_mut_ptr().addr() as u64,
-            vec_len: REGIONS as u64,
-            category_inverted: NAMES_A_PAGE,
-            category_mask: NAMES_A_PAGE,
-            return_mask: NAMES_A_PAGE,
-            ..Scan::default()
-        };
-        // SAFETY: the kernel reads and fills in the structure, and the array that it names, which
-        // lives as long as the call.
-        let n = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
-        let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+        let (n, walk_end) = ioctl::scan_pages(pagemap, start..end, NAMES_A_PAGE, &mut regions)?;
         bytes += regions.iter().take(n).map(|r| r.end - r.start).sum::<u64>();
-        if scan.walk_end <= start {
+        if walk_end <= start {
             break;
         }
-        start = scan.walk_end;
+        start = walk_end;
     }
     Ok(bytes)
 }

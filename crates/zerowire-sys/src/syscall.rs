@@ -7,10 +7,11 @@
 //! Functions that make one call and return have one. The feature `refill` makes that one cheaper.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
+use rustix::fs::OFlags;
 
 /// Makes the system call `number`. What it returns, or the errno.
 ///
@@ -138,6 +139,14 @@ pub unsafe fn checked(number: libc::c_long, arguments: [usize; 6]) -> io::Result
 pub fn barrier() -> io::Result<()> {
     // SAFETY: takes numbers only.
     unsafe { checked(libc::SYS_membarrier, [libc::MEMBARRIER_CMD_GLOBAL as usize, 0, 0, 0, 0, 0]) }.map(drop)
+}
+
+/// userfaultfd(2), for faults of the kernel, too.
+pub(crate) fn userfaultfd(flags: OFlags) -> io::Result<OwnedFd> {
+    // SAFETY: takes a number.
+    let fd = unsafe { checked(libc::SYS_userfaultfd, [flags.bits() as usize, 0, 0, 0, 0, 0]) }?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// write(2).

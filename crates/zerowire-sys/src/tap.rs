@@ -4,12 +4,14 @@
 //! Those of the system calls.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::check;
-use crate::netdevice::{empty_request, request};
+use crate::ioctl::{
+    SIOCGIFFLAGS, SIOCGIFMTU, TUNGETVNETHDRSZ, TUNSETIFF, TUNSETOFFLOAD, TUNSETQUEUE, TUNSETVNETHDRSZ,
+};
+use crate::netdevice::InterfaceRequest;
 
 /// Frames, not packets.
 pub const IFF_TAP: i16 = 0x0002;
@@ -25,21 +27,15 @@ pub const IFF_TUN_EXCL: i16 = i16::MIN;
 const IFF_ATTACH_QUEUE: i16 = 0x0200;
 const IFF_DETACH_QUEUE: i16 = 0x0400;
 
-const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
-const TUNSETOFFLOAD: libc::Ioctl = 0x4004_54d0;
-const TUNGETVNETHDRSZ: libc::Ioctl = 0x8004_54d7;
-const TUNSETVNETHDRSZ: libc::Ioctl = 0x4004_54d8;
-const TUNSETQUEUE: libc::Ioctl = 0x4004_54d9;
-
 /// Requests to an open tap, those about its interface by any socket, and the one whether a socket
 /// blocks. None of them makes or changes an interface.
 pub const IOCTLS: &[u32] = &[
-    TUNSETOFFLOAD as u32,
-    TUNGETVNETHDRSZ as u32,
-    TUNSETVNETHDRSZ as u32,
-    TUNSETQUEUE as u32,
-    libc::SIOCGIFMTU as u32,
-    libc::SIOCGIFFLAGS as u32,
+    TUNSETOFFLOAD.number(),
+    TUNGETVNETHDRSZ.number(),
+    TUNSETVNETHDRSZ.number(),
+    TUNSETQUEUE.number(),
+    SIOCGIFMTU.number(),
+    SIOCGIFFLAGS.number(),
     libc::FIONBIO as u32,
 ];
 
@@ -52,38 +48,30 @@ pub fn open() -> rustix::io::Result<OwnedFd> {
 /// Makes an open /dev/net/tun a queue of the interface `name`, which is made where there is none.
 /// With `%d` in the name the kernel fills in a number. `flags` are `IFF_…` of this module.
 pub fn set_interface(fd: impl AsFd, name: &str, flags: i16) -> io::Result<()> {
-    let mut request = request(name)?;
-    request.ifr_ifru.ifru_flags = flags;
-    // SAFETY: TUNSETIFF reads and fills the request, which lives until the call returns.
-    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNSETIFF, &raw mut request) }).map(drop)
+    let mut request = InterfaceRequest::of(name)?;
+    request.set(&flags.to_ne_bytes());
+    TUNSETIFF.of(fd, request).map(drop)
 }
 
 /// Lets a queue take part in its interface's traffic, or not.
 pub fn attach_queue(fd: impl AsFd, on: bool) -> io::Result<()> {
-    let mut request = empty_request();
-    request.ifr_ifru.ifru_flags = if on { IFF_ATTACH_QUEUE } else { IFF_DETACH_QUEUE };
-    // SAFETY: TUNSETQUEUE reads the request.
-    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNSETQUEUE, &raw const request) }).map(drop)
+    let mut request = InterfaceRequest::default();
+    request.set(&if on { IFF_ATTACH_QUEUE } else { IFF_DETACH_QUEUE }.to_ne_bytes());
+    TUNSETQUEUE.of(fd, request).map(drop)
 }
 
 /// Says which offloads frames out of the interface may use: `TUN_F_…` bits
 /// (include/uapi/linux/if_tun.h).
 pub fn set_offloads(fd: impl AsFd, bits: u32) -> io::Result<()> {
-    // SAFETY: TUNSETOFFLOAD takes its argument by value (drivers/net/tun.c, `__tun_chr_ioctl`).
-    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(bits)) }).map(drop)
+    TUNSETOFFLOAD.of(fd, bits as usize).map(drop)
 }
 
 /// Bytes of the virtio-net header before each frame.
 pub fn header_len(fd: impl AsFd) -> io::Result<usize> {
-    let mut len: libc::c_int = 0;
-    // SAFETY: TUNGETVNETHDRSZ writes an int.
-    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNGETVNETHDRSZ, &raw mut len) })?;
-    Ok(len.max(0) as usize)
+    TUNGETVNETHDRSZ.of(fd, 0).map(|len| len.max(0) as usize)
 }
 
 /// Sets the length of the virtio-net header before each frame, bytes.
 pub fn set_header_len(fd: impl AsFd, len: usize) -> io::Result<()> {
-    let len = len as libc::c_int;
-    // SAFETY: TUNSETVNETHDRSZ reads an int.
-    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), TUNSETVNETHDRSZ, &raw const len) }).map(drop)
+    TUNSETVNETHDRSZ.of(fd, len as i32).map(drop)
 }

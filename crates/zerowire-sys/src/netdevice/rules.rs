@@ -10,21 +10,13 @@
 //! ```
 
 use std::io;
-use std::os::fd::AsFd;
 
-use super::ethtool;
+use super::InterfaceRequest;
+use crate::ioctl::{self, RULE_COUNT, RULE_WORDS};
 
-const ETHTOOL_GRXCLSRLCNT: u32 = 0x2e;
-const ETHTOOL_GRXCLSRULE: u32 = 0x2f;
-const ETHTOOL_GRXCLSRLALL: u32 = 0x30;
-
-/// Words of the structure with one location.
-const WORDS: usize = 48;
 const FLOW_TYPE: usize = 4;
 const COOKIE: usize = 42;
 const LOCATION: usize = 44;
-const COUNT: usize = 46;
-const LOCATIONS: usize = 47;
 /// Where the destination port lies in the specification of TCP and UDP over IPv4 and IPv6, bytes of
 /// the structure.
 const PORT_V4: usize = 30;
@@ -56,23 +48,19 @@ pub fn read(interface: &str) -> io::Result<Vec<Rule>> {
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
     }
     let socket = super::socket()?;
-    let mut head = vec![0; WORDS];
-    head[0] = ETHTOOL_GRXCLSRLCNT;
-    ask(&socket, interface, &mut head)?;
-    let count = head[COUNT].min(MOST);
+    let interface = InterfaceRequest::of(interface)?;
+    let head = ioctl::ETHTOOL_GRXCLSRLCNT.ask(&socket, interface)?;
+    let count = head[RULE_COUNT].min(MOST);
     if count == 0 {
         return Ok(Vec::new());
     }
-    let mut all = vec![0; WORDS + count as usize];
-    (all[0], all[COUNT]) = (ETHTOOL_GRXCLSRLALL, count);
-    ask(&socket, interface, &mut all)?;
-    let listed = all[COUNT].min(count) as usize;
-    let mut rules = Vec::with_capacity(listed);
-    for location in &all[LOCATIONS..LOCATIONS + listed] {
-        let mut one = vec![0; WORDS];
-        (one[0], one[LOCATION]) = (ETHTOOL_GRXCLSRULE, *location);
-        match ask(&socket, interface, &mut one) {
-            Ok(()) => rules.push(parse(&one)),
+    let locations = ioctl::rule_locations(&socket, interface, count as usize)?;
+    let mut rules = Vec::with_capacity(locations.len());
+    for location in locations {
+        let mut one = [0; RULE_WORDS];
+        one[LOCATION] = location;
+        match ioctl::ETHTOOL_GRXCLSRULE.of(&socket, interface, one) {
+            Ok(one) => rules.push(parse(&one)),
             // It was deleted since.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {}
             Err(e) => return Err(e),
@@ -80,15 +68,6 @@ pub fn read(interface: &str) -> io::Result<Vec<Rule>> {
     }
     rules.sort_unstable_by_key(|r| r.location);
     Ok(rules)
-}
-
-/// One of the three commands above, which is `words[0]`; `words` has room for as many locations as
-/// its count says.
-fn ask(socket: &impl AsFd, interface: &str, words: &mut [u32]) -> io::Result<()> {
-    debug_assert!(words.len() >= LOCATIONS + words[COUNT] as usize);
-    // SAFETY: these commands read and fill the structure and, behind it, at most as many locations
-    // as its count says. The words have room for those, and the commands follow no address.
-    unsafe { ethtool(socket, interface, words) }
 }
 
 /// What a filled-in structure says.

@@ -1,6 +1,5 @@
 //! Shared by the tests, beside what the tests of all devices share.
 
-pub mod interface;
 pub mod pair;
 pub mod pattern;
 pub mod toggle;

@@ -1,7 +1,7 @@
 use super::*;
 
 fn filled(kind: u32, cookie: u64, port_at: usize, port: u16) -> Vec<u32> {
-    let mut bytes = [0u8; WORDS * 4];
+    let mut bytes = [0u8; RULE_WORDS * 4];
     bytes[16..20].copy_from_slice(&kind.to_ne_bytes());
     bytes[port_at..port_at + 2].copy_from_slice(&port.to_be_bytes());
     bytes[168..176].copy_from_slice(&cookie.to_ne_bytes());
