@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use crate::socket::{self, messages::MessageHeaders};
 use crate::syscall;
 
 /// Most operations in a batch.
@@ -75,17 +76,9 @@ fn run_by(ops: &mut Vec<Op>, done: &mut Vec<Done>, carry_out: impl Fn(Op) -> Don
 /// # Safety
 /// As [`carry_out`].
 unsafe fn receive(fd: BorrowedFd<'_>, op: Op) -> Done {
-    // SAFETY: a structure of integers and pointers that may be null: all zeroes is a valid value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = op.iov.cast_mut();
-    message.msg_iovlen = op.len as usize;
-    let (fd, at, flags) = (fd.as_raw_fd() as usize, &raw mut message as usize, libc::MSG_DONTWAIT as usize);
-    // SAFETY: the message lives until the call returns. The caller promises that of what it names.
-    let result = match unsafe { syscall::call(libc::SYS_recvmsg, [fd, at, flags, 0, 0, 0]) } {
-        Ok(n) => n as i32,
-        Err(errno) => -errno,
-    };
-    Done { slot: op.slot, result }
+    // SAFETY: the caller promises that the list is valid, and what it names.
+    let received = unsafe { socket::receive(fd, std::slice::from_raw_parts(op.iov, op.len as usize)) };
+    Done { slot: op.slot, result: received.map_or_else(|errno| -errno, |received| received.len as i32) }
 }
 
 /// One operation as one system call on a descriptor that does not block.
@@ -120,14 +113,8 @@ pub unsafe fn carry_out(fd: BorrowedFd<'_>, op: Op) -> Done {
 /// packet --direction tx`).
 ///
 /// Memory: headers of the messages, which mean nothing between two calls.
-#[derive(Default)]
-pub struct Messages(Vec<libc::mmsghdr>);
-
-impl std::fmt::Debug for Messages {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Messages")
-    }
-}
+#[derive(Debug, Default)]
+pub struct Messages(MessageHeaders);
 
 impl Messages {
     /// Carries out writes, in their order; returns how many system calls it took. Behind a write
@@ -140,24 +127,15 @@ impl Messages {
         let mut left = ops;
         while !left.is_empty() {
             self.0.clear();
-            self.0.extend(left.iter().take(MAX_BATCH).map(|op| {
-                // SAFETY: a structure of integers and pointers that may be null: all zeroes is a
-                // valid value.
-                let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-                message.msg_hdr.msg_iov = op.iov.cast_mut();
-                message.msg_hdr.msg_iovlen = op.len as usize;
-                message
-            }));
+            for op in left.iter().take(MAX_BATCH) {
+                self.0.push(op.iov, op.len as usize);
+            }
             calls += 1;
-            let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
-            let arguments =
-                [fd.as_raw_fd() as usize, self.0.as_mut_ptr() as usize, self.0.len(), flags, 0, 0];
-            // SAFETY: the headers live until the call returns, and the caller promises so of what
-            // they name.
-            let taken = match unsafe { syscall::call(libc::SYS_sendmmsg, arguments) } {
+            // SAFETY: the caller promises that the lists are valid, and what they name.
+            let taken = match unsafe { self.0.send(fd, 0) } {
                 Ok(n) => {
-                    let sent = left.iter().zip(&self.0).take(n);
-                    done.extend(sent.map(|(op, m)| Done { slot: op.slot, result: m.msg_len as i32 }));
+                    let sent = left.iter().zip(self.0.lens()).take(n);
+                    done.extend(sent.map(|(op, len)| Done { slot: op.slot, result: len as i32 }));
                     n
                 }
                 Err(libc::EINTR) => 0,

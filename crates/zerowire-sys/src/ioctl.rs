@@ -106,12 +106,15 @@ impl<const WORDS: usize> EthtoolIoctl<WORDS> {
     }
 }
 
-// include/uapi/linux/sockios.h
+// include/uapi/linux/sockios.h, un.h
 pub(crate) const SIOCGIFMTU: TypedIoctl<InterfaceRequest> = TypedIoctl::new(libc::SIOCGIFMTU as u32);
 pub(crate) const SIOCSIFMTU: TypedIoctl<InterfaceRequest> = TypedIoctl::new(libc::SIOCSIFMTU as u32);
 pub(crate) const SIOCGIFFLAGS: TypedIoctl<InterfaceRequest> = TypedIoctl::new(libc::SIOCGIFFLAGS as u32);
 pub(crate) const SIOCSIFFLAGS: TypedIoctl<InterfaceRequest> = TypedIoctl::new(libc::SIOCSIFFLAGS as u32);
 pub(crate) const SIOCGIFHWADDR: TypedIoctl<InterfaceRequest> = TypedIoctl::new(libc::SIOCGIFHWADDR as u32);
+/// SIOCOUTQ, which has this number.
+pub(crate) const TIOCOUTQ: TypedIoctl<i32> = TypedIoctl::new(libc::TIOCOUTQ as u32);
+pub(crate) const SIOCUNIXFILE: FdIoctl = FdIoctl(NumberIoctl(0x89e0));
 const SIOCETHTOOL: u32 = 0x8946;
 
 // include/uapi/linux/if_tun.h. The numbers of some have the length of an int and not of what they

@@ -9,11 +9,12 @@ mod receive;
 mod transmit;
 
 use std::io;
-use std::mem::zeroed;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use crate::socket::{Messages, attach_filter, set_int};
-use crate::{check, syscall};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::plain::PlainData;
+use crate::socket::{Messages, attach_filter, messages, set_int, values};
 
 pub use geometry::{Geometry, GeometryError, MAX_FRAME_BYTES, MAX_RING_BYTES, MAX_SLOTS, Version};
 pub use receive::{Arrived, SLOT_BYTES, SLOTS, Slots};
@@ -21,7 +22,6 @@ pub use transmit::{Status, TransmitRing};
 
 /// Options of include/uapi/linux/if_packet.h.
 const PACKET_VERSION: i32 = 10;
-const PACKET_TX_RING: i32 = 13;
 /// A transmit ring skips frames that the kernel refuses.
 pub const PACKET_LOSS: i32 = 14;
 /// Each frame has a virtio-net header.
@@ -64,26 +64,13 @@ const RETURN: u16 = 0x06;
 
 /// A packet socket of whole frames that receives nothing until it is bound.
 pub fn socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: takes no pointers.
-    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?)
 }
 
 /// Sets an option that is a number.
 pub fn set(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
     set_int(socket, level, option, value)
-}
-
-/// Sets an option to a value of a type that the option takes.
-///
-/// # Safety
-/// Addresses in the value, if any, are valid for what the option does with them before it returns.
-unsafe fn set_to<T>(socket: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
-    let (at, len) = ((&raw const *value).cast(), size_of::<T>() as libc::socklen_t);
-    // SAFETY: the kernel reads `len` bytes of the value; what it points to is by the contract.
-    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, at, len) }).map(drop)
 }
 
 /// The socket gets frames with a tag only, or without one only.
@@ -131,22 +118,19 @@ pub fn set_ring(
         tp_frame_size: slot_bytes as u32,
         tp_frame_nr: slots as u32,
     };
-    // SAFETY: a structure of integers without addresses.
-    unsafe { set_to(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request) }
+    values::PACKET_RX_RING.set(socket, &request)
 }
 
 /// Gives the socket, which has no ring yet, a transmit ring.
 pub fn set_transmit_ring(socket: BorrowedFd<'_>, geometry: &Geometry) -> io::Result<()> {
     set(socket, libc::SOL_PACKET, PACKET_VERSION, geometry.version().number())?;
-    // SAFETY: a structure of integers without addresses.
-    unsafe { set_to(socket, libc::SOL_PACKET, PACKET_TX_RING, &geometry.request()) }
+    values::PACKET_TX_RING.set(socket, &geometry.request())
 }
 
 /// Takes the socket's transmit ring away, if it has one. EBUSY: a process maps it, or the kernel
 /// still has frames of it.
 pub fn end_transmit_ring(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: a structure of integers without addresses, as long as the longest that may be read.
-    unsafe { set_to(socket, libc::SOL_PACKET, PACKET_TX_RING, &[0u32; 7]) }
+    values::PACKET_TX_RING.set(socket, &PlainData::zeroed())
 }
 
 /// Bytes of the first frame of the receive queue; 0 where there is none.
@@ -162,126 +146,76 @@ pub fn take_error(socket: BorrowedFd<'_>) -> io::Result<()> {
 
 /// An interface, and a protocol as it stands in a frame.
 fn address(index: u32, protocol: [u8; 2]) -> libc::sockaddr_ll {
-    // SAFETY: a structure of integers: all zeroes is a valid value.
-    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = u16::from_ne_bytes(protocol);
-    address.sll_ifindex = index as i32;
-    address
+    libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: u16::from_ne_bytes(protocol),
+        sll_ifindex: index as i32,
+        ..PlainData::zeroed()
+    }
 }
 
 /// Binds to the interface of this index, for all protocols, or for sending only.
 pub fn bind(socket: BorrowedFd<'_>, index: u32, receives: bool) -> io::Result<()> {
-    let address = address(index, if receives { ETH_P_ALL.to_be_bytes() } else { [0; 2] });
-    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the kernel reads the address, which lives until it returns.
-    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
+    values::bind(socket, &address(index, if receives { ETH_P_ALL.to_be_bytes() } else { [0; 2] }))
 }
 
 /// Index of the interface that the socket is bound to; None once that is gone (`packet_notifier`
 /// sets it to -1 then).
 pub fn bound_to(socket: BorrowedFd<'_>) -> Option<u32> {
-    let mut address = address(0, [0; 2]);
-    let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes of the address.
-    check(unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut len) }).ok()?;
+    let address: libc::sockaddr_ll = values::bound_address(socket).ok()?;
     u32::try_from(address.sll_ifindex).ok().filter(|i| *i > 0)
 }
 
 /// The interface takes frames for any address, as long as the socket lives and the interface is
 /// there.
 pub fn be_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
-    membership(socket, index, libc::PACKET_ADD_MEMBERSHIP)
+    values::PACKET_ADD_MEMBERSHIP.set(socket, &membership(index))
 }
 
 /// Ends it again. That the interface is gone doesn't count as an error.
 pub fn end_promiscuous(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
-    membership(socket, index, libc::PACKET_DROP_MEMBERSHIP)
+    values::PACKET_DROP_MEMBERSHIP.set(socket, &membership(index))
 }
 
-fn membership(socket: BorrowedFd<'_>, index: u32, option: i32) -> io::Result<()> {
-    // SAFETY: a structure of integers: all zeroes is a valid value.
-    let mut request: libc::packet_mreq = unsafe { zeroed() };
-    request.mr_ifindex = index as i32;
-    request.mr_type = libc::PACKET_MR_PROMISC as u16;
-    // SAFETY: a structure of integers without addresses.
-    unsafe { set_to(socket, libc::SOL_PACKET, option, &request) }
+fn membership(index: u32) -> libc::packet_mreq {
+    libc::packet_mreq {
+        mr_ifindex: index as i32,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        ..PlainData::zeroed()
+    }
 }
 
 /// Takes the number of frames that the socket had no room for since the last call.
 pub fn take_drops(socket: BorrowedFd<'_>) -> Option<u32> {
-    let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-    let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
-    let at = (&raw mut stats).cast();
-    // SAFETY: the kernel writes at most `len` bytes of the value.
-    let done = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, at, &raw mut len)
-    };
-    check(done).ok().map(|_| stats.tp_drops)
+    values::PACKET_STATISTICS.get(socket).ok().map(|stats| stats.tp_drops)
 }
-
-/// Room for one control message: its header, and what the kernel tells of a frame.
-#[repr(C, align(8))]
-struct Control([u8; 64]);
 
 /// Receives a frame without waiting: its length, were the buffer long enough, and its tag.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize, Option<Tag>)> {
-    let mut control = Control([0; 64]);
-    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: a structure of integers and pointers that may be null: all zeroes is a valid value.
-    let mut message: libc::msghdr = unsafe { zeroed() };
-    message.msg_iov = &raw mut vector;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len();
-    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-    // SAFETY: the message points to the buffer and to the room for control messages, which live
-    // until this returns.
-    let n = unsafe {
-        let (fd, at) = (socket.as_raw_fd() as usize, &raw mut message as usize);
-        syscall::checked(libc::SYS_recvmsg, [fd, at, flags as usize, 0, 0, 0])
-    }?;
-    // SAFETY: the kernel has filled the message in, and its control messages lie in `control`.
-    let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    // SAFETY: null, or a whole header in `control`.
-    while let Some(header) = unsafe { next.as_ref() } {
-        let whole = header.cmsg_len >= size_of::<libc::cmsghdr>() + size_of::<libc::tpacket_auxdata>();
-        if header.cmsg_level == libc::SOL_PACKET && header.cmsg_type == libc::PACKET_AUXDATA && whole {
-            // SAFETY: the message is long enough for the structure, which is made of integers.
-            let data: libc::tpacket_auxdata =
-                unsafe { libc::CMSG_DATA(next).cast::<libc::tpacket_auxdata>().read_unaligned() };
-            let tag = Tag { protocol: data.tp_vlan_tpid, control: data.tp_vlan_tci };
-            return Ok((n, (data.tp_status & libc::TP_STATUS_VLAN_VALID != 0).then_some(tag)));
-        }
-        // SAFETY: `next` is a header of this message.
-        next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };
-    }
-    Ok((n, None))
+    let mut tag = None;
+    let len = messages::receive_with_control(socket, buffer, |mut control| {
+        let about = control.find(|message| message.kind == (libc::SOL_PACKET, libc::PACKET_AUXDATA));
+        let about = about.and_then(|message| libc::tpacket_auxdata::read(message.data));
+        let tagged = about.filter(|about| about.tp_status & libc::TP_STATUS_VLAN_VALID != 0);
+        tag = tagged.map(|about| Tag { protocol: about.tp_vlan_tpid, control: about.tp_vlan_tci });
+    })?;
+    Ok((len, tag))
 }
 
 /// Tells the kernel to look at the transmit ring, without waiting; `to`: index of the interface
 /// that the socket is bound to, and the protocol of all frames there. Returns the bytes of the
 /// frames that it took.
 pub fn kick(socket: BorrowedFd<'_>, to: Option<(u32, [u8; 2])>) -> io::Result<usize> {
-    let to = to.map(|(index, protocol)| address(index, protocol));
-    let (at, len) = match &to {
-        Some(to) => (std::ptr::from_ref(to), size_of::<libc::sockaddr_ll>() as libc::socklen_t),
-        None => (std::ptr::null(), 0),
+    let kicked = match to {
+        Some((index, protocol)) => messages::send_nothing_to(socket, &address(index, protocol)),
+        None => messages::send_nothing(socket),
     };
-    // SAFETY: the frames are in the ring; the address is none, or lives until the call returns.
-    unsafe {
-        let flags = libc::MSG_DONTWAIT as usize;
-        syscall::checked(
-            libc::SYS_sendto,
-            [socket.as_raw_fd() as usize, 0, 0, flags, at as usize, len as usize],
-        )
-    }
+    kicked.map_err(io::Error::from_raw_os_error)
 }
 
 /// The same without an address, by a write(2) of nothing. It waits if the socket blocks.
 pub fn kick_by_write(socket: BorrowedFd<'_>) -> io::Result<usize> {
-    // SAFETY: the frames are in the ring, and no other byte is read.
-    unsafe { syscall::checked(libc::SYS_write, [socket.as_raw_fd() as usize, 0, 0, 0, 0, 0]) }
+    messages::write_nothing(socket).map_err(io::Error::from_raw_os_error)
 }
 
 /// Sends each of `frames` as a datagram in one sendmmsg(2), without waiting. Returns how many the
@@ -291,22 +225,10 @@ pub fn send_many<'a>(
     frames: impl Iterator<Item = &'a [u8]>,
     messages: &mut Messages,
 ) -> io::Result<usize> {
-    messages.clear();
-    for f in frames {
-        messages.push([libc::iovec { iov_base: f.as_ptr().cast_mut().cast(), iov_len: f.len() }]);
-    }
-    // SAFETY: the lists name frames that are borrowed until this returns.
-    let sent = unsafe { messages.send(socket, 0) }.map_err(io::Error::from_raw_os_error);
-    // No pointer outlives the borrow.
-    messages.clear();
-    sent
+    messages.send_slices(socket, frames).map_err(io::Error::from_raw_os_error)
 }
 
 /// Sends one frame, without waiting.
 pub fn send(socket: BorrowedFd<'_>, frame: &[u8]) -> io::Result<usize> {
-    // SAFETY: the kernel reads `frame` until it returns.
-    unsafe {
-        let (at, flags) = (frame.as_ptr() as usize, libc::MSG_DONTWAIT as usize);
-        syscall::checked(libc::SYS_sendto, [socket.as_raw_fd() as usize, at, frame.len(), flags, 0, 0])
-    }
+    messages::send_bytes(socket, frame)
 }

@@ -5,10 +5,10 @@
 //! limits how many may be out (net.core.optmem_max, ENOBUFS at the send).
 
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
-use crate::syscall;
+use super::messages::{ControlMessages, receive_errors};
+use crate::plain::PlainData;
 
 /// `SO_EE_ORIGIN_TIMESTAMPING` (include/uapi/linux/errqueue.h).
 const SO_EE_ORIGIN_TIMESTAMPING: u8 = 4;
@@ -22,9 +22,6 @@ const SOL_VSOCK: i32 = 287;
 const VSOCK_RECVERR: i32 = 1;
 /// Messages read with one system call. Notifications coalesce in the queue, so it is seldom long.
 pub const BATCH: usize = 8;
-/// Room for control messages. The error with its offender's address takes 64 bytes. Before it come
-/// time stamps and packet information, which a program may have switched on.
-const CONTROL_WORDS: usize = 40;
 
 /// What one message of the error queue says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,71 +42,31 @@ pub enum Note {
     },
 }
 
-type Control = [MaybeUninit<u64>; CONTROL_WORDS];
-
 /// Reads up to `N` messages without waiting; one system call. Returns how many there were: fewer
 /// than `N` means that the queue is empty.
 #[inline]
 pub fn read<const N: usize>(fd: BorrowedFd<'_>, mut visit: impl FnMut(Note)) -> io::Result<usize> {
-    let mut control: [Control; N] = [[MaybeUninit::uninit(); CONTROL_WORDS]; N];
-    // SAFETY: all zeroes is a valid mmsghdr: null pointers with zero lengths.
-    let mut messages: [libc::mmsghdr; N] = unsafe { std::mem::zeroed() };
-    for (m, c) in messages.iter_mut().zip(&mut control) {
-        m.msg_hdr.msg_control = c.as_mut_ptr().cast();
-        m.msg_hdr.msg_controllen = size_of::<Control>();
-    }
-    let flags = (libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) as usize;
-    let fd = fd.as_raw_fd() as usize;
-    let n = loop {
-        let read = if N == 1 {
-            let at = &raw mut messages[0].msg_hdr as usize;
-            // SAFETY: the header points to a control buffer of the length it says, alive for the
-            // call.
-            unsafe { syscall::call(libc::SYS_recvmsg, [fd, at, flags, 0, 0, 0]) }.map(|_| 1)
-        } else {
-            let at = messages.as_mut_ptr() as usize;
-            // SAFETY: as above, for each of the headers.
-            unsafe { syscall::call(libc::SYS_recvmmsg, [fd, at, N, flags, 0, 0]) }
-        };
-        match read {
-            Ok(n) => break n,
+    loop {
+        match receive_errors::<N>(fd, |control| notes(control).for_each(&mut visit)) {
+            Ok(n) => return Ok(n),
             Err(libc::EAGAIN) => return Ok(0),
             Err(libc::EINTR) => {}
             Err(errno) => return Err(io::Error::from_raw_os_error(errno)),
         }
-    };
-    for m in messages.iter().take(n) {
-        parse(&m.msg_hdr, &mut visit);
     }
-    Ok(n)
 }
 
 #[inline]
-fn parse(header: &libc::msghdr, visit: &mut impl FnMut(Note)) {
-    // SAFETY: the kernel has filled the control buffer that the header points to, up to
-    // msg_controllen, and the buffer is alive.
-    let mut c = unsafe { libc::CMSG_FIRSTHDR(header) };
-    while !c.is_null() {
-        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return headers that lie wholly in the buffer; u64s
-        // align it.
-        let head = unsafe { &*c };
-        let is_error = matches!(
-            (head.cmsg_level, head.cmsg_type),
+fn notes(control: ControlMessages<'_>) -> impl Iterator<Item = Note> {
+    let errors = control.filter(|message| {
+        matches!(
+            message.kind,
             (libc::SOL_IP, libc::IP_RECVERR)
                 | (libc::SOL_IPV6, libc::IPV6_RECVERR)
                 | (SOL_VSOCK, VSOCK_RECVERR)
-        );
-        let need = size_of::<libc::sock_extended_err>();
-        // SAFETY: CMSG_LEN only computes.
-        if is_error && head.cmsg_len >= unsafe { libc::CMSG_LEN(need as u32) } as usize {
-            // SAFETY: the message holds a whole sock_extended_err by the check above;
-            // read_unaligned needs no alignment.
-            let e: libc::sock_extended_err = unsafe { std::ptr::read_unaligned(libc::CMSG_DATA(c).cast()) };
-            note(&e).into_iter().for_each(&mut *visit);
-        }
-        // SAFETY: c is a header of this message.
-        c = unsafe { libc::CMSG_NXTHDR(header, c) };
-    }
+        )
+    });
+    errors.filter_map(|message| libc::sock_extended_err::read(message.data)).filter_map(|e| note(&e))
 }
 
 /// `None`: a time stamp of a sent packet, which a program requested with SO_TIMESTAMPING. It

@@ -1,12 +1,9 @@
 //! Who is at the other end of a unix socket.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
-use crate::check;
-
-/// `SO_PEERGROUPS` (include/uapi/asm-generic/socket.h).
-const SO_PEERGROUPS: i32 = 59;
+use super::values;
 
 /// The user and the group of the process that made the connection (SO_PEERCRED). Its process id is
 /// 0 if it is in a PID namespace out of this one's sight, so nothing is made of that.
@@ -14,8 +11,7 @@ const SO_PEERGROUPS: i32 = 59;
 /// # Errors
 /// Those of getsockopt(2).
 pub fn peer_owner(socket: impl AsFd) -> io::Result<(u32, u32)> {
-    // SAFETY: `struct ucred` is three numbers: process, user, group.
-    let [_process, user, group] = unsafe { super::get(socket, libc::SOL_SOCKET, libc::SO_PEERCRED) }?;
+    let [_process, user, group] = values::PEERCRED.get(socket)?;
     Ok((user, group))
 }
 
@@ -28,29 +24,16 @@ pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
     let socket = socket.as_fd();
     let mut groups = vec![0; 32];
     loop {
-        let mut len = size_of_val(&groups[..]) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes of the vector, which any bytes are numbers
-        // for.
-        let asked = check(unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                SO_PEERGROUPS,
-                groups.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        });
-        let count = len as usize / size_of::<u32>();
-        match asked {
-            Ok(_) => {
+        match values::PEERGROUPS.get_list(socket, &mut groups) {
+            Ok(count) => {
                 groups.truncate(count);
                 return Ok(groups);
             }
-            // The length says how many there are: at most NGROUPS_MAX (65536).
-            Err(e) if e.raw_os_error() == Some(libc::ERANGE) && count > groups.len() => {
+            // As many as there are: at most NGROUPS_MAX (65536).
+            Err((e, count)) if e.raw_os_error() == Some(libc::ERANGE) && count > groups.len() => {
                 groups.resize(count, 0);
             }
-            Err(e) => return Err(e),
+            Err((e, _)) => return Err(e),
         }
     }
 }

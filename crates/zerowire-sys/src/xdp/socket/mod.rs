@@ -22,7 +22,7 @@ use super::error::XdpError;
 use super::interface::Interface;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::Umem;
-use crate::socket;
+use crate::socket::messages;
 
 /// Pieces that a frame can have in copy mode: a head and `MAX_SKB_FRAGS` (17) pages. The kernel
 /// drops frames of more, yet completes them.
@@ -216,10 +216,10 @@ impl Socket {
     #[inline]
     pub fn wake_transmit(&self) -> io::Result<()> {
         let sent = match self.confined {
-            true => socket::write_nothing(&*self.socket),
-            false => socket::send_nothing(&*self.socket),
+            true => messages::write_nothing(&*self.socket),
+            false => messages::send_nothing(&*self.socket),
         };
-        sent.map_err(io::Error::from_raw_os_error)
+        sent.map(drop).map_err(io::Error::from_raw_os_error)
     }
 
     /// Asks the kernel to look at the fill ring. Needed when [`Producer::needs_wakeup`] of it says
@@ -230,8 +230,8 @@ impl Socket {
     #[inline]
     pub fn wake_receive(&self) -> io::Result<()> {
         let received = match self.confined {
-            true => socket::receive_no_list(&*self.socket),
-            false => socket::receive_nothing(&*self.socket),
+            true => messages::receive_no_list(&*self.socket),
+            false => messages::receive_nothing(&*self.socket),
         };
         match received {
             Ok(()) | Err(libc::EAGAIN) => Ok(()),
