@@ -6,9 +6,13 @@
 
 mod own;
 
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU8, AtomicU32};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io;
@@ -16,6 +20,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 pub use own::{PrivateMap, SealedMap};
 
+use crate::plain::PlainData;
 use crate::volatile::VolatileSlice;
 
 /// Length of a huge page, bytes: on x86-64, and on arm64 with base pages of 4 KiB.
@@ -153,15 +158,25 @@ impl Mapping {
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
     }
 
-    /// The byte at `at`, as [`Mapping::word`].
+    /// The integer at byte `at`, which others may change at any time; `None` where it is not
+    /// inside, or not aligned. The whole process accesses it by atomics only.
+    #[inline]
+    pub fn atomic<A: AtomicInteger>(&self, at: usize) -> Option<&A> {
+        if !at.is_multiple_of(size_of::<A>()) || at.checked_add(size_of::<A>())? > self.len {
+            return None;
+        }
+        // SAFETY: aligned (the base is a page's), inside the mapping, which lives as long as the
+        // borrow. Any bytes are a value.
+        Some(unsafe { &*self.base.as_ptr().wrapping_add(at).cast::<A>() })
+    }
+
+    /// The byte at `at`, as [`Mapping::atomic`].
     ///
     /// # Panics
     /// Where it is not in the mapping.
     #[inline]
     pub fn byte(&self, at: usize) -> &AtomicU8 {
-        assert!(at < self.len, "byte {at} of {}", self.len);
-        // SAFETY: inside the mapping, which lives as long as the borrow.
-        unsafe { AtomicU8::from_ptr(self.base.as_ptr().wrapping_add(at)) }
+        self.atomic(at).unwrap_or_else(|| panic!("byte {at} of {}", self.len))
     }
 
     /// The first byte.
@@ -187,8 +202,7 @@ impl Mapping {
         self.len == 0
     }
 
-    /// The word at byte `at`, which others may change at any time. The whole process accesses it by
-    /// atomics only.
+    /// The word at byte `at`, as [`Mapping::atomic`].
     ///
     /// # Panics
     /// Where no such word is in the mapping.
@@ -200,12 +214,7 @@ impl Mapping {
     /// As [`Mapping::word`]; `None` where `at` is not inside, or not aligned.
     #[inline]
     pub fn find_word(&self, at: usize) -> Option<&AtomicU32> {
-        if !at.is_multiple_of(4) || at.checked_add(4)? > self.len {
-            return None;
-        }
-        // SAFETY: aligned (the base is a page's), inside the mapping, which lives as long as the
-        // borrow.
-        Some(unsafe { AtomicU32::from_ptr(self.base.as_ptr().wrapping_add(at).cast()) })
+        self.atomic(at)
     }
 
     /// Those of `len` bytes from `at` on that are in the mapping, which others may change at any
@@ -228,6 +237,17 @@ impl Mapping {
         // SAFETY: by the contract of this function.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(at), len) }
     }
+
+    /// Bytes of the mapping, for writing.
+    ///
+    /// # Safety
+    /// As [`Mapping::bytes`], and nobody reads them by other means.
+    #[inline]
+    pub(crate) unsafe fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        debug_assert!(range.start <= range.end && range.end <= self.len);
+        // SAFETY: by the contract of this function.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(range.start), range.len()) }
+    }
 }
 
 impl Default for Mapping {
@@ -245,6 +265,92 @@ impl Drop for Mapping {
         // SAFETY: exactly the range that was mapped, to which nothing refers any more. An error
         // leaves it mapped.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Integers that are accessed by atomics: any bytes are a value.
+pub trait AtomicInteger: sealed::Sealed {}
+
+impl<A: sealed::Sealed> AtomicInteger for A {}
+
+mod sealed {
+    use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+
+    pub trait Sealed {}
+    impl Sealed for AtomicU8 {}
+    impl Sealed for AtomicU16 {}
+    impl Sealed for AtomicU32 {}
+    impl Sealed for AtomicU64 {}
+}
+
+/// A mapping with a table in it: a power of two of entries of one kind, which a position finds that
+/// counts up and wraps. Others may change an entry at any time: words of it are read and written by
+/// atomics.
+pub(crate) struct EntryTable<T> {
+    memory: Mapping,
+    /// Where the first entry lies, bytes.
+    at: usize,
+    mask: u32,
+    kind: PhantomData<fn(T) -> T>,
+}
+
+impl<T: PlainData> EntryTable<T> {
+    const WORDS: usize = size_of::<T>() / size_of::<u64>();
+
+    /// None unless the entries lie in the mapping, at a multiple of 8, and are a power of two.
+    pub(crate) fn new(memory: Mapping, at: usize, entries: u32) -> Option<Self> {
+        const { assert!(size_of::<T>() == Self::WORDS * size_of::<u64>()) };
+        let end = (entries as usize).checked_mul(size_of::<T>())?.checked_add(at)?;
+        let is_table = entries.is_power_of_two() && at.is_multiple_of(size_of::<u64>()) && end <= memory.len;
+        is_table.then(|| Self { memory, at, mask: entries - 1, kind: PhantomData })
+    }
+
+    /// Entries in all.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// The mapping.
+    #[inline]
+    pub(crate) fn memory(&self) -> &Mapping {
+        &self.memory
+    }
+
+    /// Reads an entry.
+    #[inline]
+    pub(crate) fn read(&self, position: u32) -> T {
+        let mut value = MaybeUninit::<T>::uninit();
+        for (i, word) in self.words(position).iter().enumerate() {
+            // SAFETY: one of the words that a value has.
+            unsafe { value.as_mut_ptr().cast::<u64>().add(i).write_unaligned(word.load(Ordering::Relaxed)) };
+        }
+        // SAFETY: all of its words were written, and any bytes are a value.
+        unsafe { value.assume_init() }
+    }
+
+    /// Writes an entry.
+    #[inline]
+    pub(crate) fn write(&self, position: u32, value: &T) {
+        let value = std::ptr::from_ref(value).cast::<u64>();
+        for (i, word) in self.words(position).iter().enumerate() {
+            // SAFETY: one of the words that a value has; none of its bytes is padding.
+            word.store(unsafe { value.add(i).read_unaligned() }, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn words(&self, position: u32) -> &[AtomicU64] {
+        let at = self.at + (position & self.mask) as usize * size_of::<T>();
+        // SAFETY: the masked position is that of an entry, and all lie in the mapping, aligned. The
+        // mapping lives as long as the borrow.
+        unsafe { std::slice::from_raw_parts(self.memory.base.as_ptr().add(at).cast(), Self::WORDS) }
+    }
+}
+
+impl<T> fmt::Debug for EntryTable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EntryTable({} at {})", self.mask + 1, self.at)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod geometry;
 mod receive;
+mod slots;
 mod transmit;
 
 use std::io;

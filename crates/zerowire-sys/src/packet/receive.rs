@@ -15,12 +15,12 @@
 //! fitted and says that it is not all (net/packet/af_packet.c, `tpacket_rcv`).
 
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
-use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
+use super::slots::SlotMap;
 use super::{set, set_ring};
-use crate::map::Mapping;
 
 /// Places for frames. A full ring is 2 MiB of the kernel's memory, which no limit of the user
 /// counts.
@@ -38,6 +38,12 @@ const BLOCK_BYTES: usize = 32 << 10;
 /// socket's headers are (`tpacket_rcv`: `macoff - sizeof(struct virtio_net_hdr)`).
 const HEADER_BYTES: usize = 10;
 
+/// Words of a slot's header: the length of the frame, how much of it is in the slot, and where its
+/// Ethernet header begins (the first half).
+const LEN: usize = offset_of!(libc::tpacket2_hdr, tp_len);
+const SNAP_LEN: usize = offset_of!(libc::tpacket2_hdr, tp_snaplen);
+const MAC: usize = offset_of!(libc::tpacket2_hdr, tp_mac);
+
 /// What became of the frame of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived {
@@ -52,7 +58,7 @@ pub enum Arrived {
 /// A ring that is mapped.
 #[derive(Debug)]
 pub struct Slots {
-    memory: Mapping,
+    slots: SlotMap,
     next: usize,
     header_bytes: usize,
     given_back: u64,
@@ -87,8 +93,7 @@ impl Slots {
     /// # Errors
     /// What mmap(2) says.
     pub fn map(socket: BorrowedFd<'_>, header_bytes: usize) -> io::Result<Self> {
-        let memory = Mapping::shared(socket, 0, SLOTS * SLOT_BYTES)?;
-        Ok(Self { memory, next: 0, header_bytes, given_back: 0 })
+        Ok(Self { slots: SlotMap::receive(socket)?, next: 0, header_bytes, given_back: 0 })
     }
 
     /// Has `socket` receive without a ring again, which nothing maps any more.
@@ -104,62 +109,49 @@ impl Slots {
         self.given_back
     }
 
-    /// The first byte of the slot `ahead` of the next one.
+    /// The slot `ahead` of the next one.
     #[inline]
-    fn at(&self, ahead: usize) -> *mut u8 {
-        self.memory.as_ptr().wrapping_add((self.next + ahead) % SLOTS * SLOT_BYTES)
+    fn slot(&self, ahead: usize) -> usize {
+        (self.next + ahead) % SLOTS
     }
 
+    /// The word at byte `at` of a slot's header.
     #[inline]
-    fn status(&self, ahead: usize) -> &AtomicU32 {
-        // SAFETY: the first word of a slot inside the mapping, which lives as long as `self`. Slots
-        // begin at multiples of their length, and this process uses the word atomically only.
-        unsafe { AtomicU32::from_ptr(self.at(ahead).cast()) }
+    fn word(&self, slot: usize, at: usize) -> u32 {
+        self.slots.word(slot, at).load(Ordering::Relaxed)
     }
 
     /// What became of the frame in the slot `ahead` of the next one; None while it is the kernel's.
     #[inline]
     pub fn arrived(&self, ahead: usize) -> Option<Arrived> {
-        let status = self.status(ahead).load(Ordering::Acquire);
+        let slot = self.slot(ahead);
+        let status = self.slots.status(slot);
         if ahead >= SLOTS || status == libc::TP_STATUS_KERNEL {
             return None;
         }
-        let header = self.header(ahead);
+        let [len, here] = [LEN, SNAP_LEN].map(|at| self.word(slot, at));
         Some(if status & libc::TP_STATUS_COPY != 0 {
-            Arrived::Queued(self.header_bytes + header.tp_len as usize)
-        } else if header.tp_snaplen < header.tp_len {
+            Arrived::Queued(self.header_bytes + len as usize)
+        } else if here < len {
             Arrived::Cut
         } else {
             Arrived::Here
         })
     }
 
-    #[inline]
-    fn header(&self, ahead: usize) -> libc::tpacket2_hdr {
-        // SAFETY: a slot inside the mapping begins with this structure of integers; the kernel may
-        // at most change what is read.
-        unsafe { ptr::read_volatile(self.at(ahead).cast()) }
-    }
-
     /// The frame in the next slot with its virtio-net header in front, as far as it is there; None
     /// where the kernel has the slot, or what it says of it can't be.
     #[inline]
     pub fn frame(&mut self) -> Option<&mut [u8]> {
-        if self.status(0).load(Ordering::Acquire) == libc::TP_STATUS_KERNEL {
+        let slot = self.slot(0);
+        // Acquires what the kernel wrote before.
+        if self.slots.status(slot) == libc::TP_STATUS_KERNEL {
             return None;
         }
-        let header = self.header(0);
-        let (mac, len) = (usize::from(header.tp_mac), header.tp_snaplen as usize);
-        let start = mac.checked_sub(self.header_bytes).filter(|s| *s >= size_of::<libc::tpacket2_hdr>())?;
-        if mac + len > SLOT_BYTES {
-            return None;
-        }
-        // SAFETY: the range is inside the slot (above), behind its header. The slot is this
-        // process's until it is given back, which takes `self` mutably: the kernel doesn't write
-        // there, and nothing else refers to it.
-        let bytes = unsafe {
-            std::slice::from_raw_parts_mut(self.at(0).wrapping_add(start), self.header_bytes + len)
-        };
+        let [a, b, ..] = self.word(slot, MAC).to_ne_bytes();
+        let (mac, len) = (usize::from(u16::from_ne_bytes([a, b])), self.word(slot, SNAP_LEN) as usize);
+        let start = mac.checked_sub(self.header_bytes)?;
+        let bytes = self.slots.data_mut(slot, start..mac.checked_add(len)?)?;
         // The longer header is the shorter one and `num_buffers`, for which the kernel has left
         // room in front of it.
         let more = self.header_bytes - HEADER_BYTES;
@@ -177,14 +169,15 @@ impl Slots {
     /// edge-triggered waiters, also the wake-up for a dropped frame.
     pub fn keep_last(&mut self, keep: bool) {
         let status = if keep { libc::TP_STATUS_USER } else { libc::TP_STATUS_KERNEL };
-        self.status(SLOTS - 1).store(status, Ordering::Release);
+        self.slots.set_status(self.slot(SLOTS - 1), status);
     }
 
     /// Gives the next slot back to the kernel, if it is not there already.
     #[inline]
     pub fn give_back(&mut self) {
-        if self.status(0).load(Ordering::Relaxed) != libc::TP_STATUS_KERNEL {
-            self.status(0).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        let slot = self.slot(0);
+        if self.slots.status(slot) != libc::TP_STATUS_KERNEL {
+            self.slots.set_status(slot, libc::TP_STATUS_KERNEL);
             self.next = (self.next + 1) % SLOTS;
             self.given_back += 1;
         }

@@ -15,18 +15,14 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use crate::map::{Mapping, READ_WRITE};
-use rustix::mm::MapFlags;
+use std::sync::atomic::Ordering;
 
 use super::geometry::Geometry;
+use super::slots::{SENDING, SlotMap};
 
-/// Bits of `tp_status` of a transmit slot (include/uapi/linux/if_packet.h); others hold time
-/// stamps.
+/// Further bits of `tp_status` of a transmit slot (include/uapi/linux/if_packet.h); others hold
+/// time stamps.
 const SEND_REQUEST: u32 = 1;
-const SENDING: u32 = 2;
 const WRONG_FORMAT: u32 = 4;
 
 /// The owner of a slot.
@@ -45,19 +41,14 @@ pub enum Status {
 /// The mapped ring. The kernel keeps pages that frames in flight refer to.
 #[derive(Debug)]
 pub struct TransmitRing {
-    mapping: Mapping,
-    /// Offset of each slot, to save two divisions an access.
-    offsets: Box<[usize]>,
+    slots: SlotMap,
     geometry: Geometry,
 }
 
 impl TransmitRing {
     /// Maps the ring that was made on `socket` with this geometry ([`super::set_transmit_ring`]).
     pub fn map(socket: BorrowedFd<'_>, geometry: Geometry) -> io::Result<Self> {
-        let len = geometry.total_bytes();
-        let mapping = Mapping::shared_with(socket, 0, len, READ_WRITE, MapFlags::POPULATE)?;
-        let offsets = (0..geometry.slots()).map(|slot| geometry.offset(slot)).collect();
-        Ok(Self { mapping, offsets, geometry })
+        Ok(Self { slots: SlotMap::transmit(socket, &geometry)?, geometry })
     }
 
     /// Where its slots lie.
@@ -66,27 +57,10 @@ impl TransmitRing {
         &self.geometry
     }
 
-    /// Address of byte `at` of a slot, which are checked.
-    #[inline]
-    fn at(&self, slot: usize, at: usize) -> NonNull<u8> {
-        let offset = self.offsets[slot];
-        assert!(at < self.geometry.slot_bytes(), "byte {at} of a slot");
-        // SAFETY: the offset of a slot of the geometry plus less than its length is inside the
-        // mapping.
-        unsafe { self.mapping.base().add(offset + at) }
-    }
-
-    #[inline]
-    fn word(&self, slot: usize, at: usize) -> &AtomicU32 {
-        // SAFETY: mapped as long as `self` and aligned: slots begin at multiples of 16, words at
-        // multiples of 4. This process only ever uses the word atomically.
-        unsafe { AtomicU32::from_ptr(self.at(slot, at).as_ptr().cast()) }
-    }
-
     /// The owner of a slot.
     #[inline]
     pub fn status(&self, slot: usize) -> Status {
-        let word = self.word(slot, self.geometry.version().status_at()).load(Ordering::Acquire);
+        let word = self.slots.status(slot);
         if word & WRONG_FORMAT != 0 {
             Status::Refused
         } else if word & SENDING != 0 {
@@ -103,50 +77,38 @@ impl TransmitRing {
     pub fn request(&mut self, slot: usize, len: usize) {
         debug_assert!(len <= self.geometry.data_bytes());
         debug_assert_ne!(self.status(slot), Status::Sending);
-        self.word(slot, self.geometry.version().len_at()).store(len as u32, Ordering::Relaxed);
-        self.word(slot, self.geometry.version().status_at()).store(SEND_REQUEST, Ordering::Release);
+        self.slots.word(slot, self.geometry.version().len_at()).store(len as u32, Ordering::Relaxed);
+        self.slots.set_status(slot, SEND_REQUEST);
     }
 
     /// Takes a slot back that the kernel doesn't have.
     #[inline]
     pub fn take_back(&mut self, slot: usize) {
         debug_assert_ne!(self.status(slot), Status::Sending);
-        self.word(slot, self.geometry.version().status_at()).store(0, Ordering::Release);
+        self.slots.set_status(slot, 0);
     }
 
     /// The place of virtio-net header and frame of a slot; None while the kernel has it.
     #[inline]
     pub fn data_mut(&mut self, slot: usize) -> Option<&mut [u8]> {
-        if self.status(slot) == Status::Sending {
-            return None;
-        }
-        let start = self.at(slot, self.geometry.version().data_at());
-        // SAFETY: inside the slot; the kernel doesn't have it (above), and gets it only by a call
-        // that needs `self`.
-        Some(unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.geometry.data_bytes()) })
+        self.slots.data_mut(slot, self.geometry.version().data_at()..self.geometry.slot_bytes())
     }
 
     /// Copies `len` bytes of data of slot `from` to slot `to`; both are the process's.
     #[inline]
     pub fn copy(&mut self, from: usize, to: usize, len: usize) {
         debug_assert!(len <= self.geometry.data_bytes() && from != to);
-        debug_assert!(self.status(from) != Status::Sending && self.status(to) != Status::Sending);
         let data_at = self.geometry.version().data_at();
-        let (source, target) = (self.at(from, data_at), self.at(to, data_at));
-        let len = len.min(self.geometry.data_bytes());
-        // SAFETY: two slots, each with room for `len` bytes behind `data_at`.
-        unsafe { ptr::copy(source.as_ptr(), target.as_ptr(), len) };
+        self.slots.copy(from, to, data_at..data_at + len.min(self.geometry.data_bytes()));
     }
 
     /// Changes bytes of a slot whoever has it, for tests.
     #[cfg(feature = "testing")]
     pub fn scribble(&mut self, slot: usize, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.geometry.data_bytes());
-        let start = self.at(slot, self.geometry.version().data_at());
+        let start = self.geometry.version().data_at() + offset;
         for (i, byte) in bytes.iter().enumerate() {
-            // SAFETY: inside the slot; no reference to it exists, and the kernel doesn't mind what
-            // it reads.
-            unsafe { start.add(offset + i).write_volatile(*byte) };
+            self.slots.byte(slot, start + i).store(*byte, Ordering::Relaxed);
         }
     }
 
@@ -154,6 +116,6 @@ impl TransmitRing {
     #[cfg(feature = "testing")]
     pub fn spoil(&mut self, slot: usize) {
         let len = self.geometry.slot_bytes() as u32 + 1;
-        self.word(slot, self.geometry.version().len_at()).store(len, Ordering::Release);
+        self.slots.word(slot, self.geometry.version().len_at()).store(len, Ordering::Release);
     }
 }

@@ -1,33 +1,33 @@
 //! The rings that a program and the kernel share: one side produces, the other consumes.
 //!
-//! Memory: the kernel allocates a ring, the program maps it (or, in tests, owns it). Two 32-bit
-//! indices that count up and wrap tell how far each side is; entry `i` lies at `i & (size - 1)`.
-//! The entries from the consumer's index up to the producer's belong to the consumer, all others to
-//! the producer. A side gives entries over by storing its index with release order, and sees the
-//! other's with acquire order (Documentation/networking/af_xdp.rst, net/xdp/xsk_queue.h). Each side
-//! keeps its own index and the last one that it saw of the other. So a side touches the shared
-//! cache lines only once a batch.
+//! Memory: the kernel allocates a ring, and the program maps it. Two 32-bit indices that count up
+//! and wrap tell how far each side is; entry `i` lies at `i & (size - 1)`. The entries from the
+//! consumer's index up to the producer's belong to the consumer, all others to the producer. A side
+//! gives entries over by storing its index with release order, and sees the other's with acquire
+//! order (Documentation/networking/af_xdp.rst, net/xdp/xsk_queue.h). Each side keeps its own index
+//! and the last one that it saw of the other. So a side touches the shared cache lines only once a
+//! batch.
 //!
-//! All `unsafe` of the rings is in this file. Indices are masked before use: whatever the other
-//! side stores, no access leaves the ring.
+//! Positions are masked: whatever the other side stores, no access leaves the ring.
 
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::map::Mapping;
+use crate::map::{EntryTable, Mapping};
+use crate::plain::{PlainData, plain};
 
-/// A frame, or a piece of one, in the receive and transmit rings (`struct xdp_desc`,
-/// include/uapi/linux/if_xdp.h).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Descriptor {
-    /// Where it starts in the UMEM, bytes. With unaligned chunks, bits 48 to 63 are added to the
-    /// lower ones ([`super::address`]).
-    pub address: u64,
-    /// Bytes, 1 to the length of a chunk.
-    pub len: u32,
-    /// [`Descriptor::CONTINUES`], or 0.
-    pub options: u32,
+plain! {
+    /// A frame, or a piece of one, in the receive and transmit rings (`struct xdp_desc`,
+    /// include/uapi/linux/if_xdp.h).
+    #[derive(Debug, PartialEq, Eq)]
+    pub struct Descriptor {
+        /// Where it starts in the UMEM, bytes. With unaligned chunks, bits 48 to 63 are added to
+        /// the lower ones ([`super::address`]).
+        pub address: u64,
+        /// Bytes, 1 to the length of a chunk.
+        pub len: u32,
+        /// [`Descriptor::CONTINUES`], or 0.
+        pub options: u32,
+    }
 }
 
 impl Descriptor {
@@ -48,7 +48,7 @@ impl Entry for u64 {}
 impl Entry for Descriptor {}
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait Sealed: super::PlainData {}
     impl Sealed for u64 {}
     impl Sealed for super::Descriptor {}
 }
@@ -67,101 +67,49 @@ pub(super) struct Layout {
 
 /// The shared part.
 struct SharedRing<T> {
-    producer: NonNull<AtomicU32>,
-    consumer: NonNull<AtomicU32>,
-    flags: NonNull<AtomicU32>,
-    entries: NonNull<T>,
-    mask: u32,
-    /// Keeps the memory; None where somebody else does.
-    _mapping: Option<Mapping>,
+    entries: EntryTable<T>,
+    layout: Layout,
 }
-
-// SAFETY: the addresses belong to no thread; the value is one side of the ring and is used by one
-// thread at a time.
-unsafe impl<T: Entry> Send for SharedRing<T> {}
 
 impl<T: Entry> SharedRing<T> {
     /// None if the parts don't lie within the mapping, or aren't aligned, or `size` isn't a power
     /// of two.
-    fn of_mapping(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
-        let end = (size as usize).checked_mul(size_of::<T>()).and_then(|n| layout.entries.checked_add(n))?;
-        let word = |at: usize| at.is_multiple_of(align_of::<AtomicU32>()) && at + 4 <= mapping.len();
-        let whole = end <= mapping.len() && layout.entries.is_multiple_of(align_of::<T>());
-        if !(whole && word(layout.producer) && word(layout.consumer) && word(layout.flags)) {
-            return None;
-        }
-        let at = |offset: usize| {
-            // SAFETY: inside the mapping, as checked above.
-            unsafe { mapping.base().add(offset) }
-        };
-        let parts = (
-            at(layout.producer).cast(),
-            at(layout.consumer).cast(),
-            at(layout.flags).cast(),
-            at(layout.entries).cast(),
-        );
-        // SAFETY: in bounds and aligned, as checked; the mapping is kept in the value.
-        unsafe { Self::from_parts(parts.0, parts.1, parts.2, parts.3, size, Some(mapping)) }
-    }
-
-    /// None if `size` isn't a power of two.
-    ///
-    /// # Safety
-    /// The words and `size` entries are aligned, and valid for reads and writes as long as the
-    /// value lives. Others access them only as the module's rules say.
-    unsafe fn from_parts(
-        producer: NonNull<AtomicU32>,
-        consumer: NonNull<AtomicU32>,
-        flags: NonNull<AtomicU32>,
-        entries: NonNull<T>,
-        size: u32,
-        mapping: Option<Mapping>,
-    ) -> Option<Self> {
-        let mask = size.checked_sub(1).filter(|_| size.is_power_of_two())?;
-        Some(Self { producer, consumer, flags, entries, mask, _mapping: mapping })
+    fn new(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
+        let words = [layout.producer, layout.consumer, layout.flags];
+        let has_words = words.into_iter().all(|at| mapping.find_word(at).is_some());
+        let entries = EntryTable::new(mapping, layout.entries, size).filter(|_| has_words)?;
+        Some(Self { entries, layout })
     }
 
     #[inline]
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: valid as long as `self`, by the contract of `from_parts`.
-        unsafe { self.producer.as_ref() }
+        self.entries.memory().word(self.layout.producer)
     }
 
     #[inline]
     fn consumer(&self) -> &AtomicU32 {
-        // SAFETY: as above.
-        unsafe { self.consumer.as_ref() }
+        self.entries.memory().word(self.layout.consumer)
     }
 
     #[inline]
     fn needs_wakeup(&self) -> bool {
-        // SAFETY: as above.
-        unsafe { self.flags.as_ref() }.load(Ordering::Relaxed) & NEED_WAKEUP != 0
+        self.entries.memory().word(self.layout.flags).load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
     #[inline]
     fn size(&self) -> u32 {
-        self.mask + 1
-    }
-
-    #[inline]
-    fn slot(&self, index: u32) -> *mut T {
-        // SAFETY: the masked index is less than the number of entries.
-        unsafe { self.entries.as_ptr().add((index & self.mask) as usize) }
+        self.entries.len()
     }
 
     /// Reads an entry. The other side may write it at the same time only where the caller says so.
     #[inline]
     fn read(&self, index: u32) -> T {
-        // SAFETY: in bounds and aligned; volatile, since memory is shared; every bit pattern is a
-        // value.
-        unsafe { self.slot(index).read_volatile() }
+        self.entries.read(index)
     }
 
     #[inline]
     fn write(&self, index: u32, entry: T) {
-        // SAFETY: in bounds and aligned; volatile, since memory is shared.
-        unsafe { self.slot(index).write_volatile(entry) }
+        self.entries.write(index, &entry);
     }
 }
 
@@ -180,7 +128,7 @@ pub struct Producer<T: Entry> {
 
 impl<T: Entry> Producer<T> {
     pub(super) fn new(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
-        SharedRing::of_mapping(mapping, layout, size).map(Self::with)
+        SharedRing::new(mapping, layout, size).map(Self::with)
     }
 
     fn with(shared: SharedRing<T>) -> Self {
@@ -306,7 +254,7 @@ pub struct Consumer<T: Entry> {
 
 impl<T: Entry> Consumer<T> {
     pub(super) fn new(mapping: Mapping, layout: Layout, size: u32) -> Option<Self> {
-        SharedRing::of_mapping(mapping, layout, size).map(Self::with)
+        SharedRing::new(mapping, layout, size).map(Self::with)
     }
 
     fn with(shared: SharedRing<T>) -> Self {

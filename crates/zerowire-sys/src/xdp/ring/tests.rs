@@ -1,62 +1,80 @@
 //! Rings in memory of the test's own: it plays the other side.
 
-use super::*;
+use std::os::fd::OwnedFd;
+
 use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+use super::*;
+
+const LAYOUT: Layout = Layout { producer: 0, consumer: 64, flags: 128, entries: 192 };
 
 /// The memory of a ring, and the other side's view of it.
 struct Board {
-    words: Box<[AtomicU32; 3]>,
-    entries: Vec<u64>,
+    file: OwnedFd,
+    view: SharedRing<u64>,
+}
+
+fn mapped(file: &OwnedFd) -> Mapping {
+    Mapping::shared(file, 0, 4096).expect("a mapping")
 }
 
 impl Board {
     /// Both indices begin at `start`.
-    fn new(size: usize, start: u32) -> Self {
-        let words = Box::new([AtomicU32::new(start), AtomicU32::new(start), AtomicU32::new(0)]);
-        Self { words, entries: vec![0; size] }
+    fn new(size: u32, start: u32) -> Self {
+        let file = memfd_create("ring", MemfdFlags::CLOEXEC).expect("a file");
+        ftruncate(&file, 4096).expect("its length");
+        let view = SharedRing::new(mapped(&file), LAYOUT, size).expect("a ring");
+        view.producer().store(start, Ordering::Relaxed);
+        view.consumer().store(start, Ordering::Relaxed);
+        Self { file, view }
     }
 
-    fn shared(&mut self, size: u32) -> Option<SharedRing<u64>> {
-        let word = |w: &AtomicU32| NonNull::from(w);
-        let [producer, consumer, flags] = &*self.words;
-        let entries = NonNull::new(self.entries.as_mut_ptr()).expect("an address");
-        // SAFETY: the board outlives the ring in every test, and is accessed by atomics, or while
-        // the ring is idle.
-        unsafe { SharedRing::from_parts(word(producer), word(consumer), word(flags), entries, size, None) }
+    fn shared(&self) -> SharedRing<u64> {
+        SharedRing::new(mapped(&self.file), LAYOUT, self.view.size()).expect("a ring")
     }
 
     fn entry(&self, index: u32) -> u64 {
-        // SAFETY: in bounds; volatile, as the ring writes through a pointer.
-        unsafe { self.entries.as_ptr().add(index as usize & (self.entries.len() - 1)).read_volatile() }
+        self.view.read(index)
     }
 
-    fn set_entry(&mut self, index: u32, value: u64) {
-        let at = index as usize & (self.entries.len() - 1);
-        // SAFETY: in bounds; the ring is idle.
-        unsafe { self.entries.as_mut_ptr().add(at).write_volatile(value) };
+    fn set_entry(&self, index: u32, value: u64) {
+        self.view.write(index, value);
     }
 
     fn producer(&self) -> &AtomicU32 {
-        &self.words[0]
+        self.view.producer()
     }
 
     fn consumer(&self) -> &AtomicU32 {
-        &self.words[1]
+        self.view.consumer()
     }
 }
 
 #[test]
-fn only_powers_of_two() {
+fn only_powers_of_two_and_parts_inside() {
+    let ring = |layout, size| SharedRing::<u64>::new(Mapping::private(4096).expect("memory"), layout, size);
     for size in [0, 3, 6] {
-        assert!(Board::new(8, 0).shared(size).is_none(), "{size}");
+        assert!(ring(LAYOUT, size).is_none(), "{size}");
     }
-    assert!(Board::new(1, 0).shared(1).is_some());
+    assert!(ring(LAYOUT, 1).is_some());
+    assert!(ring(Layout { entries: 4088, ..LAYOUT }, 1).is_some());
+    for layout in [
+        Layout { entries: 4096, ..LAYOUT },
+        Layout { entries: 196, ..LAYOUT },
+        Layout { entries: usize::MAX - 7, ..LAYOUT },
+        Layout { producer: 4096, ..LAYOUT },
+        Layout { consumer: 2, ..LAYOUT },
+        Layout { flags: usize::MAX - 3, ..LAYOUT },
+    ] {
+        assert!(ring(layout, 1).is_none(), "{layout:?}");
+    }
 }
 
 #[test]
 fn a_full_ring_takes_no_more_until_the_other_side_took_some() {
-    let mut board = Board::new(4, u32::MAX - 1);
-    let mut ring = Producer::with(board.shared(4).expect("a ring"));
+    let board = Board::new(4, u32::MAX - 1);
+    let mut ring = Producer::with(board.shared());
     assert_eq!(ring.room(1), 4);
     for n in 0..4 {
         assert!(ring.push(n));
@@ -81,8 +99,8 @@ fn a_full_ring_takes_no_more_until_the_other_side_took_some() {
 
 #[test]
 fn an_empty_ring_gives_nothing() {
-    let mut board = Board::new(2, u32::MAX);
-    let mut ring = Consumer::with(board.shared(2).expect("a ring"));
+    let board = Board::new(2, u32::MAX);
+    let mut ring = Consumer::with(board.shared());
     assert_eq!(ring.pop(), None);
     board.set_entry(u32::MAX, 7);
     board.set_entry(0, 8);
@@ -98,8 +116,8 @@ fn an_empty_ring_gives_nothing() {
 
 #[test]
 fn entries_that_nobody_took_come_back() {
-    let mut board = Board::new(4, 0);
-    let mut ring = Producer::with(board.shared(4).expect("a ring"));
+    let board = Board::new(4, 0);
+    let mut ring = Producer::with(board.shared());
     for n in [10, 11, 12] {
         ring.push(n);
     }
@@ -115,14 +133,14 @@ fn entries_that_nobody_took_come_back() {
 
 #[test]
 fn wrong_indices_of_the_other_side_never_leave_the_ring() {
-    let mut board = Board::new(4, 0);
-    let mut ring = Producer::with(board.shared(4).expect("a ring"));
+    let board = Board::new(4, 0);
+    let mut ring = Producer::with(board.shared());
     // Claims to have taken what was never given.
     board.consumer().store(1000, Ordering::Relaxed);
     assert!(ring.room(5) <= 4);
     assert!(ring.waiting() <= 4);
-    let mut board = Board::new(4, 0);
-    let mut ring = Consumer::with(board.shared(4).expect("a ring"));
+    let board = Board::new(4, 0);
+    let mut ring = Consumer::with(board.shared());
     board.producer().store(1000, Ordering::Relaxed);
     assert_eq!(ring.available(), 4);
     assert_eq!(ring.pop(), Some(0));
@@ -130,18 +148,18 @@ fn wrong_indices_of_the_other_side_never_leave_the_ring() {
 
 #[test]
 fn the_kernel_asks_for_a_call_by_a_flag() {
-    let mut board = Board::new(2, 0);
-    let ring = Producer::with(board.shared(2).expect("a ring"));
+    let board = Board::new(2, 0);
+    let ring = Producer::with(board.shared());
     assert!(!ring.needs_wakeup());
-    board.words[2].store(1, Ordering::Relaxed);
+    board.view.entries.memory().word(LAYOUT.flags).store(1, Ordering::Relaxed);
     assert!(ring.needs_wakeup());
 }
 
 #[test]
 fn two_threads_pass_every_entry_once_and_in_order() {
-    let mut board = Board::new(8, u32::MAX - 100);
-    let mut producer = Producer::with(board.shared(8).expect("a ring"));
-    let mut consumer = Consumer::with(board.shared(8).expect("a ring"));
+    let board = Board::new(8, u32::MAX - 100);
+    let mut producer = Producer::with(board.shared());
+    let mut consumer = Consumer::with(board.shared());
     const COUNT: u64 = 20_000;
     std::thread::scope(|s| {
         s.spawn(move || {
@@ -177,9 +195,9 @@ proptest! {
     /// Any order of steps against a queue.
     #[test]
     fn like_a_queue(steps in prop::collection::vec(0u8..5, 0..200), start: u32) {
-        let mut board = Board::new(4, start);
-        let mut producer = Producer::with(board.shared(4).expect("a ring"));
-        let mut consumer = Consumer::with(board.shared(4).expect("a ring"));
+        let board = Board::new(4, start);
+        let mut producer = Producer::with(board.shared());
+        let mut consumer = Consumer::with(board.shared());
         let mut model = std::collections::VecDeque::new();
         let (mut pushed, mut published, mut popped, mut released) = (0u64, 0u64, 0u64, 0u64);
         for step in steps {
