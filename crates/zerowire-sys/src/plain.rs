@@ -24,6 +24,14 @@ pub unsafe trait PlainData: Sized + 'static {
     }
 }
 
+/// The same bytes as another type.
+#[inline]
+pub(crate) fn cast<A: PlainData, B: PlainData>(value: A) -> B {
+    const { assert!(size_of::<A>() == size_of::<B>()) };
+    // SAFETY: as many bytes, none of them padding, and any are a value.
+    unsafe { std::mem::transmute_copy(&value) }
+}
+
 /// Integers, and structures of other crates that hold nothing else.
 macro_rules! integers {
     ($($type:ty),*) => {

@@ -169,6 +169,37 @@ fn keep(kept: CapabilitySet) -> Result<(), Errno> {
     kept.iter().try_for_each(|capability| configure_capability_in_ambient_set(capability, true))
 }
 
+/// Whether a child process could `unshare` these namespaces. The child does nothing else and is
+/// reaped here.
+///
+/// # Errors
+/// Those of unshare(2) in the child, and of fork(2).
+pub fn unshare_in_child(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: the child calls only unshare, errno and _exit, all of which are async-signal-safe.
+    let pid = check(unsafe { libc::fork() })?;
+    if pid == 0 {
+        // SAFETY: as above; the errno fits the exit status.
+        unsafe {
+            let failed = libc::unshare(flags) != 0;
+            libc::_exit(if failed { *libc::__errno_location() } else { 0 });
+        }
+    }
+    let mut status = 0;
+    loop {
+        // SAFETY: waits for the child made above and fills `status`.
+        match check(unsafe { libc::waitpid(pid, &raw mut status, 0) }) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+            Ok(_) => break,
+        }
+    }
+    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+        (true, 0) => Ok(()),
+        (true, errno) => Err(io::Error::from_raw_os_error(errno)),
+        (false, _) => Err(io::Error::other("the child was killed")),
+    }
+}
+
 /// Closes all descriptors of this process but these (close_range(2), Linux 5.9).
 ///
 /// # Safety

@@ -6,18 +6,32 @@
 //! entry points to belongs to the kernel from [`BufferRing::publish`] until the completion that
 //! names it.
 
-use super::ring::SendRing;
-use crate::map::Mapping;
-use io_uring::types::BufRingEntry;
-use rustix::mm::MapFlags;
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
+
+use rustix::mm::MapFlags;
+
+use super::ring::SendRing;
+use crate::map::{EntryTable, Mapping};
+use crate::plain::plain;
+
+plain! {
+    /// `struct io_uring_buf`. The last field of the first entry is the ring's tail (`struct
+    /// io_uring_buf_ring`).
+    struct BufferEntry {
+        addr: u64,
+        len: u32,
+        buffer: u16,
+        tail: u16,
+    }
+}
+
+const TAIL: usize = std::mem::offset_of!(BufferEntry, tail);
 
 /// See the module.
 #[derive(Debug)]
 pub struct BufferRing {
-    memory: Mapping,
-    mask: u16,
+    entries: EntryTable<BufferEntry>,
     tail: u16,
     group: u16,
 }
@@ -31,12 +45,11 @@ impl BufferRing {
     pub fn new(ring: &SendRing, entries: usize, group: u16) -> io::Result<Self> {
         let entries = entries.clamp(1, 32768).next_power_of_two();
         let page = rustix::param::page_size();
-        let bytes = (entries * size_of::<BufRingEntry>()).next_multiple_of(page);
+        let bytes = (entries * size_of::<BufferEntry>()).next_multiple_of(page);
         let memory = Mapping::private_with(bytes, MapFlags::empty())?;
-        // SAFETY: the memory is page-aligned and long enough. The kernel pins its pages, so that
-        // even a ring that outlives this value writes to nothing else.
-        unsafe { ring.register_buffer_ring(memory.as_ptr(), entries as u16, group)? };
-        Ok(Self { memory, mask: (entries - 1) as u16, tail: 0, group })
+        ring.register_buffer_ring(&memory, entries as u16, group)?;
+        let entries = EntryTable::new(memory, 0, entries as u32).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self { entries, tail: 0, group })
     }
 
     /// Its number, which entries name.
@@ -53,14 +66,11 @@ impl BufferRing {
     /// ring has.
     #[inline]
     pub unsafe fn put(&mut self, at: *mut u8, len: u32, buffer: u16) -> u16 {
-        let position = self.tail & self.mask;
-        // SAFETY: the position is within the ring. The kernel doesn't read or write an entry before
-        // the tail has passed it, and only this thread writes. The fields are set one by one: those
-        // of the first entry share it with the tail.
-        let entry = unsafe { &mut *self.entry(position) };
-        entry.set_addr(at as u64);
-        entry.set_len(len);
-        entry.set_bid(buffer);
+        let position = self.tail & (self.entries.len() - 1) as u16;
+        // The kernel doesn't read or write an entry before the tail has passed it, and only this
+        // thread writes.
+        let tail = if position == 0 { self.published().load(Ordering::Relaxed) } else { 0 };
+        self.entries.write(position.into(), &BufferEntry { addr: at as u64, len, buffer, tail });
         self.tail = self.tail.wrapping_add(1);
         position
     }
@@ -68,21 +78,18 @@ impl BufferRing {
     /// Hands what was put over to the kernel.
     #[inline]
     pub fn publish(&self) {
-        // SAFETY: the first entry's last field is the tail (include/uapi/linux/io_uring.h, `struct
-        // io_uring_buf_ring`); it is aligned, and both sides use it atomically.
-        let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(self.entry(0)).cast_mut()) };
-        tail.store(self.tail, Ordering::Release);
+        self.published().store(self.tail, Ordering::Release);
+    }
+
+    /// The tail as the kernel sees it.
+    #[inline]
+    fn published(&self) -> &AtomicU16 {
+        self.entries.memory().atomic(TAIL).expect("a ring has an entry")
     }
 
     /// The length of an entry that the kernel has used: it may have shortened it.
     #[inline]
     pub fn len_at(&self, position: u16) -> u32 {
-        // SAFETY: within the ring; a completion named the entry, so the kernel is done with it.
-        unsafe { (*self.entry(position & self.mask)).len() }
-    }
-
-    #[inline]
-    fn entry(&self, position: u16) -> *mut BufRingEntry {
-        self.memory.as_ptr().cast::<BufRingEntry>().wrapping_add(position.into())
+        self.entries.read(position.into()).len
     }
 }

@@ -1,7 +1,7 @@
 //! What io_uring can do here, and what the `io-uring` crate does not name.
 
 pub mod buffer_ring;
-mod enter;
+mod calls;
 mod features;
 pub mod ring;
 mod send_features;

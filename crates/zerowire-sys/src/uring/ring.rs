@@ -4,12 +4,15 @@
 //! Memory: the ring never owns what an entry points to. [`SendRing::push`] is unsafe for that
 //! reason, and its one caller keeps the memory until the last completion of the entry.
 
-use io_uring::{IoUring, squeue};
+use io_uring::{IoUring, Submitter, squeue, types::BufRingEntry};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use super::enter::{Patience, enter};
+use super::calls::{Patience, enter};
+use super::sqe::Entry;
+use crate::map::Mapping;
+use crate::plain::cast;
 
 /// Which threads use a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +121,12 @@ impl SendRing {
         unsafe { self.ring.0.submission().push(entry).is_ok() }
     }
 
+    /// As [`SendRing::push`], for an entry that names no memory.
+    pub fn push_bare(&mut self, entry: Entry) -> bool {
+        // SAFETY: the entry names no memory.
+        unsafe { self.push(&cast(*entry.sqe())) }
+    }
+
     /// Whether the kernel has something that only a system call brings into the queue: deferred
     /// work, or completions that didn't fit (`IORING_SQ_TASKRUN`, `IORING_SQ_CQ_OVERFLOW`).
     #[inline]
@@ -158,8 +167,9 @@ impl SendRing {
     fn hand_over(&mut self, count: usize, want: usize, patience: Patience) -> io::Result<usize> {
         let held = self.held();
         let count = count.min(held) as u32;
-        // SAFETY: whoever pushed an entry has promised what it names.
-        match unsafe { enter(self.ring.0.as_raw_fd(), count, want as u32, patience) } {
+        // SAFETY: the ring has its descriptor open.
+        let ring = unsafe { BorrowedFd::borrow_raw(self.ring.0.as_raw_fd()) };
+        match enter(ring, count, want as u32, patience) {
             Ok(taken) => Ok(taken),
             Err(libc::ETIME | libc::EINTR) => Ok(held.saturating_sub(self.held())),
             Err(errno) => Err(io::Error::from_raw_os_error(errno)),
@@ -263,17 +273,13 @@ impl SendRing {
         self.ring.0.submitter().register_files_update(place, &[fd]).map(drop)
     }
 
-    /// Registers `entries` entries at `base` as the ring of provided buffers `group` (Linux 5.19).
+    /// Registers the first `entries` entries of `memory` as the ring of provided buffers `group`
+    /// (Linux 5.19).
     ///
     /// # Errors
-    /// EINVAL on older kernels or if the length isn't a power of two; ENOMEM beyond the limit of
-    /// locked memory.
-    ///
-    /// # Safety
-    /// `base` is page-aligned, and the range stays mapped until the ring is gone.
-    pub unsafe fn register_buffer_ring(&self, base: *mut u8, entries: u16, group: u16) -> io::Result<()> {
-        // SAFETY: passed on to the caller.
-        unsafe { self.ring.0.submitter().register_buf_ring_with_flags(base as u64, entries, group, 0) }
+    /// As [`register_buffer_ring`].
+    pub(super) fn register_buffer_ring(&self, memory: &Mapping, entries: u16, group: u16) -> io::Result<()> {
+        register_buffer_ring(&self.ring.0.submitter(), memory, entries, group)
     }
 
     /// Whether receives may fill several provided buffers at once (`IORING_FEAT_RECVSEND_BUNDLE`,
@@ -284,6 +290,36 @@ impl SendRing {
         let release = rustix::system::uname().release().to_string_lossy().into_owned();
         self.ring.0.params().is_feature_recvsend_bundle() && !has_broken_bundles(&release)
     }
+}
+
+/// Registers the first `entries` entries of `memory` as the ring of provided buffers `group`.
+///
+/// # Errors
+/// EINVAL before Linux 5.19, or if the number isn't a power of two that fits the memory; ENOMEM
+/// beyond the limit of locked memory.
+pub(crate) fn register_buffer_ring(
+    submitter: &Submitter<'_>,
+    memory: &Mapping,
+    entries: u16,
+    group: u16,
+) -> io::Result<()> {
+    if usize::from(entries) * size_of::<BufRingEntry>() > memory.len() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: the memory is page-aligned and long enough. The kernel pins its pages, so that even a
+    // ring that outlives the mapping writes to nothing else. It uses a buffer that an entry names
+    // only once who wrote the entry has said so.
+    unsafe { submitter.register_buf_ring_with_flags(memory.as_ptr() as u64, entries, group, 0) }
+}
+
+/// Registers the first `len` bytes of `memory` as the only buffer.
+///
+/// # Errors
+/// ENOMEM beyond the limit of locked memory; EBUSY when there are buffers.
+pub(crate) fn register_buffer(submitter: &Submitter<'_>, memory: &Mapping, len: usize) -> io::Result<()> {
+    let iov = libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: len.min(memory.len()) };
+    // SAFETY: as in `SendRing::register_buffer`.
+    unsafe { submitter.register_buffers(&[iov]) }
 }
 
 /// See [`SendRing::has_bundles`].

@@ -1,5 +1,7 @@
 //! Places in both kinds of queue, and rings of this machine.
 
+use std::os::fd::AsRawFd;
+
 use super::*;
 use rustix::event::{EventfdFlags, eventfd};
 

@@ -27,7 +27,8 @@ use std::sync::Arc;
 use crate::map::Mapping;
 use rustix::mm::MapFlags;
 
-use super::wide::WideRing;
+use super::calls::register;
+use super::wide::{Completions, WideRing};
 pub use abi::{AREA_SHIFT, CopyStats, FEATURE_RX_PAGE_SIZE, MOST_ENTRIES, REG_NODEV, Rqe};
 use abi::{AreaReg, Ctrl, CtrlAddArea, EventDesc, IfqReg};
 use io_uring::types::{IORING_MEM_REGION_TYPE_USER, io_uring_region_desc};
@@ -165,7 +166,7 @@ impl Zcrx {
         let fd = Arc::clone(ring.fd());
         // SAFETY: the kernel reads and fills the four structures, which live until it returns, and
         // pins area and region.
-        unsafe { register(&fd, abi::REGISTER_ZCRX_IFQ, (&raw mut reg).cast(), 1)? };
+        unsafe { register(&fd, abi::REGISTER_ZCRX_IFQ, &mut reg, 1)? };
         let memory = match own {
             Some(memory) => memory,
             None => Mapping::ring(&fd, desc.mmap_offset, bytes)?,
@@ -202,7 +203,7 @@ impl Zcrx {
         let mut reg = IfqReg { if_idx, flags: abi::REG_IMPORT, ..IfqReg::default() };
         let fd = Arc::clone(ring.fd());
         // SAFETY: the kernel reads and fills the structure, which lives until it returns.
-        unsafe { register(&fd, abi::REGISTER_ZCRX_IFQ, (&raw mut reg).cast(), 1)? };
+        unsafe { register(&fd, abi::REGISTER_ZCRX_IFQ, &mut reg, 1)? };
         Ok(Self { region: Arc::clone(region), fd, id: reg.zcrx_id })
     }
 
@@ -266,32 +267,41 @@ impl Zcrx {
         let mut ctrl = CtrlAddArea { zcrx_id: self.id, op, area_ptr, ..CtrlAddArea::default() };
         // SAFETY: the kernel reads both structures and fills the area's, which live until it
         // returns, and pins the memory.
-        unsafe { register(&self.fd, abi::REGISTER_ZCRX_CTRL, (&raw mut ctrl).cast(), 0)? };
-        // SAFETY: the kernel has written it; it holds plain numbers.
-        Ok(unsafe { (&raw const area).read_volatile() }.rq_area_token)
+        unsafe { register(&self.fd, abi::REGISTER_ZCRX_CTRL, &mut ctrl, 0)? };
+        Ok(area.rq_area_token)
     }
 
     /// The argument, as the kernel left it.
     fn control(&self, op: u32, argument: u32) -> io::Result<u32> {
         let mut ctrl = Ctrl { zcrx_id: self.id, op, argument, ..Ctrl::default() };
         // SAFETY: the kernel reads and fills the structure, which lives until it returns.
-        unsafe { register(&self.fd, abi::REGISTER_ZCRX_CTRL, (&raw mut ctrl).cast(), 0)? };
+        unsafe { register(&self.fd, abi::REGISTER_ZCRX_CTRL, &mut ctrl, 0)? };
         Ok(ctrl.argument)
     }
+}
+
+/// Tries to register 16 pages, on a ring that takes the registration with it.
+///
+/// # Errors
+/// Those of [`Zcrx::new`], and of the ring.
+pub fn attempt(source: ZcrxSource) -> io::Result<()> {
+    let ring = WideRing::new(8, 8, Completions::Wide)?;
+    let area = Mapping::private_with(16 * rustix::param::page_size(), MapFlags::empty())?;
+    let request = ZcrxRequest {
+        source,
+        area: area.as_ptr(),
+        area_bytes: area.len(),
+        dmabuf: None,
+        entries: 64,
+        kernel_ring: false,
+        buffer_bytes: 0,
+        event_data: 0,
+    };
+    // SAFETY: nobody accesses the area, and the ring ends here.
+    unsafe { Zcrx::new(&ring, &request) }.map(drop)
 }
 
 /// Memory that a forked child doesn't get.
 fn memory(bytes: usize) -> io::Result<Mapping> {
     Ok(Mapping::private_with(bytes, MapFlags::empty())?.kept_from_children()?)
-}
-
-/// One `io_uring_register`.
-///
-/// # Safety
-/// What `argument` points to is what `op` wants, and the kernel may write it until the call
-/// returns.
-unsafe fn register(fd: &OwnedFd, op: u32, argument: *mut libc::c_void, count: u32) -> io::Result<()> {
-    // SAFETY: passed on to the caller.
-    let r = unsafe { libc::syscall(libc::SYS_io_uring_register, fd.as_raw_fd(), op, argument, count) };
-    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

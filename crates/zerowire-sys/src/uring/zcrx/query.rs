@@ -2,7 +2,8 @@
 
 use std::io;
 
-use super::abi::{CTRL_ADD_AREA, QUERY_ZCRX, QueryHeader, QueryZcrx, REGISTER_QUERY};
+use super::abi::{CTRL_ADD_AREA, QUERY_ZCRX, QueryZcrx};
+use crate::uring::calls;
 
 /// The answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,25 +31,7 @@ pub fn abilities() -> Option<Abilities> {
 }
 
 fn query() -> io::Result<Abilities> {
-    let mut answer = QueryZcrx::default();
-    let mut header = QueryHeader {
-        data: &raw mut answer as u64,
-        op: QUERY_ZCRX,
-        size: size_of::<QueryZcrx>() as u32,
-        ..QueryHeader::default()
-    };
-    // SAFETY: the kernel reads and fills both structures, which live until it returns. A query
-    // needs no ring (-1).
-    let r = unsafe { libc::syscall(libc::SYS_io_uring_register, -1, REGISTER_QUERY, &raw mut header, 0) };
-    if r < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    if header.result < 0 {
-        return Err(io::Error::from_raw_os_error(-header.result));
-    }
-    // SAFETY: the kernel has written it; it holds plain numbers.
-    let answer = unsafe { std::ptr::from_ref(&answer).read_volatile() };
-    let QueryZcrx { register_flags, area_flags, controls, features, .. } = answer;
+    let QueryZcrx { register_flags, area_flags, controls, features, .. } = calls::query(QUERY_ZCRX)?;
     Ok(Abilities { registrations: register_flags, areas: area_flags, controls, features })
 }
 

@@ -9,10 +9,10 @@
 //! one refill ring, so that its writer holds a lock.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::abi::{CopyStats, Rqe};
-use crate::map::Mapping;
+use crate::map::{EntryTable, Mapping};
 
 /// The head of the region, before the entries; what the kernel needs (`rq_hdr_size`) is a part of
 /// it.
@@ -39,7 +39,7 @@ pub(super) fn lengths(entries: u32) -> (usize, usize) {
 /// See the module. Words that both sides change, and the entries, are written atomically.
 #[derive(Debug)]
 pub struct ZcrxRegion {
-    memory: Mapping,
+    entries: EntryTable<Rqe>,
     layout: RegionLayout,
 }
 
@@ -47,19 +47,22 @@ impl ZcrxRegion {
     /// # Errors
     /// The kernel named places outside of the memory.
     pub(super) fn new(memory: Mapping, layout: RegionLayout, bytes: usize) -> io::Result<Self> {
-        let end = (layout.entries as usize).checked_mul(size_of::<Rqe>());
-        let end = end.and_then(|e| e.checked_add(layout.entries_at));
-        let is_inside = layout.entries.is_power_of_two()
-            && layout.entries_at.is_multiple_of(align_of::<Rqe>())
-            && end.is_some_and(|e| e <= layout.stats.unwrap_or(bytes))
-            && layout.stats.is_none_or(|s| s.is_multiple_of(64) && s + size_of::<CopyStats>() <= bytes)
-            && memory.find_word(layout.head).is_some()
-            && memory.find_word(layout.tail).is_some();
-        if is_inside {
-            Ok(Self { memory, layout })
-        } else {
-            Err(io::Error::other("the refill ring lies outside of its memory"))
-        }
+        let refused = || io::Error::other("the refill ring lies outside of its memory");
+        let RegionLayout { head, tail, entries_at, entries, stats } = layout;
+        let has_words = memory.find_word(head).is_some() && memory.find_word(tail).is_some();
+        let entries =
+            EntryTable::new(memory, entries_at, entries).filter(|_| has_words).ok_or_else(refused)?;
+        // The entries end before the statistics.
+        let end = entries_at + entries.len() as usize * size_of::<Rqe>();
+        let is_inside = end <= stats.unwrap_or(bytes)
+            && stats.is_none_or(|s| s.is_multiple_of(64) && s + size_of::<CopyStats>() <= bytes);
+        if is_inside { Ok(Self { entries, layout }) } else { Err(refused()) }
+    }
+
+    /// The word at a place of the layout.
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU32 {
+        self.entries.memory().word(at)
     }
 
     /// Entries of the refill ring.
@@ -71,45 +74,26 @@ impl ZcrxRegion {
     /// How far the kernel has taken entries.
     #[inline]
     pub fn head(&self) -> u32 {
-        self.memory.find_word(self.layout.head).map_or(0, |w| w.load(Ordering::Acquire))
+        self.word(self.layout.head).load(Ordering::Acquire)
     }
 
     /// How far entries were handed over.
     #[inline]
     pub fn tail(&self) -> u32 {
-        self.memory.find_word(self.layout.tail).map_or(0, |w| w.load(Ordering::Acquire))
+        self.word(self.layout.tail).load(Ordering::Acquire)
     }
 
     /// Writes the entry at position `at`. The kernel must not have it, and one thread writes at a
     /// time: the kernel reads a mixture otherwise.
     #[inline]
     pub fn write(&self, at: u32, entry: Rqe) {
-        let [off, length] = self.entry_at(at);
-        off.store(entry.off, Ordering::Relaxed);
-        let fields = u64::from(entry.len) | u64::from(entry.pad) << 32;
-        length.store(
-            if cfg!(target_endian = "big") { fields.rotate_left(32) } else { fields },
-            Ordering::Relaxed,
-        );
-    }
-
-    /// The two words of an entry: its place, and its length beside four free bytes.
-    #[inline]
-    fn entry_at(&self, at: u32) -> [&AtomicU64; 2] {
-        let place = (at & (self.layout.entries - 1)) as usize;
-        let entries = self.memory.as_ptr().wrapping_add(self.layout.entries_at).cast::<Rqe>();
-        let words = entries.wrapping_add(place).cast::<u64>();
-        // SAFETY: inside the region (checked at the registration), which lives as long as this
-        // value, and aligned; this process reads and writes whole words, atomically.
-        [0, 1].map(|i| unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) })
+        self.entries.write(at, &entry);
     }
 
     /// Hands the entries before `tail` to the kernel.
     #[inline]
     pub fn publish(&self, tail: u32) {
-        if let Some(word) = self.memory.find_word(self.layout.tail) {
-            word.store(tail, Ordering::Release);
-        }
+        self.word(self.layout.tail).store(tail, Ordering::Release);
     }
 
     /// One that no kernel knows.
@@ -136,9 +120,7 @@ impl ZcrxRegion {
     /// Takes all entries, as the kernel does.
     #[cfg(feature = "testing")]
     pub fn take_all(&self) {
-        if let Some(word) = self.memory.find_word(self.layout.head) {
-            word.store(self.tail(), Ordering::Release);
-        }
+        self.word(self.layout.head).store(self.tail(), Ordering::Release);
     }
 
     /// Takes the next entry, as the kernel does.
@@ -148,10 +130,8 @@ impl ZcrxRegion {
         if head == self.tail() {
             return None;
         }
-        let [off, length] = self.entry_at(head).map(|word| word.load(Ordering::Relaxed));
-        let fields = if cfg!(target_endian = "big") { length.rotate_left(32) } else { length };
-        let entry = Rqe { off, len: fields as u32, pad: (fields >> 32) as u32 };
-        self.memory.find_word(self.layout.head)?.store(head.wrapping_add(1), Ordering::Release);
+        let entry = self.entries.read(head);
+        self.word(self.layout.head).store(head.wrapping_add(1), Ordering::Release);
         Some(entry)
     }
 
@@ -163,11 +143,9 @@ impl ZcrxRegion {
     /// What the kernel has copied so far, for all rings; zero where it doesn't count.
     pub fn copied(&self) -> CopyStats {
         let Some(at) = self.layout.stats else { return CopyStats::default() };
-        let words = self.memory.as_ptr().wrapping_add(at).cast::<u64>();
-        // SAFETY: inside the region, at a multiple of 64; both sides use whole words, this one
-        // atomically.
-        let read = |i| unsafe { AtomicU64::from_ptr(words.wrapping_add(i)) }.load(Ordering::Relaxed);
-        CopyStats { count: read(0), bytes: read(1) }
+        let memory = self.entries.memory();
+        let read = |at| memory.atomic::<AtomicU64>(at).map_or(0, |n| n.load(Ordering::Relaxed));
+        CopyStats { count: read(at), bytes: read(at + size_of::<u64>()) }
     }
 }
 
