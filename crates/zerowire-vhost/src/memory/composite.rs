@@ -12,8 +12,10 @@
 //! slab, which the guest can't reach.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use rustix::mm::MapFlags;
 use zerowire_sys::map::{Mapping, READ_WRITE};
@@ -46,7 +48,7 @@ struct Place {
 /// The range. Dropping it unmaps it.
 #[derive(Debug)]
 pub struct Composite {
-    range: Mapping,
+    range: Arc<Mapping>,
     /// Where the composition begins in the mapping.
     base_at: usize,
     len: usize,
@@ -101,12 +103,18 @@ impl Composite {
             at += region.len;
         }
         let smallest_page = regions.iter().filter(|r| r.len > 0).map(|r| r.page).min().unwrap_or(4096);
+        let range = Arc::new(range);
         Ok(Self { range, base_at, len, padding, slab_at: padding + ram, places, smallest_page })
     }
 
     /// The first byte.
     pub fn base(&self) -> NonNull<u8> {
         self.range.base().map_addr(|a| a.saturating_add(self.base_at))
+    }
+
+    /// The mapping, which stays as long as any holder, and the part of it that this is.
+    pub fn range(&self) -> (Arc<Mapping>, Range<usize>) {
+        (Arc::clone(&self.range), self.base_at..self.base_at + self.len)
     }
 
     /// Bytes in all.
@@ -131,7 +139,7 @@ impl Composite {
         pages::absent(self.guest_part())
     }
 
-    fn guest_part(&self) -> std::ops::Range<usize> {
+    fn guest_part(&self) -> Range<usize> {
         let start = self.base().addr().get();
         start + self.padding..start + self.slab_at
     }

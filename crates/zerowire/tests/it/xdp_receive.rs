@@ -46,9 +46,10 @@ fn wait(socket: &mut Socket) -> Descriptor {
 }
 
 fn read(socket: &Socket, at: u64, len: u32) -> Vec<u8> {
+    let bytes = socket.umem().bytes(at, len as usize).expect("in bounds");
     // SAFETY: a frame that came out of the receive ring and whose chunk is not filled again
     // meanwhile.
-    unsafe { socket.umem().bytes_mut(at, len as usize) }.expect("in bounds").to_vec()
+    unsafe { bytes.as_ref() }.to_vec()
 }
 
 fn sender() -> XdpSender {

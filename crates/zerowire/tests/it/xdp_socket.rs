@@ -3,11 +3,13 @@
 
 use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use zerowire_sys::map::Mapping;
 use zerowire_sys::xdp::{
-    Descriptor, Mode, RingSizes, Socket, SocketOptions, Umem, UmemOptions, XdpError, address,
+    Descriptor, Mode, OwnSockets, RingSizes, Socket, SocketOptions, Umem, UmemOptions, XdpError, address,
 };
 use zerowire_testkit::PATIENCE;
 use zerowire_testkit::net::lab::{HERE, frame, in_lab};
@@ -154,34 +156,38 @@ fn one_memory_serves_several_queues_and_interfaces() {
     });
 }
 
-/// Memory of a test that another mapping shares, as a guest's RAM is.
+/// Memory of a file, as a guest's RAM is.
 struct Ram {
-    base: NonNull<u8>,
-    len: usize,
+    file: OwnedFd,
+    memory: Arc<Mapping>,
 }
 
 impl Ram {
     fn new(len: usize) -> Self {
         let file = rustix::fs::memfd_create("ram", rustix::fs::MemfdFlags::CLOEXEC).expect("a memfd");
         rustix::fs::ftruncate(&file, len as u64).expect("memory");
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        // SAFETY: a new mapping at an address of the kernel's choice; it stays until the process
-        // ends.
-        let base = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
-        };
-        Self { base: NonNull::new(base.expect("mapped").cast()).expect("an address"), len }
+        let memory = Arc::new(Mapping::shared(&file, 0, len).expect("mapped"));
+        Self { file, memory }
     }
 
     fn umem(&self, options: UmemOptions) -> Result<Umem, XdpError> {
-        // SAFETY: the mapping stays until the process ends, and is accessed by raw copies only.
-        unsafe { Umem::from_raw(self.base, self.len, options) }
+        Umem::of(Arc::clone(&self.memory), 0..self.memory.len(), options, Arc::new(OwnSockets))
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
-        assert!(at + bytes.len() <= self.len);
-        // SAFETY: in bounds, and not with the kernel.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) };
+        for (i, byte) in bytes.iter().enumerate() {
+            self.memory.byte(at + i).store(*byte, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn a_part_that_the_memory_does_not_have_is_refused() {
+    let ram = Ram::new(8 * CHUNK);
+    for part in [CHUNK..9 * CHUNK, usize::MAX - CHUNK..usize::MAX] {
+        let (memory, maker) = (Arc::clone(&ram.memory), Arc::new(OwnSockets));
+        let error = Umem::of(memory, part.clone(), UmemOptions::default(), maker).expect_err("outside");
+        assert!(matches!(error, XdpError::Value { value, .. } if value == part.end as u64), "{error}");
     }
 }
 
@@ -226,7 +232,11 @@ fn memory_that_isnt_mapped_is_refused() {
     let ram = Ram::new(64 << 10);
     // SAFETY: the pages are the test's own; nobody accesses them from now on.
     unsafe {
-        rustix::mm::mprotect(ram.base.as_ptr().add(32 << 10).cast(), 4096, rustix::mm::MprotectFlags::empty())
+        rustix::mm::mprotect(
+            ram.memory.as_ptr().add(32 << 10).cast(),
+            4096,
+            rustix::mm::MprotectFlags::empty(),
+        )
     }
     .expect("protected");
     let error = ram.umem(UmemOptions::default()).expect_err("a hole");
@@ -365,23 +375,12 @@ fn a_busy_queue_leaves_the_memory_registered() {
         lab.ifb("ifb0", false);
         let small = umem(4);
         let other = Socket::bind(&small, &options("ifb0")).unwrap_or_else(|e| panic!("{e}"));
-        let file = rustix::fs::memfd_create("frames", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-        let len = 64 * CHUNK;
-        rustix::fs::ftruncate(&file, len as u64).expect("a length");
-        // SAFETY: a new mapping of a file of that length.
-        let base = unsafe {
-            let (prot, flags) =
-                (rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE, rustix::mm::MapFlags::SHARED);
-            rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, &file, 0)
-        };
-        let base = NonNull::new(base.expect("a mapping").cast()).expect("an address");
-        // SAFETY: mapped until the process ends; no reference is made to it.
-        let umem =
-            unsafe { Umem::from_raw(base, len, UmemOptions::default()) }.unwrap_or_else(|e| panic!("{e}"));
+        let ram = Ram::new(64 * CHUNK);
+        let umem = ram.umem(UmemOptions::default()).unwrap_or_else(|e| panic!("{e}"));
         let some = |first_chunks| SocketOptions { first_chunks, ..options("ifb0") };
         assert!(matches!(refused(&umem, &some(vec![0, 4096])), XdpError::Busy { .. }));
         // Whoever registers it now finds no pages.
-        rustix::fs::ftruncate(&file, 0).expect("a length");
+        rustix::fs::ftruncate(&ram.file, 0).expect("a length");
         for first in [vec![8192], vec![], vec![4096; 3]] {
             assert!(matches!(refused(&umem, &some(first)), XdpError::Busy { .. }));
         }

@@ -85,10 +85,10 @@ impl BareXdp {
         if case.direction == Direction::Transmit {
             let frame = Frame::build(case.frame_len, SINK_MAC, GUEST_MAC)?;
             for place in 0..slots.places() {
+                let mut bytes = umem.bytes(frame_at(slots, place), case.frame_len)?;
                 // SAFETY: nothing is bound yet, so nothing is lent to the kernel; no other
                 // reference exists.
-                let bytes = unsafe { umem.bytes_mut(frame_at(slots, place), case.frame_len) }?;
-                bytes.copy_from_slice(frame.bytes());
+                unsafe { bytes.as_mut() }.copy_from_slice(frame.bytes());
             }
         }
         let options = SocketOptions {

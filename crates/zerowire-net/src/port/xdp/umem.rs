@@ -16,7 +16,6 @@ use crate::port::xdp::XdpPin;
 /// The registration, and what is needed to find a byte in it.
 #[derive(Debug)]
 pub struct VmUmem {
-    // The registration goes before the mapping.
     umem: Umem,
     _pinned: Pinned,
     composite: Composite,
@@ -74,7 +73,7 @@ impl VmUmem {
     /// for each of `pairs` queue pairs. All that is registered is pinned.
     ///
     /// # Errors
-    /// Those of [`Umem::from_raw_by`]; [`XdpError::System`] where memory can't be mapped, or
+    /// Those of [`Umem::of`]; [`XdpError::System`] where memory can't be mapped, or
     /// exceeds the [budget](zerowire_vhost::memory::PinBudget).
     pub fn new(
         memory: &GuestMemory,
@@ -104,13 +103,11 @@ impl VmUmem {
             unaligned: true,
             ..UmemOptions::default()
         };
-        // SAFETY: the range stays mapped as long as `composite`, which goes after the registration
-        // and which sockets of this value don't outlive: each goes before its `Slab`. No reference
-        // into the guest's part is ever made; those into the slab follow the rules of `Slab`. What
-        // a late write into a buffer of a guest that is gone would change belongs to that guest.
-        let umem = unsafe {
-            Umem::from_raw_by(composite.base(), composite.len(), options, Arc::new(access.clone()))
-        };
+        // No reference into the guest's part is ever made; those into the slab follow the rules of
+        // `Slab`. What a late write into a buffer of a guest that is gone would change belongs to
+        // that guest.
+        let (range, part) = composite.range();
+        let umem = Umem::of(range, part, options, Arc::new(access.clone()));
         let umem = umem.map_err(|e| over_limit(e, pin, access.is_confined()))?;
         let regions = memory.regions().iter().map(Region::id).collect();
         let memory_bytes = memory.len();

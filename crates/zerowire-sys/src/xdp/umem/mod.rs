@@ -1,10 +1,9 @@
 //! A UMEM: the memory that AF_XDP sockets send from and receive into, registered with the kernel.
 //!
-//! Memory: the pages are the program's own, or those that the caller lends ([`Umem::from_raw`]).
-//! The kernel pins them until the last socket is closed. The rings say who may touch a byte. A
-//! chunk belongs to the kernel from its way into the fill or transmit ring until it comes out of
-//! the receive or completion ring. The value makes references to the memory only in unsafe
-//! functions, whose callers answer for it.
+//! Memory: the pages are those of a mapping, the program's own or one that the caller shares
+//! ([`Umem::of`]). The kernel pins them until the last socket is closed. The rings say who may
+//! touch a byte. A chunk belongs to the kernel from its way into the fill or transmit ring until it
+//! comes out of the receive or completion ring. The value makes no reference to the memory.
 //!
 //! Registration follows `struct xdp_umem_reg` (include/uapi/linux/if_xdp.h); the limits are those
 //! of net/xdp/xdp_umem.c.
@@ -84,13 +83,14 @@ pub struct Umem(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    base: NonNull<u8>,
-    len: usize,
+    memory: Arc<Mapping>,
+    /// The part of the mapping that is registered.
+    part: Range<usize>,
     options: UmemOptions,
     maker: Arc<dyn SocketMaker>,
     sockets: Mutex<Sockets>,
-    /// Where the memory is the program's own: unmapped after the last handle and socket.
-    own: Option<Mapping>,
+    /// True: the memory is the program's own.
+    is_own: bool,
 }
 
 /// The kernel keeps a registration with a socket; further sockets share that of one that is bound.
@@ -107,12 +107,6 @@ struct Bound {
     interface: u32,
     queue: u32,
 }
-
-// SAFETY: the address of memory that belongs to no thread; it is dereferenced in unsafe functions
-// only.
-unsafe impl Send for Inner {}
-// SAFETY: as above; the sockets are behind a lock.
-unsafe impl Sync for Inner {}
 
 /// A socket that the memory was registered with, not bound yet.
 #[derive(Debug)]
@@ -175,55 +169,46 @@ impl Umem {
             Errno::AGAIN => memlock(need_bytes),
             e => XdpError::system(format!("{need_bytes} bytes of frames"), "mmap", e),
         })?;
-        Self::register(own.base(), len, options, Arc::new(OwnSockets), Some(own))
+        Self::register(Arc::new(own), 0..len, options, Arc::new(OwnSockets), true)
     }
 
-    /// Registers memory of the caller's: guest RAM, a mapped file, a composition of both.
+    /// Registers a part of a mapping of the caller's: guest RAM, a file, a composition of both. It
+    /// stays mapped as long as the value and its sockets. `maker` makes the sockets.
     ///
-    /// Addresses in the rings count from `base`. After pages are discarded (`MADV_DONTNEED` on
-    /// private memory, `PUNCH_HOLE`, a balloon), an address no longer names the pages that the
-    /// kernel has. Frames then go to pages that nobody sees.
+    /// Addresses in the rings count from the start of the part. After pages are discarded
+    /// (`MADV_DONTNEED` on private memory, `PUNCH_HOLE`, a balloon), an address no longer names the
+    /// pages that the kernel has. Frames then go to pages that nobody sees.
     ///
-    /// # Safety
-    /// `base..base + len` stays mapped readable and writable until the last clone of the value and
-    /// the last socket on it are dropped. What is lent to the kernel (see the module) may change at
-    /// any time, so no Rust reference to those bytes may exist meanwhile. In zero-copy mode an
+    /// What is lent to the kernel (see the module) may change at any time. In zero-copy mode an
     /// interface can write to chunks of the fill ring until its queue is bound anew. This happens
-    /// some milliseconds after the socket is closed. Reuse such memory for other things only when
-    /// writes into it do no harm, or after that.
+    /// some milliseconds after the socket is closed. Reuse such pages for other things only when
+    /// writes into them do no harm, or after that.
     ///
     /// # Errors
-    /// As [`new`](Self::new), and [`XdpError::NotMapped`].
-    pub unsafe fn from_raw(base: NonNull<u8>, len: usize, options: UmemOptions) -> Result<Self, XdpError> {
-        // SAFETY: the caller's promise.
-        unsafe { Self::from_raw_by(base, len, options, Arc::new(OwnSockets)) }
-    }
-
-    /// The same for sockets that come from `maker`.
-    ///
-    /// # Safety
-    /// As [`from_raw`](Self::from_raw).
-    ///
-    /// # Errors
-    /// As [`from_raw`](Self::from_raw), and those of the maker.
-    pub unsafe fn from_raw_by(
-        base: NonNull<u8>,
-        len: usize,
+    /// As [`new`](Self::new), [`XdpError::NotMapped`], and those of the maker.
+    pub fn of(
+        memory: Arc<Mapping>,
+        part: Range<usize>,
         options: UmemOptions,
         maker: Arc<dyn SocketMaker>,
     ) -> Result<Self, XdpError> {
-        options.check(base.as_ptr() as usize, len)?;
-        Self::register(base, len, options, maker, None)
+        if part.start > part.end || part.end > memory.len() {
+            let rule = format!("the memory has {} bytes", memory.len());
+            return Err(XdpError::Value { name: "the end of the part", value: part.end as u64, rule });
+        }
+        options.check(memory.as_ptr() as usize + part.start, part.len())?;
+        Self::register(memory, part, options, maker, false)
     }
 
     fn register(
-        base: NonNull<u8>,
-        len: usize,
+        memory: Arc<Mapping>,
+        part: Range<usize>,
         options: UmemOptions,
         maker: Arc<dyn SocketMaker>,
-        own: Option<Mapping>,
+        is_own: bool,
     ) -> Result<Self, XdpError> {
-        let umem = Self(Arc::new(Inner { base, len, options, maker, sockets: Mutex::default(), own }));
+        let sockets = Mutex::default();
+        let umem = Self(Arc::new(Inner { memory, part, options, maker, sockets, is_own }));
         let spare = umem.0.registered_socket(options.release_timeout)?;
         umem.lock().spare = Some(Spare { socket: spare, rings: None });
         Ok(umem)
@@ -233,7 +218,7 @@ impl Umem {
     #[allow(clippy::len_without_is_empty, reason = "never empty")]
     #[inline]
     pub fn len(&self) -> usize {
-        self.0.len
+        self.0.part.len()
     }
 
     /// How it is cut and used.
@@ -245,7 +230,7 @@ impl Umem {
     /// The first byte.
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
-        self.0.base
+        self.0.memory.base().map_addr(|base| base.saturating_add(self.0.part.start))
     }
 
     /// Checks that `len` bytes from `address` on are part of the memory, and gives them as a range.
@@ -256,30 +241,28 @@ impl Umem {
     pub fn range(&self, address: u64, len: usize) -> Result<Range<usize>, XdpError> {
         let start = usize::try_from(address).ok();
         match start.and_then(|start| Some(start..start.checked_add(len)?)) {
-            Some(range) if range.end <= self.0.len => Ok(range),
+            Some(range) if range.end <= self.len() => Ok(range),
             _ => Err(XdpError::Value {
                 name: "an address",
                 value: address,
-                rule: format!("{len} bytes from there on are not within the {} of the memory", self.0.len),
+                rule: format!("{len} bytes from there on are not within the {} of the memory", self.len()),
             }),
         }
     }
 
-    /// Bytes of the memory, for writing and reading.
+    /// Bytes of the memory, which are mapped, readable and writable as long as the value.
     ///
-    /// # Safety
-    /// As long as the slice lives, the bytes are not lent to the kernel for it to write, and nobody
-    /// else reads or writes them. Of bytes that are lent for sending, the kernel sends what it
-    /// finds.
+    /// A reference to them is one that nobody writes beside: the bytes are not lent to the kernel
+    /// for it to write, and nobody else reads or writes them. Of bytes that are lent for sending,
+    /// the kernel sends what it finds.
     ///
     /// # Errors
     /// As [`range`](Self::range).
-    #[allow(clippy::mut_from_ref, reason = "the caller answers for the bytes, as the contract says")]
     #[inline]
-    pub unsafe fn bytes_mut(&self, address: u64, len: usize) -> Result<&mut [u8], XdpError> {
+    pub fn bytes(&self, address: u64, len: usize) -> Result<NonNull<[u8]>, XdpError> {
         let range = self.range(address, len)?;
-        // SAFETY: in bounds of memory that is mapped as long as `self`; exclusive by the contract.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.0.base.as_ptr().add(range.start), len) })
+        let start = self.base().map_addr(|base| base.saturating_add(range.start));
+        Ok(NonNull::slice_from_raw_parts(start, len))
     }
 
     /// A socket for the memory that is not bound yet: the one that was registered, or a new one.
@@ -369,8 +352,8 @@ impl Inner {
 
     fn try_register(&self) -> Result<OwnedFd, XdpError> {
         let socket = self.maker.open()?;
-        let need_bytes = self.len as u64;
-        let base = self.base.as_ptr() as u64;
+        let need_bytes = self.part.len() as u64;
+        let base = (self.memory.as_ptr() as usize + self.part.start) as u64;
         let registration = XdpUmemReg {
             addr: base,
             len: need_bytes,
@@ -383,7 +366,7 @@ impl Inner {
             // The kernel says ENOBUFS past the limit; seccomp filters and old kernels say EPERM.
             Errno::NOBUFS | Errno::PERM => memlock(need_bytes),
             // ENOMEM is also said when some pages could be locked, and not all.
-            Errno::NOMEM if self.own.is_some() => XdpError::NoMemory { need_bytes },
+            Errno::NOMEM if self.is_own => XdpError::NoMemory { need_bytes },
             Errno::FAULT | Errno::NOMEM => XdpError::NotMapped { base, need_bytes },
             e => XdpError::system(
                 format!("registering {need_bytes} bytes at {base:#x} with {:?}", self.options),

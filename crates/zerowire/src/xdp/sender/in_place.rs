@@ -35,10 +35,11 @@ impl XdpSender {
         address: u64,
         len: usize,
     ) -> Result<&mut [u8], FrameError> {
+        let bytes = self.socket.umem().bytes(address, len);
+        let mut bytes = bytes.map_err(|e| self.system(call, io::Error::other(e)))?;
         // SAFETY: the kernel only reads this memory: no chunk of it is ever in the fill ring. The
         // sender has its only handle, so `&mut self` says that no other slice of it is borrowed.
-        let bytes = unsafe { self.socket.umem().bytes_mut(address, len) };
-        bytes.map_err(|e| self.system(call, io::Error::other(e)))
+        Ok(unsafe { bytes.as_mut() })
     }
 }
 

@@ -46,9 +46,10 @@ impl<'a> Xdp<'a> {
         let options = UmemOptions { chunk_bytes: CHUNK as u32, ..UmemOptions::default() };
         let umem = Umem::new(places * chunks * CHUNK, options, false)?;
         for index in 0..places {
+            let mut frame = umem.bytes((index * chunks * CHUNK) as u64, HEAD_LEN + case.payload)?;
             // SAFETY: nothing is bound yet, so nothing is lent to the kernel; no other reference
             // exists.
-            let frame = unsafe { umem.bytes_mut((index * chunks * CHUNK) as u64, HEAD_LEN + case.payload) }?;
+            let frame = unsafe { frame.as_mut() };
             head.write(frame);
             frame[HEAD_LEN..].copy_from_slice(source.payload(index));
         }
