@@ -1,15 +1,11 @@
 //! Areas and leases for C.
-//!
-//! SAFETY, for all functions: as src/handle.rs says; a lease is used by one thread at a time.
-#![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::{c_int, c_void};
 
 use zerowire::area::{Area, AreaOptions, Lease, Pages};
 
+use crate::arguments::{NewHandle, close, exported};
 use crate::failure::{Failure, wrong};
-use crate::guard::guard_int;
-use crate::handle::{close, get, get_mut, make, null, put};
 
 /// A flag of zw_area_new: pages of 2 MiB from the machine's pool (/proc/sys/vm/nr_hugepages).
 pub const ZW_HUGE_PAGES: u32 = 1u32;
@@ -25,17 +21,54 @@ pub struct SendLease {
     pub(crate) lease: Option<Lease>,
 }
 
+exported! {
 /// Maps memory for `buffers` buffers (1 to 2^24) of buffer_bytes (1 to 2^30) each, all zeroes.
 /// flags: 0, ZW_HUGE_PAGES. -ENOMEM: no memory, or not enough huge pages.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_area_new(
+fn zw_area_new(
     buffer_bytes: libc::size_t,
     buffers: libc::size_t,
     flags: u32,
-    area: *mut *mut SendArea,
-) -> c_int {
-    // SAFETY: by the module's contract.
-    unsafe { make(area, "area", || Ok(SendArea(Area::new(area_options(buffer_bytes, buffers, flags)?)?))) }
+    area: *mut *mut SendArea
+) -> c_int = new_area(buffer_bytes, buffers, flags, area);
+
+/// Gives the handle up. The memory stays as long as a lease, a sender or the kernel has a buffer of
+/// it. NULL is allowed.
+fn zw_area_close(area: *mut SendArea) = close(area);
+
+/// Buffers that are free now; 0 for NULL.
+fn zw_area_free(area: *const SendArea) -> libc::size_t = free(area);
+
+/// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits, and does not
+/// look whether lent buffers are back (zw_sender_lease does). The buffer holds what its last owner
+/// left there, and its length is buffer_bytes.
+fn zw_area_lease(area: *const SendArea, lease: *mut *mut SendLease) -> c_int = lease_of(area, lease);
+
+/// The buffer, at a multiple of 64 bytes; NULL for NULL. Yours until the lease is given to a sender
+/// or released.
+fn zw_lease_data(lease: *mut SendLease) -> *mut c_void = data(lease);
+
+/// Length of the buffer in bytes; 0 for NULL.
+fn zw_lease_capacity(lease: *const SendLease) -> libc::size_t = capacity(lease);
+
+/// Bytes of it that will be sent; 0 for NULL.
+fn zw_lease_length(lease: *const SendLease) -> libc::size_t = length(lease);
+
+/// Sets how many bytes will be sent. -EINVAL: more than the capacity.
+fn zw_lease_set_length(lease: *mut SendLease, length: libc::size_t) -> c_int = set_length(lease, length);
+
+/// Gives the buffer back to its area unsent. NULL is allowed. Not for a lease that a sender has
+/// taken.
+fn zw_lease_release(lease: *mut SendLease) = close(lease);
+}
+
+fn new_area(
+    buffer_bytes: usize,
+    buffers: usize,
+    flags: u32,
+    area: NewHandle<'_, SendArea>,
+) -> Result<c_int, Failure> {
+    area.put(SendArea(Area::new(area_options(buffer_bytes, buffers, flags)?)?));
+    Ok(0)
 }
 
 /// An area as C asks for it.
@@ -48,81 +81,36 @@ pub(crate) fn area_options(buffer_bytes: usize, buffers: usize, flags: u32) -> R
     Ok(AreaOptions::default().buffers(buffers).buffer_bytes(buffer_bytes).pages(pages))
 }
 
-/// Gives the handle up. The memory stays as long as a lease, a sender or the kernel has a buffer of
-/// it. NULL is allowed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_area_close(area: *mut SendArea) {
-    // SAFETY: by the module's contract.
-    unsafe { close(area) }
+fn free(area: Option<&SendArea>) -> Result<usize, Failure> {
+    Ok(area.map_or(0, |a| a.0.free()))
 }
 
-/// Buffers that are free now; 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_area_free(area: *const SendArea) -> libc::size_t {
-    // SAFETY: by the module's contract.
-    unsafe { area.as_ref() }.map_or(0, |a| a.0.free())
+fn lease_of(area: &SendArea, lease: NewHandle<'_, SendLease>) -> Result<c_int, Failure> {
+    let Some(taken) = area.0.lease() else { return Ok(-libc::EAGAIN) };
+    lease.put(SendLease { lease: Some(taken) });
+    Ok(0)
 }
 
-/// Takes a free buffer: 0; -EAGAIN, without words, if none is free: it never waits, and does not
-/// look whether lent buffers are back (zw_sender_lease does). The buffer holds what its last owner
-/// left there, and its length is buffer_bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_area_lease(area: *const SendArea, lease: *mut *mut SendLease) -> c_int {
-    guard_int(|| {
-        if lease.is_null() {
-            return Err(null("lease"));
-        }
-        // SAFETY: by the module's contract.
-        let Some(taken) = unsafe { get(area, "area") }?.0.lease() else { return Ok(-libc::EAGAIN) };
-        // SAFETY: not NULL.
-        unsafe { put(SendLease { lease: Some(taken) }, lease) };
-        Ok(0)
-    })
-}
-
-/// The buffer, at a multiple of 64 bytes; NULL for NULL. Yours until the lease is given to a sender
-/// or released.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_lease_data(lease: *mut SendLease) -> *mut c_void {
-    // SAFETY: by the module's contract.
-    let lease = unsafe { lease.as_ref() }.and_then(|l| l.lease.as_ref());
+fn data(lease: Option<&SendLease>) -> Result<*mut c_void, Failure> {
+    let lease = lease.and_then(|l| l.lease.as_ref());
     // From the area's own pointer: C writes through it, also behind the present length.
-    lease.map_or(std::ptr::null_mut(), |l| l.area().base().wrapping_add(l.offset()).cast())
+    Ok(lease.map_or(std::ptr::null_mut(), |l| l.area().base().wrapping_add(l.offset()).cast()))
 }
 
-/// Length of the buffer in bytes; 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_lease_capacity(lease: *const SendLease) -> libc::size_t {
-    // SAFETY: by the module's contract.
-    unsafe { lease.as_ref() }.and_then(|l| l.lease.as_ref()).map_or(0, Lease::capacity)
+fn capacity(lease: Option<&SendLease>) -> Result<usize, Failure> {
+    Ok(lease.and_then(|l| l.lease.as_ref()).map_or(0, Lease::capacity))
 }
 
-/// Bytes of it that will be sent; 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_lease_length(lease: *const SendLease) -> libc::size_t {
-    // SAFETY: by the module's contract.
-    unsafe { lease.as_ref() }.and_then(|l| l.lease.as_ref()).map_or(0, |l| l.len())
+fn length(lease: Option<&SendLease>) -> Result<usize, Failure> {
+    Ok(lease.and_then(|l| l.lease.as_ref()).map_or(0, |l| l.len()))
 }
 
-/// Sets how many bytes will be sent. -EINVAL: more than the capacity.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_lease_set_length(lease: *mut SendLease, length: libc::size_t) -> c_int {
-    guard_int(|| {
-        // SAFETY: by the module's contract, and one thread at a time.
-        let lease = unsafe { get_mut(lease, "lease") }?.lease.as_mut().ok_or_else(lost)?;
-        if !lease.set_len(length) {
-            return wrong(format!("length {length} is more than the buffer's {} bytes", lease.capacity()));
-        }
-        Ok(0)
-    })
-}
-
-/// Gives the buffer back to its area unsent. NULL is allowed. Not for a lease that a sender has
-/// taken.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_lease_release(lease: *mut SendLease) {
-    // SAFETY: by the module's contract.
-    unsafe { close(lease) }
+fn set_length(lease: &mut SendLease, length: usize) -> Result<c_int, Failure> {
+    let lease = lease.lease.as_mut().ok_or_else(lost)?;
+    if !lease.set_len(length) {
+        return wrong(format!("length {length} is more than the buffer's {} bytes", lease.capacity()));
+    }
+    Ok(0)
 }
 
 pub(crate) fn lost() -> Failure {

@@ -1,10 +1,7 @@
 //! Senders of whole frames, for C.
-//!
-//! SAFETY, for all functions: as src/handle.rs says; a sender of frames is used by one thread at a
-//! time.
-#![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -13,10 +10,10 @@ use zerowire::send::frame::FrameError;
 use zerowire::send::in_place::InPlace;
 use zerowire::xdp::XdpSender;
 
+use crate::arguments::{GivenOptions, NewHandle, Out, OwnedHandle, exported};
+use crate::arrays::TextRoom;
 use crate::failure::{Failure, wrong};
 use crate::frames_types::{FrameHeader, FrameWay, FramesOptions, way};
-use crate::guard::guard_int;
-use crate::handle::{Out, borrowed, get, get_mut, null, print, put, sized, timeout};
 use crate::lent::FrameChecks;
 use crate::send_report::reason;
 use crate::send_types::SendLedger;
@@ -44,10 +41,7 @@ impl FramesHandle {
     /// Looks at frames that came back.
     fn settle(&mut self) {
         if let Some(checks) = &mut self.checks {
-            // SAFETY: the memory is the sender's, and mapped as long as that lives; this library
-            // has no slice of it now.
-            let bytes = |at: usize, len: usize| unsafe { std::slice::from_raw_parts(at as *const u8, len) };
-            checks.settle(|place| self.sender.is_out(place), bytes);
+            checks.settle(self.sender.as_mut());
         }
     }
 
@@ -71,7 +65,21 @@ impl FramesHandle {
         Ok(result?)
     }
 
-    fn commit(&mut self, len: usize, header: &VnetHeader) -> Result<i32, Failure> {
+    fn reserve(&mut self, length: usize, data: &mut MaybeUninit<*mut c_void>) -> Result<c_int, Failure> {
+        let Some(place) = self.sender.reserve(length)? else {
+            self.settle();
+            return Ok(-libc::EAGAIN);
+        };
+        let (number, at) = (place.number, place.bytes.as_mut_ptr());
+        // Before C writes there: what was sent from this place is back.
+        self.settle();
+        self.reserved = Some((number, length));
+        data.write(at.cast());
+        Ok(0)
+    }
+
+    fn commit(&mut self, len: usize, header: Option<&FrameHeader>) -> Result<c_int, Failure> {
+        let header = header.map_or(Ok(VnetHeader::NONE), FrameHeader::check)?;
         let Some((place, room)) = self.reserved else {
             let text = "no place is reserved: call zw_frames_reserve first, once for each frame, and again after an error";
             return wrong(text);
@@ -84,7 +92,7 @@ impl FramesHandle {
         {
             checks.lend(place, self.committed, now.bytes);
         }
-        match self.sender.commit(len, header) {
+        match self.sender.commit(len, &header) {
             Ok(true) => {
                 (self.reserved, self.committed) = (None, self.committed + 1);
                 Ok(0)
@@ -96,8 +104,34 @@ impl FramesHandle {
             }
         }
     }
+
+    fn flush(&mut self) -> Result<c_int, Failure> {
+        self.handing(|s| s.flush())?;
+        Ok(0)
+    }
+
+    fn reap(&mut self) -> Result<c_int, Failure> {
+        let back = self.sender.reap();
+        self.settle();
+        Ok(c_int::try_from(back).unwrap_or(c_int::MAX))
+    }
+
+    fn wait(&mut self, limit: Option<Duration>) -> Result<c_int, Failure> {
+        if self.handing(|s| s.wait(limit.unwrap_or(Duration::MAX)))? {
+            return Ok(0);
+        }
+        let (all, limit) = (self.sender.outstanding(), limit.unwrap_or(Duration::MAX));
+        let text = format!("none of {all} frames is back in {} ms", limit.as_millis());
+        Err(Failure::new(libc::ETIMEDOUT, text))
+    }
+
+    fn drain(&mut self, limit: Option<Duration>) -> Result<c_int, Failure> {
+        self.handing(|s| s.drain(limit.unwrap_or(Duration::MAX)))?;
+        Ok(0)
+    }
 }
 
+exported! {
 /// Opens a sender of frames on an interface of this thread's network namespace. options NULL: the
 /// defaults, a ring.
 ///
@@ -108,39 +142,15 @@ impl FramesHandle {
 /// -EPERM: no CAP_NET_RAW; -ENODEV: no such interface; -EINVAL: wrong options; -E2BIG: options of a
 /// later version; -EBUSY, -EOPNOTSUPP (AF_XDP): the queue has another socket, the driver no
 /// zero-copy mode; -ENOBUFS: the limit of locked memory; -ENOMEM.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_open(
+fn zw_frames_open(
     interface: *const c_char,
     options: *const FramesOptions,
-    frames: *mut *mut FramesHandle,
-) -> c_int {
-    guard_int(|| {
-        if interface.is_null() || frames.is_null() {
-            return Err(null(if interface.is_null() { "interface" } else { "frames" }));
-        }
-        // SAFETY: not NULL, and by the module's contract a string.
-        let interface = unsafe { CStr::from_ptr(interface) }.to_string_lossy();
-        // SAFETY: by the module's contract.
-        let options = unsafe { sized(options, "zw_frames_options") }?;
-        let (way, checked) = way(&interface, options.as_ref())?;
-        let sender: Box<dyn InPlace> = match way {
-            FrameWay::Ring(options) => Box::new(PacketRing::open(&interface, &options)?),
-            FrameWay::Xdp(options) => Box::new(XdpSender::open(options)?),
-        };
-        let checks = checked.then(FrameChecks::default);
-        // SAFETY: not NULL.
-        unsafe { put(FramesHandle { sender, checks, reserved: None, committed: 0 }, frames) };
-        Ok(0)
-    })
-}
+    frames: *mut *mut FramesHandle
+) -> c_int = open(interface, options, frames);
 
 /// Bytes of the longest frame without a VLAN tag that goes uncut, Ethernet header included; 0 for
 /// NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_max(frames: *const FramesHandle) -> libc::size_t {
-    // SAFETY: by the module's contract.
-    unsafe { frames.as_ref() }.map_or(0, |f| f.sender.max_frame_bytes())
-}
+fn zw_frames_max(frames: *const FramesHandle) -> libc::size_t = max(frames);
 
 /// Takes a place for a frame of `length` bytes: 0, and where to build it; -EAGAIN, without words,
 /// if none is free: it never waits. The bytes are those of older frames: write all of them.
@@ -151,31 +161,11 @@ pub unsafe extern "C" fn zw_frames_max(frames: *const FramesHandle) -> libc::siz
 ///
 /// -EMSGSIZE: longer than the MTU (with ZW_FRAMES_OFFLOAD zw_frames_commit says so) or than a
 /// place; -EINVAL: no whole Ethernet header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_reserve(
+fn zw_frames_reserve(
     frames: *mut FramesHandle,
     length: libc::size_t,
-    data: *mut *mut c_void,
-) -> c_int {
-    guard_int(|| {
-        if data.is_null() {
-            return Err(null("data"));
-        }
-        // SAFETY: by the module's contract.
-        let this = unsafe { get_mut(frames, "frames") }?;
-        let Some(place) = this.sender.reserve(length)? else {
-            this.settle();
-            return Ok(-libc::EAGAIN);
-        };
-        let (number, at) = (place.number, place.bytes.as_mut_ptr());
-        // Before C writes there: what was sent from this place is back.
-        this.settle();
-        this.reserved = Some((number, length));
-        // SAFETY: not NULL, and by the module's contract.
-        unsafe { data.write(at.cast()) };
-        Ok(0)
-    })
-}
+    data: *mut *mut c_void
+) -> c_int = FramesHandle::reserve(frames, length, data);
 
 /// The frame is built: the first `length` bytes of the place that was reserved are to be sent, with
 /// what `header` asks for (NULL: nothing). zw_frames_flush hands it over. An error leaves the place
@@ -189,19 +179,11 @@ pub unsafe extern "C" fn zw_frames_reserve(
 ///
 /// -EMSGSIZE: longer than the MTU; -EINVAL: longer than the place, nothing reserved, or a header
 /// that breaks a rule, or AF_XDP, or no ZW_FRAMES_OFFLOAD.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_commit(
+fn zw_frames_commit(
     frames: *mut FramesHandle,
     length: libc::size_t,
-    header: *const FrameHeader,
-) -> c_int {
-    guard_int(|| {
-        // SAFETY: by the module's contract.
-        let (this, header) = unsafe { (get_mut(frames, "frames")?, header.as_ref()) };
-        let header = header.map_or(Ok(VnetHeader::NONE), FrameHeader::check)?;
-        this.commit(length, &header)
-    })
-}
+    header: *const FrameHeader
+) -> c_int = FramesHandle::commit(frames, length, header);
 
 /// Makes a whole TCP or UDP frame ready for ZW_FRAMES_OFFLOAD: puts the sum of the pseudo header
 /// into its checksum field, and fills in the header for zw_frames_commit. gso_size: bytes of
@@ -209,151 +191,68 @@ pub unsafe extern "C" fn zw_frames_commit(
 ///
 /// -EINVAL: no TCP or UDP over IPv4 or IPv6 behind Ethernet and VLAN tags, or a gso_size above
 /// 65535.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_vnet_prepare(
+fn zw_vnet_prepare(
     frame: *mut c_void,
     length: libc::size_t,
     gso_size: u32,
-    header: *mut FrameHeader,
-) -> c_int {
-    guard_int(|| {
-        if header.is_null() || frame.is_null() {
-            return Err(null(if header.is_null() { "header" } else { "frame" }));
-        }
-        let Ok(size) = u16::try_from(gso_size) else {
-            return wrong(format!("gso_size {gso_size}: at most 65535"));
-        };
-        // SAFETY: by the module's contract; this only checks that there can be such memory.
-        unsafe { borrowed(frame, length) }?;
-        // SAFETY: the caller's, valid for reads and writes during the call.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(frame.cast::<u8>(), length) };
-        let made = VnetHeader::prepare(bytes, (size > 0).then_some(size))
-            .map_err(|e| Failure::new(libc::EINVAL, e.to_string()))?;
-        // SAFETY: not NULL, and by the module's contract.
-        unsafe { header.write(made.into()) };
-        Ok(0)
-    })
-}
+    header: *mut FrameHeader
+) -> c_int = prepare([frame, length], gso_size, header);
 
 /// Hands over what was committed, with one system call where one is needed. It doesn't wait: frames
 /// that the kernel has no room for go with the next call.
 ///
 /// -ENETDOWN: the interface is down; the frames stay. -ENODEV: it is gone; open a new sender.
 /// -EMSGSIZE and others that name a frame: it was taken out, the others stay.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_flush(frames: *mut FramesHandle) -> c_int {
-    guard_int(|| {
-        // SAFETY: by the module's contract.
-        unsafe { get_mut(frames, "frames") }?.handing(|s| s.flush())?;
-        Ok(0)
-    })
-}
+fn zw_frames_flush(frames: *mut FramesHandle) -> c_int = FramesHandle::flush(frames);
 
 /// Takes back the places of frames that were sent: how many came back since the last call. Mostly
 /// without a system call.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_reap(frames: *mut FramesHandle) -> c_int {
-    guard_int(|| {
-        // SAFETY: by the module's contract.
-        let this = unsafe { get_mut(frames, "frames") }?;
-        let back = this.sender.reap();
-        this.settle();
-        Ok(i32::try_from(back).unwrap_or(i32::MAX))
-    })
-}
+fn zw_frames_reap(frames: *mut FramesHandle) -> c_int = FramesHandle::reap(frames);
 
 /// As zw_frames_flush, and waits until a place is free: at most timeout_ms; negative: no limit.
 /// -ETIMEDOUT.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_wait(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int {
-    guard_int(|| {
-        // SAFETY: by the module's contract.
-        let this = unsafe { get_mut(frames, "frames") }?;
-        let limit = timeout(timeout_ms).unwrap_or(Duration::MAX);
-        if this.handing(|s| s.wait(limit))? {
-            return Ok(0);
-        }
-        let all = this.sender.outstanding();
-        Err(Failure::new(libc::ETIMEDOUT, format!("none of {all} frames is back in {timeout_ms} ms")))
-    })
-}
+fn zw_frames_wait(
+    frames: *mut FramesHandle,
+    timeout_ms: c_int
+) -> c_int = FramesHandle::wait(frames, timeout_ms);
 
 /// As zw_frames_flush, and waits until all frames are back: at most timeout_ms; negative: no limit.
 /// -ETIMEDOUT: the words say what is not back; the sender can go on.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_drain(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int {
-    guard_int(|| {
-        let limit = timeout(timeout_ms).unwrap_or(Duration::MAX);
-        // SAFETY: by the module's contract.
-        unsafe { get_mut(frames, "frames") }?.handing(|s| s.drain(limit))?;
-        Ok(0)
-    })
-}
+fn zw_frames_drain(
+    frames: *mut FramesHandle,
+    timeout_ms: c_int
+) -> c_int = FramesHandle::drain(frames, timeout_ms);
 
 /// Frames that were committed and are not back; 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_outstanding(frames: *const FramesHandle) -> libc::size_t {
-    // SAFETY: by the module's contract.
-    unsafe { frames.as_ref() }.map_or(0, |f| f.sender.outstanding())
-}
+fn zw_frames_outstanding(frames: *const FramesHandle) -> libc::size_t = outstanding(frames);
 
 /// The descriptor of its socket, for event loops; -EINVAL for NULL. A ring's tells of frames that
 /// are back edge-triggered (EPOLLOUT | EPOLLET) only; AF_XDP's says when the ring is at most half
 /// full. It stays the sender's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_fd(frames: *const FramesHandle) -> c_int {
-    // SAFETY: by the module's contract.
-    guard_int(|| Ok(unsafe { get(frames, "frames") }?.sender.as_fd().as_raw_fd()))
-}
+fn zw_frames_fd(frames: *const FramesHandle) -> c_int = fd(frames);
 
 /// The totals up to now; a frame is a payload, and is counted when it is back. `dropped`, unless
 /// NULL: frames that were not sent.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_ledger(
+fn zw_frames_ledger(
     frames: *const FramesHandle,
     ledger: *mut SendLedger,
-    dropped: *mut u64,
-) -> c_int {
-    guard_int(|| {
-        // SAFETY: by the module's contract.
-        let out = unsafe { Out::new(ledger, "ledger", "zw_ledger") }?;
-        // SAFETY: by the module's contract.
-        let t = unsafe { get(frames, "frames") }?.sender.counters().snapshot();
-        out.write(&SendLedger::from(&t));
-        if !dropped.is_null() {
-            // SAFETY: not NULL, and by the module's contract.
-            unsafe { dropped.write(t.dropped_total()) };
-        }
-        Ok(0)
-    })
-}
+    dropped: *mut u64
+) -> c_int = ledger(frames, ledger, dropped);
 
 /// Bytes copied for a reason, and its name, as zw_sender_copied.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_copied(
+fn zw_frames_copied(
     frames: *const FramesHandle,
     reason: u32,
     name: *mut *const c_char,
-    bytes: *mut u64,
-) -> c_int {
-    guard_int(|| {
-        // SAFETY: by the module's contract.
-        let counters = unsafe { get(frames, "frames") }?.sender.counters();
-        // SAFETY: by the module's contract.
-        Ok(unsafe { self::reason(&counters, reason, name, bytes) })
-    })
-}
+    bytes: *mut u64
+) -> c_int = copied(frames, reason, name, bytes);
 
 /// What runs, for people, into your buffer as zw_sender_path does.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_path(
+fn zw_frames_path(
     frames: *const FramesHandle,
     text: *mut c_char,
-    size: libc::size_t,
-) -> c_int {
-    // SAFETY: by the module's contract.
-    guard_int(|| Ok(unsafe { print(&get(frames, "frames")?.sender.path(), text, size) }))
-}
+    size: libc::size_t
+) -> c_int = path(frames, [text, size]);
 
 /// Ends the sender. The handle is gone, whatever is returned, and with it all places. NULL is
 /// allowed.
@@ -362,18 +261,77 @@ pub unsafe extern "C" fn zw_frames_path(
 /// limit; 0: ends at once, without handing anything over, and without an error). -ETIMEDOUT, and
 /// others as zw_frames_drain: frames were not handed over, or not back; those that the kernel has
 /// may still be sent, from memory that it holds itself.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_frames_close(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int {
-    guard_int(|| {
-        if frames.is_null() {
-            return Ok(0);
-        }
-        // SAFETY: made by `put`, and not closed yet.
-        let mut this = unsafe { Box::from_raw(frames) };
-        if timeout_ms != 0 {
-            this.handing(|s| s.drain(timeout(timeout_ms).unwrap_or(Duration::MAX)))?;
-        }
-        this.settle();
-        Ok(0)
-    })
+fn zw_frames_close(frames: *mut FramesHandle, timeout_ms: c_int) -> c_int = close(frames, timeout_ms);
+}
+
+fn open(
+    interface: &CStr,
+    options: GivenOptions<'_, FramesOptions>,
+    frames: NewHandle<'_, FramesHandle>,
+) -> Result<c_int, Failure> {
+    let interface = interface.to_string_lossy();
+    let (way, checked) = way(&interface, options.get())?;
+    let sender: Box<dyn InPlace> = match way {
+        FrameWay::Ring(options) => Box::new(PacketRing::open(&interface, &options)?),
+        FrameWay::Xdp(options) => Box::new(XdpSender::open(options)?),
+    };
+    let checks = checked.then(FrameChecks::default);
+    frames.put(FramesHandle { sender, checks, reserved: None, committed: 0 });
+    Ok(0)
+}
+
+fn max(frames: Option<&FramesHandle>) -> Result<usize, Failure> {
+    Ok(frames.map_or(0, |f| f.sender.max_frame_bytes()))
+}
+
+fn prepare(frame: &mut [u8], gso_size: u32, header: &mut MaybeUninit<FrameHeader>) -> Result<c_int, Failure> {
+    let Ok(size) = u16::try_from(gso_size) else {
+        return wrong(format!("gso_size {gso_size}: at most 65535"));
+    };
+    let made = VnetHeader::prepare(frame, (size > 0).then_some(size))
+        .map_err(|e| Failure::new(libc::EINVAL, e.to_string()))?;
+    header.write(made.into());
+    Ok(0)
+}
+
+fn outstanding(frames: Option<&FramesHandle>) -> Result<usize, Failure> {
+    Ok(frames.map_or(0, |f| f.sender.outstanding()))
+}
+
+fn fd(frames: &FramesHandle) -> Result<c_int, Failure> {
+    Ok(frames.sender.as_fd().as_raw_fd())
+}
+
+fn ledger(
+    frames: &FramesHandle,
+    ledger: Out<'_, SendLedger>,
+    dropped: Option<&mut MaybeUninit<u64>>,
+) -> Result<c_int, Failure> {
+    let t = frames.sender.counters().snapshot();
+    ledger.write(&SendLedger::from(&t));
+    dropped.map(|dropped| dropped.write(t.dropped_total()));
+    Ok(0)
+}
+
+fn copied(
+    frames: &FramesHandle,
+    reason: u32,
+    name: Option<&mut MaybeUninit<*const c_char>>,
+    bytes: Option<&mut MaybeUninit<u64>>,
+) -> Result<c_int, Failure> {
+    Ok(self::reason(&frames.sender.counters(), reason, name, bytes))
+}
+
+fn path(frames: &FramesHandle, text: TextRoom<'_>) -> Result<c_int, Failure> {
+    Ok(text.print(&frames.sender.path()))
+}
+
+fn close(frames: Option<OwnedHandle<FramesHandle>>, limit: Option<Duration>) -> Result<c_int, Failure> {
+    let Some(frames) = frames else { return Ok(0) };
+    let mut frames = frames.take();
+    if limit != Some(Duration::ZERO) {
+        frames.drain(limit)?;
+    }
+    frames.settle();
+    Ok(0)
 }

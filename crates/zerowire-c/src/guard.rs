@@ -1,7 +1,7 @@
 //! Panics at the border to C, and the words of failures.
 
 use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::failure::Failure;
@@ -10,24 +10,49 @@ thread_local! {
     static LAST: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
+/// What a function of the interface returns.
+pub(crate) trait Answer {
+    /// After a failure.
+    fn failed(errno: c_int) -> Self;
+}
+
+impl Answer for c_int {
+    fn failed(errno: c_int) -> Self {
+        -errno
+    }
+}
+
+impl Answer for libc::ssize_t {
+    fn failed(errno: c_int) -> Self {
+        -(errno as Self)
+    }
+}
+
+/// Those that tell of no failure.
+macro_rules! silent {
+    ($($answer:ty: $value:expr),*) => { $(
+        impl Answer for $answer {
+            fn failed(_: c_int) -> Self {
+                $value
+            }
+        }
+    )* };
+}
+silent!((): (), u32: 0, u64: 0, usize: 0, *const c_char: std::ptr::null(), *mut c_void: std::ptr::null_mut());
+
 /// Runs the body of a function of the interface.
-pub(crate) fn guard(body: impl FnOnce() -> Result<i64, Failure>) -> i64 {
+pub(crate) fn guard<T: Answer>(body: impl FnOnce() -> Result<T, Failure>) -> T {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(n)) => return n,
+        Ok(Ok(answer)) => return answer,
         Ok(Err(failure)) => failure,
         Err(_) => Failure::new(libc::EIO, "internal error: a panic in libzerowire, see standard error"),
     };
     let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
     LAST.with(|last| *last.borrow_mut() = Some(text));
-    -i64::from(failure.errno)
-}
-
-/// The same for functions whose result is an int.
-pub(crate) fn guard_int(body: impl FnOnce() -> Result<i32, Failure>) -> i32 {
-    guard(|| body().map(i64::from)) as i32
+    T::failed(failure.errno)
 }
 
 /// The last error of this thread in words, valid until its next one; "" before the first.
-pub(crate) fn last_error() -> *const c_char {
-    LAST.with(|last| last.borrow().as_ref().map_or(c"".as_ptr(), |text| text.as_ptr()))
+pub(crate) fn last_error() -> Result<*const c_char, Failure> {
+    Ok(LAST.with(|last| last.borrow().as_ref().map_or(c"".as_ptr(), |text| text.as_ptr())))
 }

@@ -10,6 +10,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use zerowire::send::Payload;
+use zerowire::send::in_place::InPlace;
 
 /// Bytes under one checksum: the precision with which a change is located, for 1/64 of the memory.
 const BLOCK: usize = 512;
@@ -80,16 +81,13 @@ impl FrameChecks {
         self.0.insert(place, (number, LentRange::of(bytes)));
     }
 
-    /// Those that are not out are back. Aborts the process if one of them was changed. `bytes`
-    /// gives those that [`Self::lend`] was given, by where they begin and their length.
-    pub(crate) fn settle<'a>(
-        &mut self,
-        is_out: impl Fn(usize) -> bool,
-        bytes: impl Fn(usize, usize) -> &'a [u8],
-    ) {
+    /// Those that are not out are back. Aborts the process if one of them was changed.
+    pub(crate) fn settle(&mut self, sender: &mut dyn InPlace) {
         self.0.retain(|&place, (number, piece)| {
-            let out = is_out(place);
-            if !out && let Some((offset, len)) = piece.change(bytes(piece.at, piece.len)) {
+            let out = sender.is_out(place);
+            if !out
+                && let Some((offset, len)) = sender.bytes(place, piece.len).and_then(|now| piece.change(now))
+            {
                 let until = "the frame is back (zw_frames_reap, zw_frames_drain)";
                 abort(&format!("frame {number}"), offset, len, until);
             }

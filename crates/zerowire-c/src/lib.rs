@@ -2,18 +2,20 @@
 //! here are its documentation, and are written for readers of C. After a change:
 //! `ZEROWIRE_UPDATE_HEADER=1 cargo test -p zerowire-c`.
 //!
-//! Handles are boxes that C owns until it closes them. No panic crosses into C: each function
+//! Handles are boxes that C owns until it closes them. What C passes is made into safe types at the
+//! border (src/arguments.rs). No panic crosses into C: each function
 //! catches it, and reports -EIO ("internal error"); a value that was being changed is not used
 //! further by the function that failed. Errors are negative numbers of errno.h; the words are kept
 //! for each thread.
 #![warn(missing_docs)]
 
 mod area;
+mod arguments;
+mod arrays;
 mod failure;
 mod frames;
 mod frames_types;
 mod guard;
-mod handle;
 mod held;
 mod lent;
 mod library;

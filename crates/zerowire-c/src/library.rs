@@ -2,6 +2,8 @@
 
 use std::ffi::c_char;
 
+use crate::arguments::exported;
+use crate::failure::Failure;
 use crate::guard::last_error;
 
 /// The version of this header: major * 65536 + minor * 256 + patch. zw_version says that of the
@@ -21,6 +23,7 @@ const _: () = {
     assert!(ZW_LIBRARY_VERSION == package, "set it to the package's version");
 };
 
+exported! {
 /// The version of the library that runs, as ZW_LIBRARY_VERSION says that of the header that a
 /// program was built with.
 ///
@@ -28,14 +31,13 @@ const _: () = {
 /// taken as if 0 followed; results are written up to the program's size. A newer program's longer
 /// one is taken if what the library does not know is 0, else -E2BIG; fields of results that the
 /// library does not know become 0.
-#[unsafe(no_mangle)]
-pub extern "C" fn zw_version() -> u32 {
-    ZW_LIBRARY_VERSION
-}
+fn zw_version() -> u32 = version();
 
 /// The last error of this thread in words; "" before the first. Valid until the thread's next call
 /// of this library.
-#[unsafe(no_mangle)]
-pub extern "C" fn zw_last_error() -> *const c_char {
-    last_error()
+fn zw_last_error() -> *const c_char = last_error();
+}
+
+fn version() -> Result<u32, Failure> {
+    Ok(ZW_LIBRARY_VERSION)
 }

@@ -1,18 +1,13 @@
 //! Areas that several receivers use, that are added to a receiver, and that are DMA buffers, for C.
-//!
-//! SAFETY, for all functions: as src/handle.rs says; a receiver is used by the thread that made it.
-#![allow(clippy::missing_safety_doc, reason = "the contract is the one above, and the header's")]
 
 use std::ffi::c_int;
-use std::mem::ManuallyDrop;
 
 use zerowire::recv::{self, Dmabuf, SharedArea};
 
 use crate::area::area_options;
+use crate::arguments::{GivenDmabuf, GivenOptions, NewHandle, close, exported};
 use crate::failure::Failure;
-use crate::guard::guard_int;
-use crate::handle::{close, get, given, make, null, put};
-use crate::recv::{Receiver, own, receiver_options};
+use crate::recv::{Receiver, receiver_options};
 use crate::recv_types::ReceiverOptions;
 
 /// The area of a receiver, for others to use. Any thread may use it.
@@ -23,6 +18,7 @@ pub struct RecvArea(SharedArea);
 #[derive(Debug)]
 pub struct RecvDmabuf(pub(crate) Dmabuf);
 
+exported! {
 /// Gives a receiver one more area, at any time (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE; Linux 7.3): so
 /// many buffers more that the program may hold and the kernel can fill. buffers * buffer_bytes
 /// counts, which is cut into buffers of the length that the first area has. flags: 0,
@@ -32,20 +28,12 @@ pub struct RecvDmabuf(pub(crate) Dmabuf);
 /// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EINVAL: out of range, or its
 /// area is a DMA buffer; -ENOMEM: no memory, or beyond RLIMIT_MEMLOCK. The receiver is as it was
 /// before then.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_receiver_add_area(
+fn zw_receiver_add_area(
     receiver: *mut Receiver,
     buffer_bytes: libc::size_t,
     buffers: libc::size_t,
-    flags: u32,
-) -> c_int {
-    guard_int(|| {
-        let options = area_options(buffer_bytes, buffers, flags)?;
-        // SAFETY: by the module's contract.
-        unsafe { own(receiver) }?.receiver.add_area(options)?;
-        Ok(0)
-    })
-}
+    flags: u32
+) -> c_int = add_area(receiver, buffer_bytes, buffers, flags);
 
 /// Lets other receivers of this process use this one's area (ZW_RECV_QUEUE, ZW_RECV_NO_DEVICE;
 /// Linux 7.0): zw_receiver_import. The memory and, with a queue, the queue are kept until the last
@@ -56,11 +44,7 @@ pub unsafe extern "C" fn zw_receiver_add_area(
 ///
 /// -EOPNOTSUPP: it receives in another way, or the kernel is too old; -EMFILE, -ENFILE: no
 /// descriptor is free.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_receiver_export(receiver: *mut Receiver, area: *mut *mut RecvArea) -> c_int {
-    // SAFETY: by the module's contract.
-    unsafe { make(area, "area", || Ok(RecvArea(own(receiver)?.receiver.export()?))) }
-}
+fn zw_receiver_export(receiver: *mut Receiver, area: *mut *mut RecvArea) -> c_int = export(receiver, area);
 
 /// Makes a receiver on the area of another one, for the thread that calls this, which may be
 /// another one: with a ring and sockets of its own. A receiver that holds many buffers leaves fewer
@@ -71,41 +55,20 @@ pub unsafe extern "C" fn zw_receiver_export(receiver: *mut Receiver, area: *mut 
 /// well: then this process sees what the device wrote on every machine.
 ///
 /// -EPERM: no CAP_NET_ADMIN; others as zw_receiver_new.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_receiver_import(
+fn zw_receiver_import(
     area: *const RecvArea,
     options: *const ReceiverOptions,
-    receiver: *mut *mut Receiver,
-) -> c_int {
-    // SAFETY: by the module's contract.
-    unsafe {
-        make(receiver, "receiver", || {
-            let (area, options) = (get(area, "area")?, receiver_options(options)?);
-            Ok(Receiver::of(recv::Receiver::import(&area.0, options)?))
-        })
-    }
-}
+    receiver: *mut *mut Receiver
+) -> c_int = import(area, options, receiver);
 
 /// Bytes of the area; 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_shared_area_bytes(area: *const RecvArea) -> libc::size_t {
-    // SAFETY: by the module's contract.
-    unsafe { area.as_ref() }.map_or(0, |a| a.0.area_bytes())
-}
+fn zw_shared_area_bytes(area: *const RecvArea) -> libc::size_t = bytes(area);
 
 /// Buffers of the area, as the kernel cuts it; 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_shared_area_buffers(area: *const RecvArea) -> libc::size_t {
-    // SAFETY: by the module's contract.
-    unsafe { area.as_ref() }.map_or(0, |a| a.0.buffers())
-}
+fn zw_shared_area_buffers(area: *const RecvArea) -> libc::size_t = buffers(area);
 
 /// Gives the handle up; receivers that were made of it go on. NULL is allowed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_shared_area_close(area: *mut RecvArea) {
-    // SAFETY: by the module's contract.
-    unsafe { close(area) }
-}
+fn zw_shared_area_close(area: *mut RecvArea) = close(area);
 
 /// Takes the descriptor of a DMA buffer, of the udmabuf device, a DMA heap or a GPU whose memory
 /// can be mapped, for the options of a receiver (ZW_RECV_QUEUE, Linux 6.16). If it returns 0 the
@@ -117,38 +80,48 @@ pub unsafe extern "C" fn zw_shared_area_close(area: *mut RecvArea) {
 /// buffer mapped must leave it alone while the receiver and its buffers are there.
 ///
 /// -EBADF; -EMFILE; -ENOTTY: no DMA buffer.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_dmabuf_new(fd: c_int, dmabuf: *mut *mut RecvDmabuf) -> c_int {
-    guard_int(|| {
-        if dmabuf.is_null() {
-            return Err(null("dmabuf"));
-        }
-        // SAFETY: by the function's contract; it is not closed here but at the end.
-        let buffer = ManuallyDrop::new(unsafe { given(fd) }?);
-        // SAFETY: that others leave the memory alone is the function's contract, too.
-        let made = unsafe { Dmabuf::new(buffer.try_clone()?) }.map_err(|e| {
-            let text = format!(
-                "descriptor {fd} is no DMA buffer ({e}): take one of /dev/udmabuf, of a DMA heap, or of a driver"
-            );
-            Failure::new(e.raw_os_error().unwrap_or(libc::EIO), text)
-        })?;
-        drop(ManuallyDrop::into_inner(buffer));
-        // SAFETY: not NULL.
-        unsafe { put(RecvDmabuf(made), dmabuf) };
-        Ok(0)
-    })
-}
+fn zw_dmabuf_new(fd: c_int, dmabuf: *mut *mut RecvDmabuf) -> c_int = new_dmabuf(fd, dmabuf);
 
 /// Its length in bytes; 0 for NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_dmabuf_length(dmabuf: *const RecvDmabuf) -> libc::size_t {
-    // SAFETY: by the module's contract.
-    unsafe { dmabuf.as_ref() }.map_or(0, |d| d.0.len())
-}
+fn zw_dmabuf_length(dmabuf: *const RecvDmabuf) -> libc::size_t = dmabuf_length(dmabuf);
 
 /// Gives the handle up; receivers that have the buffer keep it. NULL is allowed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn zw_dmabuf_close(dmabuf: *mut RecvDmabuf) {
-    // SAFETY: by the module's contract.
-    unsafe { close(dmabuf) }
+fn zw_dmabuf_close(dmabuf: *mut RecvDmabuf) = close(dmabuf);
+}
+
+fn add_area(receiver: &Receiver, buffer_bytes: usize, buffers: usize, flags: u32) -> Result<c_int, Failure> {
+    let options = area_options(buffer_bytes, buffers, flags)?;
+    receiver.own()?.receiver.add_area(options)?;
+    Ok(0)
+}
+
+fn export(receiver: &Receiver, area: NewHandle<'_, RecvArea>) -> Result<c_int, Failure> {
+    area.put(RecvArea(receiver.own()?.receiver.export()?));
+    Ok(0)
+}
+
+fn import(
+    area: &RecvArea,
+    options: GivenOptions<'_, ReceiverOptions>,
+    receiver: NewHandle<'_, Receiver>,
+) -> Result<c_int, Failure> {
+    receiver.put(Receiver::of(recv::Receiver::import(&area.0, receiver_options(&options)?)?));
+    Ok(0)
+}
+
+fn bytes(area: Option<&RecvArea>) -> Result<usize, Failure> {
+    Ok(area.map_or(0, |a| a.0.area_bytes()))
+}
+
+fn buffers(area: Option<&RecvArea>) -> Result<usize, Failure> {
+    Ok(area.map_or(0, |a| a.0.buffers()))
+}
+
+fn new_dmabuf(fd: GivenDmabuf, dmabuf: NewHandle<'_, RecvDmabuf>) -> Result<c_int, Failure> {
+    dmabuf.put(RecvDmabuf(fd.take()?));
+    Ok(0)
+}
+
+fn dmabuf_length(dmabuf: Option<&RecvDmabuf>) -> Result<usize, Failure> {
+    Ok(dmabuf.map_or(0, |d| d.0.len()))
 }

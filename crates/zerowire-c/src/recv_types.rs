@@ -7,8 +7,8 @@ use zerowire::area::Pages;
 use zerowire::recv::{Arrival, Flush, RecvBackend, RecvOptions, What, ZeroCopied};
 
 use crate::area::ZW_HUGE_PAGES;
+use crate::arguments::null;
 use crate::failure::{Failure, wrong};
-use crate::handle::null;
 use crate::recv_shared::RecvDmabuf;
 
 /// A way to receive: ZW_RECV_MULTISHOT where io_uring is allowed, else ZW_RECV_PLAIN.

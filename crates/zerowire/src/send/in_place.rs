@@ -43,6 +43,9 @@ pub trait InPlace: FrameSender + AsFd {
     /// Whether a frame of this place was pushed and is not back; what is back shows after a `reap`.
     fn is_out(&self, place: usize) -> bool;
 
+    /// What lies in a place, `len` bytes of it; None while a frame of it is out.
+    fn bytes(&mut self, place: usize, len: usize) -> Option<&[u8]>;
+
     /// Flushes, and waits until a place is free, `timeout` at the longest; returns whether one is.
     ///
     /// # Errors

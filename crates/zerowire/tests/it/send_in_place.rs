@@ -52,9 +52,12 @@ fn a_place_stays_the_next_one_until_its_frame_is_pushed() {
             sender.reap();
             assert_eq!(reserve(sender, 1000), first);
             assert!(!sender.is_out(number));
+            assert_eq!(sender.bytes(number, frame.len()), Some(&frame[..]));
+            assert!(sender.bytes(number, 1 << 20).is_none(), "longer than a place");
             assert!(sender.commit(frame.len(), &VnetHeader::NONE).expect("a good frame"));
-            assert!(sender.is_out(number));
+            assert!(sender.is_out(number) && sender.bytes(number, frame.len()).is_none());
         }
+        assert!(sender.bytes(usize::MAX, 60).is_none(), "no place");
         sender.drain(PATIENCE).expect("all back");
         assert_eq!((sender.reap() > 0, sender.outstanding()), (true, 0));
         assert!((0..5).all(|place| !sender.is_out(place)));

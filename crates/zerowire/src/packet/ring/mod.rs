@@ -249,6 +249,12 @@ impl InPlace for PacketRing {
         self.slots.order.in_use(place)
     }
 
+    fn bytes(&mut self, place: usize, len: usize) -> Option<&[u8]> {
+        let is_back = place < self.slots() && !self.is_out(place);
+        let data = is_back.then(|| self.slots.memory.data_mut(place)).flatten()?;
+        data.get(self.slots.header_bytes..)?.get(..len)
+    }
+
     fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
         self.wait(timeout)
     }

@@ -79,6 +79,11 @@ impl InPlace for XdpSender {
         self.slots.is_out(place)
     }
 
+    fn bytes(&mut self, place: usize, len: usize) -> Option<&[u8]> {
+        let slot = u32::try_from(place).ok().filter(|_| len <= self.cut.slot && !self.is_out(place))?;
+        self.place(slot, len).ok().map(|bytes| &*bytes)
+    }
+
     fn wait(&mut self, timeout: Duration) -> Result<bool, FrameError> {
         let start = Instant::now();
         let mut pause = PAUSE.start;
