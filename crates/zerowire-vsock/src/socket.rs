@@ -11,7 +11,7 @@ use rustix::net::{
 };
 use zerowire_sys::socket;
 pub use zerowire_sys::socket::{MAX_IOV, Received, peek_message};
-use zerowire_vhost::memory::IoList;
+use zerowire_vhost::memory::{IoList, access};
 
 use super::packet::Kind;
 
@@ -42,8 +42,7 @@ pub fn reserve(socket: &OwnedFd, bytes: usize) -> usize {
 
 /// Sends the bytes that the list names, in one call that does not wait.
 pub fn send(socket: &OwnedFd, list: &IoList<'_>) -> io::Result<usize> {
-    // SAFETY: the list borrows what it names for longer than the call.
-    unsafe { socket::send(socket, list.entries(), 0) }.map_err(io::Error::from_raw_os_error)
+    access::send(socket, list).map_err(io::Error::from_raw_os_error)
 }
 
 /// Messages in a call at most.
@@ -56,9 +55,7 @@ pub fn send_messages(
     list: &IoList<'_>,
     ends: impl Iterator<Item = usize>,
 ) -> io::Result<usize> {
-    // SAFETY: as in `send`.
-    let sent = unsafe { socket::send_parts::<MAX_MESSAGES>(socket, list.entries(), ends) };
-    sent.map_err(io::Error::from_raw_os_error)
+    access::send_messages::<MAX_MESSAGES>(socket, list, ends).map_err(io::Error::from_raw_os_error)
 }
 
 /// Sends private bytes that lie in runs, at most [`MAX_IOV`] of them. The list is for the call
@@ -68,10 +65,7 @@ pub fn send_runs<'a>(
     runs: impl Iterator<Item = &'a [u8]>,
     iov: &mut Vec<libc::iovec>,
 ) -> io::Result<usize> {
-    iov.clear();
-    iov.extend(runs.map(|b| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() }));
-    // SAFETY: the runs are borrowed for longer than the call.
-    unsafe { socket::send(socket, iov, 0) }.map_err(io::Error::from_raw_os_error)
+    access::send_runs(socket, runs, iov).map_err(io::Error::from_raw_os_error)
 }
 
 /// Sends private bytes.
@@ -91,9 +85,7 @@ pub fn receive_bytes(socket: &OwnedFd, bytes: &mut [u8], flags: RecvFlags) -> Re
 
 /// Receives into the memory that the list names, in one call that does not wait.
 pub fn receive(socket: &OwnedFd, list: &mut IoList<'_>) -> io::Result<Received> {
-    // SAFETY: as in `send`. Private bytes are borrowed exclusively, and no Rust reference points to
-    // the guest's.
-    unsafe { socket::receive(socket, list.entries()) }.map_err(io::Error::from_raw_os_error)
+    access::receive(socket, list).map_err(io::Error::from_raw_os_error)
 }
 
 /// Whether a message of no bytes is none: nothing that has bytes waits, and the sender has ended.

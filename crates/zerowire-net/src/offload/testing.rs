@@ -194,7 +194,7 @@ pub fn naive(frame: &[u8], example: &Example, size: usize) -> Vec<Vec<u8>> {
 
 /// Bytes as a guest's scatter list of pieces of `piece` bytes, which must not outlive them.
 pub fn segments_of(bytes: &[u8], piece: usize) -> Vec<Segment> {
-    let segment = |c: &[u8]| Segment { ptr: c.as_ptr().cast_mut(), len: c.len() as u32, region: 0 };
+    let segment = |c: &[u8]| Segment { ptr: c.as_ptr().cast_mut().into(), len: c.len() as u32, region: 0 };
     bytes.chunks(piece.max(1)).map(segment).collect()
 }
 

@@ -1,6 +1,6 @@
 //! What a batch of reads offers to the port.
 
-use zerowire_vhost::memory::GuestMemory;
+use zerowire_vhost::memory::{GuestMemory, HostPtr};
 use zerowire_vhost::ring::RingError;
 
 use super::batch::{Read, ReadBatch, SCRATCH_BYTES, scratch_range};
@@ -125,7 +125,9 @@ impl ReadBatch {
         memory: &GuestMemory,
     ) -> Result<Option<(usize, usize)>, RingError> {
         let (lists, mut full) = (&mut self.lists, false);
-        let each = |ptr, len| full |= list.is_some_and(|start| lists.add(start, ptr, len).is_err());
+        let each = |ptr: HostPtr, len| {
+            full |= list.is_some_and(|start| lists.add(start, ptr.as_ptr(), len).is_err())
+        };
         let taken = side.take_plain((need, most), memory, each)?;
         Ok((!full).then_some(taken))
     }
@@ -138,7 +140,7 @@ impl ReadBatch {
     #[inline]
     fn append(&mut self, i: usize, start: usize, side: &CopySide) -> Result<usize, Full> {
         for s in side.segments(i) {
-            self.lists.add(start, s.ptr, s.len as usize)?;
+            self.lists.add(start, s.ptr.as_ptr(), s.len as usize)?;
         }
         Ok(side.room(i))
     }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use zerowire::ledger::{CopyReason, Counters, DropReason};
 use zerowire_vhost::host::HostRing;
-use zerowire_vhost::memory::{GuestMemory, Segment, access};
+use zerowire_vhost::memory::{GuestMemory, HostPtr, Segment, access};
 use zerowire_vhost::ring::{RingError, RxChains};
 use zerowire_wire::vnet::{FLAGS_AT, NUM_BUFFERS_AT};
 
@@ -170,7 +170,7 @@ impl<W: Waits> RxSide<W> {
         &mut self,
         (need, most): (usize, usize),
         memory: &GuestMemory,
-        each: impl FnMut(*mut u8, usize),
+        each: impl FnMut(HostPtr, usize),
     ) -> Result<(usize, usize), RingError> {
         self.chains.take_plain((need, most), &mut self.host.ring, memory, self.setup.header_len, each)
     }

@@ -200,7 +200,7 @@ impl SendBatch {
                 skip -= s.len as usize;
                 continue;
             }
-            let iov_base = s.ptr.wrapping_add(skip).cast();
+            let iov_base = s.ptr.wrapping_add(skip).as_ptr().cast();
             self.lists.push(libc::iovec { iov_base, iov_len: s.len as usize - skip })?;
             skip = 0;
         }

@@ -6,7 +6,7 @@
 
 use std::marker::PhantomData;
 
-use super::{GuestMemory, Region, Segment};
+use super::{GuestMemory, HostPtr, Region, Segment};
 
 /// A scatter list. The array that it fills is kept from call to call to save the allocation.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl<'a> IoList<'a> {
             (start <= r.len() && len <= r.len() - start).then(|| r.ptr().wrapping_add(start))
         };
         let start = memory.regions().get(usize::from(run.region)).and_then(within);
-        let iov_base = start.unwrap_or(std::ptr::null_mut()).cast();
+        let iov_base = start.unwrap_or(HostPtr::NULL).as_ptr().cast();
         self.entries.push(libc::iovec { iov_base, iov_len: len });
     }
 

@@ -25,6 +25,8 @@ mod userfault;
 
 pub use zerowire_sys::map::{Mapping, PrivateMap};
 
+pub use access::HostPtr;
+pub(crate) use access::{KeepsMapped, SharedWords};
 pub use budget::{OverBudget, PinBudget, PinClaim, Shares};
 pub use composite::Composite;
 pub use error::MemoryError;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use zerowire_sys::map::Mapping;
 
+use super::access::{HostPtr, KeepsMapped, SharedWords};
 use super::composite::RegionView;
 use super::error::MemoryError;
 use super::file::{check_memory, file_len, is_same_file, page_size};
@@ -41,7 +42,7 @@ pub struct RegionConfig {
 pub struct Region {
     guest_addr: u64,
     len: u64,
-    ptr: *mut u8,
+    ptr: HostPtr,
     user_addr: u64,
     offset: u64,
     /// Distinguishes regions over the life of the process, so that what was made of one is never
@@ -50,19 +51,19 @@ pub struct Region {
     backing: Arc<Backing>,
 }
 
-// SAFETY: the pointer is into the mapping that `backing` keeps alive; accesses follow the module's
-// rules.
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
-
 /// What a region is made of.
 #[derive(Debug)]
 struct Backing {
     file: OwnedFd,
-    _map: Guarded,
+    map: Guarded,
     /// Its place among the regions that the VMs share; None for one of the VM's own.
     _pooled: Option<PooledRegion>,
+}
+
+impl KeepsMapped for Backing {
+    fn map(&self) -> &Guarded {
+        &self.map
+    }
 }
 
 /// A region for another program, which can read it and not write.
@@ -86,7 +87,7 @@ impl Region {
 
     /// Where the guest's bytes of this region are mapped.
     #[inline]
-    pub fn ptr(&self) -> *mut u8 {
+    pub fn ptr(&self) -> HostPtr {
         self.ptr
     }
 
@@ -104,16 +105,13 @@ impl Region {
 /// A run of guest bytes that is contiguous in this process, inside one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it starts.
-    pub ptr: *mut u8,
+    /// Where it starts. Who accesses it must hold the [`GuestMemory`] that it came from.
+    pub ptr: HostPtr,
     /// Length, bytes; never 0 in a scatter list.
     pub len: u32,
     /// Index of its region in [`GuestMemory::regions`].
     pub region: u16,
 }
-
-// SAFETY: a segment is an address; who dereferences it must hold the GuestMemory it came from.
-unsafe impl Send for Segment {}
 
 /// An immutable snapshot of the memory table.
 #[derive(Clone, Debug, Default)]
@@ -168,9 +166,9 @@ impl GuestMemory {
             Mapping::shared(&file, offset, len as usize).map_err(|e| map_error(e.into()))?,
             page as usize,
         );
-        let ptr = map.as_ptr();
+        let ptr = map.as_ptr().into();
         let id = NEXT_REGION.fetch_add(1, Ordering::Relaxed);
-        let backing = Arc::new(Backing { file, _map: map, _pooled: pooled });
+        let backing = Arc::new(Backing { file, map, _pooled: pooled });
         let mut next = self.clone();
         let at = next.regions.partition_point(|r| r.guest_addr < guest_addr);
         next.regions.insert(at, Region { guest_addr, len, ptr, user_addr, offset, id, backing });
@@ -203,7 +201,7 @@ impl GuestMemory {
     /// Where `len` bytes at guest address `addr` are mapped, if they lie in one region (indirect
     /// tables do).
     #[inline]
-    pub fn contiguous(&self, addr: u64, len: u32, hint: &mut usize) -> Option<*mut u8> {
+    pub fn contiguous(&self, addr: u64, len: u32, hint: &mut usize) -> Option<HostPtr> {
         if let Some(ptr) = self.within(addr, len, *hint) {
             return Some(ptr);
         }
@@ -215,7 +213,7 @@ impl GuestMemory {
 
     /// Where `len` bytes at guest address `addr` are mapped, if they lie in region `index`.
     #[inline(always)]
-    pub fn within(&self, addr: u64, len: u32, index: usize) -> Option<*mut u8> {
+    pub fn within(&self, addr: u64, len: u32, index: usize) -> Option<HostPtr> {
         let r = self.regions.get(index)?;
         let start = addr.wrapping_sub(r.guest_addr);
         let fits = start < r.len && u64::from(len) <= r.len - start;
@@ -341,11 +339,23 @@ impl GuestMemory {
 
     /// Where `len` bytes at the front end's address `user_addr` are mapped here, if they lie in one
     /// region (rings are contiguous there).
-    pub fn ring_ptr(&self, user_addr: u64, len: u64) -> Option<*mut u8> {
+    pub fn ring_ptr(&self, user_addr: u64, len: u64) -> Option<HostPtr> {
+        self.ring_region(user_addr, len).map(|(r, start)| r.ptr.wrapping_add(start))
+    }
+
+    /// The same bytes, which stay mapped as long as what is returned; None also where they begin at
+    /// an odd address.
+    pub(crate) fn ring_words(&self, user_addr: u64, len: u64) -> Option<SharedWords> {
+        let (r, start) = self.ring_region(user_addr, len)?;
+        SharedWords::new(r.backing.clone(), start, len as usize)
+    }
+
+    /// The region that has these bytes, and where they begin in it.
+    fn ring_region(&self, user_addr: u64, len: u64) -> Option<(&Region, usize)> {
         self.regions.iter().find_map(|r| {
             let start = user_addr.checked_sub(r.user_addr)?;
             let end = start.checked_add(len)?;
-            (end <= r.len).then(|| r.ptr.wrapping_add(start as usize))
+            (end <= r.len).then_some((r, start as usize))
         })
     }
 

@@ -1,11 +1,14 @@
 //! Walks a descriptor chain, a descriptor at a time.
 
 use super::{RingError, RingRule, SplitRing};
-use crate::memory::GuestMemory;
+use crate::memory::access::read_pair;
+use crate::memory::{GuestMemory, Segment};
 
-/// One entry of a descriptor table (virtio 1.3 §2.7.5), as it lies in guest memory.
+/// Bytes of a descriptor in guest memory.
+pub(super) const DESCRIPTOR_BYTES: usize = 16;
+
+/// One entry of a descriptor table (virtio 1.3 §2.7.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C, align(16))]
 pub struct Descriptor {
     /// Guest-physical address, or that of an indirect table.
     pub addr: u64,
@@ -21,34 +24,17 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// A descriptor as two words.
-#[derive(Clone, Copy)]
-#[repr(C, packed)]
-struct Raw(u64, u64);
-
-/// Reads descriptor `index` once.
-///
-/// # Safety
-/// The table lies in guest memory, and has such an entry.
-#[inline(always)]
-unsafe fn read(table: *const Descriptor, index: u16) -> Descriptor {
-    // SAFETY: the caller's promise. The guest may write at the same time: a torn value is as good
-    // as any other hostile value. The read is volatile, so that it happens once; the type is
-    // packed, since indirect tables may lie at any address.
-    let Raw(addr, rest) = unsafe { table.cast::<Raw>().add(usize::from(index)).read_volatile() };
-    Descriptor {
-        addr: u64::from_le(addr),
-        len: u64::from_le(rest) as u32,
-        flags: (u64::from_le(rest) >> 32) as u16,
-        next: (u64::from_le(rest) >> 48) as u16,
-    }
-}
-
 /// At most this many descriptors in an indirect table: the most that QEMU's `VIRTQUEUE_MAX_SIZE`
 /// and one vectored system call (`UIO_MAXIOV`) take.
 pub const MAX_INDIRECT: u32 = 1024;
 
 impl Descriptor {
+    /// Of the two words that it has in guest memory.
+    #[inline(always)]
+    pub(super) fn of([addr, rest]: [u64; 2]) -> Self {
+        Self { addr, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
+    }
+
     /// Whether the device may write it, and only write.
     #[inline]
     pub fn is_writable(&self) -> bool {
@@ -61,24 +47,19 @@ impl Descriptor {
 /// forty.
 #[derive(Clone, Copy, Debug)]
 pub struct ChainCursor {
-    table: *const Descriptor,
-    table_len: u32,
+    /// The indirect table that the cursor is in.
+    indirect: Option<Segment>,
     next: u16,
     /// Descriptors that may still come.
     left: u32,
-    indirect: bool,
     done: bool,
 }
-
-// SAFETY: see SplitRing.
-unsafe impl Send for ChainCursor {}
 
 impl ChainCursor {
     /// The chain that begins at `head`, an index that [`SplitRing::take`] gave.
     #[inline]
     pub fn new(ring: &SplitRing, head: u16) -> Self {
-        let (table, table_len) = ring.table();
-        Self { table, table_len, next: head, left: table_len, indirect: false, done: false }
+        Self { indirect: None, next: head, left: u32::from(ring.size()), done: false }
     }
 
     /// The whole chain that begins at `head`, if it is one plain descriptor, without a walk: what
@@ -86,13 +67,7 @@ impl ChainCursor {
     /// for a cursor, which reads it anew.
     #[inline(always)]
     pub fn single(ring: &SplitRing, head: u16) -> Option<Descriptor> {
-        let (table, table_len) = ring.table();
-        if u32::from(head) >= table_len {
-            return None;
-        }
-        // SAFETY: the index was checked against the table, the table against guest memory.
-        let d = unsafe { read(table, head) };
-        (d.flags & (NEXT | INDIRECT) == 0 && d.len > 0).then_some(d)
+        ring.descriptor(head).filter(|d| d.flags & (NEXT | INDIRECT) == 0 && d.len > 0)
     }
 
     /// Whether the chain has been walked to its end.
@@ -105,7 +80,7 @@ impl ChainCursor {
     /// descriptor of the ring.
     #[inline]
     pub fn is_indirect(&self) -> bool {
-        self.indirect
+        self.indirect.is_some()
     }
 
     /// The next descriptor that holds data; indirect tables are entered on the way.
@@ -134,17 +109,21 @@ impl ChainCursor {
     /// Reads the descriptor at the cursor once.
     #[inline]
     fn fetch(&mut self, ring: &SplitRing) -> Result<Descriptor, RingError> {
-        if u32::from(self.next) >= self.table_len {
-            let rule = RingRule::IndexOutOfTable { index: self.next, len: self.table_len };
-            return Err(ring.error(rule));
-        }
+        let found = match &self.indirect {
+            None => ring.descriptor(self.next),
+            Some(table) => read_pair(table, DESCRIPTOR_BYTES * usize::from(self.next)).map(Descriptor::of),
+        };
+        let entries = |table: Segment| table.len / DESCRIPTOR_BYTES as u32;
+        let Some(d) = found else {
+            let len = self.indirect.map_or(u32::from(ring.size()), entries);
+            return Err(ring.error(RingRule::IndexOutOfTable { index: self.next, len }));
+        };
         if self.left == 0 {
-            let most = if self.indirect { MAX_INDIRECT } else { u32::from(ring.size()) };
+            let most = if self.is_indirect() { MAX_INDIRECT } else { u32::from(ring.size()) };
             return Err(ring.error(RingRule::ChainTooLong(most)));
         }
         self.left -= 1;
-        // SAFETY: the index was checked against the table, the table against guest memory.
-        Ok(unsafe { read(self.table, self.next) })
+        Ok(d)
     }
 
     /// Accepts a data descriptor and moves on.
@@ -169,27 +148,21 @@ impl ChainCursor {
         memory: &GuestMemory,
         hint: &mut usize,
     ) -> Result<(), RingError> {
-        if self.indirect {
+        if self.is_indirect() {
             return Err(ring.error(RingRule::NestedIndirect));
         }
         if d.flags & NEXT != 0 {
             return Err(ring.error(RingRule::IndirectAndNext));
         }
-        let entries = d.len / 16;
-        if !d.len.is_multiple_of(16) || entries == 0 || entries > MAX_INDIRECT {
+        let entries = d.len / DESCRIPTOR_BYTES as u32;
+        if !d.len.is_multiple_of(DESCRIPTOR_BYTES as u32) || entries == 0 || entries > MAX_INDIRECT {
             return Err(ring.error(RingRule::IndirectLength(d.len)));
         }
-        let table = memory
+        let ptr = memory
             .contiguous(d.addr, d.len, hint)
             .ok_or_else(|| ring.error(RingRule::NotMemory { addr: d.addr, len: d.len }))?;
-        *self = Self {
-            table: table.cast(),
-            table_len: entries,
-            next: 0,
-            left: entries,
-            indirect: true,
-            done: false,
-        };
+        let table = Segment { ptr, len: d.len, region: *hint as u16 };
+        *self = Self { indirect: Some(table), next: 0, left: entries, done: false };
         Ok(())
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::{ChainCursor, Descriptor, RingError, RingRule, SplitRing};
-use crate::memory::{GuestMemory, Segment};
+use crate::memory::{GuestMemory, HostPtr, Segment};
 
 /// Chains taken ahead at most.
 const MAX_AHEAD: usize = 1024;
@@ -192,7 +192,7 @@ impl RxChains {
         ring: &mut SplitRing,
         memory: &GuestMemory,
         header_len: usize,
-        mut each: impl FnMut(*mut u8, usize),
+        mut each: impl FnMut(HostPtr, usize),
     ) -> Result<(usize, usize), RingError> {
         let most = most.min(MAX_AHEAD - self.ready.len());
         let (mut n, mut room) = (0, 0);
@@ -269,7 +269,7 @@ impl RxChains {
         ring: &SplitRing,
         memory: &GuestMemory,
         header_len: usize,
-    ) -> Option<(*mut u8, u32)> {
+    ) -> Option<(HostPtr, u32)> {
         let d = ChainCursor::single(ring, head)?;
         let ptr = memory.within(d.addr, d.len, self.hint)?;
         (d.is_writable() && d.len as usize >= header_len).then_some((ptr, d.len))
@@ -277,7 +277,7 @@ impl RxChains {
 
     /// Adds a chain that is one segment, which lies in the region used last.
     #[inline(always)]
-    fn push_single(&mut self, ptr: *mut u8, len: u32, head: u16) {
+    fn push_single(&mut self, ptr: HostPtr, len: u32, head: u16) {
         let only = Segment { ptr, len, region: self.hint as u16 };
         self.ready.push_back(Chain { only, room: len as usize, head, list: NO_LIST });
     }
@@ -328,7 +328,7 @@ impl RxChains {
             }
         };
         // A chain with a mistake counts as taken, too: who gives them back counts them here.
-        let only = Segment { ptr: std::ptr::null_mut(), len: 0, region: 0 };
+        let only = Segment { ptr: HostPtr::NULL, len: 0, region: 0 };
         self.ready.push_back(Chain { only, room: 0, head, list });
         if let Some(d) = first? {
             self.add(self.ready.len() - 1, d, ring, memory)?;

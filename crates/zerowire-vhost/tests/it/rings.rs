@@ -7,7 +7,7 @@ use virtio_queue::{Queue, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 use zerowire_guest::GuestAddr;
 use zerowire_guest::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, write_desc_at};
-use zerowire_vhost::memory::{GuestMemory, Segment};
+use zerowire_vhost::memory::{GuestMemory, HostPtr, Segment};
 use zerowire_vhost::ring::{ChainCursor, MAX_INDIRECT, SplitRing};
 
 /// Two regions that touch, and one apart.
@@ -157,7 +157,7 @@ fn write_table(lab: &Lab, addr: u64, table: &[Desc]) {
 }
 
 /// Where each byte of the guest lies in this process, or None.
-fn host(memory: &GuestMemory, lab: &Lab, addr: u64) -> Option<*mut u8> {
+fn host(memory: &GuestMemory, lab: &Lab, addr: u64) -> Option<HostPtr> {
     let region = lab.ram.regions().into_iter().find(|r| (r.guest_addr().0..r.end().0).contains(&addr))?;
     memory.ring_ptr(region.user_addr() + (addr - region.guest_addr().0), 1)
 }
@@ -333,7 +333,7 @@ fn a_list_that_is_full_takes_nothing_and_stays_as_it_was() {
     let lab = Lab::new(&REGIONS);
     let mut out: Vec<Segment> = Vec::with_capacity(1);
     assert!(out.capacity() >= 1);
-    out.extend(std::iter::repeat_n(Segment { ptr: std::ptr::null_mut(), len: 1, region: 0 }, out.capacity()));
+    out.extend(std::iter::repeat_n(Segment { ptr: HostPtr::NULL, len: 1, region: 0 }, out.capacity()));
     let before = out.clone();
     for (addr, len) in [(0x10, 16), (0x7ff0, 0x20)] {
         assert!(!lab.memory.translate(addr, len, &mut 0, &mut out));

@@ -29,7 +29,7 @@ proptest! {
         for cut in cuts.into_iter().chain([bytes.len()]) {
             let run = &bytes[at..cut];
             runs.add(run);
-            let ptr = run.as_ptr().cast_mut();
+            let ptr = run.as_ptr().cast_mut().into();
             let mut guest = Checksum::new();
             guest.add_guest(&Segment { ptr, len: run.len() as u32, region: 0 });
             sums.add_sum(guest);

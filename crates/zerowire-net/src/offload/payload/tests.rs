@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn runs_follow_each_other_and_end_with_the_segments() {
     let segments: Vec<_> = [(0x1000, 3), (0x2000, 1), (0x3000, 5)]
-        .map(|(at, len)| Segment { ptr: std::ptr::without_provenance_mut(at), len, region: 7 })
+        .map(|(at, len)| Segment { ptr: std::ptr::without_provenance_mut::<u8>(at).into(), len, region: 7 })
         .into();
     let mut cursor = Cursor::at(&segments, 1);
     let mut next = |len| {

@@ -8,12 +8,12 @@ fn what_the_memory_does_not_have_is_not_named() {
     rustix::fs::ftruncate(&file, LEN).expect("its length");
     let region = RegionConfig { guest_addr: 0, len: LEN, user_addr: 0, offset: 0, file };
     let memory = GuestMemory::new(vec![region]).expect("guest memory");
-    let base = memory.regions()[0].ptr();
+    let base = memory.regions()[0].ptr().as_ptr();
     let (mut entries, mut private) = (Vec::new(), [0; 3]);
     let named = |at: *mut u8, len, region| {
         let mut entries = Vec::new();
         let mut list = IoList::new(&mut entries);
-        list.add(&memory, &Segment { ptr: at, len, region });
+        list.add(&memory, &Segment { ptr: at.into(), len, region });
         list.entries().iter().all(|e| e.iov_base == at.cast() && e.iov_len == len as usize)
     };
     for (at, len) in [(0, LEN as u32), (1, LEN as u32 - 1), (8191, 1), (8192, 0)] {
@@ -26,7 +26,7 @@ fn what_the_memory_does_not_have_is_not_named() {
     assert!(!named(base.wrapping_sub(1), 1, 0));
     let mut list = IoList::new(&mut entries);
     list.add_private(&mut private);
-    list.add(&memory, &Segment { ptr: base, len: 7, region: 0 });
+    list.add(&memory, &Segment { ptr: base.into(), len: 7, region: 0 });
     assert_eq!(list.entries().iter().map(|e| e.iov_len).collect::<Vec<_>>(), [3, 7]);
     list.truncate(1);
     assert!(list.len() == 1 && !list.is_empty());

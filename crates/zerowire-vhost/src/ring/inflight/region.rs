@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-use crate::memory::{Guarded, Mapping, check_memory, file_len, page_size};
+use crate::memory::{Guarded, KeepsMapped, Mapping, SharedWords, check_memory, file_len, page_size};
 
 /// Bytes before the first entry, and of each entry (`QueueRegionSplit`, `DescStateSplit`).
 const HEADER_BYTES: usize = 16;
@@ -111,15 +111,18 @@ fn map_pages(file: &OwnedFd, offset: u64, len: usize) -> io::Result<Guarded> {
     Ok(Guarded::new(map, page))
 }
 
+impl KeepsMapped for InflightRegion {
+    fn map(&self) -> &Guarded {
+        &self.map
+    }
+}
+
 /// The place of one queue.
 #[derive(Debug)]
 pub(super) struct Place {
-    region: Arc<InflightRegion>,
-    at: *mut u8,
+    queue_size: u16,
+    words: SharedWords,
 }
-
-// SAFETY: the pointer names the region's mapping, which this value holds; all accesses are atomic.
-unsafe impl Send for Place {}
 
 impl Place {
     /// None where the region has no place for this queue.
@@ -127,70 +130,56 @@ impl Place {
         if queue >= region.queues {
             return None;
         }
-        let at = InflightRegion::queue_bytes(region.queue_size) * usize::from(queue);
-        Some(Self { region: region.clone(), at: region.map.as_ptr().wrapping_add(at) })
+        let len = InflightRegion::queue_bytes(region.queue_size);
+        let words = SharedWords::new(region.clone(), len * usize::from(queue), len)?;
+        Some(Self { queue_size: region.queue_size, words })
     }
 
     pub fn size(&self) -> u16 {
-        self.region.queue_size
+        self.queue_size
     }
 
     pub fn features(&self) -> &AtomicU64 {
-        // SAFETY: byte 0 of the queue's place, which lies in the mapping and begins at a multiple
-        // of 64.
-        unsafe { AtomicU64::from_ptr(self.at.cast()) }
+        self.words.long(0)
     }
 
     /// 1, or 0 while the rest means nothing.
     pub fn version(&self) -> &AtomicU16 {
-        self.word(4)
+        self.words.word(4)
     }
 
     pub fn desc_num(&self) -> &AtomicU16 {
-        self.word(5)
+        self.words.word(5)
     }
 
     pub fn last_batch_head(&self) -> &AtomicU16 {
-        self.word(6)
+        self.words.word(6)
     }
 
     pub fn used_idx(&self) -> &AtomicU16 {
-        self.word(7)
+        self.words.word(7)
     }
 
-    fn word(&self, i: usize) -> &AtomicU16 {
-        // SAFETY: callers pass 4 to 7: the header has eight such words, and begins at a multiple of
-        // 64.
-        unsafe { AtomicU16::from_ptr(self.at.cast::<u16>().wrapping_add(i)) }
-    }
-
-    /// The entry of a head, which is reduced to the size of the place.
-    fn entry(&self, head: u16) -> *mut u8 {
-        let i = usize::from(head & (self.region.queue_size - 1));
-        self.at.wrapping_add(HEADER_BYTES + ENTRY_BYTES * i)
+    /// Where the entry of a head begins, which is reduced to the size of the place.
+    fn entry(&self, head: u16) -> usize {
+        HEADER_BYTES + ENTRY_BYTES * usize::from(head & (self.queue_size - 1))
     }
 
     pub fn inflight(&self, head: u16) -> &AtomicU8 {
-        // SAFETY: byte 0 of one of the entries that the place has.
-        unsafe { AtomicU8::from_ptr(self.entry(head)) }
+        self.words.byte(self.entry(head))
     }
 
     /// A byte that the protocol leaves free.
     pub fn handed_on(&self, head: u16) -> &AtomicU8 {
-        // SAFETY: byte 1 of one of the entries that the place has.
-        unsafe { AtomicU8::from_ptr(self.entry(head).wrapping_add(1)) }
+        self.words.byte(self.entry(head) + 1)
     }
 
     pub fn next(&self, head: u16) -> &AtomicU16 {
-        // SAFETY: bytes 6 and 7 of one of the entries that the place has; entries begin at
-        // multiples of 16.
-        unsafe { AtomicU16::from_ptr(self.entry(head).cast::<u16>().wrapping_add(3)) }
+        self.words.word(self.entry(head) / 2 + 3)
     }
 
     pub fn counter(&self, head: u16) -> &AtomicU64 {
-        // SAFETY: bytes 8 to 15 of one of the entries that the place has; entries begin at
-        // multiples of 16.
-        unsafe { AtomicU64::from_ptr(self.entry(head).cast::<u64>().wrapping_add(1)) }
+        self.words.long(self.entry(head) + 8)
     }
 }
 

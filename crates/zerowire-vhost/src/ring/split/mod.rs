@@ -4,10 +4,11 @@ mod track;
 
 use std::sync::atomic::AtomicU16;
 
+use super::chain::DESCRIPTOR_BYTES;
 use super::inflight::Tracker;
 use super::notify::{self, NO_NOTIFICATION, Wish, Word};
 use super::{Descriptor, RingError, RingRule};
-use crate::memory::{DirtyLog, GuestMemory};
+use crate::memory::{DirtyLog, GuestMemory, SharedWords};
 
 /// Where a ring's three parts are, in the front end's address space (`VHOST_USER_SET_VRING_ADDR`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +73,7 @@ fn part_of_ring(
     (addr, len): (u64, u64),
     align: u64,
     memory: &GuestMemory,
-) -> Result<*mut u8, String> {
+) -> Result<SharedWords, String> {
     if !addr.is_multiple_of(align) {
         return Err(format!(
             "queue {queue}: the {name} at {addr:#x} is not aligned to {align} bytes (virtio 1.3 §2.7)"
@@ -88,12 +89,10 @@ fn part_of_ring(
         )
     })?;
     // A region may begin at an odd address of the front end.
-    if !(ptr.addr() as u64).is_multiple_of(align) {
-        return Err(format!(
-            "queue {queue}: the {name} is not aligned to {align} bytes in memory (virtio 1.3 §2.7)"
-        ));
-    }
-    Ok(ptr)
+    let words = memory.ring_words(addr, len).filter(|_| (ptr.addr() as u64).is_multiple_of(align));
+    words.ok_or_else(|| {
+        format!("queue {queue}: the {name} is not aligned to {align} bytes in memory (virtio 1.3 §2.7)")
+    })
 }
 
 /// Bytes of the used ring of a queue of `size` entries (virtio 1.3 §2.7).
@@ -108,9 +107,9 @@ pub struct SplitRing {
     size: u16,
     mask: u16,
     event_idx: bool,
-    desc: *const Descriptor,
-    avail: *const u16,
-    used: *mut u16,
+    desc: SharedWords,
+    avail: SharedWords,
+    used: SharedWords,
     /// The next entry of the available ring to take.
     next_avail: u16,
     /// Where the available ring is known to end.
@@ -128,10 +127,6 @@ pub struct SplitRing {
     /// ring.
     again: u16,
 }
-
-// SAFETY: the pointers name guest memory, which the ring's owner keeps mapped. It holds the
-// GuestMemory that they were made from. All accesses are volatile or atomic.
-unsafe impl Send for SplitRing {}
 
 impl SplitRing {
     /// A ring of `size` entries (a power of two, 1 to 32768) whose first available entry to take is
@@ -159,9 +154,9 @@ impl SplitRing {
             size,
             mask: size - 1,
             event_idx,
-            desc: desc.cast(),
-            avail: avail.cast(),
-            used: used.cast(),
+            desc,
+            avail,
+            used,
             next_avail,
             seen_avail: next_avail,
             next_used: 0,
@@ -248,15 +243,12 @@ impl SplitRing {
 
     #[inline]
     fn avail_word(&self, i: usize) -> &AtomicU16 {
-        // SAFETY: `new` checked 6 + 2 * size bytes, that is size + 3 words; callers pass i < size +
-        // 3. A u16 at an even address may be accessed atomically; the guest does so as well.
-        unsafe { AtomicU16::from_ptr(self.avail.cast_mut().add(i)) }
+        self.avail.word(i)
     }
 
     #[inline]
     fn used_word(&self, i: usize) -> &AtomicU16 {
-        // SAFETY: `new` checked 6 + 8 * size bytes, that is 4 * size + 3 words; callers pass less.
-        unsafe { AtomicU16::from_ptr(self.used.add(i)) }
+        self.used.word(i)
     }
 
     /// An error of this ring at the entry that was taken last.
@@ -331,7 +323,7 @@ impl SplitRing {
         for i in 0..n.min(ahead) {
             let slot = usize::from(self.next_avail.wrapping_add(i) & self.mask);
             let head = self.avail_word(2 + slot).get();
-            prefetch(self.desc.wrapping_add(usize::from(head & self.mask)).cast());
+            self.desc.prefetch(DESCRIPTOR_BYTES * usize::from(head & self.mask));
         }
     }
 
@@ -342,14 +334,14 @@ impl SplitRing {
         // Eight elements lie in a cache line of 64 bytes.
         for i in (0..n.min(self.size)).step_by(8) {
             let slot = usize::from(self.next_used.wrapping_add(i) & self.mask);
-            prefetch_to_write(self.used.wrapping_add(2 + 4 * slot).cast());
+            self.used.prefetch_to_write(4 + 8 * slot);
         }
     }
 
-    /// The descriptor table: pointer and entries.
-    #[inline]
-    pub(super) fn table(&self) -> (*const Descriptor, u32) {
-        (self.desc, u32::from(self.size))
+    /// Reads an entry of the descriptor table once; None where it has none of that number.
+    #[inline(always)]
+    pub(super) fn descriptor(&self, index: u16) -> Option<Descriptor> {
+        self.desc.read_pair(DESCRIPTOR_BYTES * usize::from(index)).map(Descriptor::of)
     }
 
     /// Writes a used element; the guest sees it with [`Self::publish`]. Of a batch the last element
@@ -359,9 +351,7 @@ impl SplitRing {
         let at = if self.order == UsedOrder::Batch { self.decided_used } else { self.next_used };
         let slot = usize::from(at & self.mask);
         let element = u64::from(head) | u64::from(len) << 32;
-        // SAFETY: the used ring has `size` elements of 8 bytes at byte 4; it is 4-aligned, hence
-        // unaligned for u64.
-        unsafe { self.used.add(2).cast::<u64>().add(slot).write_unaligned(element.to_le()) };
+        self.used.write(4 + 8 * slot, element.to_le_bytes());
         self.next_used = self.next_used.wrapping_add(1);
         if let Some(t) = &mut self.tracker {
             t.used(head);
@@ -430,31 +420,4 @@ impl Drop for SplitRing {
     fn drop(&mut self) {
         self.note_elements(self.decided_used);
     }
-}
-
-/// Brings a cache line nearer. Any address is allowed: a prefetch never faults.
-#[inline]
-pub fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint; it accesses no memory in the sense of the language and can't
-    // fault.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
-/// Brings a cache line nearer that is going to be written. Any address is allowed, as for
-/// [`prefetch`].
-#[inline]
-fn prefetch_to_write(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint; it changes no memory and no register. Every x86-64 processor
-    // decodes it, as nothing at all where it is not built in.
-    unsafe {
-        std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    prefetch(at);
 }
