@@ -101,8 +101,8 @@ unsafe=$(find crates -name '*.rs' | grep -v '/\(tests\|testing\|examples\)[/.]' 
     { sub(/\/\/.*/, ""); gsub(/"[^"]*"/, "") }
     /(^|[^a-z_])unsafe([^a-z_]|$)/ && !(FILENAME in seen) { seen[FILENAME] = 1; count[FILENAME ~ /zerowire-sys/]++ }
     END { print count[1] + 0, count[0] + 0 }')
-if [ "${unsafe% *}" -gt 18 ] || [ "${unsafe#* }" -gt 23 ]; then
-    echo "wall: $unsafe files have unsafe code in zerowire-sys and elsewhere, of 18 and 23: put it into one of them" >&2
+if [ "${unsafe% *}" -gt 18 ] || [ "${unsafe#* }" -gt 21 ]; then
+    echo "wall: $unsafe files have unsafe code in zerowire-sys and elsewhere, of 18 and 21: put it into one of them" >&2
     status=1
 fi
 

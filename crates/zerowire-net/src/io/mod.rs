@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub use lists::{Full, Lists};
-use zerowire_sys::batch::{self, Messages};
-pub use zerowire_sys::batch::{Done, MAX_BATCH, Op};
+use zerowire_sys::batch::{self, Messages, Op};
+pub use zerowire_sys::batch::{Done, MAX_BATCH};
 
 /// By which system calls.
 #[derive(Debug)]
@@ -25,11 +25,10 @@ enum IoCalls {
     Bound,
 }
 
-/// The file of one queue of a port, and the batch that is made for it.
+/// The file of one queue of a port, and what came of the batch that it carried out last.
 #[derive(Debug)]
 pub struct PortIo {
     file: Arc<OwnedFd>,
-    batch: Vec<Op>,
     done: Vec<Done>,
     by: IoCalls,
     /// System calls made for the batch so far.
@@ -41,8 +40,8 @@ pub struct PortIo {
 impl PortIo {
     /// Serves `file`, which does not block.
     pub fn new(file: impl Into<Arc<OwnedFd>>) -> Self {
-        let (batch, done) = (Vec::with_capacity(MAX_BATCH), Vec::with_capacity(MAX_BATCH));
-        Self { file: file.into(), batch, done, by: IoCalls::Plain, calls: 0, lost: false }
+        let done = Vec::with_capacity(MAX_BATCH);
+        Self { file: file.into(), done, by: IoCalls::Plain, calls: 0, lost: false }
     }
 
     /// The port is a socket: writes go out as messages, a batch a system call (sendmmsg).
@@ -72,16 +71,6 @@ impl PortIo {
         self.file.as_fd()
     }
 
-    /// Adds an operation to the batch, at most [`MAX_BATCH`] of them. A batch has reads or writes,
-    /// not both.
-    ///
-    /// # Safety
-    /// The iovec array and the memory that it names must be valid until [`Self::run`] has returned.
-    #[inline]
-    pub unsafe fn push(&mut self, op: Op) {
-        self.batch.push(op);
-    }
-
     /// A call found that the interface is gone.
     #[cold]
     pub fn set_lost(&mut self) {
@@ -94,14 +83,12 @@ impl PortIo {
         std::mem::take(&mut self.lost)
     }
 
-    /// Carries out an operation at once, by a system call of its own; not to be mixed with
-    /// [`Self::push`] in one batch.
-    ///
-    /// # Safety
-    /// As [`Self::push`], until this returns.
+    /// Writes a list at once, by a system call of its own: the one that begins at `start`, which is
+    /// the last one and not empty. Not to be mixed with [`Lists::queue`] in one batch.
     #[inline]
-    pub unsafe fn carry_out(&mut self, op: Op) {
-        // SAFETY: the caller's promise.
+    pub fn write_now(&mut self, lists: &mut Lists, slot: u16, start: usize) {
+        let op = lists.operation(slot, true, start);
+        // SAFETY: as in `run`.
         self.done.push(unsafe { batch::carry_out(self.file.as_fd(), op) });
         self.calls += 1;
     }
@@ -121,32 +108,21 @@ impl PortIo {
         self.done.last().map(|d| d.result)
     }
 
-    /// Runs the batch. Returns the results in the order in which the operations were carried out,
-    /// and how many system calls they took.
+    /// Runs the operations that are queued. Returns the results of the batch in the order in which
+    /// the operations were carried out, and how many system calls they took.
     #[inline]
-    pub fn run(&mut self) -> (&[Done], u64) {
-        let Self { file, batch, done, by, calls, .. } = self;
-        // SAFETY: the callers of `push` have promised that all is valid until this returns.
-        let made = unsafe { run(file.as_fd(), by, batch, done) };
-        (done, std::mem::take(calls) + made)
-    }
-
-    /// As [`Self::run`], for a batch that the caller has collected: it is empty afterwards.
-    ///
-    /// # Safety
-    /// As [`Self::push`], for each operation.
-    #[inline]
-    pub unsafe fn run_with(&mut self, batch: &mut Vec<Op>) -> (&[Done], u64) {
+    pub fn run(&mut self, lists: &mut Lists) -> (&[Done], u64) {
         let Self { file, done, by, calls, .. } = self;
-        // SAFETY: the caller's promise.
-        let made = unsafe { run(file.as_fd(), by, batch, done) };
+        // SAFETY: the lists of the operations stay where they are (`Lists`). They name guest
+        // memory, which who runs the turn holds, and private memory of `lists`, which is borrowed
+        // exclusively.
+        let made = unsafe { run(file.as_fd(), by, lists.queued(), done) };
         (done, std::mem::take(calls) + made)
     }
 
-    /// Forgets the results of the last batch. Call it before the next one is pushed.
+    /// Forgets the results of the last batch. Call it before the next one is queued.
     #[inline]
     pub fn clear(&mut self) {
-        debug_assert!(self.batch.is_empty(), "the last batch was pushed and not run");
         self.done.clear();
     }
 }
@@ -154,7 +130,7 @@ impl PortIo {
 /// Runs a batch, which is empty afterwards; returns how many system calls it took.
 ///
 /// # Safety
-/// As [`PortIo::push`], for each operation.
+/// As [`batch::carry_out`], for each operation.
 #[inline]
 unsafe fn run(fd: BorrowedFd<'_>, by: &mut IoCalls, batch: &mut Vec<Op>, done: &mut Vec<Done>) -> u64 {
     match by {

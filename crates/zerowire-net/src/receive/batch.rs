@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 
 use zerowire::ledger::{Counters, DropReason};
-use zerowire_vhost::memory::{GuestMemory, PrivateMap};
+use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::ring::RingError;
 
 use super::deliver::InPlace;
@@ -82,10 +82,10 @@ pub struct ReadBatch {
     each: usize,
     /// As `each`, for reads of several chains.
     long: usize,
+    /// Scatter lists, and reads that wait for the batch to run. Their private memory has a slot for
+    /// each read, [`SCRATCH_STRIDE`] apart.
     pub(super) lists: Lists,
     pub(super) reads: Vec<Read>,
-    /// One slot for each read, [`SCRATCH_STRIDE`] apart.
-    pub(super) scratch: PrivateMap,
     pub(super) scratch_dirty: bool,
 }
 
@@ -111,9 +111,8 @@ impl ReadBatch {
             forecast: Forecast::new(setup.mergeable, ordinary, policy.rx_copybreak_bytes),
             each: 1,
             long: 1,
-            lists: Lists::new(READ_BATCH * 4 + LONG_BATCH * MAX_IOV),
+            lists: Lists::new(READ_BATCH * 4 + LONG_BATCH * MAX_IOV, SCRATCH_STRIDE * READ_BATCH)?,
             reads: Vec::with_capacity(READ_BATCH),
-            scratch: PrivateMap::new(SCRATCH_STRIDE * READ_BATCH)?,
             scratch_dirty: false,
         })
     }
@@ -128,7 +127,7 @@ impl ReadBatch {
     pub fn trim(&mut self) {
         if std::mem::take(&mut self.scratch_dirty) {
             // No operation is under way.
-            self.scratch.release_pages();
+            self.lists.private().release_pages();
         }
     }
 
@@ -225,7 +224,7 @@ impl ReadBatch {
         }
         side.end_wait();
         side.prefetch();
-        let (results, calls) = io.run();
+        let (results, calls) = io.run(&mut self.lists);
         cx.counters.system_calls.add(calls);
         let mut done = Done { reads, ..Done::default() };
         let in_order = note_results(&mut self.reads, results, &mut done, cx.counters);

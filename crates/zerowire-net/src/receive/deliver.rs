@@ -122,7 +122,7 @@ impl ReadBatch {
 
     /// Copies the frame of read `i` out of its chains, which start at `chain`, and its scratch
     /// memory.
-    fn stage(&self, i: usize, chain: usize, len: usize, side: &CopySide) -> Vec<u8> {
+    fn stage(&mut self, i: usize, chain: usize, len: usize, side: &CopySide) -> Vec<u8> {
         let read = self.reads[i];
         let mut frame = vec![0u8; len];
         let mut at = 0;
@@ -131,7 +131,7 @@ impl ReadBatch {
             at += access::read(side.segments(c), 0, &mut frame[at..at + n]);
         }
         let rest = (len - at).min(SCRATCH_BYTES);
-        frame[at..at + rest].copy_from_slice(&self.scratch[scratch_range(i, rest)]);
+        frame[at..at + rest].copy_from_slice(&self.lists.private()[scratch_range(i, rest)]);
         frame
     }
 
@@ -150,7 +150,7 @@ impl ReadBatch {
                 continue;
             }
             let len = (len as usize).min(SCRATCH_BYTES);
-            let frame = &mut self.scratch[scratch_range(usize::from(i), len)];
+            let frame = &mut self.lists.private()[scratch_range(usize::from(i), len)];
             let reason = match (asked, self.forecast.is_small(len)) {
                 (true, _) => CopyReason::Asked,
                 (false, true) => CopyReason::Small,

@@ -1,11 +1,11 @@
 //! What a batch of reads offers to the port.
 
-use zerowire_vhost::memory::{GuestMemory, HostPtr};
+use zerowire_vhost::memory::GuestMemory;
 use zerowire_vhost::ring::RingError;
 
 use super::batch::{Read, ReadBatch, SCRATCH_BYTES, scratch_range};
 use super::inlet::CopySide;
-use crate::io::{Full, Op, PortIo};
+use crate::io::{Full, PortIo};
 use crate::policy::MAX_IOV;
 
 impl ReadBatch {
@@ -26,7 +26,7 @@ impl ReadBatch {
             }
             let start = self.lists.end();
             let room = self.append(i, start, side);
-            if room.and_then(|room| self.read_into((1, room), start, i, side, io)).is_err() {
+            if room.and_then(|room| self.read_into((1, room), start, i, side)).is_err() {
                 self.lists.truncate(start);
                 break;
             }
@@ -54,8 +54,8 @@ impl ReadBatch {
             let (n, room) = self.chains_for(need(read), first, private, side, memory)?;
             let queued = n > 0
                 && match private {
-                    true => self.read_into((0, 0), start, read, side, io),
-                    false => self.read_into((n, room), start, read, side, io),
+                    true => self.read_into((0, 0), start, read, side),
+                    false => self.read_into((n, room), start, read, side),
                 }
                 .is_ok();
             if !queued {
@@ -125,9 +125,7 @@ impl ReadBatch {
         memory: &GuestMemory,
     ) -> Result<Option<(usize, usize)>, RingError> {
         let (lists, mut full) = (&mut self.lists, false);
-        let each = |ptr: HostPtr, len| {
-            full |= list.is_some_and(|start| lists.add(start, ptr.as_ptr(), len).is_err())
-        };
+        let each = |ptr, len| full |= list.is_some_and(|start| lists.extend(start, ptr, len).is_err());
         let taken = side.take_plain((need, most), memory, each)?;
         Ok((!full).then_some(taken))
     }
@@ -140,7 +138,7 @@ impl ReadBatch {
     #[inline]
     fn append(&mut self, i: usize, start: usize, side: &CopySide) -> Result<usize, Full> {
         for s in side.segments(i) {
-            self.lists.add(start, s.ptr.as_ptr(), s.len as usize)?;
+            self.lists.extend(start, s.ptr, s.len as usize)?;
         }
         Ok(side.room(i))
     }
@@ -165,18 +163,12 @@ impl ReadBatch {
         start: usize,
         read: usize,
         side: &CopySide,
-        io: &mut PortIo,
     ) -> Result<(), Full> {
         if room < side.longest() {
-            let scratch = &mut self.scratch[scratch_range(read, SCRATCH_BYTES)];
-            self.lists.push(libc::iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: SCRATCH_BYTES })?;
+            self.lists.add_private(scratch_range(read, SCRATCH_BYTES))?;
         }
         self.reads.push(Read { chains: n, room, result: -libc::EAGAIN });
-        let (iov, len) = self.lists.list_from(start);
-        let op = Op { slot: read as u16, write: false, iov, len };
-        // SAFETY: `lists` never moves, and is not cleared before the batch has run. Guest memory is
-        // held by who runs the turn. Scratch memory is the batch's own, a slot for each read.
-        unsafe { io.push(op) };
+        self.lists.queue(read as u16, false, start);
         Ok(())
     }
 }

@@ -2,16 +2,16 @@
 //! in private memory, and the rest in the guest's.
 //!
 //! **Ownership.** The private slots are the batch's own: each frame has one, from when it is taken
-//! until the batch has run. So are the lists, and what names them: they go together.
+//! until the batch has run. So are the lists: [`Lists`] has both.
 
 use std::io;
 
 use zerowire::ledger::{CopyReason, DropReason};
-use zerowire_vhost::memory::{PrivateMap, access};
+use zerowire_vhost::memory::access;
 
 use super::INSPECT_BYTES;
 use super::outlet::{TxFrame, TxPlace, TxTally};
-use crate::io::{Done, Full, Lists, MAX_BATCH, Op, PortIo};
+use crate::io::{Done, Full, Lists, MAX_BATCH, PortIo};
 use crate::policy::MAX_IOV;
 use crate::{MAX_FRAME_BYTES, Policy};
 
@@ -40,13 +40,10 @@ const IOV_CAPACITY: usize = 4 * MAX_IOV;
 #[derive(Debug)]
 pub struct SendBatch {
     policy: Policy,
-    /// Frames that wait for the batch to run.
-    ops: Vec<Op>,
-    /// Their scatter lists.
+    /// Scatter lists, and frames that wait for the batch to run. Their private memory is cut into
+    /// slots. First comes a small one for each frame of the batch, for gathered short frames and
+    /// for heads. Then come large ones, for gathered longer frames.
     lists: Lists,
-    /// Private slots. First comes a small one for each frame of the batch, for gathered short
-    /// frames and for heads. Then come large ones, for gathered longer frames.
-    private: PrivateMap,
     /// Length of a small slot, bytes.
     small_slot: usize,
     /// Large slots that the batch uses.
@@ -59,9 +56,7 @@ impl SendBatch {
         let small_slot = small_slot_bytes(&policy);
         Ok(Self {
             policy,
-            ops: Vec::with_capacity(MAX_BATCH),
-            lists: Lists::new(IOV_CAPACITY),
-            private: PrivateMap::new(small_slot * MAX_BATCH + FRAME_SLOT_BYTES * FRAME_SLOTS)?,
+            lists: Lists::new(IOV_CAPACITY, small_slot * MAX_BATCH + FRAME_SLOT_BYTES * FRAME_SLOTS)?,
             small_slot,
             large_used: 0,
         })
@@ -70,14 +65,13 @@ impl SendBatch {
     /// Forgets the frames of the batch before.
     #[inline]
     pub fn clear(&mut self) {
-        self.ops.clear();
         self.lists.clear();
         self.large_used = 0;
     }
 
     /// Lets go of the private memory that bursts have touched; no batch is under way.
     pub fn trim(&mut self) {
-        self.private.release_pages();
+        self.lists.private().release_pages();
     }
 
     /// Whether there is room for any frame.
@@ -109,7 +103,7 @@ impl SendBatch {
     /// What is filled of a place: all of a gathered frame, at most [`HEADER_SLOT_BYTES`] else.
     #[inline]
     pub fn bytes(&mut self, place: &TxPlace) -> &mut [u8] {
-        &mut self.private[place.range()]
+        &mut self.lists.private()[place.range()]
     }
 
     /// Where a large slot begins; a turn ends before there is none left.
@@ -130,11 +124,11 @@ impl SendBatch {
         let head = place.len;
         if frame.len > self.small_slot {
             let to = self.large_slot();
-            self.private.copy_within(place.range(), to);
+            self.lists.private().copy_within(place.range(), to);
             place.at = to;
         }
         place.len = frame.len;
-        access::read(frame.segments, head, &mut self.private[place.range()][head..]);
+        access::read(frame.segments, head, &mut self.lists.private()[place.range()][head..]);
     }
 
     /// Queues a frame, which goes out when the batch runs; with `now` it is sent at once, and its
@@ -157,13 +151,11 @@ impl SendBatch {
             self.lists.truncate(first);
             return Err(DropReason::PortRefused);
         }
-        let (iov, entries) = self.lists.list_from(first);
-        let op = Op { slot: frame.index as u16, write: true, iov, len: entries };
+        let slot = frame.index as u16;
         if now {
-            // SAFETY: as in `run`.
-            unsafe { io.carry_out(op) };
+            io.write_now(&mut self.lists, slot, first);
         } else {
-            self.ops.push(op);
+            self.lists.queue(slot, true, first);
         }
         Ok(TxTally {
             scattered: (frame.len - place.len) as u32,
@@ -176,10 +168,7 @@ impl SendBatch {
     /// calls they took.
     #[inline]
     pub fn run<'io>(&mut self, io: &'io mut PortIo) -> (&'io [Done], u64) {
-        // SAFETY: the lists of `ops` lie in `lists`, which never moves, and forgets them no earlier
-        // than `ops` does. They name the private slots, which are mapped as long as the batch, and
-        // segments: who made those holds the guest's memory in this turn.
-        unsafe { io.run_with(&mut self.ops) }
+        io.run(&mut self.lists)
     }
 
     /// Appends the scatter list of a frame in that place: its private part first, then the segments
@@ -189,8 +178,7 @@ impl SendBatch {
     /// It does not fit.
     #[inline]
     fn append(&mut self, place: &TxPlace, frame: &TxFrame<'_>) -> Result<(), Full> {
-        let iov_base = self.private[place.range()].as_mut_ptr().cast();
-        self.lists.push(libc::iovec { iov_base, iov_len: place.len })?;
+        self.lists.add_private(place.range())?;
         if place.len == frame.len {
             return Ok(());
         }
@@ -200,8 +188,7 @@ impl SendBatch {
                 skip -= s.len as usize;
                 continue;
             }
-            let iov_base = s.ptr.wrapping_add(skip).as_ptr().cast();
-            self.lists.push(libc::iovec { iov_base, iov_len: s.len as usize - skip })?;
+            self.lists.add(s.ptr.wrapping_add(skip), s.len as usize - skip)?;
             skip = 0;
         }
         Ok(())
