@@ -17,6 +17,7 @@ in_both_modes! {
     another_port_takes_the_place_of_the_first
     a_bad_change_leaves_the_front_end_connected
     a_vm_whose_new_port_fails_late_has_its_old_one_again
+    nobody_gets_what_a_vm_has_while_it_is_away
     other_groups_and_another_cid
     a_bad_change_of_a_vsock_vm_leaves_its_connections
 }
@@ -57,17 +58,19 @@ fn another_port_takes_the_place_of_the_first(mode: Mode) {
         guest.ping(&mut Peer::new("zwra"));
 
         let is_done = AtomicBool::new(false);
-        let config = std::thread::scope(|scope| {
+        let (status, text) = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
                     other.ping(&mut peer_of_other);
                 }
                 other.ping(&mut peer_of_other);
             });
-            let config = changed(&server, "/vms/zwra?reconnect", &patch);
+            let answer = server.ask("PATCH", "/vms/zwra?reconnect", &patch.to_string());
             is_done.store(true, Ordering::Relaxed);
-            config
+            answer
         });
+        assert_eq!(status, 200, "{text}");
+        let config = serde_json::from_str::<Value>(&text).expect("JSON")["config"].take();
         assert_eq!(config["port"], "tap:zwrb,queues=1");
         assert_eq!((&config["guard"], config["tx-limit"].is_string()), (&"vlan=off".into(), true));
         assert_eq!(config["metadata"], json!(metadata));
@@ -150,6 +153,35 @@ fn a_vm_whose_new_port_fails_late_has_its_old_one_again(mode: Mode) {
         let mut guest = Guest::start(connect(&server.path("zwlate")));
         guest.wait_for_frames(&mut peer);
         guest.ping(&mut peer);
+    });
+}
+
+fn nobody_gets_what_a_vm_has_while_it_is_away(mode: Mode) {
+    in_netns(move || {
+        let server = Controlled::start(mode);
+        server.add("zwaway");
+        let thief = json!({ "socket": server.path("zwaway"), "port": "tap:zwthief" }).to_string();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let asks = scope.spawn(|| {
+                let mut statuses = Vec::new();
+                while !is_done.load(Ordering::Relaxed) {
+                    statuses.push(server.ask("PUT", "/vms/zwthief", &thief).0);
+                    statuses.push(server.ask("PATCH", "/vms/zwaway", "{\"mac\": \"02:00:00:00:00:01\"}").0);
+                }
+                statuses
+            });
+            let change = |port| {
+                let patch = json!({ "port": port }).to_string();
+                server.ask("PATCH", "/vms/zwaway?reconnect", &patch).0
+            };
+            let changes: Vec<_> = (0..10).map(|n| change(["tap:zwelse", "tap:zwaway"][n % 2])).collect();
+            is_done.store(true, Ordering::Relaxed);
+            let statuses = asks.join().expect("no panic");
+            assert!(statuses.iter().all(|status| *status == 409), "{statuses:?}");
+            assert_eq!(changes, [200; 10]);
+        });
+        assert_eq!(server.names(), ["zwaway"]);
     });
 }
 
