@@ -1,5 +1,5 @@
-//! Rights that a process gives up, or does not begin with: namespaces of its own, descriptors, files
-//! by Landlock.
+//! Rights that a process gives up, or does not begin with: namespaces of its own, descriptors,
+//! files by Landlock.
 //!
 //! # Errors
 //! Those of the system calls.
@@ -82,9 +82,9 @@ pub fn start(
         kept,
     };
     let flags = namespaces.iter().fold(libc::SIGCHLD, |flags, namespace| flags | namespace.flag());
-    // SAFETY: the new process has copies of this one's memory and descriptors, as by fork(2). It has
-    // this thread alone, and another one may have held a lock: so it makes system calls on what lies
-    // ready, until it becomes the program or ends.
+    // SAFETY: the new process has copies of this one's memory and descriptors, as by fork(2). It
+    // has this thread alone, and another one may have held a lock: so it makes system calls on what
+    // lies ready, until it becomes the program or ends.
     let pid = unsafe { call(libc::SYS_clone, [flags as usize, 0, 0, 0, 0, 0]) };
     if pid == Ok(0) {
         let Err(errno) = new.become_program();

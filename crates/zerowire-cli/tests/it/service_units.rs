@@ -66,7 +66,7 @@ fn the_units_serve_no_vm_unconfined() {
         assert!(lines.contains(" --sandbox ${SANDBOX} "), "{unit}");
         assert!(values("Environment").contains(&"SANDBOX=on"), "{unit}");
         let namespaces = values("RestrictNamespaces");
-        for namespace in ["ipc", "net", "mnt"] {
+        for namespace in ["pid", "ipc", "net", "mnt"] {
             assert!(namespaces.contains(&namespace), "{unit}: {namespaces:?}");
         }
         let has_right = values("AmbientCapabilities").contains(&"CAP_SYS_ADMIN");
