@@ -53,6 +53,8 @@ enum On {
 /// Long ones first, so that the last test to end is a short one.
 const TESTS: &[(&str, On, Body)] = &[
     ("package", On::Debian12, package::installed),
+    // Packet ports take Linux 6.3.
+    ("package-more", On::Linux7, package::ports_and_libvirt),
     ("cycles", On::Linux7, change::cycles),
     ("restart", On::Ends, change::restart),
     ("restart-xdp", On::Linux7, change::restart_xdp),
