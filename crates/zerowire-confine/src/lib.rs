@@ -25,7 +25,7 @@ mod user;
 pub use child::ChildProcess;
 pub use namespaces::spawn_apart;
 pub use report::{ConfineError, ConfineReport, Layer, LayerReport};
-pub use user::keep_capabilities;
+pub use user::{can_map_users, keep_capabilities, map_users, user_namespace};
 
 use report::Steps;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
@@ -64,16 +64,36 @@ pub fn confine(plan: &ConfinePlan<'_>) -> Result<ConfineReport, ConfineError> {
     confine_to(plan, None)
 }
 
-/// Confines this process as [`confine`] does, and to this many threads. All users but its own are
-/// nobody for it from then on.
-///
-/// # Errors
-/// As there.
-pub fn confine_threads(plan: &ConfinePlan<'_>, most: u64) -> Result<ConfineReport, ConfineError> {
-    confine_to(plan, Some(most))
+/// Which users a process tells apart whose threads are counted. The kernel counts those of a user,
+/// so the process needs a user namespace of its own (Linux 5.14), which begins without users.
+#[derive(Clone, Copy)]
+pub enum KnownUsers<'a> {
+    /// Its own: all others are nobody for it.
+    Own,
+    /// Those that its supervisor knows: this has it [map](map_users) them.
+    Mapped(&'a dyn Fn() -> Result<(), String>),
+    /// Those of its user namespace, in which no other process is.
+    Alone,
+    /// All. Its threads are not counted.
+    All,
 }
 
-fn confine_to(plan: &ConfinePlan<'_>, threads: Option<u64>) -> Result<ConfineReport, ConfineError> {
+/// Confines this process as [`confine`] does, and to this many threads.
+///
+/// # Errors
+/// As there. Or users that were to be known are not.
+pub fn confine_threads(
+    plan: &ConfinePlan<'_>,
+    most: u64,
+    users: KnownUsers<'_>,
+) -> Result<ConfineReport, ConfineError> {
+    confine_to(plan, Some((most, users)))
+}
+
+fn confine_to(
+    plan: &ConfinePlan<'_>,
+    threads: Option<(u64, KnownUsers<'_>)>,
+) -> Result<ConfineReport, ConfineError> {
     if let Ok(threads) = std::fs::read_dir("/proc/self/task").map(Iterator::count)
         && threads != 1
     {
@@ -86,11 +106,26 @@ fn confine_to(plan: &ConfinePlan<'_>, threads: Option<u64>) -> Result<ConfineRep
     steps.take(Layer::Network, namespaces::network);
     steps.take(Layer::Files, namespaces::files);
     steps.take(Layer::Capabilities, user::forbid_capabilities);
-    steps.take(Layer::User, || user::change(plan.owner, had));
-    if let Some(most) = threads {
-        steps.take(Layer::User, || user::bound_threads(most));
+    let mut is_counted = matches!(threads, Some((_, KnownUsers::Alone)));
+    if let Some((_, KnownUsers::Mapped(map))) = threads {
+        let mut mapped = Ok(());
+        // Nobody but root owns the namespace, which has all users.
+        steps.take(Layer::User, || {
+            user::count_apart()?;
+            (is_counted, mapped) = (true, map());
+            Ok(())
+        });
+        mapped.map_err(|cause| ConfineError::Layer { layer: Layer::User, cause })?;
         // A user namespace has all capabilities.
         steps.take(Layer::Capabilities, user::forbid_capabilities);
+    }
+    steps.take(Layer::User, || user::change(plan.owner, had));
+    if let Some((_, KnownUsers::Own)) = threads {
+        steps.take(Layer::User, || user::count_apart().map(|()| is_counted = true));
+        steps.take(Layer::Capabilities, user::forbid_capabilities);
+    }
+    if let (true, Some((most, _))) = (is_counted, threads) {
+        steps.take(Layer::User, || user::bound_threads(most));
     }
     steps.take(Layer::Capabilities, user::drop_capabilities);
     // Another user makes a process dumpable or not: this comes behind it.

@@ -1,7 +1,7 @@
 //! Whom a process belongs to, and its capabilities.
 
 use rustix::io::Errno;
-use rustix::process::{Gid, Resource, Rlimit, Uid, setrlimit};
+use rustix::process::{Gid, Pid, Resource, Rlimit, Uid, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
@@ -74,12 +74,52 @@ pub(crate) fn drop_capabilities() -> Result<(), String> {
     set_capabilities(None, sets).map_err(|e| format!("capset: {e}"))
 }
 
-/// Lets this process have this many threads. The kernel counts those of a user, so it does
-/// that in a user namespace of the process's own (Linux 5.14).
+/// Has the kernel count the threads of this process alone: it does that for a user of a user
+/// namespace.
+pub(crate) fn count_apart() -> Result<(), String> {
+    unshare(Namespace::User).map_err(|e| format!("its own count of threads: {e}"))
+}
+
+/// Lets this process have this many threads, which are counted apart.
 pub(crate) fn bound_threads(most: u64) -> Result<(), String> {
-    unshare(Namespace::User).map_err(|e| format!("its own count of threads: {e}"))?;
     let most = Rlimit { current: Some(most), maximum: Some(most) };
     setrlimit(Resource::Nproc, most).map_err(|e| format!("RLIMIT_NPROC: {e}"))
+}
+
+/// The user namespace of this process, as /proc names it.
+pub fn user_namespace() -> Option<String> {
+    std::fs::read_link("/proc/self/ns/user").ok()?.into_os_string().into_string().ok()
+}
+
+/// Whether this process can [`map_users`]: it is root, has the capabilities, and finds processes by
+/// the ids that it knows.
+pub fn can_map_users() -> bool {
+    let takes =
+        CapabilitySet::SYS_ADMIN | CapabilitySet::SETUID | CapabilitySet::SETGID | CapabilitySet::SETFCAP;
+    let own = std::process::id().to_string();
+    let is_found = std::fs::read_link("/proc/self").is_ok_and(|found| found.as_os_str() == own.as_str());
+    is_found && rustix::process::geteuid().is_root() && effective().contains(takes)
+}
+
+/// Has a process in a new user namespace know the users and groups that this process knows, by the
+/// same numbers.
+///
+/// # Errors
+/// A text that names the file and why it can't be written.
+pub fn map_users(process: Pid) -> Result<(), String> {
+    for file in ["uid_map", "gid_map"] {
+        let known = std::fs::read_to_string(format!("/proc/self/{file}"));
+        let known = known.map_err(|e| format!("/proc/self/{file}: {e}"))?;
+        // Each line has the first number here, the first one outside, and how many there are.
+        let line = |line: &str| {
+            let mut words = line.split_whitespace();
+            Some(format!("{0} {0} {1}\n", words.next()?, words.nth(1)?))
+        };
+        let same: String = known.lines().filter_map(line).collect();
+        let to = format!("/proc/{}/{file}", process.as_raw_nonzero());
+        std::fs::write(&to, same).map_err(|e| format!("{to}: {e}"))?;
+    }
+    Ok(())
 }
 
 /// Changes the user and the group of this process, which has one thread, and leaves all other

@@ -17,7 +17,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown,
     socketpair,
 };
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zerowire_confine::ChildProcess;
@@ -53,6 +53,8 @@ pub(crate) struct Channel {
 #[derive(Debug, Default)]
 struct Hearing {
     pace: HearingPace,
+    /// The child's process id.
+    id: Option<Pid>,
     /// The child's process.
     process: Option<OwnedFd>,
     /// Its death was seen. Others may have its end, and go on talking.
@@ -146,11 +148,18 @@ impl Channel {
     /// # Errors
     /// Those of pidfd_open(2).
     pub(crate) fn hear_until_death(&self, child: &ChildProcess) -> io::Result<()> {
-        let process = watch(child)?;
+        let process = watch(child);
         if let Some(hearing) = &self.hearing {
-            lock(hearing).process = Some(process);
+            let mut hearing = lock(hearing);
+            hearing.id = Some(child.pid());
+            hearing.process = Some(process?);
         }
         Ok(())
+    }
+
+    /// The process id of the child that is heard. It has not been waited for.
+    pub(crate) fn child_id(&self) -> Option<Pid> {
+        self.hearing.as_ref().and_then(|hearing| lock(hearing).id)
     }
 
     /// The end that a child got.

@@ -4,10 +4,13 @@
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType as HostType};
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
 use serde_json::Value;
 use zerowire::recv::vsock;
 use zerowire_guest::vsock::{ConnId, ConnState, HOST_CID, SocketType};
@@ -97,6 +100,31 @@ fn a_group_has_a_child_of_its_own_which_has_sockets_and_nothing_else() {
     assert!(kinds.iter().all(|kind| known.contains(&kind.as_str())), "{kinds:?}");
     drop(guest);
     scene.program.stop();
+}
+
+/// The kernel counts its threads in a user namespace, into which all users are mapped.
+#[test]
+fn a_child_has_a_bound_of_threads_and_tells_users_apart() {
+    let scene = Scene::start(&[("a", "x"), ("b", "x")], &[]);
+    let child = scene.child_of("a");
+    let limits = std::fs::read_to_string(format!("/proc/{child}/limits")).expect("/proc");
+    let threads = limits.lines().find_map(|line| line.strip_prefix("Max processes")).expect("a limit");
+    assert_eq!(threads.split_whitespace().take(2).collect::<Vec<_>>(), ["1088", "1088"]);
+    let users = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/user")).expect("/proc");
+    assert_ne!(users(child), users(scene.program.pid()));
+    let path = scene.path("a.u.map");
+    let allow = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode));
+    allow(path.parent().expect("a folder"), 0o755).expect("the folder is this test's");
+    allow(&path, 0o666).expect("the socket is this test's");
+    // The user is that of the thread alone.
+    let by_another = std::thread::spawn(move || {
+        let user = Uid::from_raw(60_001);
+        set_thread_res_uid(user, user, user).expect("another user");
+        vsock::connect(&path, 5000, &vsock::MappedOptions::default()).map(drop)
+    });
+    let refused = by_another.join().expect("no panic");
+    let text = refused.expect_err("this user was not named").to_string();
+    assert!(text.contains("user 60001 may not"), "{text}");
 }
 
 #[test]

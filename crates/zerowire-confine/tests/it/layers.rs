@@ -1,19 +1,24 @@
 //! What the layers refuse, all together and each by itself.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
-use rustix::thread::CapabilitySet;
-use zerowire_confine::{ConfineError, ConfinePlan, Layer, confine, confine_threads};
+use rustix::process::{Pid, Uid};
+use rustix::thread::{CapabilitySet, set_thread_res_uid};
+use zerowire_confine::{
+    ConfineError, ConfinePlan, KnownUsers, Layer, can_map_users, confine, confine_threads, map_users,
+};
 use zerowire_net::port::{packet, tap, xdp};
 use zerowire_sys::allowed::{AllowedCall, OF_A_PROGRAM};
-use zerowire_sys::rights::landlock_version;
+use zerowire_sys::rights::{Namespace, landlock_version, unshare};
 use zerowire_testkit::{not_run, own_process};
+use zerowire_vsock::system_calls::SYSTEM_CALLS;
 
 use crate::acts::{ACTS, call, named};
 use crate::stage::{NOBODY, Seen, Stage, attempt, attempt_by, in_process, own_user_namespace, without};
@@ -68,7 +73,7 @@ fn a_child_that_serves_an_xdp_port_can_do_none_of_these() {
 #[test]
 fn a_child_that_serves_vsock_can_do_none_of_these() {
     own_process!();
-    can_do_none_of_these(zerowire_vsock::system_calls::SYSTEM_CALLS);
+    can_do_none_of_these(SYSTEM_CALLS);
 }
 
 /// std and the C library go on without those that are absent.
@@ -77,7 +82,7 @@ fn a_child_has_no_call_that_another_one_does_for() {
     own_process!();
     let by = |number| {
         let act = || call(number, &[usize::MAX; 3]).map(drop);
-        attempt_by(zerowire_vsock::system_calls::SYSTEM_CALLS, &[], act)
+        attempt_by(SYSTEM_CALLS, &[], act)
     };
     for number in [
         libc::SYS_clock_nanosleep,
@@ -209,17 +214,73 @@ fn a_process_has_its_threads_whatever_others_have_and_no_more() {
     let mut others: Vec<_> = (0..20).map(|_| other()).collect();
     let threads = in_process(|| {
         let plan = ConfinePlan { owner: NOBODY, calls: &[OF_A_PROGRAM], without: &[] };
-        if confine_threads(&plan, 8).is_err() {
-            return 0;
-        }
-        let thread = || {
-            let thread = std::thread::Builder::new().stack_size(64 * 1024);
-            thread.spawn(|| std::thread::park_timeout(Duration::from_secs(100))).ok()
-        };
-        (1..100).take_while(|_| thread().is_some()).last().unwrap_or(0)
+        if confine_threads(&plan, 8, KnownUsers::Own).is_err() { 0 } else { threads_to_be_had() }
     });
     others.iter_mut().for_each(|other| other.kill().and_then(|()| other.wait().map(drop)).expect("killed"));
     assert_eq!(threads, 7, "beside the first one");
+}
+
+/// How many threads this process can start, of 100.
+fn threads_to_be_had() -> i32 {
+    let thread = || {
+        let thread = std::thread::Builder::new().stack_size(64 * 1024);
+        thread.spawn(|| std::thread::park_timeout(Duration::from_secs(100))).ok()
+    };
+    (1..100).take_while(|_| thread().is_some()).last().unwrap_or(0)
+}
+
+/// Users that its supervisor maps have their numbers; without that they are nobody.
+#[test]
+fn a_process_whose_threads_are_counted_tells_users_apart() {
+    own_process!();
+    assert!(can_map_users(), "run the test as root");
+    for (is_mapped, seen) in [(true, 0), (false, NOBODY.user)] {
+        let (supervisor, channel) = UnixStream::pair().expect("a pair");
+        let (socket, _program) = UnixStream::pair().expect("a pair that root has made");
+        let maps = std::thread::spawn(move || {
+            let mut process = [0; 4];
+            if (&supervisor).read_exact(&mut process).is_ok() {
+                let process = Pid::from_raw(i32::from_ne_bytes(process)).expect("a process");
+                map_users(process).expect("mapped");
+                (&supervisor).write_all(b"m").expect("told");
+            }
+        });
+        let process = || {
+            let map = || {
+                let asked = (&channel).write_all(&std::process::id().to_ne_bytes());
+                asked.and_then(|()| (&channel).read_exact(&mut [0])).map_err(|e| e.to_string())
+            };
+            let users = if is_mapped { KnownUsers::Mapped(&map) } else { KnownUsers::Own };
+            let plan = ConfinePlan { owner: NOBODY, calls: SYSTEM_CALLS, without: &[] };
+            if let Err(e) = confine_threads(&plan, 8, users) {
+                panic!("{e}");
+            }
+            let (user, _) = zerowire_sys::socket::peer_owner(&socket).expect("whose it is");
+            if user == seen { threads_to_be_had() } else { panic!("user {user}") }
+        };
+        assert_eq!(in_process(process), 7, "{is_mapped}");
+        drop(channel);
+        maps.join().expect("no panic");
+    }
+}
+
+/// A process that knows all users is not counted, unless nobody else is in its user namespace.
+#[test]
+fn a_process_has_no_user_namespace_that_would_hide_users() {
+    own_process!();
+    let threads = |users| {
+        in_process(|| {
+            if matches!(users, KnownUsers::Alone) {
+                let user = Uid::from_raw(60_000);
+                set_thread_res_uid(user, user, user).expect("another user");
+                unshare(Namespace::User).expect("a user namespace");
+            }
+            let plan = ConfinePlan { owner: NOBODY, calls: SYSTEM_CALLS, without: &[] };
+            if confine_threads(&plan, 8, users).is_err() { 0 } else { threads_to_be_had() }
+        })
+    };
+    assert_eq!(threads(KnownUsers::All), 99);
+    assert_eq!(threads(KnownUsers::Alone), 7, "beside the first one");
 }
 
 /// In a user namespace of one user a process has CAP_SETUID, and no other user.

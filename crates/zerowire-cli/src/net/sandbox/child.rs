@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use zerowire_capture::Capture;
 use zerowire_cli::logging::{self, LogFormat};
-use zerowire_confine::{ConfinePlan, ConfineReport, Owner, confine_threads};
+use zerowire_confine::{ConfinePlan, ConfineReport, KnownUsers, Owner, confine_threads};
 use zerowire_metadata::{MAX_TREE_BYTES, MetadataTree};
 use zerowire_net::port::{PortKeeper, PortParts, PortText};
 use zerowire_net::{FrontEndWatch, Handed, MetadataSource, Server, ToldLink};
@@ -70,7 +70,8 @@ fn serve(channel: &Arc<Channel>) -> Result<(), String> {
         without: &[],
     };
     bound_descriptors();
-    let report: ConfineReport = confine_threads(&plan, THREADS).map_err(|e| e.to_string())?;
+    let report: ConfineReport =
+        confine_threads(&plan, THREADS, KnownUsers::Own).map_err(|e| e.to_string())?;
     // From here on there are threads, and nothing else can be opened.
     let word = |_, word| ChildWord::Session(word);
     let teller = Arc::new(Teller { channel: channel.clone(), vm: 0, word });

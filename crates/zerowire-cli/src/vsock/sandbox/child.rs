@@ -4,15 +4,17 @@
 //! is its standard input. Then it gives up all rights, and only then it accepts anybody. It ends
 //! when the supervisor is gone.
 
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use zerowire_cli::logging::{self, LogFormat};
-use zerowire_confine::{ConfinePlan, Owner, confine};
+use zerowire_confine::{ConfinePlan, KnownUsers, Owner, confine_threads, user_namespace};
+use zerowire_vhost::serve::MAX_VMS;
 use zerowire_vsock::system_calls::SYSTEM_CALLS;
 use zerowire_vsock::{HostKeeper, HostQuestion, VsockServer};
 
@@ -27,6 +29,10 @@ use crate::serving::{block_signals, raise_descriptor_limit};
 
 /// Questions under way at most: the supervisor's answers always have room in the channel.
 const MAX_QUESTIONS: usize = 128;
+
+/// Threads at most: each VM has one for its front end, one for its group, one that closes files and
+/// one for its capture.
+const THREADS: u64 = 4 * MAX_VMS as u64 + 64;
 
 /// The program as a child.
 pub(super) fn main() -> ExitCode {
@@ -46,7 +52,13 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
         calls: SYSTEM_CALLS,
         without: &[],
     };
-    let report = confine(&plan).map_err(|e| e.to_string())?;
+    let map_users = || map_users(channel);
+    let users = match (setup.user_namespace, user_namespace()) {
+        (Some(supervisors), Some(own)) if supervisors != own => KnownUsers::Alone,
+        _ if setup.maps_users => KnownUsers::Mapped(&map_users),
+        _ => KnownUsers::All,
+    };
+    let report = confine_threads(&plan, THREADS, users).map_err(|e| e.to_string())?;
     // From here on there are threads, and nothing else can be opened.
     let log = logging::serve(&setup.log, Some(LogFormat::Text)).map_err(|e| format!("{e:#}"))?;
     let keeper: Arc<dyn HostKeeper> = supervisor.clone();
@@ -73,6 +85,18 @@ fn serve(supervisor: &Arc<SupervisorLink>) -> Result<(), String> {
     captures.values().for_each(|capture| pcap::finish(Some(capture)));
     drop(log);
     Ok(())
+}
+
+/// Has the supervisor map the users of programs, whom this process tells apart. Orders may come
+/// meanwhile.
+fn map_users(channel: &Channel) -> Result<(), String> {
+    let map = || -> io::Result<()> {
+        let (mut answer, theirs) = UnixStream::pair()?;
+        channel.send_until(&GroupWord::MapUsers, &[theirs.as_fd()], Instant::now() + START_PATIENCE)?;
+        drop(theirs);
+        answer.read_exact(&mut [0])
+    };
+    map().map_err(|e| format!("the supervisor has mapped no users: {e}"))
 }
 
 /// The VMs, and what is open for them.

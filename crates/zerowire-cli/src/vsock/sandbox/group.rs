@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use zerowire_confine::Owner;
+use rustix::net::{SendFlags, send};
+use zerowire_confine::{Owner, can_map_users, map_users, user_namespace};
 use zerowire_vsock::packet::Kind;
 
 use super::members::GroupMembers;
@@ -134,7 +135,16 @@ impl Charge for VsockGroup {
         };
         // The lock is not held while something is sent: the child may not read.
         let vms = lock(&self.members).begin();
-        send(GroupOrder::Start(GroupSetup { user: *user, group: *group, log: log.clone() }), &[])?;
+        send(
+            GroupOrder::Start(GroupSetup {
+                user: *user,
+                group: *group,
+                log: log.clone(),
+                maps_users: can_map_users(),
+                user_namespace: user_namespace(),
+            }),
+            &[],
+        )?;
         for vm in vms {
             let given = lock(&self.members).give(&vm)?;
             let Some((setup, fds)) = given else { continue };
@@ -168,6 +178,7 @@ impl Charge for VsockGroup {
                     lock(&vm.session).hear(word, fds);
                 }
             }
+            GroupWord::MapUsers => return show_users(link, &fds),
             GroupWord::Failed(why) => return Heard::Failed(short(&why)),
             GroupWord::Connect { vm, number, port, kind } => {
                 return self.answer(&link.channel, vm, number, self.connect(vm, port, kind));
@@ -223,6 +234,19 @@ impl Charge for VsockGroup {
     }
 }
 
+/// Maps users into the user namespace of a child, which waits for a byte by the socket. One that
+/// asks twice ends.
+fn show_users(link: &ChildLink<GroupWord>, fds: &[OwnedFd]) -> Heard {
+    let (Some(child), Some(socket)) = (link.channel.child_id(), fds.first()) else { return Heard::GoOn };
+    match map_users(child) {
+        Ok(()) => {
+            let _ = send(socket, b"m", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            Heard::GoOn
+        }
+        Err(e) => Heard::Failed(format!("the users of programs can't be mapped for it: {e}")),
+    }
+}
+
 fn errno_of(e: &io::Error) -> i32 {
     let known = (e.kind() == io::ErrorKind::WouldBlock).then_some(libc::EAGAIN);
     e.raw_os_error().or(known).unwrap_or(libc::EIO)
@@ -269,10 +293,13 @@ impl Keeper<VsockGroup> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::path::Path;
+    use std::process::Command;
 
+    use zerowire_confine::ChildProcess;
     use zerowire_testkit::own_process;
     use zerowire_testkit::process::{become_ordinary, limit};
     use zerowire_vhost::serve::{Endpoint, Listener};
@@ -362,6 +389,22 @@ pub(super) mod tests {
         assert_eq!(gone(0), ["b"]);
         assert!(!dir.path().join("a.s").exists() && dir.path().join("b.s").exists() && !group.is_over());
         assert!(gone(1).is_empty() && group.is_over(), "nothing is left to serve");
+    }
+
+    /// As one that asks twice.
+    #[test]
+    fn a_child_in_no_user_namespace_of_its_own_ends_if_it_asks_for_users() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (ours, _child) = Channel::pair().expect("a pair");
+        let process = Command::new("sleep").arg("100").spawn().expect("a process");
+        let mut process = ChildProcess::from(process);
+        ours.hear_until_death(&process).expect("watched");
+        let (socket, mut told) = UnixStream::pair().expect("a pair");
+        let heard =
+            group(dir.path(), 0).hear(GroupWord::MapUsers, vec![socket.into()], &ChildLink::new(ours));
+        assert!(matches!(heard, Heard::Failed(why) if why.contains("can't be mapped")));
+        assert!(told.read_exact(&mut [0]).is_err(), "no byte comes");
+        process.kill().and_then(|()| process.wait()).expect("killed");
     }
 
     /// As where the program's backlog is full: the child asks again.

@@ -24,6 +24,10 @@ pub(super) struct GroupSetup {
     pub group: u32,
     /// What it logs.
     pub log: String,
+    /// True: the supervisor maps the users of programs into a user namespace of the child's own.
+    pub maps_users: bool,
+    /// The supervisor's user namespace. The child may have been started in one of its own.
+    pub user_namespace: Option<String>,
 }
 
 /// A VM as a child must know it. Descriptors come with it: the socket on which its front end
@@ -117,6 +121,9 @@ pub(super) enum VmChange {
 /// What a child says. The supervisor trusts none of it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum GroupWord {
+    /// It has a user namespace of its own, without users. A byte by the socket that comes with it
+    /// says that they are mapped.
+    MapUsers,
     /// Front ends can connect.
     Ready(ConfineReport),
     /// It can't serve the group, and ends.
