@@ -49,7 +49,7 @@ impl Column {
         self == Self::Xdp
     }
 
-    /// The copying column that it is compared with: whole frames, or UDP payloads. The same work but
+    /// The copying column that it is compared with: the same kind of socket, and the same work but
     /// for the copy.
     pub fn copying(self) -> Self {
         match self {

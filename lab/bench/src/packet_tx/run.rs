@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 
-use super::auto::{self, AutoChoice};
+use super::auto;
 use super::case::TxCase;
 use super::column::Column;
 use super::cycles;
@@ -50,61 +50,53 @@ fn report(options: &PacketTxOptions) -> Result<TxReport> {
     }
     for &sink in &options.sinks {
         // A namespace a sink: nothing of the one is left for the other.
-        let part = in_new_namespace(|| {
+        let measured = in_new_namespace(|| {
             let lab = TxLab::new(sink, &placement)?;
             placement.pin_worker()?;
-            measure_sink(options, &lab, &softirq)
+            measure_sink(options, &lab, &softirq, &mut report)
         });
-        let part = part.with_context(|| format!("sink {sink}"))?;
-        report.cases.extend(part.cases);
-        report.auto.extend(part.auto);
-        report.notes.extend(part.notes);
+        measured.with_context(|| format!("sink {sink}"))?;
     }
-    match options.more.program.clone().filter(|_| options.more.replay) {
-        Some(program) => {
-            let (quick, rounds) = (options.quick, Some(options.rounds()));
-            let options = PeersOptions { quick, rounds, ..PeersOptions::new(program) };
-            let cells = in_new_namespace(|| replay::measure(&options, &placement));
-            report.replay = cells.context("replay")?;
-        }
-        None if options.more.replay => {
-            report.notes.push("replay was not measured: no program was given".to_owned());
-        }
-        None => {}
+    if options.more.replay {
+        let program = options.more.program.clone().context("replay: no program was given")?;
+        let (quick, rounds) = (options.quick, Some(options.rounds()));
+        let options = PeersOptions { quick, rounds, ..PeersOptions::new(program) };
+        let cells = in_new_namespace(|| replay::measure(&options, &placement));
+        report.replay = cells.context("replay")?;
     }
     Ok(report)
 }
 
-/// What one sink adds to the report.
-#[derive(Default)]
-struct Part {
-    cases: Vec<CellReport<PacketTx>>,
-    auto: Option<CellReport<AutoChoice>>,
-    notes: Vec<String>,
-}
-
-fn measure_sink(options: &PacketTxOptions, lab: &TxLab, softirq: &Softirq) -> Result<Part> {
-    let cases = TxCase::all(&[lab.kind()], &options.working_sets, &options.sizes)?;
-    let mut part = Part::default();
+/// Adds the rows of one sink to the report.
+fn measure_sink(
+    options: &PacketTxOptions,
+    lab: &TxLab,
+    softirq: &Softirq,
+    report: &mut TxReport,
+) -> Result<()> {
+    let (sink, cases) = (lab.kind(), TxCase::all(&[lab.kind()], &options.working_sets, &options.sizes)?);
     let auto_steps = if options.auto_sends() > 0 { cases.len() } else { 0 };
-    let title = format!("packet-tx {}", lab.kind());
-    let mut progress = ProgressLine::new(&title, cases.len() * (options.rounds() + 1) + auto_steps);
+    let steps = cases.len() * (options.rounds() + 1) + auto_steps;
+    let mut progress = ProgressLine::new(&format!("packet-tx {sink}"), steps);
     let mut auto = Vec::new();
     for case in &cases {
-        part.cases.push(measure_case(options, case, lab, softirq, &mut progress)?);
+        report.cases.push(measure_case(options, case, lab, softirq, &mut progress)?);
         if options.auto_sends() > 0 {
             auto.push(auto::compare(case, lab, softirq, options.auto_sends(), &mut progress));
         }
     }
     progress.finish();
-    part.auto = (!auto.is_empty()).then(|| CellReport::of(lab.kind(), (), auto, Vec::new()));
-    let longest = part.cases.iter_mut().max_by_key(|row| (row.at.payload, row.at.working_set.bytes()));
-    if let Some(row) = longest.filter(|_| options.more.cycles)
-        && let Err(error) = cycles::measure(row, lab, options.quick, &mut part.notes)
-    {
-        part.notes.push(format!("cycles on the {} sink: not measured: {error:#}", lab.kind()));
+    if !auto.is_empty() {
+        report.auto.push(CellReport::of(sink, (), auto, Vec::new()));
     }
-    Ok(part)
+    let rows = report.cases.iter_mut().filter(|row| row.at.sink == sink);
+    let longest = rows.max_by_key(|row| (row.at.payload, row.at.working_set.bytes()));
+    if let Some(row) = longest.filter(|_| options.more.cycles)
+        && let Err(error) = cycles::measure(row, lab, options.quick, &mut report.notes)
+    {
+        report.notes.push(format!("cycles on the {sink} sink: not measured: {error:#}"));
+    }
+    Ok(())
 }
 
 fn measure_case(
