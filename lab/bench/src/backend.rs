@@ -304,6 +304,11 @@ impl BackendProcess {
         bail!("the back end gave no statistics within {ANSWER_LIMIT:?} of SIGUSR1: {}", self.log())
     }
 
+    /// Adds to an error what the back end said last.
+    pub fn with_last_words<T>(&self, result: Result<T>) -> Result<T> {
+        result.with_context(|| format!("the back end's last words: {}", self.log()))
+    }
+
     /// The end of what it wrote to standard error.
     pub fn log(&self) -> String {
         let text = fs::read_to_string(self.held.folder().join("log")).unwrap_or_default();

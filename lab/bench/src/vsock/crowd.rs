@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use zerowire_guest::vsock::ConnId;
@@ -14,7 +14,7 @@ use zerowire_guest::vsock::ConnId;
 use super::case::{SocketKind, WRITE_LEN};
 use super::device::{SETTLE_LIMIT, accept_from};
 use super::guest::{Setup, VsockGuest, Watch};
-use super::host::HostCpu;
+use super::host::{self, HostCpu};
 use super::variant::VsockSample;
 use crate::backend::BackendProcess;
 use crate::case::WorkingSet;
@@ -78,8 +78,7 @@ pub fn measure(
     let mut progress = ProgressLine::new("many connections", rounds + 1);
     let runs = interleave(OTHER.len(), rounds, at, &mut progress, |index, _| {
         let run = crowd.run(&backend, each, index == 1, &|| host_cpu.pin(placement));
-        let (sample, stalled) =
-            run.with_context(|| format!("the back end's last words: {}", backend.log()))?;
+        let (sample, stalled) = backend.with_last_words(run)?;
         stalled_bytes = stalled_bytes.max(stalled);
         Ok(sample)
     });
@@ -129,19 +128,14 @@ impl Crowd {
         let (before, _) = clock.settled(SETTLE_LIMIT)?;
         let ended = AtomicBool::new(false);
         let begin = Instant::now();
-        let (outcome, program) = std::thread::scope(|scope| {
-            let program = scope.spawn(|| {
-                let cpu = thread_time();
-                let outcome = seat().and_then(|()| read_all(&streams[1..], each));
-                ended.store(true, Ordering::Release);
-                outcome.map(|()| (thread_time() - cpu, Instant::now()))
-            });
-            let outcome = send_all(guest, &conns, each, stall, &ended);
-            (outcome, program.join())
-        });
-        let program = program.map_err(|_| anyhow!("the host's program panicked"))?;
-        let stalled = outcome.with_context(|| format!("host's program: {program:?}"))?;
-        let (host_cpu, end) = program.context("the host's program")?;
+        let program = || {
+            let cpu = thread_time();
+            let outcome = seat().and_then(|()| read_all(&streams[1..], each));
+            ended.store(true, Ordering::Release);
+            outcome.map(|()| (thread_time() - cpu, Instant::now()))
+        };
+        let ((host_cpu, end), stalled) =
+            host::beside(program, || send_all(guest, &conns, each, stall, &ended))?;
         let (after, _) = clock.settled(SETTLE_LIMIT)?;
         let bytes = each * (members.len() - 1);
         let sample = VsockSample::new(after - before, host_cpu, end - begin, bytes);

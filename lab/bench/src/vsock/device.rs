@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use zerowire_guest::vsock::{ConnId, HOST_CID};
 
 use super::case::{SocketKind, VsockCase};
@@ -125,18 +125,14 @@ impl ReadyDevice {
         let Self { case, guest, conn, stream, buffer, .. } = self;
         let lens = (case.write_len, bytes);
         let ended = AtomicBool::new(false);
-        let (outcome, work) = std::thread::scope(|scope| {
-            let program = scope.spawn(|| {
-                let _ending = Ending(&ended);
-                seat()?;
-                host::sink(stream, buffer, &mut Walk::of(case.socket), lens, false, check)
-            });
-            let outcome = guest.send(*conn, case.write_len, bytes, || ended.load(Ordering::Acquire));
-            (outcome, program.join())
-        });
-        let work = work.map_err(|_| anyhow!("the host's program panicked"))?;
-        outcome.with_context(|| format!("host's program: {work:?}"))?;
-        let work = work.context("the host's program")?;
+        let program = || {
+            let _ending = Ending(&ended);
+            seat()?;
+            host::sink(stream, buffer, &mut Walk::of(case.socket), lens, false, check)
+        };
+        let (work, ()) = host::beside(program, || {
+            guest.send(*conn, case.write_len, bytes, || ended.load(Ordering::Acquire))
+        })?;
         if check && work.sum != self.guest.pool_sum(bytes as u64)? {
             bail!("{bytes} bytes arrived and are not those that were sent");
         }
@@ -150,17 +146,11 @@ impl ReadyDevice {
         guest.count(*conn, check)?;
         *received += bytes as u64;
         let until = *received;
-        let (outcome, work) = std::thread::scope(|scope| {
-            let program = scope.spawn(|| {
-                seat()?;
-                host::source(stream, buffer, &mut Walk::of(case.socket), lens, false, check)
-            });
-            let outcome = guest.receive(*conn, until).map(|()| Instant::now());
-            (outcome, program.join())
-        });
-        let work = work.map_err(|_| anyhow!("the host's program panicked"))?;
-        let end = outcome.with_context(|| format!("host's program: {work:?}"))?;
-        let work = work.context("the host's program")?;
+        let program = || {
+            seat()?;
+            host::source(stream, buffer, &mut Walk::of(case.socket), lens, false, check)
+        };
+        let (work, end) = host::beside(program, || guest.receive(*conn, until).map(|()| Instant::now()))?;
         let drained = guest.stack().drained(*conn);
         if check && work.sum != drained.sum {
             bail!("{bytes} bytes arrived and are not those that were sent");
@@ -210,10 +200,8 @@ impl Variant<VsockBench> for DeviceVariant {
     fn run(&mut self, case: &VsockCase, bytes: usize, turn: Turn) -> Result<VsockSample> {
         let check = turn == Turn::WarmUp;
         let outcome = self.measure(case, bytes, check);
-        outcome.with_context(|| {
-            let place = self.ready.as_ref().map_or(0, |ready| ready.backend);
-            format!("the back end's last words: {}", self.backends[place].1.log())
-        })
+        let place = self.ready.as_ref().map_or(0, |ready| ready.backend);
+        self.backends[place].1.with_last_words(outcome)
     }
 
     fn ledger(&mut self) -> Result<Ledger> {

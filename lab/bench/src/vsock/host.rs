@@ -1,6 +1,7 @@
 //! The host's program: plain read() and write() on a unix socket, on a thread of its own. A socket
 //! of messages is read and written by the same calls, a message each.
 
+use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -52,6 +53,24 @@ impl HostCpu {
         }
         .context("a thread can't be moved to its CPU")
     }
+}
+
+/// Runs `program`, the host's, on a thread of its own while `guest` runs here.
+///
+/// # Errors
+/// Those of both: that of the guest says what the program did.
+pub fn beside<W: fmt::Debug + Send, T>(
+    program: impl FnOnce() -> Result<W> + Send,
+    guest: impl FnOnce() -> Result<T>,
+) -> Result<(W, T)> {
+    let (outcome, work) = std::thread::scope(|scope| {
+        let program = scope.spawn(program);
+        let outcome = guest();
+        (outcome, program.join())
+    });
+    let work = work.map_err(|_| anyhow!("the host's program panicked"))?;
+    let outcome = outcome.with_context(|| format!("host's program: {work:?}"))?;
+    Ok((work.context("the host's program")?, outcome))
 }
 
 /// Where one call's bytes are, in a working set that is walked again and again.

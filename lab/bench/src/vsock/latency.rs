@@ -87,8 +87,7 @@ pub fn measure(
             let count = if turn == Turn::WarmUp { WARM_UP } else { trips };
             match index {
                 0 => round_trips(count, |_| floor_trip(&asking, len)),
-                _ => round_trips(count, |_| trip(&mut guest, conn, len))
-                    .with_context(|| format!("the back end's last words: {}", backend.log())),
+                _ => backend.with_last_words(round_trips(count, |_| trip(&mut guest, conn, len))),
             }
         });
         let at = NumberCell { axis: "len", value: len };

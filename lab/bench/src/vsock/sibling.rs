@@ -71,9 +71,7 @@ pub fn measure(
             let count = if check { 8 << 20 } else { run_bytes };
             match index {
                 0 => copy(&mut areas, count, placement),
-                _ => pair
-                    .run(&backend, count, check)
-                    .with_context(|| format!("the back end's last words: {}", backend.log())),
+                _ => backend.with_last_words(pair.run(&backend, count, check)),
             }
         });
         let at = NumberCell { axis: "working_set_bytes", value: set_bytes };
