@@ -29,7 +29,6 @@ pub mod ab;
 pub mod added;
 pub mod area;
 pub mod backend;
-pub mod backend_variant;
 mod bare_calls;
 pub mod case;
 pub mod chart;

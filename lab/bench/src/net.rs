@@ -7,7 +7,6 @@ use anyhow::Result;
 
 use crate::added;
 use crate::backend::BackendKind;
-use crate::backend_variant::BackendVariant;
 use crate::case::Case;
 use crate::compare::{NetBench, bases};
 use crate::cpu::Placement;
@@ -18,6 +17,7 @@ use crate::idle;
 use crate::machine::Machine;
 use crate::netns::in_new_namespace;
 use crate::options::NetOptions;
+use crate::ports::served::ServedPort;
 use crate::programs;
 use crate::report::NetReport;
 use crate::scaling::{self, Effort};
@@ -67,10 +67,11 @@ fn measure(options: &NetOptions, cases: &[Case]) -> Result<NetReport> {
     kinds.extend(options.which.with.iter().map(|args| BackendKind::with_args(args)));
     kinds.extend(options.guests_without()?);
     let programs = programs::measured(named, options.program.as_ref());
-    for (kind, program) in kinds.iter().flat_map(|kind| programs.iter().map(move |program| (kind, program))) {
-        let kind = kind.of(program);
-        let variant = BackendVariant::start(&program.path, &kind, options.fragment_bytes(), &placement)?;
-        variants.push(Box::new(variant));
+    for kind in &kinds {
+        for program in &programs {
+            let (kind, fragment_len) = (kind.of(program), options.fragment_bytes());
+            variants.push(Box::new(ServedPort::on_tap(&program.path, &kind, fragment_len, &placement)?));
+        }
     }
     if programs.is_empty() {
         report.notes.push("no back end was measured: none was given".to_owned());

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,6 +23,7 @@ use super::bursts::{self, Arrivals, BATCH, POSTED};
 use super::measured::{KernelTime, measured};
 use super::options::LONGEST;
 use super::veth::Veth;
+use super::wire::Wire;
 use crate::area::Slots;
 use crate::case::{Case, Direction};
 use crate::compare::NetBench;
@@ -44,7 +45,7 @@ const PADDING: usize = 2 * CHUNK as usize;
 
 /// The loop on a veth pair of its own.
 pub struct BareXdp {
-    veth: Veth,
+    wire: Wire,
     arrivals: Arrivals,
     placement: Placement,
     steering: Steering,
@@ -64,10 +65,10 @@ struct ReadyXdp {
 impl BareXdp {
     /// Makes the pair in the namespace of the calling thread, and attaches the program.
     pub fn new(arrivals: Arrivals, placement: &Placement) -> Result<Self> {
-        let veth = Veth::new(placement)?;
-        let steering = Steering::attach(veth.port().name(), 1, Hook::Native)?;
+        let wire = Wire::Veth(Veth::new(placement)?);
+        let steering = Steering::attach(wire.port().name(), 1, Hook::Native)?;
         let placement = placement.clone();
-        Ok(Self { veth, arrivals, placement, steering, ready: None, kernel: KernelTime::default() })
+        Ok(Self { wire, arrivals, placement, steering, ready: None, kernel: KernelTime::default() })
     }
 
     fn bind(&self, case: &Case) -> Result<(Socket, Slots)> {
@@ -94,7 +95,7 @@ impl BareXdp {
         let options = SocketOptions {
             mode: Mode::Copy,
             multi_buffer: true,
-            ..SocketOptions::new(self.veth.port().name())
+            ..SocketOptions::new(self.wire.port().name())
         };
         let mut socket = Socket::bind(&umem, &options)?;
         if case.direction == Direction::Receive {
@@ -128,7 +129,7 @@ impl Variant<NetBench> for BareXdp {
         self.ready = None;
         self.kernel = KernelTime::default();
         let (socket, slots) = self.bind(case)?;
-        let peer = self.veth.peer();
+        let peer = self.wire.peer();
         let generator = Generator::with_room(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
         self.ready = Some(ReadyXdp { case: *case, socket, slots, generator, next: POSTED });
         Ok(())
@@ -138,7 +139,7 @@ impl Variant<NetBench> for BareXdp {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the bare loop was not prepared for {case}");
         };
-        measured(&self.veth, &mut self.kernel, case, frames, || match case.direction {
+        measured(&self.wire, &mut self.kernel, (case, frames), Duration::ZERO, || match case.direction {
             Direction::Transmit => on_worker(&self.placement, || send_all(ready, frames)),
             Direction::Receive => {
                 let ReadyXdp { case, socket, slots, generator, next } = ready;

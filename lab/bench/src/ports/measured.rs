@@ -1,14 +1,15 @@
-//! One run of a bare loop over a veth pair: what it took, the kernel's thread with it, and whether
+//! One run over the interface of a port: what it took, the kernel's thread with it, and whether
 //! every frame arrived.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use super::veth::Veth;
+use super::wire::Wire;
 use crate::case::{Case, Direction};
-use crate::generator::verify_sent;
+use crate::generator::{verify_received, verify_sent};
+use crate::netns::Counters;
 use crate::variant::NetSample;
 
 /// CPU time of the kernel thread over the runs of a case.
@@ -34,27 +35,43 @@ impl KernelTime {
     }
 }
 
-/// Runs `work`, which moves `frames` frames and says what CPU and wall time it took.
+/// Runs `work`, which moves `frames` frames over `wire` and says what CPU and wall time it took. A
+/// side that copies frames may send them later than it says, by `patience` at most.
 ///
 /// # Errors
 /// As `work`, or frames were lost: the run is void then.
 pub(super) fn measured(
-    veth: &Veth,
+    wire: &Wire,
     kernel: &mut KernelTime,
-    case: &Case,
-    frames: usize,
+    (case, frames): (&Case, usize),
+    patience: Duration,
     work: impl FnOnce() -> Result<(Duration, Duration)>,
 ) -> Result<NetSample> {
-    let before = (veth.kernel_time()?, veth.lost()?, veth.peer().counters()?);
-    let (cpu, wall) = work()?;
-    let thread = veth.kernel_time()? - before.0;
-    kernel.add(thread, frames);
-    if case.direction == Direction::Transmit {
-        verify_sent(before.2, veth.peer().counters()?, frames)?;
-    }
-    let lost = veth.lost()? - before.1;
+    let before = (wire.kernel_time()?, wire.lost()?, wire.peer().counters()?);
+    let outcome = work();
+    let thread = wire.kernel_time()? - before.0;
+    let lost = wire.lost()? - before.1;
+    let (cpu, wall) = outcome.with_context(|| format!("{lost} of {frames} frames were lost on the way"))?;
     if lost != 0 {
         bail!("{lost} of {frames} frames were lost on the way: the run is void");
     }
+    match (case.direction, wire) {
+        (Direction::Transmit, _) => wait_for_sent(wire, before.2, frames, patience)?,
+        (Direction::Receive, Wire::Tap(link)) => verify_received(before.2, link.counters()?, frames)?,
+        (Direction::Receive, Wire::Veth(_)) => {}
+    }
+    kernel.add(thread, frames);
     Ok(NetSample { cpu: cpu + thread, wall, frames: frames as u64, bytes: (frames * case.frame_len) as u64 })
+}
+
+/// Checks that `frames` frames reached the host.
+fn wait_for_sent(wire: &Wire, before: Counters, frames: usize, patience: Duration) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let sent = verify_sent(before, wire.peer().counters()?, frames);
+        if sent.is_ok() || start.elapsed() >= patience {
+            return sent;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }

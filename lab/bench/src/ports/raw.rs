@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
@@ -13,6 +14,7 @@ use zerowire_sys::socket::set_int;
 use super::bursts::{self, Arrivals};
 use super::measured::{KernelTime, measured};
 use super::veth::Veth;
+use super::wire::Wire;
 use crate::area::{Area, Slots};
 use crate::case::{Case, Direction};
 use crate::compare::{NetBench, RAW};
@@ -30,7 +32,7 @@ const RECEIVE_BUFFER: i32 = 16 << 20;
 
 /// The socket on a veth pair of its own.
 pub struct RawSocket {
-    veth: Veth,
+    wire: Wire,
     arrivals: Arrivals,
     placement: Placement,
     ready: Option<ReadyRing>,
@@ -49,8 +51,8 @@ struct ReadyRing {
 impl RawSocket {
     /// Makes the pair in the namespace of the calling thread.
     pub fn new(arrivals: Arrivals, placement: &Placement) -> Result<Self> {
-        let (veth, placement) = (Veth::new(placement)?, placement.clone());
-        Ok(Self { veth, arrivals, placement, ready: None, kernel: KernelTime::default() })
+        let (wire, placement) = (Wire::Veth(Veth::new(placement)?), placement.clone());
+        Ok(Self { wire, arrivals, placement, ready: None, kernel: KernelTime::default() })
     }
 
     fn open(&self, direction: Direction) -> Result<OwnedFd> {
@@ -61,7 +63,7 @@ impl RawSocket {
                 .context("can't enlarge a receive buffer: CAP_NET_ADMIN is needed")?;
             sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(STALL_LIMIT))?;
         }
-        packet::bind(socket.as_fd(), self.veth.port().index()?, receives)?;
+        packet::bind(socket.as_fd(), self.wire.port().index()?, receives)?;
         Ok(socket)
     }
 }
@@ -83,7 +85,7 @@ impl Variant<NetBench> for RawSocket {
         for at in (0..slots.places()).map(|place| slots.offset(place) + VNET_HEADER_LEN) {
             area.bytes_mut()[at..at + case.frame_len].copy_from_slice(frame.bytes());
         }
-        let peer = self.veth.peer();
+        let peer = self.wire.peer();
         let generator = Generator::with_room(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
         let socket = self.open(case.direction)?;
         self.ready = Some(ReadyRing { case: *case, area, slots, socket, generator, next: 0 });
@@ -94,7 +96,7 @@ impl Variant<NetBench> for RawSocket {
         let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
             bail!("the raw socket was not prepared for {case}");
         };
-        measured(&self.veth, &mut self.kernel, case, frames, || match case.direction {
+        measured(&self.wire, &mut self.kernel, (case, frames), Duration::ZERO, || match case.direction {
             Direction::Transmit => on_worker(&self.placement, || send_all(ready, frames)),
             Direction::Receive => {
                 let ReadyRing { case, area, slots, socket, generator, next } = ready;

@@ -1,12 +1,13 @@
 //! `zerowire net` with a port on a veth pair or a tap, driven by a guest without a VM.
 
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use super::bursts::{self, Arrivals};
 use super::idle::PortIdle;
-use super::measured::KernelTime;
+use super::measured::{KernelTime, measured};
 use super::options::PortKind;
 use super::veth::Veth;
 use super::wire::Wire;
@@ -16,20 +17,20 @@ use crate::compare::NetBench;
 use crate::cpu::Placement;
 use crate::experiment::floored::{Ledger, Variant, since};
 use crate::frame::{Frame, GUEST_MAC, SINK_MAC};
-use crate::generator::{Generator, verify_sent};
+use crate::generator::Generator;
 use crate::guest::NetGuest;
 use crate::interleave::Turn;
-use crate::netns::Counters;
 use crate::programs::NamedProgram;
 use crate::variant::NetSample;
 
-/// How long a back end may take to go to sleep after its work.
+/// How long a back end may take to go to sleep after its work. One that polls never does: its CPU
+/// time is then exact to a timer tick only.
 const SETTLE_LIMIT: Duration = Duration::from_millis(60);
 
 /// How long frames may take that a back end has copied and not yet sent.
 const SENT_LIMIT: Duration = Duration::from_millis(200);
 
-/// Bytes of the pieces of a large frame: none is sent here, since all are within an MTU of 1500.
+/// Bytes of the pieces of a large frame, where nothing else is said.
 const FRAGMENT_LEN: usize = 32 << 10;
 
 /// A back end with one VM.
@@ -37,8 +38,14 @@ pub struct ServedPort {
     name: String,
     backend: BackendProcess,
     wire: Wire,
-    arrivals: Arrivals,
+    /// How received frames come. `None`: each burst is longer than the ring, and waits in the tap's
+    /// queue until the back end sleeps.
+    arrivals: Option<Arrivals>,
     placement: Placement,
+    /// Bytes of the pieces in which the guest sends large frames.
+    fragment_len: usize,
+    /// Features that the guest leaves out.
+    without: u64,
     ready: Option<ReadyGuest>,
     /// The ledger before this case.
     before: Ledger,
@@ -82,17 +89,41 @@ impl ServedPort {
         Ok(Self::of(name, backend, wire, arrivals, placement))
     }
 
+    /// Starts `program net` as `kind` says, on a tap in whose queue received frames wait. The guest
+    /// sends large frames in pieces of `fragment_len` bytes.
+    pub fn on_tap(
+        program: &Path,
+        kind: &BackendKind,
+        fragment_len: usize,
+        placement: &Placement,
+    ) -> Result<Self> {
+        let backend = BackendProcess::start(program, kind, 1, placement)?;
+        let wire = Wire::Tap(backend.link(0)?);
+        let port = Self::of(kind.name.clone(), backend, wire, None, placement);
+        Ok(Self { fragment_len, without: kind.without, ..port })
+    }
+
     /// A back end that runs already, and is called `name`. Its port is on `wire`.
     pub fn of(
         name: String,
         backend: BackendProcess,
         wire: Wire,
-        arrivals: Arrivals,
+        arrivals: impl Into<Option<Arrivals>>,
         placement: &Placement,
     ) -> Self {
-        let (before, kernel, placement) = (Ledger::new(), KernelTime::default(), placement.clone());
-        let (ready, polls) = (None, false);
-        Self { name, backend, wire, arrivals, placement, ready, before, kernel, polls }
+        Self {
+            name,
+            backend,
+            wire,
+            arrivals: arrivals.into(),
+            placement: placement.clone(),
+            fragment_len: FRAGMENT_LEN,
+            without: 0,
+            ready: None,
+            before: Ledger::new(),
+            kernel: KernelTime::default(),
+            polls: false,
+        }
     }
 
     /// Under another name.
@@ -110,22 +141,6 @@ impl ServedPort {
         self.backend.pid()
     }
 
-    /// CPU time of the back end so far. Of a running thread the kernel knows it up to the last
-    /// tick only, so one that polls is kept off its CPU for a moment.
-    fn cpu(&self) -> Result<Duration> {
-        let clock = self.backend.clock()?;
-        Ok(match &self.arrivals {
-            _ if !self.polls => clock.settled(SETTLE_LIMIT)?.0,
-            Arrivals::Bursts(hold) => {
-                hold.acquire();
-                let now = clock.now();
-                hold.release();
-                now?
-            }
-            Arrivals::Stream => clock.now()?,
-        })
-    }
-
     /// CPU time of the back end, and of the kernel thread of its port, over `watch` with a guest
     /// that is connected and does nothing.
     pub fn idle(&mut self, watch: Duration) -> Result<PortIdle> {
@@ -138,49 +153,60 @@ impl ServedPort {
         Ok(PortIdle::new(&self.name, watch, cpu, self.wire.kernel_time()? - before))
     }
 
-    /// Checks that `frames` frames reached the host. A back end that copies them may give their
-    /// buffers back before it sends them.
-    fn wait_for_sent(&self, before: Counters, frames: usize) -> Result<()> {
-        let start = Instant::now();
-        loop {
-            let sent = verify_sent(before, self.wire.peer().counters()?, frames);
-            if sent.is_ok() || !self.polls || start.elapsed() > SENT_LIMIT {
-                return sent;
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
-
     fn measure(&mut self, case: &Case, frames: usize) -> Result<NetSample> {
-        let before = (self.wire.kernel_time()?, self.wire.lost()?, self.wire.peer().counters()?);
-        let begin = self.cpu()?;
-        let Some(ready) = self.ready.as_mut().filter(|ready| ready.case == *case) else {
-            bail!("{} was not prepared for {case}", self.name);
+        let Self { name, backend, wire, arrivals, ready, kernel, polls, .. } = self;
+        let Some(ready) = ready.as_mut().filter(|ready| ready.case == *case) else {
+            bail!("{name} was not prepared for {case}");
         };
-        let moved = match case.direction {
-            Direction::Transmit => ready.guest.transmit(frames),
-            Direction::Receive => bursts::send(&self.arrivals, &ready.generator, frames, |count| {
-                ready.guest.collect(count, case.frame_len)
-            }),
-        };
-        let cpu = self.cpu()? - begin;
-        let kernel = self.wire.kernel_time()? - before.0;
-        let lost = self.wire.lost()? - before.1;
-        let wall = moved.with_context(|| format!("{lost} of {frames} frames were lost on the way"))?;
-        if lost != 0 {
-            bail!("{lost} of {frames} frames were lost on the way: the run is void");
-        }
-        if case.direction == Direction::Transmit {
-            self.wait_for_sent(before.2, frames)?;
-        }
-        self.kernel.add(kernel, frames);
-        Ok(NetSample {
-            cpu: cpu + kernel,
-            wall,
-            frames: frames as u64,
-            bytes: (frames * case.frame_len) as u64,
+        let ReadyGuest { guest, generator, .. } = ready;
+        let cpu = || cpu_time(backend, arrivals.as_ref(), *polls);
+        let patience = if *polls { SENT_LIMIT } else { Duration::ZERO };
+        measured(wire, kernel, (case, frames), patience, || match (case.direction, &*arrivals) {
+            (Direction::Transmit, _) => timed(cpu, || guest.transmit(frames)),
+            (Direction::Receive, Some(arrivals)) => {
+                let mut collect = |count| guest.collect(count, case.frame_len);
+                timed(cpu, || bursts::send(arrivals, generator, frames, &mut collect))
+            }
+            (Direction::Receive, None) => {
+                let mut total = (Duration::ZERO, Duration::ZERO);
+                let mut left = frames;
+                while left > 0 {
+                    let count = left.min(case.burst());
+                    generator.preload(count)?;
+                    let (cpu, wall) = timed(cpu, || guest.receive(count, case.frame_len))?;
+                    total = (total.0 + cpu, total.1 + wall);
+                    left -= count;
+                }
+                Ok(total)
+            }
         })
     }
+}
+
+/// CPU time of the back end so far. Of a running thread the kernel knows it up to the last tick
+/// only, so one that polls is kept off its CPU for a moment.
+fn cpu_time(backend: &BackendProcess, arrivals: Option<&Arrivals>, polls: bool) -> Result<Duration> {
+    let clock = backend.clock()?;
+    Ok(match arrivals {
+        _ if !polls => clock.settled(SETTLE_LIMIT)?.0,
+        Some(Arrivals::Bursts(hold)) => {
+            hold.acquire();
+            let now = clock.now();
+            hold.release();
+            now?
+        }
+        _ => clock.now()?,
+    })
+}
+
+/// What `cpu` shows of `work`, and how long that says it took.
+fn timed(
+    cpu: impl Fn() -> Result<Duration>,
+    work: impl FnOnce() -> Result<Duration>,
+) -> Result<(Duration, Duration)> {
+    let begin = cpu()?;
+    let wall = work()?;
+    Ok((cpu()? - begin, wall))
 }
 
 impl Variant<NetBench> for ServedPort {
@@ -193,26 +219,34 @@ impl Variant<NetBench> for ServedPort {
         self.ready = None;
         self.kernel = KernelTime::default();
         let outgoing = Frame::build(case.frame_len, SINK_MAC, GUEST_MAC)?;
+        let waits = self.arrivals.is_none();
         let set = match case.direction {
-            Direction::Transmit => case.working_set.bytes(),
-            Direction::Receive => bursts::working_set(case),
+            Direction::Receive if !waits => bursts::working_set(case),
+            _ => case.working_set.bytes(),
         };
         let memory = match case.direction {
-            Direction::Transmit => NetGuest::transmit_bytes(set, &outgoing, FRAGMENT_LEN),
+            Direction::Transmit => NetGuest::transmit_bytes(set, &outgoing, self.fragment_len),
             Direction::Receive => NetGuest::receive_bytes(set, case.frame_len),
         };
-        let mut guest = NetGuest::connect(&self.backend.socket(0), memory)?;
+        let mut guest = NetGuest::connect_without(&self.backend.socket(0), memory, self.without)?;
         match case.direction {
-            Direction::Transmit => guest.prepare_transmit(set, &outgoing, FRAGMENT_LEN)?,
-            Direction::Receive => {
-                guest.prepare_receive(set, case.frame_len)?;
-                guest.fill()?;
-            }
+            Direction::Transmit => guest.prepare_transmit(set, &outgoing, self.fragment_len)?,
+            Direction::Receive => guest.prepare_receive(set, case.frame_len)?,
         }
         let peer = self.wire.peer();
-        let generator = Generator::with_room(peer, Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?)?;
-        // Threads that serve this guest are there now.
-        self.backend.pin(&self.placement)?;
+        let incoming = Frame::build(case.frame_len, GUEST_MAC, peer.mac()?)?;
+        let generator = if waits {
+            peer.set_mtu(outgoing.mtu())?;
+            peer.set_txqueuelen(case.burst())?;
+            Generator::new(peer, incoming)?
+        } else {
+            if case.direction == Direction::Receive {
+                guest.fill()?;
+            }
+            // Threads that serve this guest are there now.
+            self.backend.pin(&self.placement)?;
+            Generator::with_room(peer, incoming)?
+        };
         self.before = self.backend.ledger(case.direction)?;
         self.ready = Some(ReadyGuest { case: *case, guest, generator });
         Ok(())
@@ -220,7 +254,7 @@ impl Variant<NetBench> for ServedPort {
 
     fn run(&mut self, case: &Case, frames: usize, _: Turn) -> Result<NetSample> {
         let outcome = self.measure(case, frames);
-        outcome.with_context(|| format!("the back end's last words: {}", self.backend.log()))
+        self.backend.with_last_words(outcome)
     }
 
     fn ledger(&mut self) -> Result<Ledger> {

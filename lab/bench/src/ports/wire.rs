@@ -17,6 +17,14 @@ pub enum Wire {
 }
 
 impl Wire {
+    /// The interface that the port is on.
+    pub fn port(&self) -> &NetnsLink {
+        match self {
+            Self::Veth(veth) => veth.port(),
+            Self::Tap(link) => link,
+        }
+    }
+
     /// Where frames are sent that the port is to receive, and where those arrive that it sends.
     pub fn peer(&self) -> &NetnsLink {
         match self {
