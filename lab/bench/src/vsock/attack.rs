@@ -15,6 +15,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use zerowire_guest::vsock::{ConnId, HOST_CID, SocketType};
@@ -34,6 +35,7 @@ use crate::interleave::Runs;
 use crate::progress::ProgressLine;
 use crate::stats::{Summary, rotation};
 use crate::table::{Table, figure};
+use crate::words::by_words;
 
 /// Packets of the honest connection before the attacker's turn: all of its credit.
 const TURN: usize = 4;
@@ -46,32 +48,22 @@ const NAP_NS: i64 = 5_000_000;
 /// The groups of the VMs, as keys; the first one attacks.
 const GROUPS: [&str; 3] = [",groups=shared", ",groups=shared", ",groups=own"];
 
-/// Whose connection is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Whose connection is measured; each with its name in tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Victim {
     /// The attacker's own VM: it shares the queues.
+    #[value(name = "same VM")]
     SameVm,
     /// A VM of its group: it shares the thread.
+    #[value(name = "same group")]
     SameGroup,
     /// A VM in a group of its own: it shares the process.
+    #[value(name = "other group")]
     OtherGroup,
 }
 
-impl Victim {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::SameVm, Self::SameGroup, Self::OtherGroup];
-}
-
-impl fmt::Display for Victim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::SameVm => "same VM",
-            Self::SameGroup => "same group",
-            Self::OtherGroup => "other group",
-        })
-    }
-}
+by_words!(Victim);
 
 /// What attacks leave their victims.
 #[derive(Debug, Clone)]
@@ -86,7 +78,10 @@ pub struct AttackCell {
 
 impl fmt::Display for AttackCell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.attack.map_or("none", Attack::name))
+        match &self.attack {
+            Some(attack) => write!(f, "{attack}"),
+            None => f.write_str("none"),
+        }
     }
 }
 
@@ -164,14 +159,18 @@ pub fn measure(
         length: Duration::from_millis(if quick { 20 } else { 60 }),
     };
     // The first one is the run without an attack.
-    let attacks: Vec<Option<Attack>> = std::iter::once(None).chain(Attack::ALL.map(Some)).collect();
+    let attacks: Vec<Option<Attack>> =
+        std::iter::once(None).chain(Attack::value_variants().iter().copied().map(Some)).collect();
     let runs = stage.run_all(&attacks, rounds)?;
     let cell = |(attack, beside): (&Option<Attack>, &Vec<Vec<AttackRun>>)| {
-        let facts = attack.map(|attack| facts(attack, &beside[Victim::ALL.len()])).transpose()?;
-        let ran = Victim::ALL.into_iter().zip(runs[0].iter().zip(beside)).map(|(victim, (alone, beside))| {
-            let samples = alone.iter().zip(beside).map(|(alone, run)| [run.rate(), alone.rate()]);
-            (victim, Runs { samples: samples.collect(), failed: None })
-        });
+        let facts =
+            attack.map(|attack| facts(attack, &beside[Victim::value_variants().len()])).transpose()?;
+        let ran = Victim::value_variants().iter().copied().zip(runs[0].iter().zip(beside)).map(
+            |(victim, (alone, beside))| {
+                let samples = alone.iter().zip(beside).map(|(alone, run)| [run.rate(), alone.rate()]);
+                (victim, Runs { samples: samples.collect(), failed: None })
+            },
+        );
         part_cell(AttackCell { attack: *attack }, facts, None, ran)
     };
     let mut cells = attacks.iter().zip(&runs).map(cell);
@@ -188,7 +187,7 @@ fn facts(attack: Attack, runs: &[AttackRun]) -> Result<AttackFacts> {
         Summary::of(rates).context("no rounds")
     };
     Ok(AttackFacts {
-        name: attack.name().to_owned(),
+        name: attack.to_string(),
         per_second: per_second(|run| run.packets as f64)?,
         cpu_share: per_second(|run| run.cpu.as_secs_f64())?,
         grown_bytes: runs.iter().map(|run| run.grown_bytes).max().unwrap_or(0),
@@ -212,13 +211,13 @@ impl AttackStage<'_> {
     /// Runs every attack beside every victim, and beside nobody at the end: runs by attack, by
     /// victim, by round.
     fn run_all(&self, attacks: &[Option<Attack>], rounds: usize) -> Result<Vec<Vec<Vec<AttackRun>>>> {
-        let mut runs = vec![vec![Vec::new(); Victim::ALL.len() + 1]; attacks.len()];
+        let mut runs = vec![vec![Vec::new(); Victim::value_variants().len() + 1]; attacks.len()];
         let mut progress = ProgressLine::new("attacks", rounds);
         for round in 0..rounds {
             for index in rotation(attacks.len(), round) {
                 let at = AttackCell { attack: attacks[index] };
                 progress.step(at);
-                let victims = Victim::ALL.map(Some).into_iter().chain([None]).enumerate();
+                let victims = Victim::value_variants().iter().copied().map(Some).chain([None]).enumerate();
                 for (place, victim) in victims {
                     if attacks[index].is_none() && victim.is_none() {
                         continue;
@@ -404,7 +403,7 @@ impl AttackReport {
     pub fn text(&self, separate_cpus: bool) -> String {
         let mut headings =
             ["attack", "a second", "back end CPU s/s", "grown KiB"].map(str::to_owned).to_vec();
-        for victim in Victim::ALL {
+        for victim in Victim::value_variants() {
             headings.extend([format!("{victim}, MB/s"), "/alone".into(), "quartiles".into()]);
         }
         let mut table = Table::new(headings.iter().map(String::as_str));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType as Type};
 use serde::Serialize;
 use zerowire_guest::misbehave::{Answer, bad_packets};
@@ -18,6 +19,7 @@ use super::case::{QUEUE_SIZE, SocketKind, WRITE_LEN};
 use super::guest::VsockGuest;
 use super::host;
 use crate::backend::BackendProcess;
+use crate::words::by_words;
 
 /// Packets that an attacker sends before anything else gets its turn. They fill a part of the
 /// queue, so the honest connection of the same guest finds room in it.
@@ -47,85 +49,63 @@ const NO_GUEST: u64 = 99;
 /// The guest's ports of requests begin here.
 const FIRST_PORT: u32 = 20_000;
 
-/// What is done to the back end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// What is done to the back end, controls first; each with its name in tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Attack {
     /// A control: the driver's CPU is as busy, and nothing is sent.
+    #[value(name = "control: spins, sends nothing")]
     Spin,
     /// A control: a connection as honest as the measured one, as fast as it can be.
+    #[value(name = "control: a stream as honest")]
     Stream,
     /// A control: packets without payload that are as they should be.
+    #[value(name = "control: sound credit updates")]
     CreditUpdates,
     /// RW without payload.
+    #[value(name = "zero-length packets")]
     ZeroLength,
     /// RW of one byte, many on one connection before the next one's turn.
+    #[value(name = "1-byte packets")]
     OneByte,
     /// RW of one byte, each on another connection.
+    #[value(name = "1-byte packets, 32 connections")]
     OneByteEach,
     /// RW on no connection.
+    #[value(name = "data on no connection")]
     Stray,
     /// Every header field wrong in turn.
+    #[value(name = "wrong header fields")]
     WrongFields,
     /// Connection requests to a port on which nobody listens.
+    #[value(name = "requests, refused")]
     Refused,
     /// Connection requests that a program takes; the guest resets each.
+    #[value(name = "requests, granted and reset")]
     Granted,
     /// Connection requests to a program that takes none.
+    #[value(name = "requests, backlog full")]
     Waiting,
     /// Connection requests to a guest that is not there.
+    #[value(name = "requests, no such guest")]
     Elsewhere,
     /// Host programs that say something else than CONNECT, and close.
+    #[value(name = "host: garbage and close")]
     Garbage,
     /// Host programs that say half a line, and stay.
+    #[value(name = "host: half lines")]
     HalfLines,
 }
 
 impl Attack {
-    /// All of them, controls first.
-    pub const ALL: [Self; 14] = [
-        Self::Spin,
-        Self::Stream,
-        Self::CreditUpdates,
-        Self::ZeroLength,
-        Self::OneByte,
-        Self::OneByteEach,
-        Self::Stray,
-        Self::WrongFields,
-        Self::Refused,
-        Self::Granted,
-        Self::Waiting,
-        Self::Elsewhere,
-        Self::Garbage,
-        Self::HalfLines,
-    ];
-
     /// Whether it requests connections. The back end examines a limited number of requests a
     /// second.
     pub fn asks(self) -> bool {
         matches!(self, Self::Refused | Self::Granted | Self::Waiting | Self::Elsewhere)
     }
-
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Spin => "control: spins, sends nothing",
-            Self::Stream => "control: a stream as honest",
-            Self::CreditUpdates => "control: sound credit updates",
-            Self::ZeroLength => "zero-length packets",
-            Self::OneByte => "1-byte packets",
-            Self::OneByteEach => "1-byte packets, 32 connections",
-            Self::Stray => "data on no connection",
-            Self::WrongFields => "wrong header fields",
-            Self::Refused => "requests, refused",
-            Self::Granted => "requests, granted and reset",
-            Self::Waiting => "requests, backlog full",
-            Self::Elsewhere => "requests, no such guest",
-            Self::Garbage => "host: garbage and close",
-            Self::HalfLines => "host: half lines",
-        }
-    }
 }
+
+by_words!(Attack);
 
 /// An attack that is ready.
 pub struct Weapon {
@@ -311,8 +291,9 @@ mod tests {
 
     #[test]
     fn attacks_have_names_of_their_own() {
-        for (at, attack) in Attack::ALL.iter().enumerate() {
-            assert!(Attack::ALL[..at].iter().all(|other| other.name() != attack.name()), "{attack:?}");
+        let all = Attack::value_variants();
+        for (at, attack) in all.iter().enumerate() {
+            assert!(all[..at].iter().all(|other| other.to_string() != attack.to_string()), "{attack:?}");
         }
     }
 
