@@ -124,39 +124,11 @@ impl Frame {
     }
 }
 
-/// A TCP header behind its ports: sequence number 1, acknowledgement of 1, length and ACK, window,
-/// no checksum yet (RFC 9293 §3.1); two no-operations and the timestamp option of 10 bytes (RFC
-/// 7323 §3.2).
-const TCP_REST: [u8; TCP_LEN - PORTS.len()] = [
-    0,
-    0,
-    0,
-    1,
-    0,
-    0,
-    0,
-    1,
-    (TCP_LEN as u8 / 4) << 4,
-    tcp::ACK,
-    0xff,
-    0xff,
-    0,
-    0,
-    0,
-    0, //
-    1,
-    1,
-    8,
-    10,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-];
+/// A TCP header behind its ports: sequence number 1, acknowledgement of 1, 8 words long, ACK, any
+/// window, no checksum yet (RFC 9293 §3.1); two no-operations and the timestamp option of 10 bytes
+/// (RFC 7323 §3.2).
+const TCP_REST: [u8; TCP_LEN - PORTS.len()] =
+    [0, 0, 0, 1, 0, 0, 0, 1, 0x80, 0x10, 255, 255, 0, 0, 0, 0, 1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// An IPv4 header from one address to the other.
 pub(crate) fn ipv4_header(

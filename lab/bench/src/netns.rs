@@ -20,13 +20,19 @@ use crate::sys;
 ///
 /// Needs CAP_SYS_ADMIN: run as root, or in a user namespace (`unshare -Urn`).
 pub fn in_new_namespace<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    on_own_thread(|| {
+        enter_new_namespace()?;
+        work()
+    })
+}
+
+/// Runs `work` on a new thread and returns its result. What `work` changes of its thread, such as
+/// its CPUs, ends with it.
+pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         std::thread::Builder::new()
             .name("bench".into())
-            .spawn_scoped(scope, || {
-                enter_new_namespace()?;
-                work()
-            })?
+            .spawn_scoped(scope, work)?
             .join()
             .map_err(|_| anyhow!("the benchmark's thread panicked; its message is above"))?
     })
@@ -53,13 +59,10 @@ impl OtherNamespace {
 
     /// Runs `work` on a new thread inside and returns its result.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
-                    .context("can't enter another network namespace")?;
-                work()
-            });
-            thread.join().map_err(|_| anyhow!("a thread of another network namespace panicked"))?
+        on_own_thread(|| {
+            move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network))
+                .context("can't enter another network namespace")?;
+            work()
         })
     }
 }

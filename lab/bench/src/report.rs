@@ -7,7 +7,7 @@ use crate::case::Direction;
 use crate::chart::{Bars, Better};
 use crate::compare::{CaseReport, NetBench, not_copied};
 use crate::experiment::{
-    CellReport, Column, Digits, Report, ReportLine, failed, failures, flat, head, rows, series, shared_cpu,
+    CellReport, Column, Digits, Report, ReportLine, failed, failures, flat, head, series, shared_cpu, titled,
     variants,
 };
 use crate::idle::IdleReport;
@@ -88,7 +88,6 @@ impl Report for NetReport {
     fn text(&self) -> String {
         let cpus = shared_cpu(self.separate_cpus, "driver and back end");
         let mut out = head(&self.machine, &cpus, &self.notes);
-        out.push('\n');
         out.push_str(&cases_text(&self.cases));
         out.push_str(&failed(&self.failures()));
         out.push_str(&scaling::text(&self.scaling));
@@ -202,17 +201,14 @@ fn has(cases: &[CaseReport], key: &str) -> bool {
 }
 
 fn cases_text(cases: &[CaseReport]) -> String {
-    if cases.is_empty() {
-        return String::new();
-    }
     let mut columns: Vec<Column<NetBench>> = WHICH.into_iter().chain(CPU).chain(REST).collect();
     columns.extend(has(cases, "ratio_to_bare_calls").then_some(BARE));
     columns.extend(before(cases));
-    format!(
-        "Saturation, one queue (medians; /floor{} and /bare calls: median of the ratios round by round):\n{}",
-        if has(cases, "ratio_to_before") { ", /before (the first program)" } else { "" },
-        rows(cases, &columns).labels(3).render()
-    )
+    let title = format!(
+        "Saturation, one queue (medians; /floor{} and /bare calls: median of the ratios round by round)",
+        if has(cases, "ratio_to_before") { ", /before (the first program)" } else { "" }
+    );
+    titled(&title, cases, &columns, 3)
 }
 
 #[cfg(test)]

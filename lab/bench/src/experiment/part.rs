@@ -52,8 +52,8 @@ pub fn part_cell<E: Subject<Facts = ()>>(
     Ok(CellReport::of(at, facts, tried, Vec::new()))
 }
 
-/// A title and the table of `cells`, whose first `labels` columns say which row it is; nothing
-/// without cells.
+/// An empty line, a title and the table of `cells`, whose first `labels` columns say which row it
+/// is; nothing without cells.
 pub fn titled<E: Subject>(
     title: &str,
     cells: &[CellReport<E>],
@@ -84,7 +84,7 @@ impl<E: Subject> Serialize for FlatLine<'_, E> {
         let mut map = out.serialize_map(None)?;
         members(&mut map, "cell", &self.cell.at)?;
         members(&mut map, "facts", &self.cell.facts)?;
-        members(&mut map, "line", self.line)?;
+        self.line.write(&mut map)?;
         map.end()
     }
 }

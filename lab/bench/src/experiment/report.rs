@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::{Number, Subject};
 use crate::interleave::Runs;
-use crate::stats::Summary;
 
 /// A variant that failed, or is not to be had.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -103,19 +102,6 @@ impl<E: Subject> CellReport<E> {
         Self { at, facts, lines: lines.collect(), absent, failures }
     }
 
-    /// A value of `line` divided by that of the variant `base` in the same round; `None` for that
-    /// one itself.
-    pub fn ratio_to(
-        &self,
-        line: &ReportLine<E>,
-        base: &E::Variant,
-        value: fn(&E::Sample) -> f64,
-    ) -> Option<Summary> {
-        let values = |of: &ReportLine<E>| of.samples.iter().map(value).collect::<Vec<_>>();
-        let base = self.line(base).filter(|base| base.variant != line.variant)?;
-        Summary::ratio(&values(line), &values(base))
-    }
-
     /// The line of a variant.
     pub fn line(&self, variant: &E::Variant) -> Option<&ReportLine<E>> {
         self.lines.iter().find(|line| line.variant == *variant)
@@ -140,15 +126,22 @@ impl<E: Subject> Serialize for CellReport<E> {
 impl<E: Subject> Serialize for ReportLine<E> {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         let mut map = out.serialize_map(None)?;
-        members(&mut map, E::VARIANT, &self.variant)?;
-        members(&mut map, "facts", &self.facts)?;
+        self.write(&mut map)?;
+        map.end()
+    }
+}
+
+impl<E: Subject> ReportLine<E> {
+    /// Adds its members.
+    pub(super) fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        members(map, E::VARIANT, &self.variant)?;
+        members(map, "facts", &self.facts)?;
         for (figure, value) in E::FIGURES.iter().zip(&self.figures) {
             if figure.or_null || value.is_some() {
                 map.serialize_entry(figure.key, value)?;
             }
         }
-        map.serialize_entry("samples", &self.samples)?;
-        map.end()
+        map.serialize_entry("samples", &self.samples)
     }
 }
 

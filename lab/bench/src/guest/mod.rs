@@ -40,7 +40,8 @@ fn publish(queue: &mut DriverQueue) -> Result<()> {
 
 /// A guest with one pair of queues, connected and running.
 pub struct NetGuest {
-    transport: VhostUser,
+    // Its end tells the back end that the guest is gone.
+    _transport: VhostUser,
     memory: GuestMemory,
     rx: DriverQueue,
     tx: DriverQueue,
@@ -90,12 +91,7 @@ impl NetGuest {
             transport.enable_queue(index, true)?;
         }
         transport.driver_ok()?;
-        Ok(Self { transport, memory, rx, tx, buffers: None, frames: None })
-    }
-
-    /// Whether the back end still holds its end of the socket.
-    pub fn is_alive(&self) -> bool {
-        self.transport.is_alive()
+        Ok(Self { _transport: transport, memory, rx, tx, buffers: None, frames: None })
     }
 
     /// Memory that [`NetGuest::prepare_transmit`] takes for frames of `len` bytes.

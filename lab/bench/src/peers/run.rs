@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use super::cell::{ComparedPart, OURS, Peers};
@@ -13,7 +13,7 @@ use super::{net, replay, tcp, udp, vsock};
 use crate::cpu::Placement;
 use crate::experiment::{CellReport, measured};
 use crate::machine::Machine;
-use crate::netns::in_new_namespace;
+use crate::netns::{in_new_namespace, on_own_thread};
 
 /// Measures all parts; text goes to `out`, files where the options say.
 ///
@@ -52,10 +52,7 @@ fn measure(
         ComparedPart::Net => in_new_namespace(|| net::measure(options, placement)),
         ComparedPart::Udp => in_new_namespace(|| udp::measure(options, placement)),
         // Needs no network. The thread's CPU changes meanwhile.
-        ComparedPart::Vsock => std::thread::scope(|scope| {
-            let measured = scope.spawn(|| vsock::measure(options, placement)).join();
-            measured.map_err(|_| anyhow!("the benchmark's thread panicked"))?
-        }),
+        ComparedPart::Vsock => on_own_thread(|| vsock::measure(options, placement)),
         ComparedPart::Replay => in_new_namespace(|| replay::measure(options, placement)),
         ComparedPart::Tcp => in_new_namespace(|| tcp::measure(options, placement)),
     }

@@ -4,7 +4,7 @@ use super::published::{PUBLISHED, Published};
 use super::report::PortReport;
 use crate::case::{Direction, WorkingSet};
 use crate::compare::{CaseReport, NetBench, RAW, not_copied};
-use crate::experiment::{Column, Digits, LeftOut, failed, grid, head, rows, shared_cpu, variants};
+use crate::experiment::{Column, Digits, LeftOut, failed, grid, head, shared_cpu, titled, variants};
 use crate::report::{CPU, WHICH, before};
 use crate::table::figure;
 
@@ -41,10 +41,9 @@ const REST: [Column<NetBench>; 6] = [
 fn saturation(report: &PortReport) -> String {
     let columns: Vec<Column<NetBench>> =
         WHICH.into_iter().chain(CPU).chain(REST).chain(before(&report.cases)).collect();
-    format!(
-        "\nSaturation, one queue (medians; ratios: medians of those round by round; /before: to the first program; kernel thread: its part of the CPU time):\n{}",
-        rows(&report.cases, &columns).labels(3).render()
-    )
+    let title = "Saturation, one queue (medians; ratios: medians of those round by round; /before: to the first program; \
+                 kernel thread: its part of the CPU time)";
+    titled(title, &report.cases, &columns, 3)
 }
 
 /// What a stream has each way: a figure, and the same divided by the raw socket's.

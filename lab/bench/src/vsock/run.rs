@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::case::{SocketKind, VsockCase};
 use super::compare::VsockBench;
@@ -16,6 +16,7 @@ use crate::cpu::Placement;
 use crate::experiment::floored::{Plan, Variant, compare, first_program};
 use crate::experiment::measured;
 use crate::machine::Machine;
+use crate::netns::on_own_thread;
 use crate::programs;
 use crate::wrong::wrong;
 
@@ -37,11 +38,8 @@ pub fn run_vsock(options: &VsockBenchOptions, out: &mut dyn Write) -> Result<Vso
     let (ways, credits, sets) = (&options.directions, &options.credits, &options.working_sets);
     let cases = VsockCase::all(options.socket, ways, &lens, credits, sets)?;
     programs::verify(&options.which.programs)?;
-    measured(&options.files, out, || {
-        // Threads and children inherit the affinity that is changed meanwhile.
-        let report = std::thread::scope(|scope| scope.spawn(|| measure(options, &cases)).join());
-        report.unwrap_or_else(|_| bail!("the benchmark's thread panicked"))
-    })
+    // Threads and children inherit the affinity that is changed meanwhile.
+    measured(&options.files, out, || on_own_thread(|| measure(options, &cases)))
 }
 
 fn measure(options: &VsockBenchOptions, cases: &[VsockCase]) -> Result<VsockReport> {

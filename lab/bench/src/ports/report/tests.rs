@@ -98,3 +98,19 @@ fn json_and_charts_carry_all_variants() {
     assert!(read(&names[0]).contains("zerowire xdp") && read(&names[2]).contains(RAW));
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn charts_have_a_group_of_published_figures() {
+    let charts = report().charts();
+    for (file, words) in [
+        ("port-bandwidth.svg", ["Bandwidth of a stream, 60000 B frames", "Gb/s"]),
+        ("port-load.svg", ["CPU load of a stream, 60000 B frames", "percent of one CPU"]),
+    ] {
+        let (_, chart) = charts.iter().find(|(name, _)| name == file).unwrap();
+        assert_eq!(chart.groups, ["transmit hot", "published"]);
+        let svg = chart.render().unwrap();
+        for word in words.into_iter().chain([RAW, "zerowire xdp", "published: zero copy"]) {
+            assert!(svg.contains(word), "{word} is missing");
+        }
+    }
+}
