@@ -14,8 +14,9 @@
 //! Where one run yields all that is compared, as in [`ab`](crate::ab), a line is a row of the table
 //! and has a figure for each side.
 //!
-//! A report can have parts beside its cases, such as round trips. Each is an experiment of few cells:
-//! [`part_cell`] makes its figures, [`titled`] its table, and [`flat`] one list of all its lines.
+//! A report can have parts beside its cases, such as round trips. Each is an experiment of few
+//! cells: [`part_cell`] makes its figures, [`titled`] its table, and [`flat`] one list of all its
+//! lines.
 
 mod figure;
 pub mod floored;

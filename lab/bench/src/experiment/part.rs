@@ -88,3 +88,6 @@ impl<E: Subject> Serialize for FlatLine<'_, E> {
         map.end()
     }
 }
+
+#[cfg(test)]
+mod tests;
