@@ -108,40 +108,70 @@ fn what_was_negotiated_passes() {
     assert!(!passes(&h(1, 9), ALL));
 }
 
+/// What frames are cut by: the header's type, whether it is of IPv6, whether it is of TCP, and
+/// where the transport header has its checksum.
+const KINDS: [(u8, bool, bool, u16); 4] = [
+    (GSO_TCPV4, false, true, 16),
+    (GSO_TCPV6, true, true, 16),
+    (GSO_UDP_L4, false, false, 6),
+    (GSO_UDP_L4, true, false, 6),
+];
+
 #[test]
-fn every_segment_is_a_frame_of_its_own() {
-    for tags in 0..3 {
-        for v6 in [false, true] {
-            for tcp in [false, true] {
-                for payload in [1, 999, 1000, 1001, 60_001] {
-                    let (f, start) = frame(tags, v6, tcp, payload);
-                    let (gso, offset) = match (tcp, v6) {
-                        (true, false) => (GSO_TCPV4, 16),
-                        (true, true) => (GSO_TCPV6, 16),
-                        _ => (GSO_UDP_L4, 6),
-                    };
-                    let all = pieces(12, &header(1, gso, 1000, start as u16, offset), &f).expect("good");
-                    assert_eq!(all.len(), payload.div_ceil(1000));
-                    let end = f.len() - payload;
-                    all.iter().for_each(|p| check(p, start));
-                    let again: Vec<u8> = all.iter().flat_map(|p| p[end..].to_vec()).collect();
-                    assert_eq!(again, f[end..]);
-                    if tcp {
-                        let flags: Vec<u8> = all.iter().map(|p| p[start + 13]).collect();
-                        let want = |i| match (i == 0, i + 1 == all.len()) {
-                            (true, true) => 0x99,
-                            (true, false) => 0x90,
-                            (false, true) => 0x19,
-                            (false, false) => 0x10,
-                        };
-                        assert_eq!(flags, (0..all.len()).map(want).collect::<Vec<_>>());
-                        let third = all.get(2).map(|p| p[start + 4..start + 8].to_vec());
-                        assert_eq!(third.unwrap_or(vec![0, 0, 6, 0xd0]), [0, 0, 6, 0xd0]);
-                    }
-                }
-            }
+fn each_segment_is_a_frame_that_a_receiver_takes() {
+    for (gso, v6, tcp, checksum_at) in KINDS {
+        for tags in 0..3 {
+            let (long, start) = frame(tags, v6, tcp, 2500);
+
+            let segments = pieces(12, &header(1, gso, 1000, start as u16, checksum_at), &long).expect("good");
+
+            assert_eq!(segments.len(), 3);
+            segments.iter().for_each(|segment| check(segment, start));
         }
     }
+}
+
+#[test]
+fn segments_carry_the_payload_in_order() {
+    for (gso, v6, tcp, checksum_at) in KINDS {
+        for (payload, last) in [(1, 1), (999, 999), (1000, 1000), (1001, 1), (60_001, 1)] {
+            let (long, start) = frame(0, v6, tcp, payload);
+            let headers_len = long.len() - payload;
+
+            let segments = pieces(12, &header(1, gso, 1000, start as u16, checksum_at), &long).expect("good");
+
+            let (end, whole) = segments.split_last().expect("a segment");
+            assert_eq!((whole.len(), end.len()), ((payload - 1) / 1000, headers_len + last));
+            assert!(whole.iter().all(|segment| segment.len() == headers_len + 1000));
+            segments.iter().for_each(|segment| check(segment, start));
+            let payloads: Vec<&[u8]> = segments.iter().map(|segment| &segment[headers_len..]).collect();
+            assert_eq!(payloads.concat(), long[headers_len..]);
+        }
+    }
+}
+
+/// CWR goes with the first segment, FIN and PSH with the last one (RFC 3168 §6.1.2).
+#[test]
+fn flags_of_tcp_go_with_the_segment_that_they_belong_to() {
+    let flags = |payload| -> Vec<u8> {
+        let (long, start) = frame(0, false, true, payload);
+        let segments = pieces(12, &header(1, GSO_TCPV4, 1000, start as u16, 16), &long).expect("good");
+        segments.iter().map(|segment| segment[start + 13]).collect()
+    };
+    assert_eq!(flags(1000), [0x99], "one segment has all that the frame has: CWR, ACK, PSH, FIN");
+    assert_eq!(flags(2000), [0x90, 0x19]);
+    assert_eq!(flags(4000), [0x90, 0x10, 0x10, 0x19]);
+}
+
+#[test]
+fn sequence_numbers_of_tcp_count_the_payload_modulo_2_to_the_32() {
+    let (long, start) = frame(0, false, true, 2500);
+    assert_eq!(long[start + 4..start + 8], [0xff, 0xff, 0xff, 0x00]);
+
+    let segments = pieces(12, &header(1, GSO_TCPV4, 1000, start as u16, 16), &long).expect("good");
+
+    let numbers: Vec<&[u8]> = segments.iter().map(|segment| &segment[start + 4..start + 8]).collect();
+    assert_eq!(numbers, [[0xff, 0xff, 0xff, 0x00], [0, 0, 0x02, 0xe8], [0, 0, 0x06, 0xd0]]);
 }
 
 #[test]
