@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -58,39 +58,55 @@ fn is_answered(queue: &RawQueue) -> bool {
     queue.ring().used_idx() != 0 || queue.wait_error(Duration::from_millis(1)).expect("a poll")
 }
 
-/// Has `hostile` at the socket of the first VM, with the host's end of its tap. The second VM's
-/// guest works before, behind it, and when `hostile` asks.
-fn beside_a_good_guest(
+/// Two VMs of `--sandbox on`. A test is at the socket of the first one, with the host's end of its
+/// tap. The guest of the second one works all the while.
+struct TwoVms {
     names: [&'static str; 2],
-    hostile: impl FnOnce(&Path, &mut Peer, &mut dyn FnMut()) + Send + 'static,
-) {
-    in_netns(move || {
+    dir: tempfile::TempDir,
+    program: Program,
+    /// The processes that serve the VMs.
+    children: BTreeSet<i32>,
+    good: Guest,
+    good_peer: Peer,
+}
+
+impl TwoVms {
+    fn start(names: [&'static str; 2]) -> (Self, PathBuf, Peer) {
         let dir = tempfile::tempdir().expect("a directory");
         let program = start(dir.path(), &names, &[]);
-        let before = pids(&program);
-        let mut good = Guest::start(connect(&dir.path().join(names[1])));
-        let (mut peer, mut good_peer) = (Peer::new(names[0]), Peer::new(names[1]));
-        let mut check = || good.ping(&mut good_peer);
-        check();
-        hostile(&dir.path().join(names[0]), &mut peer, &mut check);
-        check();
-        assert_eq!(pids(&program), before, "a child has ended: {}", program.log());
-        let last = &stats(&program, 1)["vms"][1];
+        let children = pids(&program);
+        let good = Guest::start(connect(&dir.path().join(names[1])));
+        let (socket, peer, good_peer) = (dir.path().join(names[0]), Peer::new(names[0]), Peer::new(names[1]));
+        let mut vms = Self { names, dir, program, children, good, good_peer };
+        vms.ping();
+        (vms, socket, peer)
+    }
+
+    /// Frames each way: the second VM's guest still works.
+    fn ping(&mut self) {
+        self.good.ping(&mut self.good_peer);
+    }
+
+    /// No child has ended, the second VM's guest was never disturbed, and the first VM takes a
+    /// guest again.
+    fn finish(mut self) {
+        self.ping();
+        assert_eq!(pids(&self.program), self.children, "a child has ended: {}", self.program.log());
+        let last = &stats(&self.program, 1)["vms"][1];
         for (key, wanted) in [("ring_errors", 0), ("connection_errors", 0), ("connections", 1)] {
             assert_eq!(last[key], wanted, "{last}");
         }
-        // And the first VM has a guest again.
-        drop(peer);
-        Guest::start(connect(&dir.path().join(names[0]))).ping(&mut Peer::new(names[0]));
-        program.stop();
-    });
+        Guest::start(connect(&self.dir.path().join(self.names[0]))).ping(&mut Peer::new(self.names[0]));
+        self.program.stop();
+    }
 }
 
 #[test]
 fn attacks_on_rings() {
-    beside_a_good_guest(["zwhrga", "zwhrgb"], |socket, peer, check| {
+    in_netns(|| {
+        let (mut vms, socket, mut peer) = TwoVms::start(["zwhrga", "zwhrgb"]);
         for attack in RingAttack::ALL {
-            let (mut front, memory) = front_end(socket, PLAIN);
+            let (mut front, memory) = front_end(&socket, PLAIN);
             let mut transmit = RawQueue::start(&memory, &mut front, 1, SIZE).expect("a queue");
             attack.apply(&mut transmit, &frames::frame(2, 70)).expect("applied");
             wait_until("transmit is answered", || is_answered(&transmit));
@@ -98,19 +114,21 @@ fn attacks_on_rings() {
             attack.apply_to_receive(&mut receive, 70).expect("applied");
             peer.send(&frames::frame(3, 1000));
             front.barrier().unwrap_or_else(|e| panic!("{attack:?}: {e}"));
-            check();
+            vms.ping();
         }
         let _ = peer.drain();
+        vms.finish();
     });
 }
 
 /// Chains and indices that change again and again while both rings run.
 #[test]
 fn rings_of_random_bytes() {
-    beside_a_good_guest(["zwhrna", "zwhrnb"], |socket, peer, check| {
+    in_netns(|| {
+        let (mut vms, socket, mut peer) = TwoVms::start(["zwhrna", "zwhrnb"]);
         let mut random = 88_172_645_463_325_252_u64;
         for round in 0..50 {
-            let (mut front, memory) = front_end(socket, PLAIN);
+            let (mut front, memory) = front_end(&socket, PLAIN);
             let mut queues = [0, 1].map(|n| RawQueue::start(&memory, &mut front, n, SIZE).expect("a queue"));
             for n in 0..200 {
                 random ^= random << 13;
@@ -129,29 +147,33 @@ fn rings_of_random_bytes() {
             }
             front.barrier().expect("the connection goes on");
             if round % 10 == 0 {
-                check();
+                vms.ping();
             }
         }
         let _ = peer.drain();
+        vms.finish();
     });
 }
 
 #[test]
 fn malformed_messages() {
-    beside_a_good_guest(["zwhmsa", "zwhmsb"], |socket, _, check| {
+    in_netns(|| {
+        let (mut vms, socket, _peer) = TwoVms::start(["zwhmsa", "zwhmsb"]);
         for (n, message) in zerowire_guest::misbehave::malformed_messages(2).iter().enumerate() {
-            send_malformed(&mut front_end(socket, PLAIN).0, message);
+            send_malformed(&mut front_end(&socket, PLAIN).0, message);
             if n % 20 == 0 {
-                check();
+                vms.ping();
             }
         }
+        vms.finish();
     });
 }
 
 #[test]
 fn wrong_offload_fields() {
-    beside_a_good_guest(["zwhofa", "zwhofb"], |socket, peer, check| {
-        let mut guest = Guest::start(connect(socket));
+    in_netns(|| {
+        let (vms, socket, mut peer) = TwoVms::start(["zwhofa", "zwhofb"]);
+        let mut guest = Guest::start(connect(&socket));
         let bad = frames::tcp_frame(1, 8000);
         for (what, header) in bad_headers(bad.len() as u16) {
             let tx = &mut guest.pairs[0].tx;
@@ -160,7 +182,8 @@ fn wrong_offload_fields() {
             assert!(tx.drain(PATIENCE).expect("a sound ring"), "{what}");
             assert_eq!(peer.expect().bytes, frames::frame(2, 90), "{what}");
         }
-        check();
+        drop(guest);
+        vms.finish();
     });
 }
 
@@ -168,8 +191,9 @@ fn wrong_offload_fields() {
 #[test]
 fn hostile_memory() {
     const KEPT: u64 = 1 << 20;
-    beside_a_good_guest(["zwhmea", "zwhmeb"], |socket, peer, check| {
-        let (mut front, memory) = front_end(socket, PLAIN);
+    in_netns(|| {
+        let (mut vms, socket, mut peer) = TwoVms::start(["zwhmea", "zwhmeb"]);
+        let (mut front, memory) = front_end(&socket, PLAIN);
         let mut queue = RawQueue::start(&memory, &mut front, 1, SIZE).expect("a queue");
         rustix::fs::ftruncate(memory.regions()[0].file(), KEPT).expect("truncated");
         for n in 0..SIZE {
@@ -180,10 +204,10 @@ fn hostile_memory() {
         queue.kick().expect("a kick");
         wait_until("all come back", || queue.ring().used_idx() == SIZE);
         let _ = peer.drain();
-        check();
+        vms.ping();
         drop((queue, front));
 
-        let (mut front, memory) = front_end(socket, PLAIN);
+        let (mut front, memory) = front_end(&socket, PLAIN);
         let mut queue = RawQueue::start(&memory, &mut front, 1, SIZE).expect("a queue");
         let huge = GuestMemory::new(&[(GuestAddr(0), 1 << 40)]).expect("a sparse file");
         for round in 1..=20 {
@@ -195,7 +219,8 @@ fn hostile_memory() {
             queue.kick().expect("a kick");
             assert!(queue.wait_used(round, PATIENCE), "the ring is there again");
         }
-        check();
+        drop((queue, front));
+        vms.finish();
     });
 }
 
@@ -213,11 +238,12 @@ fn more_lost_pages_than_there_may_be_mappings() {
             "more lost pages than mappings: vm.max_map_count is {limit}; 65530 is usual"
         ));
     }
-    beside_a_good_guest(["zwhloa", "zwhlob"], move |socket, peer, check| {
+    in_netns(move || {
+        let (vms, socket, mut peer) = TwoVms::start(["zwhloa", "zwhlob"]);
         // Every second page makes two mappings more.
         let len = KEPT + (limit / 2 + 4 * u64::from(ENTRIES)) * 2 * PAGE;
         let memory = GuestMemory::new(&[(GuestAddr(0), len as usize)]).expect("guest memory");
-        let mut front = connect(socket);
+        let mut front = connect(&socket);
         front.negotiate(PLAIN).expect("features");
         front.share_memory(&memory).expect("shared memory");
         let mut queue = RawQueue::start(&memory, &mut front, 1, ENTRIES).expect("a queue");
@@ -234,7 +260,8 @@ fn more_lost_pages_than_there_may_be_mappings() {
             assert!(queue.wait_used(used, PATIENCE), "chains come back");
             let _ = peer.drain();
         }
-        check();
+        drop((queue, front));
+        vms.finish();
     });
 }
 
@@ -243,8 +270,9 @@ fn more_lost_pages_than_there_may_be_mappings() {
 fn full_eventfds() {
     const SET_VRING_CALL: u32 = 13;
     const SET_VRING_ERR: u32 = 14;
-    beside_a_good_guest(["zwhfda", "zwhfdb"], |socket, _, check| {
-        let (mut front, memory) = front_end(socket, PLAIN & !f::RING_EVENT_IDX);
+    in_netns(|| {
+        let (vms, socket, _peer) = TwoVms::start(["zwhfda", "zwhfdb"]);
+        let (mut front, memory) = front_end(&socket, PLAIN & !f::RING_EVENT_IDX);
         let mut queue = RawQueue::start(&memory, &mut front, 1, SIZE).expect("a queue");
         let full = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).expect("filled");
@@ -260,7 +288,8 @@ fn full_eventfds() {
         assert!(queue.wait_used(1, PATIENCE), "the chain comes back");
         RingAttack::LoopOfOne.apply(&mut queue, &[0; 60]).expect("applied");
         front.stop_queue(1).expect("the queue's thread answers");
-        check();
+        drop((queue, front));
+        vms.finish();
     });
 }
 

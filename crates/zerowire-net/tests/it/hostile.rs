@@ -7,69 +7,64 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use crate::support::attack::{PLAIN, SIZE, attack, attack_receive, front_end, good_frame};
+use crate::support::neighbour::{Neighbour, UNHARMED};
 use crate::support::toggle::{Shape, changing_frame, with_metadata};
 use crate::support::{Backend, PATIENCE, Peer, Vm, frames, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RawQueue, RingAttack, bad_headers, malformed_messages};
 use zerowire_guest::net::{Layout, VirtioNetHdr};
 use zerowire_guest::ring::DESC_WRITE;
-use zerowire_guest::{GuestAddr, GuestMemory, Transport, VhostUser, features as f, protocol};
+use zerowire_guest::{
+    GuestAddr, GuestMemory, STATUS_NEEDS_RESET, Transport, VhostUser, features as f, protocol,
+};
 use zerowire_vhost_user::{Config, MemoryRegion, Request, SingleRegion, VringState};
 
-/// Runs `test` with a back end of two VMs; the second one's guest must work before, after, and
-/// whenever asked.
-fn beside_a_good_guest(
-    names: [&'static str; 2],
-    test: impl FnOnce(&Backend, &mut Peer, &mut dyn FnMut()) + Send + 'static,
-) {
-    in_netns(move || {
-        let backend = Backend::start(&names.map(Vm::new));
-        let mut good_peer = Peer::new(names[1]);
-        let mut good = backend.guest(names[1], &options(0, Layout::Split));
-        let mut peer = Peer::new(names[0]);
-        let mut n = 0;
-        let mut check = || {
-            n += 1;
-            good.ping(&mut good_peer, n);
-        };
-        check();
-        test(&backend, &mut peer, &mut check);
-        check();
-        let stats = backend.stats(names[1]);
-        assert_eq!((stats.ring_errors, stats.connection_errors, stats.connections), (0, 0, 1));
-    });
+/// A guest of the VM `name`, which does nothing wrong and works.
+fn neighbour(backend: &Backend, name: &'static str) -> Neighbour {
+    let guest = backend.guest(name, &options(0, Layout::Split));
+    let mut neighbour = Neighbour::new(name, guest, Peer::new(name));
+    neighbour.ping();
+    neighbour
 }
 
 #[test]
 fn every_ring_attack_ends_as_it_should() {
-    beside_a_good_guest(["zwatka", "zwatkb"], |backend, peer, check| {
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwatka"), Vm::new("zwatkb")]);
+        let (mut peer, mut neighbour) = (Peer::new("zwatka"), neighbour(&backend, "zwatkb"));
         for features in [PLAIN, PLAIN | f::IN_ORDER] {
             for a in RingAttack::ALL {
-                attack(backend, "zwatka", peer, features, *a);
-                check();
+                attack(&backend, "zwatka", &mut peer, features, *a);
+                neighbour.ping();
             }
         }
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
 #[test]
 fn every_ring_attack_on_a_receive_queue_ends_as_it_should() {
-    beside_a_good_guest(["zwatra", "zwatrb"], |backend, peer, check| {
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwatra"), Vm::new("zwatrb")]);
+        let (mut peer, mut neighbour) = (Peer::new("zwatra"), neighbour(&backend, "zwatrb"));
         for features in [PLAIN, PLAIN | f::IN_ORDER] {
             for a in RingAttack::ALL {
-                attack_receive(backend, "zwatra", peer, features, *a);
-                check();
+                attack_receive(&backend, "zwatra", &mut peer, features, *a);
+                neighbour.ping();
             }
         }
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
 #[test]
 fn a_ring_that_is_broken_by_receive_buffers_stops_and_transmit_goes_on() {
-    beside_a_good_guest(["zwrxaa", "zwrxab"], |backend, peer, check| {
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwrxaa"), Vm::new("zwrxab")]);
+        let (mut peer, mut neighbour) = (Peer::new("zwrxaa"), neighbour(&backend, "zwrxab"));
         for (len, flags, word) in
             [(1530, 0, "device-readable"), (11, DESC_WRITE, "can't hold the virtio-net header")]
         {
-            let (mut transport, memory) = front_end(backend, "zwrxaa", PLAIN);
+            let (mut transport, memory) = front_end(&backend, "zwrxaa", PLAIN);
             let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
             let mut rx = RawQueue::start(&memory, &mut transport, 0, SIZE).expect("a queue");
             let buffer = rx.place(&[0; 2048]).expect("guest memory");
@@ -85,9 +80,10 @@ fn a_ring_that_is_broken_by_receive_buffers_stops_and_transmit_goes_on() {
                     .is_some_and(|e| e.starts_with("queue 0: ") && e.contains(word))
             });
             assert_eq!(rx.ring().used_idx(), 0);
-            good_frame(&mut tx, peer, 5);
-            check();
+            good_frame(&mut tx, &mut peer, 5);
+            neighbour.ping();
         }
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
@@ -125,10 +121,12 @@ fn wrong_offload_fields_cost_that_frame_only() {
 
 #[test]
 fn malformed_messages_are_refused_or_end_their_connection() {
-    beside_a_good_guest(["zwmsga", "zwmsgb"], |backend, peer, check| {
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwmsga"), Vm::new("zwmsgb")]);
+        let (mut peer, mut neighbour) = (Peer::new("zwmsga"), neighbour(&backend, "zwmsgb"));
         let mut accepted = Vec::new();
         for message in malformed_messages(2) {
-            let (mut transport, _memory) = front_end(backend, "zwmsga", PLAIN);
+            let (mut transport, _memory) = front_end(&backend, "zwmsga", PLAIN);
             let before = backend.stats("zwmsga");
             let connection = transport.connection();
             // The back end may have ended the connection before all of it was written.
@@ -161,8 +159,9 @@ fn malformed_messages_are_refused_or_end_their_connection() {
         assert!(accepted.is_empty(), "accepted: {accepted:#?}");
         // And all is as before.
         let mut guest = backend.guest("zwmsga", &options(0, Layout::Split));
-        guest.ping(peer, 9);
-        check();
+        guest.ping(&mut peer, 9);
+        neighbour.ping();
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
@@ -175,43 +174,48 @@ fn start_ring(transport: &mut VhostUser) -> Result<(), zerowire_guest::GuestErro
 
 #[test]
 fn a_call_descriptor_that_would_block_holds_up_nothing() {
-    beside_a_good_guest(["zwblocka", "zwblockb"], |backend, peer, check| {
-        let (mut transport, memory) = front_end(backend, "zwblocka", PLAIN & !f::RING_EVENT_IDX);
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwblocka"), Vm::new("zwblockb")]);
+        let (mut peer, mut neighbour) = (Peer::new("zwblocka"), neighbour(&backend, "zwblockb"));
+        let (mut transport, memory) = front_end(&backend, "zwblocka", PLAIN & !f::RING_EVENT_IDX);
         let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
-        good_frame(&mut tx, peer, 1);
+        good_frame(&mut tx, &mut peer, 1);
         // Full, and in the mode in which writing waits for a reader that never comes.
         let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd");
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).expect("filled");
         for request in [Request::SetVringCall, Request::SetVringErr] {
             transport.tell(request, &1u64.to_ne_bytes(), &[full.as_fd()]).expect("an eventfd is taken");
         }
-        good_frame(&mut tx, peer, 2);
+        good_frame(&mut tx, &mut peer, 2);
         RingAttack::LoopOfOne.apply(&mut tx, &[0; 60]).expect("applied");
         wait_until("the ring has stopped", || backend.stats("zwblocka").ring_errors == 1);
         transport.stop_queue(1).expect("the queue's thread answers");
-        check();
+        neighbour.ping();
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
 /// The driver has to reset a device of which a ring broke (virtio 1.3 §2.1.2).
 #[test]
 fn a_broken_ring_is_told_in_the_device_status() {
-    const DEVICE_NEEDS_RESET: u64 = 64;
-    beside_a_good_guest(["zwresta", "zwrestb"], |backend, peer, check| {
-        let (mut transport, memory) = front_end(backend, "zwresta", PLAIN);
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwresta"), Vm::new("zwrestb")]);
+        let (mut peer, mut neighbour) = (Peer::new("zwresta"), neighbour(&backend, "zwrestb"));
+        let (mut transport, memory) = front_end(&backend, "zwresta", PLAIN);
         let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
-        good_frame(&mut tx, peer, 1);
-        assert_eq!(transport.status().expect("a status") & DEVICE_NEEDS_RESET, 0);
+        good_frame(&mut tx, &mut peer, 1);
+        assert_eq!(transport.status().expect("a status") & STATUS_NEEDS_RESET, 0);
         RingAttack::LoopOfOne.apply(&mut tx, &[0; 60]).expect("applied");
         assert!(tx.wait_error(PATIENCE).expect("a poll"), "the error descriptor");
-        wait_until("the status says so", || transport.status().expect("a status") & DEVICE_NEEDS_RESET != 0);
+        wait_until("the status says so", || transport.status().expect("a status") & STATUS_NEEDS_RESET != 0);
         transport.stop_queue(1).expect("stopped");
         transport.set_status(0).expect("reset");
         assert_eq!(transport.status().expect("a status"), 0);
         let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
-        good_frame(&mut tx, peer, 2);
-        assert_eq!(transport.status().expect("a status") & DEVICE_NEEDS_RESET, 0);
-        check();
+        good_frame(&mut tx, &mut peer, 2);
+        assert_eq!(transport.status().expect("a status") & STATUS_NEEDS_RESET, 0);
+        neighbour.ping();
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
@@ -219,15 +223,18 @@ fn a_broken_ring_is_told_in_the_device_status() {
 /// own.
 #[test]
 fn a_front_end_that_says_nothing_is_let_go() {
-    beside_a_good_guest(["zwsilenta", "zwsilentb"], |backend, peer, check| {
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwsilenta"), Vm::new("zwsilentb")]);
+        let (mut peer, mut neighbour) = (Peer::new("zwsilenta"), neighbour(&backend, "zwsilentb"));
         let mut silent = UnixStream::connect(backend.socket("zwsilenta")).expect("connected");
         silent.set_read_timeout(Some(3 * PATIENCE)).expect("a time limit");
         assert_eq!(silent.read_to_end(&mut Vec::new()).expect("the end of it"), 0);
-        backend.guest("zwsilenta", &options(0, Layout::Split)).ping(peer, 1);
+        backend.guest("zwsilenta", &options(0, Layout::Split)).ping(&mut peer, 1);
         let error = backend.stats("zwsilenta").last_error.expect("an error");
         assert!(error.contains("no message within 10s"), "{error}");
         // One that has begun may take its time.
-        check();
+        neighbour.ping();
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
@@ -249,9 +256,11 @@ fn what_goes_out_is_what_was_inspected_however_the_guest_changes_it() {
 #[test]
 fn memory_is_not_written_after_it_was_removed() {
     const PLUGGED: GuestAddr = GuestAddr(2 << 32);
-    beside_a_good_guest(["zwrema", "zwremb"], |backend, peer, check| {
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwrema"), Vm::new("zwremb")]);
+        let (peer, mut neighbour) = (Peer::new("zwrema"), neighbour(&backend, "zwremb"));
         for round in 0..5 {
-            let (mut transport, memory) = front_end(backend, "zwrema", PLAIN);
+            let (mut transport, memory) = front_end(&backend, "zwrema", PLAIN);
             let region = memory.add_region(PLUGGED, 1 << 20).expect("a region");
             transport.add_memory(&region).expect("plugged");
             let mut rx = RawQueue::start(&memory, &mut transport, 0, 64).expect("a queue");
@@ -291,19 +300,22 @@ fn memory_is_not_written_after_it_was_removed() {
             assert!(bytes.iter().all(|b| *b == 0xa5), "memory was written after its removal, round {round}");
             drop(transport);
             wait_until("the connection has ended", || !backend.stats("zwrema").connected);
-            check();
+            neighbour.ping();
         }
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
 #[test]
 fn a_front_end_that_truncates_its_memory_harms_only_itself() {
-    beside_a_good_guest(["zwtrunca", "zwtruncb"], |backend, peer, check| {
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwtrunca"), Vm::new("zwtruncb")]);
+        let (mut peer, mut neighbour) = (Peer::new("zwtrunca"), neighbour(&backend, "zwtruncb"));
         for shared in [false, true] {
-            let (mut transport, memory) = front_end(backend, "zwtrunca", PLAIN);
+            let (mut transport, memory) = front_end(&backend, "zwtrunca", PLAIN);
             let mut tx = RawQueue::start(&memory, &mut transport, 1, SIZE).expect("a queue");
             let rx = RawQueue::start(&memory, &mut transport, 0, SIZE).expect("a queue");
-            good_frame(&mut tx, peer, 1);
+            good_frame(&mut tx, &mut peer, 1);
             if shared {
                 // With frames on their way in both directions.
                 peer.send(&frames::frame(1, 500));
@@ -313,14 +325,16 @@ fn a_front_end_that_truncates_its_memory_harms_only_itself() {
             tx.kick().expect("a kick");
             rx.kick().expect("a kick");
             peer.send(&frames::frame(2, 500));
-            check();
+            neighbour.ping();
             let _ = transport.barrier();
-            check();
+            neighbour.ping();
             drop((tx, rx, transport));
             wait_until("the connection has ended", || !backend.stats("zwtrunca").connected);
         }
         let mut guest = backend.guest("zwtrunca", &options(0, Layout::Split));
-        guest.ping(peer, 9);
+        guest.ping(&mut peer, 9);
+        neighbour.ping();
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
@@ -332,7 +346,9 @@ fn a_front_end_that_loses_more_pages_than_there_may_be_mappings_harms_only_itsel
     const KEPT: u64 = 1 << 20;
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("the limit");
     let limit: u64 = limit.trim().parse().expect("a number");
-    beside_a_good_guest(["zwlosta", "zwlostb"], move |backend, peer, check| {
+    in_netns(move || {
+        let backend = Backend::start(&[Vm::new("zwlosta"), Vm::new("zwlostb")]);
+        let (mut peer, mut neighbour) = (Peer::new("zwlosta"), neighbour(&backend, "zwlostb"));
         // Every second page makes two mappings more.
         let len = KEPT + (limit / 2 + 4 * u64::from(ENTRIES)) * 2 * 4096;
         let memory = GuestMemory::new(&[(GuestAddr(0), len as usize)]).expect("guest memory");
@@ -340,7 +356,7 @@ fn a_front_end_that_loses_more_pages_than_there_may_be_mappings_harms_only_itsel
         transport.negotiate(PLAIN).expect("features");
         transport.share_memory(&memory).expect("shared memory");
         let mut tx = RawQueue::start(&memory, &mut transport, 1, ENTRIES).expect("a queue");
-        good_frame(&mut tx, peer, 1);
+        good_frame(&mut tx, &mut peer, 1);
         rustix::fs::ftruncate(memory.regions()[0].file(), KEPT).expect("truncated");
         let mut lost = (KEPT..len).step_by(2 * 4096).peekable();
         let mut used = 1u16;
@@ -354,8 +370,10 @@ fn a_front_end_that_loses_more_pages_than_there_may_be_mappings_harms_only_itsel
             assert!(tx.wait_used(used, PATIENCE), "chains come back");
             peer.drain();
         }
-        check();
-        good_frame(&mut tx, peer, 2);
+        neighbour.ping();
+        good_frame(&mut tx, &mut peer, 2);
+        neighbour.ping();
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
@@ -382,14 +400,17 @@ fn a_file_too_short_for_its_region_is_refused_with_the_lengths() {
 
 #[test]
 fn a_front_end_that_says_nothing_holds_up_nobody() {
-    beside_a_good_guest(["zwmutea", "zwmuteb"], |backend, peer, check| {
+    in_netns(|| {
+        let backend = Backend::start(&[Vm::new("zwmutea"), Vm::new("zwmuteb")]);
+        let (mut peer, mut neighbour) = (Peer::new("zwmutea"), neighbour(&backend, "zwmuteb"));
         let silent: Vec<VhostUser> = vec![backend.connect("zwmutea")];
-        check();
+        neighbour.ping();
         drop(silent);
         let mut guest = backend.guest("zwmutea", &options(0, Layout::Split));
-        guest.ping(peer, 1);
+        guest.ping(&mut peer, 1);
         assert!(guest.recv(0, Duration::ZERO).is_none());
-        check();
+        neighbour.ping();
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 

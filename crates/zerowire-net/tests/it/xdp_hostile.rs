@@ -5,46 +5,38 @@ use std::time::Duration;
 
 use crate::support::attack::{PLAIN, attack};
 use crate::support::frames::frame;
+use crate::support::neighbour::{Neighbour, UNHARMED};
 use crate::support::pattern::{DATA, OnBackend as _, Patterned};
 use crate::support::toggle::{Shape, changing_frame, with_metadata};
-use crate::support::{Backend, Guest, PATIENCE, Peer, Vm, in_netns, options, wait_until};
+use crate::support::{Backend, PATIENCE, Peer, Vm, in_netns, options, wait_until};
 use zerowire_guest::misbehave::{RawDesc, RingAttack};
 use zerowire_guest::net::Layout;
 use zerowire_guest::ring::DESC_WRITE;
 use zerowire_guest::{Transport, features as f};
 use zerowire_testkit::net::veth::veth;
 
-/// Two VMs on two interfaces; the second one's guest must work before, after, and whenever asked.
-fn beside_a_good_guest(test: impl FnOnce(&Backend, &mut Peer, &mut dyn FnMut()) + Send + 'static) {
-    in_netns(|| {
-        veth("v0", "v1", 1, 1500);
-        veth("w0", "w1", 1, 1500);
-        let backend =
-            Backend::start(&[Vm::on("bad", "xdp:v0,mode=copy"), Vm::on("good", "xdp:w0,mode=copy")]);
-        let mut good_peer = Peer::new("w1");
-        let mut good = backend.guest("good", &options(0, Layout::Single));
-        good.warm_up(0, &good_peer);
-        let mut peer = Peer::new("v1");
-        let mut n = 0;
-        let mut check = || {
-            n += 1;
-            Guest::ping(&mut good, &mut good_peer, n);
-        };
-        check();
-        test(&backend, &mut peer, &mut check);
-        check();
-        let stats = backend.stats("good");
-        assert_eq!((stats.ring_errors, stats.connection_errors, stats.connections), (0, 0, 1));
-    });
+/// Two VMs on two interfaces, the peer of the one that is called "bad", and the guest of the other
+/// one, which works.
+fn two_vms() -> (Backend, Peer, Neighbour) {
+    veth("v0", "v1", 1, 1500);
+    veth("w0", "w1", 1, 1500);
+    let backend = Backend::start(&[Vm::on("bad", "xdp:v0,mode=copy"), Vm::on("good", "xdp:w0,mode=copy")]);
+    let (mut guest, peer) = (backend.guest("good", &options(0, Layout::Single)), Peer::new("w1"));
+    guest.warm_up(0, &peer);
+    let mut neighbour = Neighbour::new("good", guest, peer);
+    neighbour.ping();
+    (backend, Peer::new("v1"), neighbour)
 }
 
 #[test]
 fn every_ring_attack_ends_as_it_should() {
-    beside_a_good_guest(|backend, peer, check| {
+    in_netns(|| {
+        let (backend, mut peer, mut neighbour) = two_vms();
         for a in RingAttack::ALL {
-            attack(backend, "bad", peer, PLAIN, *a);
-            check();
+            attack(&backend, "bad", &mut peer, PLAIN, *a);
+            neighbour.ping();
         }
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
@@ -67,10 +59,11 @@ fn bad_receive_buffers_stop_the_ring_and_nothing_is_written() {
         ("empty", RawDesc { addr: DATA, len: 0, flags: write, next: 0 }, "has length 0"),
         ("readable", RawDesc { addr: DATA, len: 2000, flags: 0, next: 0 }, "device-readable"),
     ];
-    beside_a_good_guest(move |backend, peer, check| {
+    in_netns(move || {
+        let (backend, peer, mut neighbour) = two_vms();
         for (name, desc, word) in cases {
             let errors = backend.stats("bad").ring_errors;
-            let mut guest = Patterned::start(backend, "bad", 0);
+            let mut guest = Patterned::start(&backend, "bad", 0);
             // Good ones before it are in the kernel's hands when the bad one is found.
             for i in 0..4 {
                 guest.post(&[(DATA + 0x1_0000 + i * 0x1000, 2000)]);
@@ -94,15 +87,17 @@ fn bad_receive_buffers_stop_the_ring_and_nothing_is_written() {
                 peer.send(&frame(n, 1400));
             }
             guest.check(name);
-            check();
+            neighbour.ping();
         }
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
 #[test]
 fn buffers_posted_twice_or_overlapping_take_frames_where_they_are() {
-    beside_a_good_guest(|backend, peer, check| {
-        let mut guest = Patterned::start(backend, "bad", f::NET_MRG_RXBUF);
+    in_netns(|| {
+        let (backend, peer, mut neighbour) = two_vms();
+        let mut guest = Patterned::start(&backend, "bad", f::NET_MRG_RXBUF);
         let place = (DATA + 0x123, 1600);
         for _ in 0..10 {
             guest.post(&[place]);
@@ -128,14 +123,16 @@ fn buffers_posted_twice_or_overlapping_take_frames_where_they_are() {
         slice.read(0, &mut inside);
         guest.expect_in(&[(place.0, 1602)], &inside);
         guest.check("around overlapping buffers");
-        check();
+        neighbour.ping();
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 
 #[test]
 fn one_head_offered_again_and_again_harms_only_its_guest() {
-    beside_a_good_guest(|backend, peer, check| {
-        let mut guest = Patterned::start(backend, "bad", 0);
+    in_netns(|| {
+        let (backend, peer, mut neighbour) = two_vms();
+        let mut guest = Patterned::start(&backend, "bad", 0);
         let place = (DATA + 0x2000, 1530);
         let head = guest.post(&[place]);
         // More often than the ring has entries, without waiting for any to come back; never more at
@@ -148,13 +145,14 @@ fn one_head_offered_again_and_again_harms_only_its_guest() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
-        check();
+        neighbour.ping();
         guest.transport.stop_queue(0).expect("stopped");
         let mut inside = vec![0; 1530];
         guest.memory.at(zerowire_guest::GuestAddr(place.0), 1530).expect("memory").read(0, &mut inside);
         guest.expect_in(&[place], &inside);
         guest.check("around the one buffer");
-        check();
+        neighbour.ping();
+        assert_eq!(neighbour.record(&backend), UNHARMED);
     });
 }
 

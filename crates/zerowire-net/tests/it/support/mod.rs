@@ -1,5 +1,6 @@
 //! Shared by the tests, beside what the tests of all devices share.
 
+pub mod neighbour;
 pub mod pair;
 pub mod pattern;
 pub mod toggle;
